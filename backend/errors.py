@@ -1,0 +1,63 @@
+"""The error tree. Every error says what was given, what is allowed and what to do, on one line."""
+
+
+class StudioError(Exception):
+    """Anything that the studio can explain.
+
+    `what` was given or happened, `allowed` is the rule it met, `fix` is what to do. `str()` joins them on one line,
+    such as "num_frames=80 must be 4n+1; nearest: 77 or 81".
+    """
+
+    def __init__(self, what: str, allowed: str = "", fix: str = ""):
+        self.what, self.allowed, self.fix = (one_line(part) for part in (what, allowed, fix))
+        super().__init__(self.what, self.allowed, self.fix)
+
+    def __str__(self) -> str:
+        rule = f"{self.what} {self.allowed}".strip()
+        return f"{rule}; {self.fix}" if self.fix else rule
+
+    @property
+    def cause(self) -> str:
+        """What went wrong, without what to do about it."""
+        return f"{self.what} {self.allowed}".strip()
+
+
+class RequestError(StudioError):
+    """The request is wrong. Nothing was queued, written or changed."""
+
+
+class ImageError(RequestError):
+    """An input image cannot be used."""
+
+
+class OutputError(RequestError):
+    """The place where the video shall be written cannot be used."""
+
+
+class VideoFileError(StudioError):
+    """A video cannot be written or read."""
+
+
+class NoRequestInVideo(VideoFileError):
+    """The video carries no request of ours."""
+
+
+class ModelError(StudioError):
+    """A checkpoint is missing, incomplete or of a kind that cannot be run."""
+
+
+class JobNotFound(StudioError):
+    """No job has this id."""
+
+
+class WorkerError(StudioError):
+    """The worker process did not start, died, or broke its protocol."""
+
+
+class DataFolderError(StudioError):
+    """The data folder cannot be used."""
+
+
+def one_line(text: str) -> str:
+    """The text on a single line, its line breaks and runs of blanks turned into one blank."""
+    return " ".join(str(text).split())

@@ -1,0 +1,72 @@
+"""From pixels to latents to tokens. Integer arithmetic only: no arrays, no models, no presets."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry:
+    """The shape of one video as pixels, as latents and as tokens.
+
+    Pixels are [num_frames, height, width]; one latent frame stands for the first pixel frame and each later one for
+    `temporal_scale` of them; one token is a patch of `patch` x `patch` latents of one latent frame.
+    """
+
+    width: int
+    height: int
+    num_frames: int
+    spatial_scale: int
+    temporal_scale: int = 4
+    patch: int = 2
+
+    @property
+    def num_latent_frames(self) -> int:
+        return latent_frames(self.num_frames, self.temporal_scale)
+
+    @property
+    def latent_height(self) -> int:
+        return self.height // self.spatial_scale
+
+    @property
+    def latent_width(self) -> int:
+        return self.width // self.spatial_scale
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_latent_frames * (self.latent_height // self.patch) * (self.latent_width // self.patch)
+
+    def latent_shape(self, channels: int, batch: int = 1) -> tuple[int, int, int, int, int]:
+        """The latents' shape, B C F H W."""
+        return (batch, channels, self.num_latent_frames, self.latent_height, self.latent_width)
+
+
+def is_frame_count(num_frames: int, temporal_scale: int = 4) -> bool:
+    """Whether a causal VAE can make this many pixel frames: one, and a multiple of its scale after it."""
+    return num_frames >= 1 and (num_frames - 1) % temporal_scale == 0
+
+
+def latent_frames(num_frames: int, temporal_scale: int = 4) -> int:
+    """How many latent frames stand for this many pixel frames."""
+    return (num_frames - 1) // temporal_scale + 1
+
+
+def pixel_frames(num_latent_frames: int, temporal_scale: int = 4) -> int:
+    """How many pixel frames this many latent frames decode to."""
+    return (num_latent_frames - 1) * temporal_scale + 1
+
+
+def nearest_frame_counts(num_frames: int, smallest: int, largest: int, temporal_scale: int = 4) -> list[int]:
+    """The one or two allowed frame counts next to `num_frames`, smaller first."""
+    return _nearest(num_frames, offset=1, step=temporal_scale, smallest=smallest, largest=largest)
+
+
+def nearest_sizes(size: int, multiple: int, smallest: int, largest: int) -> list[int]:
+    """The one or two allowed pixel sizes next to `size`, smaller first."""
+    return _nearest(size, offset=0, step=multiple, smallest=smallest, largest=largest)
+
+
+def _nearest(value: int, offset: int, step: int, smallest: int, largest: int) -> list[int]:
+    lowest = smallest + (offset - smallest) % step
+    highest = largest - (largest - offset) % step
+    below = value - (value - offset) % step
+    above = below if below == value else below + step
+    return sorted({min(max(candidate, lowest), highest) for candidate in (below, above)})

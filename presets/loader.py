@@ -1,0 +1,119 @@
+"""Reads the preset files beside this module. Knows nothing of models, requests or devices."""
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+PRESET_FOLDER = Path(__file__).resolve().parent
+EMBEDDED_MODELS_FOLDER = PRESET_FOLDER.parent / "models"
+EMBEDDED_PREFIX = "embedded:"
+
+Task = Literal["t2v", "i2v"]
+Solver = Literal["unipc", "euler"]
+
+
+class UnknownPreset(LookupError):
+    """No preset has this name. Carries the same three parts as the studio's own errors."""
+
+    def __init__(self, name: str, names: list[str]):
+        self.what = f"preset={name!r}"
+        self.allowed = f"must be one of {', '.join(names)}"
+        nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        self.fix = f"did you mean {nearest[0]}?" if nearest else "`python app.py presets list` describes them"
+        super().__init__(f"{self.what} {self.allowed}; {self.fix}")
+
+
+class Preset(BaseModel):
+    """One way of making videos: a model, its defaults, and the limits within which it works.
+
+    Sizes are pixels as (width, height); frame counts are pixel frames; `guidance` has one value per expert.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    title: str
+    description: str
+    family: str
+    model: str  # Hugging Face id, folder, or "embedded:NAME"
+    tasks: tuple[Task, ...] = Field(min_length=1)
+    dtype: Literal["float32", "bfloat16"]
+
+    width: PositiveInt
+    height: PositiveInt
+    num_frames: PositiveInt
+    fps: PositiveInt
+    steps: PositiveInt
+    guidance: tuple[float, ...] = Field(min_length=1)
+    flow_shift: float = Field(gt=0)
+    solver: Solver
+    negative_prompt: str
+
+    size_multiple: PositiveInt
+    vae_scale_spatial: PositiveInt
+    vae_scale_temporal: PositiveInt
+    sizes: tuple[tuple[int, int], ...] = Field(min_length=1)  # offered for choice
+    frame_counts: tuple[int, ...] = Field(min_length=1)  # offered for choice
+
+    min_width: PositiveInt
+    max_width: PositiveInt
+    min_height: PositiveInt
+    max_height: PositiveInt
+    min_frames: PositiveInt
+    max_frames: PositiveInt
+    max_steps: PositiveInt
+    max_fps: PositiveInt
+    max_prompt_tokens: PositiveInt
+    examples: tuple[str, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _offers_only_what_it_allows(self) -> Self:
+        for width, height in (*self.sizes, (self.width, self.height)):
+            self._check_size(width, height)
+        for count in (*self.frame_counts, self.num_frames):
+            if (count - 1) % self.vae_scale_temporal or not self.min_frames <= count <= self.max_frames:
+                raise ValueError(f"{count} frames lie outside this preset's own limits")
+        if self.steps > self.max_steps or self.fps > self.max_fps:
+            raise ValueError("the default steps or fps lie outside this preset's own limits")
+        return self
+
+    def _check_size(self, width: int, height: int) -> None:
+        fits = self.min_width <= width <= self.max_width and self.min_height <= height <= self.max_height
+        if not fits or width % self.size_multiple or height % self.size_multiple:
+            raise ValueError(f"{width}x{height} lies outside this preset's own limits")
+
+    @property
+    def num_experts(self) -> int:
+        """How many transformers share the denoising, each with its own guidance."""
+        return len(self.guidance)
+
+    @property
+    def model_source(self) -> str:
+        """Where the checkpoint is: a Hugging Face id, or a folder for an embedded model."""
+        if self.model.startswith(EMBEDDED_PREFIX):
+            return str(EMBEDDED_MODELS_FOLDER / self.model.removeprefix(EMBEDDED_PREFIX))
+        return self.model
+
+
+def list_presets(folder: Path = PRESET_FOLDER) -> list[Preset]:
+    """All presets, the one that runs anywhere first, the rest by name."""
+    presets = [_read(path) for path in folder.glob("*.toml")]
+    return sorted(presets, key=lambda preset: (not preset.model.startswith(EMBEDDED_PREFIX), preset.name))
+
+
+def load_preset(name: str, folder: Path = PRESET_FOLDER) -> Preset:
+    """The preset of this name.
+
+    Raises: UnknownPreset, which lists the names and suggests the nearest.
+    """
+    names = [path.stem for path in sorted(folder.glob("*.toml"))]
+    if name not in names:  # a name is never used as a path
+        raise UnknownPreset(name, names)
+    return _read(folder / f"{name}.toml")
+
+
+def _read(path: Path) -> Preset:
+    return Preset(name=path.stem, **tomllib.loads(path.read_text(encoding="utf-8")))
