@@ -1,0 +1,35 @@
+"""The one place that reads the environment. Every variable is listed here, with its default and its reason."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT_FOLDER = Path(__file__).resolve().parent.parent
+DATA_VARIABLE = "STUDIO_DATA_DIR"
+CACHE_VARIABLE = "STUDIO_CACHE_DIR"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Where the studio keeps things.
+
+    `data_dir` (STUDIO_DATA_DIR, else `data` in the project): the job store, the run folders, the logs.
+    `cache_dir` (STUDIO_CACHE_DIR, else `cache` in `data_dir`): compiled programs, safe to delete.
+    """
+
+    data_dir: Path
+    cache_dir: Path
+
+
+def from_environment(data_dir: Path | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
+    """The settings; a `data_dir` that was given goes before the environment's."""
+    folder = Path(data_dir or environment.get(DATA_VARIABLE) or PROJECT_FOLDER / "data").expanduser().absolute()
+    cache = Path(environment.get(CACHE_VARIABLE) or folder / "cache").expanduser().absolute()
+    return Settings(data_dir=folder, cache_dir=cache)
+
+
+def worker_environment(settings: Settings, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment for the worker process, so that `from_environment` there gives the same settings."""
+    own = {DATA_VARIABLE: str(settings.data_dir), CACHE_VARIABLE: str(settings.cache_dir)}
+    return {**environment, **own}

@@ -1,0 +1,188 @@
+"""Writes mp4 files that carry the request they were made from, and reads both back. Makes no pixels of its own."""
+
+import json
+import os
+import secrets
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO
+
+import imageio_ffmpeg
+import numpy
+from PIL import Image
+
+from backend import mp4_boxes
+from backend.errors import NoRequestInVideo, VideoFileError
+from backend.request import GenerationRequest
+
+QUALITY = 16  # libx264's constant rate factor: at 18 and below the loss is hard to see
+FORMAT = 1  # of the embedded metadata
+
+Frame = numpy.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoFacts:
+    """What a video file says of itself: pixels, frames a second, seconds, names of codec and pixel format."""
+
+    width: int
+    height: int
+    fps: float
+    seconds: float
+    codec: str
+    pixel_format: str
+
+
+def write_video(frames: Iterable[Frame], path: Path, *, fps: int, request: GenerationRequest) -> int:
+    """Encodes frames, each uint8 [height, width, 3], as H.264 (yuv420p, index first); returns how many there were.
+
+    Frames are taken one at a time. The file appears at `path` complete, or not at all. yuv420p stores even sizes only:
+    an odd side is encoded with its last row or column repeated, and the file states the true size, which decoders cut to.
+    Raises: VideoFileError.
+    """
+    frames = iter(frames)
+    first = next(frames, None)
+    if first is None:
+        raise VideoFileError("the video has no frame and", "needs at least one", "this is a bug: please report it")
+    height, width = _checked(first, first.shape).shape[:2]
+    with _replacing(path) as part:
+        count = _encode(chain([first], frames), first.shape, part, fps, _metadata(request))
+        if width % 2 or height % 2:
+            mp4_boxes.set_shown_size(part, width, height)
+    return count
+
+
+def read_request(path: Path) -> GenerationRequest:
+    """The request that a video of ours was made from; its images are file names only.
+
+    Raises: VideoFileError for what is no mp4, NoRequestInVideo for one that carries no request of ours.
+    """
+    path = Path(path)
+    if not path.is_file() or not mp4_boxes.is_mp4(path):
+        raise VideoFileError(f"{path.name!r}", "must be an mp4 video", "give one that was made here")
+    try:
+        data = json.loads(mp4_boxes.read_comment(path) or "")
+        return GenerationRequest.from_stored(data["request"])
+    except Exception as error:  # the comment may be anybody's text
+        raise NoRequestInVideo(f"{path.name!r} carries no request and", "must have been made here, and not edited since",
+                               "set the prompt and the sizes by hand") from error  # fmt: skip
+
+
+def read_facts(path: Path) -> VideoFacts:
+    """What the file says of itself. Raises: VideoFileError."""
+    with _reading(path) as (facts, _):
+        return facts
+
+
+def read_frames(path: Path) -> Iterator[Frame]:
+    """The frames, each uint8 [height, width, 3]. Raises: VideoFileError."""
+    with _reading(path) as (facts, frames):
+        for data in frames:
+            yield numpy.frombuffer(data, numpy.uint8).reshape(facts.height, facts.width, 3)
+
+
+def extract_frame(path: Path, index: int = 0) -> Image.Image:
+    """Frame `index` as RGB, counted from the end where it is negative. Raises: VideoFileError."""
+    frames = list(read_frames(path)) if index < 0 else list(islice(read_frames(path), index + 1))
+    try:
+        return Image.fromarray(frames[index])
+    except IndexError:
+        raise VideoFileError(f"frame {index} of {Path(path).name!r}", f"must be one of the {len(frames)} that there are",
+                             "choose another") from None  # fmt: skip
+
+
+def _metadata(request: GenerationRequest) -> str:
+    """ASCII JSON, so that neither the command line nor a player can spoil it."""
+    return json.dumps({"format": FORMAT, "request": request.for_sharing()}, ensure_ascii=True)
+
+
+def _encode(frames: Iterable[Frame], shape: tuple[int, ...], part: Path, fps: int, comment: str) -> int:
+    height, width = shape[0] + shape[0] % 2, shape[1] + shape[1] % 2
+    count = 0
+    with tempfile.TemporaryFile() as log, _running(_command(width, height, fps, comment, part), log) as process:
+        try:
+            for frame in frames:
+                process.stdin.write(_even(_checked(frame, shape)).tobytes())
+                count += 1
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # ffmpeg gave up: its exit code and log say why
+        if process.wait() != 0:
+            raise VideoFileError("the video could not be encoded:", _last_line(log), "check the space on the disk")
+    return count
+
+
+def _command(width: int, height: int, fps: int, comment: str, path: Path) -> list[str]:
+    """Colours are BT.709, and tagged so: players guess otherwise by size."""
+    return [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-loglevel", "error", "-y",
+            "-f", "rawvideo", "-pixel_format", "rgb24", "-video_size", f"{width}x{height}", "-framerate", str(fps),
+            "-i", "-", "-an", "-vf", "scale=out_color_matrix=bt709:out_range=tv:flags=accurate_rnd",
+            "-c:v", "libx264", "-preset", "medium", "-crf", str(QUALITY), "-pix_fmt", "yuv420p",
+            "-colorspace", "bt709", "-color_primaries", "bt709", "-color_trc", "bt709", "-color_range", "tv",
+            "-movflags", "+faststart", "-metadata", f"comment={comment}", "-f", "mp4", str(path)]  # fmt: skip
+
+
+@contextmanager
+def _running(command: list[str], log: IO[bytes]) -> Iterator[subprocess.Popen]:
+    """A process that never outlives the block."""
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        try:
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # what was left to write has nobody to read it
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file beside `path` that takes its place if the block succeeds and is removed if not."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[tuple[VideoFacts, Iterator[bytes]]]:
+    reader = imageio_ffmpeg.read_frames(str(path), pix_fmt="rgb24")
+    try:
+        facts = next(reader)
+    except (OSError, RuntimeError, StopIteration, ValueError, KeyError):
+        raise VideoFileError(f"{Path(path).name!r}", "must be a video that can be played", "give another") from None
+    try:
+        width, height = facts["source_size"]
+        yield VideoFacts(width=width, height=height, fps=facts["fps"], seconds=facts["duration"],
+                         codec=facts["codec"], pixel_format=facts["pix_fmt"].split("(")[0]), reader  # fmt: skip
+    finally:
+        reader.close()
+
+
+def _checked(frame: Frame, shape: tuple[int, ...]) -> Frame:
+    if frame.dtype != numpy.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or frame.shape != shape:
+        raise VideoFileError(f"a frame is {frame.dtype} {list(frame.shape)} and",
+                             f"must be uint8 [height, width, 3] like the first, {list(shape)}",
+                             "this is a bug: please report it")  # fmt: skip
+    return frame
+
+
+def _even(frame: Frame) -> Frame:
+    height, width = frame.shape[:2]
+    return numpy.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+
+
+def _last_line(log: IO[bytes]) -> str:
+    log.seek(0)
+    lines = log.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "ffmpeg gave no reason"
