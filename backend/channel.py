@@ -1,0 +1,44 @@
+"""Messages between the engine and its worker: one JSON object a line over a pipe. Knows nothing of what they mean.
+
+engine -> worker: {"type": "run", "job_id", "request", "folder"}, {"type": "cancel", "job_id"}, {"type": "stop"}
+worker -> engine: {"type": "status", "state", "detail"}, {"type": "event", "job_id", "event"}
+"""
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+Message = dict[str, Any]
+
+
+class Channel:
+    """The two ends of one conversation. Sending is safe from several threads; receiving is for one."""
+
+    def __init__(self, incoming: BinaryIO, outgoing: BinaryIO):
+        self._incoming, self._outgoing = incoming, outgoing
+        self._lock = threading.Lock()
+
+    def send(self, message: Message) -> bool:
+        """Sends one message; False if the other side is gone."""
+        line = json.dumps(message).encode("ascii") + b"\n"
+        with self._lock:
+            try:
+                self._outgoing.write(line)
+                self._outgoing.flush()
+            except (BrokenPipeError, ValueError):  # ValueError: closed on this side
+                return False
+        return True
+
+    def receive(self) -> Iterator[Message]:
+        """The messages as they come, until the other side is gone."""
+        for line in self._incoming:
+            yield json.loads(line)
+
+    def close(self) -> None:
+        """Closes both directions."""
+        for stream in (self._outgoing, self._incoming):
+            try:
+                stream.close()
+            except BrokenPipeError:
+                pass  # what was left to send has nobody to read it

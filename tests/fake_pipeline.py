@@ -1,0 +1,108 @@
+"""A pipeline without a model, for tests only: a moving square, with steps, previews and decoding like the real one.
+
+The engine reaches it by `Engine(..., pipeline="tests.fake_pipeline")` and in no other way. Words in a prompt make it
+misbehave: "explode" raises, "memory" raises as if memory were short, "die" ends the process, "noise" prints a lot,
+"slow" makes each step take a second, "vanish" ends without a result.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+from PIL import Image
+
+from backend.errors import ModelError
+from backend.events import Cancelled, Compiling, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
+from backend.image_input import crop_to, load_checked_image
+from backend.request import GenerationRequest
+from backend.video_file import write_video
+from presets import Preset
+
+STEP_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class FakeComponents:
+    """What is loaded: the name of the model."""
+
+    model: str
+
+
+def load(preset: Preset, model: str | None, on_event: Callable[[Event], None]) -> FakeComponents:
+    """Pretends to read a checkpoint of 4 MB; a model called "missing" is not there."""
+    source = model or preset.model_source
+    if source == "missing":
+        raise ModelError("model 'missing'", "must be a checkpoint folder", "download it first")
+    if source == "deadly":
+        os._exit(7)
+    for done in range(0, 5_000_000, 1_000_000):
+        on_event(Loading(done, 4_000_000, "the square"))
+        time.sleep(STEP_SECONDS)
+    return FakeComponents(source)
+
+
+def warm_up(components: FakeComponents, request: GenerationRequest) -> Iterator[Event]:
+    """Pretends to compile."""
+    for what in ("the text encoder", "the denoiser", "the decoder"):
+        yield Compiling(what)
+        time.sleep(STEP_SECONDS)
+
+
+def generate(
+    request: GenerationRequest, components: FakeComponents, folder: Path, is_cancelled: Callable[[], bool]
+) -> Iterator[Event]:
+    """A square that moves to the right, over the first image where there is one."""
+    _misbehave(request.prompt)
+    yield Encoding()
+    background = _background(request)
+    seconds = 1.0 if "slow" in request.prompt else STEP_SECONDS
+    (folder / "previews").mkdir(exist_ok=True)
+    for index in range(1, request.steps + 1):
+        if is_cancelled():
+            yield Cancelled(_result(request, folder, background) if index > 1 else None)
+            return
+        time.sleep(seconds)
+        preview = f"previews/step-{index:03d}.png"
+        Image.fromarray(_frame(background, index / request.steps)).save(folder / preview)
+        yield Step(index, request.steps, seconds, seconds * (request.steps - index), preview)
+    for done in range(4, request.num_frames + 1, 4):
+        yield Decoding(done, request.num_frames)
+    yield Finished(_result(request, folder, background))
+
+
+def _misbehave(prompt: str) -> None:
+    if "explode" in prompt:
+        raise ValueError("the square\nexploded")
+    if "memory" in prompt:
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate")
+    if "die" in prompt.split():
+        os._exit(9)
+    if "noise" in prompt:
+        os.write(1, b'{"type": "event"}\n' * 1000)
+        print("noise\n" * 1000)
+
+
+def _background(request: GenerationRequest) -> numpy.ndarray:
+    if request.image:
+        return numpy.asarray(crop_to(load_checked_image(request.image), request.width, request.height))
+    return numpy.full((request.height, request.width, 3), 40, numpy.uint8)
+
+
+def _frame(background: numpy.ndarray, share: float) -> numpy.ndarray:
+    """The square at this share of its way, uint8 [height, width, 3]."""
+    frame, side = background.copy(), background.shape[0] // 4
+    left = round(share * (background.shape[1] - side))
+    frame[side : 2 * side, left : left + side] = (255, 80, 40)
+    return frame
+
+
+def _result(request: GenerationRequest, folder: Path, background: numpy.ndarray) -> VideoResult:
+    path = folder / "video.mp4"
+    frames = (_frame(background, index / request.num_frames) for index in range(request.num_frames))
+    write_video(frames, path, fps=request.fps, request=request)
+    return VideoResult(path=str(path), fps=request.fps, num_frames=request.num_frames, width=request.width,
+                       height=request.height, seconds={"encode": 0.01, "denoise": 0.4, "decode": 0.1},
+                       request=request, versions={"fake": "1"})  # fmt: skip
