@@ -1,0 +1,117 @@
+"""The picture that a video starts from: upload, paste or example, and what the crop will leave of it.
+
+A click in the picture moves the crop there. Element ids: `input-image`, `crop-preview`, `image-note`.
+"""
+
+import base64
+import io
+from dataclasses import dataclass
+from html import escape
+
+import gradio as gr
+from gradio.data_classes import ImageData
+from PIL import Image
+
+from backend.errors import ImageError
+from backend.image_input import crop_box, crop_to, load_checked_image
+from wan_ui.notes import note_html, sentence
+from wan_ui.text import Texts
+
+CENTRE = (0.5, 0.5)
+PREVIEW_SIDE = 480  # pixels; more than the panel ever shows, and a small page
+
+from gradio.events import Dependency
+
+class PictureUpload(gr.Image):
+    """An image input that hands over the uploaded file unopened.
+
+    Gradio's own opens it with Pillow first and answers with a passing toast when it cannot. Ours leaves that to
+    `backend.image_input`, whose explanation then stands beside the picture. Gradio has already checked that the path
+    is one of its uploads.
+    """
+
+    is_template = True  # Gradio's word for "drawn in the browser like my base class"
+
+    def preprocess(self, payload: ImageData | None) -> str | None:
+        return payload.path if payload else None
+    from typing import Callable, Literal, Sequence, Any, TYPE_CHECKING
+    from gradio.blocks import Block
+    if TYPE_CHECKING:
+        from gradio.components import Timer
+        from gradio.components.base import Component
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagePanel:
+    """The panel's components; `focus` is the point (x, y in 0..1) that the crop keeps in view."""
+
+    image: PictureUpload
+    preview: gr.HTML
+    focus: gr.State
+    note: gr.HTML
+
+
+def build_image_panel(size: tuple[int, int], texts: Texts) -> ImagePanel:
+    """Lays the panel out for videos of this width and height."""
+    focus = gr.State(CENTRE)
+    with gr.Row(elem_classes="pair", equal_height=True):
+        image = PictureUpload(
+            label=texts.image, type="filepath", sources=["upload", "clipboard"], buttons=[], elem_id="input-image",
+            placeholder=texts.image_placeholder, alt_text=texts.image, height=164,
+        )  # fmt: skip
+        preview = gr.HTML(empty_preview(size, texts), elem_id="crop-preview")
+    note = gr.HTML(note_html(), elem_id="image-note")
+    return ImagePanel(image=image, preview=preview, focus=focus, note=note)
+
+
+def describe_picture(
+    path: str | None, size: tuple[int, int], focus: tuple[float, float], texts: Texts
+) -> tuple[str, str]:
+    """The crop preview and the note below it, both HTML, for an upload that may be anything."""
+    if not path:
+        return empty_preview(size, texts), note_html()
+    try:
+        picture = load_checked_image(path)
+    except ImageError as error:
+        return empty_preview(size, texts), note_html(sentence(error))
+    return _filled_preview(crop_to(picture, *_preview_size(size), focus), size, texts), note_html()
+
+
+def focus_at(path: str, point: tuple[int, int], size: tuple[int, int]) -> tuple[float, float]:
+    """The focus that brings this pixel of the picture nearest to the middle of the crop."""
+    try:
+        picture_size = load_checked_image(path).size
+    except ImageError:
+        return CENTRE
+    left, top, right, bottom = crop_box(picture_size, size)
+    room = (picture_size[0] - (right - left), picture_size[1] - (bottom - top))
+    wanted = (point[0] - (right - left) / 2, point[1] - (bottom - top) / 2)
+    return tuple(min(max(at / spare, 0.0), 1.0) if spare > 0 else 0.5 for at, spare in zip(wanted, room, strict=True))
+
+
+def empty_preview(size: tuple[int, int], texts: Texts) -> str:
+    """The frame of the crop with nothing in it."""
+    return _preview(size, f"<p>{escape(texts.image_preview_empty)}</p>", texts)
+
+
+def _filled_preview(crop: Image.Image, size: tuple[int, int], texts: Texts) -> str:
+    """The crop inside the page itself: a data address leaves no file behind and is nobody else's to fetch."""
+    buffer = io.BytesIO()
+    crop.save(buffer, "JPEG", quality=88)
+    source = f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    caption = escape(texts.image_preview.format(width=size[0], height=size[1]))
+    return _preview(size, f'<img src="{source}" alt="{caption}" title="{escape(texts.image_hint)}">', texts)
+
+
+def _preview(size: tuple[int, int], inside: str, texts: Texts) -> str:
+    caption = escape(texts.image_preview.format(width=size[0], height=size[1]))
+    ratio = f"{size[0] / size[1]:.4f}"
+    return (
+        f'<figure class="crop"><figcaption>{caption}</figcaption>'
+        f'<div class="window"><div class="cut" style="--ratio: {ratio}">{inside}</div></div></figure>'
+    )
+
+
+def _preview_size(size: tuple[int, int]) -> tuple[int, int]:
+    scale = min(1.0, PREVIEW_SIDE / max(size))
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))

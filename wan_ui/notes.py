@@ -1,0 +1,48 @@
+"""Errors in place: a note below the control that caused them, from the engine's own explanation."""
+
+import re
+from dataclasses import dataclass
+from html import escape
+from typing import Literal
+
+from backend.errors import ImageError, StudioError
+
+Place = Literal["prompt", "image", "settings"]
+_PLACES: dict[str, Place] = {"prompt": "prompt", "negative_prompt": "prompt", "image": "image", "last_image": "image"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notes:
+    """One sentence or two for each place; empty where all is well."""
+
+    prompt: str = ""
+    image: str = ""
+    settings: str = ""
+
+    def html(self) -> tuple[str, str, str]:
+        """The three notes as HTML, in the order of the fields."""
+        return note_html(self.prompt), note_html(self.image), note_html(self.settings)
+
+
+def notes_for(error: StudioError) -> Notes:
+    """The error's own words, next to the control that it speaks of."""
+    return Notes(**{place_of(error): sentence(error)})
+
+
+def place_of(error: StudioError) -> Place:
+    """Where an error belongs: its first word is the name of the field that is wrong."""
+    if isinstance(error, ImageError):
+        return "image"
+    name = re.match(r"\w*", error.what).group()
+    return _PLACES.get(name, "settings")
+
+
+def sentence(error: StudioError) -> str:
+    """The error as a sentence: it starts with a capital and ends with a full stop."""
+    text = str(error)
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
+
+
+def note_html(text: str = "") -> str:
+    """A note, announced to screen readers when it appears."""
+    return f'<p class="note" role="alert"{"" if text else " hidden"}>{escape(text)}</p>'

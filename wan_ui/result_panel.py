@@ -1,0 +1,38 @@
+"""The stage: what is being made or was made last, large, with its progress, its numbers and what can be done with it.
+
+Element ids: `stage`, inside it `download`; the phase is the attribute `data-phase` of `.stage`, the job `data-job`.
+"""
+
+import gradio as gr
+
+from wan_ui.stage_html import stage_html
+from wan_ui.stage_view import StageView
+from wan_ui.text import Texts
+
+# The names of custom events stand in quotes here, because Gradio learns them from this text.
+_ON_LOAD = """
+const actions = ['keep_seed'];
+element.addEventListener('click', event => {
+  const button = event.target.closest('[data-action]');
+  if (button && actions.includes(button.dataset.action)) trigger(button.dataset.action);
+});
+let shown = '';
+watch('value', () => {
+  const stage = element.querySelector('.stage'), video = element.querySelector('video');
+  const source = video.getAttribute('src') || '';
+  if (source !== shown) {
+    shown = source;
+    video.load();
+    if (source) video.play().catch(() => {});
+  }
+  if (stage.dataset.phase === 'queued' && matchMedia('(max-width: 760px)').matches)
+    stage.scrollIntoView({behavior: 'smooth', block: 'start'});
+});
+"""
+
+
+def build_result_panel(texts: Texts, caption: str) -> gr.HTML:
+    """Lays the stage out, with nothing made yet."""
+    return gr.HTML(
+        stage_html(StageView(), None, texts, caption), js_on_load=_ON_LOAD, elem_id="stage", apply_default_css=False
+    )

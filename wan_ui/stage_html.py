@@ -1,0 +1,177 @@
+"""Draws a `StageView` as HTML. Pure: the same view gives the same text.
+
+Gradio's HTML component patches the page node by node, by position. So the skeleton below always has the same elements
+in the same places and only attributes and texts change: the picture swaps without a flash, the bar glides, and a
+playing video is left alone. Everything that comes from a person is escaped here and nowhere else.
+"""
+
+from html import escape
+from pathlib import PurePath
+
+from backend.events import VideoResult
+from backend.request import GenerationRequest
+from backend.store import Job
+from wan_ui.media import media_url
+from wan_ui.stage_view import StageView, spoken_seconds
+from wan_ui.text import Texts
+
+NO_PICTURE = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="  # one transparent pixel
+_GLYPH = (
+    '<svg class="glyph" viewBox="0 0 64 64" aria-hidden="true"><rect x="6" y="12" width="52" height="40" rx="8"/>'
+    '<path d="M27 24.5v15l13-7.5z"/></svg>'
+)
+
+
+def stage_html(view: StageView, job: Job | None, texts: Texts, caption: str = "") -> str:
+    """The stage for this view. `caption` names the model honestly; `job` is None only while nothing was made yet."""
+    ratio = f"{job.request.width / job.request.height:.4f}" if job else "1.3333"
+    return (
+        f'<section class="stage" data-phase="{view.phase}" data-active="{_flag(view.is_active)}"'
+        f' data-stopping="{_flag(view.is_stopping)}" data-job="{escape(job.id if job else "")}">'
+        f'<div class="viewport"><div class="screen" style="--ratio: {ratio}">'
+        f"{_picture(view, job, texts)}{_video(view, job, texts)}{_veil(view, texts)}</div></div>"
+        f"{_readout(view, texts)}{_facts(view, job, texts)}{_actions(view, job, texts)}"
+        f'<p class="caption">{escape(caption)}</p></section>'
+    )
+
+
+def _picture(view: StageView, job: Job | None, texts: Texts) -> str:
+    is_shown = bool(job and view.preview and not view.result)
+    source = media_url(job, view.preview) if is_shown else NO_PICTURE
+    return f'<img class="preview" alt="{escape(texts.preview_label)}" src="{source}"{_hidden(not is_shown)}>'
+
+
+def _video(view: StageView, job: Job | None, texts: Texts) -> str:
+    if not job or not view.result:
+        return "<video muted loop playsinline hidden></video>"
+    label = escape(texts.video_label.format(prompt=job.request.prompt))
+    source = media_url(job, view.result.path)
+    return f'<video muted loop playsinline autoplay controls aria-label="{label}" src="{source}"></video>'
+
+
+def _veil(view: StageView, texts: Texts) -> str:
+    title, detail = _message(view, texts)
+    role = "alert" if view.phase == "failed" else "note"
+    hidden = _hidden(not title)
+    return (
+        f'<div class="veil" role="{role}"{hidden}>{_GLYPH}<p class="title">{escape(title)}</p>'
+        f'<p class="detail">{escape(detail)}</p></div>'
+    )
+
+
+def _message(view: StageView, texts: Texts) -> tuple[str, str]:
+    """What stands on the screen where there is no picture."""
+    match view.phase:
+        case "idle":
+            return texts.idle_title, texts.idle_detail
+        case "queued":
+            return queue_place(view.ahead, texts)
+        case "failed":
+            return view.cause or texts.failed, view.fix
+        case "cancelled" if not view.result and not view.preview:
+            return texts.cancelled, texts.cancelled_nothing
+        case "compiling" if not view.preview:
+            return texts.compiling.format(what=view.what), texts.compiling_detail
+    return "", ""
+
+
+def queue_place(ahead: int, texts: Texts) -> tuple[str, str]:
+    """The place in the queue and what it means; 0 ahead: it is next."""
+    if ahead == 0:
+        return texts.queued_next, ""
+    detail = texts.queued_ahead_one if ahead == 1 else texts.queued_ahead.format(count=ahead)
+    return texts.queued_place.format(place=ahead + 1), detail
+
+
+def _readout(view: StageView, texts: Texts) -> str:
+    headline, detail, numbers = _progress_words(view, texts)
+    percent = round(view.fraction * 100)
+    is_waiting = view.phase in ("queued", "loading", "compiling", "encoding")
+    return (
+        f'<div class="readout"{_hidden(view.phase == "idle")}>'
+        f'<p class="line"><span class="headline" role="status">{escape(headline)}</span>'
+        f'<span class="detail">{escape(detail)}</span><span class="numbers">{escape(numbers)}</span></p>'
+        f'<div class="bar" role="progressbar" aria-label="{escape(headline)}" aria-valuemin="0" aria-valuemax="100"'
+        f' aria-valuenow="{percent}" data-waiting="{_flag(is_waiting)}"><i style="width: {percent}%"></i></div></div>'
+    )
+
+
+def _progress_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
+    """Headline, detail and numbers of the line above the bar."""
+    match view.phase:
+        case "queued":
+            return queue_place(view.ahead, texts)[0], "", ""
+        case "loading":
+            return texts.loading, view.what, _megabytes(view)
+        case "compiling":
+            return texts.compiling.format(what=view.what), "", ""
+        case "encoding":
+            return texts.encoding, "", ""
+        case "denoising":
+            return texts.denoising, texts.denoising_step.format(index=view.index, total=view.total), _rate(view, texts)
+        case "decoding":
+            return texts.decoding, texts.decoding_frame.format(frame=view.index, total=view.total), ""
+        case "finished":
+            return texts.finished.format(seconds=spoken_seconds(view.result.seconds.get("total", 0.0))), "", ""
+        case "cancelled":
+            kept = bool(view.result or view.preview)
+            return texts.cancelled, texts.cancelled_partial if kept else "", ""
+        case "failed":
+            return texts.failed, "", ""
+    return "", "", ""
+
+
+def _megabytes(view: StageView) -> str:
+    return f"{view.index / 1e6:,.0f} / {view.total / 1e6:,.0f} MB" if view.total else ""
+
+
+def _rate(view: StageView, texts: Texts) -> str:
+    parts = []
+    if view.seconds_per_step is not None:
+        parts.append(texts.rate.format(seconds=spoken_seconds(view.seconds_per_step)))
+    if view.seconds_left is not None:
+        parts.append(texts.time_left.format(seconds=spoken_seconds(view.seconds_left)))
+    return " · ".join(parts)
+
+
+def _facts(view: StageView, job: Job | None, texts: Texts) -> str:
+    if not job or not view.result:
+        return '<div class="facts" hidden></div>'
+    pairs = _settings(view.result, job.request, texts)
+    timings = [(name, spoken_seconds(view.result.seconds[key])) for key, name in texts.stage_names
+               if view.result.seconds.get(key, 0.0) >= 0.005]  # fmt: skip
+    return f'<div class="facts"><dl class="settings">{_pairs(pairs)}</dl><dl class="timings">{_pairs(timings)}</dl></div>'
+
+
+def _settings(result: VideoResult, request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
+    return [
+        (texts.fact_seed, str(request.seed)),
+        (texts.fact_size, f"{result.width} × {result.height}"),
+        (texts.fact_length, texts.length_choice.format(seconds=result.num_frames / result.fps, frames=result.num_frames)),
+        (texts.fact_steps, str(request.steps)),
+        (texts.fact_guidance, " / ".join(f"{value:g}" for value in request.guidance)),
+        (texts.fact_shift, f"{request.flow_shift:g}"),
+    ]
+
+
+def _pairs(pairs: list[tuple[str, str]]) -> str:
+    return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs)
+
+
+def _actions(view: StageView, job: Job | None, texts: Texts) -> str:
+    if not job or not view.result:
+        return '<div class="actions" hidden></div>'
+    name = f"{job.request.preset}-{job.request.seed}{PurePath(view.result.path).suffix}"
+    return (
+        f'<div class="actions"><button type="button" data-action="keep_seed">{escape(texts.keep_seed)}</button>'
+        f'<a id="download" href="{media_url(job, view.result.path)}" download="{escape(name)}">'
+        f"{escape(texts.download)}</a></div>"
+    )
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _hidden(is_hidden: bool) -> str:
+    return " hidden" if is_hidden else ""

@@ -1,0 +1,151 @@
+"""Puts the panels together and wires them to the engine. One page, any number of visitors.
+
+What belongs to a page is in `gr.State`; what belongs to a visitor is in the engine under the visitor's owner name (see
+`visitors`). Closing a page ends only its follower. Short handlers skip Gradio's queue, so that no click waits behind
+the followers, of which there is one for each page that shows a job. All handlers are private: the only endpoint for
+programs is the one in `api`.
+
+Element ids that tests and scripts may rely on: `generate`, `stop`, `tabs`, and those that each panel's file lists.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gradio as gr
+from starlette.middleware import Middleware
+
+from backend.engine import Engine
+from presets import list_presets
+from wan_ui.form import Form
+from wan_ui.handlers import Handlers
+from wan_ui.header import Header, build_header
+from wan_ui.image_panel import build_image_panel
+from wan_ui.media import media_route
+from wan_ui.preset_choices import CanRun, PresetChoices, has_weights, preset_choices
+from wan_ui.prompt_panel import build_prompt_panel
+from wan_ui.result_panel import build_result_panel
+from wan_ui.settings_panel import build_settings_panel
+from wan_ui.text import ENGLISH, Texts
+from wan_ui.theme import ASSETS, favicon, studio_theme, stylesheet
+from wan_ui.visitors import VisitorCookie
+
+MOST_PAGES = 1000  # followers at once; an asynchronous one costs memory only, so this is far above any real use
+CACHE_SECONDS = (3600, 24 * 3600)  # uploads are looked through every hour and deleted after a day
+LARGEST_UPLOAD = "60mb"
+_QUIET: dict[str, Any] = dict(queue=False, show_progress="hidden", api_visibility="private")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """All that the wiring needs."""
+
+    header: Header
+    form: Form
+    tabs: tuple[gr.Tab, gr.Tab]
+    generate: gr.Button
+    stop: gr.Button
+    stage: gr.HTML
+    job_id: gr.State
+
+
+def build(engine: Engine, texts: Texts = ENGLISH, can_run: CanRun = has_weights) -> gr.Blocks:
+    """The page, wired to this engine."""
+    with gr.Blocks(title=texts.product, fill_width=True, analytics_enabled=False, delete_cache=CACHE_SECONDS) as blocks:
+        page = _lay_out(engine, texts, preset_choices("t2v", can_run))
+        handlers = Handlers(engine=engine, form=page.form, texts=texts, can_run=can_run)
+        _wire_jobs(page, handlers)
+        _wire_settings(page, handlers)
+        _wire_picture(page, handlers)
+        _wire_page(blocks, page, handlers)
+    return blocks
+
+
+def launch(engine: Engine, *, host: str, port: int, share: bool, auth: tuple[str, str] | None) -> None:
+    """Serves the studio until the process is interrupted."""
+    blocks = build(engine)
+    serve(blocks, engine, host=host, port=port, share=share, auth=auth)
+    blocks.block_thread()
+
+
+def serve(blocks: gr.Blocks, engine: Engine, *, host: str, port: int, **options: Any) -> str:
+    """Starts serving the page beside the caller; gives its address. `blocks.close()` ends it."""
+    _, address, _ = blocks.launch(
+        server_name=host, server_port=port, quiet=True, prevent_thread_lock=True, theme=studio_theme(),
+        css_paths=[stylesheet()], js=(ASSETS / "studio.js").read_text(encoding="utf-8"), favicon_path=favicon(),
+        footer_links=[], run_history=False, max_threads=MOST_PAGES, max_file_size=LARGEST_UPLOAD, ssr_mode=False,
+        app_kwargs={"middleware": [Middleware(VisitorCookie)], "routes": [media_route(engine)]}, **options,
+    )  # fmt: skip
+    return address
+
+
+def _lay_out(engine: Engine, texts: Texts, choices: PresetChoices) -> Page:
+    header = build_header(engine.worker_status(), texts)
+    with gr.Row(elem_id="workspace"):
+        with gr.Column(elem_id="controls", min_width=320):
+            form, tabs = _build_form(choices, texts)
+            with gr.Row(elem_id="actions"):
+                generate = gr.Button(
+                    texts.generate, variant="primary", size="lg", elem_id="generate",
+                    interactive=bool(choices.available),
+                )  # fmt: skip
+                stop = gr.Button(texts.stop, variant="stop", size="lg", elem_id="stop")
+        with gr.Column(elem_id="stage-column", min_width=320):
+            stage = build_result_panel(texts, "")
+    return Page(
+        header=header, form=form, tabs=tabs, generate=generate, stop=stop, stage=stage, job_id=gr.State(None)
+    )
+
+
+def _build_form(choices: PresetChoices, texts: Texts) -> tuple[Form, tuple[gr.Tab, gr.Tab]]:
+    preset = choices.pick(None) or list_presets()[0]
+    with gr.Tabs(elem_id="tabs"):
+        with gr.Tab(texts.tab_text, id="t2v") as text_tab:
+            pass
+        with gr.Tab(texts.tab_image, id="i2v") as image_tab:
+            image = build_image_panel((preset.width, preset.height), texts)
+    prompt = build_prompt_panel(preset, texts)
+    settings = build_settings_panel(choices, preset, texts)
+    return Form(task=gr.State("t2v"), prompt=prompt, settings=settings, image=image), (text_tab, image_tab)
+
+
+def _wire_jobs(page: Page, handlers: Handlers) -> None:
+    form = page.form
+    notes = [form.prompt.note, form.image.note, form.settings.note]
+    submitted = page.generate.click(
+        handlers.submit, form.inputs, [page.job_id, *notes, form.settings.seed, page.stage], **_QUIET
+    )
+    submitted.then(handlers.follow, page.job_id, page.stage, **_following())
+    page.stop.click(handlers.stop, page.job_id, None, **_QUIET)
+    page.stage.keep_seed(
+        handlers.keep_seed, page.job_id, [form.settings.seed, form.settings.is_seed_random], **_QUIET
+    )
+
+
+def _wire_settings(page: Page, handlers: Handlers) -> None:
+    form, settings = page.form, page.form.settings
+    for tab, task in zip(page.tabs, ("t2v", "i2v"), strict=True):
+        outputs = [form.task, settings.preset, settings.preset_note, page.generate]
+        tab.select(partial(handlers.choose_task, task), settings.preset, outputs, **_QUIET)
+    outputs = [form.prompt.examples, form.prompt.negative_prompt, settings.preset, *settings.follows_preset]
+    settings.preset.change(handlers.choose_preset, settings.preset, outputs, **_QUIET)
+
+
+def _wire_picture(page: Page, handlers: Handlers) -> None:
+    image, size = page.form.image, page.form.settings.resolution
+    inputs, outputs = [image.image, size, image.focus], [image.preview, image.note]
+    image.image.select(handlers.move_crop, [image.image, size], image.focus, **_QUIET).then(
+        handlers.show_crop, inputs, outputs, **_QUIET
+    )
+    gr.on([image.image.change, size.change], handlers.show_crop, inputs, outputs, **_QUIET)
+
+
+def _wire_page(blocks: gr.Blocks, page: Page, handlers: Handlers) -> None:
+    attached = blocks.load(handlers.attach, None, [page.job_id, page.stage], **_QUIET)
+    attached.then(handlers.follow, page.job_id, page.stage, **_following())
+    page.header.timer.tick(handlers.status, None, page.header.status, **_QUIET)
+
+
+def _following() -> dict[str, Any]:
+    """A follower holds its place in Gradio's queue as long as its job runs, so there is no limit to them."""
+    return dict(concurrency_limit=None, show_progress="hidden", api_visibility="private", trigger_mode="multiple")

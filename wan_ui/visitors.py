@@ -1,0 +1,65 @@
+"""Who a request comes from. A visitor is a browser that holds a random cookie; nothing is stored about people.
+
+The cookie is 256 random bits that only this browser and this server see (HttpOnly, SameSite=Lax). What the engine
+stores as a job's owner is its SHA-256, so that reading the job store does not let anybody act as a visitor. The cookie
+is never signed: a browser that makes up its own only gets an empty place of its own, and cannot hit another's.
+Programs that call the API without cookies are told apart by Gradio's session hash, in a name space of their own.
+"""
+
+import hashlib
+import re
+import secrets
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+COOKIE = "studio_visitor"
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")  # 32 bytes in URL-safe base64
+_YEAR_SECONDS = 365 * 24 * 3600
+
+
+def owner_of(cookies: dict[str, str], session_hash: str | None = None) -> str:
+    """The owner's name for these cookies, or for a caller without a valid one, for its session."""
+    token = cookies.get(COOKIE, "")
+    if _TOKEN.fullmatch(token):
+        return f"visitor-{_digest(token)}"
+    return f"session-{_digest(session_hash or secrets.token_urlsafe(32))}"
+
+
+class VisitorCookie:
+    """ASGI middleware: gives each browser that opens the page its cookie. Touches no other response."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not _needs_cookie(scope):
+            await self.app(scope, receive, send)
+            return
+
+        async def send_with_cookie(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).append("set-cookie", _new_cookie(is_secure=_is_secure(scope)))
+            await send(message)
+
+        await self.app(scope, receive, send_with_cookie)
+
+
+def _needs_cookie(scope: Scope) -> bool:
+    if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
+        return False
+    return not _TOKEN.fullmatch(Request(scope).cookies.get(COOKIE, ""))
+
+
+def _is_secure(scope: Scope) -> bool:
+    return scope.get("scheme") == "https" or Headers(scope=scope).get("x-forwarded-proto") == "https"
+
+
+def _new_cookie(is_secure: bool) -> str:
+    parts = [f"{COOKIE}={secrets.token_urlsafe(32)}", "Path=/", f"Max-Age={_YEAR_SECONDS}", "HttpOnly", "SameSite=Lax"]
+    return "; ".join(parts + ["Secure"] * is_secure)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
