@@ -32,7 +32,7 @@ class FakeComponents:
 
 
 def load(preset: Preset, model: str | None, on_event: Callable[[Event], None]) -> FakeComponents:
-    """Pretends to read a checkpoint of 4 MB; a model called "missing" is not there."""
+    """Pretends to read a checkpoint of 4 MB; "missing" is not there, "deadly" ends the process, "slow" takes 2 s."""
     source = model or preset.model_source
     if source == "missing":
         raise ModelError("model 'missing'", "must be a checkpoint folder", "download it first")
@@ -40,7 +40,7 @@ def load(preset: Preset, model: str | None, on_event: Callable[[Event], None]) -
         os._exit(7)
     for done in range(0, 5_000_000, 1_000_000):
         on_event(Loading(done, 4_000_000, "the square"))
-        time.sleep(STEP_SECONDS)
+        time.sleep(0.4 if source == "slow" else STEP_SECONDS)
     return FakeComponents(source)
 
 
@@ -68,6 +68,8 @@ def generate(
         preview = f"previews/step-{index:03d}.png"
         Image.fromarray(_frame(background, index / request.steps)).save(folder / preview)
         yield Step(index, request.steps, seconds, seconds * (request.steps - index), preview)
+    if "vanish" in request.prompt:
+        return
     for done in range(4, request.num_frames + 1, 4):
         yield Decoding(done, request.num_frames)
     yield Finished(_result(request, folder, background))

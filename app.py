@@ -1,0 +1,64 @@
+"""The one command: arguments -> settings -> engine -> studio or command."""
+
+import argparse
+import signal
+import sys
+from typing import NoReturn
+
+from backend.command_line import FAILED, OK, WRONG_REQUEST, model_of, parse, print_error
+from backend.errors import RequestError, StudioError
+
+
+def main(words: list[str]) -> int:
+    """Runs one command and returns its exit code: 0 done, 2 the request is wrong, 1 anything else."""
+    arguments = parse(words)
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        return _run(arguments)
+    except RequestError as error:
+        print_error(error)
+        return WRONG_REQUEST
+    except (StudioError, OSError) as error:
+        print_error(error)
+        return FAILED
+    except KeyboardInterrupt:
+        print_error("Stopped")
+        return FAILED
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Imports what the command needs, no more: the first page and the first error shall not wait."""
+    if arguments.command == "presets":
+        from backend.presets_command import show_presets
+
+        show_presets(arguments)
+        return OK
+    if arguments.command == "generate":
+        from backend.generate_command import generate
+
+        return generate(arguments)
+    return _serve(arguments)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    """Starts the worker first, so that it loads while the studio is being built."""
+    from backend.engine import Engine
+    from backend.settings import from_environment
+
+    engine = Engine(from_environment(arguments.data_dir).data_dir, model_of(arguments))
+    try:
+        from wan_ui.studio import launch
+
+        launch(engine, host=arguments.host, port=arguments.port, share=arguments.share, auth=arguments.auth)
+        return OK
+    finally:
+        engine.close()
+
+
+def _stop(number: int, frame: object) -> NoReturn:
+    """A polite end is like Ctrl+C: what is open gets closed."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""The words of the command line: what may be typed, and what each word means. Runs nothing."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from backend.errors import RequestError
+from backend.request import GenerationRequest, find_preset
+
+OK, FAILED, WRONG_REQUEST = 0, 1, 2
+COMMANDS = ("serve", "generate", "presets")
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses on one line and with the exit code for a wrong request."""
+
+    def error(self, message: str) -> NoReturn:
+        print_error(f"{message}; `{self.prog} --help` lists what is allowed")
+        raise SystemExit(WRONG_REQUEST)
+
+
+def print_error(message: object) -> None:
+    """One line on standard error."""
+    sys.stderr.write(f"{message}\n")
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command and its options; no command means `serve`."""
+    if not words or words[0] not in (*COMMANDS, "-h", "--help"):
+        words = ["serve", *words] if not words or words[0].startswith("-") else words
+    return build_parser().parse_args(words)
+
+
+def build_parser() -> Parser:
+    """All commands, with help that names units and defaults."""
+    parser = Parser(prog="app.py", description="Makes videos from a prompt or a picture.", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_serve(commands)
+    _add_generate(commands)
+    _add_presets(commands)
+    return parser
+
+
+def request_of(arguments: argparse.Namespace) -> GenerationRequest:
+    """The request that `generate`'s options describe. Raises: RequestError."""
+    return GenerationRequest.from_preset(
+        find_preset(arguments.preset), prompt=arguments.prompt, negative_prompt=arguments.negative_prompt,
+        image=_absolute(arguments.image), last_image=_absolute(arguments.last_image), width=arguments.width,
+        height=arguments.height, num_frames=arguments.frames, fps=arguments.fps, steps=arguments.steps,
+        guidance=arguments.guidance, flow_shift=arguments.flow_shift, seed=arguments.seed, solver=arguments.solver,
+    )  # fmt: skip
+
+
+def model_of(arguments: argparse.Namespace) -> str | None:
+    """The checkpoint given with --model: a folder as an absolute path, or a hub id. Raises: RequestError."""
+    model = arguments.model
+    if model is None or os.path.isdir(model):
+        return _absolute(model)
+    looks_like_a_path = model.startswith(("/", ".", "~")) or model.count("/") != 1
+    if looks_like_a_path:
+        raise RequestError(f"model={model!r}", "must be a checkpoint folder or an id such as Wan-AI/NAME",
+                           "check the path")  # fmt: skip
+    return model
+
+
+def _add_serve(commands: argparse._SubParsersAction) -> None:
+    serve = commands.add_parser("serve", help="open the studio in the browser (the default)", allow_abbrev=False)
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for every one (%(default)s)")
+    serve.add_argument("--port", type=_port, default=7860, help="port to listen on (%(default)s)")
+    serve.add_argument("--share", action="store_true", help="also make a public link")
+    serve.add_argument("--auth", type=_credentials, metavar="USER:PASSWORD", help="ask visitors for these")
+    _add_common(serve)
+
+
+def _add_generate(commands: argparse._SubParsersAction) -> None:
+    generate = commands.add_parser("generate", help="make one video, then end", allow_abbrev=False)
+    generate.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
+    generate.add_argument("--prompt", required=True, metavar="TEXT", help="what the video shows")
+    generate.add_argument("--negative-prompt", metavar="TEXT", help="what it shall not show")
+    generate.add_argument("--image", metavar="FILE", help="the first frame; cropped to the video's aspect")
+    generate.add_argument("--last-image", metavar="FILE", help="the last frame, for presets that take one")
+    for name, what in (("width", "pixels"), ("height", "pixels"), ("frames", "number of frames, 4n+1"),
+                       ("fps", "frames a second"), ("steps", "denoising steps")):  # fmt: skip
+        generate.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's own)")
+    generate.add_argument("--guidance", type=_numbers, metavar="X[,Y]", help="one number per expert; 1 or less is off")
+    generate.add_argument("--flow-shift", type=float, metavar="X", help="where the steps concentrate (the preset's own)")
+    generate.add_argument("--seed", type=int, metavar="N", help="same seed, same video (drawn at random)")
+    generate.add_argument("--solver", choices=("unipc", "euler"), help="the sampler (the preset's own)")
+    generate.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
+    generate.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    _add_common(generate)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", metavar="ID_OR_DIR", help="a checkpoint in place of the preset's own")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where jobs are kept (data in this project)")
+
+
+def _add_presets(commands: argparse._SubParsersAction) -> None:
+    presets = commands.add_parser("presets", help="list the presets, or show one", allow_abbrev=False)
+    actions = presets.add_subparsers(dest="action", metavar="list|show", required=True)
+    listing = actions.add_parser("list", help="one line each", allow_abbrev=False)
+    showing = actions.add_parser("show", help="everything about one", allow_abbrev=False)
+    showing.add_argument("name", metavar="NAME")
+    for parser in (listing, showing):
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else os.path.abspath(os.path.expanduser(path))
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number from 1 to 65535")
+    return int(text)
+
+
+def _credentials(text: str) -> tuple[str, str]:
+    user, _, password = text.partition(":")
+    if not user or not password:
+        raise argparse.ArgumentTypeError("must be USER:PASSWORD, neither of them empty")
+    return user, password
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must be numbers separated by commas, such as 4 or 4,3") from None

@@ -1,0 +1,165 @@
+"""The command `generate`: one request through the engine, its progress on standard error, its video in place."""
+
+import argparse
+import json
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from backend.command_line import FAILED, OK, model_of, print_error, request_of
+from backend.engine import Engine, Job
+from backend.errors import OutputError, VideoFileError
+from backend.events import Cancelled, Compiling, Decoding, Encoding, Event, Failed, Finished, Loading, Queued, Step
+from backend.events import VideoResult
+from backend.image_input import load_checked_image
+from backend.settings import from_environment
+
+STAGES = ("load", "compile", "encode", "denoise", "decode", "total")
+
+
+def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] = Engine) -> int:
+    """Makes one video and returns the exit code. Raises: RequestError before anything is written or started."""
+    began = time.monotonic()
+    request, model = request_of(arguments), model_of(arguments)
+    for image in filter(None, (request.image, request.last_image)):
+        load_checked_image(image)
+    output = check_output(arguments.output)
+    data_dir = from_environment(arguments.data_dir).data_dir
+    engine = make_engine(data_dir, model, preset=request.preset, warm_up=False, resume=False)
+    try:
+        job = engine.submit(request, owner="command line")
+        final = follow(engine, job, Progress(sys.stderr))
+        return _report(final, job, output, arguments.json, time.monotonic() - began)
+    finally:
+        engine.close()
+
+
+def check_output(path: str | None) -> Path | None:
+    """The output's absolute path, once it is sure that a file can be put there. Raises: OutputError."""
+    if path is None:
+        return None
+    output = Path(os.path.abspath(os.path.expanduser(path)))
+    if output.suffix.lower() != ".mp4":
+        raise OutputError(f"output={path!r}", "must end in .mp4", f"for example {output.stem or 'video'}.mp4")
+    if output.is_dir():
+        raise OutputError(f"output={path!r}", "must be a file, and is a folder", "add a file name to it")
+    if not output.parent.is_dir():
+        raise OutputError(f"output={path!r}", f"must lie in a folder, and {str(output.parent)!r} is none",
+                          "make that folder first, or choose another")  # fmt: skip
+    trial = _part_of(output)
+    try:
+        trial.touch(exist_ok=False)
+        trial.unlink()
+    except OSError as error:
+        raise OutputError(f"output={path!r}", f"must be writable ({error.strerror})", "choose another") from None
+    return output
+
+
+def follow(engine: Engine, job: Job, progress: "Progress") -> Event:
+    """Shows the job's events until the final one, and returns that. Ctrl+C cancels; a second one gives up waiting."""
+    final, seen = None, 0
+    while final is None:
+        try:
+            for seen, event in engine.events(job.id, after=seen):
+                progress.show(event)
+                final = event if event.is_final else None
+        except KeyboardInterrupt:
+            progress.say("Stopping")
+            engine.cancel(job.id)
+            for _, final in engine.events(job.id, after=seen):
+                pass
+    progress.end()
+    return final
+
+
+def place(video: Path, output: Path) -> None:
+    """Copies the video to `output`, which appears complete or not at all. Raises: VideoFileError."""
+    part = _part_of(output)
+    try:
+        shutil.copyfile(video, part)
+        os.replace(part, output)
+    except OSError as error:
+        raise VideoFileError(f"output={str(output)!r}", f"could not be written ({error.strerror})",
+                          f"the video is at {video}") from None  # fmt: skip
+    finally:
+        part.unlink(missing_ok=True)
+
+
+class Progress:
+    """Says on one stream how far a job is: a line that changes on a terminal, a line for each news elsewhere."""
+
+    def __init__(self, stream: TextIO):
+        self._stream, self._is_terminal, self._last = stream, stream.isatty(), ""
+
+    def show(self, event: Event) -> None:
+        """Says what this event means, if it is news."""
+        text = describe(event)
+        if text and text != self._last:
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """Says this."""
+        self._last = text
+        self._stream.write(f"\r\x1b[K{text}" if self._is_terminal else f"{text}\n")
+        self._stream.flush()
+
+    def end(self) -> None:
+        """Leaves the terminal's cursor on a line of its own."""
+        if self._is_terminal:
+            self._stream.write("\n")
+
+
+def describe(event: Event) -> str:
+    """The event in a few words; empty for one that needs none."""
+    match event:
+        case Queued(position):
+            return f"Waiting, {position} before it" if position else "Starting"
+        case Loading(done, total, what):
+            return f"Loading {what}" + (f" ({100 * done // total} %)" if total else "")
+        case Compiling(what):
+            return f"Compiling {what}"
+        case Encoding():
+            return "Reading the prompt"
+        case Step(index, total, seconds, left):
+            return f"Step {index} of {total} ({seconds:.2f} s a step, {left:.0f} s left)"
+        case Decoding(frame, total):
+            return f"Decoding frame {frame} of {total}"
+    return ""
+
+
+def _report(final: Event, job: Job, output: Path | None, as_json: bool, seconds: float) -> int:
+    match final:
+        case Finished(result):
+            path = Path(result.path)
+            if output is not None:
+                place(path, output)
+            summary = _summary(result, job, output or path, seconds)
+            sys.stdout.write(json.dumps(summary) + "\n" if as_json else _sentence(summary))
+            return OK
+        case Failed(cause, fix):
+            print_error(f"{cause}; {fix}")
+        case Cancelled(result):
+            print_error(f"Stopped; what there is of it is at {result.path}" if result else "Stopped")
+    return FAILED
+
+
+def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[str, Any]:
+    """What `--json` prints; `total` is the whole command's time, not the job's alone."""
+    stages = {stage: round(result.seconds.get(stage, 0.0), 3) for stage in STAGES} | {"total": round(seconds, 3)}
+    return {"path": str(path), "width": result.width, "height": result.height, "num_frames": result.num_frames,
+            "fps": result.fps, "seed": result.request.seed, "seconds": stages, "preset": result.request.preset,
+            "job_id": job.id}  # fmt: skip
+
+
+def _sentence(summary: dict[str, Any]) -> str:
+    shape = "{width}x{height}, {num_frames} frames at {fps} a second, seed {seed}".format(**summary)
+    return f"{summary['path']} ({shape}, {summary['seconds']['total']:.1f} s)\n"
+
+
+def _part_of(output: Path) -> Path:
+    return output.with_name(f".{output.name}.{secrets.token_hex(4)}.part")
