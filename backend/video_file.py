@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import subprocess
 import tempfile
@@ -24,6 +25,11 @@ QUALITY = 16  # libx264's constant rate factor: at 18 and below the loss is hard
 FORMAT = 1  # of the embedded metadata
 
 Frame = numpy.ndarray
+
+_STREAM = re.compile(  # such as "Video: h264 (High) (avc1 / 0x31), yuv420p(tv, bt709), 127x97 [SAR 1:1], 8 kb/s, 16 fps,"
+    r"Video: (?P<codec>\w+).*?, (?P<pixels>\w+)(?:\([^)]*\))?, (?P<width>\d+)x(?P<height>\d+).*?, (?P<fps>[\d.]+) fps"
+)
+_DURATION = re.compile(r"Duration: (\d+):(\d+):([\d.]+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,15 +81,29 @@ def read_request(path: Path) -> GenerationRequest:
 
 def read_facts(path: Path) -> VideoFacts:
     """What the file says of itself. Raises: VideoFileError."""
-    with _reading(path) as (facts, _):
-        return facts
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-i", str(path)]
+    told = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).stderr.decode(errors="replace")
+    stream, duration = _STREAM.search(told), _DURATION.search(told)
+    if stream is None or duration is None:
+        raise _unplayable(path)
+    hours, minutes, seconds = (float(part) for part in duration.groups())
+    return VideoFacts(
+        width=int(stream["width"]), height=int(stream["height"]), fps=float(stream["fps"]), codec=stream["codec"],
+        pixel_format=stream["pixels"], seconds=3600 * hours + 60 * minutes + seconds,
+    )  # fmt: skip
 
 
 def read_frames(path: Path) -> Iterator[Frame]:
-    """The frames, each uint8 [height, width, 3]. Raises: VideoFileError."""
-    with _reading(path) as (facts, frames):
-        for data in frames:
-            yield numpy.frombuffer(data, numpy.uint8).reshape(facts.height, facts.width, 3)
+    """The frames, each uint8 [height, width, 3], one at a time. Raises: VideoFileError."""
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-loglevel", "error", "-i", str(path), "-map", "0:v:0",
+               "-fps_mode", "passthrough", "-f", "image2pipe", "-c:v", "ppm", "-pix_fmt", "rgb24", "-"]  # fmt: skip
+    with _running(command, subprocess.DEVNULL, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        while process.stdout.readline() == b"P6\n":
+            width, height = (int(word) for word in process.stdout.readline().split())
+            process.stdout.readline()  # the largest value, 255
+            yield numpy.frombuffer(process.stdout.read(width * height * 3), numpy.uint8).reshape(height, width, 3)
+        if process.wait() != 0:
+            raise _unplayable(path)
 
 
 def extract_frame(path: Path, index: int = 0) -> Image.Image:
@@ -104,7 +124,9 @@ def _metadata(request: GenerationRequest) -> str:
 def _encode(frames: Iterable[Frame], shape: tuple[int, ...], part: Path, fps: int, comment: str) -> int:
     height, width = shape[0] + shape[0] % 2, shape[1] + shape[1] % 2
     count = 0
-    with tempfile.TemporaryFile() as log, _running(_command(width, height, fps, comment, part), log) as process:
+    command = _command(width, height, fps, comment, part)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    with tempfile.TemporaryFile() as log, _running(command, log, **pipes) as process:
         try:
             for frame in frames:
                 process.stdin.write(_even(_checked(frame, shape)).tobytes())
@@ -128,19 +150,20 @@ def _command(width: int, height: int, fps: int, comment: str, path: Path) -> lis
 
 
 @contextmanager
-def _running(command: list[str], log: IO[bytes]) -> Iterator[subprocess.Popen]:
+def _running(command: list[str], log: IO[bytes] | int, *, stdin: int, stdout: int) -> Iterator[subprocess.Popen]:
     """A process that never outlives the block."""
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log)
+    process = subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=log)
     try:
         yield process
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
-        try:
-            process.stdin.close()
-        except BrokenPipeError:
-            pass  # what was left to write has nobody to read it
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                pass  # what was left to write has nobody to read it
 
 
 @contextmanager
@@ -154,19 +177,8 @@ def _replacing(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[tuple[VideoFacts, Iterator[bytes]]]:
-    reader = imageio_ffmpeg.read_frames(str(path), pix_fmt="rgb24")
-    try:
-        facts = next(reader)
-    except (OSError, RuntimeError, StopIteration, ValueError, KeyError):
-        raise VideoFileError(f"{Path(path).name!r}", "must be a video that can be played", "give another") from None
-    try:
-        width, height = facts["source_size"]
-        yield VideoFacts(width=width, height=height, fps=facts["fps"], seconds=facts["duration"],
-                         codec=facts["codec"], pixel_format=facts["pix_fmt"].split("(")[0]), reader  # fmt: skip
-    finally:
-        reader.close()
+def _unplayable(path: Path) -> VideoFileError:
+    return VideoFileError(f"{Path(path).name!r}", "must be a video that can be played", "give another")
 
 
 def _checked(frame: Frame, shape: tuple[int, ...]) -> Frame:
