@@ -91,18 +91,17 @@ class Handlers:
         """The presets for this task, keeping the chosen one where it can be kept, and whether any can run."""
         choices = preset_choices(task, self.can_run)
         preset = choices.pick(name)
-        info = preset.description if preset else self.texts.presets_none
+        info = None if preset else self.texts.presets_none
         picker = gr.update(choices=choices.dropdown(), value=preset.name if preset else None, info=info)
         return task, picker, elsewhere_html(choices, self.texts), gr.update(interactive=preset is not None)
 
     def choose_preset(self, name: str | None) -> list[Any]:
         """What the other controls offer for this preset, its examples and its negative prompt."""
         if not name:
-            return [gr.skip()] * (3 + len(self.form.settings.follows_preset))
+            return [gr.skip()] * (2 + len(self.form.settings.follows_preset))
         preset = load_preset(name)
         samples = gr.Dataset(samples=example_samples(preset))
-        own = [samples, preset.negative_prompt, gr.update(info=preset.description)]
-        return [*own, *preset_updates(preset, self.texts)]
+        return [samples, preset.negative_prompt, *preset_updates(preset, self.texts)]
 
     def show_crop(self, path: str | None, resolution: str, focus: tuple[float, float]) -> tuple[str, str]:
         """The crop preview and the picture's note."""

@@ -41,8 +41,9 @@ class Header:
 def build_header(status: WorkerStatus, texts: Texts) -> Header:
     """Lays the bar out."""
     with gr.Row(elem_id="header"):
-        gr.HTML(_title_html(texts), js_on_load=_THEME_TOGGLE, elem_id="title")
+        gr.HTML(f"<h1>{_LOGO}<span>{escape(texts.product)}</span></h1>", elem_id="title")
         shown = gr.HTML(status_html(status, texts), elem_id="worker-status")
+        gr.HTML(_toggle_html(texts), js_on_load=_THEME_TOGGLE, elem_id="theme")
     return Header(status=shown, timer=gr.Timer(POLL_SECONDS))
 
 
@@ -56,10 +57,10 @@ def status_html(status: WorkerStatus, texts: Texts) -> str:
     )
 
 
-def _title_html(texts: Texts) -> str:
-    toggle = escape(texts.theme_toggle)
+def _toggle_html(texts: Texts) -> str:
+    label = escape(texts.theme_toggle)
     return (
-        f'<h1>{_LOGO}<span>{escape(texts.product)}</span></h1>'
-        f'<button id="theme-toggle" type="button" aria-label="{toggle}" title="{toggle}">'
-        '<svg viewBox="0 0 20 20" aria-hidden="true"><path d="M10 2a8 8 0 1 0 0 16zM10 2a8 8 0 0 1 0 16"/></svg></button>'
+        f'<button id="theme-toggle" type="button" aria-label="{label}" title="{label}">'
+        '<svg viewBox="0 0 20 20" aria-hidden="true"><path d="M10 2a8 8 0 1 0 0 16 8 8 0 0 0 0-16zm0 1.6v12.8'
+        'a6.4 6.4 0 0 1 0-12.8z"/></svg></button>'
     )

@@ -50,8 +50,8 @@ def build_image_panel(size: tuple[int, int], texts: Texts) -> ImagePanel:
     focus = gr.State(CENTRE)
     with gr.Row(elem_classes="pair", equal_height=True):
         image = PictureUpload(
-            label=texts.image, type="filepath", sources=["upload", "clipboard"], buttons=[], elem_id="input-image",
-            placeholder=texts.image_placeholder, alt_text=texts.image, height=164,
+            label=texts.image, type="filepath", sources=["upload"], buttons=[], elem_id="input-image",
+            placeholder=texts.image_placeholder, alt_text=texts.image,
         )  # fmt: skip
         preview = gr.HTML(empty_preview(size, texts), elem_id="crop-preview")
     note = gr.HTML(note_html(), elem_id="image-note")

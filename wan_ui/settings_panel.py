@@ -43,11 +43,13 @@ class SettingsPanel:
 def build_preset_picker(choices: PresetChoices, texts: Texts) -> tuple[gr.Dropdown, gr.HTML]:
     """The model's dropdown and the line about those that are not here."""
     preset = choices.pick(None)
-    picker = gr.Dropdown(
-        choices.dropdown(), value=preset.name if preset else None, label=texts.preset, elem_id="preset",
-        filterable=False, info=preset.description if preset else texts.presets_none,
-    )  # fmt: skip
-    return picker, gr.HTML(elsewhere_html(choices, texts), elem_id="preset-note")
+    with gr.Column(elem_id="model"):
+        picker = gr.Dropdown(
+            choices.dropdown(), value=preset.name if preset else None, label=texts.preset, elem_id="preset",
+            filterable=False, info=None if preset else texts.presets_none,
+        )  # fmt: skip
+        note = gr.HTML(elsewhere_html(choices, texts), elem_id="preset-note")
+    return picker, note
 
 
 def build_settings_panel(choices: PresetChoices, preset: Preset, texts: Texts) -> SettingsPanel:

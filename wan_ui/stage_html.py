@@ -30,8 +30,8 @@ def stage_html(view: StageView, job: Job | None, texts: Texts, caption: str = ""
         f' data-stopping="{_flag(view.is_stopping)}" data-job="{escape(job.id if job else "")}">'
         f'<div class="viewport"><div class="screen" style="--ratio: {ratio}">'
         f"{_picture(view, job, texts)}{_video(view, job, texts)}{_veil(view, texts)}</div></div>"
-        f"{_readout(view, texts)}{_facts(view, job, texts)}{_actions(view, job, texts)}"
-        f'<p class="caption">{escape(caption)}</p></section>'
+        f'<div class="foot">{_readout(view, texts)}{_facts(view, job, texts)}{_actions(view, job, texts)}'
+        f'<p class="caption">{escape(caption)}</p></div></section>'
     )
 
 

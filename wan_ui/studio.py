@@ -127,7 +127,7 @@ def _wire_settings(page: Page, handlers: Handlers) -> None:
     for tab, task in zip(page.tabs, ("t2v", "i2v"), strict=True):
         outputs = [form.task, settings.preset, settings.preset_note, page.generate]
         tab.select(partial(handlers.choose_task, task), settings.preset, outputs, **_QUIET)
-    outputs = [form.prompt.examples, form.prompt.negative_prompt, settings.preset, *settings.follows_preset]
+    outputs = [form.prompt.examples, form.prompt.negative_prompt, *settings.follows_preset]
     settings.preset.change(handlers.choose_preset, settings.preset, outputs, **_QUIET)
 
 

@@ -20,7 +20,7 @@ class Texts:
     examples: str = "Try one of these"
 
     preset: str = "Model"
-    presets_elsewhere: str = "{count} more models are not on this machine"
+    presets_elsewhere: str = "{count} more, not on this machine"
     presets_none: str = "No model on this machine can do this."
     preset_missing: str = "Its weights are not on this machine."
     preset_fix: str = "Start the studio with --model {model} on a machine that holds them."
@@ -37,7 +37,7 @@ class Texts:
     advanced: str = "Sampling"
 
     image: str = "First frame"
-    image_placeholder: str = "Drop a picture here or click to choose one"
+    image_placeholder: str = "Drop, paste or choose a picture"
     image_preview: str = "Crop to {width} × {height}"
     image_preview_empty: str = "The part that the video starts from appears here."
     image_hint: str = "Click the picture to move the crop."
