@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 PRESET_FOLDER = Path(__file__).resolve().parent
+EXAMPLES_FOLDER = PRESET_FOLDER / "examples"
 EMBEDDED_MODELS_FOLDER = PRESET_FOLDER.parent / "models"
 EMBEDDED_PREFIX = "embedded:"
 
@@ -24,6 +25,20 @@ class UnknownPreset(LookupError):
         nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         self.fix = f"did you mean {nearest[0]}?" if nearest else "`python app.py presets list` describes them"
         super().__init__(f"{self.what} {self.allowed}; {self.fix}")
+
+
+class ImageExample(BaseModel):
+    """A picture in `presets/examples` and a prompt that goes on from it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: str = Field(pattern=r"^[a-z0-9-]+\.(png|jpg|webp)$")
+    prompt: str
+
+    @property
+    def path(self) -> Path:
+        """Where the picture is."""
+        return EXAMPLES_FOLDER / self.file
 
 
 class Preset(BaseModel):
@@ -68,6 +83,7 @@ class Preset(BaseModel):
     max_fps: PositiveInt
     max_prompt_tokens: PositiveInt
     examples: tuple[str, ...] = Field(min_length=1)
+    image_examples: tuple[ImageExample, ...] = ()
 
     @model_validator(mode="after")
     def _offers_only_what_it_allows(self) -> Self:
