@@ -23,11 +23,11 @@ async def follow(engine: Engine, job_id: str) -> AsyncIterator[StageView]:
     arrived: asyncio.Queue[Event | None] = asyncio.Queue()
     is_left = threading.Event()
     _start_reader(engine, job_id, arrived, is_left)
-    view, is_over = StageView(phase="queued", ahead=engine.position(job_id) or 0), False
+    view, is_over = StageView(phase="queued"), False
     try:
         while not is_over:
             view, is_over = await _next_view(view, arrived)
-            yield _with_place(view, engine, job_id)
+            yield placed(view, engine, job_id)
             await asyncio.sleep(SHORTEST_SECONDS)
     finally:
         is_left.set()
@@ -65,7 +65,11 @@ async def _next_view(view: StageView, arrived: asyncio.Queue[Event | None]) -> t
     return view, True
 
 
-def _with_place(view: StageView, engine: Engine, job_id: str) -> StageView:
-    if view.phase != "queued":
+def placed(view: StageView, engine: Engine, job_id: str) -> StageView:
+    """A waiting job's place right now; one that no longer waits but has said nothing yet is starting."""
+    if view.phase not in ("queued", "starting"):
         return view
-    return replace(view, ahead=engine.position(job_id) or 0)
+    position = engine.position(job_id)
+    if position is None:
+        return replace(view, phase="starting", what=engine.worker_status().detail)
+    return replace(view, phase="queued", ahead=position)

@@ -14,13 +14,13 @@ from backend.engine import Engine
 from backend.errors import JobNotFound, StudioError
 from backend.store import Job
 from presets import load_preset
-from wan_ui.followers import follow
+from wan_ui.followers import follow, placed
 from wan_ui.form import Form, parse_size
 from wan_ui.header import status_html
-from wan_ui.image_panel import CENTRE, describe_picture, focus_at
+from wan_ui.image_panel import CENTRE, describe_picture, focus_at, picture_examples_html
 from wan_ui.notes import Notes, notes_for
 from wan_ui.preset_choices import CanRun, elsewhere_html, has_weights, preset_choices
-from wan_ui.prompt_panel import example_samples
+from wan_ui.prompt_panel import example_samples, shows_prompts
 from wan_ui.settings_panel import preset_updates
 from wan_ui.stage_html import stage_html
 from wan_ui.stage_view import StageView
@@ -53,7 +53,7 @@ class Handlers:
             log.exception("a request could not be submitted")
             text = f"{self.texts.error_unexpected} {self.texts.error_unexpected_fix}"
             return gr.skip(), *Notes(settings=text).html(), gr.skip(), gr.skip()
-        view = StageView(phase="queued", ahead=self.engine.position(job.id) or 0)
+        view = placed(StageView(phase="queued"), self.engine, job.id)
         return job.id, *Notes().html(), draft.seed, self.draw(view, job)
 
     async def follow(self, job_id: str | None, request: gr.Request) -> AsyncIterator[Any]:
@@ -93,15 +93,28 @@ class Handlers:
         preset = choices.pick(name)
         info = None if preset else self.texts.presets_none
         picker = gr.update(choices=choices.dropdown(), value=preset.name if preset else None, info=info)
-        return task, picker, elsewhere_html(choices, self.texts), gr.update(interactive=preset is not None)
+        prompts = gr.update(visible=shows_prompts(task, preset))
+        return task, picker, elsewhere_html(choices, self.texts), prompts, gr.update(interactive=preset is not None)
 
-    def choose_preset(self, name: str | None) -> list[Any]:
+    def choose_preset(self, name: str | None, task: str) -> list[Any]:
         """What the other controls offer for this preset, its examples and its negative prompt."""
         if not name:
-            return [gr.skip()] * (2 + len(self.form.settings.follows_preset))
+            return [gr.skip()] * (3 + len(self.form.settings.follows_preset))
         preset = load_preset(name)
-        samples = gr.Dataset(samples=example_samples(preset))
-        return [samples, preset.negative_prompt, *preset_updates(preset, self.texts)]
+        prompts = gr.Dataset(samples=example_samples(preset), visible=shows_prompts(task, preset))
+        pictures = picture_examples_html(preset, self.texts)
+        return [prompts, pictures, preset.negative_prompt, *preset_updates(preset, self.texts)]
+
+    def choose_picture(self, name: str | None, event: gr.EventData) -> tuple[Any, Any]:
+        """The picture and the prompt of one of the preset's examples."""
+        examples = load_preset(name).image_examples if name else ()
+        if not 0 <= event.index < len(examples):
+            return gr.skip(), gr.skip()
+        return str(examples[event.index].path), examples[event.index].prompt
+
+    def show_picture(self, path: str | None, resolution: str) -> tuple[str, str, tuple[float, float]]:
+        """The crop preview, the note and the focus for a picture that is new."""
+        return *self.show_crop(path, resolution, CENTRE), CENTRE
 
     def show_crop(self, path: str | None, resolution: str, focus: tuple[float, float]) -> tuple[str, str]:
         """The crop preview and the picture's note."""

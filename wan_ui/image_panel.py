@@ -1,6 +1,7 @@
 """The picture that a video starts from: upload, paste or example, and what the crop will leave of it.
 
-A click in the picture moves the crop there. Element ids: `input-image`, `crop-preview`, `image-note`.
+A click in the picture moves the crop there.
+Element ids: `input-image`, `crop-preview`, `image-note`, `image-examples`.
 """
 
 import base64
@@ -14,11 +15,19 @@ from PIL import Image
 
 from backend.errors import ImageError
 from backend.image_input import crop_box, crop_to, load_checked_image
+from presets import Preset
 from wan_ui.notes import note_html, sentence
 from wan_ui.text import Texts
 
 CENTRE = (0.5, 0.5)
 PREVIEW_SIDE = 480  # pixels; more than the panel ever shows, and a small page
+
+_CHOOSE = """
+element.addEventListener('click', event => {
+  const button = event.target.closest('[data-index]');
+  if (button) trigger('choose', {index: Number(button.dataset.index)});
+});
+"""
 
 
 class PictureUpload(gr.Image):
@@ -43,19 +52,31 @@ class ImagePanel:
     preview: gr.HTML
     focus: gr.State
     note: gr.HTML
+    examples: gr.HTML
 
 
-def build_image_panel(size: tuple[int, int], texts: Texts) -> ImagePanel:
-    """Lays the panel out for videos of this width and height."""
+def build_image_panel(preset: Preset, texts: Texts) -> ImagePanel:
+    """Lays the panel out for this preset's own size."""
     focus = gr.State(CENTRE)
     with gr.Row(elem_classes="pair", equal_height=True):
         image = PictureUpload(
             label=texts.image, type="filepath", sources=["upload"], buttons=[], elem_id="input-image",
             placeholder=texts.image_placeholder, alt_text=texts.image,
         )  # fmt: skip
-        preview = gr.HTML(empty_preview(size, texts), elem_id="crop-preview")
+        preview = gr.HTML(empty_preview((preset.width, preset.height), texts), elem_id="crop-preview")
     note = gr.HTML(note_html(), elem_id="image-note")
-    return ImagePanel(image=image, preview=preview, focus=focus, note=note)
+    examples = gr.HTML(picture_examples_html(preset, texts), js_on_load=_CHOOSE, elem_id="image-examples")
+    return ImagePanel(image=image, preview=preview, focus=focus, note=note, examples=examples)
+
+
+def picture_examples_html(preset: Preset, texts: Texts) -> str:
+    """The preset's example pictures as buttons, each with the prompt that comes with it."""
+    buttons = "".join(
+        f'<button type="button" data-index="{index}" title="{escape(example.prompt)}" aria-label="{escape(example.prompt)}">'
+        f'<img src="{_data_address(example.path.read_bytes(), example.path.suffix[1:])}" alt=""></button>'
+        for index, example in enumerate(preset.image_examples)
+    )
+    return f'<div class="pictures" role="group" aria-label="{escape(texts.image_examples)}">{buttons}</div>'
 
 
 def describe_picture(
@@ -92,7 +113,7 @@ def _filled_preview(crop: Image.Image, size: tuple[int, int], texts: Texts) -> s
     """The crop inside the page itself: a data address leaves no file behind and is nobody else's to fetch."""
     buffer = io.BytesIO()
     crop.save(buffer, "JPEG", quality=88)
-    source = f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    source = _data_address(buffer.getvalue(), "jpeg")
     caption = escape(texts.image_preview.format(width=size[0], height=size[1]))
     return _preview(size, f'<img src="{source}" alt="{caption}" title="{escape(texts.image_hint)}">', texts)
 
@@ -109,3 +130,7 @@ def _preview(size: tuple[int, int], inside: str, texts: Texts) -> str:
 def _preview_size(size: tuple[int, int]) -> tuple[int, int]:
     scale = min(1.0, PREVIEW_SIDE / max(size))
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+
+def _data_address(picture: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"

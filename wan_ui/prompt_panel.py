@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import gradio as gr
 
 from presets import Preset
+from presets.loader import Task
 from wan_ui.notes import note_html
 from wan_ui.text import Texts
 
@@ -44,3 +45,8 @@ def build_prompt_panel(preset: Preset, texts: Texts) -> PromptPanel:
 def example_samples(preset: Preset) -> list[list[str]]:
     """The preset's examples as rows of a Gradio dataset."""
     return [[example] for example in preset.examples]
+
+
+def shows_prompts(task: Task, preset: Preset | None) -> bool:
+    """Whether the example prompts are shown: not where example pictures come with prompts of their own."""
+    return task == "t2v" or preset is None or not preset.image_examples

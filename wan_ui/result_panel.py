@@ -16,7 +16,7 @@ element.addEventListener('click', event => {
   const button = event.target.closest('[data-action]');
   if (button && actions.includes(button.dataset.action)) trigger(button.dataset.action);
 });
-let shown = '';
+let shown = '', job = element.querySelector('.stage').dataset.job;
 watch('value', () => {
   const stage = element.querySelector('.stage'), video = element.querySelector('video');
   const source = video.getAttribute('src') || '';
@@ -25,8 +25,10 @@ watch('value', () => {
     video.load();
     if (source) video.play().catch(() => {});
   }
-  if (stage.dataset.phase === 'queued' && matchMedia('(max-width: 760px)').matches)
-    stage.scrollIntoView({behavior: 'smooth', block: 'start'});
+  if (stage.dataset.job !== job) {
+    job = stage.dataset.job;
+    window.scrollTo({top: 0, behavior: 'smooth'});
+  }
 });
 """
 

@@ -27,7 +27,7 @@ def stage_html(view: StageView, job: Job | None, texts: Texts, caption: str = ""
     ratio = f"{job.request.width / job.request.height:.4f}" if job else "1.3333"
     return (
         f'<section class="stage" data-phase="{view.phase}" data-active="{_flag(view.is_active)}"'
-        f' data-stopping="{_flag(view.is_stopping)}" data-job="{escape(job.id if job else "")}">'
+        f' data-job="{escape(job.id if job else "")}">'
         f'<div class="viewport"><div class="screen" style="--ratio: {ratio}">'
         f"{_picture(view, job, texts)}{_video(view, job, texts)}{_veil(view, texts)}</div></div>"
         f'<div class="foot">{_readout(view, texts)}{_facts(view, job, texts)}{_actions(view, job, texts)}'
@@ -70,23 +70,24 @@ def _message(view: StageView, texts: Texts) -> tuple[str, str]:
             return view.cause or texts.failed, view.fix
         case "cancelled" if not view.result and not view.preview:
             return texts.cancelled, texts.cancelled_nothing
+        case "starting":
+            return texts.starting, view.what
         case "compiling" if not view.preview:
             return texts.compiling.format(what=view.what), texts.compiling_detail
     return "", ""
 
 
 def queue_place(ahead: int, texts: Texts) -> tuple[str, str]:
-    """The place in the queue and what it means; 0 ahead: it is next."""
+    """The place in the queue and what it means, with this many waiting before and one running."""
     if ahead == 0:
-        return texts.queued_next, ""
-    detail = texts.queued_ahead_one if ahead == 1 else texts.queued_ahead.format(count=ahead)
-    return texts.queued_place.format(place=ahead + 1), detail
+        return texts.queued_next, texts.queued_one_first
+    return texts.queued_place.format(place=ahead + 1), texts.queued_first.format(count=ahead + 1)
 
 
 def _readout(view: StageView, texts: Texts) -> str:
     headline, detail, numbers = _progress_words(view, texts)
     percent = round(view.fraction * 100)
-    is_waiting = view.phase in ("queued", "loading", "compiling", "encoding")
+    is_waiting = view.phase in ("queued", "starting", "loading", "compiling", "encoding")
     return (
         f'<div class="readout"{_hidden(view.phase == "idle")}>'
         f'<p class="line"><span class="headline" role="status">{escape(headline)}</span>'
@@ -100,7 +101,9 @@ def _progress_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
     """Headline, detail and numbers of the line above the bar."""
     match view.phase:
         case "queued":
-            return queue_place(view.ahead, texts)[0], "", ""
+            return texts.queued, "", ""
+        case "starting":
+            return texts.starting, view.what, ""
         case "loading":
             return texts.loading, view.what, _megabytes(view)
         case "compiling":

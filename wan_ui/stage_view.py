@@ -7,16 +7,21 @@ from backend import events
 from backend.events import Event, VideoResult
 
 Phase = Literal[
-    "idle", "queued", "loading", "compiling", "encoding", "denoising", "decoding", "finished", "cancelled", "failed"
-]
-ACTIVE_PHASES = ("queued", "loading", "compiling", "encoding", "denoising", "decoding")
+    "idle", "queued", "starting", "loading", "compiling", "encoding", "denoising", "decoding", "finished", "cancelled",
+    "failed",
+]  # fmt: skip
+ACTIVE_PHASES = ("queued", "starting", "loading", "compiling", "encoding", "denoising", "decoding")
 # Shares of the bar: on the demo model and on published Wan runs alike, denoising is by far the longest part.
 ENCODED, DENOISED = 0.04, 0.88
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageView:
-    """One moment of one job. `fraction` (0 to 1) never goes back; `preview` is a file name in the job's folder."""
+    """One moment of one job.
+
+    `fraction` (0 to 1) never goes back; `ahead` counts the waiting jobs before this one, besides the one that runs;
+    `preview` is a file name in the job's folder; `what` says what is loaded, compiled or waited for.
+    """
 
     phase: Phase = "idle"
     fraction: float = 0.0
@@ -30,7 +35,6 @@ class StageView:
     result: VideoResult | None = None
     cause: str = ""
     fix: str = ""
-    is_stopping: bool = False
 
     @property
     def is_active(self) -> bool:
@@ -68,11 +72,11 @@ def _after_step(view: StageView, step: events.Step) -> StageView:
 def _ended(view: StageView, event: Event) -> StageView:
     match event:
         case events.Finished(result=result):
-            return replace(view, phase="finished", fraction=1.0, result=result, is_stopping=False)
+            return replace(view, phase="finished", fraction=1.0, result=result)
         case events.Cancelled(result=result):
-            return replace(view, phase="cancelled", result=result, is_stopping=False)
+            return replace(view, phase="cancelled", result=result)
         case events.Failed(cause=cause, fix=fix):
-            return replace(view, phase="failed", cause=cause, fix=fix, is_stopping=False)
+            return replace(view, phase="failed", cause=cause, fix=fix)
     return view
 
 

@@ -17,6 +17,7 @@ from starlette.middleware import Middleware
 
 from backend.engine import Engine
 from presets import list_presets
+from presets.loader import EXAMPLES_FOLDER
 from wan_ui.form import Form
 from wan_ui.handlers import Handlers
 from wan_ui.header import Header, build_header
@@ -73,7 +74,7 @@ def serve(blocks: gr.Blocks, engine: Engine, *, host: str, port: int, **options:
     _, address, _ = blocks.launch(
         server_name=host, server_port=port, quiet=True, prevent_thread_lock=True, theme=studio_theme(),
         css_paths=[stylesheet()], js=(ASSETS / "studio.js").read_text(encoding="utf-8"), favicon_path=favicon(),
-        footer_links=[], run_history=False, max_threads=MOST_PAGES, max_file_size=LARGEST_UPLOAD, ssr_mode=False,
+        allowed_paths=[str(EXAMPLES_FOLDER)], footer_links=[], run_history=False, max_threads=MOST_PAGES, max_file_size=LARGEST_UPLOAD, ssr_mode=False,
         app_kwargs={"middleware": [Middleware(VisitorCookie)], "routes": [media_route(engine)]}, **options,
     )  # fmt: skip
     return address
@@ -103,7 +104,7 @@ def _build_form(choices: PresetChoices, texts: Texts) -> tuple[Form, tuple[gr.Ta
         with gr.Tab(texts.tab_text, id="t2v") as text_tab:
             pass
         with gr.Tab(texts.tab_image, id="i2v") as image_tab:
-            image = build_image_panel((preset.width, preset.height), texts)
+            image = build_image_panel(preset, texts)
     prompt = build_prompt_panel(preset, texts)
     settings = build_settings_panel(choices, preset, texts)
     return Form(task=gr.State("t2v"), prompt=prompt, settings=settings, image=image), (text_tab, image_tab)
@@ -115,7 +116,8 @@ def _wire_jobs(page: Page, handlers: Handlers) -> None:
     submitted = page.generate.click(
         handlers.submit, form.inputs, [page.job_id, *notes, form.settings.seed, page.stage], **_QUIET
     )
-    submitted.then(handlers.follow, page.job_id, page.stage, **_following())
+    followed = submitted.then(handlers.follow, page.job_id, page.stage, **_following())
+    followed.then(handlers.status, None, page.header.status, **_QUIET)
     page.stop.click(handlers.stop, page.job_id, None, **_QUIET)
     page.stage.keep_seed(
         handlers.keep_seed, page.job_id, [form.settings.seed, form.settings.is_seed_random], **_QUIET
@@ -125,19 +127,21 @@ def _wire_jobs(page: Page, handlers: Handlers) -> None:
 def _wire_settings(page: Page, handlers: Handlers) -> None:
     form, settings = page.form, page.form.settings
     for tab, task in zip(page.tabs, ("t2v", "i2v"), strict=True):
-        outputs = [form.task, settings.preset, settings.preset_note, page.generate]
+        outputs = [form.task, settings.preset, settings.preset_note, form.prompt.examples, page.generate]
         tab.select(partial(handlers.choose_task, task), settings.preset, outputs, **_QUIET)
-    outputs = [form.prompt.examples, form.prompt.negative_prompt, *settings.follows_preset]
-    settings.preset.change(handlers.choose_preset, settings.preset, outputs, **_QUIET)
+    examples = [form.prompt.examples, form.image.examples]
+    outputs = [*examples, form.prompt.negative_prompt, *settings.follows_preset]
+    settings.preset.change(handlers.choose_preset, [settings.preset, form.task], outputs, **_QUIET)
 
 
 def _wire_picture(page: Page, handlers: Handlers) -> None:
-    image, size = page.form.image, page.form.settings.resolution
-    inputs, outputs = [image.image, size, image.focus], [image.preview, image.note]
-    image.image.select(handlers.move_crop, [image.image, size], image.focus, **_QUIET).then(
-        handlers.show_crop, inputs, outputs, **_QUIET
-    )
-    gr.on([image.image.change, size.change], handlers.show_crop, inputs, outputs, **_QUIET)
+    form, image, size = page.form, page.form.image, page.form.settings.resolution
+    shown, inputs = [image.preview, image.note], [image.image, size, image.focus]
+    image.image.change(handlers.show_picture, inputs[:2], [*shown, image.focus], **_QUIET)
+    size.change(handlers.show_crop, inputs, shown, **_QUIET)
+    moved = image.image.select(handlers.move_crop, inputs[:2], image.focus, **_QUIET)
+    moved.then(handlers.show_crop, inputs, shown, **_QUIET)
+    image.examples.choose(handlers.choose_picture, form.settings.preset, [image.image, form.prompt.prompt], **_QUIET)
 
 
 def _wire_page(blocks: gr.Blocks, page: Page, handlers: Handlers) -> None:

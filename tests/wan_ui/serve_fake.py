@@ -1,0 +1,31 @@
+"""The real studio and the real engine in front of a pretend pipeline: `python -m tests.wan_ui.serve_fake`. Tests only."""
+
+import argparse
+from pathlib import Path
+
+from backend.engine import Engine
+from presets import Preset
+from wan_ui.studio import build, serve
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    arguments = parser.parse_args()
+    engine = Engine(arguments.data_dir, pipeline="tests.fake_pipeline")
+    blocks = build(engine, can_run=is_demo)
+    serve(blocks, engine, host="127.0.0.1", port=arguments.port, share=False, auth=None)
+    try:
+        blocks.block_thread()
+    finally:
+        engine.close()
+
+
+def is_demo(preset: Preset) -> bool:
+    """The pretend pipeline stands in for the embedded model, whether that is trained yet or not."""
+    return preset.family == "wan-tiny"
+
+
+if __name__ == "__main__":
+    main()
