@@ -18,6 +18,7 @@ from starlette.middleware import Middleware
 from backend.engine import Engine
 from presets import list_presets
 from presets.loader import EXAMPLES_FOLDER
+from wan_ui.api import add_api
 from wan_ui.form import Form
 from wan_ui.handlers import Handlers
 from wan_ui.header import Header, build_header
@@ -59,6 +60,7 @@ def build(engine: Engine, texts: Texts = ENGLISH, can_run: CanRun = has_weights)
         _wire_settings(page, handlers)
         _wire_picture(page, handlers)
         _wire_page(blocks, page, handlers)
+        add_api(engine)
     return blocks
 
 

@@ -1,0 +1,113 @@
+"""The endpoint for programs: `/generate`, through gradio_client or plain HTTP. Its name and arguments are stable.
+
+    client = gradio_client.Client("http://127.0.0.1:7860/")
+    video, facts = client.predict("a red circle moving right", api_name="/generate")
+    video, facts = client.predict("...", "wan-tiny", gradio_client.handle_file("first.png"), {"steps": 8, "seed": 1},
+                                  api_name="/generate")
+
+It takes its place in the same queue as everybody else and returns when the video is done.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from gradio.processing_utils import save_file_to_cache
+from gradio.utils import get_upload_folder
+from gradio_client.utils import is_file_obj_with_meta
+
+from backend.engine import Engine
+from backend.errors import ImageError, RequestError, StudioError
+from backend.events import VideoResult
+from backend.request import GenerationRequest, find_preset
+from presets import list_presets
+from wan_ui.followers import follow
+from wan_ui.visitors import owner_of
+
+OVERRIDES = frozenset(
+    {"negative_prompt", "width", "height", "num_frames", "fps", "steps", "guidance", "flow_shift", "solver", "seed"}
+)
+
+
+def add_api(engine: Engine) -> None:
+    """Adds the endpoint to the page that is being built."""
+    gr.api(_generate_with(engine), api_name="generate", concurrency_limit=None)
+
+
+def _generate_with(engine: Engine) -> Callable:
+    async def generate(
+        prompt: str, preset: str = "", image: dict | None = None, settings: dict | None = None,
+        request: gr.Request = None,  # type: ignore[assignment]
+    ) -> tuple[dict, dict]:  # fmt: skip
+        """Makes a video.
+
+        Parameters:
+            prompt: what the video shows
+            preset: name of a preset; empty for the first
+            image: the first frame as an uploaded file, for image to video
+            settings: values to use in place of the preset's own: negative_prompt, width, height, num_frames, fps,
+                steps, guidance (a list, one value per expert), flow_shift, solver, seed
+        Returns:
+            the video file, and its facts: job_id, seed, width, height, num_frames, fps, seconds by stage
+        """
+        try:
+            wanted = Wanted(prompt=prompt, preset=preset, image=image, settings=settings or {})
+            job = engine.submit(wanted.to_request(), owner=owner_of(dict(request.cookies), request.session_hash))
+            result = await _wait(engine, job.id)
+        except StudioError as error:
+            raise gr.Error(str(error), print_exception=False) from None
+        return _file(result), _facts(job.id, result)
+
+    return generate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A call's arguments, as they came from outside."""
+
+    prompt: str
+    preset: str
+    image: dict[str, Any] | None
+    settings: dict[str, Any]
+
+    def to_request(self) -> GenerationRequest:
+        """The request. Raises: RequestError."""
+        unknown = sorted(set(self.settings) - OVERRIDES)
+        if unknown:
+            raise RequestError(f"settings has {unknown[0]!r} and", f"may have {', '.join(sorted(OVERRIDES))}",
+                               "correct its name or leave it out")  # fmt: skip
+        preset = find_preset(self.preset or list_presets()[0].name)
+        image = str(uploaded_path(self.image)) if self.image else None
+        return GenerationRequest.from_preset(preset, prompt=self.prompt, image=image, **self.settings)
+
+
+def uploaded_path(file: dict[str, Any]) -> Path:
+    """The path of a file that was uploaded to this server. Raises: ImageError for any other path."""
+    folder = Path(get_upload_folder()).resolve()
+    path = Path(str(file.get("path"))).resolve() if is_file_obj_with_meta(file) else folder
+    if path == folder or not path.is_relative_to(folder):
+        raise ImageError("image", "must be an uploaded file", "upload it first, for example with handle_file()")
+    return path
+
+
+async def _wait(engine: Engine, job_id: str) -> VideoResult:
+    """The job's video. Raises: StudioError if there is none."""
+    view = None
+    async for view in follow(engine, job_id):
+        pass
+    if view is None or view.phase != "finished":
+        cause = view.cause if view and view.cause else "the video was stopped"
+        raise StudioError(cause, fix=view.fix if view else "")
+    return view.result
+
+
+def _file(result: VideoResult) -> dict[str, Any]:
+    """A copy in Gradio's cache, the only place that it serves files from; see `media` for who can fetch it."""
+    return gr.FileData(path=save_file_to_cache(result.path, get_upload_folder()), mime_type="video/mp4").model_dump()
+
+
+def _facts(job_id: str, result: VideoResult) -> dict[str, Any]:
+    names = ("width", "height", "num_frames", "fps", "seconds")
+    return {"job_id": job_id, "seed": result.request.seed} | {name: getattr(result, name) for name in names}
