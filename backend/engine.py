@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from PIL.Image import Image
+
 from backend.engine_lock import EngineLock
 from backend.errors import DataFolderError, StudioError
 from backend.events import Cancelled, Event, Failed, Queued
@@ -71,16 +73,16 @@ class Engine:
         job_id = new_job_id()
         folder = self._runs / job_id
         try:
-            folder.mkdir()
-            for name, image in images.items():
-                image.save(folder / f"{name}.png", compress_level=1)
-            request = request.changed(**{name: str(folder / f"{name}.png") for name in images})
-            (folder / "request.json").write_text(json.dumps(request.to_json(), indent=2, ensure_ascii=False), "utf-8")
+            self._check_open()
+            request = _written(request, images, folder)
             return self._enqueue(job_id, request, owner, folder)
         except (OSError, sqlite3.Error) as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise DataFolderError(f"{folder.parent} cannot be written ({error}):", "it must be a folder with free space",
                                   "free space, or choose another with --data-dir") from error  # fmt: skip
+        except StudioError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
     def job(self, job_id: str) -> Job:
         """Raises: JobNotFound."""
@@ -156,13 +158,14 @@ class Engine:
             with self._changed:
                 if self._is_closed:
                     return
+                has_ended = self._store.job(job_id).has_ended  # asked first: events that come between are then seen
                 fresh = self._store.events(job_id, after)
-                if not fresh:
+                if not fresh and not has_ended:
                     self._changed.wait(_POLL_SECONDS)
             for after, event in fresh:
                 yield after, event
-                if event.is_final:
-                    return
+            if has_ended:
+                return
 
     def _record(self, job_id: str, event: Event) -> None:
         """Stores what the worker reports; its final event makes room for the next job."""
@@ -221,6 +224,16 @@ def _first_preset(model: str | None) -> Preset:
     """The preset to load first: the one made for this checkpoint, else the first of all."""
     presets = list_presets()
     return next((preset for preset in presets if model in (preset.model, preset.model_source)), presets[0])
+
+
+def _written(request: GenerationRequest, images: dict[str, Image], folder: Path) -> GenerationRequest:
+    """Makes the job's folder with its images and `request.json`; the request then names those images."""
+    folder.mkdir()
+    for name, image in images.items():
+        image.save(folder / f"{name}.png", compress_level=1)
+    request = request.changed(**{name: str(folder / f"{name}.png") for name in images})
+    (folder / "request.json").write_text(json.dumps(request.to_json(), indent=2, ensure_ascii=False), "utf-8")
+    return request
 
 
 def _made(folder: Path) -> Path:

@@ -1,0 +1,52 @@
+"""An engine with the stand-in pipeline, and requests for it."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from backend.engine import Engine
+from backend.events import Event
+from backend.request import GenerationRequest
+from presets import load_preset
+
+FAKE = "tests.fake_pipeline"
+
+
+@pytest.fixture
+def make_engine(tmp_path) -> Iterator[Callable[..., Engine]]:
+    """Makes engines over one data folder and closes them all."""
+    engines = []
+
+    def make(data_dir: Path = tmp_path / "data", **options) -> Engine:
+        engines.append(Engine(data_dir, **{"pipeline": FAKE, **options}))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def engine(make_engine) -> Engine:
+    return make_engine()
+
+
+def request(prompt: str = "a red square", **changes) -> GenerationRequest:
+    """A short request."""
+    values = {"steps": 3, "num_frames": 17, "seed": 1, **changes}
+    return GenerationRequest.from_preset(load_preset("wan-tiny"), prompt=prompt, **values)
+
+
+def all_events(engine: Engine, job_id: str, after: int = 0) -> list[Event]:
+    """The job's events, to the final one."""
+    return [event for _, event in engine.events(job_id, after)]
+
+
+def wait_for(is_true: Callable[[], object], seconds: float = 20.0) -> None:
+    """Waits until it is true. Raises: AssertionError if it never is."""
+    until = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.01)
