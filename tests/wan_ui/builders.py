@@ -1,0 +1,53 @@
+"""Values that the studio's unit tests share."""
+
+from pathlib import Path
+
+from backend.events import VideoResult
+from backend.request import GenerationRequest
+from backend.store import Job
+from presets import load_preset
+
+
+def a_request(**overrides) -> GenerationRequest:
+    return GenerationRequest.from_preset(load_preset("wan-tiny"), **{"prompt": "a red circle", "seed": 7} | overrides)
+
+
+def a_job(folder: Path = Path("/data/runs/job-1"), owner: str = "visitor-1", **overrides) -> Job:
+    return Job(id=folder.name, owner=owner, request=a_request(**overrides), state="running", created=1.0, started=2.0,
+               ended=None, folder=folder)  # fmt: skip
+
+
+def a_result(job: Job, **seconds: float) -> VideoResult:
+    request = job.request
+    return VideoResult(path=str(job.folder / "video.mp4"), fps=request.fps, num_frames=request.num_frames,
+                       width=request.width, height=request.height, seconds=seconds or {"denoise": 3.0, "total": 4.2},
+                       request=request, versions={})  # fmt: skip
+
+
+class FakeEngine:
+    """What the studio's parts ask of an engine, answered from given values."""
+
+    def __init__(self, jobs: list[Job], events: list | None = None, position: int | None = None):
+        self._jobs, self._events, self._position = {job.id: job for job in jobs}, events or [], position
+
+    def job(self, job_id: str) -> Job:
+        from backend.errors import JobNotFound
+
+        if job_id not in self._jobs:
+            raise JobNotFound(f"job {job_id}")
+        return self._jobs[job_id]
+
+    def jobs(self, owner: str | None = None) -> list[Job]:
+        return [job for job in self._jobs.values() if owner in (None, job.owner)]
+
+    def events(self, job_id: str, after: int = 0):
+        self.job(job_id)
+        return iter(enumerate(self._events, 1))
+
+    def position(self, job_id: str) -> int | None:
+        return self._position
+
+    def worker_status(self):
+        from backend.worker_process import WorkerStatus
+
+        return WorkerStatus(state="loading", detail="Loading the square")
