@@ -46,9 +46,9 @@ def check_output(path: str | None) -> Path | None:
     output = Path(os.path.abspath(os.path.expanduser(path)))
     if output.suffix.lower() != ".mp4":
         raise OutputError(f"output={path!r}", "must end in .mp4", f"for example {output.stem or 'video'}.mp4")
-    if output.is_dir():
+    if os.path.isdir(output):  # unlike Path.is_dir, it takes a name of any length
         raise OutputError(f"output={path!r}", "must be a file, and is a folder", "add a file name to it")
-    if not output.parent.is_dir():
+    if not os.path.isdir(output.parent):
         raise OutputError(f"output={path!r}", f"must lie in a folder, and {str(output.parent)!r} is none",
                           "make that folder first, or choose another")  # fmt: skip
     trial = _part_of(output)

@@ -1,5 +1,6 @@
 """Opens pictures from strangers: refuses what cannot be used, gives everything else as upright opaque RGB."""
 
+import os
 import struct
 import warnings
 import zlib
@@ -51,7 +52,7 @@ def crop_box(size: tuple[int, int], target: tuple[int, int], focus: tuple[float,
 
 
 def _check_file(path: Path) -> None:
-    if not path.exists():
+    if not os.path.exists(path):  # unlike Path.exists, it takes a name of any length
         raise ImageError(f"image {path.name!r}", "must be a file, and there is none at that path", "check the path")
     if not path.is_file():
         raise ImageError(f"image {path.name!r}", "must be a file, and this is a folder or a device", "give a picture")

@@ -1,7 +1,5 @@
 """Pictures from strangers: each unusable file gets its own message, each usable one comes out upright and RGB."""
 
-import struct
-import zlib
 from pathlib import Path
 
 import numpy
@@ -10,15 +8,7 @@ from PIL import Image
 
 from backend.errors import ImageError
 from backend.image_input import crop_box, crop_to, load_checked_image
-
-
-def png_chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-
-def png_claiming(width: int, height: int) -> bytes:
-    """A PNG's header alone: whoever tries to decode it finds it cut short."""
-    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) + png_chunk(b"IDAT", b"")
+from tests.png_header import png_claiming
 
 
 def noise(width: int = 64, height: int = 48) -> Image.Image:
@@ -34,6 +24,11 @@ def refusal(path: Path) -> str:
 
 def test_a_missing_file(tmp_path):
     assert refusal(tmp_path / "no.png") == "image 'no.png' must be a file, and there is none at that path; check the path"
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".png", "a\0b.png"])
+def test_a_name_that_cannot_be(tmp_path, name):
+    assert "there is none at that path" in refusal(tmp_path / name)
 
 
 def test_a_folder(tmp_path):

@@ -1,0 +1,17 @@
+"""The real `generate` command, with the stand-in pipeline in the worker; for tests that send signals to it."""
+
+import signal
+import sys
+from functools import partial
+
+import app
+from backend.command_line import parse
+from backend.engine import Engine
+from backend.generate_command import generate
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, app._stop)
+    try:
+        sys.exit(generate(parse(sys.argv[1:]), partial(Engine, pipeline="tests.fake_pipeline")))
+    except KeyboardInterrupt:
+        sys.exit(1)

@@ -1,0 +1,128 @@
+"""The real command line in a process of its own: bad input, its one line, its exit code, and nothing left behind."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy
+import pytest
+from PIL import Image
+
+from backend.settings import PROJECT_FOLDER
+from tests.png_header import png_claiming
+
+GOOD = {"--preset": "wan-tiny", "--prompt": "a red circle moving right on a black background"}
+
+
+def app(*words: str, cwd: Path = PROJECT_FOLDER) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(PROJECT_FOLDER / "app.py"), *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
+
+
+def generate(folder: Path, **options: str) -> subprocess.CompletedProcess:
+    """Runs `generate` with good values but for `options`, in a folder that holds the test's own files only."""
+    given = {**GOOD, "--output": "out.mp4", "--data-dir": "data", **{f"--{name}": value for name, value in options.items()}}
+    return app("generate", *(word for pair in given.items() for word in pair), "--json", cwd=folder)
+
+
+@pytest.fixture
+def inputs(tmp_path) -> Path:
+    """A folder with unusable pictures, and a folder in the way."""
+    (tmp_path / "text.png").write_text("not a picture")
+    noise = numpy.random.default_rng(0).integers(0, 256, (80, 80, 3), dtype=numpy.uint8)
+    Image.fromarray(noise).save(tmp_path / "whole.png")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "whole.png").read_bytes()[:5000])
+    (tmp_path / "huge.png").write_bytes(png_claiming(20_000, 20_000))
+    (tmp_path / "taken.mp4").mkdir()
+    (tmp_path / "file").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"preset": "wan-tny"}, "did you mean wan-tiny?"),
+        ({"frames": "30"}, "num_frames=30 must be 4n+1; nearest: 29 or 33"),
+        ({"width": "0"}, "width=0 must be between 96 and 128 for wan-tiny; nearest: 96"),
+        ({"height": "0"}, "height=0 must be between 96 and 128 for wan-tiny; nearest: 96"),
+        ({"width": "100"}, "width=100 must be a multiple of 32 for wan-tiny; nearest: 96 or 128"),
+        ({"steps": "-4"}, "steps=-4 must be between 1 and 100; 20 is usual"),
+        ({"prompt": ""}, "prompt is empty and must say what the video shows"),
+        ({"prompt": "  "}, "prompt is empty and must say what the video shows"),
+        ({"seed": "-1"}, "seed=-1 must lie between 0 and 4294967295"),
+        ({"guidance": "nan"}, "guidance=nan must be between 0 and 30"),
+        ({"flow-shift": "inf"}, "flow_shift=inf must be above 0 and at most 100"),
+        ({"image": "none.png"}, "image 'none.png' must be a file, and there is none at that path"),
+        ({"image": "text.png"}, "image 'text.png' is a text file and must be a picture"),
+        ({"image": "cut.png"}, "image 'cut.png' is damaged or cut short"),
+        ({"image": "huge.png"}, "image 'huge.png' is too large"),
+        ({"image": "whole.png", "last-image": "whole.png"}, "last_image was given but wan-tiny takes a first image only"),
+        ({"output": "none/out.mp4"}, "must lie in a folder"),
+        ({"output": "file/out.mp4"}, "must lie in a folder"),
+        ({"output": "taken.mp4"}, "must be a file, and is a folder"),
+        ({"output": "/proc/out.mp4"}, "output='/proc/out.mp4' must be writable"),
+        ({"output": "out.txt"}, "must end in .mp4"),
+        ({"model": "./none"}, "model='./none' must be a checkpoint folder"),
+    ],
+)
+def test_bad_input_gets_its_line_and_leaves_nothing(inputs, options, message):
+    before = sorted(inputs.rglob("*"))
+    done = generate(inputs, **options)
+    assert done.returncode == 2 and done.stdout == ""
+    assert message in done.stderr and done.stderr.count("\n") == 1
+    assert sorted(inputs.rglob("*")) == before
+
+
+def test_a_refusal_does_not_keep_one_waiting(inputs):
+    began = time.monotonic()
+    generate(inputs, image="huge.png")
+    assert time.monotonic() - began < 5  # 0.5 s on an idle machine
+
+
+def test_presets_are_listed_and_shown():
+    listed = app("presets", "list")
+    assert listed.returncode == 0 and listed.stdout.splitlines()[0].startswith("wan-tiny ")
+    assert [preset["name"] for preset in json.loads(app("presets", "list", "--json").stdout)][0] == "wan-tiny"
+    assert "flow_shift: 5.0\n" in app("presets", "show", "wan2.1-t2v-14b-720p").stdout
+    assert json.loads(app("presets", "show", "wan-tiny", "--json").stdout)["num_frames"] == 33
+
+
+def test_an_unknown_preset_cannot_be_shown():
+    done = app("presets", "show", "wan-tny")
+    assert (done.returncode, done.stdout) == (2, "") and "did you mean wan-tiny?" in done.stderr
+
+
+def test_it_works_from_any_folder(tmp_path):
+    assert app("presets", "list", cwd=tmp_path).returncode == 0 and list(tmp_path.iterdir()) == []
+
+
+def test_help_offers_what_works_only():
+    told = app("--help").stdout
+    assert all(word in told for word in ("serve", "generate", "presets"))
+    assert not any(word in told for word in ("encode", "denoise", "decode", "check-tpu", "precompile", "models"))
+
+
+@pytest.mark.parametrize("command", ["serve", "generate"])
+def test_a_data_folder_that_cannot_be_used_is_exit_code_1(inputs, command):
+    words = ["generate", *(word for pair in GOOD.items() for word in pair)] if command == "generate" else ["serve"]
+    done = app(*words, "--data-dir", "file/data", cwd=inputs)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "choose another with --data-dir" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_cleanly(tmp_path, number):
+    words = ["-m", "tests.run_with_fake_pipeline", "generate", "--preset", "wan-tiny", "--prompt", "a slow square",
+             "--output", str(tmp_path / "out.mp4"), "--data-dir", str(tmp_path / "data"), "--json"]  # fmt: skip
+    process = subprocess.Popen([sys.executable, *words], cwd=PROJECT_FOLDER, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    while "Step 2" not in (line := process.stderr.readline()):
+        assert line, "it ended too early"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 1 and out == ""
+    assert "Stopping\n" in err and err.splitlines()[-1].startswith("Stopped; what there is of it is at ")
+    assert Path(err.splitlines()[-1].rpartition(" ")[2]).is_file() and not (tmp_path / "out.mp4").exists()
