@@ -1,0 +1,190 @@
+"""The Wan transformer as one scan over stacked layers: diffusers' own modules, our attention, guidance as a batch of two.
+
+What depends on the prompt alone (the text's keys and values in every layer) is computed once a video. A token's timestep
+is the step's own, or 0 for the latent frame that an image gives (`expand_timesteps`, Wan 2.2 TI2V), so two time embeddings
+serve all tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from diffusers import WanTransformer3DModel
+
+from backend.attention_processor import KernelAttention, TextKeys, text_keys
+from backend.torchax_setup import call_module
+
+BLOCK_PREFIX = "blocks."
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DenoiserWeights:
+    """The transformer's parameters: `outer` by checkpoint name, `blocks` by name within a block, stacked [layers, ...]."""
+
+    outer: dict[str, jax.Array]
+    blocks: dict[str, jax.Array]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextContext:
+    """All layers' text keys and values [layers, B, L, H, D] and the shared `bias` [B, 1, 1, L]; B is 2 under guidance,
+    the prompt first."""
+
+    key: jax.Array
+    value: jax.Array
+    bias: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FirstFrame:
+    """The clean latent frame of image-to-video, [1, C, 1, H, W], normalised."""
+
+    latents: jax.Array
+
+
+class Denoiser:
+    """Shapes and modules of one transformer; its weights are handed to every call."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        with torch.device("meta"):
+            self._model = WanTransformer3DModel.from_config(dict(config)).eval()
+        self._block = self._model.blocks[0]
+        for attn in (self._block.attn1, self._block.attn2):
+            attn.set_processor(KernelAttention())
+        self._rope = WanTransformer3DModel.from_config({**config, "num_layers": 0}).rope
+
+    @property
+    def in_channels(self) -> int:
+        return self._model.config.in_channels
+
+    def rotary_embedding(self, latent_shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Cosine and sine [1, S, 1, D] float32 for latents of this shape, B C F H W."""
+        with torch.no_grad():
+            cosine, sine = self._rope(torch.empty(latent_shape))
+        return cosine.float().numpy(), sine.float().numpy()
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def prepare_text(self, weights: DenoiserWeights, text: jax.Array, bias: jax.Array) -> TextContext:
+        """Every layer's cross-attention keys and values for text embeddings [B, L, D] with logit bias [B, 1, 1, L]."""
+        embedder = _with_prefix(weights.outer, "condition_embedder.text_embedder.")
+        embedded = call_module(self._model.condition_embedder.text_embedder, embedder, lambda module, value: module(value), text)
+
+        def one_layer(_, block: dict[str, jax.Array]):
+            return None, call_module(self._block.attn2, _with_prefix(block, "attn2."), text_keys, embedded)
+
+        _, (key, value) = jax.lax.scan(one_layer, None, weights.blocks)
+        return TextContext(key=key, value=value, bias=bias)
+
+    def velocity(
+        self,
+        weights: DenoiserWeights,
+        latents: jax.Array,
+        timestep: jax.Array,
+        text: TextContext,
+        rotary: tuple[jax.Array, jax.Array],
+        first_frame: FirstFrame | None,
+    ) -> jax.Array:
+        """Velocity (noise - data) [B, C, F, H, W] float32 of `latents` [1, C, F, H, W], one for each entry of `text`.
+
+        `timestep` is a scalar, 0 to 1000. With `first_frame`, that frame replaces the first one at timestep 0.
+        """
+        if first_frame is not None:
+            latents = jnp.concatenate([first_frame.latents, latents[:, :, 1:]], axis=2)
+        hidden = self._embed_patches(weights, latents, batch=text.bias.shape[0])
+        tokens_a_frame = hidden.shape[1] // latents.shape[2]
+        still_tokens = tokens_a_frame if first_frame is not None else 0
+        time, modulation = self._embed_time(weights, timestep, hidden.shape[1], still_tokens)
+
+        def one_layer(hidden, layer):
+            block, key, value = layer
+            keys = TextKeys(key=key, value=value, bias=text.bias)
+            return call_module(self._block, block, _run_block, hidden, keys, modulation, rotary), None
+
+        hidden, _ = jax.lax.scan(one_layer, hidden, (weights.blocks, text.key, text.value))
+        return self._project_out(weights, hidden, time, latents.shape)
+
+    def _embed_patches(self, weights: DenoiserWeights, latents: jax.Array, batch: int) -> jax.Array:
+        """Tokens [B, S, D]; the same latents for every guidance branch."""
+        kernel, bias = weights.outer["patch_embedding.weight"], weights.outer["patch_embedding.bias"]
+        patches = _to_patches(latents.astype(kernel.dtype), self._model.config.patch_size)
+        tokens = patches @ kernel.reshape(kernel.shape[0], -1).T + bias
+        return jnp.broadcast_to(tokens, (batch, *tokens.shape[1:]))
+
+    def _embed_time(self, weights: DenoiserWeights, timestep, tokens: int, still_tokens: int) -> tuple[jax.Array, jax.Array]:
+        """Time embedding [1, S or 1, D] and modulation [1, S or 1, 6, D] float32, the first `still_tokens` at timestep 0."""
+        timesteps = jnp.stack([timestep, jnp.zeros_like(timestep)]) if still_tokens else timestep[None]
+        embedder = _with_prefix(weights.outer, "condition_embedder.")
+        time, modulation = call_module(self._model.condition_embedder, embedder, _time_embedding, timesteps)
+        modulation = modulation.reshape(len(timesteps), 6, -1)
+        if not still_tokens:
+            return time[None], modulation[None]
+        is_still = jnp.arange(tokens) < still_tokens
+        time = jnp.where(is_still[:, None], time[1], time[0])
+        return time[None], jnp.where(is_still[:, None, None], modulation[1], modulation[0])[None]
+
+    def _project_out(self, weights: DenoiserWeights, hidden, time, latent_shape) -> jax.Array:
+        shift, scale = jnp.moveaxis(weights.outer["scale_shift_table"] + time[:, :, None], 2, 0)
+        hidden = call_module(self._model.norm_out, {}, lambda norm, value: norm(value), hidden.astype(jnp.float32))
+        hidden = (hidden * (1 + scale) + shift).astype(weights.outer["proj_out.weight"].dtype)
+        patches = hidden @ weights.outer["proj_out.weight"].T + weights.outer["proj_out.bias"]
+        return _from_patches(patches.astype(jnp.float32), latent_shape, self._model.config.patch_size)
+
+
+def split_weights(state: Mapping[str, jax.Array], num_layers: int) -> DenoiserWeights:
+    """Sort a checkpoint's tensors into outer ones and stacked blocks. Empties nothing; peak is twice the blocks."""
+    outer = {name: value for name, value in state.items() if not name.startswith(BLOCK_PREFIX)}
+    names = [name.removeprefix(f"{BLOCK_PREFIX}0.") for name in state if name.startswith(f"{BLOCK_PREFIX}0.")]
+    blocks = {name: jnp.stack([state[f"{BLOCK_PREFIX}{layer}.{name}"] for layer in range(num_layers)]) for name in names}
+    return DenoiserWeights(outer=outer, blocks=blocks)
+
+
+def guide(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
+    """Classifier-free guidance: unguided + guidance * (guided - unguided), from [2, ...] to [1, ...], the prompt first."""
+    if velocity.shape[0] == 1:
+        return velocity
+    prompted, unprompted = velocity[:1], velocity[1:]
+    return unprompted + guidance * (prompted - unprompted)
+
+
+def _with_prefix(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Array]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
+def _time_embedding(embedder, timesteps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Time embedding [N, D] and its projection [N, 6 D], float32, as `WanTimeTextImageEmbedding.forward` makes them."""
+    frequencies = embedder.timesteps_proj(timesteps)
+    time = embedder.time_embedder(frequencies.to(embedder.time_embedder.linear_1.weight.dtype))
+    projected = embedder.time_proj(embedder.act_fn(time).to(embedder.time_proj.weight.dtype))
+    return time.float(), projected.float()
+
+
+def _run_block(block, hidden: torch.Tensor, text: TextKeys, modulation: torch.Tensor, rotary) -> torch.Tensor:
+    """One diffusers block; four-dimensional modulation takes its path for per-token timesteps."""
+    return block(hidden, text, modulation, rotary)
+
+
+def _to_patches(latents: jax.Array, patch: tuple[int, int, int]) -> jax.Array:
+    """[B, C, F, H, W] -> [B, S, C * patch volume], the order of a convolution kernel's weights."""
+    batch, channels, frames, height, width = latents.shape
+    t, h, w = patch
+    split = latents.reshape(batch, channels, frames // t, t, height // h, h, width // w, w)
+    return split.transpose(0, 2, 4, 6, 1, 3, 5, 7).reshape(batch, -1, channels * math.prod(patch))
+
+
+def _from_patches(patches: jax.Array, latent_shape: tuple[int, ...], patch: tuple[int, int, int]) -> jax.Array:
+    """[B, S, patch volume * C] -> [B, C, F, H, W], the order of `proj_out`."""
+    _, _, frames, height, width = latent_shape
+    t, h, w = patch
+    split = patches.reshape(patches.shape[0], frames // t, height // h, width // w, t, h, w, -1)
+    return split.transpose(0, 7, 1, 4, 2, 5, 3, 6).reshape(patches.shape[0], -1, frames, height, width)

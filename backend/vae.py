@@ -1,0 +1,117 @@
+"""The Wan video autoencoder, one latent frame at a time, its causal caches as explicit state.
+
+diffusers' encoder and decoder keep a list of caches that starts as None, turns into tensors of one or two frames, and holds
+the word "Rep" where an upsampling layer has seen its first frame only. Every one of these means "zeros before what there
+is", so here a cache is always two frames, zero where there was nothing: two programs, one for the first latent frame and one for
+all others, serve a video of any length.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from diffusers import AutoencoderKLWan
+from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d, patchify, unpatchify
+
+from backend.torchax_setup import call_module
+
+CACHE_FRAMES = 2
+Caches = dict[int, jax.Array]
+
+
+class VideoAutoencoder:
+    """Modules and latent statistics of one VAE; its weights are handed to every call.
+
+    Pixels are float32 in [-1, 1] unless said otherwise; latents are normalised, zero mean and unit variance a channel.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        with torch.device("meta"):
+            self._vae = AutoencoderKLWan.from_config(dict(config)).eval()
+        self.spatial_scale: int = config["scale_factor_spatial"]
+        self.temporal_scale: int = config["scale_factor_temporal"]
+        self._mean, self._std = config["latents_mean"], config["latents_std"]
+
+    @property
+    def latent_channels(self) -> int:
+        return self._vae.config.z_dim
+
+    def encode_image(self, weights: Mapping[str, jax.Array], image: jax.Array) -> jax.Array:
+        """Normalised latents [1, C, 1, H, W] of one picture [1, 3, 1, height, width]: the posterior's mode."""
+        return self._encode_first(weights, image)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def _encode_first(self, weights: Mapping[str, jax.Array], image: jax.Array) -> jax.Array:
+        moments = call_module(self._vae, weights, _encode_first_frame, image)
+        mean, std = self._statistics(moments.dtype)
+        return (moments[:, : self.latent_channels] - mean) / std
+
+    def decode(self, weights: Mapping[str, jax.Array], latents: jax.Array) -> Iterator[jax.Array]:
+        """Pixel frames of normalised latents [1, C, F, H, W], latent frame by latent frame: [1, 3, 1 or 4, height, width]."""
+        frames, caches = self.decode_first(weights, latents[:, :, :1])
+        yield frames
+        for index in range(1, latents.shape[2]):
+            frames, caches = self.decode_next(weights, latents[:, :, index : index + 1], caches)
+            yield frames
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def decode_first(self, weights: Mapping[str, jax.Array], latents: jax.Array) -> tuple[jax.Array, Caches]:
+        """The first pixel frame [1, 3, 1, height, width] of latents [1, C, 1, H, W], and the caches after it."""
+        return call_module(self._vae, weights, _decode_frame, self._denormalise(latents), None)
+
+    @functools.partial(jax.jit, static_argnums=0, donate_argnums=3)
+    def decode_next(self, weights: Mapping[str, jax.Array], latents: jax.Array, caches: Caches) -> tuple[jax.Array, Caches]:
+        """The next pixel frames [1, 3, 4, height, width] of latents [1, C, 1, H, W]; the caches given are used up."""
+        return call_module(self._vae, weights, _decode_frame, self._denormalise(latents), caches)
+
+    def _denormalise(self, latents: jax.Array) -> jax.Array:
+        mean, std = self._statistics(latents.dtype)
+        return latents * std + mean
+
+    def _statistics(self, dtype) -> tuple[jax.Array, jax.Array]:
+        mean, std = (jnp.asarray(values, dtype).reshape(1, -1, 1, 1, 1) for values in (self._mean, self._std))
+        return mean, std
+
+
+def _encode_first_frame(vae: AutoencoderKLWan, image: torch.Tensor) -> torch.Tensor:
+    """Moments [1, 2 C, 1, H, W] of the posterior."""
+    if vae.config.patch_size is not None:
+        image = patchify(image, patch_size=vae.config.patch_size)
+    return vae.quant_conv(vae.encoder(image, feat_cache=_cache_list(vae.encoder), feat_idx=[0]))
+
+
+def _decode_frame(vae: AutoencoderKLWan, latents: torch.Tensor, caches: dict[int, torch.Tensor] | None):
+    """One latent frame's pixels in [-1, 1], and the caches after it."""
+    state = _cache_list(vae.decoder, caches)
+    first = {"first_chunk": True} if caches is None else {}
+    pixels = vae.decoder(vae.post_quant_conv(latents), feat_cache=state, feat_idx=[0], **first)
+    if vae.config.patch_size is not None:
+        pixels = unpatchify(pixels, patch_size=vae.config.patch_size)
+    return pixels.clamp(-1.0, 1.0), _cache_dictionary(state)
+
+
+def _cache_list(network: torch.nn.Module, caches: dict[int, torch.Tensor] | None = None) -> list[Any]:
+    """The list that diffusers' layers read and write: one place a convolution, not all of them used."""
+    count = sum(isinstance(module, WanCausalConv3d) for module in network.modules())
+    return [None if caches is None else caches.get(index) for index in range(count)]
+
+
+def _cache_dictionary(state: list[Any]) -> dict[int, torch.Tensor]:
+    """The places in use, each with two frames.
+
+    An upsampling layer that has seen one frame says "Rep": its cache is zero, in the shape of the place before it, which
+    holds the same layer's input to the convolution just before.
+    """
+    caches: dict[int, torch.Tensor] = {}
+    for index, cache in enumerate(state):
+        if isinstance(cache, str):
+            caches[index] = torch.zeros_like(caches[index - 1])
+        elif cache is not None:
+            missing = CACHE_FRAMES - cache.shape[2]
+            caches[index] = torch.nn.functional.pad(cache, (0, 0, 0, 0, missing, 0)) if missing else cache
+    return caches

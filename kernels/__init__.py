@@ -1,0 +1,1 @@
+"""Compute kernels in JAX. Knows nothing of models, pipelines or files."""

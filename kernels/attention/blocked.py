@@ -1,0 +1,68 @@
+"""Attention in blocks with an online softmax: plain XLA, for any backend, with scores that stay in the cache.
+
+The running maximum and sum follow Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), applied
+block by block as in FlashAttention (Dao et al., 2022, algorithm 1).
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+MASKED = -1e30  # finite, so that a block without any real key yields zero weight and no NaN
+
+
+def blocked_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, *, scale: float, block_q: int, block_kv: int
+) -> jax.Array:
+    """softmax(scale * Q K^T) V, [B, S_q, H, D] in the query's dtype; any lengths, the tail keys are masked.
+
+    One head at a time, `block_q` queries against `block_kv` keys: block_q * block_kv * 4 bytes of scores.
+    """
+    batch, length_q, heads, width = query.shape
+    flat = [jnp.moveaxis(array, 2, 1).reshape(batch * heads, -1, width) for array in (query * scale, key, value)]
+    one_head = functools.partial(_one_head, block_q=block_q, block_kv=block_kv)
+    attended = jax.lax.map(lambda arrays: one_head(*arrays), tuple(flat))
+    return jnp.moveaxis(attended.reshape(batch, heads, length_q, width), 1, 2).astype(query.dtype)
+
+
+def _one_head(query: jax.Array, key: jax.Array, value: jax.Array, block_q: int, block_kv: int) -> jax.Array:
+    """[S_q, D] from [S_q, D], [S_kv, D], [S_kv, D]."""
+    length_q, length_kv = query.shape[0], key.shape[0]
+    query_blocks = _split(query, block_q)
+    kv_blocks = (_split(key, block_kv), _split(value, block_kv), _tail_bias(length_kv, block_kv))
+    attended = jax.lax.map(lambda block: _one_query_block(block, kv_blocks), query_blocks)
+    return attended.reshape(-1, query.shape[1])[:length_q]
+
+
+def _split(array: jax.Array, block: int) -> jax.Array:
+    """[N, block, D], the end padded with zeros."""
+    padded = jnp.pad(array, ((0, -array.shape[0] % block), (0, 0)))
+    return padded.reshape(-1, block, array.shape[1])
+
+
+def _tail_bias(length: int, block: int) -> jax.Array:
+    """[N, block] float32: 0 for real keys, very negative for the padding."""
+    blocks = -(-length // block)
+    return jnp.where(jnp.arange(blocks * block) < length, 0.0, MASKED).reshape(blocks, block)
+
+
+def _one_query_block(query: jax.Array, kv_blocks: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+    rows, width = query.shape
+    start = (jnp.full((rows, 1), MASKED), jnp.zeros((rows, 1)), jnp.zeros((rows, width)))
+
+    def accumulate(carry, block):
+        maximum, total, attended = carry
+        key, value, bias = block
+        scores = jnp.dot(query, key.T, preferred_element_type=jnp.float32) + bias
+        new_maximum = jnp.maximum(maximum, scores.max(axis=1, keepdims=True))
+        weights = jnp.exp(scores - new_maximum)
+        shrink = jnp.exp(maximum - new_maximum)
+        total = total * shrink + weights.sum(axis=1, keepdims=True)
+        products = jnp.dot(weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
+        return (new_maximum, total, attended * shrink + products), None
+
+    (_, total, attended), _ = jax.lax.scan(accumulate, start, kv_blocks)
+    return attended / total

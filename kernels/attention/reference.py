@@ -1,0 +1,22 @@
+"""Attention as the formula says it, in float32: what every other implementation is held against."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def reference_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None, *, scale: float
+) -> jax.Array:
+    """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype.
+
+    `key` and `value` [B, S_kv, H, D]; `bias` is added to the logits and broadcasts to [B, H, S_q, S_kv]. The scores are
+    held whole: B * H * S_q * S_kv * 4 bytes.
+    """
+    logits = scale * jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
+    if bias is not None:
+        logits = logits + bias
+    weights = jax.nn.softmax(logits, axis=-1)
+    attended = jnp.einsum("bhqk,bkhd->bqhd", weights, value.astype(jnp.float32))
+    return attended.astype(query.dtype)

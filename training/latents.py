@@ -1,0 +1,61 @@
+"""Encode the world once: a cache of normalised latents with their scenes, which the transformer trains on."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import torch
+from diffusers import AutoencoderKLWan
+
+from training.world import Scene, render, sample_training_scene
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClipSize:
+    """Pixels and frames of the training clips."""
+
+    width: int = 96
+    height: int = 96
+    num_frames: int = 17
+
+
+class LatentCache:
+    """`latents` [N, C, F, H, W] float32, zero mean and unit variance a channel, and the N `scenes` that they show."""
+
+    def __init__(self, vae: AutoencoderKLWan, size: ClipSize, clips: int, rng: random.Random, device: str) -> None:
+        self._vae, self._size, self._rng, self._device = vae, size, rng, device
+        self._oldest = 0
+        self.scenes: list[Scene] = []
+        parts = []
+        for start in range(0, clips, 32):
+            latents, scenes = self._encode_new(min(32, clips - start))
+            parts.append(latents)
+            self.scenes.extend(scenes)
+        self.latents = torch.cat(parts)
+
+    def refresh(self, clips: int) -> None:
+        """Replace the `clips` oldest entries by new scenes."""
+        latents, scenes = self._encode_new(clips)
+        for offset, scene in enumerate(scenes):
+            index = (self._oldest + offset) % len(self.scenes)
+            self.latents[index], self.scenes[index] = latents[offset], scene
+        self._oldest = (self._oldest + clips) % len(self.scenes)
+
+    def _encode_new(self, clips: int) -> tuple[torch.Tensor, list[Scene]]:
+        scenes = [sample_training_scene(self._rng) for _ in range(clips)]
+        size = self._size
+        videos = torch.stack([render(scene, size.num_frames, size.width, size.height) for scene in scenes])
+        parts = [encode(self._vae, part.to(self._device)).cpu() for part in videos.split(8)]
+        return torch.cat(parts), scenes
+
+
+@torch.no_grad()
+def encode(vae: AutoencoderKLWan, video: torch.Tensor) -> torch.Tensor:
+    """Normalised latents [B, C, F, H, W] of videos [B, 3, F, H, W] in [-1, 1]."""
+    mean, std = (torch.tensor(value, device=video.device).view(1, -1, 1, 1, 1) for value in latent_statistics(vae))
+    return (vae.encode(video).latent_dist.mode() - mean) / std
+
+
+def latent_statistics(vae: AutoencoderKLWan) -> tuple[list[float], list[float]]:
+    return vae.config.latents_mean, vae.config.latents_std

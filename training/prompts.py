@@ -1,0 +1,111 @@
+"""Varied English for a scene, and the corpus that the tokenizer is trained on."""
+
+from __future__ import annotations
+
+import random
+
+from training.world import Scene
+
+SIZE_WORDS = {"small": ("small", "small", "little", "tiny"), "large": ("large", "large", "big", "huge")}
+SHAPE_WORDS = {
+    "circle": ("circle", "circle", "circle", "disc"),
+    "square": ("square", "square", "square", "box"),
+    "triangle": ("triangle",),
+    "star": ("star", "star", "star", "five-pointed star"),
+}
+BACKGROUND_WORDS = {"black": ("black",), "grey": ("grey", "gray"), "navy": ("navy", "navy", "navy blue"), "dark green": ("dark green",)}
+VERBS = (
+    ("moves", "moving"),
+    ("moves", "moving"),
+    ("moves", "moving"),
+    ("drifts", "drifting"),
+    ("slides", "sliding"),
+    ("glides", "gliding"),
+    ("floats", "floating"),
+    ("travels", "travelling"),
+    ("goes", "going"),
+    ("flies", "flying"),
+)
+DIRECTION_WORDS = {
+    "left": ("left", "left", "to the left", "leftwards", "towards the left"),
+    "right": ("right", "right", "to the right", "rightwards", "towards the right"),
+    "up": ("up", "up", "upwards", "upward", "to the top"),
+    "down": ("down", "down", "downwards", "downward", "to the bottom"),
+    "up-left": ("up and to the left", "up and left", "diagonally up and to the left", "to the upper left", "towards the top left"),
+    "up-right": ("up and to the right", "up and right", "diagonally up and to the right", "to the upper right", "towards the top right"),
+    "down-left": ("down and to the left", "down and left", "diagonally down and to the left", "to the lower left", "towards the bottom left"),
+    "down-right": ("down and to the right", "down and right", "diagonally down and to the right", "to the lower right", "towards the bottom right"),
+}
+CHANGES = {  # finite form, participle
+    "still": (
+        ("stands still", "standing still"),
+        ("stays still", "staying still"),
+        ("stays in place", "staying in place"),
+        ("rests", "resting"),
+        ("is still", "still"),
+        ("does not move", "not moving"),
+    ),
+    "growing": (("grows", "growing"), ("grows larger", "growing larger"), ("gets bigger", "getting bigger"), ("expands", "expanding")),
+    "shrinking": (
+        ("shrinks", "shrinking"),
+        ("shrinks away", "shrinking away"),
+        ("gets smaller", "getting smaller"),
+        ("becomes smaller", "becoming smaller"),
+    ),
+}
+OPENINGS = ("", "", "", "", "a video of ", "an animation of ", "a clip of ", "footage of ")
+
+
+def describe(scene: Scene, rng: random.Random, detail: float = 1.0) -> str:
+    """One English sentence for the scene; below 1.0, `detail` is the chance that a clause is said at all."""
+    said = [rng.random() < detail for _ in range(3)]
+    subject = _subject(scene, rng, with_colour=said[0])
+    finite, participle = _motion(scene.motion, rng) if said[1] else ("", "")
+    place = _place(scene, rng) if said[2] else ""
+    sentence = _arrange(subject, finite, participle, place, rng)
+    return _typeset(" ".join(sentence.split()), rng)
+
+
+def _subject(scene: Scene, rng: random.Random, with_colour: bool) -> str:
+    shape = rng.choice(SHAPE_WORDS[scene.shape])
+    size = rng.choice(SIZE_WORDS[scene.size]) if rng.random() < 0.65 else ""
+    colour = scene.colour if with_colour else ""
+    phrase = " ".join(word for word in (size, colour, shape) if word)
+    article = rng.choice(("a", "a", "a", "one", "the"))
+    if article == "a" and phrase[0] in "aeiou":
+        article = "an"
+    return f"{article} {phrase}"
+
+
+def _motion(motion: str, rng: random.Random) -> tuple[str, str]:
+    if motion in CHANGES:
+        return rng.choice(CHANGES[motion])
+    finite, participle = rng.choice(VERBS)
+    direction = rng.choice(DIRECTION_WORDS[motion])
+    return f"{finite} {direction}", f"{participle} {direction}"
+
+
+def _place(scene: Scene, rng: random.Random) -> str:
+    colour = rng.choice(BACKGROUND_WORDS[scene.background])
+    preposition = rng.choice(("on", "on", "over", "against", "in front of"))
+    return f"{preposition} a {colour} {rng.choice(('background', 'background', 'background', 'backdrop'))}"
+
+
+def _arrange(subject: str, finite: str, participle: str, place: str, rng: random.Random) -> str:
+    form = rng.randrange(6)
+    if form == 0:
+        return f"{subject} {finite} {place}"
+    if form == 1 and place:
+        return f"{place}, {subject} {finite}"
+    if form == 2:
+        return f"{subject} {place}, {participle}" if participle else f"{subject} {place}"
+    if form == 3:
+        return f"{subject} {'that ' + finite if finite else ''} {place}"
+    return f"{rng.choice(OPENINGS)}{subject} {participle} {place}"
+
+
+def _typeset(sentence: str, rng: random.Random) -> str:
+    sentence = sentence.strip(" ,")
+    if rng.random() < 0.4:
+        sentence = sentence[0].upper() + sentence[1:]
+    return sentence + ("." if rng.random() < 0.3 else "")

@@ -1,0 +1,182 @@
+"""Train the demo model's transformer and text encoder together: flow matching with guidance dropout.
+
+One network learns both tasks in the form of Wan 2.2 TI2V: every token carries its own timestep; for image-to-video the
+first latent frame is given clean at timestep 0 and is not scored. Clips are encoded as training goes: every step a few of
+the oldest in the cache give way to new ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from diffusers import WanTransformer3DModel
+from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
+
+from training.latents import LatentCache
+from training.model_configs import MAX_SEQUENCE_LENGTH, TEXT_ENCODER, TRANSFORMER
+from training.prompts import describe
+from training.velocity import predict_velocity
+
+log = logging.getLogger(__name__)
+
+TEXT_POSITIONS = 32  # the longest sentence of the world has fewer tokens
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerTraining:
+    """How long and how to train. `seconds` bounds the run; the learning rate falls to zero over it."""
+
+    seconds: float = 5400.0
+    learning_rate: float = 1e-3
+    warmup_steps: int = 300
+    text_dropout: float = 0.1
+    partial_prompt: float = 0.12
+    image_to_video: float = 0.35
+    noise_shift: float = 2.5
+    average_decay: float = 0.9985
+    snapshot_seconds: float = 600.0
+    batch: int = 64
+    refresh_every: int = 32  # steps; as many clips are then encoded anew
+    compiled: bool = True
+    seed: int = 1
+
+
+@dataclasses.dataclass(kw_only=True)
+class TextAndTransformer:
+    """The two networks that train together."""
+
+    text_encoder: UMT5EncoderModel
+    transformer: WanTransformer3DModel
+    tokenizer: PreTrainedTokenizerFast
+
+    @classmethod
+    def create(cls, tokenizer: PreTrainedTokenizerFast, device: str) -> TextAndTransformer:
+        text_encoder = UMT5EncoderModel(UMT5Config(vocab_size=len(tokenizer), **TEXT_ENCODER)).to(device)
+        transformer = WanTransformer3DModel(**TRANSFORMER).to(device)
+        torch.nn.init.zeros_(transformer.proj_out.weight)
+        torch.nn.init.zeros_(transformer.proj_out.bias)
+        return cls(text_encoder=text_encoder, transformer=transformer, tokenizer=tokenizer)
+
+    def modules(self) -> torch.nn.ModuleList:
+        return torch.nn.ModuleList([self.text_encoder, self.transformer])
+
+    def save(self, folder: Path) -> None:
+        self.text_encoder.save_pretrained(folder / "text_encoder")
+        self.transformer.save_pretrained(folder / "transformer")
+
+
+def train_transformer(
+    networks: TextAndTransformer, cache: LatentCache, folder: Path, options: TransformerTraining, device: str
+) -> None:
+    """Train for `options.seconds` on the cache and write the averaged weights to `folder`."""
+    rng = random.Random(options.seed)
+    generator = torch.Generator(device).manual_seed(options.seed)
+    modules = networks.modules()
+    average = {name: value.detach().clone() for name, value in modules.state_dict().items()}
+    optimizer = torch.optim.AdamW(_parameter_groups(modules), lr=options.learning_rate, betas=(0.9, 0.98))
+    velocity = torch.compile(predict_velocity, dynamic=False) if options.compiled else predict_velocity
+    started, snapshot, running = time.monotonic(), 0.0, 1.0
+    for step, (latents, prompts) in enumerate(_batches(cache, rng, options)):
+        spent = time.monotonic() - started
+        if spent > options.seconds:
+            break
+        _set_learning_rate(optimizer, options, step, spent)
+        loss = _loss(networks, velocity, latents.to(device), prompts, options, generator)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(modules.parameters(), 1.0)
+        optimizer.step()
+        _update_average(average, modules, min(options.average_decay, (step + 1) / (step + 20)))
+        running = 0.98 * running + 0.02 * loss.item()
+        if step % 100 == 0:
+            log.info("transformer step %d, %.0f s, loss %.4f", step, spent, running)
+        if spent - snapshot > options.snapshot_seconds:
+            snapshot = spent
+            _save_average(networks, average, folder.with_name(folder.name + "-snapshot"))
+    _save_average(networks, average, folder)
+
+
+def _parameter_groups(modules: torch.nn.Module) -> list[dict]:
+    matrices = [parameter for parameter in modules.parameters() if parameter.ndim >= 2]
+    vectors = [parameter for parameter in modules.parameters() if parameter.ndim < 2]
+    return [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+
+
+def _set_learning_rate(optimizer, options: TransformerTraining, step: int, spent: float) -> None:
+    left = max(0.0, 1 - spent / options.seconds)
+    rate = options.learning_rate * min(1.0, (step + 1) / options.warmup_steps) * (0.02 + 0.98 * min(1.0, left / 0.6))
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def _batches(cache: LatentCache, rng: random.Random, options: TransformerTraining) -> Iterator[tuple[torch.Tensor, list[str]]]:
+    """Endless batches; every clip gets a fresh sentence each time."""
+    for step in itertools.count(1):
+        indices = rng.sample(range(len(cache.scenes)), options.batch)
+        yield cache.latents[indices].float(), [_prompt(cache.scenes[index], rng, options) for index in indices]
+        if step % options.refresh_every == 0:
+            cache.refresh(options.refresh_every)
+
+
+def _prompt(scene, rng: random.Random, options: TransformerTraining) -> str:
+    draw = rng.random()
+    if draw < options.text_dropout:
+        return ""
+    return describe(scene, rng, detail=0.5 if draw < options.text_dropout + options.partial_prompt else 1.0)
+
+
+def _loss(networks, velocity, latents, prompts, options: TransformerTraining, generator) -> torch.Tensor:
+    """Mean squared error of the predicted velocity (noise - data) over the latent frames that were noised."""
+    batch, device = len(prompts), latents.device
+    uniform = torch.rand(batch, generator=generator, device=device)
+    sigma = options.noise_shift * uniform / (1 + (options.noise_shift - 1) * uniform)
+    noise = torch.randn(latents.shape, generator=generator, device=device)
+    mask = torch.ones(batch, 1, latents.shape[2], 1, 1, device=device)
+    mask[:, :, 0] = (torch.rand(batch, 1, 1, 1, generator=generator, device=device) >= options.image_to_video).float()
+    mixed = latents + mask * sigma.view(-1, 1, 1, 1, 1) * (noise - latents)
+    with torch.autocast(device.type, torch.bfloat16):
+        text, bias = encode_text(networks, prompts)
+    predicted = velocity(networks.transformer, mixed, 1000 * sigma, 1000 * sigma * mask[:, 0, 0, 0, 0], text.float(), bias)
+    error = (predicted - (noise - latents)).square() * mask
+    return error.sum() / (mask.sum() * error[0, :, 0].numel())
+
+
+def encode_text(networks: TextAndTransformer, prompts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Embeddings [B, 32, D], zero from each prompt's end on, and the logit bias [B, 1, 1, 32]: the last position stands
+    for all padded ones, the other padded ones are masked."""
+    tokens = networks.tokenizer(prompts, padding="max_length", max_length=TEXT_POSITIONS - 1, return_tensors="pt")
+    tokens = tokens.to(networks.transformer.device)
+    hidden = networks.text_encoder(**tokens).last_hidden_state * tokens.attention_mask[..., None]
+    lengths = tokens.attention_mask.sum(1)
+    bias = torch.where(tokens.attention_mask.bool(), 0.0, float("-inf"))
+    padding = torch.log((MAX_SEQUENCE_LENGTH - lengths).float())[:, None]
+    return F.pad(hidden, (0, 0, 0, 1)), torch.cat([bias, padding], 1)[:, None, None, :]
+
+
+@torch.no_grad()
+def _update_average(average: dict[str, torch.Tensor], modules: torch.nn.Module, decay: float) -> None:
+    names = [name for name, value in modules.state_dict().items() if value.is_floating_point()]
+    current = modules.state_dict()
+    torch._foreach_lerp_([average[name] for name in names], [current[name] for name in names], 1 - decay)
+
+
+@contextlib.contextmanager
+def _averaged(modules: torch.nn.Module, average: dict[str, torch.Tensor]):
+    trained = {name: value.detach().clone() for name, value in modules.state_dict().items()}
+    modules.load_state_dict(average)
+    yield
+    modules.load_state_dict(trained)
+
+
+def _save_average(networks: TextAndTransformer, average: dict[str, torch.Tensor], folder: Path) -> None:
+    with _averaged(networks.modules(), average):
+        networks.save(folder)

@@ -1,0 +1,116 @@
+"""The transformer's forward pass as training runs it: the same numbers as `WanTransformer3DModel`, several times faster.
+
+diffusers carries a timestep, and so six modulation vectors, for every token. In training only two timesteps occur in a
+clip: the clip's own, and 0 for a clean first frame. So the modulation is one vector a latent frame here. The other saving
+is the padded text: its positions are all alike and become one key whose logit is raised by the logarithm of their number.
+`tests/training` holds this function against the class. Matrix products run in `dtype`, everything else in float32.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from diffusers import WanTransformer3DModel
+
+
+def predict_velocity(
+    transformer: WanTransformer3DModel,
+    latents: torch.Tensor,
+    timestep: torch.Tensor,
+    first_frame_timestep: torch.Tensor,
+    text: torch.Tensor,
+    text_bias: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
+    """Velocity [B, C, F, H, W].
+
+    `latents` [B, C, F, H, W]; `timestep` and `first_frame_timestep` [B], 0 to 1000; `text` [B, L, D]; `text_bias`
+    [B, 1, 1, L] is added to the cross-attention's logits.
+    """
+    batch, channels, num_frames, height, width = latents.shape
+    cosine, sine = transformer.rope(latents)
+    hidden = transformer.patch_embedding(latents).flatten(2).transpose(1, 2)
+    embedder = transformer.condition_embedder
+    time, modulation = _embed_time(embedder, torch.cat([first_frame_timestep, timestep]), num_frames, dtype)
+    text = _linear(embedder.text_embedder.linear_2, F.gelu(_linear(embedder.text_embedder.linear_1, text, dtype), approximate="tanh"), dtype)
+    for block in transformer.blocks:
+        hidden = _block(block, hidden, text, text_bias, modulation, cosine, sine, dtype)
+    shift, scale = (transformer.scale_shift_table[None] + time[:, :, None]).unbind(2)
+    hidden = _modulate(hidden, shift, scale)
+    patches = _linear(transformer.proj_out, hidden, dtype).float()
+    patches = patches.reshape(batch, num_frames, height // 2, width // 2, 1, 2, 2, channels)
+    return patches.permute(0, 7, 1, 4, 2, 5, 3, 6).reshape(batch, channels, num_frames, height, width)
+
+
+def _embed_time(embedder, timesteps: torch.Tensor, num_frames: int, dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Time embedding [B, F, D] and modulation [B, F, 6, D], from [first frames' timesteps; the others']."""
+    time = embedder.time_embedder(embedder.timesteps_proj(timesteps))
+    modulation = _linear(embedder.time_proj, F.silu(time), dtype).float().unflatten(1, (6, -1))
+    return _spread(time, num_frames), _spread(modulation, num_frames)
+
+
+def _spread(value: torch.Tensor, num_frames: int) -> torch.Tensor:
+    first, others = value.chunk(2)
+    return torch.cat([first[:, None], others[:, None].expand(-1, num_frames - 1, *others.shape[1:])], 1)
+
+
+def _block(block, hidden, text, text_bias, modulation, cosine, sine, dtype) -> torch.Tensor:
+    shift, scale, gate, shift_ff, scale_ff, gate_ff = (block.scale_shift_table[None] + modulation).unbind(2)
+    attended = _self_attention(block.attn1, _modulate(hidden, shift, scale), cosine, sine, dtype)
+    hidden = hidden + _per_frame(attended, gate)
+    normal = F.layer_norm(hidden, hidden.shape[-1:], block.norm2.weight, block.norm2.bias, block.norm2.eps)
+    hidden = hidden + _cross_attention(block.attn2, normal, text, text_bias, dtype)
+    inner = F.gelu(_linear(block.ffn.net[0].proj, _modulate(hidden, shift_ff, scale_ff), dtype), approximate="tanh")
+    return hidden + _per_frame(_linear(block.ffn.net[2], inner, dtype).float(), gate_ff)
+
+
+def _modulate(hidden: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Layer norm, then a shift and scale [B, F, D] a frame."""
+    normal = F.layer_norm(hidden, hidden.shape[-1:], eps=1e-6)
+    frames = normal.unflatten(1, (shift.shape[1], -1))
+    return (frames * (1 + scale[:, :, None]) + shift[:, :, None]).flatten(1, 2)
+
+
+def _per_frame(value: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    return (value.unflatten(1, (gate.shape[1], -1)) * gate[:, :, None]).flatten(1, 2)
+
+
+def _linear(layer: torch.nn.Linear, value: torch.Tensor, dtype) -> torch.Tensor:
+    return F.linear(value.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
+
+
+def _self_attention(attention, hidden, cosine, sine, dtype) -> torch.Tensor:
+    query = _rotate(_heads(_rms_norm(attention.norm_q, _linear(attention.to_q, hidden, dtype)), attention.heads), cosine, sine)
+    key = _rotate(_heads(_rms_norm(attention.norm_k, _linear(attention.to_k, hidden, dtype)), attention.heads), cosine, sine)
+    value = _heads(_linear(attention.to_v, hidden, dtype), attention.heads)
+    return _attend(attention, query, key, value, None, dtype)
+
+
+def _cross_attention(attention, hidden, text, text_bias, dtype) -> torch.Tensor:
+    query = _heads(_rms_norm(attention.norm_q, _linear(attention.to_q, hidden, dtype)), attention.heads)
+    key = _heads(_rms_norm(attention.norm_k, _linear(attention.to_k, text, dtype)), attention.heads)
+    value = _heads(_linear(attention.to_v, text, dtype), attention.heads)
+    return _attend(attention, query, key, value, text_bias, dtype)
+
+
+def _attend(attention, query, key, value, bias, dtype) -> torch.Tensor:
+    scores = torch.matmul(query.to(dtype), key.to(dtype).transpose(-1, -2)).float() * query.shape[-1] ** -0.5
+    weights = torch.softmax(scores if bias is None else scores + bias, -1)
+    attended = torch.matmul(weights.to(dtype), value.to(dtype)).transpose(1, 2).flatten(2)
+    return _linear(attention.to_out[0], attended, dtype).float()
+
+
+def _rms_norm(norm: torch.nn.RMSNorm, value: torch.Tensor) -> torch.Tensor:
+    return F.rms_norm(value.float(), norm.normalized_shape, norm.weight, norm.eps)
+
+
+def _heads(value: torch.Tensor, heads: int) -> torch.Tensor:
+    """[B, S, H * D] -> [B, H, S, D]."""
+    return value.unflatten(2, (heads, -1)).transpose(1, 2)
+
+
+def _rotate(value: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of neighbouring pairs; `cosine` and `sine` [1, S, 1, D]."""
+    pairs = value.unflatten(-1, (-1, 2))
+    turned = torch.stack([-pairs[..., 1], pairs[..., 0]], -1).flatten(-2)
+    return value * cosine.transpose(1, 2) + turned * sine.transpose(1, 2)

@@ -1,0 +1,152 @@
+"""The demo model's world: one coloured shape that moves on a plain background, as videos and as English.
+
+A `Scene` is the truth that a video shows. `render` draws it, `describe` says it in varied English, `sample_scene` draws
+one at random. Ten per cent of the (colour, shape, motion) triples are held out of training and used for evaluation only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import random
+
+import torch
+
+COLOURS: dict[str, tuple[int, int, int]] = {
+    "red": (222, 40, 40),
+    "green": (50, 195, 75),
+    "blue": (60, 105, 245),
+    "yellow": (242, 218, 50),
+    "cyan": (55, 212, 228),
+    "magenta": (218, 60, 208),
+    "orange": (246, 138, 30),
+    "white": (246, 246, 246),
+}
+BACKGROUNDS: dict[str, tuple[int, int, int]] = {
+    "black": (8, 8, 8),
+    "grey": (122, 122, 122),
+    "navy": (14, 20, 82),
+    "dark green": (10, 68, 32),
+}
+SHAPES = ("circle", "square", "triangle", "star")
+SIZES: dict[str, float] = {"small": 0.11, "large": 0.19}  # radius as a share of the shorter side
+DIRECTIONS: dict[str, tuple[float, float]] = {  # x to the right, y downwards
+    "left": (-1.0, 0.0),
+    "right": (1.0, 0.0),
+    "up": (0.0, -1.0),
+    "down": (0.0, 1.0),
+    "up-left": (-math.sqrt(0.5), -math.sqrt(0.5)),
+    "up-right": (math.sqrt(0.5), -math.sqrt(0.5)),
+    "down-left": (-math.sqrt(0.5), math.sqrt(0.5)),
+    "down-right": (math.sqrt(0.5), math.sqrt(0.5)),
+}
+MOTIONS = (*DIRECTIONS, "still", "growing", "shrinking")
+GROWTH = 2.4  # ratio of the radii at the two ends of a growing or shrinking clip
+MARGIN = 0.16  # how near to an edge a centre may come, as a share of that side
+HELD_OUT_SHARE = 0.1
+HELD_OUT_SEED = 20240229
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scene:
+    """What a video shows. Positions are shares of width and height, `travel` a share of the shorter side."""
+
+    colour: str
+    shape: str
+    motion: str
+    background: str
+    size: str
+    start: tuple[float, float]
+    travel: float
+
+    @property
+    def triple(self) -> tuple[str, str, str]:
+        return self.colour, self.shape, self.motion
+
+
+def held_out_triples() -> frozenset[tuple[str, str, str]]:
+    """The (colour, shape, motion) triples that training never sees: a fixed tenth of all."""
+    triples = list(itertools.product(COLOURS, SHAPES, MOTIONS))
+    random.Random(HELD_OUT_SEED).shuffle(triples)
+    return frozenset(triples[: round(len(triples) * HELD_OUT_SHARE)])
+
+
+def sample_scene(rng: random.Random, triple: tuple[str, str, str]) -> Scene:
+    """A scene of the given triple with everything else random; the centre never leaves the picture."""
+    colour, shape, motion = triple
+    travel = rng.uniform(0.32, 0.62)
+    direction = DIRECTIONS.get(motion, (0.0, 0.0))
+    start = tuple(_start_along(rng, component * travel) for component in direction)
+    return Scene(
+        colour=colour,
+        shape=shape,
+        motion=motion,
+        background=rng.choice(tuple(BACKGROUNDS)),
+        size=rng.choice(tuple(SIZES)),
+        start=start,
+        travel=travel,
+    )
+
+
+def _start_along(rng: random.Random, displacement: float) -> float:
+    margin = MARGIN if displacement else 0.25
+    return rng.uniform(margin + max(0.0, -displacement), 1 - margin - max(0.0, displacement))
+
+
+def sample_training_scene(rng: random.Random) -> Scene:
+    """A random scene whose triple is not held out."""
+    held_out = held_out_triples()
+    while True:
+        triple = (rng.choice(tuple(COLOURS)), rng.choice(SHAPES), rng.choice(MOTIONS))
+        if triple not in held_out:
+            return sample_scene(rng, triple)
+
+
+def path(scene: Scene, num_frames: int, width: int, height: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Centre x, centre y and radius in pixels, each [F]."""
+    progress = torch.linspace(0, 1, num_frames)
+    shorter = min(width, height)
+    direction = DIRECTIONS.get(scene.motion, (0.0, 0.0))
+    centre_x = scene.start[0] * width + progress * direction[0] * scene.travel * shorter
+    centre_y = scene.start[1] * height + progress * direction[1] * scene.travel * shorter
+    exponent = {"growing": progress - 0.5, "shrinking": 0.5 - progress}.get(scene.motion, torch.zeros(num_frames))
+    radius = SIZES[scene.size] * shorter * GROWTH**exponent
+    return centre_x, centre_y, radius
+
+
+def signed_distance(shape: str, x: torch.Tensor, y: torch.Tensor, radius: torch.Tensor) -> torch.Tensor:
+    """Distance in pixels from the outline of a shape centred at the origin, negative inside; exact at the edges."""
+    distance = torch.hypot(x, y)
+    if shape == "circle":
+        return distance - radius
+    if shape == "square":
+        return torch.maximum(x.abs(), y.abs()) - 0.9 * radius
+    angle = torch.atan2(x, -y)  # 0 points up
+    if shape == "triangle":
+        sector = 2 * math.pi / 3
+        folded = torch.remainder(angle, sector) - sector / 2
+        return distance * torch.cos(folded) - 0.68 * radius
+    sector = 2 * math.pi / 5
+    folded = torch.abs(torch.remainder(angle + sector / 2, sector) - sector / 2)
+    return _star_edge(distance, folded, 1.38 * radius, 0.6 * radius, sector / 2)
+
+
+def _star_edge(distance, folded, outer, inner, half_sector: float) -> torch.Tensor:
+    """Signed distance to the line from a tip (angle 0) to the next notch (angle `half_sector`)."""
+    notch_x, notch_y = inner * math.cos(half_sector), inner * math.sin(half_sector)
+    normal_x, normal_y = notch_y, outer - notch_x
+    length = torch.hypot(normal_x, normal_y)
+    along_x, along_y = distance * torch.cos(folded), distance * torch.sin(folded)
+    return (normal_x * (along_x - outer) + normal_y * along_y) / length
+
+
+def render(scene: Scene, num_frames: int, width: int, height: int) -> torch.Tensor:
+    """The scene's video, [C, F, H, W] float32 in [-1, 1], edges anti-aliased over one pixel."""
+    centre_x, centre_y, radius = (value[:, None, None] for value in path(scene, num_frames, width, height))
+    y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
+    distance = signed_distance(scene.shape, x - centre_x, y - centre_y, radius)
+    cover = (0.5 - distance).clamp(0, 1)[None]
+    shape = torch.tensor(COLOURS[scene.colour]).view(3, 1, 1, 1) / 127.5 - 1
+    background = torch.tensor(BACKGROUNDS[scene.background]).view(3, 1, 1, 1) / 127.5 - 1
+    return background + cover * (shape - background)
