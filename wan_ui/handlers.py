@@ -65,18 +65,22 @@ class Handlers:
         async for view in follow(self.engine, job.id):
             yield self.draw(view, job)
 
-    def stop(self, job_id: str | None, request: gr.Request) -> None:
+    def stop(self, job_id: str | None, request: gr.Request) -> Any:
         """Asks the engine to stop the page's job; the follower shows what comes of it."""
         job = self._own_job(job_id, request)
-        if job is not None:
-            self.engine.cancel(job.id)
+        if job is None:
+            return gr.skip()
+        self.engine.cancel(job.id)
+        return gr.update(value=self.texts.stopping, interactive=False)
 
-    def attach(self, request: gr.Request) -> tuple[str | None, Any]:
+    def settle(self) -> tuple[str, Any]:
+        """The worker's status, and a Stop button that can be pressed again."""
+        return self.status(), gr.update(value=self.texts.stop, interactive=True)
+
+    def attach(self, request: gr.Request) -> str | None:
         """The visitor's newest job, for a page that has just been opened or reloaded."""
         jobs = self.engine.jobs(owner=_owner(request))
-        if not jobs:
-            return None, gr.skip()
-        return jobs[0].id, self.draw(StageView(phase="queued"), jobs[0])
+        return jobs[0].id if jobs else None
 
     def keep_seed(self, job_id: str | None, request: gr.Request) -> tuple[Any, Any]:
         """Puts the seed of the video on the stage into the form, and keeps it there."""

@@ -50,7 +50,7 @@ def build_header(status: WorkerStatus, texts: Texts) -> Header:
 def status_html(status: WorkerStatus, texts: Texts) -> str:
     """The worker's state as a dot, a word and its own sentence."""
     word = getattr(texts, f"worker_{status.state}")
-    detail = "" if status.detail.lower() == word.lower() else escape(status.detail)
+    detail = "" if status.state in ("ready", "busy") else escape(status.detail)
     return (
         f'<p class="status" role="status" data-state="{status.state}" title="{detail}"><i></i>'
         f"<b>{escape(word)}</b><span>{detail}</span></p>"

@@ -26,7 +26,7 @@ class PromptPanel:
 def build_prompt_panel(preset: Preset, texts: Texts) -> PromptPanel:
     """Lays the panel out, filled for this preset."""
     prompt = gr.Textbox(
-        label=texts.prompt, placeholder=texts.prompt_placeholder, lines=3, max_lines=6, elem_id="prompt", autofocus=True
+        label=texts.prompt, placeholder=texts.prompt_placeholder, lines=3, max_lines=6, elem_id="prompt"
     )
     note = gr.HTML(note_html(), elem_id="prompt-note")
     examples = gr.Dataset(

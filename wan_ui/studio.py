@@ -76,7 +76,7 @@ def serve(blocks: gr.Blocks, engine: Engine, *, host: str, port: int, **options:
     _, address, _ = blocks.launch(
         server_name=host, server_port=port, quiet=True, prevent_thread_lock=True, theme=studio_theme(),
         css_paths=[stylesheet()], js=(ASSETS / "studio.js").read_text(encoding="utf-8"), favicon_path=favicon(),
-        allowed_paths=[str(EXAMPLES_FOLDER)], footer_links=[], run_history=False, max_threads=MOST_PAGES, max_file_size=LARGEST_UPLOAD, ssr_mode=False,
+        allowed_paths=[str(EXAMPLES_FOLDER)], footer_links=[], run_history=False, enable_monitoring=False, max_threads=MOST_PAGES, max_file_size=LARGEST_UPLOAD, ssr_mode=False,
         app_kwargs={"middleware": [Middleware(VisitorCookie)], "routes": [media_route(engine)]}, **options,
     )  # fmt: skip
     return address
@@ -118,9 +118,8 @@ def _wire_jobs(page: Page, handlers: Handlers) -> None:
     submitted = page.generate.click(
         handlers.submit, form.inputs, [page.job_id, *notes, form.settings.seed, page.stage], **_QUIET
     )
-    followed = submitted.then(handlers.follow, page.job_id, page.stage, **_following())
-    followed.then(handlers.status, None, page.header.status, **_QUIET)
-    page.stop.click(handlers.stop, page.job_id, None, **_QUIET)
+    _follow(submitted, page, handlers)
+    page.stop.click(handlers.stop, page.job_id, page.stop, **_QUIET)
     page.stage.keep_seed(
         handlers.keep_seed, page.job_id, [form.settings.seed, form.settings.is_seed_random], **_QUIET
     )
@@ -147,11 +146,17 @@ def _wire_picture(page: Page, handlers: Handlers) -> None:
 
 
 def _wire_page(blocks: gr.Blocks, page: Page, handlers: Handlers) -> None:
-    attached = blocks.load(handlers.attach, None, [page.job_id, page.stage], **_QUIET)
-    attached.then(handlers.follow, page.job_id, page.stage, **_following())
+    _follow(blocks.load(handlers.attach, None, page.job_id, **_QUIET), page, handlers)
     page.header.timer.tick(handlers.status, None, page.header.status, **_QUIET)
 
 
-def _following() -> dict[str, Any]:
-    """A follower holds its place in Gradio's queue as long as its job runs, so there is no limit to them."""
-    return dict(concurrency_limit=None, show_progress="hidden", api_visibility="private", trigger_mode="multiple")
+def _follow(event: gr.events.Dependency, page: Page, handlers: Handlers) -> None:
+    """After this event the page follows its job to the end.
+
+    A follower holds its place in Gradio's queue as long as its job runs, so there is no limit to them.
+    """
+    followed = event.then(
+        handlers.follow, page.job_id, page.stage, concurrency_limit=None, show_progress="hidden",
+        api_visibility="private", trigger_mode="multiple",
+    )  # fmt: skip
+    followed.then(handlers.settle, None, [page.header.status, page.stop], **_QUIET)

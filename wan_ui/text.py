@@ -46,6 +46,7 @@ class Texts:
     generate: str = "Generate"
     generate_keys: str = "Ctrl + Enter"
     stop: str = "Stop"
+    stopping: str = "Stopping…"
 
     idle_title: str = "Nothing made yet"
     idle_detail: str = "Write a prompt and press Generate. Every step appears here as it is computed."
@@ -90,9 +91,9 @@ class Texts:
     download: str = "Download"
     keep_seed: str = "Use this seed"
 
-    worker_starting: str = "Starting"
-    worker_loading: str = "Model is loading"
-    worker_warming: str = "Warming up"
+    worker_starting: str = "Starting…"
+    worker_loading: str = "Model is loading…"
+    worker_warming: str = "Warming up…"
     worker_ready: str = "Ready"
     worker_busy: str = "Generating"
     worker_failed: str = "Model failed to start"

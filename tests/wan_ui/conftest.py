@@ -1,0 +1,171 @@
+"""A running studio and a real Chromium for the browser tests.
+
+Each browser test runs twice: against the pretend pipeline, and, marked `demo_model`, against `python app.py serve` with
+the embedded demo model, which is skipped while that is not there. `-m "browser and not demo_model"` needs no model.
+"""
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from presets import load_preset
+
+PROJECT = Path(__file__).resolve().parents[2]
+CHROMIUM = "/usr/bin/chromium"
+CHROMIUM_ARGUMENTS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+START_SECONDS = 60.0
+READY_SECONDS = 240.0  # the demo model compiles before its first video; measured times are the benchmarks' business
+
+
+@dataclass(frozen=True, kw_only=True)
+class Studio:
+    """A running studio. `slow_prompt` and `slow_steps` make a video that takes long enough to be stopped."""
+
+    kind: str
+    url: str
+    first_page_seconds: float
+    slow_prompt: str
+    slow_steps: int
+    patience_ms: int
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "demo_model: needs the embedded demo model")
+
+
+@pytest.fixture(scope="session", params=["fake", pytest.param("demo", marks=pytest.mark.demo_model)])
+def studio(request, tmp_path_factory) -> Iterator[Studio]:
+    """The studio as a process of its own, as people run it."""
+    data_dir = tmp_path_factory.mktemp(f"studio-{request.param}")
+    port = _free_port()
+    if request.param == "fake":
+        command = ["-m", "tests.wan_ui.serve_fake"]
+    else:
+        if not (Path(load_preset("wan-tiny").model_source) / "model_index.json").is_file():
+            pytest.skip("the demo model has not been trained yet")
+        command = ["app.py", "serve"]
+    with _serving([*command, "--port", str(port), "--data-dir", str(data_dir)], data_dir) as seconds:
+        yield _studio(request.param, f"http://127.0.0.1:{port}/", seconds)
+
+
+def _studio(kind: str, url: str, seconds: float) -> Studio:
+    if kind == "fake":
+        return Studio(kind=kind, url=url, first_page_seconds=seconds, slow_prompt="a slow red square", slow_steps=20,
+                      patience_ms=20_000)  # fmt: skip
+    return Studio(kind=kind, url=url, first_page_seconds=seconds, slow_prompt="a red square moving left on black",
+                  slow_steps=100, patience_ms=round(READY_SECONDS * 1000))  # fmt: skip
+
+
+class _serving:
+    """Starts a server process, waits for its first page, ends it."""
+
+    def __init__(self, command: list[str], data_dir: Path):
+        self._command, self._log = [sys.executable, *command], data_dir / "server.log"
+
+    def __enter__(self) -> float:
+        started = time.monotonic()
+        url = f"http://127.0.0.1:{self._command[self._command.index('--port') + 1]}/"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(self._command, cwd=PROJECT, stdout=log, stderr=log)
+        while time.monotonic() - started < START_SECONDS:
+            if _answers(url):
+                return time.monotonic() - started
+            if self._process.poll() is not None:
+                break
+            time.sleep(0.05)
+        self.__exit__()
+        raise RuntimeError(f"the studio did not start: {self._log.read_text(errors='replace')[-2000:]}")
+
+    def __exit__(self, *_) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator:
+    """One browser for a file of tests; each visitor is a context of it.
+
+    Not for the whole session: while Playwright is open its event loop runs in this thread, and others cannot.
+    """
+    if not shutil.which(CHROMIUM):
+        pytest.skip(f"there is no {CHROMIUM}")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(CHROMIUM_ARGUMENTS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(chromium, studio) -> Iterator[Callable]:
+    """Opens the studio as a new visitor: `visit(width=..., height=..., dark=...)` gives a page that is ready to use.
+
+    At the end every page must have stayed on this server and without an error in its console.
+    """
+    contexts, troubles = [], []
+
+    def open_page(width: int = 1440, height: int = 900, dark: bool = False):
+        context = chromium.new_context(
+            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light",
+            is_mobile=width < 760, has_touch=width < 760, accept_downloads=True,
+        )  # fmt: skip
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(studio.patience_ms)
+        _watch(page, studio.url, troubles)
+        page.goto(studio.url)
+        page.wait_for_function("document.querySelector('.status')?.dataset.state === 'ready'")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert troubles == []
+
+
+def _watch(page, url: str, troubles: list[str]) -> None:
+    page.on("console", lambda message: troubles.append(f"console: {message.text}") if message.type == "error" else None)
+    page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
+    page.on("request", lambda request: troubles.append(f"left the server: {request.url}")
+            if not request.url.startswith((url, "data:", "blob:")) else None)  # fmt: skip
+
+
+@pytest.fixture
+def picture(tmp_path) -> Path:
+    """A wide picture, red on the left and blue on the right."""
+    from PIL import Image
+
+    image = Image.new("RGB", (400, 100), (220, 40, 40))
+    image.paste((60, 105, 245), (200, 0, 400, 100))
+    image.save(tmp_path / "picture.png")
+    return tmp_path / "picture.png"
+

@@ -1,0 +1,236 @@
+"""The studio in a real Chromium, as a person uses it."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+PLAYS = "video => video.readyState >= 2 && video.currentTime > 0 && !video.paused && !video.error"
+
+
+def generate(page, prompt: str, steps: int | None = None) -> None:
+    page.locator("#prompt textarea").fill(prompt)
+    if steps is not None:
+        page.locator("#steps input[type=number]").fill(str(steps))
+        page.locator("#steps input[type=number]").blur()
+    page.locator("#generate").click()
+
+
+def wait_for(page, *phases: str) -> None:
+    page.locator(", ".join(f'.stage[data-phase="{phase}"]' for phase in phases)).wait_for()
+
+
+def plays(page) -> None:
+    video = page.locator(".stage video")
+    page.wait_for_function(f"({PLAYS})(document.querySelector('.stage video'))")
+    before = video.evaluate("video => video.currentTime")
+    page.wait_for_function("before => document.querySelector('.stage video').currentTime !== before", arg=before)
+
+
+def test_the_first_page_is_there_within_five_seconds(studio):
+    assert studio.first_page_seconds < 5
+
+
+def test_a_prompt_becomes_a_video_that_plays(visit):
+    page = visit()
+    generate(page, "a red circle moving right on a black background", steps=6)
+    wait_for(page, "finished")
+    plays(page)
+    assert page.locator(".stage video").evaluate("video => [video.videoWidth, video.videoHeight]") == [128, 128]
+    assert page.locator(".stage video").bounding_box()["width"] > 500
+    facts = page.locator(".stage .facts").inner_text()
+    assert re.search(r"Seed\s+\d+", facts) and re.search(r"Denoise\s+[\d.]+ s", facts)
+    assert "synthetic shapes" in page.locator(".stage .caption").inner_text()
+
+
+def test_progress_moves_and_previews_change(visit, studio):
+    page = visit()
+    page.evaluate("""() => {
+      window.seen = {percents: [], previews: new Set()};
+      new MutationObserver(() => {
+        const stage = document.querySelector('.stage');
+        seen.percents.push(Number(stage.querySelector('[role=progressbar]').getAttribute('aria-valuenow')));
+        if (stage.dataset.phase === 'denoising') seen.previews.add(stage.querySelector('.preview').getAttribute('src'));
+      }).observe(document.querySelector('#stage'), {subtree: true, attributes: true, childList: true});
+    }""")
+    generate(page, "a red square" if studio.kind == "demo" else studio.slow_prompt, steps=4)
+    wait_for(page, "denoising")
+    assert re.search(r"Step \d of 4", page.locator(".stage .readout").inner_text())
+    assert re.search(r"a step", page.locator(".stage .numbers").inner_text())
+    page.wait_for_function("document.querySelector('.stage .preview').naturalWidth > 1")
+    wait_for(page, "finished")
+    percents, previews = page.evaluate("() => [seen.percents, [...seen.previews]]")
+    assert percents == sorted(percents) and len(set(percents)) >= 4
+    assert len(previews) >= 3 and all("studio/media/" in source for source in previews)
+
+
+def test_an_example_fills_the_prompt_and_ctrl_enter_generates(visit):
+    page = visit()
+    page.locator("#examples button").first.click()
+    page.wait_for_function("document.querySelector('#prompt textarea').value.length > 10")
+    page.locator("#prompt textarea").press("Control+Enter")
+    wait_for(page, "finished")
+
+
+def test_a_seed_can_be_kept_and_makes_the_same_video(visit):
+    page = visit()
+    generate(page, "a green circle growing on a black background", steps=3)
+    wait_for(page, "finished")
+    seed = page.locator("#seed input").input_value()
+    page.locator("[data-action=keep_seed]").click()
+    page.wait_for_function("!document.querySelector('#seed-random input').checked")
+    first = page.locator(".stage").get_attribute("data-job")
+    page.locator("#generate").click()
+    page.wait_for_function("first => document.querySelector('.stage').dataset.job !== first", arg=first)
+    wait_for(page, "finished")
+    assert page.locator("#seed input").input_value() == seed
+    assert seed in page.locator(".stage .facts").inner_text()
+
+
+def test_the_video_can_be_downloaded(visit):
+    page = visit()
+    generate(page, "a blue square", steps=3)
+    wait_for(page, "finished")
+    with page.expect_download() as download:
+        page.locator("#download").click()
+    assert download.value.suggested_filename.endswith(".mp4")
+    assert download.value.path().read_bytes()[4:8] == b"ftyp"
+
+
+def test_a_picture_is_cropped_shown_and_used(visit, picture):
+    page = visit()
+    page.get_by_role("tab", name="Image to video").click()
+    page.locator("#input-image input[type=file]").set_input_files(picture)
+    crop = page.locator("#crop-preview img")
+    crop.wait_for()
+    page.wait_for_function("document.querySelector('#crop-preview img').naturalWidth === 128")
+    middle = crop.get_attribute("src")
+    box = page.locator("#input-image img").bounding_box()
+    page.mouse.click(box["x"] + 8, box["y"] + box["height"] / 2)
+    page.wait_for_function("old => document.querySelector('#crop-preview img').src !== old", arg=middle)
+    generate(page, "a red square moving right", steps=3)
+    wait_for(page, "finished")
+    plays(page)
+
+
+def test_an_example_picture_brings_its_prompt(visit):
+    page = visit()
+    page.get_by_role("tab", name="Image to video").click()
+    page.locator("#image-examples button").nth(1).click()
+    page.locator("#crop-preview img").wait_for()
+    assert "star" in page.locator("#prompt textarea").input_value()
+
+
+def test_stop_works_while_it_runs_and_keeps_what_there_is(visit, studio):
+    page = visit()
+    generate(page, studio.slow_prompt, steps=studio.slow_steps)
+    page.wait_for_function("/Step [2-9]/.test(document.querySelector('.stage .readout').innerText)")
+    assert not page.locator("#generate").is_visible()
+    page.keyboard.press("Escape")
+    wait_for(page, "cancelled")
+    assert "Stopped" in page.locator(".stage .readout").inner_text()
+    plays(page)
+    page.locator("#generate").wait_for()
+
+
+def test_errors_stand_beside_their_cause(visit, tmp_path):
+    page = visit()
+    page.locator("#generate").click()
+    page.locator("#prompt-note .note").wait_for()
+    assert "Prompt is empty" in page.locator("#prompt-note").inner_text()
+    page.get_by_role("tab", name="Image to video").click()
+    fake = tmp_path / "fake.png"
+    fake.write_text("I am a text file")
+    page.locator("#input-image input[type=file]").set_input_files(fake)
+    page.locator("#image-note .note").wait_for()
+    assert "is a text file" in page.locator("#image-note").inner_text()
+    generate(page, "a red circle")
+    page.wait_for_function("document.querySelector('#prompt-note .note').hidden")
+    assert page.locator("#image-note .note").is_visible()
+    assert page.locator(".stage").get_attribute("data-phase") == "idle"
+
+
+def test_a_failure_is_explained_on_the_stage_and_the_next_one_works(visit, studio):
+    if studio.kind != "fake":
+        pytest.skip("the demo model cannot be asked to fail")
+    page = visit()
+    generate(page, "explode")
+    wait_for(page, "failed")
+    assert "exploded" in page.locator('.stage [role="alert"]').inner_text()
+    generate(page, "a red square", steps=2)
+    wait_for(page, "finished")
+
+
+def test_two_visitors_wait_in_line_and_see_only_their_own(visit, studio):
+    first, second, third = visit(), visit(), visit()
+    generate(first, studio.slow_prompt, steps=min(studio.slow_steps, 60) if studio.kind == "demo" else 4)
+    wait_for(first, "denoising", "encoding")
+    generate(second, "a blue square", steps=3)
+    generate(third, "a white star", steps=2)
+    wait_for(second, "queued")
+    assert "Next in the queue" in second.locator(".stage .veil").inner_text()
+    assert "Place 2" in third.locator(".stage .veil").inner_text()
+    wait_for(first, "finished")
+    wait_for(second, "finished")
+    wait_for(third, "finished")
+    addresses = [page.locator(".stage video").evaluate("video => video.src") for page in (first, second)]
+    assert addresses[0] != addresses[1]
+    answer = "address => fetch(address).then(answer => answer.status)"
+    assert first.evaluate(answer, addresses[0]) == 200
+    assert second.request.get(addresses[0]).status == 404
+
+
+def test_a_closed_page_keeps_its_job_and_shows_it_when_it_comes_back(visit, studio):
+    page = visit()
+    generate(page, studio.slow_prompt, steps=4 if studio.kind == "fake" else 30)
+    wait_for(page, "denoising")
+    job = page.locator(".stage").get_attribute("data-job")
+    page.close()
+    back = page.context.new_page()
+    back.goto(studio.url)
+    wait_for(back, "denoising", "decoding", "finished")
+    assert back.locator(".stage").get_attribute("data-job") == job
+    wait_for(back, "finished")
+    plays(back)
+
+
+def test_a_phone_shows_everything_in_one_column(visit):
+    page = visit(width=390, height=844)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    generate(page, "a yellow star", steps=3)
+    wait_for(page, "finished")
+    plays(page)
+    page.wait_for_function("window.scrollY < 5")
+    box = page.locator(".stage video").bounding_box()
+    assert box["y"] + box["height"] < 844 and box["width"] > 330
+    assert page.locator("#generate").bounding_box()["height"] >= 48
+    page.get_by_role("tab", name="Image to video").click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("tab", ["Text to video", "Image to video"])
+def test_the_desktop_page_fits_one_screen(visit, tab):
+    page = visit()
+    page.get_by_role("tab", name=tab).click()
+    page.locator("#examples").wait_for(state="visible" if tab == "Text to video" else "hidden")
+    assert page.evaluate("document.documentElement.scrollHeight") <= 900
+    assert page.evaluate("(() => { const c = document.querySelector('#controls'); return c.scrollHeight - c.clientHeight })()") <= 0
+
+
+def test_only_what_can_run_is_offered(visit, studio):
+    page = visit()
+    page.locator("#preset input").click()
+    [option] = page.get_by_role("option").all_inner_texts()
+    assert "Demo model trained on synthetic shapes" in option
+    page.keyboard.press("Escape")
+    page.locator(".elsewhere summary").click()
+    assert "weights are not on this machine" in page.locator(".elsewhere").inner_text()
+
+
+def test_dark_and_light_can_be_switched_and_stay(visit, studio):
+    page = visit(dark=False)
+    page.locator("#theme-toggle").click()
+    assert page.evaluate("document.body.classList.contains('dark')")
+    page.goto(studio.url)
+    page.wait_for_function("document.body.classList.contains('dark')")
