@@ -40,10 +40,6 @@ class Studio:
     patience_ms: int
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "demo_model: needs the embedded demo model")
-
-
 @pytest.fixture(scope="session", params=["fake", pytest.param("demo", marks=pytest.mark.demo_model)])
 def studio(request, tmp_path_factory) -> Iterator[Studio]:
     """The studio as a process of its own, as people run it."""
