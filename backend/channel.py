@@ -31,8 +31,10 @@ class Channel:
         return True
 
     def receive(self) -> Iterator[Message]:
-        """The messages as they come, until the other side is gone."""
+        """The messages as they come, until the other side is gone. Raises: ValueError for what is no message."""
         for line in self._incoming:
+            if not line.endswith(b"\n"):
+                return  # the other side died while it wrote this
             yield json.loads(line)
 
     def close(self) -> None:

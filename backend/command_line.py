@@ -47,7 +47,7 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
     """The request that `generate`'s options describe. Raises: RequestError."""
     return GenerationRequest.from_preset(
         find_preset(arguments.preset), prompt=arguments.prompt, negative_prompt=arguments.negative_prompt,
-        image=_absolute(arguments.image), last_image=_absolute(arguments.last_image), width=arguments.width,
+        image=absolute(arguments.image), last_image=absolute(arguments.last_image), width=arguments.width,
         height=arguments.height, num_frames=arguments.frames, fps=arguments.fps, steps=arguments.steps,
         guidance=arguments.guidance, flow_shift=arguments.flow_shift, seed=arguments.seed, solver=arguments.solver,
     )  # fmt: skip
@@ -57,7 +57,7 @@ def model_of(arguments: argparse.Namespace) -> str | None:
     """The checkpoint given with --model: a folder as an absolute path, or a hub id. Raises: RequestError."""
     model = arguments.model
     if model is None or os.path.isdir(model):
-        return _absolute(model)
+        return absolute(model)
     looks_like_a_path = model.startswith(("/", ".", "~")) or model.count("/") != 1
     if looks_like_a_path:
         raise RequestError(f"model={model!r}", "must be a checkpoint folder or an id such as Wan-AI/NAME",
@@ -85,7 +85,7 @@ def _add_generate(commands: argparse._SubParsersAction) -> None:
                        ("fps", "frames a second"), ("steps", "denoising steps")):  # fmt: skip
         generate.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's own)")
     generate.add_argument("--guidance", type=_numbers, metavar="X[,Y]", help="one number per expert; 1 or less is off")
-    generate.add_argument("--flow-shift", type=float, metavar="X", help="where the steps concentrate (the preset's own)")
+    generate.add_argument("--flow-shift", type=float, metavar="X", help="where the steps gather (the preset's own)")
     generate.add_argument("--seed", type=int, metavar="N", help="same seed, same video (drawn at random)")
     generate.add_argument("--solver", choices=("unipc", "euler"), help="the sampler (the preset's own)")
     generate.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
@@ -108,7 +108,8 @@ def _add_presets(commands: argparse._SubParsersAction) -> None:
         parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _absolute(path: str | None) -> str | None:
+def absolute(path: str | None) -> str | None:
+    """The path from the root, `~` and `..` resolved; None stays None."""
     return None if path is None else os.path.abspath(os.path.expanduser(path))
 
 

@@ -66,7 +66,7 @@ class Engine:
     def submit(self, request: GenerationRequest, owner: str = "local") -> Job:
         """Stores the request with copies of its images, then queues it.
 
-        Raises: ImageError if an image cannot be used, DataFolderError if nothing can be written; then nothing is left.
+        Raises: ImageError if an image cannot be used, DataFolderError if nothing can be written; nothing is left then.
         """
         images = {name: load_checked_image(path) for name in ("image", "last_image")
                   if (path := getattr(request, name)) is not None}  # fmt: skip
@@ -78,8 +78,8 @@ class Engine:
             return self._enqueue(job_id, request, owner, folder)
         except (OSError, sqlite3.Error) as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise DataFolderError(f"{folder.parent} cannot be written ({error}):", "it must be a folder with free space",
-                                  "free space, or choose another with --data-dir") from error  # fmt: skip
+            raise DataFolderError(f"{folder.parent} cannot be written ({error}):", "it must be a folder with room",
+                                  "make room, or choose another with --data-dir") from error  # fmt: skip
         except StudioError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -93,7 +93,7 @@ class Engine:
         return self._store.jobs(owner)
 
     def events(self, job_id: str, after: int = 0) -> Iterator[tuple[int, Event]]:
-        """Replays the events with a sequence number above `after`, follows, and ends after the final one.
+        """Replays the events with a sequence number above `after`, follows, ends after the final one.
 
         Also ends when the engine closes. Raises: JobNotFound, at the call.
         """

@@ -11,11 +11,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from backend.command_line import FAILED, OK, model_of, print_error, request_of
+from backend.command_line import FAILED, OK, absolute, model_of, print_error, request_of
 from backend.engine import Engine, Job
 from backend.errors import OutputError, VideoFileError
-from backend.events import Cancelled, Compiling, Decoding, Encoding, Event, Failed, Finished, Loading, Queued, Step
-from backend.events import VideoResult
+from backend.events import (
+    Cancelled,
+    Compiling,
+    Decoding,
+    Encoding,
+    Event,
+    Failed,
+    Finished,
+    Loading,
+    Queued,
+    Step,
+    VideoResult,
+)
 from backend.image_input import load_checked_image
 from backend.settings import from_environment
 
@@ -43,7 +54,7 @@ def check_output(path: str | None) -> Path | None:
     """The output's absolute path, once it is sure that a file can be put there. Raises: OutputError."""
     if path is None:
         return None
-    output = Path(os.path.abspath(os.path.expanduser(path)))
+    output = Path(absolute(path))
     if output.suffix.lower() != ".mp4":
         raise OutputError(f"output={path!r}", "must end in .mp4", f"for example {output.stem or 'video'}.mp4")
     if os.path.isdir(output):  # unlike Path.is_dir, it takes a name of any length
@@ -62,19 +73,15 @@ def check_output(path: str | None) -> Path | None:
 
 def follow(engine: Engine, job: Job, progress: "Progress") -> Event:
     """Shows the job's events until the final one, and returns that. Ctrl+C cancels; a second one gives up waiting."""
-    final, seen = None, 0
-    while final is None:
-        try:
-            for seen, event in engine.events(job.id, after=seen):
-                progress.show(event)
-                final = event if event.is_final else None
-        except KeyboardInterrupt:
-            progress.say("Stopping")
-            engine.cancel(job.id)
-            for _, final in engine.events(job.id, after=seen):
-                pass
+    try:
+        for _, event in engine.events(job.id):
+            progress.show(event)
+    except KeyboardInterrupt:
+        progress.say("Stopping")
+        engine.cancel(job.id)
+        *_, (_, event) = engine.events(job.id)
     progress.end()
-    return final
+    return event
 
 
 def place(video: Path, output: Path) -> None:

@@ -96,7 +96,8 @@ def _as_rgb(image: Image.Image, path: Path) -> Image.Image:
         raise ImageError(f"image {path.name!r} has {image.mode}-type pixels of unknown range and",
                          "must have 8 or 16 bits a channel", "save it as an ordinary PNG")  # fmt: skip
     if image.mode.startswith("I"):  # 16 bits, a single channel
-        return Image.fromarray((numpy.asarray(image, dtype=numpy.float32) / 257 + 0.5).astype(numpy.uint8)).convert("RGB")
+        grey = numpy.asarray(image, dtype=numpy.float32) / 257 + 0.5
+        return Image.fromarray(grey.astype(numpy.uint8)).convert("RGB")
     if image.has_transparency_data:
         opaque = Image.new("RGBA", image.size, "white")
         opaque.alpha_composite(image.convert("RGBA"))

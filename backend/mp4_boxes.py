@@ -39,7 +39,7 @@ def read_comment(path: Path) -> str | None:
 def set_shown_size(path: Path, width: int, height: int) -> None:
     """Writes the size at which the video is to be shown, in pixels, into the track and into its H.264 sample entry.
 
-    Source: ISO/IEC 14496-12, 8.3.2 (the header ends in two 16.16 numbers) and 12.1.3 (two 16-bit numbers after 24 bytes).
+    Source: ISO/IEC 14496-12, 8.3.2 (a header ends in two 16.16 numbers), 12.1.3 (two 16-bit numbers after 24 bytes).
     """
     with path.open("r+b") as file:
         for box in list(find(file, _TRACK_HEADER)):

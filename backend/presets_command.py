@@ -36,4 +36,5 @@ def _plain(value: object) -> str:
 
 
 def _shape(preset: Preset) -> str:
-    return f"{preset.width}x{preset.height}, {preset.num_frames} frames, {preset.steps} steps, {' and '.join(preset.tasks)}"
+    tasks = " and ".join(preset.tasks)
+    return f"{preset.width}x{preset.height}, {preset.num_frames} frames, {preset.steps} steps, {tasks}"

@@ -6,8 +6,15 @@ import unicodedata
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, ValidationInfo
-from pydantic import model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from backend.errors import RequestError
 from backend.geometry import Geometry, is_frame_count, nearest_frame_counts, nearest_sizes

@@ -26,7 +26,7 @@ FORMAT = 1  # of the embedded metadata
 
 Frame = numpy.ndarray
 
-_STREAM = re.compile(  # such as "Video: h264 (High) (avc1 / 0x31), yuv420p(tv, bt709), 127x97 [SAR 1:1], 8 kb/s, 16 fps,"
+_STREAM = re.compile(  # such as "Video: h264 (High) (avc1 / 0x31), yuv420p(tv, bt709), 127x97 [SAR 1:1], 16 fps,"
     r"Video: (?P<codec>\w+).*?, (?P<pixels>\w+)(?:\([^)]*\))?, (?P<width>\d+)x(?P<height>\d+).*?, (?P<fps>[\d.]+) fps"
 )
 _DURATION = re.compile(r"Duration: (\d+):(\d+):([\d.]+)")
@@ -48,7 +48,7 @@ def write_video(frames: Iterable[Frame], path: Path, *, fps: int, request: Gener
     """Encodes frames, each uint8 [height, width, 3], as H.264 (yuv420p, index first); returns how many there were.
 
     Frames are taken one at a time. The file appears at `path` complete, or not at all. yuv420p stores even sizes only:
-    an odd side is encoded with its last row or column repeated, and the file states the true size, which decoders cut to.
+    an odd side is encoded with its last row or column twice, and the file states the true size, which decoders cut to.
     Raises: VideoFileError.
     """
     frames = iter(frames)
@@ -75,7 +75,7 @@ def read_request(path: Path) -> GenerationRequest:
         data = json.loads(mp4_boxes.read_comment(path) or "")
         return GenerationRequest.from_stored(data["request"])
     except Exception as error:  # the comment may be anybody's text
-        raise NoRequestInVideo(f"{path.name!r} carries no request and", "must have been made here, and not edited since",
+        raise NoRequestInVideo(f"{path.name!r} carries no request and", "must have been made here and not edited since",
                                "set the prompt and the sizes by hand") from error  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def extract_frame(path: Path, index: int = 0) -> Image.Image:
     try:
         return Image.fromarray(frames[index])
     except IndexError:
-        raise VideoFileError(f"frame {index} of {Path(path).name!r}", f"must be one of the {len(frames)} that there are",
+        raise VideoFileError(f"frame {index} of {Path(path).name!r}", f"must be one of the {len(frames)} there are",
                              "choose another") from None  # fmt: skip
 
 

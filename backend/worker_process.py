@@ -84,8 +84,12 @@ class WorkerProcess:
         self._thread.join(_STOP_SECONDS)
 
     def _read(self) -> None:
-        for message in self._channel.receive():
-            self._on_message(message)
+        try:
+            for message in self._channel.receive():
+                self._on_message(message)
+        except Exception:  # whatever it is, the job must end and the queue go on
+            logger.exception("A message of the worker could not be handled; it is ended")
+            self._process.kill()
         code = self._process.wait()
         self._channel.close()
         self._on_exit(code)
@@ -123,7 +127,7 @@ class Supervisor:
     def run(self, job_id: str, request: GenerationRequest, folder: Path) -> None:
         """Gives the worker a job; it must not have another."""
         with self._lock:
-            self._job_id = job_id
+            self._job_id, self._idle_restarts = job_id, 0
             if self._process is None:
                 self._start()
             self._process.send({"type": "run", "job_id": job_id, "request": request.to_json(), "folder": str(folder)})
@@ -162,8 +166,6 @@ class Supervisor:
         if message["type"] == "status":
             with self._lock:
                 self._status = WorkerStatus(state=message["state"], detail=message["detail"])
-                if message["state"] == "ready":
-                    self._idle_restarts = 0
         elif message["type"] == "event":
             self._pass_on(message["job_id"], events.from_json(message["event"]))
 

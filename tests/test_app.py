@@ -2,9 +2,11 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy
@@ -126,3 +128,30 @@ def test_a_signal_stops_cleanly(tmp_path, number):
     assert process.returncode == 1 and out == ""
     assert "Stopping\n" in err and err.splitlines()[-1].startswith("Stopped; what there is of it is at ")
     assert Path(err.splitlines()[-1].rpartition(" ")[2]).is_file() and not (tmp_path / "out.mp4").exists()
+
+
+@pytest.mark.browser
+def test_the_first_page_comes_within_5_seconds_and_a_signal_ends_everything(tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    began = time.monotonic()
+    process = subprocess.Popen([sys.executable, "app.py", "--port", str(port), "--data-dir", str(tmp_path / "data")],
+                               cwd=PROJECT_FOLDER, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    try:
+        while not _answers(port):
+            assert process.poll() is None and time.monotonic() - began < 30
+            time.sleep(0.05)
+        seconds = time.monotonic() - began
+    finally:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(10) in (0, 1)
+    assert seconds < 5
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as page:
+            return page.status == 200
+    except OSError:
+        return False

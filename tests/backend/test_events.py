@@ -5,7 +5,18 @@ import json
 import pytest
 
 from backend import events
-from backend.events import Cancelled, Compiling, Decoding, Encoding, Failed, Finished, Loading, Queued, Step, VideoResult
+from backend.events import (
+    Cancelled,
+    Compiling,
+    Decoding,
+    Encoding,
+    Failed,
+    Finished,
+    Loading,
+    Queued,
+    Step,
+    VideoResult,
+)
 from backend.request import GenerationRequest
 from presets import load_preset
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from backend.events import Failed, Finished, Step
-from backend.settings import PROJECT_FOLDER
+from backend.settings import PROJECT_FOLDER, from_environment
+from backend.worker_process import Supervisor, WorkerPlan
 from tests.backend.conftest import all_events, request, wait_for
 
 
@@ -53,20 +54,33 @@ def test_a_new_worker_stands_ready_after_a_crash(engine):
 
 
 def test_a_worker_that_always_dies_is_not_started_for_ever(make_engine, tmp_path):
-    engine = make_engine(model="deadly")
-    logs = tmp_path / "data" / "logs"
-    wait_for(lambda: engine.worker_pid() is None and len(list(logs.iterdir())) == 3)
-    time.sleep(0.5)
-    assert engine.worker_pid() is None and len(list(logs.iterdir())) == 3
+    engine, logs = make_engine(model="deadly"), tmp_path / "data" / "logs"
+
+    def stays_down_after(starts: int) -> bool:
+        wait_for(lambda: engine.worker_pid() is None and len(list(logs.iterdir())) == starts)
+        time.sleep(0.5)
+        return engine.worker_pid() is None and len(list(logs.iterdir())) == starts
+
+    assert stays_down_after(3)
     assert engine.worker_status().detail.startswith("The worker ended with exit code 7; its log is")
-    for _ in range(2):
+    for starts in (6, 9):
         assert all_events(engine, engine.submit(request()).id)[-1].cause == "The worker process ended with exit code 7"
-    assert len(list(logs.iterdir())) == 5
+        assert stays_down_after(starts)
+
+
+def test_a_worker_that_dies_idle_again_and_again_stays_down(engine):
+    for _ in range(3):
+        wait_for(lambda: engine.worker_status().state == "ready")
+        os.kill(engine.worker_pid(), signal.SIGKILL)
+        wait_for(lambda: engine.worker_status().state != "ready")
+    time.sleep(0.5)
+    assert engine.worker_pid() is None
+    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
 
 
 def test_only_the_newest_logs_are_kept(make_engine, tmp_path):
     engine, logs = make_engine(model="deadly", start_worker=False), tmp_path / "data" / "logs"
-    for _ in range(12):
+    for _ in range(5):
         all_events(engine, engine.submit(request()).id)
     assert len(list(logs.iterdir())) <= 10
 
@@ -78,6 +92,23 @@ def test_closing_ends_the_worker_in_the_middle_of_a_job(make_engine):
     pid, began = engine.worker_pid(), time.monotonic()
     engine.close()
     assert not is_alive(pid) and time.monotonic() - began < 2
+
+
+class Babbler(WorkerPlan):
+    """Starts a program that does not speak the protocol."""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", "import time; print('nonsense', flush=True); time.sleep(60)"]
+
+
+def test_a_worker_that_breaks_the_protocol_is_ended_and_its_job_fails(tmp_path):
+    seen = []
+    plan = Babbler(preset="wan-tiny", model=None, warm_up=False, settings=from_environment(tmp_path))
+    supervisor = Supervisor(plan, lambda job_id, event: seen.append((job_id, event)))
+    supervisor.run("a job", request(), tmp_path)
+    wait_for(lambda: seen)
+    assert seen[0][0] == "a job" and isinstance(seen[0][1], Failed)
+    supervisor.close()
 
 
 ENGINE_PROGRAM = """
