@@ -167,6 +167,8 @@ class Worker:
                 if event.is_final:
                     return _with_seconds(event, load=loaded - task.arrived, total=time.monotonic() - task.arrived)
                 self._send_event(task.job_id, event)
+                if isinstance(event, Compiling) and task.is_cancelled.is_set():
+                    return Cancelled(None)  # nothing is there to keep yet, and compiling may take minutes
             return Failed("The pipeline ended without a result", "This is a bug: please report it")
         except Exception as error:
             logger.exception("Job %s failed", task.job_id)
@@ -206,7 +208,7 @@ def import_pipeline(module: str | None) -> Pipeline:
 
 
 def _pipeline_of(components: ModuleType, pipeline: ModuleType) -> Pipeline:
-    return Pipeline(load=components.load, warm_up=components.warm_up, generate=pipeline.generate)
+    return Pipeline(load=components.load, warm_up=pipeline.warm_up, generate=pipeline.generate)
 
 
 def _with_seconds(event: Event, **seconds: float) -> Event:

@@ -2,7 +2,7 @@
 
 The engine reaches it by `Engine(..., pipeline="tests.fake_pipeline")` and in no other way. Words in a prompt make it
 misbehave: "explode" raises, "memory" raises as if memory were short, "die" ends the process, "noise" prints a lot,
-"slow" makes each step take a second, "vanish" ends without a result.
+"slow" makes each step take a second, "compile" compiles for two seconds, "vanish" ends without a result.
 """
 
 import os
@@ -56,6 +56,9 @@ def generate(
 ) -> Iterator[Event]:
     """A square that moves to the right, over the first image where there is one."""
     _misbehave(request.prompt)
+    for _ in range(10 if "compile" in request.prompt else 0):
+        yield Compiling("the square")
+        time.sleep(0.2)
     yield Encoding()
     background = _background(request)
     seconds = 1.0 if "slow" in request.prompt else STEP_SECONDS

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from backend.errors import DataFolderError, ImageError, JobNotFound, StudioError
-from backend.events import Cancelled, Decoding, Encoding, Failed, Finished, Loading, Queued, Step
+from backend.events import Cancelled, Compiling, Decoding, Encoding, Failed, Finished, Loading, Queued, Step
 from backend.settings import PROJECT_FOLDER
 from backend.video_file import read_frames, read_request
 from tests.backend.conftest import FAKE, all_events, request, wait_for
@@ -136,6 +136,17 @@ def test_a_job_that_waits_for_the_model_stops_at_once(make_engine):
     assert all_events(engine, job.id)[-1] == Cancelled(None)
     assert time.monotonic() - began < 0.5
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
+
+
+def test_a_job_that_compiles_stops_before_the_next_program(engine):
+    job = engine.submit(request("compile a square"))
+    for _, event in engine.events(job.id):
+        if isinstance(event, Compiling):
+            break
+    engine.cancel(job.id)
+    events = all_events(engine, job.id)
+    assert events[-1] == Cancelled(None) and sum(isinstance(event, Compiling) for event in events) < 4
+    assert not any(isinstance(event, Encoding) for event in events)
 
 
 def test_cancelling_what_has_ended_changes_nothing(engine):
