@@ -8,7 +8,6 @@ serve all tokens.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -54,7 +53,7 @@ class FirstFrame:
 
 
 class Denoiser:
-    """Shapes and modules of one transformer; its weights are handed to every call."""
+    """Shapes and modules of one transformer; its weights are handed to every call. All methods are pure, to be compiled."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         with torch.device("meta"):
@@ -74,7 +73,6 @@ class Denoiser:
             cosine, sine = self._rope(torch.empty(latent_shape))
         return cosine.float().numpy(), sine.float().numpy()
 
-    @functools.partial(jax.jit, static_argnums=0)
     def prepare_text(self, weights: DenoiserWeights, text: jax.Array, bias: jax.Array) -> TextContext:
         """Every layer's cross-attention keys and values for text embeddings [B, L, D] with logit bias [B, 1, 1, L]."""
         embedder = _with_prefix(weights.outer, "condition_embedder.text_embedder.")

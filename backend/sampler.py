@@ -54,8 +54,9 @@ class SamplerState:
 
 
 def start(noise: jax.Array) -> SamplerState:
-    """The state before the first step."""
-    return SamplerState(sample=noise, before=noise, clean=jnp.zeros_like(noise), older=jnp.zeros_like(noise))
+    """The state before the first step, whose coefficients make nothing of the three empty places."""
+    before, clean, older = (jnp.zeros_like(noise) for _ in range(3))
+    return SamplerState(sample=noise, before=before, clean=clean, older=older)
 
 
 def advance(state: SamplerState, velocity: jax.Array, sigma: jax.Array, corrector: jax.Array, predictor: jax.Array) -> SamplerState:

@@ -1,16 +1,18 @@
-"""Prompts to embeddings: the checkpoint's tokenizer and UMT5 encoder, cleaned and padded as diffusers' Wan pipelines do."""
+"""Prompts to embeddings: the checkpoint's tokenizer and UMT5 encoder, cleaned and padded as diffusers' Wan pipelines do.
+
+Wan attends to 512 text positions of which the padded ones are all alike: their embedding is zero. So one position stands
+for all of them, its logit raised by the logarithm of their number: the same softmax over far fewer positions.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import html
 from collections.abc import Mapping
 from typing import Any
 
 import ftfy
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase, UMT5Config, UMT5EncoderModel
@@ -22,23 +24,13 @@ LENGTHS = (32, 64, 128, 256, MAX_SEQUENCE_LENGTH)  # compiled lengths; the small
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextEmbeddings:
-    """Embeddings [B, L, D], zero from each prompt's end on, with `bias` [B, 1, 1, L] for the attention to them.
+class TextTokens:
+    """Token ids and mask [B, L] int32, with the attention `bias` [B, 1, 1, L] float32 that goes with the embeddings."""
 
-    Wan attends to 512 positions of which the padded ones are all alike, so one stands for them, its logit raised by the
-    logarithm of their number: the same softmax over `L` positions. `lengths` are token counts, `truncated` says whether
-    a prompt lost its end.
-    """
-
-    values: jax.Array
-    bias: jax.Array
-    lengths: tuple[int, ...]
+    ids: np.ndarray
+    mask: np.ndarray
+    bias: np.ndarray
     truncated: bool
-
-    def padded(self) -> np.ndarray:
-        """Embeddings [B, 512, D] as diffusers' pipelines hold them."""
-        values = np.asarray(self.values, np.float32)
-        return np.pad(values, ((0, 0), (0, MAX_SEQUENCE_LENGTH - values.shape[1]), (0, 0)))
 
 
 class TextEncoder:
@@ -49,8 +41,8 @@ class TextEncoder:
             self._model = UMT5EncoderModel(UMT5Config(**config)).eval()
         self._tokenizer = tokenizer
 
-    def encode(self, weights: Mapping[str, jax.Array], prompts: list[str]) -> TextEmbeddings:
-        """Embed the prompts together."""
+    def tokenize(self, prompts: list[str]) -> TextTokens:
+        """The prompts' tokens, padded to the smallest compiled length that holds them all."""
         tokens = [self._tokenizer(clean_prompt(prompt))["input_ids"] for prompt in prompts]
         truncated = max(len(ids) for ids in tokens) > MAX_SEQUENCE_LENGTH
         tokens = [[*ids[: MAX_SEQUENCE_LENGTH - 1], ids[-1]] if len(ids) > MAX_SEQUENCE_LENGTH else ids for ids in tokens]
@@ -59,13 +51,11 @@ class TextEncoder:
         ids = np.full((len(tokens), width), self._tokenizer.pad_token_id, np.int32)
         for row, prompt_ids in zip(ids, tokens):
             row[: len(prompt_ids)] = prompt_ids
-        mask = np.arange(width) < np.array(lengths)[:, None]
-        values = self._embed(weights, jnp.asarray(ids), jnp.asarray(mask.astype(np.int32)))
-        bias = jnp.asarray(_attention_bias(lengths, width))
-        return TextEmbeddings(values=values, bias=bias, lengths=lengths, truncated=truncated)
+        mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int32)
+        return TextTokens(ids=ids, mask=mask, bias=_attention_bias(lengths, width), truncated=truncated)
 
-    @functools.partial(jax.jit, static_argnums=0)
-    def _embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
+    def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
+        """Embeddings [B, L, D] of `TextTokens`, zero from each prompt's end on. Pure, to be compiled."""
         hidden = call_module(self._model, weights, _last_hidden_state, ids, mask)
         return hidden * mask[..., None].astype(hidden.dtype)
 
@@ -89,3 +79,8 @@ def clean_prompt(prompt: str) -> str:
     """Broken unicode mended, HTML entities resolved twice, white space folded: diffusers' `prompt_clean` for Wan."""
     mended = html.unescape(html.unescape(ftfy.fix_text(prompt)))
     return " ".join(mended.split())
+
+
+def padded_embeddings(values: np.ndarray) -> np.ndarray:
+    """Embeddings [B, 512, D] float32 as diffusers' pipelines hold them, from [B, L, D]."""
+    return np.pad(np.asarray(values, np.float32), ((0, 0), (0, MAX_SEQUENCE_LENGTH - values.shape[1]), (0, 0)))

@@ -8,8 +8,7 @@ all others, serve a video of any length.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -25,7 +24,7 @@ Caches = dict[int, jax.Array]
 
 
 class VideoAutoencoder:
-    """Modules and latent statistics of one VAE; its weights are handed to every call.
+    """Modules and latent statistics of one VAE; its weights are handed to every call. All methods are pure, to be compiled.
 
     Pixels are float32 in [-1, 1] unless said otherwise; latents are normalised, zero mean and unit variance a channel.
     """
@@ -43,30 +42,16 @@ class VideoAutoencoder:
 
     def encode_image(self, weights: Mapping[str, jax.Array], image: jax.Array) -> jax.Array:
         """Normalised latents [1, C, 1, H, W] of one picture [1, 3, 1, height, width]: the posterior's mode."""
-        return self._encode_first(weights, image)
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def _encode_first(self, weights: Mapping[str, jax.Array], image: jax.Array) -> jax.Array:
         moments = call_module(self._vae, weights, _encode_first_frame, image)
         mean, std = self._statistics(moments.dtype)
         return (moments[:, : self.latent_channels] - mean) / std
 
-    def decode(self, weights: Mapping[str, jax.Array], latents: jax.Array) -> Iterator[jax.Array]:
-        """Pixel frames of normalised latents [1, C, F, H, W], latent frame by latent frame: [1, 3, 1 or 4, height, width]."""
-        frames, caches = self.decode_first(weights, latents[:, :, :1])
-        yield frames
-        for index in range(1, latents.shape[2]):
-            frames, caches = self.decode_next(weights, latents[:, :, index : index + 1], caches)
-            yield frames
-
-    @functools.partial(jax.jit, static_argnums=0)
     def decode_first(self, weights: Mapping[str, jax.Array], latents: jax.Array) -> tuple[jax.Array, Caches]:
         """The first pixel frame [1, 3, 1, height, width] of latents [1, C, 1, H, W], and the caches after it."""
         return call_module(self._vae, weights, _decode_frame, self._denormalise(latents), None)
 
-    @functools.partial(jax.jit, static_argnums=0, donate_argnums=3)
     def decode_next(self, weights: Mapping[str, jax.Array], latents: jax.Array, caches: Caches) -> tuple[jax.Array, Caches]:
-        """The next pixel frames [1, 3, 4, height, width] of latents [1, C, 1, H, W]; the caches given are used up."""
+        """The next pixel frames [1, 3, 4, height, width] of latents [1, C, 1, H, W], and the caches after them."""
         return call_module(self._vae, weights, _decode_frame, self._denormalise(latents), caches)
 
     def _denormalise(self, latents: jax.Array) -> jax.Array:

@@ -1,0 +1,36 @@
+"""Assemble the trained parts into one folder in diffusers' layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
+from transformers import AutoTokenizer, UMT5EncoderModel
+
+FLOAT32_PARTS = ("time_embedder", "scale_shift_table", "norm")  # what diffusers keeps in float32 in a bfloat16 model
+FLOW_SHIFT = 3.0
+
+
+def assemble(parts: Path, vae_folder: Path, tokenizer_folder: Path, target: Path) -> None:
+    """Write `target` from the folders that training wrote; the transformer's matrices become bfloat16 to save half."""
+    transformer = WanTransformer3DModel.from_pretrained(parts / "transformer")
+    round_to_bfloat16(transformer)
+    pipeline = WanPipeline(
+        tokenizer=AutoTokenizer.from_pretrained(tokenizer_folder),
+        text_encoder=UMT5EncoderModel.from_pretrained(parts / "text_encoder"),
+        vae=AutoencoderKLWan.from_pretrained(vae_folder),
+        scheduler=UniPCMultistepScheduler(
+            prediction_type="flow_prediction", use_flow_sigmas=True, num_train_timesteps=1000, flow_shift=FLOW_SHIFT
+        ),
+        transformer=transformer,
+        expand_timesteps=True,
+    )
+    pipeline.save_pretrained(target)
+
+
+def round_to_bfloat16(transformer: WanTransformer3DModel) -> None:
+    """Change the transformer's storage in place."""
+    for name, parameter in transformer.named_parameters():
+        if parameter.ndim >= 2 and not any(part in name for part in FLOAT32_PARTS):
+            parameter.data = parameter.data.to(torch.bfloat16)
