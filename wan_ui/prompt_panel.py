@@ -35,7 +35,7 @@ def build_prompt_panel(preset: Preset, texts: Texts) -> PromptPanel:
     )  # fmt: skip
     negative = gr.Textbox(
         label=texts.negative_prompt, placeholder=texts.negative_placeholder, value=preset.negative_prompt, lines=1,
-        max_lines=3, elem_id="negative-prompt",
+        max_lines=2, elem_id="negative-prompt",
     )  # fmt: skip
     examples.click(lambda sample: sample[0], examples, prompt, queue=False, show_progress="hidden",
                    api_visibility="private")  # fmt: skip

@@ -30,7 +30,7 @@ def stage_html(view: StageView, job: Job | None, texts: Texts, caption: str = ""
         f' data-job="{escape(job.id if job else "")}">'
         f'<div class="viewport"><div class="screen" style="--ratio: {ratio}">'
         f"{_picture(view, job, texts)}{_video(view, job, texts)}{_veil(view, texts)}</div></div>"
-        f'<div class="foot">{_readout(view, texts)}{_facts(view, job, texts)}{_actions(view, job, texts)}'
+        f'<div class="foot">{_readout(view, job, texts)}{_facts(view, job, texts)}{_actions(view, job, texts)}'
         f'<p class="caption">{escape(caption)}</p></div></section>'
     )
 
@@ -46,7 +46,7 @@ def _video(view: StageView, job: Job | None, texts: Texts) -> str:
         return "<video muted loop playsinline hidden></video>"
     label = escape(texts.video_label.format(prompt=job.request.prompt))
     source = media_url(job, view.result.path)
-    return f'<video muted loop playsinline autoplay controls aria-label="{label}" src="{source}"></video>'
+    return f'<video muted loop playsinline autoplay tabindex="0" aria-label="{label}" src="{source}"></video>'
 
 
 def _veil(view: StageView, texts: Texts) -> str:
@@ -84,14 +84,16 @@ def queue_place(ahead: int, texts: Texts) -> tuple[str, str]:
     return texts.queued_place.format(place=ahead + 1), texts.queued_first.format(count=ahead + 1)
 
 
-def _readout(view: StageView, texts: Texts) -> str:
+def _readout(view: StageView, job: Job | None, texts: Texts) -> str:
     headline, detail, numbers = _progress_words(view, texts)
+    if job and view.phase == "finished":
+        detail = job.request.prompt
     percent = round(view.fraction * 100)
     is_waiting = view.phase in ("queued", "starting", "loading", "compiling", "encoding")
     return (
         f'<div class="readout"{_hidden(view.phase == "idle")}>'
         f'<p class="line"><span class="headline" role="status">{escape(headline)}</span>'
-        f'<span class="detail">{escape(detail)}</span><span class="numbers">{escape(numbers)}</span></p>'
+        f'<span class="detail" title="{escape(detail)}">{escape(detail)}</span><span class="numbers">{escape(numbers)}</span></p>'
         f'<div class="bar" role="progressbar" aria-label="{escape(headline)}" aria-valuemin="0" aria-valuemax="100"'
         f' aria-valuenow="{percent}" data-waiting="{_flag(is_waiting)}"><i style="width: {percent}%"></i></div></div>'
     )

@@ -6,7 +6,10 @@ import gradio as gr
 from gradio.themes import Color
 
 ASSETS = Path(__file__).resolve().parent / "assets"
-FONT = ("ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif")
+FONT = (
+    "ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "PingFang SC", "Microsoft YaHei",
+    "Noto Sans CJK SC", "sans-serif",
+)  # fmt: skip
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Liberation Mono", "monospace")
 
 ACCENT = Color(
