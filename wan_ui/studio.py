@@ -8,6 +8,7 @@ programs is the one in `api`.
 Element ids that tests and scripts may rely on: `generate`, `stop`, `tabs`, and those that each panel's file lists.
 """
 
+import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -68,6 +69,8 @@ def launch(engine: Engine, *, host: str, port: int, share: bool, auth: tuple[str
     """Serves the studio until the process is interrupted."""
     blocks = build(engine)
     serve(blocks, engine, host=host, port=port, share=share, auth=auth)
+    for address in filter(None, (blocks.local_url, blocks.share_url)):
+        sys.stderr.write(ENGLISH.serving.format(product=ENGLISH.product, address=address) + "\n")
     blocks.block_thread()
 
 

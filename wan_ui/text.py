@@ -8,6 +8,7 @@ class Texts:
     """The studio's words in one language. Fields with braces are filled in with `str.format`."""
 
     product: str = "Wan TPU Studio"
+    serving: str = "{product} is at {address}"
     theme_toggle: str = "Switch between light and dark"
 
     tab_text: str = "Text to video"

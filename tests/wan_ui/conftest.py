@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -43,19 +44,25 @@ class Studio:
 @pytest.fixture(scope="session", params=["fake", pytest.param("demo", marks=pytest.mark.demo_model)])
 def studio(request, tmp_path_factory) -> Iterator[Studio]:
     """The studio as a process of its own, as people run it."""
-    data_dir = tmp_path_factory.mktemp(f"studio-{request.param}")
-    port = _free_port()
-    if request.param == "fake":
-        command = ["-m", "tests.wan_ui.serve_fake"]
-    else:
-        if not (Path(load_preset("wan-tiny").model_source) / "model_index.json").is_file():
-            pytest.skip("the demo model has not been trained yet")
-        command = ["app.py", "serve"]
-    with _serving([*command, "--port", str(port), "--data-dir", str(data_dir)], data_dir) as seconds:
-        yield _studio(request.param, f"http://127.0.0.1:{port}/", seconds)
+    if request.param == "demo" and not (Path(load_preset("wan-tiny").model_source) / "model_index.json").is_file():
+        pytest.skip("the demo model has not been trained yet")
+    with _serving(request.param, tmp_path_factory.mktemp("studio")) as server:
+        yield _studio(request.param, server)
 
 
-def _studio(kind: str, url: str, seconds: float) -> Studio:
+@pytest.fixture
+def start_again(studio, tmp_path) -> Callable[[], float]:
+    """Starts a second studio of the same kind and gives the seconds until its first page."""
+
+    def start() -> float:
+        with _serving(studio.kind, tmp_path) as server:
+            return server.seconds
+
+    return start
+
+
+def _studio(kind: str, server: "_serving") -> Studio:
+    url, seconds = server.url, server.seconds
     if kind == "fake":
         return Studio(kind=kind, url=url, first_page_seconds=seconds, slow_prompt="a slow red square", slow_steps=20,
                       patience_ms=20_000)  # fmt: skip
@@ -66,19 +73,21 @@ def _studio(kind: str, url: str, seconds: float) -> Studio:
 class _serving:
     """Starts a server process, waits for its first page, ends it."""
 
-    def __init__(self, command: list[str], data_dir: Path):
-        self._command, self._log = [sys.executable, *command], data_dir / "server.log"
+    def __init__(self, kind: str, data_dir: Path):
+        program = ["-m", "tests.wan_ui.serve_fake"] if kind == "fake" else ["app.py", "serve"]
+        port = _free_port()
+        self.url, self.seconds = f"http://127.0.0.1:{port}/", 0.0
+        self._command = [sys.executable, *program, "--port", str(port), "--data-dir", str(data_dir)]
+        self._log = data_dir / "server.log"
 
-    def __enter__(self) -> float:
+    def __enter__(self) -> Self:
         started = time.monotonic()
-        url = f"http://127.0.0.1:{self._command[self._command.index('--port') + 1]}/"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(self._command, cwd=PROJECT, stdout=log, stderr=log)
-        while time.monotonic() - started < START_SECONDS:
-            if _answers(url):
-                return time.monotonic() - started
-            if self._process.poll() is not None:
-                break
+        while self.seconds < START_SECONDS and self._process.poll() is None:
+            self.seconds = time.monotonic() - started
+            if _answers(self.url):
+                return self
             time.sleep(0.05)
         self.__exit__()
         raise RuntimeError(f"the studio did not start: {self._log.read_text(errors='replace')[-2000:]}")
