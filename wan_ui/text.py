@@ -35,7 +35,6 @@ class Texts:
     flow_shift: str = "Flow shift"
     seed: str = "Seed"
     seed_random: str = "New seed each time"
-    advanced: str = "Sampling"
 
     image: str = "First frame"
     image_placeholder: str = "Drop, paste or choose a picture"
@@ -45,7 +44,6 @@ class Texts:
     image_examples: str = "Or start from one of these"
 
     generate: str = "Generate"
-    generate_keys: str = "Ctrl + Enter"
     stop: str = "Stop"
     stopping: str = "Stopping…"
 
@@ -101,8 +99,6 @@ class Texts:
 
     error_unexpected: str = "Something went wrong in the studio."
     error_unexpected_fix: str = "Try again; the server's log says more."
-    error_no_image: str = "There is no picture yet."
-    error_no_image_fix: str = "Choose the picture that the video starts from."
 
 
 ENGLISH = Texts()
