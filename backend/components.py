@@ -186,7 +186,7 @@ class _Reader:
             raise
         except Exception as error:
             raise ModelError(f"{path} cannot be read ({error}):", "it must be a whole safetensors file",
-                             "copy the checkpoint again")  # fmt: skip
+                             "copy the checkpoint again") from error  # fmt: skip
         self._done += path.stat().st_size
         self._on_event(Loading(self._done, self._total, part.replace("_", " ")))
 

@@ -66,7 +66,7 @@ def generate(
     with clock.stage("encode"):
         conditions = _encode(request, components, folder)
     state = None
-    for event, state in _denoise(request, components, conditions, folder, clock, is_cancelled):
+    for event, state in _denoise(request, components, conditions, folder, clock, is_cancelled):  # noqa: B007 - the last one counts
         yield event
     if is_cancelled():
         yield Cancelled(_partial_video(request, components, conditions, state, folder, clock))
@@ -148,7 +148,7 @@ def _encode(request: GenerationRequest, components: Components, folder: Path) ->
 def _save_embeddings(request: GenerationRequest, embeddings: jax.Array, folder: Path) -> None:
     values = padded_embeddings(embeddings)
     names = ("prompt_embeds", "negative_prompt_embeds")
-    save_file({name: value[None] for name, value in zip(names, values)}, folder / "stage1_embeddings.safetensors")
+    save_file({name: value[None] for name, value in zip(names, values, strict=False)}, folder / "stage1_embeddings.safetensors")
     config = {
         "prompt": request.prompt, "negative_prompt": request.negative_prompt, "width": request.width,
         "height": request.height, "frames": request.num_frames, "fps": request.fps,

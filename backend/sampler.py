@@ -59,7 +59,9 @@ def start(noise: jax.Array) -> SamplerState:
     return SamplerState(sample=noise, before=before, clean=clean, older=older)
 
 
-def advance(state: SamplerState, velocity: jax.Array, sigma: jax.Array, corrector: jax.Array, predictor: jax.Array) -> SamplerState:
+def advance(
+    state: SamplerState, velocity: jax.Array, sigma: jax.Array, corrector: jax.Array, predictor: jax.Array
+) -> SamplerState:
     """One step, given the model's velocity (noise - data) at `state.sample`.
 
     `sigma` is a scalar; `corrector` and `predictor` are this step's rows of the schedule:
@@ -116,7 +118,7 @@ def _unipc(steps: int, flow_shift: float) -> Schedule:
 
 def _schedule(sigmas, timesteps, corrector, predictor) -> Schedule:
     tables = (np.asarray(table, np.float32) for table in (sigmas, timesteps, corrector, predictor))
-    return Schedule(**dict(zip(("sigmas", "timesteps", "corrector", "predictor"), tables)))
+    return Schedule(**dict(zip(("sigmas", "timesteps", "corrector", "predictor"), tables, strict=True)))
 
 
 def _log_snr(sigma: float) -> float:

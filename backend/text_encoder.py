@@ -49,7 +49,7 @@ class TextEncoder:
         lengths = tuple(len(ids) for ids in tokens)
         width = next(length for length in LENGTHS if length > max(lengths) or length == MAX_SEQUENCE_LENGTH)
         ids = np.full((len(tokens), width), self._tokenizer.pad_token_id, np.int32)
-        for row, prompt_ids in zip(ids, tokens):
+        for row, prompt_ids in zip(ids, tokens, strict=True):
             row[: len(prompt_ids)] = prompt_ids
         mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int32)
         return TextTokens(ids=ids, mask=mask, bias=_attention_bias(lengths, width), truncated=truncated)
@@ -69,7 +69,7 @@ def _attention_bias(lengths: tuple[int, ...], width: int) -> np.ndarray:
     bias = np.zeros((len(lengths), 1, 1, width), np.float32)
     if width == MAX_SEQUENCE_LENGTH:
         return bias
-    for row, length in zip(bias, lengths):
+    for row, length in zip(bias, lengths, strict=True):
         row[0, 0, length:] = -np.inf
         row[0, 0, -1] = np.log(MAX_SEQUENCE_LENGTH - length)
     return bias

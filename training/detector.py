@@ -12,7 +12,12 @@ from training.world import BACKGROUNDS, COLOURS, DIRECTIONS, SHAPES, signed_dist
 MIN_CONTRAST = 40.0  # distance in 8-bit RGB below which nothing stands out from the background
 MIN_TRAVEL = 0.14  # share of the shorter side; the world's slowest motion travels 0.32
 MIN_GROWTH = 1.4  # ratio of radii; the world's is 2.4
-AREA = {"circle": math.pi, "square": 3.24, "triangle": 3 * math.sqrt(3) * 0.68**2, "star": 10 * 0.5 * 1.38 * 0.6 * math.sin(math.pi / 5)}
+AREA = {
+    "circle": math.pi,
+    "square": 3.24,
+    "triangle": 3 * math.sqrt(3) * 0.68**2,
+    "star": 10 * 0.5 * 1.38 * 0.6 * math.sin(math.pi / 5),
+}
 """Area of each of `world`'s shapes at radius 1."""
 
 
@@ -35,9 +40,7 @@ def detect(video: torch.Tensor) -> Detection:
     if foreground is None:
         return Detection(colour=None, shape=None, motion=None, background=background)
     cover = _cover(pixels, backdrop, foreground)
-    return Detection(
-        colour=_nearest(foreground, COLOURS), shape=_shape(cover), motion=_motion(cover), background=background
-    )
+    return Detection(colour=_nearest(foreground, COLOURS), shape=_shape(cover), motion=_motion(cover), background=background)
 
 
 def _border(pixels: torch.Tensor) -> torch.Tensor:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 VAE = dict(
-    base_dim=16,
-    decoder_base_dim=16,
-    z_dim=16,
-    dim_mult=[1, 2, 4, 4],
+    base_dim=32,
+    decoder_base_dim=32,
+    z_dim=32,
+    dim_mult=[1, 2, 2],
     num_res_blocks=1,
     attn_scales=[],
-    temperal_downsample=[False, True, True],
+    temperal_downsample=[True, True],
     is_residual=True,
-    patch_size=2,
-    in_channels=12,
-    out_channels=12,
+    patch_size=4,  # with two halvings 16x in space; the finest convolutions run at a quarter of the picture's size
+    in_channels=48,
+    out_channels=48,
     scale_factor_temporal=4,
     scale_factor_spatial=16,
 )
@@ -38,8 +38,8 @@ TRANSFORMER = dict(
     patch_size=(1, 2, 2),
     num_attention_heads=2,
     attention_head_dim=128,
-    in_channels=16,
-    out_channels=16,
+    in_channels=32,
+    out_channels=32,
     text_dim=256,
     freq_dim=256,
     ffn_dim=1024,

@@ -13,7 +13,12 @@ SHAPE_WORDS = {
     "triangle": ("triangle",),
     "star": ("star", "star", "star", "five-pointed star"),
 }
-BACKGROUND_WORDS = {"black": ("black",), "grey": ("grey", "gray"), "navy": ("navy", "navy", "navy blue"), "dark green": ("dark green",)}
+BACKGROUND_WORDS = {
+    "black": ("black",),
+    "grey": ("grey", "gray"),
+    "navy": ("navy", "navy", "navy blue"),
+    "dark green": ("dark green",),
+}
 VERBS = (
     ("moves", "moving"),
     ("moves", "moving"),
@@ -31,10 +36,34 @@ DIRECTION_WORDS = {
     "right": ("right", "right", "to the right", "rightwards", "towards the right"),
     "up": ("up", "up", "upwards", "upward", "to the top"),
     "down": ("down", "down", "downwards", "downward", "to the bottom"),
-    "up-left": ("up and to the left", "up and left", "diagonally up and to the left", "to the upper left", "towards the top left"),
-    "up-right": ("up and to the right", "up and right", "diagonally up and to the right", "to the upper right", "towards the top right"),
-    "down-left": ("down and to the left", "down and left", "diagonally down and to the left", "to the lower left", "towards the bottom left"),
-    "down-right": ("down and to the right", "down and right", "diagonally down and to the right", "to the lower right", "towards the bottom right"),
+    "up-left": (
+        "up and to the left",
+        "up and left",
+        "diagonally up and to the left",
+        "to the upper left",
+        "towards the top left",
+    ),
+    "up-right": (
+        "up and to the right",
+        "up and right",
+        "diagonally up and to the right",
+        "to the upper right",
+        "towards the top right",
+    ),
+    "down-left": (
+        "down and to the left",
+        "down and left",
+        "diagonally down and to the left",
+        "to the lower left",
+        "towards the bottom left",
+    ),
+    "down-right": (
+        "down and to the right",
+        "down and right",
+        "diagonally down and to the right",
+        "to the lower right",
+        "towards the bottom right",
+    ),
 }
 CHANGES = {  # finite form, participle
     "still": (
@@ -45,7 +74,12 @@ CHANGES = {  # finite form, participle
         ("is still", "still"),
         ("does not move", "not moving"),
     ),
-    "growing": (("grows", "growing"), ("grows larger", "growing larger"), ("gets bigger", "getting bigger"), ("expands", "expanding")),
+    "growing": (
+        ("grows", "growing"),
+        ("grows larger", "growing larger"),
+        ("gets bigger", "getting bigger"),
+        ("expands", "expanding"),
+    ),
     "shrinking": (
         ("shrinks", "shrinking"),
         ("shrinks away", "shrinking away"),

@@ -32,7 +32,9 @@ def predict_velocity(
     hidden = transformer.patch_embedding(latents).flatten(2).transpose(1, 2)
     embedder = transformer.condition_embedder
     time, modulation = _embed_time(embedder, torch.cat([first_frame_timestep, timestep]), num_frames, dtype)
-    text = _linear(embedder.text_embedder.linear_2, F.gelu(_linear(embedder.text_embedder.linear_1, text, dtype), approximate="tanh"), dtype)
+    text = _linear(
+        embedder.text_embedder.linear_2, F.gelu(_linear(embedder.text_embedder.linear_1, text, dtype), approximate="tanh"), dtype
+    )
     for block in transformer.blocks:
         hidden = _block(block, hidden, text, text_bias, modulation, cosine, sine, dtype)
     shift, scale = (transformer.scale_shift_table[None] + time[:, :, None]).unbind(2)

@@ -1,0 +1,1 @@
+"""Measurements. Each checks its numerics first, prints a table and writes JSON."""

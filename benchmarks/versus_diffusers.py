@@ -1,0 +1,190 @@
+"""Our engine beside diffusers in PyTorch, on this machine's CPU, same work in the same run, float32.
+
+    python -m benchmarks.versus_diffusers [--json FILE] [--repeats 3] [--only demo blocks-4680 blocks-17160 cold second]
+
+`demo` makes the same video with both. The `blocks` rows run two transformer blocks of Wan 2.1 1.3B's shape with random
+weights, at the token counts of 832 x 480 with 9 and 41 frames. Ratios are diffusers' time over ours, of runs taken in
+turn. `cold` is the whole command from a fresh cache, `second` the second request in a running engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from diffusers import WanPipeline, WanTransformer3DModel
+from safetensors.numpy import load_file
+
+from backend import components as components_module
+from backend import pipeline as pipeline_module
+from backend.denoiser import Denoiser, TextContext, split_weights
+from backend.engine import Engine
+from backend.request import GenerationRequest
+from presets import load_preset
+
+PROMPT = "a red circle moving right on a black background"
+WAN_1_3B = dict(
+    num_attention_heads=12, attention_head_dim=128, in_channels=16, out_channels=16, text_dim=4096, freq_dim=256,
+    ffn_dim=8960, num_layers=2, cross_attn_norm=True,
+)  # fmt: skip
+LATENT_FRAMES = {"blocks-4680": 3, "blocks-17160": 11}  # of 60 x 104 latents, 1560 tokens each
+BARS = {"demo": 1.2, "blocks-4680": 1.2, "blocks-17160": 1.0}
+MOST_SECONDS = {"cold": 60.0, "second": 8.0}
+ROWS = (*BARS, *MOST_SECONDS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table; seconds are medians, `error` the largest difference of the two results."""
+
+    name: str
+    ours_seconds: float
+    diffusers_seconds: float | None = None
+    ratio: float | None = None
+    compile_seconds: float | None = None
+    error: float | None = None
+    bar: str = ""
+
+
+def compare(
+    name: str, ours: Callable[[], np.ndarray], reference: Callable[[], np.ndarray], repeats: int, tolerance: float
+) -> Row:
+    """Time both in turn, after one run of each whose results must agree."""
+    started = time.perf_counter()
+    result = ours()
+    compile_seconds = time.perf_counter() - started
+    error = float(np.abs(result - reference()).max())
+    if error > tolerance:
+        raise SystemExit(f"{name}: the two results differ by {error:.2g}, more than {tolerance:.2g}; nothing was timed")
+    pairs = [(_seconds(ours), _seconds(reference)) for _ in range(repeats)]
+    own, other = (statistics.median(times) for times in zip(*pairs, strict=True))
+    ratio = statistics.median(second / first for first, second in pairs)
+    return Row(name=name, ours_seconds=own, diffusers_seconds=other, ratio=ratio,
+               compile_seconds=max(0.0, compile_seconds - own), error=error, bar=f">= {BARS[name]}")  # fmt: skip
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+def demo(repeats: int) -> Row:
+    """The preset's own video, from prompt to pixels; ours writes previews and the mp4 besides. Compared by the latents."""
+    preset = load_preset("wan-tiny")
+    request = GenerationRequest.from_preset(preset, prompt=PROMPT, seed=1)
+    components = components_module.load(preset, None, lambda event: None)
+    pipeline = WanPipeline.from_pretrained(preset.model_source)
+    pipeline.set_progress_bar_config(disable=True)
+    pipeline.scheduler = type(pipeline.scheduler).from_config(pipeline.scheduler.config, flow_shift=request.flow_shift)
+
+    def ours() -> np.ndarray:
+        with tempfile.TemporaryDirectory() as folder:
+            list(pipeline_module.generate(request, components, Path(folder), lambda: False))
+            return load_file(f"{folder}/stage2_latents.safetensors")["latents"]
+
+    def reference() -> np.ndarray:
+        latents = []
+        pipeline(
+            request.prompt, negative_prompt=request.negative_prompt, width=request.width, height=request.height,
+            num_frames=request.num_frames, num_inference_steps=request.steps, guidance_scale=request.guidance[0],
+            generator=torch.Generator().manual_seed(request.seed),
+            callback_on_step_end=lambda pipe, step, timestep, values: latents.append(values["latents"]) or {},
+        )  # fmt: skip
+        return latents[-1].numpy()
+
+    return compare("demo", ours, reference, repeats, tolerance=1e-3)
+
+
+@torch.inference_mode()
+def blocks(name: str, repeats: int) -> Row:
+    """Two blocks of Wan 2.1 1.3B's shape: velocity of random latents, 512 text positions, one branch."""
+    torch.manual_seed(0)
+    model = WanTransformer3DModel(**WAN_1_3B).eval()
+    latents = torch.randn(1, 16, LATENT_FRAMES[name], 60, 104)
+    text = torch.randn(1, 512, WAN_1_3B["text_dim"]) * 0.1
+    state = {key: jnp.asarray(value.numpy()) for key, value in model.state_dict().items()}
+    denoiser, weights = Denoiser(model.config), split_weights(state, WAN_1_3B["num_layers"])
+    context: TextContext = jax.jit(denoiser.prepare_text)(weights, jnp.asarray(text.numpy()), jnp.zeros((1, 1, 1, 512)))
+    rotary = tuple(jnp.asarray(table) for table in denoiser.rotary_embedding(tuple(latents.shape)))
+    velocity = jax.jit(lambda noisy: denoiser.velocity(weights, noisy, jnp.float32(500.0), context, rotary, None))
+    ours_latents, timestep = jnp.asarray(latents.numpy()), torch.tensor([500.0])
+
+    def reference() -> np.ndarray:
+        return model(latents, timestep, text, return_dict=False)[0].numpy()
+
+    return compare(name, lambda: np.asarray(velocity(ours_latents)), reference, repeats, tolerance=1e-3)
+
+
+def cold(_: int) -> Row:
+    """`app.py generate` as a new process with nothing in any cache."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "app.py", "generate", "--preset", "wan-tiny", "--prompt", PROMPT, "--output",
+                   f"{folder}/out.mp4", "--data-dir", f"{folder}/data", "--json"]  # fmt: skip
+        seconds = _seconds(lambda: subprocess.run(command, check=True, capture_output=True))
+    return Row(name="cold", ours_seconds=seconds, bar=f"<= {MOST_SECONDS['cold']:g} s")
+
+
+def second(_: int) -> Row:
+    """The second request of an engine that has made one video."""
+    with tempfile.TemporaryDirectory() as folder:
+        engine = Engine(Path(folder))
+        try:
+            times = [_seconds(lambda seed=seed: _run_job(engine, seed)) for seed in (1, 2)]
+        finally:
+            engine.close()
+    return Row(name="second", ours_seconds=times[1], bar=f"<= {MOST_SECONDS['second']:g} s")
+
+
+def _run_job(engine: Engine, seed: int) -> None:
+    request = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt=PROMPT, seed=seed)
+    *_, (_, final) = engine.events(engine.submit(request).id)
+    if final.kind != "finished":
+        raise SystemExit(f"the job did not finish: {final}")
+
+
+def table(rows: list[Row]) -> str:
+    """The rows for people."""
+    heads = ("work", "ours s", "diffusers s", "ratio", "bar", "compile s", "difference")
+    cells = [heads] + [
+        (row.name, _cell(row.ours_seconds, ".2f"), _cell(row.diffusers_seconds, ".2f"), _cell(row.ratio, ".2f"), row.bar,
+         _cell(row.compile_seconds, ".1f"), _cell(row.error, ".1e"))
+        for row in rows
+    ]  # fmt: skip
+    widths = [max(len(line[column]) for line in cells) for column in range(len(heads))]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS))
+    arguments = parser.parse_args()
+    measure = {"demo": demo, "cold": cold, "second": second} | {
+        name: lambda repeats, name=name: blocks(name, repeats) for name in LATENT_FRAMES
+    }
+    rows = [measure[name](arguments.repeats) for name in arguments.only]
+    sys.stdout.write(table(rows) + "\n")
+    if arguments.json:
+        arguments.json.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

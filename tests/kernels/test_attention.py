@@ -1,0 +1,73 @@
+"""Every attention implementation against the formula, at lengths that are no multiple of any block."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kernels.attention import attention
+from kernels.attention.api import SMALL_SCORES
+from kernels.attention.blocked import blocked_attention
+from kernels.attention.reference import reference_attention
+
+SCALE = 128**-0.5
+
+
+def random_arrays(length_q: int, length_kv: int, heads: int = 2, width: int = 128, dtype=jnp.float32, norm: float = 1.0):
+    keys = jax.random.split(jax.random.key(length_q * 1000 + length_kv), 3)
+    lengths = (length_q, length_kv, length_kv)
+    return [norm * jax.random.normal(key, (1, length, heads, width), dtype) for key, length in zip(keys, lengths, strict=True)]
+
+
+@pytest.mark.parametrize("length_q, length_kv", [(1, 1), (1, 127), (127, 1), (257, 257), (100, 333), (64, 64)])
+def test_blocked_equals_the_reference(length_q, length_kv):
+    arrays = random_arrays(length_q, length_kv)
+    ours = blocked_attention(*arrays, scale=SCALE, block_q=64, block_kv=64)
+    # float32 sums in another order: a few units in the last place of values around 1
+    np.testing.assert_allclose(ours, reference_attention(*arrays, scale=SCALE), atol=2e-6)
+
+
+def test_blocked_survives_scores_that_would_overflow():
+    arrays = random_arrays(130, 130, norm=30.0)
+    ours = blocked_attention(*arrays, scale=SCALE, block_q=64, block_kv=64)
+    assert np.isfinite(ours).all()
+    # scores reach 30 * 30 * sqrt(128) * 3 = 3e4, where float32 values lie 2e-3 apart; so weights differ by as much, relatively,
+    # and outputs, which reach 90, by 0.1 at the most
+    np.testing.assert_allclose(ours, reference_attention(*arrays, scale=SCALE), atol=0.1)
+
+
+def test_blocked_in_bfloat16_stays_within_its_rounding():
+    arrays = random_arrays(257, 300, dtype=jnp.bfloat16)
+    ours = blocked_attention(*arrays, scale=SCALE, block_q=64, block_kv=64).astype(jnp.float32)
+    exact = reference_attention(*(array.astype(jnp.float32) for array in arrays), scale=SCALE)
+    assert ours.dtype == jnp.float32
+    # bfloat16 keeps 8 bits: scores of about 3 move by 0.012, so weights by 1.2 %, of outputs that stay below 1
+    np.testing.assert_allclose(ours, exact, atol=0.02)
+
+
+def test_reference_equals_jax_own_attention():
+    arrays = random_arrays(50, 70)
+    np.testing.assert_allclose(
+        reference_attention(*arrays, scale=SCALE), jax.nn.dot_product_attention(*arrays, scale=SCALE), atol=2e-6
+    )
+
+
+def test_padding_bias_stands_for_many_equal_keys():
+    query, key, value = random_arrays(40, 8)
+    repeated_key, repeated_value = (jnp.concatenate([array, jnp.repeat(array[:, -1:], 92, 1)], 1) for array in (key, value))
+    bias = jnp.zeros((1, 1, 1, 8)).at[..., -1].set(jnp.log(93.0))
+    np.testing.assert_allclose(attention(query, key, value, bias), attention(query, repeated_key, repeated_value), atol=2e-6)
+
+
+def test_long_sequences_are_blocked_and_short_ones_are_not():
+    long = random_arrays(2100, 2100, heads=1)
+    assert 2100**2 > SMALL_SCORES
+    np.testing.assert_array_equal(attention(*long), attention(*long, implementation="blocked"))
+    short = random_arrays(100, 100)
+    np.testing.assert_array_equal(attention(*short), attention(*short, implementation="reference"))
+
+
+def test_blocked_refuses_a_bias():
+    arrays = random_arrays(10, 10)
+    with pytest.raises(NotImplementedError, match="takes no bias"):
+        attention(*arrays, jnp.zeros((1, 1, 1, 10)), implementation="blocked")

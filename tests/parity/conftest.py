@@ -1,0 +1,96 @@
+"""The demo checkpoint through our pipeline and through diffusers' own, on the same request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler, WanImageToVideoPipeline, WanPipeline
+from PIL import Image
+from safetensors.numpy import load_file
+
+from backend import components as components_module
+from backend import pipeline as pipeline_module
+from backend.events import Event
+from backend.image_input import crop_to, load_checked_image
+from backend.request import GenerationRequest
+from presets import load_preset
+
+PRESET = load_preset("wan-tiny")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def caches_in_a_folder_of_their_own(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STUDIO_DATA_DIR", str(tmp_path_factory.mktemp("data")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def components(caches_in_a_folder_of_their_own):
+    return components_module.load(PRESET, None, lambda event: None)
+
+
+@pytest.fixture(scope="session")
+def reference_pipeline() -> WanPipeline:
+    pipeline = WanPipeline.from_pretrained(PRESET.model_source)
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+@pytest.fixture(scope="session")
+def picture(tmp_path_factory) -> Path:
+    """A first frame that is no multiple of anything: 130 x 110, a yellow disc on navy."""
+    rows, columns = np.mgrid[:110, :130]
+    inside = (rows - 60) ** 2 + (columns - 50) ** 2 < 15**2
+    pixels = np.where(inside[..., None], (242, 218, 50), (14, 20, 82)).astype(np.uint8)
+    path = tmp_path_factory.mktemp("pictures") / "disc.png"
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def run_ours(request: GenerationRequest, components, folder: Path) -> tuple[np.ndarray, np.ndarray, list[Event]]:
+    """Latents after all steps, video [F, H, W, 3] in [0, 1], and the events."""
+    events = list(pipeline_module.generate(request, components, folder, lambda: False))
+    latents = load_file(folder / "stage2_latents.safetensors")["latents"]
+    pieces = [np.asarray(piece) for piece in pipeline_module.decode_frames(components, latents)]
+    video = (np.concatenate(pieces, axis=2)[0].transpose(1, 2, 3, 0) + 1) / 2
+    return latents, video, events
+
+
+def run_reference(request: GenerationRequest, pipeline: WanPipeline) -> tuple[np.ndarray, np.ndarray]:
+    """The same by diffusers: the text or the image pipeline, with the request's solver."""
+    pipeline = _with_solver(pipeline, request)
+    arguments = dict(
+        prompt=request.prompt, negative_prompt=request.negative_prompt, height=request.height, width=request.width,
+        num_frames=request.num_frames, num_inference_steps=request.steps, guidance_scale=request.guidance[0],
+        generator=torch.Generator().manual_seed(request.seed), output_type="latent",
+    )  # fmt: skip
+    if request.task == "i2v":
+        arguments["image"] = crop_to(load_checked_image(request.image), request.width, request.height)
+        pipeline = WanImageToVideoPipeline(**pipeline.components, expand_timesteps=True)
+        pipeline.set_progress_bar_config(disable=True)
+    latents = pipeline(**arguments).frames
+    return latents.numpy(), _decode(pipeline, latents)
+
+
+def _with_solver(pipeline: WanPipeline, request: GenerationRequest) -> WanPipeline:
+    if request.solver == "euler":
+        pipeline.scheduler = FlowMatchEulerDiscreteScheduler(shift=request.flow_shift)
+    else:
+        pipeline.scheduler = UniPCMultistepScheduler(
+            prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=request.flow_shift
+        )
+    return pipeline
+
+
+@torch.no_grad()
+def _decode(pipeline, latents: torch.Tensor) -> np.ndarray:
+    mean, std = (
+        torch.tensor(values).view(1, -1, 1, 1, 1)
+        for values in (pipeline.vae.config.latents_mean, pipeline.vae.config.latents_std)
+    )
+    video = pipeline.vae.decode(latents * std + mean).sample
+    return ((video[0].permute(1, 2, 3, 0) + 1) / 2).numpy()

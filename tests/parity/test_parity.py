@@ -1,0 +1,63 @@
+"""Our pipeline gives diffusers' result: same checkpoint, prompt and seed, float32."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from backend.request import GenerationRequest
+from tests.parity.conftest import PRESET, run_ours, run_reference
+
+pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
+
+LATENT_TOLERANCE = 1e-3  # the project's bar; the order of float32 sums alone leaves about 1e-5 after some steps
+LEAST_PSNR = 50.0  # in dB over the video, pixels in [0, 1]; the project's bar
+
+CASES = list(itertools.product(["t2v", "i2v"], ["unipc", "euler"], [1.0, 4.0]))
+
+
+def make_request(task: str, solver: str, guidance: float, picture, **changes) -> GenerationRequest:
+    image = {"image": str(picture)} if task == "i2v" else {}
+    settings = dict(width=96, height=96, num_frames=17, steps=6, seed=11, negative_prompt="a white star") | changes
+    return GenerationRequest.from_preset(
+        PRESET, prompt="a large yellow circle drifts up and to the left over a navy background", solver=solver,
+        guidance=(guidance,), **settings, **image,
+    )  # fmt: skip
+
+
+def psnr(ours: np.ndarray, reference: np.ndarray) -> float:
+    return float(-10 * np.log10(max(np.square(ours - reference).mean(), 1e-12)))
+
+
+@pytest.mark.parametrize("task, solver, guidance", CASES)
+def test_latents_and_video_equal_diffusers(task, solver, guidance, components, reference_pipeline, picture, tmp_path):
+    request = make_request(task, solver, guidance, picture)
+    ours, our_video, _ = run_ours(request, components, tmp_path)
+    reference, reference_video = run_reference(request, reference_pipeline)
+    assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
+    assert psnr(our_video, reference_video) >= LEAST_PSNR
+
+
+@pytest.mark.parametrize("changes", [{"width": 128, "num_frames": 5}, {"steps": 1}, {"steps": 20}, {"flow_shift": 8.0}])
+def test_other_settings_equal_diffusers_too(changes, components, reference_pipeline, picture, tmp_path):
+    request = make_request("t2v", "unipc", 4.0, picture, **changes)
+    ours, _, _ = run_ours(request, components, tmp_path)
+    reference, _ = run_reference(request, reference_pipeline)
+    assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
+
+
+def test_settings_do_something(components, picture, tmp_path):
+    """Guidance, shift, negative prompt, seed and steps each change the video: equality above is not that of constants."""
+    base = make_request("t2v", "unipc", 4.0, picture)
+    latents = [run_ours(base, components, tmp_path)[0]]
+    for changes in ({"guidance": (1.0,)}, {"flow_shift": 1.0}, {"negative_prompt": "a blue square"}, {"seed": 12}, {"steps": 7}):
+        latents.append(run_ours(base.changed(**changes), components, tmp_path)[0])
+    for first, second in itertools.combinations(latents, 2):
+        assert np.abs(first - second).max() > 0.05
+
+
+def test_the_same_request_gives_the_same_bits(components, picture, tmp_path):
+    request = make_request("t2v", "unipc", 4.0, picture)
+    np.testing.assert_array_equal(run_ours(request, components, tmp_path)[0], run_ours(request, components, tmp_path)[0])
