@@ -1,21 +1,23 @@
 """What the visitor has filled in, read once into one frozen value, and the request that it makes."""
 
+import re
 import secrets
 from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
+from backend.errors import RequestError
 from backend.request import SEED_LIMIT, GenerationRequest, find_preset
 from presets.loader import Task
-from wan_ui.image_panel import ImagePanel
+from wan_ui.image_panel import ImagePanel, uploaded_picture
 from wan_ui.prompt_panel import PromptPanel
 from wan_ui.settings_panel import SettingsPanel
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A filled-in form. `image` is the path of an upload that Gradio has checked to be one."""
+    """A filled-in form, as it came from the page: the request checks it. `image` is the path of an upload."""
 
     task: Task
     preset: str
@@ -67,7 +69,10 @@ class Form:
         }  # fmt: skip
 
     def read(self, values: dict[gr.Component, Any]) -> Draft:
-        """The values of `inputs` as a draft; draws the seed if it shall be a new one each time."""
+        """The values of `inputs` as a draft; draws the seed if it shall be a new one each time.
+
+        Raises: RequestError for a size that cannot be read.
+        """
         settings = self.settings
         width, height = parse_size(values[settings.resolution])
         is_random = values[settings.is_seed_random] or values[settings.seed] is None
@@ -76,12 +81,14 @@ class Form:
             negative_prompt=values[self.prompt.negative_prompt] or "", width=width, height=height,
             num_frames=values[settings.length], steps=values[settings.steps], guidance=values[settings.guidance],
             guidance_low=values[settings.guidance_low], flow_shift=values[settings.flow_shift],
-            seed=secrets.randbelow(SEED_LIMIT) if is_random else int(values[settings.seed]),
-            image=values[self.image.image], image_focus=tuple(values[self.image.focus]),
+            seed=secrets.randbelow(SEED_LIMIT) if is_random else values[settings.seed],
+            image=uploaded_picture(values[self.image.image]), image_focus=tuple(values[self.image.focus]),
         )  # fmt: skip
 
 
 def parse_size(choice: str) -> tuple[int, int]:
-    """Width and height from a value of the resolution dropdown, such as "832x480"."""
-    width, height = choice.split("x")
-    return int(width), int(height)
+    """Width and height from a value of the resolution dropdown, such as "832x480". Raises: RequestError."""
+    sizes = re.fullmatch(r"(\d{1,5})x(\d{1,5})", str(choice))
+    if sizes is None:
+        raise RequestError(f"resolution={str(choice)[:40]!r}", "must be WIDTHxHEIGHT", "choose one that is offered")
+    return int(sizes[1]), int(sizes[2])

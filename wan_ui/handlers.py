@@ -17,7 +17,7 @@ from presets import load_preset
 from wan_ui.followers import follow, placed
 from wan_ui.form import Form, parse_size
 from wan_ui.header import status_html
-from wan_ui.image_panel import CENTRE, describe_picture, focus_at, picture_examples_html
+from wan_ui.image_panel import CENTRE, describe_picture, focus_at, picture_examples_html, uploaded_picture
 from wan_ui.notes import Notes, notes_for
 from wan_ui.preset_choices import CanRun, elsewhere_html, has_weights, preset_choices
 from wan_ui.prompt_panel import example_samples, shows_prompts
@@ -116,16 +116,17 @@ class Handlers:
             return gr.skip(), gr.skip()
         return str(examples[event.index].path), examples[event.index].prompt
 
-    def show_picture(self, path: str | None, resolution: str) -> tuple[str, str, tuple[float, float]]:
+    def show_picture(self, file: dict | None, resolution: str) -> tuple[str, str, tuple[float, float]]:
         """The crop preview, the note and the focus for a picture that is new."""
-        return *self.show_crop(path, resolution, CENTRE), CENTRE
+        return *self.show_crop(file, resolution, CENTRE), CENTRE
 
-    def show_crop(self, path: str | None, resolution: str, focus: tuple[float, float]) -> tuple[str, str]:
+    def show_crop(self, file: dict | None, resolution: str, focus: tuple[float, float]) -> tuple[str, str]:
         """The crop preview and the picture's note."""
-        return describe_picture(path, parse_size(resolution), focus, self.texts)
+        return describe_picture(uploaded_picture(file), parse_size(resolution), focus, self.texts)
 
-    def move_crop(self, path: str | None, resolution: str, event: gr.SelectData) -> tuple[float, float]:
+    def move_crop(self, file: dict | None, resolution: str, event: gr.SelectData) -> tuple[float, float]:
         """The focus for a click in the picture."""
+        path = uploaded_picture(file)
         return focus_at(path, tuple(event.index), parse_size(resolution)) if path else CENTRE
 
     def draw(self, view: StageView, job: Job) -> str:

@@ -8,9 +8,9 @@ import base64
 import io
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 import gradio as gr
-from gradio.data_classes import ImageData
 from PIL import Image
 
 from backend.errors import ImageError
@@ -30,25 +30,11 @@ element.addEventListener('click', event => {
 """
 
 
-class PictureUpload(gr.Image):
-    """An image input that hands over the uploaded file unopened.
-
-    Gradio's own opens it with Pillow first and answers with a passing toast when it cannot. Ours leaves that to
-    `backend.image_input`, whose explanation then stands beside the picture. Gradio has already checked that the path
-    is one of its uploads.
-    """
-
-    is_template = True  # Gradio's word for "drawn in the browser like my base class"
-
-    def preprocess(self, payload: ImageData | None) -> str | None:
-        return payload.path if payload else None
-
-
 @dataclass(frozen=True, kw_only=True)
 class ImagePanel:
     """The panel's components; `focus` is the point (x, y in 0..1) that the crop keeps in view."""
 
-    image: PictureUpload
+    image: gr.Image
     preview: gr.HTML
     focus: gr.State
     note: gr.HTML
@@ -59,7 +45,7 @@ def build_image_panel(preset: Preset, texts: Texts) -> ImagePanel:
     """Lays the panel out for this preset's own size."""
     focus = gr.State(CENTRE)
     with gr.Row(elem_classes="pair", equal_height=True):
-        image = PictureUpload(
+        image = gr.Image(
             label=texts.image, type="filepath", sources=["upload"], buttons=[], elem_id="input-image",
             placeholder=texts.image_placeholder, alt_text=texts.image,
         )  # fmt: skip
@@ -72,11 +58,22 @@ def build_image_panel(preset: Preset, texts: Texts) -> ImagePanel:
 def picture_examples_html(preset: Preset, texts: Texts) -> str:
     """The preset's example pictures as buttons, each with the prompt that comes with it."""
     buttons = "".join(
-        f'<button type="button" data-index="{index}" title="{escape(example.prompt)}" aria-label="{escape(example.prompt)}">'
+        f'<button type="button" data-index="{index}" title="{escape(example.prompt)}"'
+        f' aria-label="{escape(example.prompt)}">'
         f'<img src="{_data_address(example.path.read_bytes(), example.path.suffix[1:])}" alt=""></button>'
         for index, example in enumerate(preset.image_examples)
     )
     return f'<div class="pictures" role="group" aria-label="{escape(texts.image_examples)}">{buttons}</div>'
+
+
+def uploaded_picture(file: dict[str, Any] | None) -> str | None:
+    """The path of an upload as the page sends it, unopened.
+
+    Events that read the picture are set up with preprocess=False: Gradio's own preprocessing opens it with Pillow and
+    answers with a passing toast when it cannot. Ours leaves that to `backend.image_input`, whose explanation then
+    stands beside the picture. That the path is one of Gradio's uploads has been checked either way.
+    """
+    return file["path"] if file else None
 
 
 def describe_picture(

@@ -93,7 +93,8 @@ def _readout(view: StageView, job: Job | None, texts: Texts) -> str:
     return (
         f'<div class="readout"{_hidden(view.phase == "idle")}>'
         f'<p class="line"><span class="headline" role="status">{escape(headline)}</span>'
-        f'<span class="detail" title="{escape(detail)}">{escape(detail)}</span><span class="numbers">{escape(numbers)}</span></p>'
+        f'<span class="detail" title="{escape(detail)}">{escape(detail)}</span>'
+        f'<span class="numbers">{escape(numbers)}</span></p>'
         f'<div class="bar" role="progressbar" aria-label="{escape(headline)}" aria-valuemin="0" aria-valuemax="100"'
         f' aria-valuenow="{percent}" data-waiting="{_flag(is_waiting)}"><i style="width: {percent}%"></i></div></div>'
     )
@@ -145,14 +146,16 @@ def _facts(view: StageView, job: Job | None, texts: Texts) -> str:
     pairs = _settings(view.result, job.request, texts)
     timings = [(name, spoken_seconds(view.result.seconds[key])) for key, name in texts.stage_names
                if view.result.seconds.get(key, 0.0) >= 0.005]  # fmt: skip
-    return f'<div class="facts"><dl class="settings">{_pairs(pairs)}</dl><dl class="timings">{_pairs(timings)}</dl></div>'
+    lists = f'<dl class="settings">{_pairs(pairs)}</dl><dl class="timings">{_pairs(timings)}</dl>'
+    return f'<div class="facts">{lists}</div>'
 
 
 def _settings(result: VideoResult, request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
+    seconds = result.num_frames / result.fps
     return [
         (texts.fact_seed, str(request.seed)),
         (texts.fact_size, f"{result.width} × {result.height}"),
-        (texts.fact_length, texts.length_choice.format(seconds=result.num_frames / result.fps, frames=result.num_frames)),
+        (texts.fact_length, texts.length_choice.format(seconds=seconds, frames=result.num_frames)),
         (texts.fact_steps, str(request.steps)),
         (texts.fact_guidance, " / ".join(f"{value:g}" for value in request.guidance)),
         (texts.fact_shift, f"{request.flow_shift:g}"),

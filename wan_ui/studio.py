@@ -38,6 +38,9 @@ CACHE_SECONDS = (3600, 24 * 3600)  # uploads are looked through every hour and d
 LARGEST_UPLOAD = "60mb"
 _QUIET: dict[str, Any] = dict(queue=False, show_progress="hidden", api_visibility="private")
 
+# For events that read what a person filled in: it is checked once, by the request, whose errors stand in their place.
+_RAW = _QUIET | dict(preprocess=False)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
@@ -79,7 +82,8 @@ def serve(blocks: gr.Blocks, engine: Engine, *, host: str, port: int, **options:
     _, address, _ = blocks.launch(
         server_name=host, server_port=port, quiet=True, prevent_thread_lock=True, theme=studio_theme(),
         css_paths=[stylesheet()], js=(ASSETS / "studio.js").read_text(encoding="utf-8"), favicon_path=favicon(),
-        allowed_paths=[str(EXAMPLES_FOLDER)], footer_links=[], run_history=False, enable_monitoring=False, max_threads=MOST_PAGES, max_file_size=LARGEST_UPLOAD, ssr_mode=False,
+        allowed_paths=[str(EXAMPLES_FOLDER)], footer_links=[], run_history=False, enable_monitoring=False,
+        max_threads=MOST_PAGES, max_file_size=LARGEST_UPLOAD, ssr_mode=False,
         app_kwargs={"middleware": [Middleware(VisitorCookie)], "routes": [media_route(engine)]}, **options,
     )  # fmt: skip
     return address
@@ -118,9 +122,8 @@ def _build_form(choices: PresetChoices, texts: Texts) -> tuple[Form, tuple[gr.Ta
 def _wire_jobs(page: Page, handlers: Handlers) -> None:
     form = page.form
     notes = [form.prompt.note, form.image.note, form.settings.note]
-    submitted = page.generate.click(
-        handlers.submit, form.inputs, [page.job_id, *notes, form.settings.seed, page.stage], **_QUIET
-    )
+    outputs = [page.job_id, *notes, form.settings.seed, page.stage]
+    submitted = page.generate.click(handlers.submit, form.inputs, outputs, **_RAW)
     _follow(submitted, page, handlers)
     page.stop.click(handlers.stop, page.job_id, page.stop, **_QUIET)
     page.stage.keep_seed(
@@ -141,10 +144,10 @@ def _wire_settings(page: Page, handlers: Handlers) -> None:
 def _wire_picture(page: Page, handlers: Handlers) -> None:
     form, image, size = page.form, page.form.image, page.form.settings.resolution
     shown, inputs = [image.preview, image.note], [image.image, size, image.focus]
-    image.image.change(handlers.show_picture, inputs[:2], [*shown, image.focus], **_QUIET)
-    size.change(handlers.show_crop, inputs, shown, **_QUIET)
-    moved = image.image.select(handlers.move_crop, inputs[:2], image.focus, **_QUIET)
-    moved.then(handlers.show_crop, inputs, shown, **_QUIET)
+    image.image.change(handlers.show_picture, inputs[:2], [*shown, image.focus], **_RAW)
+    size.change(handlers.show_crop, inputs, shown, **_RAW)
+    moved = image.image.select(handlers.move_crop, inputs[:2], image.focus, **_RAW)
+    moved.then(handlers.show_crop, inputs, shown, **_RAW)
     image.examples.choose(handlers.choose_picture, form.settings.preset, [image.image, form.prompt.prompt], **_QUIET)
 
 

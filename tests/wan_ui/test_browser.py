@@ -140,6 +140,12 @@ def test_errors_stand_beside_their_cause(visit, tmp_path):
     page.locator("#generate").click()
     page.locator("#prompt-note .note").wait_for()
     assert "Prompt is empty" in page.locator("#prompt-note").inner_text()
+    page.locator("#seed-random input").uncheck()
+    page.locator("#seed input").fill("-5")
+    generate(page, "a red circle")
+    page.locator("#settings-note .note").wait_for()
+    assert "Seed=-5 must lie between" in page.locator("#settings-note").inner_text()
+    page.locator("#seed-random input").check()
     page.get_by_role("tab", name="Image to video").click()
     fake = tmp_path / "fake.png"
     fake.write_text("I am a text file")

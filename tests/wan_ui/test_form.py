@@ -32,3 +32,15 @@ def test_what_is_wrong_is_refused_in_the_engines_words(changes):
 
 def test_sizes_are_width_first():
     assert parse_size("832x480") == (832, 480)
+
+
+@pytest.mark.parametrize("choice", ["832", "axb", None, "1x2x3", "999999x1", ["a"]])
+def test_a_size_that_was_not_offered_is_refused(choice):
+    with pytest.raises(RequestError, match="resolution"):
+        parse_size(choice)
+
+
+@pytest.mark.parametrize("changes", [{"steps": 999}, {"steps": None}, {"seed": 1.5}, {"guidance": "x"}, {"flow_shift": 0}])
+def test_numbers_that_were_typed_past_the_controls_are_refused(changes):
+    with pytest.raises(RequestError):
+        a_draft(**changes).to_request()
