@@ -16,7 +16,7 @@ from PIL import Image
 from backend.errors import ImageError
 from backend.image_input import crop_box, crop_to, load_checked_image
 from presets import Preset
-from wan_ui.notes import note_html, sentence
+from wan_ui.notes import build_note, note_html, sentence
 from wan_ui.text import Texts
 
 CENTRE = (0.5, 0.5)
@@ -50,7 +50,7 @@ def build_image_panel(preset: Preset, texts: Texts) -> ImagePanel:
             placeholder=texts.image_placeholder, alt_text=texts.image,
         )  # fmt: skip
         preview = gr.HTML(empty_preview((preset.width, preset.height), texts), elem_id="crop-preview")
-    note = gr.HTML(note_html(), elem_id="image-note")
+    note = build_note("image-note")
     examples = gr.HTML(picture_examples_html(preset, texts), js_on_load=_CHOOSE, elem_id="image-examples")
     return ImagePanel(image=image, preview=preview, focus=focus, note=note, examples=examples)
 

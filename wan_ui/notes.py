@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
+import gradio as gr
+
 from backend.errors import ImageError, StudioError
+
+_SHOW = """
+watch('value', () => {
+  const note = element.querySelector('.note:not([hidden])');
+  if (note) note.scrollIntoView({block: 'center', behavior: 'smooth'});
+});
+"""
 
 Place = Literal["prompt", "image", "settings"]
 _PLACES: dict[str, Place] = {"prompt": "prompt", "negative_prompt": "prompt", "image": "image", "last_image": "image"}
@@ -22,6 +31,11 @@ class Notes:
     def html(self) -> tuple[str, str, str]:
         """The three notes as HTML, in the order of the fields."""
         return note_html(self.prompt), note_html(self.image), note_html(self.settings)
+
+
+def build_note(elem_id: str) -> gr.HTML:
+    """An empty note; once it says something it comes into view."""
+    return gr.HTML(note_html(), js_on_load=_SHOW, elem_id=elem_id)
 
 
 def notes_for(error: StudioError) -> Notes:

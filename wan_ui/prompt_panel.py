@@ -9,7 +9,7 @@ import gradio as gr
 
 from presets import Preset
 from presets.loader import Task
-from wan_ui.notes import note_html
+from wan_ui.notes import build_note
 from wan_ui.text import Texts
 
 
@@ -28,7 +28,7 @@ def build_prompt_panel(preset: Preset, texts: Texts) -> PromptPanel:
     prompt = gr.Textbox(
         label=texts.prompt, placeholder=texts.prompt_placeholder, lines=3, max_lines=6, elem_id="prompt"
     )
-    note = gr.HTML(note_html(), elem_id="prompt-note")
+    note = build_note("prompt-note")
     examples = gr.Dataset(
         label=texts.examples, components=[gr.Textbox(visible=False)], samples=example_samples(preset), layout="gallery",
         samples_per_page=50, elem_id="examples",

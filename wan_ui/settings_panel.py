@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from presets import Preset
-from wan_ui.notes import note_html
+from wan_ui.notes import build_note
 from wan_ui.preset_choices import PresetChoices, elsewhere_html
 from wan_ui.text import Texts
 
@@ -68,7 +68,7 @@ def build_settings_panel(choices: PresetChoices, preset: Preset, texts: Texts) -
         with gr.Column(elem_classes="seed", min_width=120):
             seed = gr.Number(label=texts.seed, value=0, precision=0, elem_id="seed", min_width=120)
             is_random = gr.Checkbox(label=texts.seed_random, value=True, elem_id="seed-random", container=False)
-    note = gr.HTML(note_html(), elem_id="settings-note")
+    note = build_note("settings-note")
     return SettingsPanel(
         preset=picker, preset_note=preset_note, resolution=resolution, length=length, steps=steps, guidance=guidance,
         guidance_low=low, flow_shift=flow_shift, seed=seed, is_seed_random=is_random, note=note,

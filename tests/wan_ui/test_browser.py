@@ -145,6 +145,10 @@ def test_errors_stand_beside_their_cause(visit, tmp_path):
     generate(page, "a red circle")
     page.locator("#settings-note .note").wait_for()
     assert "Seed=-5 must lie between" in page.locator("#settings-note").inner_text()
+    page.wait_for_function("""() => {
+      const note = document.querySelector('#settings-note .note').getBoundingClientRect();
+      return note.bottom <= document.querySelector('#actions').getBoundingClientRect().top;
+    }""")
     page.locator("#seed-random input").check()
     page.get_by_role("tab", name="Image to video").click()
     fake = tmp_path / "fake.png"
