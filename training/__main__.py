@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from training.checkpoint import assemble
 from training.fast_vae import speed_up
-from training.latents import ClipSize, LatentCache
+from training.latents import BUCKETS, LatentCache
 from training.tokenizer import make_tokenizer
 from training.train_transformer import TextAndTransformer, TransformerTraining, train_transformer
 from training.train_vae import VaeTraining, train_vae
@@ -30,7 +30,6 @@ class Plan:
     output: Path
     vae_seconds: float
     transformer_seconds: float
-    cached_clips: int
     device: str
 
 
@@ -52,9 +51,9 @@ def make(plan: Plan) -> None:
 def _train_transformer(plan: Plan, vae_folder: Path, tokenizer_folder: Path, parts: Path) -> None:
     vae = AutoencoderKLWan.from_pretrained(vae_folder).to(plan.device).eval()
     speed_up(vae)
-    cache = LatentCache(vae, ClipSize(), plan.cached_clips, random.Random(3), plan.device)
+    caches = [LatentCache(vae, bucket, random.Random(3), plan.device) for bucket in BUCKETS]
     networks = TextAndTransformer.create(AutoTokenizer.from_pretrained(tokenizer_folder), plan.device)
-    train_transformer(networks, cache, parts, TransformerTraining(seconds=plan.transformer_seconds), plan.device)
+    train_transformer(networks, caches, parts, TransformerTraining(seconds=plan.transformer_seconds), plan.device)
 
 
 def main() -> None:
@@ -63,7 +62,6 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("models/wan-tiny"), help="where the checkpoint goes")
     parser.add_argument("--vae-seconds", type=float, default=1440)
     parser.add_argument("--transformer-seconds", type=float, default=3600)
-    parser.add_argument("--cached-clips", type=int, default=3072)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     make(Plan(device="cuda" if torch.cuda.is_available() else "cpu", **vars(arguments)))

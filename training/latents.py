@@ -12,24 +12,35 @@ from training.world import Scene, render, sample_training_scene
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClipSize:
-    """Pixels and frames of the training clips."""
+class Bucket:
+    """One video size of the training mixture: its share of the steps, its batch, how many clips are kept encoded."""
 
-    width: int = 96
-    height: int = 96
-    num_frames: int = 17
+    width: int
+    height: int
+    num_frames: int
+    share: float
+    batch: int
+    clips: int
+
+
+BUCKETS = (
+    Bucket(width=96, height=96, num_frames=17, share=0.76, batch=64, clips=3072),
+    Bucket(width=128, height=96, num_frames=17, share=0.08, batch=32, clips=384),
+    Bucket(width=96, height=128, num_frames=17, share=0.08, batch=32, clips=384),
+    Bucket(width=96, height=96, num_frames=33, share=0.08, batch=32, clips=384),
+)
 
 
 class LatentCache:
     """`latents` [N, C, F, H, W] float32, zero mean and unit variance a channel, and the N `scenes` that they show."""
 
-    def __init__(self, vae: AutoencoderKLWan, size: ClipSize, clips: int, rng: random.Random, device: str) -> None:
-        self._vae, self._size, self._rng, self._device = vae, size, rng, device
+    def __init__(self, vae: AutoencoderKLWan, bucket: Bucket, rng: random.Random, device: str) -> None:
+        self._vae, self.bucket, self._rng, self._device = vae, bucket, rng, device
         self._oldest = 0
         self.scenes: list[Scene] = []
         parts = []
-        for start in range(0, clips, 32):
-            latents, scenes = self._encode_new(min(32, clips - start))
+        for start in range(0, bucket.clips, 32):
+            latents, scenes = self._encode_new(min(32, bucket.clips - start))
             parts.append(latents)
             self.scenes.extend(scenes)
         self.latents = torch.cat(parts)
@@ -44,7 +55,7 @@ class LatentCache:
 
     def _encode_new(self, clips: int) -> tuple[torch.Tensor, list[Scene]]:
         scenes = [sample_training_scene(self._rng) for _ in range(clips)]
-        size = self._size
+        size = self.bucket
         videos = torch.stack([render(scene, size.num_frames, size.width, size.height) for scene in scenes])
         parts = [encode(self._vae, part.to(self._device)).cpu() for part in videos.split(8)]
         return torch.cat(parts), scenes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import logging
 import random
@@ -24,7 +25,7 @@ from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
 from training.latents import LatentCache
 from training.model_configs import MAX_SEQUENCE_LENGTH, TEXT_ENCODER, TRANSFORMER
 from training.prompts import describe
-from training.velocity import predict_velocity
+from training.velocity import predict_velocity, run_one_block
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,6 @@ class TransformerTraining:
     noise_shift: float = 2.5
     average_decay: float = 0.9985
     snapshot_seconds: float = 600.0
-    batch: int = 64
     refresh_every: int = 32  # steps; as many clips are then encoded anew
     compiled: bool = True
     seed: int = 1
@@ -75,17 +75,18 @@ class TextAndTransformer:
 
 
 def train_transformer(
-    networks: TextAndTransformer, cache: LatentCache, folder: Path, options: TransformerTraining, device: str
+    networks: TextAndTransformer, caches: list[LatentCache], folder: Path, options: TransformerTraining, device: str
 ) -> None:
-    """Train for `options.seconds` on the cache and write the averaged weights to `folder`."""
+    """Train for `options.seconds` on the caches and write the averaged weights to `folder`."""
     rng = random.Random(options.seed)
     generator = torch.Generator(device).manual_seed(options.seed)
     modules = networks.modules()
     average = {name: value.detach().clone() for name, value in modules.state_dict().items()}
     optimizer = torch.optim.AdamW(_parameter_groups(modules), lr=options.learning_rate, betas=(0.9, 0.98))
-    velocity = torch.compile(predict_velocity, dynamic=False) if options.compiled else predict_velocity
+    run_block = torch.compile(run_one_block, dynamic=False) if options.compiled else run_one_block
+    velocity = functools.partial(predict_velocity, run_block=run_block)
     started, snapshot, running = time.monotonic(), 0.0, 1.0
-    for step, (latents, prompts) in enumerate(_batches(cache, rng, options)):
+    for step, (latents, prompts) in enumerate(_batches(caches, rng, options)):
         spent = time.monotonic() - started
         if spent > options.seconds:
             break
@@ -118,11 +119,14 @@ def _set_learning_rate(optimizer, options: TransformerTraining, step: int, spent
         group["lr"] = rate
 
 
-def _batches(cache: LatentCache, rng: random.Random, options: TransformerTraining) -> Iterator[tuple[torch.Tensor, list[str]]]:
-    """Endless batches; every clip gets a fresh sentence each time."""
+def _batches(
+    caches: list[LatentCache], rng: random.Random, options: TransformerTraining
+) -> Iterator[tuple[torch.Tensor, list[str]]]:
+    """Endless batches, the sizes by their shares; every clip gets a fresh sentence each time."""
     for step in itertools.count(1):
-        indices = rng.sample(range(len(cache.scenes)), options.batch)
-        yield cache.latents[indices].float(), [_prompt(cache.scenes[index], rng, options) for index in indices]
+        cache = rng.choices(caches, weights=[cache.bucket.share for cache in caches])[0]
+        indices = rng.sample(range(len(cache.scenes)), cache.bucket.batch)
+        yield cache.latents[indices], [_prompt(cache.scenes[index], rng, options) for index in indices]
         if step % options.refresh_every == 0:
             cache.refresh(options.refresh_every)
 

@@ -13,6 +13,7 @@ import logging
 import math
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -40,26 +41,37 @@ class VaeTraining:
 
 IMAGES = ((64, 64, 1, 64),)  # width, height, frames, batch; drawn in turn
 CLIPS = ((64, 64, 9, 8), (96, 96, 17, 3), (64, 64, 1, 32), (64, 64, 9, 8), (96, 96, 17, 3), (128, 128, 1, 8))
+REFINING = ((96, 96, 17, 3), (64, 64, 9, 8), (96, 96, 17, 3), (128, 96, 17, 2))
 IMAGE_SHARE = 0.22  # of the time is spent on single images first: far more scenes a second
 
 
 def train_vae(folder: Path, options: VaeTraining, device: str) -> AutoencoderKLWan:
     """Train for `options.seconds`, measure the latent statistics, write the VAE to `folder`."""
     torch.manual_seed(options.seed)
-    rng = random.Random(options.seed)
     vae = AutoencoderKLWan(**VAE, latents_mean=[0.0] * VAE["z_dim"], latents_std=[1.0] * VAE["z_dim"]).to(device)
+    image_seconds = IMAGE_SHARE * options.seconds
+    trained = _optimise(vae, folder, options, device, lambda spent: IMAGES if spent < image_seconds else CLIPS)
+    set_latent_statistics(trained, random.Random(options.seed), device)
+    trained.save_pretrained(folder)
+    return trained
+
+
+def _optimise(vae: AutoencoderKLWan, folder: Path, options: VaeTraining, device: str, clips_at: Callable) -> AutoencoderKLWan:
+    """The averaged weights after `options.seconds` of training on `clips_at(seconds spent)`."""
+    rng = random.Random(options.seed)
     average = torch.optim.swa_utils.AveragedModel(vae, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.997))
     speed_up(vae)
-    optimizer = torch.optim.AdamW(vae.parameters(), lr=options.learning_rate, betas=(0.9, 0.98), weight_decay=1e-4)
+    learned = [parameter for parameter in vae.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(learned, lr=options.learning_rate, betas=(0.9, 0.98), weight_decay=1e-4)
     started, step, running = time.monotonic(), 0, 0.0
     while (spent := time.monotonic() - started) < options.seconds:
         _set_learning_rate(optimizer, options, step, spent)
-        clips = IMAGES if spent < IMAGE_SHARE * options.seconds else CLIPS
+        clips = clips_at(spent)
         video = _batch(rng, clips[step % len(clips)]).to(device)
         loss, error = _loss(vae, video, options)
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(vae.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(learned, 1.0)
         optimizer.step()
         average.update_parameters(vae)
         running = error if step == 0 else 0.95 * running + 0.05 * error
@@ -68,10 +80,15 @@ def train_vae(folder: Path, options: VaeTraining, device: str) -> AutoencoderKLW
             log.info("vae step %d, %.0f s, PSNR %.2f dB", step, spent, _psnr(running))
         if step % 500 == 0:
             average.module.save_pretrained(folder.with_name("vae-snapshot"))
-    trained = average.module.eval()
-    set_latent_statistics(trained, rng, device)
-    trained.save_pretrained(folder)
-    return trained
+    return average.module.eval()
+
+
+def refine_decoder(vae: AutoencoderKLWan, folder: Path, options: VaeTraining, device: str) -> None:
+    """Train the decoder on for `options.seconds` while the encoder, and so the latents, stay as they are; write to `folder`."""
+    vae = vae.to(device).train()
+    vae.encoder.requires_grad_(False)
+    vae.quant_conv.requires_grad_(False)
+    _optimise(vae, folder, options, device, lambda spent: REFINING).save_pretrained(folder)
 
 
 def _set_learning_rate(optimizer, options: VaeTraining, step: int, spent: float) -> None:

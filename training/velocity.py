@@ -8,6 +8,8 @@ is the padded text: its positions are all alike and become one key whose logit i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from diffusers import WanTransformer3DModel
@@ -21,11 +23,12 @@ def predict_velocity(
     text: torch.Tensor,
     text_bias: torch.Tensor,
     dtype: torch.dtype = torch.bfloat16,
+    run_block: Callable | None = None,
 ) -> torch.Tensor:
     """Velocity [B, C, F, H, W].
 
     `latents` [B, C, F, H, W]; `timestep` and `first_frame_timestep` [B], 0 to 1000; `text` [B, L, D]; `text_bias`
-    [B, 1, 1, L] is added to the cross-attention's logits.
+    [B, 1, 1, L] is added to the cross-attention's logits; `run_block` is `run_one_block` or that function compiled.
     """
     batch, channels, num_frames, height, width = latents.shape
     cosine, sine = transformer.rope(latents)
@@ -35,8 +38,9 @@ def predict_velocity(
     text = _linear(
         embedder.text_embedder.linear_2, F.gelu(_linear(embedder.text_embedder.linear_1, text, dtype), approximate="tanh"), dtype
     )
+    run_block = run_block or run_one_block
     for block in transformer.blocks:
-        hidden = _block(block, hidden, text, text_bias, modulation, cosine, sine, dtype)
+        hidden = run_block(block, hidden, text, text_bias, modulation, cosine, sine, dtype)
     shift, scale = (transformer.scale_shift_table[None] + time[:, :, None]).unbind(2)
     hidden = _modulate(hidden, shift, scale)
     patches = _linear(transformer.proj_out, hidden, dtype).float()
@@ -56,7 +60,8 @@ def _spread(value: torch.Tensor, num_frames: int) -> torch.Tensor:
     return torch.cat([first[:, None], others[:, None].expand(-1, num_frames - 1, *others.shape[1:])], 1)
 
 
-def _block(block, hidden, text, text_bias, modulation, cosine, sine, dtype) -> torch.Tensor:
+def run_one_block(block, hidden, text, text_bias, modulation, cosine, sine, dtype) -> torch.Tensor:
+    """Tokens [B, S, D] after one transformer block; `modulation` [B, F, 6, D], `cosine` and `sine` [1, S, 1, D / heads]."""
     shift, scale, gate, shift_ff, scale_ff, gate_ff = (block.scale_shift_table[None] + modulation).unbind(2)
     attended = _self_attention(block.attn1, _modulate(hidden, shift, scale), cosine, sine, dtype)
     hidden = hidden + _per_frame(attended, gate)

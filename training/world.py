@@ -30,7 +30,7 @@ BACKGROUNDS: dict[str, tuple[int, int, int]] = {
     "dark green": (10, 68, 32),
 }
 SHAPES = ("circle", "square", "triangle", "star")
-SIZES: dict[str, float] = {"small": 0.11, "large": 0.19}  # radius as a share of the shorter side
+SIZES: dict[str, float] = {"small": 0.14, "large": 0.21}  # radius as a share of the shorter side
 DIRECTIONS: dict[str, tuple[float, float]] = {  # x to the right, y downwards
     "left": (-1.0, 0.0),
     "right": (1.0, 0.0),
@@ -43,7 +43,7 @@ DIRECTIONS: dict[str, tuple[float, float]] = {  # x to the right, y downwards
 }
 MOTIONS = (*DIRECTIONS, "still", "growing", "shrinking")
 GROWTH = 2.4  # ratio of the radii at the two ends of a growing or shrinking clip
-MARGIN = 0.16  # how near to an edge a centre may come, as a share of that side
+MARGIN = 0.18  # how near to an edge a centre may come, as a share of that side
 HELD_OUT_SHARE = 0.1
 HELD_OUT_SEED = 20240229
 
