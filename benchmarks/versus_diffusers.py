@@ -108,7 +108,6 @@ def demo(repeats: int) -> Row:
     return compare("demo", ours, reference, repeats, tolerance=1e-3)
 
 
-@torch.inference_mode()
 def blocks(name: str, repeats: int) -> Row:
     """Two blocks of Wan 2.1 1.3B's shape: velocity of random latents, 512 text positions, one branch."""
     torch.manual_seed(0)
@@ -122,6 +121,7 @@ def blocks(name: str, repeats: int) -> Row:
     velocity = jax.jit(lambda noisy: denoiser.velocity(weights, noisy, jnp.float32(500.0), context, rotary, None))
     ours_latents, timestep = jnp.asarray(latents.numpy()), torch.tensor([500.0])
 
+    @torch.inference_mode()
     def reference() -> np.ndarray:
         return model(latents, timestep, text, return_dict=False)[0].numpy()
 
