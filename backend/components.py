@@ -145,9 +145,14 @@ def _read_json(path: Path) -> dict:
     try:
         return json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise ModelError(f"{path} is missing:", "a checkpoint needs it", "copy the checkpoint again, whole") from None
+        raise ModelError(f"{_shown(path)} is missing:", "a checkpoint needs it", "copy the checkpoint again, whole") from None
     except json.JSONDecodeError as error:
-        raise ModelError(f"{path}", f"must be JSON ({error})", "copy the checkpoint again") from None
+        raise ModelError(_shown(path), f"must be JSON ({error})", "copy the checkpoint again") from None
+
+
+def _shown(path: Path) -> str:
+    """A file's place within its checkpoint: visitors of a shared studio see these messages, and no folder of the server."""
+    return "/".join(path.parts[-3:])
 
 
 def _with_tied_embedding(weights: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -173,7 +178,7 @@ class _Reader:
         """All tensors of one part, floating-point ones in the model's dtype. Raises: ModelError."""
         paths = sorted((self._folder / part).glob("*.safetensors"))
         if not paths:
-            raise ModelError(f"{self._folder / part} holds no .safetensors file:", "a checkpoint needs its weights",
+            raise ModelError(f"{_shown(self._folder / part)} holds no .safetensors file:", "a checkpoint needs its weights",
                              "copy the checkpoint again, whole")  # fmt: skip
         return {name: value for path in paths for name, value in self._read_file(path, part)}
 
@@ -185,7 +190,7 @@ class _Reader:
         except ModelError:
             raise
         except Exception as error:
-            raise ModelError(f"{path} cannot be read ({error}):", "it must be a whole safetensors file",
+            raise ModelError(f"{_shown(path)} cannot be read ({error}):", "it must be a whole safetensors file",
                              "copy the checkpoint again") from error  # fmt: skip
         self._done += path.stat().st_size
         self._on_event(Loading(self._done, self._total, part.replace("_", " ")))

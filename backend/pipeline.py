@@ -61,7 +61,11 @@ def generate(
     clock = StageClock()
     (folder / PREVIEW_FOLDER).mkdir(parents=True, exist_ok=True)
     with clock.stage("compile"):
-        yield from warm_up(components, request)
+        for event in warm_up(components, request):
+            yield event
+            if is_cancelled():
+                yield Cancelled(None)
+                return
     yield Encoding()
     with clock.stage("encode"):
         conditions = _encode(request, components, folder)

@@ -8,6 +8,7 @@ conv2d falls through to a C++ check that refuses bfloat16.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -55,6 +56,7 @@ def _removed_overloads() -> torch.library.Library:
 def torchax() -> ModuleType:
     """The torchax module, mended. The first call takes some seconds."""
     _removed_overloads()
+    warnings.filterwarnings("ignore", message="Explicitly requested dtype (int|float)64")  # positions fit into 32 bits
     import torchax as module
     from torchax.ops import jaten
 

@@ -89,7 +89,7 @@ def test_presets_are_listed_and_shown():
     assert listed.returncode == 0 and listed.stdout.splitlines()[0].startswith("wan-tiny ")
     assert [preset["name"] for preset in json.loads(app("presets", "list", "--json").stdout)][0] == "wan-tiny"
     assert "flow_shift: 5.0\n" in app("presets", "show", "wan2.1-t2v-14b-720p").stdout
-    assert json.loads(app("presets", "show", "wan-tiny", "--json").stdout)["num_frames"] == 33
+    assert json.loads(app("presets", "show", "wan-tiny", "--json").stdout)["num_frames"] == 17
 
 
 def test_an_unknown_preset_cannot_be_shown():

@@ -22,23 +22,23 @@ def run(tmp_path, *words: str, prompt: str = "a red square") -> int:
 
 def test_json_is_one_object_and_nothing_else(tmp_path, capsys):
     output = tmp_path / "out.mp4"
-    assert run(tmp_path, "--output", str(output), "--json", "--seed", "5", "--frames", "17", "--width", "96") == 0
+    assert run(tmp_path, "--output", str(output), "--json", "--seed", "5", "--frames", "33", "--width", "128") == 0
     told = capsys.readouterr()
     result = json.loads(told.out)
     assert list(result) == ["path", "width", "height", "num_frames", "fps", "seed", "seconds", "preset", "job_id"]
-    assert result["path"] == str(output) and (result["width"], result["height"]) == (96, 128)
-    assert (result["num_frames"], result["fps"], result["seed"], result["preset"]) == (17, 16, 5, "wan-tiny")
+    assert result["path"] == str(output) and (result["width"], result["height"]) == (128, 96)
+    assert (result["num_frames"], result["fps"], result["seed"], result["preset"]) == (33, 16, 5, "wan-tiny")
     assert list(result["seconds"]) == ["load", "compile", "encode", "denoise", "decode", "total"]
-    assert "Step 3 of 3" in told.err and "Decoding frame 16 of 17" in told.err
+    assert "Step 3 of 3" in told.err and "Decoding frame 32 of 33" in told.err
 
 
 def test_the_output_is_the_video(tmp_path, capsys):
     output = tmp_path / "out.mp4"
     output.write_text("an older one")
     assert run(tmp_path, "--output", str(output), "--seed", "5") == 0
-    assert read_facts(output).width == 128 and read_request(output).seed == 5
+    assert read_facts(output).width == 96 and read_request(output).seed == 5
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-    assert capsys.readouterr().out.startswith(f"{output} (128x128, 33 frames at 16 a second, seed 5, ")
+    assert capsys.readouterr().out.startswith(f"{output} (96x96, 17 frames at 16 a second, seed 5, ")
 
 
 def test_without_an_output_the_video_stays_with_its_job(tmp_path, capsys):

@@ -26,7 +26,7 @@ def refusal(preset=TINY, **changes) -> str:
 
 def test_the_presets_values_are_the_defaults():
     made = request()
-    assert (made.width, made.height, made.num_frames, made.fps, made.steps) == (128, 128, 33, 16, 20)
+    assert (made.width, made.height, made.num_frames, made.fps, made.steps) == (96, 96, 17, 16, 20)
     assert (made.guidance, made.flow_shift, made.solver, made.task) == ((4.0,), 3.0, "unipc", "t2v")
 
 

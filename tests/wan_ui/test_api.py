@@ -47,7 +47,7 @@ def test_a_program_gets_a_video_and_its_facts(studio, picture):
     video, facts = client.predict("a red circle", "", gradio_client.handle_file(str(picture)), {"steps": 2, "seed": 3},
                                   api_name="/generate")  # fmt: skip
     assert Path(video).read_bytes()[4:8] == b"ftyp"
-    assert (facts["seed"], facts["width"], facts["num_frames"]) == (3, 128, 33)
+    assert (facts["seed"], facts["width"], facts["num_frames"]) == (3, 96, 17)
     with pytest.raises(Exception, match="prompt is empty"):
         client.predict(" ", api_name="/generate")
 

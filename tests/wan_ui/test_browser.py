@@ -38,7 +38,7 @@ def test_a_prompt_becomes_a_video_that_plays(visit):
     generate(page, "a red circle moving right on a black background", steps=6)
     wait_for(page, "finished")
     plays(page)
-    assert page.locator(".stage video").evaluate("video => [video.videoWidth, video.videoHeight]") == [128, 128]
+    assert page.locator(".stage video").evaluate("video => [video.videoWidth, video.videoHeight]") == [96, 96]
     assert page.locator(".stage video").bounding_box()["width"] > 500
     facts = page.locator(".stage .facts").inner_text()
     assert re.search(r"Seed\s+\d+", facts) and re.search(r"Denoise\s+[\d.]+ s", facts)
@@ -105,7 +105,7 @@ def test_a_picture_is_cropped_shown_and_used(visit, picture):
     page.locator("#input-image input[type=file]").set_input_files(picture)
     crop = page.locator("#crop-preview img")
     crop.wait_for()
-    page.wait_for_function("document.querySelector('#crop-preview img').naturalWidth === 128")
+    page.wait_for_function("document.querySelector('#crop-preview img').naturalWidth === 96")
     middle = crop.get_attribute("src")
     box = page.locator("#input-image img").bounding_box()
     page.mouse.click(box["x"] + 8, box["y"] + box["height"] / 2)

@@ -1,0 +1,71 @@
+"""Loading a checkpoint: what is missing or broken is said in one line, with what to do."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from backend import components
+from backend.errors import ModelError
+from backend.events import Loading
+from presets import load_preset
+
+PRESET = load_preset("wan-tiny")
+DEMO_MODEL = Path(PRESET.model_source)
+
+pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
+
+
+@pytest.fixture
+def checkpoint(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("STUDIO_DATA_DIR", str(tmp_path / "data"))
+    return Path(shutil.copytree(DEMO_MODEL, tmp_path / "model"))
+
+
+def load(folder: Path):
+    return components.load(PRESET, str(folder), lambda event: None)
+
+
+def test_loading_tells_every_byte(checkpoint):
+    told: list[Loading] = []
+    loaded = components.load(PRESET, str(checkpoint), told.append)
+    assert [event.what for event in told] == ["text encoder", "transformer", "vae"]
+    assert told[-1].bytes_done == told[-1].bytes_total == sum(path.stat().st_size for path in checkpoint.glob("*/*.safetensors"))
+    assert loaded.expands_timesteps and loaded.dtype == "float32"
+    assert set(loaded.versions) >= {"jax", "torch", "diffusers"}
+
+
+def test_a_folder_that_is_not_there():
+    with pytest.raises(ModelError, match="is not on this machine; give its folder with --model, or take the preset wan-tiny"):
+        load(Path("/nowhere"))
+
+
+def test_a_folder_that_is_no_checkpoint(tmp_path):
+    with pytest.raises(ModelError, match="must hold model_index.json"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ("transformer/config.json", r"model/transformer/config\.json is missing"),
+        ("vae/diffusion_pytorch_model.safetensors", r"model/vae holds no \.safetensors file"),
+    ],
+)
+def test_a_missing_file_is_named(checkpoint, broken, message):
+    (checkpoint / broken).unlink()
+    with pytest.raises(ModelError, match=message):
+        load(checkpoint)
+
+
+def test_a_truncated_file_is_named(checkpoint):
+    weights = checkpoint / "transformer" / "diffusion_pytorch_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    with pytest.raises(ModelError, match=r"transformer/diffusion_pytorch_model\.safetensors cannot be read .*; copy the checkpoint"):
+        load(checkpoint)
+
+
+def test_a_config_that_is_no_json(checkpoint):
+    (checkpoint / "vae" / "config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"vae/config\.json must be JSON"):
+        load(checkpoint)
