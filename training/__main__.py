@@ -1,4 +1,7 @@
-"""Make the demo checkpoint from nothing: `python -m training`. A stage whose result is in the work folder is not repeated."""
+"""Make the demo checkpoint from nothing: `python -m training`. A stage whose result is in the work folder is not repeated.
+
+`--continue-from models/wan-tiny` trains an existing checkpoint's transformer on instead, with its autoencoder as it is.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import argparse
 import dataclasses
 import logging
 import random
+import shutil
 from pathlib import Path
 
 import torch
@@ -17,7 +21,7 @@ from training.fast_vae import speed_up
 from training.latents import BUCKETS, LatentCache
 from training.tokenizer import make_tokenizer
 from training.train_transformer import TextAndTransformer, TransformerTraining, train_transformer
-from training.train_vae import VaeTraining, train_vae
+from training.train_vae import REFINING_RATE, VaeTraining, refine_decoder, train_vae
 
 log = logging.getLogger(__name__)
 
@@ -31,20 +35,26 @@ class Plan:
     vae_seconds: float
     transformer_seconds: float
     device: str
+    refine_seconds: float
+    continue_from: Path | None
 
 
 def make(plan: Plan) -> None:
     """Run the stages that have no result yet, then write the checkpoint to `plan.output`."""
-    tokenizer = plan.work / "tokenizer"
+    tokenizer, vae, parts = (plan.work / name for name in ("tokenizer", "vae", "parts"))
+    for name in ("tokenizer", "vae") if plan.continue_from else ():
+        shutil.copytree(plan.continue_from / name, plan.work / name, dirs_exist_ok=True)
     if not tokenizer.exists():
         make_tokenizer(tokenizer)
-    vae = plan.work / "vae"
     if not vae.exists():
         train_vae(vae, VaeTraining(seconds=plan.vae_seconds), plan.device)
-    parts = plan.work / "parts"
     if not parts.exists():
         _train_transformer(plan, vae, tokenizer, parts)
-    assemble(parts, vae, tokenizer, plan.output)
+    refined = plan.work / "vae-refined"
+    if not refined.exists():
+        options = VaeTraining(seconds=plan.refine_seconds, learning_rate=REFINING_RATE)
+        refine_decoder(AutoencoderKLWan.from_pretrained(vae), refined, options, plan.device)
+    assemble(parts, refined, tokenizer, plan.output)
     log.info("the checkpoint is in %s; score it with: python -m training.evaluate --model %s", plan.output, plan.output)
 
 
@@ -52,7 +62,11 @@ def _train_transformer(plan: Plan, vae_folder: Path, tokenizer_folder: Path, par
     vae = AutoencoderKLWan.from_pretrained(vae_folder).to(plan.device).eval()
     speed_up(vae)
     caches = [LatentCache(vae, bucket, random.Random(3), plan.device) for bucket in BUCKETS]
-    networks = TextAndTransformer.create(AutoTokenizer.from_pretrained(tokenizer_folder), plan.device)
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    if plan.continue_from:
+        networks = TextAndTransformer.load(plan.continue_from, tokenizer, plan.device)
+    else:
+        networks = TextAndTransformer.create(tokenizer, plan.device)
     train_transformer(networks, caches, parts, TransformerTraining(seconds=plan.transformer_seconds), plan.device)
 
 
@@ -62,6 +76,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("models/wan-tiny"), help="where the checkpoint goes")
     parser.add_argument("--vae-seconds", type=float, default=1440)
     parser.add_argument("--transformer-seconds", type=float, default=3600)
+    parser.add_argument("--refine-seconds", type=float, default=420, help="for the decoder, after everything else")
+    parser.add_argument("--continue-from", type=Path, help="a checkpoint folder to go on from")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     make(Plan(device="cuda" if torch.cuda.is_available() else "cpu", **vars(arguments)))

@@ -10,8 +10,8 @@ import dataclasses
 from pathlib import Path
 
 import torch
-from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanTransformer3DModel
-from transformers import AutoTokenizer, UMT5EncoderModel
+from diffusers import AutoencoderKLWan, UniPCMultistepScheduler
+from transformers import AutoTokenizer
 
 from training.fast_vae import speed_up
 from training.latents import encode, latent_statistics
@@ -44,11 +44,7 @@ class Sampler:
     @classmethod
     def load(cls, model: Path) -> Sampler:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        networks = TextAndTransformer(
-            text_encoder=UMT5EncoderModel.from_pretrained(model / "text_encoder").to(device),
-            transformer=WanTransformer3DModel.from_pretrained(model / "transformer", torch_dtype=torch.float32).to(device),
-            tokenizer=AutoTokenizer.from_pretrained(model / "tokenizer"),
-        )
+        networks = TextAndTransformer.load(model, AutoTokenizer.from_pretrained(model / "tokenizer"), device)
         vae = AutoencoderKLWan.from_pretrained(model / "vae").to(device).eval()
         speed_up(vae)
         return cls(networks=networks, vae=vae, device=device)

@@ -66,6 +66,13 @@ class TextAndTransformer:
         torch.nn.init.zeros_(transformer.proj_out.bias)
         return cls(text_encoder=text_encoder, transformer=transformer, tokenizer=tokenizer)
 
+    @classmethod
+    def load(cls, folder: Path, tokenizer: PreTrainedTokenizerFast, device: str) -> TextAndTransformer:
+        """The networks of a checkpoint or of a parts folder, in float32."""
+        text_encoder = UMT5EncoderModel.from_pretrained(folder / "text_encoder").to(device)
+        transformer = WanTransformer3DModel.from_pretrained(folder / "transformer", torch_dtype=torch.float32).to(device)
+        return cls(text_encoder=text_encoder, transformer=transformer, tokenizer=tokenizer)
+
     def modules(self) -> torch.nn.ModuleList:
         return torch.nn.ModuleList([self.text_encoder, self.transformer])
 

@@ -42,6 +42,7 @@ class VaeTraining:
 IMAGES = ((64, 64, 1, 64),)  # width, height, frames, batch; drawn in turn
 CLIPS = ((64, 64, 9, 8), (96, 96, 17, 3), (64, 64, 1, 32), (64, 64, 9, 8), (96, 96, 17, 3), (128, 128, 1, 8))
 REFINING = ((96, 96, 17, 3), (64, 64, 9, 8), (96, 96, 17, 3), (128, 96, 17, 2))
+REFINING_RATE = 1e-3
 IMAGE_SHARE = 0.22  # of the time is spent on single images first: far more scenes a second
 
 
