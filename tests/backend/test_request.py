@@ -156,5 +156,5 @@ def test_what_is_shared_tells_no_folders():
 
 
 def test_its_geometry_is_the_models():
-    assert request().geometry().num_tokens == 144
+    assert request().geometry().num_tokens == 45
     assert request(WAN).geometry().num_tokens == 75_600
