@@ -25,6 +25,8 @@ from presets import Preset
 
 logger = logging.getLogger(__name__)
 
+POLITENESS = 10  # the page is answered first: on two cores, loading and compiling would make it wait for seconds
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
@@ -244,6 +246,7 @@ def main() -> None:
     parser.add_argument("--warm-up", action="store_true", help="compile the preset's own shapes ahead")
     arguments = parser.parse_args()
     channel = take_channel()
+    os.nice(POLITENESS)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     worker = Worker(channel, lambda: import_pipeline(arguments.pipeline), arguments.model)
     worker.run(find_preset(arguments.preset), arguments.warm_up)

@@ -12,8 +12,8 @@ from kernels.attention.reference import reference_attention
 Implementation = Literal["reference", "blocked"]
 
 SMALL_SCORES = 2**22  # scores a head, 16 MiB in float32: below it one product is faster than a loop of blocks
-BLOCK_Q = 512
-BLOCK_KV = 1024
+BLOCK_Q = 1024
+BLOCK_KV = 512
 
 
 def attention(
