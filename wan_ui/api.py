@@ -95,7 +95,7 @@ def uploaded_path(file: dict[str, Any]) -> Path:
 async def _wait(engine: Engine, job_id: str) -> VideoResult:
     """The job's video. Raises: StudioError if there is none."""
     view = None
-    async for view in follow(engine, job_id):
+    async for view in follow(engine, job_id):  # noqa: B007 - the last one counts
         pass
     if view is None or view.phase != "finished":
         cause = view.cause if view and view.cause else "the video was stopped"

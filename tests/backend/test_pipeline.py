@@ -1,6 +1,7 @@
 """The real pipeline with the demo model: what it tells, what it leaves, and how it stops."""
 
 import json
+import threading
 import time
 from pathlib import Path
 
@@ -76,10 +77,11 @@ def test_every_step_has_a_preview_that_comes_closer_to_the_video(components, tmp
 
 def test_stop_ends_between_two_steps_and_keeps_what_there_is(components, tmp_path):
     run(make_request(), components, tmp_path)  # so that nothing is left to compile
-    stopped_at, events = None, []
-    for event in pipeline.generate(make_request(steps=60), components, tmp_path, lambda: stopped_at is not None):
+    stopped, stopped_at, events = threading.Event(), 0.0, []
+    for event in pipeline.generate(make_request(steps=60), components, tmp_path, stopped.is_set):
         events.append(event)
         if isinstance(event, Step) and event.index == 5:
+            stopped.set()
             stopped_at = time.monotonic()
     assert isinstance(events[-1], Cancelled) and time.monotonic() - stopped_at < 1.0
     assert max(event.index for event in events if isinstance(event, Step)) == 5

@@ -1,7 +1,7 @@
+from presets import load_preset
 from wan_ui.preset_choices import elsewhere_html, preset_choices
 from wan_ui.settings_panel import length_words, settings_of
 from wan_ui.text import ENGLISH
-from presets import load_preset
 
 
 def test_only_what_can_run_is_offered_and_the_rest_is_explained():
