@@ -98,8 +98,18 @@ def test_image_to_video_begins_with_the_picture(components, tmp_path):
     picture = np.zeros((96, 96, 3), np.uint8) + np.array([14, 20, 82], np.uint8)
     picture[34:62, 10:38] = (242, 218, 50)
     Image.fromarray(picture).save(tmp_path / "square.png")
-    request = make_request(prompt="a yellow square moving right over a navy background", image=str(tmp_path / "square.png"), steps=10)
-    run(request, components, tmp_path)
+    prompt = "a yellow square moving right over a navy background"
+    run(make_request(prompt=prompt, image=str(tmp_path / "square.png")), components, tmp_path)
+    pixels = picture.astype(np.float32).transpose(2, 0, 1)[None, :, None] / 127.5 - 1
+    encoded = components.programs.encode_image(components.vae_weights, pixels)
+    latents = load_file(tmp_path / "stage2_latents.safetensors")["latents"]
+    np.testing.assert_allclose(latents[:, :, :1], encoded, atol=1e-6)  # the picture's own latents, untouched by the steps
+    decoded = (np.asarray(next(pipeline.decode_frames(components, latents)))[0, :, 0].transpose(1, 2, 0) + 1) * 127.5
+    assert psnr(decoded, picture) >= 20  # that it is this picture at all; how good the model is, training.evaluate says
     first = next(iter(read_frames(tmp_path / "video.mp4"))).astype(float)
-    psnr = 10 * np.log10(255**2 / np.square(first - picture).mean())
-    assert psnr >= 24  # the demo model's own bar
+    assert psnr(first, decoded) >= 28  # H.264 halves the colour's resolution, which shows at saturated edges
+
+
+def psnr(frame: np.ndarray, reference: np.ndarray) -> float:
+    """In dB, of 8-bit values."""
+    return float(10 * np.log10(255**2 / np.square(frame - reference.astype(float)).mean()))
