@@ -14,12 +14,13 @@ from pathlib import Path
 
 import torch
 from diffusers import AutoencoderKLWan
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, UMT5EncoderModel
 
 from training.checkpoint import assemble
 from training.fast_vae import speed_up
 from training.latents import BUCKETS, LatentCache
 from training.tokenizer import make_tokenizer
+from training.train_text_encoder import train_text_encoder
 from training.train_transformer import TextAndTransformer, TransformerTraining, train_transformer
 from training.train_vae import REFINING_RATE, VaeTraining, refine_decoder, train_vae
 
@@ -33,6 +34,7 @@ class Plan:
     work: Path
     output: Path
     vae_seconds: float
+    text_seconds: float
     transformer_seconds: float
     device: str
     refine_seconds: float
@@ -41,15 +43,19 @@ class Plan:
 
 def make(plan: Plan) -> None:
     """Run the stages that have no result yet, then write the checkpoint to `plan.output`."""
-    tokenizer, vae, parts = (plan.work / name for name in ("tokenizer", "vae", "parts"))
-    for name in ("tokenizer", "vae") if plan.continue_from else ():
+    tokenizer, vae, text_encoder, parts = (plan.work / name for name in ("tokenizer", "vae", "text_encoder", "parts"))
+    for name in ("tokenizer", "vae", "text_encoder") if plan.continue_from else ():
         shutil.copytree(plan.continue_from / name, plan.work / name, dirs_exist_ok=True)
     if not tokenizer.exists():
         make_tokenizer(tokenizer)
     if not vae.exists():
         train_vae(vae, VaeTraining(seconds=plan.vae_seconds), plan.device)
+    if not text_encoder.exists():
+        encoder, accuracy = train_text_encoder(AutoTokenizer.from_pretrained(tokenizer), plan.text_seconds, plan.device)
+        log.info("text encoder: read right %s", accuracy)
+        encoder.save_pretrained(text_encoder)
     if not parts.exists():
-        _train_transformer(plan, vae, tokenizer, parts)
+        _train_transformer(plan, parts)
     refined = plan.work / "vae-refined"
     if not refined.exists():
         options = VaeTraining(seconds=plan.refine_seconds, learning_rate=REFINING_RATE)
@@ -58,15 +64,16 @@ def make(plan: Plan) -> None:
     log.info("the checkpoint is in %s; score it with: python -m training.evaluate --model %s", plan.output, plan.output)
 
 
-def _train_transformer(plan: Plan, vae_folder: Path, tokenizer_folder: Path, parts: Path) -> None:
-    vae = AutoencoderKLWan.from_pretrained(vae_folder).to(plan.device).eval()
+def _train_transformer(plan: Plan, parts: Path) -> None:
+    vae = AutoencoderKLWan.from_pretrained(plan.work / "vae").to(plan.device).eval()
     speed_up(vae)
     caches = [LatentCache(vae, bucket, random.Random(3), plan.device) for bucket in BUCKETS]
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    tokenizer = AutoTokenizer.from_pretrained(plan.work / "tokenizer")
     if plan.continue_from:
         networks = TextAndTransformer.load(plan.continue_from, tokenizer, plan.device)
     else:
-        networks = TextAndTransformer.create(tokenizer, plan.device)
+        text_encoder = UMT5EncoderModel.from_pretrained(plan.work / "text_encoder").to(plan.device)
+        networks = TextAndTransformer.create(text_encoder, tokenizer, plan.device)
     train_transformer(networks, caches, parts, TransformerTraining(seconds=plan.transformer_seconds), plan.device)
 
 
@@ -74,8 +81,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=Path("build/wan-tiny"), help="where the parts are kept")
     parser.add_argument("--output", type=Path, default=Path("models/wan-tiny"), help="where the checkpoint goes")
-    parser.add_argument("--vae-seconds", type=float, default=1440)
-    parser.add_argument("--transformer-seconds", type=float, default=3600)
+    parser.add_argument("--vae-seconds", type=float, default=780)
+    parser.add_argument("--text-seconds", type=float, default=90)
+    parser.add_argument("--transformer-seconds", type=float, default=6000)
     parser.add_argument("--refine-seconds", type=float, default=420, help="for the decoder, after everything else")
     parser.add_argument("--continue-from", type=Path, help="a checkpoint folder to go on from")
     arguments = parser.parse_args()

@@ -5,7 +5,7 @@ from __future__ import annotations
 VAE = dict(
     base_dim=32,
     decoder_base_dim=32,
-    z_dim=32,
+    z_dim=16,
     dim_mult=[1, 2, 2],
     num_res_blocks=1,
     attn_scales=[],
@@ -35,15 +35,15 @@ TEXT_ENCODER = dict(
 )
 
 TRANSFORMER = dict(
-    patch_size=(1, 2, 2),
+    patch_size=(1, 1, 1),
     num_attention_heads=2,
     attention_head_dim=128,
-    in_channels=32,
-    out_channels=32,
+    in_channels=16,
+    out_channels=16,
     text_dim=256,
     freq_dim=256,
     ffn_dim=1024,
-    num_layers=8,
+    num_layers=6,
     cross_attn_norm=True,
     qk_norm="rms_norm_across_heads",
     eps=1e-6,

@@ -92,18 +92,24 @@ OPENINGS = ("", "", "", "", "a video of ", "an animation of ", "a clip of ", "fo
 
 def describe(scene: Scene, rng: random.Random, detail: float = 1.0) -> str:
     """One English sentence for the scene; below 1.0, `detail` is the chance that a clause is said at all."""
-    said = [rng.random() < detail for _ in range(3)]
-    subject = _subject(scene, rng, with_colour=said[0])
-    finite, participle = _motion(scene.motion, rng) if said[1] else ("", "")
-    place = _place(scene, rng) if said[2] else ""
+    return compose(scene, rng, detail)[0]
+
+
+def compose(scene: Scene, rng: random.Random, detail: float = 1.0) -> tuple[str, dict[str, str]]:
+    """A sentence as `describe` makes it, and the scene's properties that it states."""
+    chance = {"colour": detail, "motion": detail, "background": detail, "size": 0.65, "shape": 1.0}
+    said = {name: getattr(scene, name) for name, share in chance.items() if rng.random() < share}
+    subject = _subject(scene, rng, said)
+    finite, participle = _motion(scene.motion, rng) if "motion" in said else ("", "")
+    place = _place(scene, rng) if "background" in said else ""
     sentence = _arrange(subject, finite, participle, place, rng)
-    return _typeset(" ".join(sentence.split()), rng)
+    return _typeset(" ".join(sentence.split()), rng), said
 
 
-def _subject(scene: Scene, rng: random.Random, with_colour: bool) -> str:
+def _subject(scene: Scene, rng: random.Random, said: dict[str, str]) -> str:
     shape = rng.choice(SHAPE_WORDS[scene.shape])
-    size = rng.choice(SIZE_WORDS[scene.size]) if rng.random() < 0.65 else ""
-    colour = scene.colour if with_colour else ""
+    size = rng.choice(SIZE_WORDS[scene.size]) if "size" in said else ""
+    colour = said.get("colour", "")
     phrase = " ".join(word for word in (size, colour, shape) if word)
     article = rng.choice(("a", "a", "a", "one", "the"))
     if article == "a" and phrase[0] in "aeiou":

@@ -1,4 +1,4 @@
-"""Train the demo model's transformer and text encoder together: flow matching with guidance dropout.
+"""Train the demo model's transformer: flow matching with guidance dropout, on a text encoder that is already trained.
 
 One network learns both tasks in the form of Wan 2.2 TI2V: every token carries its own timestep; for image-to-video the
 first latent frame is given clean at timestep 0 and is not scored. Clips are encoded as training goes: every step a few of
@@ -20,16 +20,19 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from diffusers import WanTransformer3DModel
-from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
+from transformers import PreTrainedTokenizerFast, UMT5EncoderModel
 
 from training.latents import LatentCache
-from training.model_configs import MAX_SEQUENCE_LENGTH, TEXT_ENCODER, TRANSFORMER
+from training.model_configs import MAX_SEQUENCE_LENGTH, TRANSFORMER
+from training.optimizer import MuonAndAdamW
 from training.prompts import describe
+from training.train_text_encoder import TEXT_POSITIONS
 from training.velocity import predict_velocity, run_one_block
 
 log = logging.getLogger(__name__)
 
-TEXT_POSITIONS = 32  # the longest sentence of the world has fewer tokens
+ADAMW_NAMES = ("patch_embedding", "proj_out", "scale_shift_table", "time_embedder")
+"""Parts of parameters' names: the ends of the network and what is no matrix, which AdamW learns."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,13 +40,13 @@ class TransformerTraining:
     """How long and how to train. `seconds` bounds the run; the learning rate falls to zero over it."""
 
     seconds: float = 5400.0
-    learning_rate: float = 1e-3
-    warmup_steps: int = 300
+    learning_rate: float = 2e-3
+    warmup_steps: int = 200
     text_dropout: float = 0.1
     partial_prompt: float = 0.12
-    image_to_video: float = 0.35
+    image_to_video: float = 0.4
     noise_shift: float = 2.5
-    average_decay: float = 0.9985
+    average_decay: float = 0.999
     snapshot_seconds: float = 600.0
     refresh_every: int = 32  # steps; as many clips are then encoded anew
     compiled: bool = True
@@ -52,15 +55,14 @@ class TransformerTraining:
 
 @dataclasses.dataclass(kw_only=True)
 class TextAndTransformer:
-    """The two networks that train together."""
+    """The transformer, and the text encoder whose words it learns to follow."""
 
     text_encoder: UMT5EncoderModel
     transformer: WanTransformer3DModel
     tokenizer: PreTrainedTokenizerFast
 
     @classmethod
-    def create(cls, tokenizer: PreTrainedTokenizerFast, device: str) -> TextAndTransformer:
-        text_encoder = UMT5EncoderModel(UMT5Config(vocab_size=len(tokenizer), **TEXT_ENCODER)).to(device)
+    def create(cls, text_encoder: UMT5EncoderModel, tokenizer: PreTrainedTokenizerFast, device: str) -> TextAndTransformer:
         transformer = WanTransformer3DModel(**TRANSFORMER).to(device)
         torch.nn.init.zeros_(transformer.proj_out.weight)
         torch.nn.init.zeros_(transformer.proj_out.bias)
@@ -73,9 +75,6 @@ class TextAndTransformer:
         transformer = WanTransformer3DModel.from_pretrained(folder / "transformer", torch_dtype=torch.float32).to(device)
         return cls(text_encoder=text_encoder, transformer=transformer, tokenizer=tokenizer)
 
-    def modules(self) -> torch.nn.ModuleList:
-        return torch.nn.ModuleList([self.text_encoder, self.transformer])
-
     def save(self, folder: Path) -> None:
         self.text_encoder.save_pretrained(folder / "text_encoder")
         self.transformer.save_pretrained(folder / "transformer")
@@ -87,9 +86,9 @@ def train_transformer(
     """Train for `options.seconds` on the caches and write the averaged weights to `folder`."""
     rng = random.Random(options.seed)
     generator = torch.Generator(device).manual_seed(options.seed)
-    modules = networks.modules()
-    average = {name: value.detach().clone() for name, value in modules.state_dict().items()}
-    optimizer = torch.optim.AdamW(_parameter_groups(modules), lr=options.learning_rate, betas=(0.9, 0.98))
+    transformer = networks.transformer
+    average = {name: value.detach().clone() for name, value in transformer.state_dict().items()}
+    optimizer = MuonAndAdamW(transformer, adamw_names=ADAMW_NAMES)
     run_block = torch.compile(run_one_block, dynamic=False) if options.compiled else run_one_block
     velocity = functools.partial(predict_velocity, run_block=run_block)
     started, snapshot, running = time.monotonic(), 0.0, 1.0
@@ -97,13 +96,11 @@ def train_transformer(
         spent = time.monotonic() - started
         if spent > options.seconds:
             break
-        _set_learning_rate(optimizer, options, step, spent)
         loss = _loss(networks, velocity, latents.to(device), prompts, options, generator)
-        optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(modules.parameters(), 1.0)
-        optimizer.step()
-        _update_average(average, modules, min(options.average_decay, (step + 1) / (step + 20)))
+        torch.nn.utils.clip_grad_norm_(transformer.parameters(), 1.0)
+        optimizer.step(_learning_rate(options, step, spent))
+        _update_average(average, transformer, min(options.average_decay, (step + 1) / (step + 20)))
         running = 0.98 * running + 0.02 * loss.item()
         if step % 100 == 0:
             log.info("transformer step %d, %.0f s, loss %.4f", step, spent, running)
@@ -113,17 +110,9 @@ def train_transformer(
     _save_average(networks, average, folder)
 
 
-def _parameter_groups(modules: torch.nn.Module) -> list[dict]:
-    matrices = [parameter for parameter in modules.parameters() if parameter.ndim >= 2]
-    vectors = [parameter for parameter in modules.parameters() if parameter.ndim < 2]
-    return [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
-
-
-def _set_learning_rate(optimizer, options: TransformerTraining, step: int, spent: float) -> None:
+def _learning_rate(options: TransformerTraining, step: int, spent: float) -> float:
     left = max(0.0, 1 - spent / options.seconds)
-    rate = options.learning_rate * min(1.0, (step + 1) / options.warmup_steps) * (0.02 + 0.98 * min(1.0, left / 0.6))
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+    return options.learning_rate * min(1.0, (step + 1) / options.warmup_steps) * (0.02 + 0.98 * min(1.0, left / 0.6))
 
 
 def _batches(
@@ -154,7 +143,7 @@ def _loss(networks, velocity, latents, prompts, options: TransformerTraining, ge
     mask = torch.ones(batch, 1, latents.shape[2], 1, 1, device=device)
     mask[:, :, 0] = (torch.rand(batch, 1, 1, 1, generator=generator, device=device) >= options.image_to_video).float()
     mixed = latents + mask * sigma.view(-1, 1, 1, 1, 1) * (noise - latents)
-    with torch.autocast(device.type, torch.bfloat16):
+    with torch.no_grad(), torch.autocast(device.type, torch.bfloat16):
         text, bias = encode_text(networks, prompts)
     predicted = velocity(networks.transformer, mixed, 1000 * sigma, 1000 * sigma * mask[:, 0, 0, 0, 0], text.float(), bias)
     error = (predicted - (noise - latents)).square() * mask
@@ -174,20 +163,20 @@ def encode_text(networks: TextAndTransformer, prompts: list[str]) -> tuple[torch
 
 
 @torch.no_grad()
-def _update_average(average: dict[str, torch.Tensor], modules: torch.nn.Module, decay: float) -> None:
-    names = [name for name, value in modules.state_dict().items() if value.is_floating_point()]
-    current = modules.state_dict()
+def _update_average(average: dict[str, torch.Tensor], module: torch.nn.Module, decay: float) -> None:
+    names = [name for name, value in module.state_dict().items() if value.is_floating_point()]
+    current = module.state_dict()
     torch._foreach_lerp_([average[name] for name in names], [current[name] for name in names], 1 - decay)
 
 
 @contextlib.contextmanager
-def _averaged(modules: torch.nn.Module, average: dict[str, torch.Tensor]):
-    trained = {name: value.detach().clone() for name, value in modules.state_dict().items()}
-    modules.load_state_dict(average)
+def _averaged(module: torch.nn.Module, average: dict[str, torch.Tensor]):
+    trained = {name: value.detach().clone() for name, value in module.state_dict().items()}
+    module.load_state_dict(average)
     yield
-    modules.load_state_dict(trained)
+    module.load_state_dict(trained)
 
 
 def _save_average(networks: TextAndTransformer, average: dict[str, torch.Tensor], folder: Path) -> None:
-    with _averaged(networks.modules(), average):
+    with _averaged(networks.transformer, average):
         networks.save(folder)

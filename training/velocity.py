@@ -44,7 +44,8 @@ def predict_velocity(
     shift, scale = (transformer.scale_shift_table[None] + time[:, :, None]).unbind(2)
     hidden = _modulate(hidden, shift, scale)
     patches = _linear(transformer.proj_out, hidden, dtype).float()
-    patches = patches.reshape(batch, num_frames, height // 2, width // 2, 1, 2, 2, channels)
+    _, down, across = transformer.config.patch_size
+    patches = patches.reshape(batch, num_frames, height // down, width // across, 1, down, across, channels)
     return patches.permute(0, 7, 1, 4, 2, 5, 3, 6).reshape(batch, channels, num_frames, height, width)
 
 
