@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
-import jax.numpy as jnp
 import torch
 
+from backend.sharding import Layout, cross_attention, self_attention
 from backend.torchax_setup import torchax
 from kernels.attention import attention
+from kernels.norm_rotary import normalise_and_rotate
 
 
 @jax.tree_util.register_dataclass
@@ -25,47 +27,59 @@ class TextKeys:
     bias: jax.Array | None
 
 
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["cosine", "sine"], meta_fields=["num_tokens"])
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Positions:
+    """The rotary embedding, `cosine` and `sine` [1, S, 1, D] float32, of `num_tokens` tokens; what S has more is padding."""
+
+    cosine: jax.Array
+    sine: jax.Array
+    num_tokens: int
+
+
 class KernelAttention:
-    """A processor for diffusers' `WanAttention`: self-attention, or cross-attention where it is handed `TextKeys`."""
+    """A processor for `WanAttention`: self-attention with `Positions`, cross-attention where it is handed `TextKeys`."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
 
     def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None) -> torch.Tensor:
         if isinstance(encoder_hidden_states, TextKeys):
-            attended = _attend_to_text(attn, hidden_states, encoder_hidden_states)
+            attended = self._attend_to_text(attn, hidden_states, encoder_hidden_states)
         else:
-            attended = _attend_to_self(attn, hidden_states, rotary_emb)
-        flat = attended.reshape(*attended.shape[:2], -1)
-        return attn.to_out[0](torchax().interop.torch_view(flat))
+            attended = self._attend_to_self(attn, hidden_states, rotary_emb)
+        return attn.to_out[0](torchax().interop.torch_view(attended))
+
+    def _attend_to_self(self, attn, hidden_states: torch.Tensor, positions: Positions) -> jax.Array:
+        query, key, value = (_array(project(hidden_states)) for project in (attn.to_q, attn.to_k, attn.to_v))
+        tables = [_array(table)[0, :, 0] for table in (positions.cosine, positions.sine)]
+        prepare = functools.partial(normalise_and_rotate, eps=attn.norm_q.eps)
+        norms = (_array(attn.norm_q.weight), _array(attn.norm_k.weight))
+        attend = functools.partial(_attend_to_real, head_width=positions.cosine.shape[-1], num_tokens=positions.num_tokens)
+        return self_attention(self._layout, prepare, attend, (query, key, value), norms, tables)
+
+    def _attend_to_text(self, attn, hidden_states: torch.Tensor, text: TextKeys) -> jax.Array:
+        query = self._heads(attn.norm_q(attn.to_q(hidden_states)), attn)
+        bias = None if text.bias is None else _array(text.bias)
+        attended = cross_attention(self._layout, attention, query, _array(text.key), _array(text.value), bias)
+        return attended.reshape(*attended.shape[:2], -1)
+
+    def _heads(self, projected: torch.Tensor, attn) -> jax.Array:
+        array = _array(projected)
+        return self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), self._layout.heads)
 
 
-def _attend_to_self(attn, hidden_states: torch.Tensor, rotary_emb) -> jax.Array:
-    cosine, sine = (_array(value) for value in rotary_emb)
-    query = rotate(_heads(attn.norm_q(attn.to_q(hidden_states)), attn.heads), cosine, sine)
-    key = rotate(_heads(attn.norm_k(attn.to_k(hidden_states)), attn.heads), cosine, sine)
-    value = _heads(attn.to_v(hidden_states), attn.heads)
-    return attention(query, key, value)
-
-
-def _attend_to_text(attn, hidden_states: torch.Tensor, text: TextKeys) -> jax.Array:
-    query = _heads(attn.norm_q(attn.to_q(hidden_states)), attn.heads)
-    return attention(query, _array(text.key), _array(text.value), None if text.bias is None else _array(text.bias))
+def _attend_to_real(query: jax.Array, key: jax.Array, value: jax.Array, head_width: int, num_tokens: int) -> jax.Array:
+    """Attention [B, S, W] of flat heads to the tokens before the padding."""
+    query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (query, key, value))
+    attended = attention(query, key[:, :num_tokens], value[:, :num_tokens])
+    return attended.reshape(*attended.shape[:2], -1)
 
 
 def text_keys(attn, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values [B, L, H, D] of the embedded text [B, L, D] for one layer's cross-attention."""
     key = attn.norm_k(attn.to_k(text)).unflatten(2, (attn.heads, -1))
     return key, attn.to_v(text).unflatten(2, (attn.heads, -1))
-
-
-def rotate(value: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
-    """Rotary embedding of neighbouring pairs of `value` [B, S, H, D]; `cosine`, `sine` [1, S, 1, D] as diffusers has them."""
-    pairs = value.reshape(*value.shape[:-1], -1, 2)
-    turned = jnp.stack([-pairs[..., 1], pairs[..., 0]], axis=-1).reshape(value.shape)
-    return (value * cosine + turned * sine).astype(value.dtype)
-
-
-def _heads(projected: torch.Tensor, heads: int) -> jax.Array:
-    array = _array(projected)
-    return array.reshape(*array.shape[:2], heads, -1)
 
 
 def _array(value) -> jax.Array:

@@ -6,7 +6,7 @@ import dataclasses
 import importlib.metadata
 import json
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -16,13 +16,16 @@ import torch
 from safetensors import safe_open
 from transformers import AutoTokenizer
 
-from backend.denoiser import Denoiser, DenoiserWeights, FirstFrame, TextContext, guide, split_weights
+from backend.architecture import PARTS, Architecture
+from backend.attention_processor import Positions
+from backend.denoiser import Denoiser, DenoiserWeights, FirstFrame, TextContext, guide, split_weights, spread_weights
 from backend.errors import ModelError
 from backend.events import Event, Loading
 from backend.program import Program
 from backend.sampler import SamplerState, advance
 from backend.settings import from_environment
-from backend.text_encoder import TextEncoder
+from backend.sharding import Layout, plan_mesh
+from backend.text_encoder import LENGTHS, MAX_SEQUENCE_LENGTH, TextEncoder
 from backend.vae import VideoAutoencoder
 from presets import Preset
 
@@ -31,8 +34,11 @@ LIBRARIES = ("jax", "jaxlib", "torch", "torchax", "diffusers", "transformers")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs:
-    """Everything that the compiler sees, in the order of a run."""
+    """One mesh, the networks laid out on it, and everything that the compiler sees there, in the order of a run."""
 
+    layout: Layout
+    denoiser: Denoiser
+    vae: VideoAutoencoder
     embed_text: Program
     prepare_text: Program
     encode_image: Program
@@ -43,15 +49,18 @@ class Programs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Components:
-    """One loaded model. Weights are dictionaries by checkpoint name; `expands_timesteps` as in Wan 2.2 TI2V."""
+    """One loaded model. Weights are dictionaries by checkpoint name; `expands_timesteps` as in Wan 2.2 TI2V.
+
+    `guided` are the programs of a run with both guidance branches, `unguided` those of a run with the prompt's alone; both
+    use all devices and the same weights.
+    """
 
     text_encoder: TextEncoder
     text_weights: dict[str, jax.Array]
-    denoiser: Denoiser
     denoiser_weights: DenoiserWeights
-    vae: VideoAutoencoder
     vae_weights: dict[str, jax.Array]
-    programs: Programs
+    guided: Programs
+    unguided: Programs
     dtype: jnp.dtype
     expands_timesteps: bool
     versions: dict[str, str]
@@ -69,41 +78,66 @@ class StepInputs:
     guidance: jax.Array
 
 
-def load(preset: Preset, model: str | None, on_event: Callable[[Event], None]) -> Components:
+def load(
+    preset: Preset, model: str | None, on_event: Callable[[Event], None], mesh: Mapping[str, int | None] | None = None
+) -> Components:
     """Load the preset's model, or the checkpoint folder `model` in its place, telling how many bytes are read.
 
-    Raises: ModelError where the folder is missing, incomplete or of another kind.
+    `mesh` fixes axes of the mesh by name. Raises: ModelError where the folder is missing, incomplete or of another kind;
+    RequestError where the devices or the model do not allow the mesh.
     """
     _use_compilation_cache()
     folder = _checkpoint_folder(model or preset.model_source)
     index = _read_json(folder / "model_index.json")
     dtype = jnp.dtype(preset.dtype)
     reader = _Reader(folder, dtype, on_event)
-    configs = {name: _read_json(folder / name / "config.json") for name in ("transformer", "vae", "text_encoder")}
-    text_encoder = TextEncoder(_without_private(configs["text_encoder"]), AutoTokenizer.from_pretrained(folder / "tokenizer"))
-    denoiser, vae = Denoiser(configs["transformer"]), VideoAutoencoder(configs["vae"])
+    architecture = Architecture(**{name: _read_json(folder / name / "config.json") for name in PARTS})
+    text_encoder = TextEncoder(architecture.text_encoder, AutoTokenizer.from_pretrained(folder / "tokenizer"), _text_lengths())
+    guided, unguided = (
+        make_programs(architecture, text_encoder, plan_layout(architecture, jax.devices(), is_guided, mesh))
+        for is_guided in (True, False)
+    )
+    layout = guided.layout
     return Components(
         text_encoder=text_encoder,
-        text_weights=_with_tied_embedding(reader.read("text_encoder")),
-        denoiser=denoiser,
-        denoiser_weights=split_weights(reader.read("transformer"), configs["transformer"]["num_layers"]),
-        vae=vae,
-        vae_weights=reader.read("vae"),
-        programs=_programs(text_encoder, denoiser, vae),
+        text_weights=layout.spread(_with_tied_embedding(reader.read("text_encoder")), layout.text_weight),
+        denoiser_weights=spread_weights(split_weights(reader.read("transformer"), architecture.num_layers), layout),
+        vae_weights=layout.spread(reader.read("vae"), layout.vae_weight),
+        guided=guided,
+        unguided=unguided,
         dtype=dtype,
         expands_timesteps=bool(index.get("expand_timesteps", False)),
         versions={"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in LIBRARIES},
     )
 
 
-def _programs(text_encoder: TextEncoder, denoiser: Denoiser, vae: VideoAutoencoder) -> Programs:
+def _text_lengths() -> tuple[int, ...]:
+    """On a TPU the full length only: its attention kernel takes no bias for shortened padding."""
+    return (MAX_SEQUENCE_LENGTH,) if jax.default_backend() == "tpu" else LENGTHS
+
+
+def plan_layout(
+    architecture: Architecture, devices: Sequence[jax.Device], is_guided: bool, mesh: Mapping[str, int | None] | None = None
+) -> Layout:
+    """All the devices for one run, in the same order whether it is guided or not. Raises: RequestError."""
+    asked = {axis: size for axis, size in (mesh or {}).items() if is_guided or axis == "tp"}
+    plan = plan_mesh(len(devices), heads=architecture.heads, is_guided=is_guided, asked=asked)
+    return Layout.over(plan, devices)
+
+
+def make_programs(architecture: Architecture, text_encoder: TextEncoder, layout: Layout) -> Programs:
+    """The networks without weights, and their programs, on one mesh."""
+    denoiser, vae = Denoiser(architecture.transformer, layout), VideoAutoencoder(architecture.vae, layout)
     return Programs(
-        embed_text=Program("the text encoder", text_encoder.embed),
-        prepare_text=Program("the prompt's keys", denoiser.prepare_text),
-        encode_image=Program("the image encoder", vae.encode_image),
-        step=Program("the denoising step", _step_function(denoiser), donated=(1,)),
-        decode_first=Program("the decoder's first frame", vae.decode_first),
-        decode_next=Program("the decoder", vae.decode_next, donated=(2,)),
+        layout=layout,
+        denoiser=denoiser,
+        vae=vae,
+        embed_text=Program("the text encoder", text_encoder.embed, layout),
+        prepare_text=Program("the prompt's keys", denoiser.prepare_text, layout),
+        encode_image=Program("the image encoder", vae.encode_image, layout),
+        step=Program("the denoising step", _step_function(denoiser), layout, donated=(1,)),
+        decode_first=Program("the decoder's first frame", vae.decode_first, layout),
+        decode_next=Program("the decoder", vae.decode_next, layout, donated=(2,)),
     )
 
 
@@ -113,11 +147,11 @@ def _step_function(denoiser: Denoiser) -> Callable:
         state: SamplerState,
         inputs: StepInputs,
         text: TextContext,
-        rotary: tuple[jax.Array, jax.Array],
+        positions: Positions,
         first_frame: FirstFrame | None,
     ) -> SamplerState:
         """One guided solver step; latents [1, C, F, H, W] float32."""
-        velocity = denoiser.velocity(weights, state.sample, inputs.timestep, text, rotary, first_frame)
+        velocity = denoiser.velocity(weights, state.sample, inputs.timestep, text, positions, first_frame)
         return advance(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor)
 
     return step
@@ -160,10 +194,6 @@ def _with_tied_embedding(weights: dict[str, jax.Array]) -> dict[str, jax.Array]:
     names = ("shared.weight", "encoder.embed_tokens.weight")
     embedding = next(weights[name] for name in names if name in weights)
     return weights | dict.fromkeys(names, embedding)
-
-
-def _without_private(config: dict) -> dict:
-    return {name: value for name, value in config.items() if name not in ("architectures", "transformers_version")}
 
 
 class _Reader:

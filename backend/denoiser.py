@@ -17,8 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from diffusers import WanTransformer3DModel
+from jax.sharding import PartitionSpec as P
 
-from backend.attention_processor import KernelAttention, TextKeys, text_keys
+from backend.attention_processor import KernelAttention, Positions, TextKeys, text_keys
+from backend.sharding import Layout
 from backend.torchax_setup import call_module
 
 BLOCK_PREFIX = "blocks."
@@ -40,12 +42,12 @@ class DenoiserWeights:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextContext:
-    """All layers' text keys and values [layers, B, L, H, D] and the shared `bias` [B, 1, 1, L]; B is 2 under guidance,
-    the prompt first."""
+    """All layers' text keys and values [layers, B, L, H, D] and the shared `bias` [B, 1, 1, L], or None where all
+    positions count alike; B is 2 under guidance, the prompt first."""
 
     key: jax.Array
     value: jax.Array
-    bias: jax.Array
+    bias: jax.Array | None
 
 
 @jax.tree_util.register_dataclass
@@ -59,31 +61,59 @@ class FirstFrame:
 class Denoiser:
     """Shapes and modules of one transformer; its weights are handed to every call. All methods are pure, to be compiled."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
         with torch.device("meta"):
             self._model = WanTransformer3DModel.from_config(dict(config)).eval()
+        self._layout = layout
         self._block = self._model.blocks[0]
         for attn in (self._block.attn1, self._block.attn2):
-            attn.set_processor(KernelAttention())
+            attn.set_processor(KernelAttention(layout))
         self._rope = WanTransformer3DModel.from_config({**config, "num_layers": 0}).rope
 
     @property
     def in_channels(self) -> int:
         return self._model.config.in_channels
 
-    def rotary_embedding(self, latent_shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Cosine and sine [1, S, 1, D] float32 for latents of this shape, B C F H W."""
-        with torch.no_grad():
-            cosine, sine = self._rope(torch.empty(latent_shape))
-        return cosine.float().numpy(), sine.float().numpy()
+    def describe_weights(self, dtype: jnp.dtype) -> DenoiserWeights:
+        """The weights' shapes and where they rest, without the weights."""
+        state = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._model.state_dict().items()}
+        shapes = jax.eval_shape(lambda tensors: split_weights(tensors, self._model.config.num_layers), state)
+        layout = self._layout
+        return DenoiserWeights(
+            outer=layout.describe(shapes.outer, layout.outer_weight), blocks=layout.describe(shapes.blocks, layout.block_weight)
+        )
 
-    def prepare_text(self, weights: DenoiserWeights, text: jax.Array, bias: jax.Array) -> TextContext:
+    def describe_positions(self, latent_shape: tuple[int, ...]) -> Positions:
+        """Shapes and places of what `positions` returns."""
+        num_tokens = self._num_tokens(latent_shape)
+        length = num_tokens + -num_tokens % self._layout.token_multiple
+        sharding = self._layout.sharding(self._layout.positions)
+        table = jax.ShapeDtypeStruct((1, length, 1, self._model.config.attention_head_dim), jnp.float32, sharding=sharding)
+        return Positions(cosine=table, sine=table, num_tokens=num_tokens)
+
+    def _num_tokens(self, latent_shape: tuple[int, ...]) -> int:
+        return math.prod(latent_shape[2:]) // math.prod(self._model.config.patch_size)
+
+    def positions(self, latent_shape: tuple[int, ...]) -> Positions:
+        """The rotary embedding for latents of this shape, B C F H W, padded and spread as the layout wants it."""
+        with torch.no_grad():
+            cosine, sine = (table.float().numpy() for table in self._rope(torch.empty(latent_shape)))
+        num_tokens = cosine.shape[1]
+        padding = ((0, 0), (0, -num_tokens % self._layout.token_multiple), (0, 0), (0, 0))
+        tables = self._layout.spread(
+            {"cosine": np.pad(cosine, padding), "sine": np.pad(sine, padding)}, lambda name, shape: self._layout.positions
+        )
+        return Positions(num_tokens=num_tokens, **tables)
+
+    def prepare_text(self, weights: DenoiserWeights, text: jax.Array, bias: jax.Array | None) -> TextContext:
         """Every layer's cross-attention keys and values for text embeddings [B, L, D] with logit bias [B, 1, 1, L]."""
         embedder = _with_prefix(weights.outer, "condition_embedder.text_embedder.")
         embedded = call_module(self._model.condition_embedder.text_embedder, embedder, lambda module, value: module(value), text)
 
         def one_layer(_, block: dict[str, jax.Array]):
-            return None, call_module(self._block.attn2, _with_prefix(_as_checkpoint(block), "attn2."), text_keys, embedded)
+            parameters = _with_prefix(self._gathered(block), "attn2.")
+            keys = call_module(self._block.attn2, parameters, text_keys, embedded)
+            return None, tuple(self._layout.constrain(array, self._layout.text_heads) for array in keys)
 
         _, (key, value) = jax.lax.scan(one_layer, None, weights.blocks)
         return TextContext(key=key, value=value, bias=bias)
@@ -94,7 +124,7 @@ class Denoiser:
         latents: jax.Array,
         timestep: jax.Array,
         text: TextContext,
-        rotary: tuple[jax.Array, jax.Array],
+        positions: Positions,
         first_frame: FirstFrame | None,
     ) -> jax.Array:
         """Velocity (noise - data) [B, C, F, H, W] float32 of `latents` [1, C, F, H, W], one for each entry of `text`.
@@ -103,18 +133,37 @@ class Denoiser:
         """
         if first_frame is not None:
             latents = jnp.concatenate([first_frame.latents, latents[:, :, 1:]], axis=2)
-        hidden = self._embed_patches(weights, latents, batch=text.bias.shape[0])
+        hidden = self._embed_patches(weights, latents, batch=text.key.shape[1])
         tokens_a_frame = hidden.shape[1] // latents.shape[2]
         still_tokens = tokens_a_frame if first_frame is not None else 0
+        hidden = self._pad(hidden, positions)
         time, modulation = self._embed_time(weights, timestep, hidden.shape[1], still_tokens)
 
         def one_layer(hidden, layer):
             block, key, value = layer
             keys = TextKeys(key=key, value=value, bias=text.bias)
-            return call_module(self._block, _as_checkpoint(block), _run_block, hidden, keys, modulation, rotary), None
+            hidden = call_module(self._block, self._gathered(block), _run_block, hidden, keys, modulation, positions)
+            return self._layout.constrain(hidden, self._layout.tokens), None
 
         hidden, _ = jax.lax.scan(one_layer, hidden, (weights.blocks, text.key, text.value))
-        return self._project_out(weights, hidden, time, latents.shape)
+        velocity = self._project_out(weights, hidden, time)[:, : positions.num_tokens]
+        return _from_patches(velocity, latents.shape, self._model.config.patch_size)
+
+    def _pad(self, hidden: jax.Array, positions: Positions) -> jax.Array:
+        """Tokens up to the layout's multiple, spread over the chips."""
+        padding = positions.cosine.shape[1] - hidden.shape[1]
+        padded = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0))) if padding else hidden
+        return self._layout.constrain(padded, self._layout.tokens)
+
+    def _gathered(self, block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """One layer's parameters in the checkpoint's shapes, gathered from the chips that they rest on."""
+        layout = self._layout
+        return _as_checkpoint(
+            {
+                name: layout.constrain(value, layout.gathered_weight(name)) if value.ndim == 2 else value
+                for name, value in block.items()
+            }
+        )
 
     def _embed_patches(self, weights: DenoiserWeights, latents: jax.Array, batch: int) -> jax.Array:
         """Tokens [B, S, D]; the same latents for every guidance branch."""
@@ -128,19 +177,21 @@ class Denoiser:
         timesteps = jnp.stack([timestep, jnp.zeros_like(timestep)]) if still_tokens else timestep[None]
         embedder = _with_prefix(weights.outer, "condition_embedder.")
         time, modulation = call_module(self._model.condition_embedder, embedder, _time_embedding, timesteps)
-        modulation = modulation.reshape(len(timesteps), 6, -1)
+        time = self._layout.constrain(time, P())
+        modulation = self._layout.constrain(modulation, P()).reshape(len(timesteps), 6, -1)
         if not still_tokens:
             return time[None], modulation[None]
         is_still = jnp.arange(tokens) < still_tokens
         time = jnp.where(is_still[:, None], time[1], time[0])
         return time[None], jnp.where(is_still[:, None, None], modulation[1], modulation[0])[None]
 
-    def _project_out(self, weights: DenoiserWeights, hidden, time, latent_shape) -> jax.Array:
+    def _project_out(self, weights: DenoiserWeights, hidden: jax.Array, time: jax.Array) -> jax.Array:
+        """Patches of velocity [B, S, patch volume * C] float32."""
         shift, scale = jnp.moveaxis(weights.outer["scale_shift_table"] + time[:, :, None], 2, 0)
         hidden = call_module(self._model.norm_out, {}, lambda norm, value: norm(value), hidden.astype(jnp.float32))
         hidden = (hidden * (1 + scale) + shift).astype(weights.outer["proj_out.weight"].dtype)
         patches = hidden @ weights.outer["proj_out.weight"].T + weights.outer["proj_out.bias"]
-        return _from_patches(patches.astype(jnp.float32), latent_shape, self._model.config.patch_size)
+        return patches.astype(jnp.float32)
 
 
 def split_weights(state: Mapping[str, jax.Array], num_layers: int) -> DenoiserWeights:
@@ -149,6 +200,13 @@ def split_weights(state: Mapping[str, jax.Array], num_layers: int) -> DenoiserWe
     names = [name.removeprefix(f"{BLOCK_PREFIX}0.") for name in state if name.startswith(f"{BLOCK_PREFIX}0.")]
     blocks = {name: _stack([state[f"{BLOCK_PREFIX}{layer}.{name}"] for layer in range(num_layers)]) for name in names}
     return DenoiserWeights(outer=outer, blocks=blocks)
+
+
+def spread_weights(weights: DenoiserWeights, layout: Layout) -> DenoiserWeights:
+    """The weights at rest on the layout's mesh."""
+    return DenoiserWeights(
+        outer=layout.spread(weights.outer, layout.outer_weight), blocks=layout.spread(weights.blocks, layout.block_weight)
+    )
 
 
 def _stack(layers: list[jax.Array]) -> jax.Array:

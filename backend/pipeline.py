@@ -16,7 +16,8 @@ import torch
 from PIL import Image
 from safetensors.numpy import save_file
 
-from backend.components import Components, StepInputs
+from backend.attention_processor import Positions
+from backend.components import Components, Programs, StepInputs
 from backend.denoiser import FirstFrame, TextContext
 from backend.events import Cancelled, Compiling, Decoding, Encoding, Event, Finished, Step, VideoResult
 from backend.image_input import crop_to, load_checked_image
@@ -50,7 +51,7 @@ class Conditions:
     """What the denoiser is told besides the noisy latents."""
 
     text: TextContext
-    rotary: tuple[jax.Array, jax.Array]
+    positions: Positions
     first_frame: FirstFrame | None
 
 
@@ -82,7 +83,7 @@ def generate(
 
 def warm_up(components: Components, request: GenerationRequest) -> Iterator[Event]:
     """Compile what the request needs and is not there yet, telling each program's name beforehand."""
-    programs, tokens = components.programs, _tokenize(request, components)
+    programs, tokens = _programs(request, components), _tokenize(request, components)
     text = (components.text_weights, tokens.ids, tokens.mask)
     yield from _announce(programs.embed_text, text)
     embedded = programs.embed_text.prepare(*text)
@@ -107,10 +108,11 @@ def _warm_up_step(components: Components, request: GenerationRequest, text: Text
     state = SamplerState(sample=latents, before=latents, clean=latents, older=latents)
     first = FirstFrame(latents=_latents_like(request, components, 1)) if request.task == "i2v" else None
     inputs = _step_inputs(make_schedule(request.solver, 1, request.flow_shift), 0, request.guidance[0])
-    rotary = _rotary(request, components)
-    arguments = (components.denoiser_weights, state, inputs, text, rotary, first)
-    yield from _announce(components.programs.step, arguments)
-    components.programs.step.prepare(*arguments)
+    positions = _positions(request, components)
+    arguments = (components.denoiser_weights, state, inputs, text, positions, first)
+    step = _programs(request, components).step
+    yield from _announce(step, arguments)
+    step.prepare(*arguments)
 
 
 def _announce(program, arguments: tuple) -> Iterator[Event]:
@@ -119,9 +121,13 @@ def _announce(program, arguments: tuple) -> Iterator[Event]:
 
 
 def _latents_like(request: GenerationRequest, components: Components, num_latent_frames: int | None = None):
-    shape = list(request.geometry().latent_shape(components.vae.latent_channels))
+    shape = list(request.geometry().latent_shape(components.guided.vae.latent_channels))
     shape[2] = num_latent_frames or shape[2]
     return jax.ShapeDtypeStruct(tuple(shape), jnp.float32)
+
+
+def _programs(request: GenerationRequest, components: Components) -> Programs:
+    return components.guided if _is_guided(request) else components.unguided
 
 
 def _is_guided(request: GenerationRequest) -> bool:
@@ -133,20 +139,19 @@ def _tokenize(request: GenerationRequest, components: Components) -> TextTokens:
     return components.text_encoder.tokenize(prompts)
 
 
-def _rotary(request: GenerationRequest, components: Components) -> tuple[jax.Array, jax.Array]:
-    shape = request.geometry().latent_shape(components.vae.latent_channels)
-    cosine, sine = components.denoiser.rotary_embedding(shape)
-    return jnp.asarray(cosine), jnp.asarray(sine)
+def _positions(request: GenerationRequest, components: Components) -> Positions:
+    programs = _programs(request, components)
+    return programs.denoiser.positions(request.geometry().latent_shape(programs.vae.latent_channels))
 
 
 def _encode(request: GenerationRequest, components: Components, folder: Path) -> Conditions:
     """Text and image to what the denoiser needs; the embeddings are kept in the job's folder."""
-    programs, tokens = components.programs, _tokenize(request, components)
-    embeddings = programs.embed_text(components.text_weights, jnp.asarray(tokens.ids), jnp.asarray(tokens.mask))
+    programs, tokens = _programs(request, components), _tokenize(request, components)
+    embeddings = programs.embed_text(components.text_weights, tokens.ids, tokens.mask)
     _save_embeddings(request, embeddings, folder)
-    text = programs.prepare_text(components.denoiser_weights, embeddings, jnp.asarray(tokens.bias))
+    text = programs.prepare_text(components.denoiser_weights, embeddings, tokens.bias)
     first_frame = FirstFrame(latents=_encode_image(request, components)) if request.task == "i2v" else None
-    return Conditions(text=text, rotary=_rotary(request, components), first_frame=first_frame)
+    return Conditions(text=text, positions=_positions(request, components), first_frame=first_frame)
 
 
 def _save_embeddings(request: GenerationRequest, embeddings: jax.Array, folder: Path) -> None:
@@ -166,13 +171,14 @@ def _encode_image(request: GenerationRequest, components: Components) -> jax.Arr
     """Normalised latents [1, C, 1, H, W] of the request's image, cropped to the video's size."""
     image = crop_to(load_checked_image(request.image), request.width, request.height, request.image_focus)
     pixels = np.asarray(image, np.float32).transpose(2, 0, 1)[None, :, None] / 127.5 - 1.0
-    latents = components.programs.encode_image(components.vae_weights, jnp.asarray(pixels, components.dtype))
+    programs = _programs(request, components)
+    latents = programs.encode_image(components.vae_weights, jnp.asarray(pixels, components.dtype))
     return latents.astype(jnp.float32)
 
 
 def initial_noise(request: GenerationRequest, components: Components) -> np.ndarray:
     """The seed's noise, float32 in the latents' shape, as diffusers draws it on the CPU."""
-    shape = request.geometry().latent_shape(components.vae.latent_channels)
+    shape = request.geometry().latent_shape(components.guided.vae.latent_channels)
     return torch.randn(shape, generator=torch.Generator("cpu").manual_seed(request.seed)).numpy()
 
 
@@ -195,6 +201,7 @@ def _denoise(
     is_cancelled: Callable[[], bool],
 ) -> Iterator[tuple[Event, SamplerState]]:
     """All steps, or those before a cancel."""
+    programs = _programs(request, components)
     schedule = make_schedule(request.solver, request.steps, request.flow_shift)
     state = start(jnp.asarray(initial_noise(request, components)))
     for index in range(schedule.steps):
@@ -203,10 +210,10 @@ def _denoise(
         started = time.monotonic()
         inputs = _step_inputs(schedule, index, request.guidance[0])
         with clock.stage("denoise"):
-            state = components.programs.step(
-                components.denoiser_weights, state, inputs, conditions.text, conditions.rotary, conditions.first_frame
+            state = programs.step(
+                components.denoiser_weights, state, inputs, conditions.text, conditions.positions, conditions.first_frame
             )
-            preview = _write_preview(components, _final_latents(state.clean, conditions), folder, index + 1)
+            preview = _write_preview(programs, components, _final_latents(state.clean, conditions), folder, index + 1)
         seconds = time.monotonic() - started
         left = (schedule.steps - index - 1) * clock.seconds["denoise"] / (index + 1)
         left += DECODE_SHARE * schedule.steps * clock.seconds["denoise"] / (index + 1)
@@ -220,9 +227,9 @@ def _final_latents(latents: jax.Array, conditions: Conditions) -> jax.Array:
     return jnp.concatenate([conditions.first_frame.latents, latents[:, :, 1:]], axis=2)
 
 
-def _write_preview(components: Components, clean: jax.Array, folder: Path, index: int) -> str:
+def _write_preview(programs: Programs, components: Components, clean: jax.Array, folder: Path, index: int) -> str:
     """The first frame of the current clean estimate as a picture; its name inside the job's folder."""
-    frames, _ = components.programs.decode_first(components.vae_weights, clean[:, :, :1])
+    frames, _ = programs.decode_first(components.vae_weights, clean[:, :, :1])
     name = f"{PREVIEW_FOLDER}/step-{index:03d}.png"
     with _replacing(folder / name) as part:
         Image.fromarray(_to_bytes(frames)[0]).save(part, format="PNG", compress_level=1)
@@ -243,14 +250,18 @@ def _to_bytes(frames: jax.Array) -> np.ndarray:
     return np.round((values + 1) * 127.5).clip(0, 255).astype(np.uint8)
 
 
-def decode_frames(components: Components, latents: jax.Array) -> Iterator[jax.Array]:
+def decode_frames(programs: Programs, weights: dict[str, jax.Array], latents: jax.Array) -> Iterator[jax.Array]:
     """Pixel frames in [-1, 1] of normalised latents, latent frame by latent frame: [1, 3, 1 or 4, height, width]."""
-    frames, caches = components.programs.decode_first(components.vae_weights, latents[:, :, :1])
+    frames, caches = programs.decode_first(weights, latents[:, :, :1])
     yield frames
     for index in range(1, latents.shape[2]):
         latent = latents[:, :, index : index + 1]
-        frames, caches = components.programs.decode_next(components.vae_weights, latent, caches)
+        frames, caches = programs.decode_next(weights, latent, caches)
         yield frames
+
+
+def _decoded(request: GenerationRequest, components: Components, latents: jax.Array) -> Iterator[jax.Array]:
+    return decode_frames(_programs(request, components), components.vae_weights, latents)
 
 
 def _decode_to_file(
@@ -264,7 +275,7 @@ def _decode_to_file(
     """Decode with progress, write the mp4, end the job."""
     pieces: list[np.ndarray] = []
     done = 0
-    for frames in _timed(decode_frames(components, latents), clock):
+    for frames in _timed(_decoded(request, components, latents), clock):
         pieces.append(_to_bytes(frames))
         done += len(pieces[-1])
         yield Decoding(done, request.num_frames)
@@ -289,7 +300,7 @@ def _partial_video(request, components, conditions, state: SamplerState | None, 
     if state is None:
         return None
     latents = _final_latents(state.clean, conditions)
-    pieces = [_to_bytes(frames) for frames in _timed(decode_frames(components, latents), clock)]
+    pieces = [_to_bytes(frames) for frames in _timed(_decoded(request, components, latents), clock)]
     return _write(request, components, pieces, folder, clock)
 
 

@@ -13,10 +13,12 @@ from typing import Any
 
 import ftfy
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase, UMT5Config, UMT5EncoderModel
 
+from backend.sharding import Layout
 from backend.torchax_setup import call_module
 
 MAX_SEQUENCE_LENGTH = 512  # Wan's transformer attends to 512 text positions, whatever the prompt's length
@@ -25,21 +27,32 @@ LENGTHS = (32, 64, 128, 256, MAX_SEQUENCE_LENGTH)  # compiled lengths; the small
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTokens:
-    """Token ids and mask [B, L] int32, with the attention `bias` [B, 1, 1, L] float32 that goes with the embeddings."""
+    """Token ids and mask [B, L] int32, with the attention `bias` [B, 1, 1, L] float32 that goes with the embeddings, or None
+    where L is the full length and every position counts alike."""
 
     ids: np.ndarray
     mask: np.ndarray
-    bias: np.ndarray
+    bias: np.ndarray | None
     truncated: bool
 
 
 class TextEncoder:
-    """A tokenizer and an encoder's modules; the encoder's weights are handed to every call."""
+    """A tokenizer and an encoder's modules; its weights are handed to every call. Without a tokenizer it only embeds."""
 
-    def __init__(self, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        tokenizer: PreTrainedTokenizerBase | None,
+        lengths: tuple[int, ...] = LENGTHS,
+    ) -> None:
         with torch.device("meta"):
-            self._model = UMT5EncoderModel(UMT5Config(**config)).eval()
-        self._tokenizer = tokenizer
+            self._model = UMT5EncoderModel(UMT5Config(**_without_private(config))).eval()
+        self._tokenizer, self._lengths = tokenizer, lengths
+
+    def describe_weights(self, dtype: jnp.dtype, layout: Layout) -> dict[str, jax.ShapeDtypeStruct]:
+        """The weights' shapes and where they rest, without the weights."""
+        shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._model.state_dict().items()}
+        return layout.describe(shapes, layout.text_weight)
 
     def tokenize(self, prompts: list[str]) -> TextTokens:
         """The prompts' tokens, padded to the smallest compiled length that holds them all."""
@@ -47,7 +60,7 @@ class TextEncoder:
         truncated = max(len(ids) for ids in tokens) > MAX_SEQUENCE_LENGTH
         tokens = [[*ids[: MAX_SEQUENCE_LENGTH - 1], ids[-1]] if len(ids) > MAX_SEQUENCE_LENGTH else ids for ids in tokens]
         lengths = tuple(len(ids) for ids in tokens)
-        width = next(length for length in LENGTHS if length > max(lengths) or length == MAX_SEQUENCE_LENGTH)
+        width = next(length for length in self._lengths if length > max(lengths) or length == MAX_SEQUENCE_LENGTH)
         ids = np.full((len(tokens), width), self._tokenizer.pad_token_id, np.int32)
         for row, prompt_ids in zip(ids, tokens, strict=True):
             row[: len(prompt_ids)] = prompt_ids
@@ -60,15 +73,19 @@ class TextEncoder:
         return hidden * mask[..., None].astype(hidden.dtype)
 
 
+def _without_private(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name not in ("architectures", "transformers_version")}
+
+
 def _last_hidden_state(model: UMT5EncoderModel, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return model(input_ids=ids, attention_mask=mask).last_hidden_state
 
 
-def _attention_bias(lengths: tuple[int, ...], width: int) -> np.ndarray:
+def _attention_bias(lengths: tuple[int, ...], width: int) -> np.ndarray | None:
     """[B, 1, 1, width]: 0 for tokens; the last position stands for all padded ones, the other padded ones are masked."""
-    bias = np.zeros((len(lengths), 1, 1, width), np.float32)
     if width == MAX_SEQUENCE_LENGTH:
-        return bias
+        return None
+    bias = np.zeros((len(lengths), 1, 1, width), np.float32)
     for row, length in zip(bias, lengths, strict=True):
         row[0, 0, length:] = -np.inf
         row[0, 0, -1] = np.log(MAX_SEQUENCE_LENGTH - length)

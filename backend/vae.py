@@ -17,6 +17,7 @@ import torch
 from diffusers import AutoencoderKLWan
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d, patchify, unpatchify
 
+from backend.sharding import Layout
 from backend.torchax_setup import call_module
 
 CACHE_FRAMES = 2
@@ -29,9 +30,10 @@ class VideoAutoencoder:
     Pixels are float32 in [-1, 1] unless said otherwise; latents are normalised, zero mean and unit variance a channel.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
         with torch.device("meta"):
             self._vae = AutoencoderKLWan.from_config(dict(config)).eval()
+        self._layout = layout
         self.spatial_scale: int = config["scale_factor_spatial"]
         self.temporal_scale: int = config["scale_factor_temporal"]
         self._mean, self._std = config["latents_mean"], config["latents_std"]
@@ -40,19 +42,28 @@ class VideoAutoencoder:
     def latent_channels(self) -> int:
         return self._vae.config.z_dim
 
+    def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
+        """The weights' shapes and where they rest, without the weights."""
+        shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._vae.state_dict().items()}
+        return self._layout.describe(shapes, self._layout.vae_weight)
+
     def encode_image(self, weights: Mapping[str, jax.Array], image: jax.Array) -> jax.Array:
         """Normalised latents [1, C, 1, H, W] of one picture [1, 3, 1, height, width]: the posterior's mode."""
-        moments = call_module(self._vae, weights, _encode_first_frame, image)
+        moments = call_module(self._vae, weights, _encode_first_frame, self._spread(image))
         mean, std = self._statistics(moments.dtype)
         return (moments[:, : self.latent_channels] - mean) / std
 
     def decode_first(self, weights: Mapping[str, jax.Array], latents: jax.Array) -> tuple[jax.Array, Caches]:
         """The first pixel frame [1, 3, 1, height, width] of latents [1, C, 1, H, W], and the caches after it."""
-        return call_module(self._vae, weights, _decode_frame, self._denormalise(latents), None)
+        return call_module(self._vae, weights, _decode_frame, self._denormalise(self._spread(latents)), None)
 
     def decode_next(self, weights: Mapping[str, jax.Array], latents: jax.Array, caches: Caches) -> tuple[jax.Array, Caches]:
         """The next pixel frames [1, 3, 4, height, width] of latents [1, C, 1, H, W], and the caches after them."""
-        return call_module(self._vae, weights, _decode_frame, self._denormalise(latents), caches)
+        return call_module(self._vae, weights, _decode_frame, self._denormalise(self._spread(latents)), caches)
+
+    def _spread(self, array: jax.Array) -> jax.Array:
+        """Space over the chips; the convolutions exchange the borders."""
+        return self._layout.constrain(array, self._layout.space(*array.shape[3:]))
 
     def _denormalise(self, latents: jax.Array) -> jax.Array:
         mean, std = self._statistics(latents.dtype)

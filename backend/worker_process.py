@@ -54,9 +54,7 @@ class WorkerPlan:
 class WorkerProcess:
     """One process. `on_message` and `on_exit` are called from a thread of its own, `on_exit` once, at the end."""
 
-    def __init__(
-        self, plan: WorkerPlan, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[int], None]
-    ):
+    def __init__(self, plan: WorkerPlan, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[int], None]):
         self._on_message, self._on_exit = on_message, on_exit
         with log.open("ab") as stream:
             self._process = _spawn(plan, stream)

@@ -32,6 +32,7 @@ from backend import pipeline as pipeline_module
 from backend.denoiser import Denoiser, TextContext, split_weights
 from backend.engine import Engine
 from backend.request import GenerationRequest
+from backend.sharding import Layout, MeshPlan
 from presets import load_preset
 
 PROMPT = "a red circle moving right on a black background"
@@ -115,10 +116,11 @@ def blocks(name: str, repeats: int) -> Row:
     latents = torch.randn(1, 16, LATENT_FRAMES[name], 60, 104)
     text = torch.randn(1, 512, WAN_1_3B["text_dim"]) * 0.1
     state = {key: jnp.asarray(value.numpy()) for key, value in model.state_dict().items()}
-    denoiser, weights = Denoiser(model.config), split_weights(state, WAN_1_3B["num_layers"])
-    context: TextContext = jax.jit(denoiser.prepare_text)(weights, jnp.asarray(text.numpy()), jnp.zeros((1, 1, 1, 512)))
-    rotary = tuple(jnp.asarray(table) for table in denoiser.rotary_embedding(tuple(latents.shape)))
-    velocity = jax.jit(lambda noisy: denoiser.velocity(weights, noisy, jnp.float32(500.0), context, rotary, None))
+    layout = Layout.over(MeshPlan(), jax.devices()[:1])
+    denoiser, weights = Denoiser(model.config, layout), split_weights(state, WAN_1_3B["num_layers"])
+    context: TextContext = jax.jit(denoiser.prepare_text)(weights, jnp.asarray(text.numpy()), None)
+    positions = denoiser.positions(tuple(latents.shape))
+    velocity = jax.jit(lambda noisy: denoiser.velocity(weights, noisy, jnp.float32(500.0), context, positions, None))
     ours_latents, timestep = jnp.asarray(latents.numpy()), torch.tensor([500.0])
 
     @torch.inference_mode()

@@ -1,6 +1,7 @@
 """Reads the preset files beside this module. Knows nothing of models, requests or devices."""
 
 import difflib
+import json
 import tomllib
 from pathlib import Path
 from typing import Literal, Self
@@ -9,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 PRESET_FOLDER = Path(__file__).resolve().parent
 EXAMPLES_FOLDER = PRESET_FOLDER / "examples"
+ARCHITECTURES_FOLDER = PRESET_FOLDER / "architectures"
 EMBEDDED_MODELS_FOLDER = PRESET_FOLDER.parent / "models"
 EMBEDDED_PREFIX = "embedded:"
 
@@ -41,6 +43,19 @@ class ImageExample(BaseModel):
         return EXAMPLES_FOLDER / self.file
 
 
+class ArchitectureNames(BaseModel):
+    """Which of the configurations in `presets/architectures` a model's networks have, for work without its checkpoint.
+
+    The files are diffusers' and transformers' own config.json. Source: huggingface/diffusers, scripts/convert_wan_to_diffusers.py.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    transformer: str
+    vae: str
+    text_encoder: str
+
+
 class Preset(BaseModel):
     """One way of making videos: a model, its defaults, and the limits within which it works.
 
@@ -56,6 +71,7 @@ class Preset(BaseModel):
     model: str  # Hugging Face id, folder, or "embedded:NAME"
     tasks: tuple[Task, ...] = Field(min_length=1)
     dtype: Literal["float32", "bfloat16"]
+    architecture: ArchitectureNames | None = None  # None: the embedded checkpoint says it
 
     width: PositiveInt
     height: PositiveInt
@@ -100,6 +116,14 @@ class Preset(BaseModel):
         fits = self.min_width <= width <= self.max_width and self.min_height <= height <= self.max_height
         if not fits or width % self.size_multiple or height % self.size_multiple:
             raise ValueError(f"{width}x{height} lies outside this preset's own limits")
+
+    def network_configs(self) -> dict[str, dict]:
+        """The networks' configurations by part: transformer, vae, text_encoder."""
+        if self.architecture is None:
+            paths = {part: Path(self.model_source) / part / "config.json" for part in ArchitectureNames.model_fields}
+        else:
+            paths = {part: ARCHITECTURES_FOLDER / f"{part}-{name}.json" for part, name in self.architecture}
+        return {part: json.loads(path.read_text("utf-8")) for part, path in paths.items()}
 
     @property
     def num_experts(self) -> int:

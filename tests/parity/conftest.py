@@ -55,7 +55,8 @@ def run_ours(request: GenerationRequest, components, folder: Path) -> tuple[np.n
     """Latents after all steps, video [F, H, W, 3] in [0, 1], and the events."""
     events = list(pipeline_module.generate(request, components, folder, lambda: False))
     latents = load_file(folder / "stage2_latents.safetensors")["latents"]
-    pieces = [np.asarray(piece) for piece in pipeline_module.decode_frames(components, latents)]
+    frames = pipeline_module.decode_frames(components.guided, components.vae_weights, latents)
+    pieces = [np.asarray(piece) for piece in frames]
     video = (np.concatenate(pieces, axis=2)[0].transpose(1, 2, 3, 0) + 1) / 2
     return latents, video, events
 

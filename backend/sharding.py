@@ -1,0 +1,259 @@
+"""Which chip holds what: the mesh ('dp', 'sp', 'tp'), and the one place that maps arrays' axes to it.
+
+- dp: the two guidance branches, one half of the chips each.
+- sp: the video's tokens. Self-attention exchanges them for heads (all-to-all, DeepSpeed-Ulysses, arXiv:2309.14509); where
+  the heads do not go round, the chips of a smaller group exchange heads and gather keys and values from the other groups.
+- tp: the columns of the wide matrices and the heads that they make (Megatron-LM, arXiv:1909.08053).
+
+Matrices rest spread over `weight_axes` too and are gathered layer by layer (FSDP). Knows no model, only axes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from backend.errors import RequestError
+from kernels.norm_rotary import group_heads
+
+AXES = ("dp", "sp", "tp")
+LARGE_MATRIX = 2**24  # elements: below it a copy on every chip costs less than gathering at every step
+TOKEN_ALIGNMENT = 128  # tokens a chip are padded to this where there are several chips: the kernel's blocks and lanes
+COLUMN_PARALLEL = ("to_q.weight", "to_k.weight", "to_v.weight", "ffn.net.0.proj.weight")
+ROW_PARALLEL = ("to_out.0.weight", "ffn.net.2.weight")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshPlan:
+    """How many chips each axis has."""
+
+    dp: int = 1
+    sp: int = 1
+    tp: int = 1
+
+    @property
+    def num_devices(self) -> int:
+        return self.dp * self.sp * self.tp
+
+    def __str__(self) -> str:
+        return f"dp={self.dp} sp={self.sp} tp={self.tp}"
+
+
+def plan_mesh(num_devices: int, *, heads: int, is_guided: bool, asked: Mapping[str, int | None] | None = None) -> MeshPlan:
+    """The mesh for all of `num_devices`: guidance branches apart where there are two and they divide the chips, tokens
+    over the rest. `asked` fixes axes by name.
+
+    Raises: RequestError naming the legal choices, where the axes do not multiply to the devices, the heads do not divide
+    by tp, or dp is 2 without guidance.
+    """
+    wishes = {axis: (asked or {}).get(axis) for axis in AXES}
+    choices = list(legal_plans(num_devices, heads=heads, is_guided=is_guided))
+    fitting = [plan for plan in choices if all(wish in (None, getattr(plan, axis)) for axis, wish in wishes.items())]
+    if not fitting:
+        given = " ".join(f"--{axis} {wish}" for axis, wish in wishes.items() if wish is not None)
+        raise RequestError(f"{given} on {num_devices} chips", f"must be one of: {'; '.join(map(str, choices))}",
+                           "leave the options out to let the studio choose")  # fmt: skip
+    return max(fitting, key=lambda plan: (plan.dp, plan.sp))
+
+
+def legal_plans(num_devices: int, *, heads: int, is_guided: bool) -> Iterator[MeshPlan]:
+    """Every mesh that uses all devices and that the model's heads allow."""
+    for dp in (1, 2) if is_guided else (1,):
+        for tp in range(1, num_devices + 1):
+            if num_devices % (dp * tp) == 0 and heads % tp == 0:
+                yield MeshPlan(dp=dp, sp=num_devices // (dp * tp), tp=tp)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A mesh, and where each kind of array lies on it."""
+
+    mesh: Mesh
+    weight_axes: tuple[str, ...] = ("dp", "sp")
+
+    @classmethod
+    def over(cls, plan: MeshPlan, devices: Sequence[jax.Device], weight_axes: tuple[str, ...] = ("dp", "sp")) -> Layout:
+        """The plan on these devices; neighbours in the list are neighbours on sp."""
+        grid = np.asarray(devices, dtype=object).reshape(plan.dp, plan.tp, plan.sp).transpose(0, 2, 1)
+        return cls(mesh=Mesh(grid, AXES), weight_axes=weight_axes)
+
+    @property
+    def platform(self) -> str:
+        """What the devices are: "cpu", "tpu", "gpu"; of a described slice as of a real one."""
+        return self.mesh.devices.flat[0].platform
+
+    def size(self, axis: str) -> int:
+        return self.mesh.shape[axis]
+
+    def sharding(self, spec: P) -> NamedSharding:
+        return NamedSharding(self.mesh, spec)
+
+    @property
+    def replicated(self) -> NamedSharding:
+        return self.sharding(P())
+
+    @property
+    def tokens(self) -> P:
+        """[B, S, D]."""
+        return P("dp", "sp", None)
+
+    @property
+    def heads(self) -> P:
+        """[B, S, H, D], outside the attention."""
+        return P("dp", "sp", "tp", None)
+
+    @property
+    def text_heads(self) -> P:
+        """[B, L, H, D]."""
+        return P("dp", None, "tp", None)
+
+    @property
+    def token_multiple(self) -> int:
+        """What the number of tokens is padded to."""
+        return 1 if self.size("sp") == 1 else self.size("sp") * TOKEN_ALIGNMENT
+
+    @property
+    def positions(self) -> P:
+        """Tables of the rotary embedding, [1, S, 1, D]."""
+        return P(None, "sp", None, None)
+
+    def space(self, height: int, width: int) -> P:
+        """Pixels or latents [B, C, F, H, W] spread over as many chips as divide one of the two sides, the wider first."""
+        spreads = [AXES, ("dp", "sp"), ("sp", "tp"), ("sp",), ("dp",), ("tp",), ()]
+        for axes in sorted(spreads, key=lambda axes: -self._count(axes)):
+            for side, length in ((4, width), (3, height)):
+                if length % self._count(axes) == 0:
+                    return P(*[axes or None if index == side else None for index in range(5)])
+        raise AssertionError("one chip divides every side")
+
+    def text_weight(self, name: str, shape: tuple[int, ...]) -> P:
+        """UMT5's matrices [out, in]: heads and hidden units over all chips, the embedding by its columns; vectors everywhere."""
+        if len(shape) != 2 or "relative_attention_bias" in name:
+            return P()
+        by_columns = name.endswith((".o.weight", ".wo.weight", "shared.weight", "embed_tokens.weight"))
+        divides = shape[by_columns] % self.mesh.size == 0
+        return P() if not divides else P(None, AXES) if by_columns else P(AXES, None)
+
+    def _count(self, axes: tuple[str, ...]) -> int:
+        return math.prod(self.size(axis) for axis in axes)
+
+    def vae_weight(self, name: str, shape: tuple[int, ...]) -> P:
+        """The VAE is small: its weights lie everywhere."""
+        return P()
+
+    def spread(self, weights: Mapping[str, jax.Array], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.Array]:
+        """Weights on the mesh, each where `spec(name, shape)` says."""
+        return {name: jax.device_put(value, self.sharding(spec(name, value.shape))) for name, value in weights.items()}
+
+    def describe(self, shapes: Mapping[str, Any], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.ShapeDtypeStruct]:
+        """The same for weights of which only shape and dtype are known."""
+        return {
+            name: jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=self.sharding(spec(name, value.shape)))
+            for name, value in shapes.items()
+        }
+
+    def constrain(self, array: jax.Array, spec: P) -> jax.Array:
+        """Say where an array lies, inside a compiled function."""
+        return array if self.mesh.size == 1 else jax.lax.with_sharding_constraint(array, self.sharding(spec))
+
+    def block_weight(self, name: str, shape: tuple[int, ...]) -> P:
+        """Where one stacked matrix of the blocks rests, [layers, in, out]; vectors lie everywhere.
+
+        Spread over the in axis, which is gathered without reordering memory.
+        """
+        if len(shape) != 3:
+            return P()
+        split_in, split_out = self.gathered_weight(name)
+        axes = (*((split_in,) if split_in else ()), *self.weight_axes)
+        return P(None, axes if shape[1] % self._count(axes) == 0 else split_in, split_out)
+
+    def gathered_weight(self, name: str) -> P:
+        """Where one layer's matrix lies while it is used, [in, out]: split over tp only."""
+        if name.endswith(COLUMN_PARALLEL):
+            return P(None, "tp")
+        return P("tp", None) if name.endswith(ROW_PARALLEL) else P(None, None)
+
+    def outer_weight(self, name: str, shape: tuple[int, ...]) -> P:
+        """Where a weight outside the blocks rests, [out, in]: large matrices are spread, the rest lies everywhere."""
+        is_large = len(shape) == 2 and math.prod(shape) >= LARGE_MATRIX
+        return P(self.weight_axes, None) if is_large and shape[0] % self._count(self.weight_axes) == 0 else P()
+
+
+def self_attention(
+    layout: Layout,
+    prepare: Callable,
+    attend: Callable,
+    projected: tuple[jax.Array, jax.Array, jax.Array],
+    norms: tuple[jax.Array, jax.Array],
+    tables: Sequence[jax.Array],
+) -> jax.Array:
+    """Attention [B, S, W] over the whole sequence of the projected query, key and value, each [B, S, W].
+
+    Every chip prepares its own tokens: `prepare(array, norm, *tables, groups=, ...)` gives [groups, B, S, W / groups]. Then
+    tokens go out for heads, `attend` sees all tokens of some heads, and the result comes back. `norms` [W] of query and key;
+    `tables` [S, D].
+    """
+    local = functools.partial(_local_attention, layout=layout, prepare=prepare, attend=attend)
+    if layout.mesh.size == 1:
+        return local(*projected, *norms, *tables)
+    flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
+    specs = (flat, flat, flat, norm, norm, table, table)
+    return jax.shard_map(local, mesh=layout.mesh, in_specs=specs, out_specs=flat, check_vma=False)(*projected, *norms, *tables)
+
+
+def _local_attention(query, key, value, query_norm, key_norm, cosine, sine, *, layout: Layout, prepare, attend) -> jax.Array:
+    """One chip's part. `group` chips exchange heads; `sp / group` such groups share out the queries and gather the keys."""
+    sp, tp = layout.size("sp"), layout.size("tp")
+    group = math.gcd(query.shape[2] // cosine.shape[1], sp)
+    ours = functools.partial(
+        prepare, groups=group, axis_name="tp" if tp > 1 else None, use_pallas=layout.platform == "tpu" and tp == 1
+    )
+    query, key = ours(query, query_norm, cosine, sine), ours(key, key_norm, cosine, sine)
+    query, key, value = (_to_heads(array, group, sp) for array in (query, key, group_heads(value, group)))
+    if group < sp:
+        across = [list(range(offset, sp, group)) for offset in range(group)]
+        key, value = (jax.lax.all_gather(array, "sp", axis=1, tiled=True, axis_index_groups=across) for array in (key, value))
+    return _to_tokens(attend(query, key, value), group, sp)
+
+
+def _to_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:
+    """[groups, B, S, W / groups] of this chip's tokens -> [B, groups * S, W / groups] of this chip's heads."""
+    exchanged = _exchange(grouped, group, sp)
+    return jnp.moveaxis(exchanged, 0, 1).reshape(grouped.shape[1], -1, grouped.shape[3])
+
+
+def _to_tokens(attended: jax.Array, group: int, sp: int) -> jax.Array:
+    """The way back, [B, groups * S, W / groups] -> [B, S, W]."""
+    batch, _, width = attended.shape
+    exchanged = _exchange(jnp.moveaxis(attended.reshape(batch, group, -1, width), 1, 0), group, sp)
+    return jnp.moveaxis(exchanged, 0, 2).reshape(batch, -1, group * width)
+
+
+def _exchange(parts: jax.Array, group: int, sp: int) -> jax.Array:
+    """The i-th part goes to the i-th chip of the group, and comes from there."""
+    if group == 1:
+        return parts
+    within = [list(range(start, start + group)) for start in range(0, sp, group)]
+    return jax.lax.all_to_all(parts, "sp", split_axis=0, concat_axis=0, tiled=True, axis_index_groups=within)
+
+
+def cross_attention(
+    layout: Layout, attend: Callable, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None
+) -> jax.Array:
+    """`attend` of each chip's tokens to the whole text: `query` as `layout.heads`, `key` and `value` as
+    `layout.text_heads`; `bias` [B, 1, 1, L] or None."""
+    if layout.mesh.size == 1:
+        return attend(query, key, value, bias)
+    specs = (layout.heads, layout.text_heads, layout.text_heads, None if bias is None else P("dp"))
+    return jax.shard_map(attend, mesh=layout.mesh, in_specs=specs, out_specs=layout.heads, check_vma=False)(
+        query, key, value, bias
+    )

@@ -1,0 +1,43 @@
+"""Facts about TPU chips, from Google Cloud's public TPU pages (cloud.google.com/tpu/docs/v5e, v5p, v6e, tpu7x), per jax device.
+
+A v7x chip shows as two jax devices, so its figures are halves. Clocks are not published on those pages: they follow from the
+published peak and the size of the matrix units, and agree with the cycles that the compiler itself counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chip:
+    """One jax device. `interconnect` is all links together, one direction, bytes a second."""
+
+    name: str
+    hbm_bytes: int
+    peak_flops: float
+    clock_hz: float
+    hbm_bytes_per_second: float
+    interconnect_bytes_per_second: float
+
+
+CHIPS = {
+    "v5e": Chip(name="v5e", hbm_bytes=16 * GIB, peak_flops=197e12, clock_hz=1.5e9, hbm_bytes_per_second=819e9,
+                interconnect_bytes_per_second=1600e9 / 8 / 2),
+    "v5p": Chip(name="v5p", hbm_bytes=95 * GIB, peak_flops=459e12, clock_hz=1.75e9, hbm_bytes_per_second=2765e9,
+                interconnect_bytes_per_second=4800e9 / 8 / 2),
+    "v6e": Chip(name="v6e", hbm_bytes=32 * GIB, peak_flops=918e12, clock_hz=1.75e9, hbm_bytes_per_second=1640e9,
+                interconnect_bytes_per_second=3584e9 / 8 / 2),
+    "tpu7x": Chip(name="tpu7x", hbm_bytes=96 * GIB, peak_flops=2307e12 / 2, clock_hz=2.2e9, hbm_bytes_per_second=7380e9 / 2,
+                  interconnect_bytes_per_second=9600e9 / 8 / 2 / 2),
+}  # fmt: skip
+
+TOPOLOGIES = ("v5e:2x4", "v5p:2x2x2", "v6e:1x1", "v6e:2x2", "v6e:2x4", "v6e:4x4", "tpu7x:2x2x1")
+"""The slices that `check-tpu` is tested on; the compiler knows more."""
+
+
+def chip_of(topology: str) -> Chip:
+    """The chip of a topology such as "v6e:2x4". Raises: KeyError."""
+    return CHIPS[topology.partition(":")[0]]

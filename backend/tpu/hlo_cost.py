@@ -1,0 +1,211 @@
+"""Predicted seconds of one compiled TPU program, read from its scheduled HLO text.
+
+- XLA's fusions and copies carry the compiler's own `estimated_cycles`; what stands in a loop counts as often as it runs.
+- A Pallas kernel carries none: its cycles come from `kernel_cycles`, the bundles of its static schedule.
+- A collective's time is the bytes that a chip receives over its links; what is scheduled between its start and its done hides it.
+
+Everything here is a prediction; docs/performance.md holds it against a published run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+
+from backend.tpu.chips import Chip
+
+KINDS = ("attention", "matmul", "element-wise", "layout", "collectives")
+BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4, "s64": 8, "u64": 8}
+COLLECTIVES = ("all-gather", "all-to-all", "all-reduce", "reduce-scatter", "collective-permute")
+MOVING = {"parameter", "constant", "copy", "bitcast", "transpose", "reshape", "slice", "dynamic-slice", "concatenate", "pad",
+          "tuple", "get-tuple-element", "broadcast", "dynamic-update-slice", "iota", "convert"}  # fmt: skip
+
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
+_OPCODE = re.compile(r"(?:^|\s)([a-z][a-z0-9\-]*)\(")
+_CALLED = re.compile(r"\b(calls|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\]")
+_GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]+)\}|\[(\d+),(\d+)\]|mesh\[[^\]]*\] ?\{[^}]*\})")
+_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Instruction:
+    """One line of a computation. `called` maps how a computation is used (body, calls, ...) to its name."""
+
+    name: str
+    opcode: str
+    shape: str
+    text: str
+    called: dict[str, str]
+
+    @property
+    def cycles(self) -> int:
+        found = _CYCLES.search(self.text)
+        return int(found.group(1)) if found else 0
+
+
+@dataclasses.dataclass(kw_only=True)
+class Cost:
+    """Seconds by kind. `hidden` is the collectives' time that other work covers; it is no part of the total."""
+
+    seconds: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
+    hidden: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds.values())
+
+    def add(self, other: Cost, times: float = 1.0) -> None:
+        for kind, value in other.seconds.items():
+            self.seconds[kind] += times * value
+        self.hidden += times * other.hidden
+
+
+def predict(hlo: str, chip: Chip, kernel_cycles: Callable[[Instruction], float]) -> Cost:
+    """The cost of an optimised, scheduled HLO module; `kernel_cycles` gives a Pallas call's cycles on one device."""
+    computations, entry = parse(hlo)
+    return _Walk(computations, chip, kernel_cycles).cost(entry)
+
+
+def parse(hlo: str) -> tuple[dict[str, list[Instruction]], str]:
+    """All computations by name, their instructions in schedule order, and the entry's name."""
+    computations: dict[str, list[Instruction]] = {}
+    entry, current = "", []
+    for line in hlo.splitlines():
+        if line and not line[0].isspace() and line.rstrip().endswith("{") and " -> " in line:
+            name = line.removeprefix("ENTRY ").split()[0].lstrip("%")
+            entry = name if line.startswith("ENTRY ") else entry
+            current = computations.setdefault(name, [])
+        elif (match := _INSTRUCTION.match(line)) is not None:
+            current.append(_instruction(match.group(1), match.group(2)))
+    return computations, entry
+
+
+def _instruction(name: str, text: str) -> Instruction:
+    head = re.sub(r"\{[^{}]*\}", "", text.partition(", metadata=")[0])
+    opcode = _OPCODE.search(" " + head)
+    shape = head[: opcode.start()] if opcode else head
+    attributes = text.partition("backend_config=")[0]
+    called = dict(_CALLED.findall(attributes))
+    if branches := _BRANCHES.search(attributes):
+        called |= {f"branch {index}": name.strip().lstrip("%") for index, name in enumerate(branches.group(1).split(","))}
+    return Instruction(name=name, opcode=opcode.group(1) if opcode else "", shape=shape, text=text, called=called)
+
+
+class _Walk:
+    """Adds up computations, each once."""
+
+    def __init__(self, computations: dict[str, list[Instruction]], chip: Chip, kernel_cycles) -> None:
+        self._computations, self._chip, self._kernel_cycles = computations, chip, kernel_cycles
+        self._known: dict[str, Cost] = {}
+
+    def cost(self, name: str) -> Cost:
+        if name not in self._known:
+            self._known[name] = self._sum(self._computations[name])
+        return self._known[name]
+
+    def _sum(self, instructions: list[Instruction]) -> Cost:
+        """In schedule order, so that what is started can be covered until it is done."""
+        total, under_way = Cost(), {}
+        for instruction in instructions:
+            if instruction.opcode.endswith("-start") and (kind := self._collective(instruction)):
+                under_way[instruction.name] = self._transfer_seconds(instruction, kind)
+            elif instruction.opcode.endswith("-done") and (started := self._started(instruction, under_way)):
+                total.seconds["collectives"] += max(0.0, under_way.pop(started)[0])
+            else:
+                spent = self._one(instruction)
+                total.add(spent)
+                self._cover(under_way, spent.total, total)
+        return total
+
+    def _cover(self, under_way: dict[str, list[float]], seconds: float, total: Cost) -> None:
+        """Links serve one transfer after the other: the work covers the oldest first."""
+        for left in under_way.values():
+            covered = min(left[0], seconds)
+            left[0] -= covered
+            seconds -= covered
+            total.hidden += covered
+
+    def _started(self, done: Instruction, under_way: dict) -> str | None:
+        return next((name for name in under_way if re.search(rf"%?{re.escape(name)}\b", done.text)), None)
+
+    def _one(self, instruction: Instruction) -> Cost:
+        cost, called = Cost(), instruction.called
+        if instruction.opcode == "while":
+            cost.add(self.cost(called["body"]), times=self._trips(called["condition"]))
+        elif instruction.opcode in ("call", "conditional", "async-start"):
+            for name in dict.fromkeys(called.values()):
+                cost.add(self.cost(name))
+        elif instruction.opcode == "custom-call" and "tpu_custom_call" in instruction.text:
+            cost.seconds["attention"] += self._kernel_cycles(instruction) / self._chip.clock_hz
+        elif kind := self._collective(instruction):
+            cost.seconds["collectives"] += self._transfer_seconds(instruction, kind)[0]
+        elif instruction.cycles:
+            cost.seconds[self._kind(instruction)] += instruction.cycles / self._chip.clock_hz
+        return cost
+
+    def _collective(self, instruction: Instruction) -> str | None:
+        """The collective that an instruction is, or starts as an asynchronous call."""
+        opcode = instruction.opcode.removesuffix("-start")
+        if opcode in COLLECTIVES:
+            return opcode
+        inner = self._computations.get(instruction.called.get("calls", ""), []) if opcode in ("async", "fusion") else []
+        return next((one.opcode for one in inner if one.opcode in COLLECTIVES), None)
+
+    def _transfer_seconds(self, instruction: Instruction, kind: str) -> list[float]:
+        source = instruction
+        if instruction.opcode.removesuffix("-start") not in COLLECTIVES:
+            source = next(one for one in self._computations[instruction.called["calls"]] if one.opcode == kind)
+        size, members = _largest_bytes(source.shape), _members(source.text)
+        crossing = size * (members - 1) / members if kind != "collective-permute" else size
+        crossing *= 2 if kind == "all-reduce" else 1
+        return [crossing / self._chip.interconnect_bytes_per_second]
+
+    def _kind(self, instruction: Instruction) -> str:
+        inside = self._computations.get(instruction.called.get("calls", ""), [instruction])
+        opcodes = {one.opcode for one in self._flattened(inside)}
+        if opcodes & {"convolution", "dot"}:
+            return "matmul"
+        return "layout" if opcodes <= MOVING | {"fusion"} else "element-wise"
+
+    def _flattened(self, instructions: list[Instruction]) -> Iterator[Instruction]:
+        for one in instructions:
+            yield one
+            if one.opcode == "fusion" and one.called.get("calls") in self._computations:
+                yield from self._flattened(self._computations[one.called["calls"]])
+
+    def _trips(self, condition: str) -> int:
+        """How often a scan's loop runs: the constant that its counter is compared with."""
+        constants = [one for one in self._flattened(self._computations[condition]) if one.opcode == "constant"]
+        values = [int(found.group(1)) for one in constants if (found := re.search(r"constant\((\d+)\)", one.text))]
+        return max(values, default=1)
+
+
+def _largest_bytes(shape: str) -> int:
+    sizes = [_array_bytes(kind, dimensions) for kind, dimensions in _ARRAY.findall(shape) if kind in BYTES]
+    return max(sizes, default=0)
+
+
+def _array_bytes(kind: str, dimensions: str) -> int:
+    size = BYTES[kind]
+    for length in dimensions.split(","):
+        size *= int(length) if length else 1
+    return size
+
+
+def _members(text: str) -> int:
+    """How many devices take part in one group of a collective."""
+    if mesh := _MESH.search(text):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh.group(1)))
+        used = re.findall(r"'(\w+)'", mesh.group(2))
+        count = 1
+        for axis in used:
+            count *= int(sizes.get(axis, 1))
+        return max(count, 2)
+    groups = _GROUPS.search(text)
+    if groups is None:
+        return 2
+    return groups.group(1).count(",") + 1 if groups.group(1) else int(groups.group(3))
