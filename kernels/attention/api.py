@@ -12,7 +12,6 @@ import logging
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
 
 from kernels.attention import pallas_tpu
 from kernels.attention.block_sizes import CHIP_OF_DEVICE_KIND, VMEM_LIMIT_BYTES, BlockSizes, Chip, block_sizes, default_sizes
@@ -81,17 +80,19 @@ def attention(
     platform = target_platform()
     if platform is not None:
         return _run(_choose(platform, call, *arrays), call, *arrays)
-    chosen = {name: _choose(name, call, *arrays) for name in ("tpu", "cuda", "cpu")}
-    if len(set(chosen.values())) == 1:
+    chosen = {name: _choose(name, call, *arrays) for name in ("tpu", "cpu")}
+    if chosen["tpu"] == chosen["cpu"]:
         return _run(chosen["cpu"], call, *arrays)
     run = {name: functools.partial(_run, implementation, call) for name, implementation in chosen.items()}
-    return jax.lax.platform_dependent(*arrays, tpu=run["tpu"], cuda=run["cuda"], default=run["cpu"])
+    return jax.lax.platform_dependent(*arrays, tpu=run["tpu"], default=run["cpu"])
 
 
 def target_platform() -> str | None:
-    """"tpu", "cuda" or "cpu": what the mesh in context is made of; None without one."""
+    """"tpu", "gpu" or "cpu": what the mesh in context is made of; without one "gpu" on a process that has one, else None."""
     device = _mesh_device()
-    return None if device is None else {"gpu": "cuda"}.get(device.platform, device.platform)
+    if device is None:
+        return "gpu" if jax.default_backend() == "gpu" else None
+    return {"cuda": "gpu"}.get(device.platform, device.platform)
 
 
 def target_chip() -> Chip | None:
@@ -110,11 +111,11 @@ def _choose(
     platform: str, call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None
 ) -> Implementation:
     scores = query.shape[1] * key.shape[1]
-    special = {"tpu": ("pallas_tpu", SMALL_SCORES_TPU), "cuda": ("cudnn", SMALL_SCORES)}.get(platform)
+    special = {"tpu": ("pallas_tpu", SMALL_SCORES_TPU), "gpu": ("cudnn", SMALL_SCORES)}.get(platform)
     if special is not None and scores > special[1]:
         implementation, _ = special
         try:
-            _refuse(implementation, query, key, value, bias)
+            _refuse(implementation, call, query, key, value, bias)
             return implementation
         except NotImplementedError as reason:
             _log_once(f"attention on {platform} falls back from {implementation}: {reason}")
@@ -127,17 +128,23 @@ def _log_once(message: str) -> None:
 
 
 def _refuse(
-    implementation: Implementation, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None
+    implementation: Implementation,
+    call: _Call,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None,
 ) -> None:
     """Raises: NotImplementedError, with the reason, where the implementation cannot serve the arguments."""
     if implementation == "pallas_tpu":
         pallas_tpu.refuse(query, key, value, bias)
-    if implementation == "cudnn" and query.dtype not in (jnp.bfloat16, jnp.float16):
-        raise NotImplementedError(f"cuDNN's attention takes bfloat16 or float16, not {query.dtype}; cast, or use 'blocked'")
-    if implementation == "cudnn" and (query.shape[-1] % 8 or query.shape[-1] > 128):
-        raise NotImplementedError(f"cuDNN's attention needs a head_dim up to 128 in steps of 8, not {query.shape[-1]}")
     if implementation in ("cudnn", "blocked") and bias is not None:
         raise NotImplementedError(f"{implementation} attention takes no bias; use implementation='reference'")
+    if implementation == "cudnn":
+        try:
+            jax.eval_shape(functools.partial(_run_cudnn, call), query, key, value)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise NotImplementedError(f"{error}; use implementation='blocked'") from error
 
 
 def _run(
@@ -148,18 +155,22 @@ def _run(
     value: jax.Array,
     bias: jax.Array | None = None,
 ) -> jax.Array:
-    _refuse(implementation, query, key, value, bias)
+    _refuse(implementation, call, query, key, value, bias)
     if implementation == "pallas_tpu":
         return _run_tpu(call, query, key, value, bias)
     if implementation == "cudnn":
-        return jax.nn.dot_product_attention(
-            query, key, value, scale=call.scale, local_window_size=call.window, implementation="cudnn"
-        )
+        return _run_cudnn(call, query, key, value)
     if implementation == "blocked":
         return blocked_attention(
             query, key, value, scale=call.scale, window=call.window, block_q=BLOCK_Q, block_kv=BLOCK_KV
         )
     return reference_attention(query, key, value, bias, scale=call.scale, window=call.window)
+
+
+def _run_cudnn(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    return jax.nn.dot_product_attention(
+        query, key, value, scale=call.scale, local_window_size=call.window, implementation="cudnn"
+    )
 
 
 def _run_tpu(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None) -> jax.Array:

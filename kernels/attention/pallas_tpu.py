@@ -178,8 +178,8 @@ def constant_maximum_is_safe(
     every score lies within +-m, m = max |q_i| * max |k_j| + max |bias|. Let N be the number of keys, w = max |value|:
     - Sums stay below N * 2^m * max(w, 1), which must be below 2^127.
     - float32 and bfloat16 flush what is below 2^-126, so a row's sum loses at most N * 2^-126 and its product with the values
-      as much again, against a weight of at least 2^-m and a product of at most 2^-m * w. Both errors stay below 2^-10, half a
-      unit in the last place of the bfloat16 result, if m + max(-log2 w, 0) <= 126 - log2 N - 10.
+      as much again, against a weight of at least 2^-m and a product of at most 2^-m * w. Both errors stay below 2^-10, a
+      quarter of bfloat16's own rounding, if m + max(-log2 w, 0) <= 126 - log2 N - 10.
     m + |log2 w| <= 116 - log2 N, less 1 for the rounding of norms and sums, gives both. At 75,600 keys m may reach 98.
     """
     bound = _largest_norm(scaled) * _largest_norm(key)
