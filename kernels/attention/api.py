@@ -1,19 +1,56 @@
-"""The one attention function: picks an implementation by shape, or takes the one that it is told."""
+"""The one attention function: picks an implementation by platform and shape, or takes the one that it is told.
+
+The platform is that of the mesh in whose context the call is traced (`jax.set_mesh`, or inside `jax.shard_map`), because a
+program may be compiled for a TPU on a host that has none. Without a mesh the choice is left to the lowering.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import logging
 from typing import Literal
 
 import jax
 
+from kernels.attention import pallas_tpu
+from kernels.attention.block_sizes import CHIP_OF_DEVICE_KIND, VMEM_LIMIT_BYTES, BlockSizes, Chip, block_sizes, default_sizes
 from kernels.attention.blocked import blocked_attention
 from kernels.attention.reference import reference_attention
 
-Implementation = Literal["reference", "blocked"]
+Implementation = Literal["reference", "blocked", "cudnn", "pallas_tpu"]
+Window = tuple[int, int]
 
-SMALL_SCORES = 2**22  # scores a head, 16 MiB in float32: below it one product is faster than a loop of blocks
+SMALL_SCORES = 2**22  # scores a head, 16 MiB in float32: below it one product is faster than a loop of blocks on a CPU
+SMALL_SCORES_TPU = 2**16  # below it a kernel's start costs more than the scores' way through memory; not measured
 BLOCK_Q = 1024
 BLOCK_KV = 512
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TpuOptions:
+    """What only the TPU kernel asks. `chip` is the mesh's or the process's own unless given.
+
+    `layout`: "heads" if the neighbours hold [B, S, H, D] as XLA does on a TPU by itself, head by head in memory; "columns" if
+    they hold [B, S, H * D]. The other choice is correct too and costs copies. `sizes` and `online_sizes` override the table.
+    """
+
+    chip: Chip | None = None
+    layout: pallas_tpu.Layout = "heads"
+    smooth_keys: bool = True
+    sizes: BlockSizes | None = None
+    online_sizes: BlockSizes | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Call:
+    """The arguments that are not arrays."""
+
+    scale: float
+    window: Window | None
+    tpu: TpuOptions
 
 
 def attention(
@@ -24,21 +61,126 @@ def attention(
     *,
     scale: float | None = None,
     implementation: Implementation | None = None,
+    window_size: int | Window | None = None,
+    tpu: TpuOptions | None = None,
 ) -> jax.Array:
     """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype.
 
-    `key`, `value` [B, S_kv, H, D]; `bias` broadcasts to [B, H, S_q, S_kv]; `scale` is D ** -0.5 unless given.
+    `key`, `value` [B, S_kv, H, D]; `bias` broadcasts to [B, H, S_q, S_kv]; `scale` is D ** -0.5 unless given. With
+    `window_size` (before, after), query i sees keys i - before to i + after; one number stands for both. A query that sees
+    no key yields 0.
     Raises: NotImplementedError where the implementation that was asked for cannot serve the arguments.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    chosen = implementation or _choose(query, key, bias)
-    if chosen == "reference":
-        return reference_attention(query, key, value, bias, scale=scale)
-    if bias is not None:
-        raise NotImplementedError("blocked attention takes no bias; use implementation='reference'")
-    return blocked_attention(query, key, value, scale=scale, block_q=BLOCK_Q, block_kv=BLOCK_KV)
+    window = (window_size, window_size) if isinstance(window_size, int) else window_size
+    call = _Call(scale=scale, window=window, tpu=tpu or TpuOptions())
+    arrays = (query, key, value) if bias is None else (query, key, value, bias)
+    if implementation is not None:
+        return _run(implementation, call, *arrays)
+    platform = target_platform()
+    if platform is not None:
+        return _run(_choose(platform, call, *arrays), call, *arrays)
+    chosen = {name: _choose(name, call, *arrays) for name in ("tpu", "cpu")}
+    if chosen["tpu"] == chosen["cpu"]:
+        return _run(chosen["cpu"], call, *arrays)
+    run = {name: functools.partial(_run, implementation, call) for name, implementation in chosen.items()}
+    return jax.lax.platform_dependent(*arrays, tpu=run["tpu"], default=run["cpu"])
 
 
-def _choose(query: jax.Array, key: jax.Array, bias: jax.Array | None) -> Implementation:
-    small = query.shape[1] * key.shape[1] <= SMALL_SCORES
-    return "reference" if small or bias is not None else "blocked"
+def target_platform() -> str | None:
+    """"tpu", "gpu" or "cpu": what the mesh in context is made of; without one "gpu" on a process that has one, else None."""
+    device = _mesh_device()
+    if device is None:
+        return "gpu" if jax.default_backend() == "gpu" else None
+    return {"cuda": "gpu"}.get(device.platform, device.platform)
+
+
+def target_chip() -> Chip | None:
+    """The TPU generation of the mesh in context, or of this process's own devices; None if neither is a TPU that is known."""
+    device = _mesh_device()
+    if device is None and jax.default_backend() == "tpu":
+        device = jax.devices()[0]
+    return None if device is None else CHIP_OF_DEVICE_KIND.get(device.device_kind)
+
+
+def _mesh_device():
+    return jax.sharding.get_abstract_mesh().abstract_device
+
+
+def _choose(
+    platform: str, call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None
+) -> Implementation:
+    scores = query.shape[1] * key.shape[1]
+    special = {"tpu": ("pallas_tpu", SMALL_SCORES_TPU), "gpu": ("cudnn", SMALL_SCORES)}.get(platform)
+    if special is not None and scores > special[1]:
+        implementation, _ = special
+        try:
+            _refuse(implementation, call, query, key, value, bias)
+            return implementation
+        except NotImplementedError as reason:
+            _log_once(f"attention on {platform} falls back from {implementation}: {reason}")
+    return "reference" if scores <= SMALL_SCORES or bias is not None else "blocked"
+
+
+@functools.cache
+def _log_once(message: str) -> None:
+    _log.warning(message)
+
+
+def _refuse(
+    implementation: Implementation,
+    call: _Call,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None,
+) -> None:
+    """Raises: NotImplementedError, with the reason, where the implementation cannot serve the arguments."""
+    if implementation == "pallas_tpu":
+        pallas_tpu.refuse(query, key, value, bias)
+    if implementation in ("cudnn", "blocked") and bias is not None:
+        raise NotImplementedError(f"{implementation} attention takes no bias; use implementation='reference'")
+    if implementation == "cudnn":
+        try:
+            jax.eval_shape(functools.partial(_run_cudnn, call), query, key, value)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise NotImplementedError(f"{error}; use implementation='blocked'") from error
+
+
+def _run(
+    implementation: Implementation,
+    call: _Call,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None = None,
+) -> jax.Array:
+    _refuse(implementation, call, query, key, value, bias)
+    if implementation == "pallas_tpu":
+        return _run_tpu(call, query, key, value, bias)
+    if implementation == "cudnn":
+        return _run_cudnn(call, query, key, value)
+    if implementation == "blocked":
+        return blocked_attention(
+            query, key, value, scale=call.scale, window=call.window, block_q=BLOCK_Q, block_kv=BLOCK_KV
+        )
+    return reference_attention(query, key, value, bias, scale=call.scale, window=call.window)
+
+
+def _run_cudnn(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    return jax.nn.dot_product_attention(
+        query, key, value, scale=call.scale, local_window_size=call.window, implementation="cudnn"
+    )
+
+
+def _run_tpu(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None) -> jax.Array:
+    """The kernel with the sizes for this shape and chip; for a chip that is not known, the least memory and the rule."""
+    options, chip = call.tpu, call.tpu.chip or target_chip()
+    lengths = query.shape[1], key.shape[1]
+    find = default_sizes if chip is None else functools.partial(block_sizes, chip)
+    return pallas_tpu.tpu_attention(
+        query, key, value, bias, scale=call.scale, window=call.window, layout=options.layout,
+        smooth_keys=options.smooth_keys, sizes=options.sizes or find(*lengths),
+        online_sizes=options.online_sizes or find(*lengths, form="online"),
+        vmem_limit_bytes=min(VMEM_LIMIT_BYTES.values()) if chip is None else VMEM_LIMIT_BYTES[chip],
+    )  # fmt: skip

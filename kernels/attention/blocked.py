@@ -16,17 +16,26 @@ MASKED = -1e30  # finite, so that a block without any real key yields zero weigh
 
 
 def blocked_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, *, scale: float, block_q: int, block_kv: int
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    scale: float,
+    block_q: int,
+    block_kv: int,
+    window: tuple[int, int] | None = None,
 ) -> jax.Array:
     """softmax(scale * Q K^T) V, [B, S_q, H, D] in the query's dtype; any lengths, the tail keys are masked.
 
+    With `window` (before, after) query i sees keys i - before to i + after, and yields 0 where there is none; blocks out of
+    the window are computed all the same.
     One head at a time, at most `block_q` queries against `block_kv` keys: block_q * block_kv * 4 bytes of scores. Blocks are
     shrunk so that they come out nearly even: at 4,680 keys, 512 would leave a tenth block of 72.
     """
     batch, length_q, heads, width = query.shape
     flat = [jnp.moveaxis(array, 2, 1).reshape(batch * heads, -1, width) for array in (query * scale, key, value)]
     block_q, block_kv = _even_block(length_q, block_q), _even_block(key.shape[1], block_kv)
-    one_head = functools.partial(_one_head, block_q=block_q, block_kv=block_kv)
+    one_head = functools.partial(_one_head, block_q=block_q, block_kv=block_kv, window=window)
     attended = jax.lax.map(lambda arrays: one_head(*arrays), tuple(flat))
     return jnp.moveaxis(attended.reshape(batch, heads, length_q, width), 1, 2).astype(query.dtype)
 
@@ -37,12 +46,15 @@ def _even_block(length: int, most: int) -> int:
     return math.ceil(length / blocks / 8) * 8
 
 
-def _one_head(query: jax.Array, key: jax.Array, value: jax.Array, block_q: int, block_kv: int) -> jax.Array:
+def _one_head(
+    query: jax.Array, key: jax.Array, value: jax.Array, block_q: int, block_kv: int, window: tuple[int, int] | None
+) -> jax.Array:
     """[S_q, D] from [S_q, D], [S_kv, D], [S_kv, D]."""
     length_q, length_kv = query.shape[0], key.shape[0]
-    query_blocks = _split(query, block_q)
-    kv_blocks = (_split(key, block_kv), _split(value, block_kv), _tail_bias(length_kv, block_kv))
-    attended = jax.lax.map(lambda block: _one_query_block(block, kv_blocks), query_blocks)
+    query_blocks = (_split(query, block_q), _indices(length_q, block_q))
+    key_indices = _indices(length_kv, block_kv)
+    kv_blocks = (_split(key, block_kv), _split(value, block_kv), jnp.where(key_indices < length_kv, 0.0, MASKED), key_indices)
+    attended = jax.lax.map(lambda block: _one_query_block(*block, kv_blocks, window), query_blocks)
     return attended.reshape(-1, query.shape[1])[:length_q]
 
 
@@ -52,20 +64,25 @@ def _split(array: jax.Array, block: int) -> jax.Array:
     return padded.reshape(-1, block, array.shape[1])
 
 
-def _tail_bias(length: int, block: int) -> jax.Array:
-    """[N, block] float32: 0 for real keys, very negative for the padding."""
+def _indices(length: int, block: int) -> jax.Array:
+    """[N, block] int32: which row each row of the blocks is, the padding counted on."""
     blocks = -(-length // block)
-    return jnp.where(jnp.arange(blocks * block) < length, 0.0, MASKED).reshape(blocks, block)
+    return jnp.arange(blocks * block).reshape(blocks, block)
 
 
-def _one_query_block(query: jax.Array, kv_blocks: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+def _one_query_block(
+    query: jax.Array, query_indices: jax.Array, kv_blocks: tuple[jax.Array, ...], window: tuple[int, int] | None
+) -> jax.Array:
     rows, width = query.shape
     start = (jnp.full((rows, 1), MASKED), jnp.zeros((rows, 1)), jnp.zeros((rows, width)))
 
     def accumulate(carry, block):
         maximum, total, attended = carry
-        key, value, bias = block
+        key, value, bias, key_indices = block
         scores = jnp.dot(query, key.T, preferred_element_type=jnp.float32) + bias
+        if window is not None:
+            distance = key_indices - query_indices[:, None]
+            scores = jnp.where((distance >= -window[0]) & (distance <= window[1]), scores, -jnp.inf)
         new_maximum = jnp.maximum(maximum, scores.max(axis=1, keepdims=True))
         weights = jnp.exp(scores - new_maximum)
         shrink = jnp.exp(maximum - new_maximum)
@@ -74,4 +91,4 @@ def _one_query_block(query: jax.Array, kv_blocks: tuple[jax.Array, jax.Array, ja
         return (new_maximum, total, attended * shrink + products), None
 
     (_, total, attended), _ = jax.lax.scan(accumulate, start, kv_blocks)
-    return attended / total
+    return attended / total if window is None else jnp.where(total > 0, attended / total, 0)

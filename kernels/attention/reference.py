@@ -7,16 +7,27 @@ import jax.numpy as jnp
 
 
 def reference_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None, *, scale: float
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None = None,
+    *,
+    scale: float,
+    window: tuple[int, int] | None = None,
 ) -> jax.Array:
     """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype.
 
-    `key` and `value` [B, S_kv, H, D]; `bias` is added to the logits and broadcasts to [B, H, S_q, S_kv]. The scores are
-    held whole: B * H * S_q * S_kv * 4 bytes.
+    `key` and `value` [B, S_kv, H, D]; `bias` is added to the logits and broadcasts to [B, H, S_q, S_kv]; with `window`
+    (before, after) query i sees keys i - before to i + after, and yields 0 where there is none. The scores are held whole:
+    B * H * S_q * S_kv * 4 bytes.
     """
     logits = scale * jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
     if bias is not None:
         logits = logits + bias
-    weights = jax.nn.softmax(logits, axis=-1)
+    if window is None:
+        weights = jax.nn.softmax(logits, axis=-1)
+    else:
+        distance = jnp.arange(key.shape[1]) - jnp.arange(query.shape[1])[:, None]
+        weights = jax.nn.softmax(logits, axis=-1, where=(distance >= -window[0]) & (distance <= window[1]))
     attended = jnp.einsum("bhqk,bkhd->bqhd", weights, value.astype(jnp.float32))
     return attended.astype(query.dtype)

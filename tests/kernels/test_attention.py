@@ -71,3 +71,23 @@ def test_blocked_refuses_a_bias():
     arrays = random_arrays(10, 10)
     with pytest.raises(NotImplementedError, match="takes no bias"):
         attention(*arrays, jnp.zeros((1, 1, 1, 10)), implementation="blocked")
+
+
+WINDOWS = [(130, 130, (20, 5)), (200, 90, (30, 0)), (90, 300, (0, 100))]
+
+
+@pytest.mark.parametrize("length_q, length_kv, window", WINDOWS)
+def test_blocked_equals_the_reference_within_a_window(length_q, length_kv, window):
+    arrays = random_arrays(length_q, length_kv)
+    ours = blocked_attention(*arrays, scale=SCALE, window=window, block_q=64, block_kv=64)
+    np.testing.assert_allclose(ours, reference_attention(*arrays, scale=SCALE, window=window), atol=2e-6)
+
+
+@pytest.mark.parametrize("length_q, length_kv, window", WINDOWS)
+def test_the_reference_s_window_is_jax_s_own_and_yields_0_where_nothing_is_seen(length_q, length_kv, window):
+    arrays = random_arrays(length_q, length_kv)
+    ours = attention(*arrays, window_size=window, implementation="reference")
+    sees_a_key = np.arange(length_q) - window[0] < length_kv
+    theirs = jax.nn.dot_product_attention(*arrays, scale=SCALE, local_window_size=window)
+    np.testing.assert_allclose(ours[:, sees_a_key], theirs[:, sees_a_key], atol=2e-6)
+    np.testing.assert_array_equal(ours[:, ~sees_a_key], 0)

@@ -1,0 +1,122 @@
+"""Block sizes of the TPU kernel as data, with what the TPU's compiler makes of each: `block_sizes.json`.
+
+`python -m benchmarks.tune_attention` writes that file. This module only reads it, and has a rule for shapes that are not in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Literal, get_args
+
+Chip = Literal["v5e", "v5p", "v6e", "v7x"]
+Form = Literal["constant", "online"]
+
+TABLE = Path(__file__).with_name("block_sizes.json")
+CHIP_OF_DEVICE_KIND: dict[str, Chip] = {
+    "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "v7x", "TPU v7x": "v7x",
+}  # fmt: skip
+# Published (jax 0.10.2, pallas/mosaic/tpu_info.py): vector memory of one core is 128, 64, 128 and 64 MiB. Some is left to XLA.
+VMEM_LIMIT_BYTES: dict[Chip, int] = {"v5e": 100 * 2**20, "v5p": 50 * 2**20, "v6e": 100 * 2**20, "v7x": 50 * 2**20}
+CHUNK = 256  # the matrix unit's depth on v6e and v7x
+MOST_QUERIES = 2048
+MOST_KEYS = {"constant": 9472, "online": 2048}
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockSizes:
+    """How the TPU kernel cuts its work: a grid step takes block_q queries and block_kv keys of one head, in chunks.
+
+    Chunks divide their blocks; all are multiples of 128.
+    """
+
+    block_q: int
+    block_kv: int
+    chunk_q: int
+    chunk_kv: int
+
+    def __post_init__(self) -> None:
+        if self.block_q % self.chunk_q or self.block_kv % self.chunk_kv or self.chunk_q % 128 or self.chunk_kv % 128:
+            raise ValueError(f"{self}: chunks must divide their blocks and be multiples of 128")
+
+    def steps(self, length_q: int, length_kv: int) -> int:
+        """Grid steps a head."""
+        return math.ceil(length_q / self.block_q) * math.ceil(length_kv / self.block_kv)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TunedSizes:
+    """One line of the table: `bundles` is the whole program of one grid step as scheduled by libtpu, loops counted once."""
+
+    chip: Chip
+    form: Form
+    length_q: int
+    length_kv: int
+    sizes: BlockSizes
+    bundles: int
+
+    def bundles_a_tile(self) -> float:
+        """Scheduled bundles per 8 x 128 score tile that the problem has; what blocks compute past its ends is waste."""
+        return self.bundles * self.sizes.steps(self.length_q, self.length_kv) / (self.length_q * self.length_kv / 1024)
+
+
+def block_sizes(chip: Chip, length_q: int, length_kv: int, form: Form = "constant") -> BlockSizes:
+    """The tuned sizes for this shape, or those of the rule where the table has none. The number of heads plays no part."""
+    tuned = _table().get((chip, form, length_q, length_kv))
+    return default_sizes(length_q, length_kv, form) if tuned is None else tuned.sizes
+
+
+def predicted_bundles(chip: Chip, length_q: int, length_kv: int, heads: int, form: Form = "constant") -> int | None:
+    """Scheduled bundles, each at least one cycle, of `heads` heads on one chip; None for a shape that is not in the table."""
+    tuned = _table().get((chip, form, length_q, length_kv))
+    return None if tuned is None else tuned.bundles * tuned.sizes.steps(length_q, length_kv) * heads
+
+
+def tuned_sizes() -> tuple[TunedSizes, ...]:
+    """The whole table."""
+    return tuple(_table().values())
+
+
+def default_sizes(length_q: int, length_kv: int, form: Form = "constant") -> BlockSizes:
+    """Blocks up to what served best at 75,600 tokens on v6e, evened out so that little is computed past the ends."""
+    block_q = even_block(length_q, MOST_QUERIES)
+    block_kv = even_block(length_kv, MOST_KEYS[form])
+    if form == "online":
+        return BlockSizes(block_q, block_kv, block_q, CHUNK)
+    return BlockSizes(block_q, block_kv, CHUNK, longest_chunk(block_kv, MOST_KEYS[form] // 2))
+
+
+def even_block(length: int, most: int) -> int:
+    """The multiple of 256 that covers `length` in as few blocks as `most` does, with the least left over."""
+    blocks = math.ceil(length / most)
+    return math.ceil(length / blocks / CHUNK) * CHUNK
+
+
+def longest_chunk(block: int, most: int) -> int:
+    """The longest multiple of 128, up to `most`, that divides `block`."""
+    return max(chunk for chunk in range(128, min(block, most) + 1, 128) if block % chunk == 0)
+
+
+@functools.cache
+def _table() -> dict[tuple[str, str, int, int], TunedSizes]:
+    return {(row.chip, row.form, row.length_q, row.length_kv): row for row in read_table(TABLE)}
+
+
+def read_table(path: Path) -> list[TunedSizes]:
+    """The rows of a table file. Raises: ValueError for a chip that is not known."""
+    rows = [TunedSizes(**row | {"sizes": BlockSizes(*row["sizes"])}) for row in json.loads(path.read_text("utf-8"))]
+    unknown = {row.chip for row in rows} - set(get_args(Chip))
+    if unknown:
+        raise ValueError(f"{path.name}: unknown chip {', '.join(sorted(unknown))}; known: {', '.join(get_args(Chip))}")
+    return rows
+
+
+def write_table(path: Path, rows: list[TunedSizes]) -> None:
+    """One row a line, sorted, so that differences read well."""
+    ordered = sorted(rows, key=lambda row: (row.chip, row.form, row.length_q, row.length_kv))
+    lines = [json.dumps(dataclasses.asdict(row) | {"sizes": dataclasses.astuple(row.sizes)}) for row in ordered]
+    path.write_text("[\n" + ",\n".join(lines) + "\n]\n", "utf-8")

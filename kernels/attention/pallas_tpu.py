@@ -1,0 +1,408 @@
+"""Attention for the TPU's matrix units: bfloat16 in and out, float32 sums, any lengths, no scores in memory.
+
+Scores are computed transposed, [keys, queries] = K Q^T, so that the softmax's sums run over sublanes and the probabilities are
+the stationary operand of V^T P. Two forms of one kernel: with a constant maximum, which needs no rescaling and is bound
+by the matrix units, for every head whose scores provably fit float32's exponents (`constant_maximum_is_safe`, decided on the
+device), and the online softmax for the others. Heads are read and written in place, as 128-wide columns of [B, S, H * D].
+
+The online form follows Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and FlashAttention
+(Dao et al., 2022, algorithm 1); subtracting the mean key follows SageAttention (Zhang et al., 2024, section 4.2).
+This module must not choose between implementations; that is `api`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from kernels.attention.block_sizes import BlockSizes
+
+LOG2_E = math.log2(math.e)
+LANES = 128
+SUBLANES = 8
+LOWEST = -1e30  # where the running maximum starts: finite, so that exp2(-inf - LOWEST) is 0 and not NaN
+
+Window = tuple[int, int]
+Layout = Literal["heads", "columns"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Problem:
+    """What is fixed when the kernel is traced.
+
+    `window` is (keys visible before, after the query's own index) or None. `layout` is how the kernel addresses its arrays:
+    "heads" as [B, H, S, D], "columns" as [B, S, H * D].
+    """
+
+    batch: int
+    length_q: int
+    length_kv: int
+    heads: int
+    width: int
+    window: Window | None
+    layout: Layout
+    has_bias: bool
+    is_online: bool
+    sizes: BlockSizes
+
+    @property
+    def blocks_q(self) -> int:
+        return pl.cdiv(self.length_q, self.sizes.block_q)
+
+    @property
+    def blocks_kv(self) -> int:
+        return pl.cdiv(self.length_kv, self.sizes.block_kv)
+
+    @property
+    def steps_kv(self) -> int:
+        """How many key blocks one query block visits; with a window, the most that it can touch."""
+        if self.window is None:
+            return self.blocks_kv
+        visible = self.sizes.block_q + sum(self.window)
+        return min(self.blocks_kv, (visible - 2) // self.sizes.block_kv + 2)
+
+    def kv_range(self, block_q: jax.Array) -> tuple[jax.Array | int, jax.Array | int]:
+        """First and last key block that query block `block_q` sees; the last is below the first where it sees none."""
+        if self.window is None:
+            return 0, self.blocks_kv - 1
+        before, after = self.window
+        start = block_q * self.sizes.block_q
+        first = jax.lax.div(jnp.maximum(start - before, 0), self.sizes.block_kv)
+        last = jax.lax.div(jnp.minimum(start + self.sizes.block_q - 1 + after, self.length_kv - 1), self.sizes.block_kv)
+        return first, last
+
+    def spec(self, block: int, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
+        """`block` rows of one head; `row(block_q, step)` says which."""
+
+        def index(block_q, entry, step, order):
+            sample, head = jax.lax.div(order[entry], self.heads), jax.lax.rem(order[entry], self.heads)
+            return (sample, head, row(block_q, step), 0) if self.layout == "heads" else (sample, row(block_q, step), head)
+
+        shape = (None, None, block, self.width) if self.layout == "heads" else (None, block, self.width)
+        return pl.BlockSpec(shape, index)
+
+    def certain_keys(self, start: int, stop: int) -> int:
+        """How many of the rows from `start` to `stop` of any key block are real keys whatever the block, by the 128."""
+        certain = self.length_kv - (self.blocks_kv - 1) * self.sizes.block_kv
+        return max(0, min(stop, certain // LANES * LANES) - start)
+
+
+def tpu_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None = None,
+    *,
+    scale: float,
+    sizes: BlockSizes,
+    online_sizes: BlockSizes,
+    window: Window | None = None,
+    layout: Layout = "heads",
+    smooth_keys: bool = True,
+    vmem_limit_bytes: int | None = None,
+    interpret: bool | pltpu.InterpretParams = False,
+) -> jax.Array:
+    """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] bfloat16; a query that sees no key yields 0.
+
+    `query` [B, S_q, H, D], `key`, `value` [B, S_kv, H, D], all bfloat16, D a multiple of 128; `bias`, one number a key,
+    broadcasts to [B, 1, 1, S_kv]; `window` is (before, after): query i sees the keys i - before to i + after.
+    Raises: NotImplementedError for anything else.
+    """
+    refuse(query, key, value, bias)
+    scaled = (query.astype(jnp.float32) * (scale * LOG2_E)).astype(query.dtype)
+    key = subtract_mean_key(key) if smooth_keys else key
+    bias = None if bias is None else _bias_column(bias, query.shape[0], key.shape[1])
+    safe = constant_maximum_is_safe(scaled, key, value, bias).reshape(-1)
+    problem = functools.partial(
+        _Problem, batch=query.shape[0], length_q=query.shape[1], length_kv=key.shape[1], heads=query.shape[2],
+        width=query.shape[3], window=window, layout=layout, has_bias=bias is not None,
+    )  # fmt: skip
+    arrays = [_view(array, layout) for array in (scaled, key, value)] + ([] if bias is None else [bias])
+    call = functools.partial(_call, arrays=arrays, vmem_limit_bytes=vmem_limit_bytes, interpret=interpret)
+    unsafe_count = jnp.sum(~safe, dtype=jnp.int32)
+    # With no safe head at all this still runs one, whose result is then not used.
+    attended = call(problem(is_online=False, sizes=sizes), _heads_first(safe), jnp.maximum(safe.size - unsafe_count, 1))
+
+    def replace_unsafe(attended: jax.Array) -> jax.Array:
+        online = call(problem(is_online=True, sizes=online_sizes), _heads_first(~safe), unsafe_count)
+        return jnp.where(_per_head(safe, query, layout), attended, online)
+
+    attended = jax.lax.cond(unsafe_count > 0, replace_unsafe, lambda attended: attended, attended)
+    return jnp.swapaxes(attended, 1, 2) if layout == "heads" else attended.reshape(query.shape)
+
+
+def _per_head(flags: jax.Array, query: jax.Array, layout: Layout) -> jax.Array:
+    """Flags [B * H] so that they broadcast to the array that the kernel writes."""
+    batch, _, heads, width = query.shape
+    if layout == "heads":
+        return flags.reshape(batch, heads, 1, 1)
+    return jnp.repeat(flags.reshape(batch, 1, heads), width, axis=2)
+
+
+def _view(array: jax.Array, layout: Layout) -> jax.Array:
+    """[B, S, H, D] as the kernel addresses it: no copy where the producer laid it out so."""
+    return jnp.swapaxes(array, 1, 2) if layout == "heads" else array.reshape(*array.shape[:2], -1)
+
+
+def refuse(query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None) -> None:
+    """Raises: NotImplementedError, with the reason, where this kernel cannot serve the arguments."""
+    types = {array.dtype.name for array in (query, key, value)}
+    if types != {"bfloat16"}:
+        raise NotImplementedError(f"the TPU kernel takes bfloat16, not {', '.join(sorted(types))}; cast, or use 'blocked'")
+    if query.shape[-1] % LANES:
+        raise NotImplementedError(f"the TPU kernel needs a head_dim in steps of 128, not {query.shape[-1]}; use 'blocked'")
+    if bias is not None and (bias.ndim != 4 or bias.shape[1:3] != (1, 1)):
+        raise NotImplementedError(f"the TPU kernel takes one bias a key, [B, 1, 1, S_kv], not {bias.shape}; use 'reference'")
+
+
+def subtract_mean_key(key: jax.Array) -> jax.Array:
+    """[B, S_kv, H, D]; softmax does not see it, since every score of a query moves by the same amount, and norms shrink."""
+    wide = key.astype(jnp.float32)
+    return (wide - wide.mean(axis=1, keepdims=True)).astype(key.dtype)
+
+
+def constant_maximum_is_safe(
+    scaled: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None
+) -> jax.Array:
+    """[B, H] bool: whether sums of exp2(scores) neither overflow nor lose what matters, with nothing subtracted.
+
+    `scaled` [B, S_q, H, D] holds log2(e) * scale * query and `bias` [B, S_kv, 1] log2(e) times the bias. By Cauchy-Schwarz
+    every score lies within +-m, m = max |q_i| * max |k_j| + max |bias|. Let N be the number of keys, w = max |value|:
+    - Sums stay below N * 2^m * max(w, 1), which must be below 2^127.
+    - float32 and bfloat16 flush what is below 2^-126, so a row's sum loses at most N * 2^-126 and its product with the values
+      as much again, against a weight of at least 2^-m and a product of at most 2^-m * w. Both errors stay below 2^-10, a
+      quarter of bfloat16's own rounding, if m + max(-log2 w, 0) <= 126 - log2 N - 10.
+    m + |log2 w| <= 116 - log2 N, less 1 for the rounding of norms and sums, gives both. At 75,600 keys m may reach 98.
+    """
+    bound = _largest_norm(scaled) * _largest_norm(key)
+    if bias is not None:
+        bound = bound + jnp.abs(bias).max(axis=(1, 2))[:, None]
+    largest_value = jnp.abs(value).max(axis=(1, 3)).astype(jnp.float32)
+    # NaN or no value at all compares as unsafe
+    return bound + jnp.abs(jnp.log2(largest_value)) <= 115 - math.ceil(math.log2(key.shape[1]))
+
+
+def _largest_norm(array: jax.Array) -> jax.Array:
+    """[B, H] float32, the largest Euclidean norm over the sequence of [B, S, H, D]."""
+    return jnp.sqrt(jnp.square(array.astype(jnp.float32)).sum(axis=3).max(axis=1))
+
+
+def _bias_column(bias: jax.Array, batch: int, length_kv: int) -> jax.Array:
+    """[B, S_kv, 1] float32 in units of log2, from what broadcasts to [B, 1, 1, S_kv]."""
+    column = jnp.broadcast_to(bias, (batch, 1, 1, length_kv)).reshape(batch, length_kv, 1)
+    return column.astype(jnp.float32) * LOG2_E
+
+
+def _heads_first(wanted: jax.Array) -> jax.Array:
+    """[N] int32: the indices where `wanted` [N] is true, in order, then the others."""
+    return jnp.argsort(~wanted, stable=True).astype(jnp.int32)
+
+
+def _call(
+    problem: _Problem,
+    order: jax.Array,
+    count: jax.Array,
+    *,
+    arrays: list[jax.Array],
+    vmem_limit_bytes: int | None,
+    interpret: bool | pltpu.InterpretParams,
+) -> jax.Array:
+    """Attend with the heads order[:count] (batch * H + head); what the result holds for the other heads is undefined."""
+    sizes, width = problem.sizes, problem.width
+    sums = (width, SUBLANES, 1) if problem.is_online else (width, SUBLANES)
+    scratch = [
+        pltpu.VMEM((width, sizes.block_kv), jnp.bfloat16),
+        *(pltpu.VMEM((rows, sizes.block_q), jnp.float32) for rows in sums),
+    ]
+    grid_spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(problem.blocks_q, count, problem.steps_kv),
+        in_specs=_input_specs(problem),
+        out_specs=_query_spec(problem),
+        scratch_shapes=scratch,
+    )
+    return pl.pallas_call(
+        functools.partial(_kernel, problem=problem, inputs=len(arrays)),
+        grid_spec=grid_spec,
+        out_shape=jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary", "arbitrary"), vmem_limit_bytes=vmem_limit_bytes
+        ),
+        interpret=interpret,
+        name="attention_online" if problem.is_online else "attention_constant_maximum",
+    )(order, *arrays)
+
+
+def _query_spec(problem: _Problem) -> pl.BlockSpec:
+    return problem.spec(problem.sizes.block_q, lambda block_q, step: block_q)
+
+
+def _input_specs(problem: _Problem) -> list[pl.BlockSpec]:
+    def block_kv(block_q, step):
+        if problem.window is None:
+            return step
+        first, last = problem.kv_range(block_q)
+        return jnp.clip(first + step, 0, jnp.maximum(last, 0))
+
+    def bias_index(block_q, entry, step, order):
+        return jax.lax.div(order[entry], problem.heads), block_kv(block_q, step), 0
+
+    key = problem.spec(problem.sizes.block_kv, block_kv)
+    bias = pl.BlockSpec((None, problem.sizes.block_kv, 1), bias_index)
+    return [_query_spec(problem), key, key] + ([bias] if problem.has_bias else [])
+
+
+def _kernel(order_ref, *refs, problem: _Problem, inputs: int) -> None:
+    """One grid step: one head's query block against one of its key blocks.
+
+    The sums are kept over the steps of a query block: `attended` [D, block_q], `total` [8, block_q], still apart by sublane,
+    and `maximum` [1, block_q], which only the online form has.
+    """
+    output_ref, value_t_ref, *sum_refs = refs[inputs:]
+    sums = list(zip(sum_refs, (0.0, 0.0, LOWEST), strict=False))
+    block_q, step = pl.program_id(0), pl.program_id(2)
+    first, last = problem.kv_range(block_q)
+    position = _Position(block_q=block_q, block_kv=first + step, is_first=step == 0)
+
+    def attend():
+        _transpose_values(refs[2], value_t_ref, position, problem)
+        _attend(refs[:inputs], value_t_ref, sums, position, problem)
+
+    if problem.window is None:
+        attend()
+    else:  # the first step also where no key is visible, for it clears the sums
+        pl.when(position.is_first | (position.block_kv <= last))(attend)
+
+    @pl.when(step == problem.steps_kv - 1)
+    def _():
+        _write(output_ref, *sum_refs[:2], problem)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Position:
+    """Which query block meets which key block, and whether it is the first that the query block meets."""
+
+    block_q: jax.Array
+    block_kv: jax.Array
+    is_first: jax.Array
+
+
+def _transpose_values(value_ref, value_t_ref, position: _Position, problem: _Problem) -> None:
+    """Values to [D, block_kv] once a step; those past the last key become 0, for what lies there may be NaN."""
+    block = problem.sizes.block_kv
+    certain = problem.certain_keys(0, block)
+    if certain:
+        value_t_ref[:, :certain] = value_ref[:certain].T
+    if certain < block:
+        value = value_ref[certain:]
+        index = position.block_kv * block + certain + jax.lax.broadcasted_iota(jnp.int32, value.shape, 0)
+        value_t_ref[:, certain:] = jnp.where(index < problem.length_kv, value, 0).T
+
+
+def _attend(inputs, value_t_ref, sums, position: _Position, problem: _Problem) -> None:
+    """Add the key block's weights and weighted values to the sums, chunk by chunk, all unrolled for the scheduler.
+
+    A chunk's weighted values are written down after the next chunk's scores, so that the scheduler finds exponentials and
+    matrix products to do at the same time: 1.54 bundles a score tile instead of 1.60 (static, v6e).
+    """
+    sizes = problem.sizes
+    states, pending = {}, None
+    for start_q in range(0, sizes.block_q, sizes.chunk_q):
+        states[start_q] = [_load(ref, slice(start_q, start_q + sizes.chunk_q), start, position) for ref, start in sums]
+        for start_kv in range(0, sizes.block_kv, sizes.chunk_kv):
+            scores = _scores(inputs, position, (start_q, start_kv), problem)
+            weights, shrink = (_weigh_online if problem.is_online else _weigh)(states[start_q], scores)
+            if pending is not None:
+                _add_values(states, value_t_ref, *pending)
+            pending = (start_q, slice(start_kv, start_kv + sizes.chunk_kv), weights.astype(value_t_ref.dtype), shrink)
+    _add_values(states, value_t_ref, *pending)
+    for start_q, state in states.items():
+        for (ref, _), array in zip(sums, state, strict=True):
+            ref[:, start_q : start_q + sizes.chunk_q] = array
+
+
+def _load(ref, columns: slice, start: float, position: _Position) -> jax.Array:
+    """Some columns of a sum, or what it starts from in a query block's first step."""
+    return jnp.where(position.is_first, start, ref[:, columns])
+
+
+def _scores(inputs, position: _Position, starts: tuple[int, int], problem: _Problem) -> jax.Array:
+    """[chunk_kv, chunk_q] float32, masked."""
+    start_q, start_kv = starts
+    rows = slice(start_kv, start_kv + problem.sizes.chunk_kv)
+    query = inputs[0][start_q : start_q + problem.sizes.chunk_q]
+    contract_width = (((1,), (1,)), ((), ()))
+    scores = jax.lax.dot_general(inputs[1][rows], query, contract_width, preferred_element_type=jnp.float32)
+    if problem.has_bias:
+        scores = scores + inputs[3][rows]
+    return _mask(scores, position, starts, problem)
+
+
+def _mask(scores: jax.Array, position: _Position, starts: tuple[int, int], problem: _Problem) -> jax.Array:
+    """-inf where the key is past the end or out of the window; rows that are neither in any key block are left alone."""
+    start_q, start_kv = starts
+    certain = problem.certain_keys(start_kv, start_kv + scores.shape[0]) if problem.window is None else 0
+    if certain == scores.shape[0]:
+        return scores
+    doubtful = scores[certain:]
+    first_key = position.block_kv * problem.sizes.block_kv + start_kv + certain
+    key = first_key + jax.lax.broadcasted_iota(jnp.int32, doubtful.shape, 0)
+    is_visible = key < problem.length_kv
+    if problem.window is not None:
+        before, after = problem.window
+        first_query = position.block_q * problem.sizes.block_q + start_q
+        distance = key - (first_query + jax.lax.broadcasted_iota(jnp.int32, doubtful.shape, 1))
+        is_visible &= (distance >= -before) & (distance <= after)
+    masked = jnp.where(is_visible, doubtful, -jnp.inf)
+    return jnp.concatenate([scores[:certain], masked]) if certain else masked
+
+
+def _weigh(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array, None]:
+    """Weights of scores that are known to fit exp2; their sum goes to `state`."""
+    weights = jnp.exp2(scores)
+    state[1] = state[1] + _by_sublane(weights)
+    return weights, None
+
+
+def _weigh_online(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Weights beside the running maximum, and by how much all before must shrink where it grew."""
+    maximum = jnp.maximum(state[2], scores.max(axis=0, keepdims=True))
+    weights = jnp.exp2(scores - maximum)
+    shrink = jnp.exp2(state[2] - maximum)
+    state[1] = state[1] * shrink + _by_sublane(weights)
+    state[2] = maximum
+    return weights, shrink
+
+
+def _add_values(states, value_t_ref, start_q: int, columns: slice, weights: jax.Array, shrink: jax.Array | None) -> None:
+    """Add one chunk's weighted values to `attended` of its queries."""
+    state = states[start_q]
+    product = jnp.dot(value_t_ref[:, columns], weights, preferred_element_type=jnp.float32)
+    state[0] = (state[0] if shrink is None else state[0] * shrink) + product
+
+
+def _by_sublane(weights: jax.Array) -> jax.Array:
+    """[8, queries] from [keys, queries]: adds whole registers; the eight sublanes meet once, at the end."""
+    return weights.reshape(-1, SUBLANES, weights.shape[1]).sum(axis=0)
+
+
+def _write(output_ref, attended_ref, total_ref, problem: _Problem) -> None:
+    """Divide and turn back to [block_q, D]. A loop: it runs once a query block, so it should be short, not fast."""
+    chunk = math.gcd(problem.sizes.block_q, 256)
+
+    def write_chunk(index, carry):
+        columns = pl.ds(pl.multiple_of(index * chunk, chunk), chunk)
+        total = total_ref[:, columns].sum(axis=0, keepdims=True)
+        inverse = jnp.where(total > 0, 1 / total, 0)
+        output_ref[columns] = (attended_ref[:, columns] * inverse).T.astype(output_ref.dtype)
+        return carry
+
+    jax.lax.fori_loop(0, problem.sizes.block_q // chunk, write_chunk, None)

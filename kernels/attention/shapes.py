@@ -1,0 +1,39 @@
+"""The attention shapes that real presets meet on real slices: shared by the tuner, the benchmarks and the tests.
+
+Tokens are latent frames x (height / 16) x (width / 16): 81 frames make 21 latent ones, so 1280 x 720 has 21 * 45 * 80 = 75,600
+tokens and 832 x 480 has 21 * 30 * 52 = 32,760. Heads are those of one chip. Self-attention sees the whole sequence with a share
+of the heads (heads exchanged all-to-all); cross-attention sees all heads with a share of the queries.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionShape:
+    """One call of attention on one chip; head_dim is 128 in every Wan model."""
+
+    name: str
+    length_q: int
+    length_kv: int
+    heads: int
+    width: int = 128
+
+    @property
+    def score_tiles(self) -> float:
+        """How many 8 x 128 tiles the scores of all heads fill, without padding."""
+        return self.heads * self.length_q * self.length_kv / (8 * 128)
+
+
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        AttentionShape(name="self-720p", length_q=75600, length_kv=75600, heads=10),
+        AttentionShape(name="self-480p", length_q=32760, length_kv=32760, heads=10),
+        AttentionShape(name="self-5b-720p", length_q=27280, length_kv=27280, heads=6),  # 31 * 22 * 40, patches of 32 pixels
+        AttentionShape(name="text-720p", length_q=18900, length_kv=512, heads=40),
+        AttentionShape(name="text-480p", length_q=8190, length_kv=512, heads=40),
+        AttentionShape(name="image-720p", length_q=18900, length_kv=257, heads=40),
+    )
+}

@@ -1,0 +1,199 @@
+"""The TPU kernel in the TPU interpreter, against the formula: lengths off every block, windows, and both softmax forms."""
+
+import logging
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+
+from kernels.attention import TpuOptions, api, attention
+from kernels.attention.block_sizes import BlockSizes
+from kernels.attention.pallas_tpu import LOG2_E, constant_maximum_is_safe, subtract_mean_key, tpu_attention
+from kernels.attention.reference import reference_attention
+
+SIZES = BlockSizes(256, 512, 128, 256)
+ONLINE_SIZES = BlockSizes(128, 256, 128, 128)
+EXACT_SCALE = math.log(2) / 8  # log2(e) * scale is 2 ** -3, so that folding it into the query rounds nothing
+
+
+def random_arrays(length_q, length_kv, *, batch=1, heads=1, norm=1.0, seed=0):
+    keys = jax.random.split(jax.random.key(seed), 3)
+    lengths = zip(keys, (length_q, length_kv, length_kv), (norm, norm, 1.0), strict=True)
+    return [(size * jax.random.normal(key, (batch, length, heads, 128))).astype(jnp.bfloat16) for key, length, size in lengths]
+
+
+def run(arrays, bias=None, *, scale=EXACT_SCALE, visited=None, **options):
+    """The kernel's result in float32; `visited` collects the grid steps of both forms."""
+
+    def record(token, point, core):
+        visited.append(point)
+        return token
+
+    options = {"sizes": SIZES, "online_sizes": ONLINE_SIZES, "smooth_keys": False} | options
+    interpret = pltpu.InterpretParams(grid_point_recorder=None if visited is None else record)
+    return np.asarray(tpu_attention(*arrays, bias, scale=scale, interpret=interpret, **options).astype(jnp.float32))
+
+
+def check(ours, arrays, bias=None, *, scale=EXACT_SCALE, window=None):
+    """Weights are rounded to bfloat16, by 2 ** -8 of themselves at most, so their mean of the values by 2 ** -8 * max |v|; the
+    result is rounded as much again. Scores are exact products summed in float32 on both sides."""
+    exact = reference_attention(*(array.astype(jnp.float32) for array in arrays), bias, scale=scale, window=window)
+    largest_value = float(jnp.abs(arrays[2]).max())
+    np.testing.assert_allclose(ours, exact, atol=2**-7 * largest_value)
+
+
+@pytest.mark.parametrize(
+    "length_q, length_kv, layout",
+    [(1, 1, "heads"), (1, 127, "columns"), (257, 257, "heads"), (300, 1030, "columns"), (520, 40, "heads")],
+)
+def test_any_length_is_served_and_no_phantom_key_enters(length_q, length_kv, layout):
+    arrays = random_arrays(length_q, length_kv, batch=2, heads=2)
+    check(run(arrays, layout=layout), arrays)
+
+
+def test_a_longer_sequence_over_many_blocks():
+    arrays = random_arrays(257, 4097)
+    check(run(arrays), arrays)
+
+
+@pytest.mark.parametrize("length_q, length_kv, window", [(600, 1100, (100, 50)), (300, 40, (100, 10)), (100, 700, (0, 300))])
+@pytest.mark.parametrize("norm", [1.0, 6.0], ids=["constant", "online"])
+def test_a_window_hides_what_is_outside_it(length_q, length_kv, window, norm):
+    arrays = random_arrays(length_q, length_kv, norm=norm)
+    check(run(arrays, window=window), arrays, window=window)
+
+
+def test_a_bias_a_key_is_added_and_may_hide_keys():
+    arrays = random_arrays(130, 300, batch=2)
+    bias = jnp.stack([jnp.linspace(-3, 3, 300), jnp.where(jnp.arange(300) < 100, 0.0, -jnp.inf)])[:, None, None]
+    check(run(arrays, bias), arrays, bias)
+
+
+def test_smoothing_keys_changes_nothing_but_the_norms():
+    query, key, value = random_arrays(200, 300, heads=2)
+    key = key + (20 * jax.random.normal(jax.random.key(5), (1, 1, 2, 128))).astype(jnp.bfloat16)
+    ours = run((query, key, value), smooth_keys=True)
+    smooth = subtract_mean_key(key)
+    # smoothed keys are rounded once more, which `check` does not count: hold against the formula of the rounded keys
+    check(ours, (query, smooth, value))
+    assert not constant_maximum_is_safe(query / 2, key, value).any()
+    assert constant_maximum_is_safe(query / 2, smooth, value).all()
+
+
+def test_the_usual_scale_stays_within_the_rounding_of_the_query():
+    arrays = random_arrays(257, 300, heads=2)
+    ours = run(arrays, scale=128**-0.5, smooth_keys=True)
+    exact = reference_attention(*(array.astype(jnp.float32) for array in arrays), scale=128**-0.5)
+    # scores, of variance 1, move by 2 ** -9 * sqrt(2 / 3) from 2 x 128 independent roundings; of a weight that is 0.01, at
+    # four such deviations and a value of 4, on top of `check`'s own bound
+    np.testing.assert_allclose(ours, exact, atol=0.01 + 2**-7 * 4)
+
+
+def test_only_the_heads_that_need_it_take_the_online_form():
+    query, key, value = random_arrays(300, 600, heads=3)
+    loud = jnp.array([1.0, 30.0, 1.0], jnp.bfloat16).reshape(1, 1, 3, 1)
+    arrays, visited = (query * loud, key, value), []
+    safe = constant_maximum_is_safe(arrays[0] / 8, key, value)
+    np.testing.assert_array_equal(safe, [[True, False, True]])
+    check(run(arrays, visited=visited), arrays)
+    assert len(visited) == 2 * SIZES.steps(300, 600) + ONLINE_SIZES.steps(300, 600)
+
+
+def test_the_online_form_serves_all_heads_where_none_is_safe():
+    arrays, visited = random_arrays(200, 300, heads=2, norm=9.0), []
+    assert not constant_maximum_is_safe(arrays[0] / 8, *arrays[1:]).any()
+    check(run(arrays, visited=visited), arrays)
+    assert len(visited) == SIZES.steps(200, 300) + 2 * ONLINE_SIZES.steps(200, 300)  # the first form's one head is not used
+
+
+def test_one_safe_head_visits_the_constant_form_only():
+    arrays, visited = random_arrays(200, 300), []
+    run(arrays, visited=visited)
+    assert len(visited) == SIZES.steps(200, 300)
+
+
+def one_sided(length, largest_score):
+    """Queries and keys along one direction, plus a little: every score is near `largest_score`, in units of log2."""
+    noise_q, noise_k, value = random_arrays(length, length, norm=0.02)
+    size = math.sqrt(8 * abs(largest_score) / 128)
+    sign = math.copysign(1, largest_score)
+    return (noise_q + size).astype(jnp.bfloat16), (noise_k + sign * size).astype(jnp.bfloat16), value
+
+
+@pytest.mark.parametrize(
+    "score, is_safe", [(-100, True), (100, True), (-115, False), (115, False), (-5000, False), (5000, False)]
+)
+def test_rows_of_hugely_negative_or_positive_scores(score, is_safe):
+    """300 keys leave +-(115 - 9) = 106 for the exponent."""
+    arrays = one_sided(300, score)
+    assert constant_maximum_is_safe(arrays[0] / 8, *arrays[1:]).all() == is_safe
+    check(run(arrays), arrays)
+
+
+def test_the_limit_follows_the_number_of_keys_and_the_size_of_the_values():
+    def largest_safe(length, size):
+        value = jnp.full((1, length, 1, 128), size, jnp.bfloat16)
+        key = jnp.zeros((1, length, 1, 128), jnp.bfloat16).at[..., 0].set(1)
+        norms = (query for query in range(1, 128) if constant_maximum_is_safe(key[:, :1] * query, key, value).all())
+        return max(norms, default=0)
+
+    assert largest_safe(1, 1.0) == 115
+    assert largest_safe(1000, 1.0) == 105
+    assert largest_safe(1000, 2.0**20) == largest_safe(1000, 2.0**-20) == 85
+    assert largest_safe(4, 0.0) == 0  # log2(0): nothing can be said, the online form is right anyway
+
+
+def test_not_a_number_is_never_called_safe():
+    query, key, value = random_arrays(8, 8)
+    assert not constant_maximum_is_safe(query.at[0, 3].set(jnp.nan), key, value).any()
+
+
+@pytest.mark.parametrize("change, reason", [
+    (lambda arrays: [array.astype(jnp.float32) for array in arrays], "takes bfloat16, not float32"),
+    (lambda arrays: [array[..., :64] for array in arrays], "steps of 128, not 64"),
+    (lambda arrays: [*arrays, jnp.zeros((1, 1, 8, 8))], "one bias a key"),
+])  # fmt: skip
+def test_what_the_kernel_cannot_serve_is_refused_with_the_reason(change, reason):
+    with pytest.raises(NotImplementedError, match=reason):
+        attention(*change(random_arrays(8, 8)), implementation="pallas_tpu")
+
+
+def test_without_a_mesh_the_choice_is_left_to_the_lowering():
+    arrays = [jax.ShapeDtypeStruct((1, 4096, 2, 128), jnp.bfloat16)] * 3
+    jaxpr = str(jax.make_jaxpr(attention)(*arrays))
+    assert "platform_index" in jaxpr and "attention_constant_maximum" in jaxpr
+    assert jax.jit(attention).lower(*arrays).as_text().count("tpu_custom_call") == 0
+
+
+def test_a_fallback_says_its_reason_once(caplog, monkeypatch):
+    api._log_once.cache_clear()
+    monkeypatch.setattr(api, "target_platform", lambda: "tpu")
+    arrays = [array.astype(jnp.float32) for array in random_arrays(300, 300)]
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            attention(*arrays)
+    assert [record.message for record in caplog.records] == [
+        "attention on tpu falls back from pallas_tpu: the TPU kernel takes bfloat16, not float32; cast, or use 'blocked'"
+    ]
+
+
+def test_cudnn_is_refused_with_jax_s_reason_where_there_is_none():
+    with pytest.raises(NotImplementedError, match="cuDNN"):
+        attention(*random_arrays(8, 8), implementation="cudnn")
+
+
+def test_chunks_must_divide_their_blocks():
+    with pytest.raises(ValueError, match="divide"):
+        BlockSizes(256, 512, 192, 256)
+
+
+def test_options_reach_the_kernel(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(api.pallas_tpu, "tpu_attention", lambda *arrays, **options: seen.update(options))
+    attention(*random_arrays(300, 300), implementation="pallas_tpu", window_size=7, tpu=TpuOptions(chip="v7x", sizes=SIZES))
+    assert seen["sizes"] == SIZES and seen["window"] == (7, 7)
+    assert seen["vmem_limit_bytes"] == api.VMEM_LIMIT_BYTES["v7x"]
+    assert seen["scale"] * LOG2_E == pytest.approx(128**-0.5 * math.log2(math.e))
