@@ -10,8 +10,10 @@ import torch
 
 from backend.sharding import Layout, cross_attention, self_attention
 from backend.torchax_setup import torchax
-from kernels.attention import attention
-from kernels.norm_rotary import normalise_and_rotate
+from kernels.attention import TpuOptions, attention
+from kernels.qkv import HeadBounds
+
+FLAT_HEADS = TpuOptions(layout="columns")  # what the projections write and read, [B, S, H * D], without a copy
 
 
 @jax.tree_util.register_dataclass
@@ -52,16 +54,16 @@ class KernelAttention:
 
     def _attend_to_self(self, attn, hidden_states: torch.Tensor, positions: Positions) -> jax.Array:
         query, key, value = (_array(project(hidden_states)) for project in (attn.to_q, attn.to_k, attn.to_v))
-        tables = [_array(table)[0, :, 0] for table in (positions.cosine, positions.sine)]
-        prepare = functools.partial(normalise_and_rotate, eps=attn.norm_q.eps)
+        cosine, sine = (_array(table)[0, :, 0] for table in (positions.cosine, positions.sine))
         norms = (_array(attn.norm_q.weight), _array(attn.norm_k.weight))
-        attend = functools.partial(_attend_to_real, head_width=positions.cosine.shape[-1], num_tokens=positions.num_tokens)
-        return self_attention(self._layout, prepare, attend, (query, key, value), norms, tables)
+        attend = functools.partial(_attend_to_real, head_width=cosine.shape[1], num_tokens=positions.num_tokens)
+        return self_attention(self._layout, attend, (query, key, value), norms, (cosine, sine), attn.norm_q.eps)
 
     def _attend_to_text(self, attn, hidden_states: torch.Tensor, text: TextKeys) -> jax.Array:
         query = self._heads(attn.norm_q(attn.to_q(hidden_states)), attn)
         bias = None if text.bias is None else _array(text.bias)
-        attended = cross_attention(self._layout, attention, query, _array(text.key), _array(text.value), bias)
+        attend = functools.partial(attention, tpu=FLAT_HEADS)
+        attended = cross_attention(self._layout, attend, query, _array(text.key), _array(text.value), bias)
         return attended.reshape(*attended.shape[:2], -1)
 
     def _heads(self, projected: torch.Tensor, attn) -> jax.Array:
@@ -69,10 +71,11 @@ class KernelAttention:
         return self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), self._layout.heads)
 
 
-def _attend_to_real(query: jax.Array, key: jax.Array, value: jax.Array, head_width: int, num_tokens: int) -> jax.Array:
+def _attend_to_real(query, key, value, bounds: HeadBounds | None, *, head_width: int, num_tokens: int) -> jax.Array:
     """Attention [B, S, W] of flat heads to the tokens before the padding."""
     query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (query, key, value))
-    attended = attention(query, key[:, :num_tokens], value[:, :num_tokens])
+    options = dataclasses.replace(FLAT_HEADS, bounds=bounds)
+    attended = attention(query, key, value, num_keys=num_tokens, tpu=options)
     return attended.reshape(*attended.shape[:2], -1)
 
 

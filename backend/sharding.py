@@ -23,11 +23,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from backend.errors import RequestError
-from kernels.norm_rotary import group_heads
+from kernels.qkv import Preparation, prepare, ungroup_heads
 
 AXES = ("dp", "sp", "tp")
 LARGE_MATRIX = 2**24  # elements: below it a copy on every chip costs less than gathering at every step
-TOKEN_ALIGNMENT = 128  # tokens a chip are padded to this where there are several chips: the kernel's blocks and lanes
+TOKEN_ALIGNMENT = 128  # tokens a device are padded to this, on TPUs and where there are several devices
 COLUMN_PARALLEL = ("to_q.weight", "to_k.weight", "to_v.weight", "ffn.net.0.proj.weight")
 ROW_PARALLEL = ("to_out.0.weight", "ffn.net.2.weight")
 
@@ -91,6 +91,11 @@ class Layout:
         """What the devices are: "cpu", "tpu", "gpu"; of a described slice as of a real one."""
         return self.mesh.devices.flat[0].platform
 
+    @property
+    def uses_tpu_passes(self) -> bool:
+        """Whether the Pallas passes around the attention serve: on TPUs, where no head's norm needs another chip's channels."""
+        return self.platform == "tpu" and self.size("tp") == 1
+
     def size(self, axis: str) -> int:
         return self.mesh.shape[axis]
 
@@ -119,7 +124,8 @@ class Layout:
     @property
     def token_multiple(self) -> int:
         """What the number of tokens is padded to."""
-        return 1 if self.size("sp") == 1 else self.size("sp") * TOKEN_ALIGNMENT
+        is_aligned = self.platform == "tpu" or self.size("sp") > 1
+        return self.size("sp") * TOKEN_ALIGNMENT if is_aligned else 1
 
     @property
     def positions(self) -> P:
@@ -190,39 +196,43 @@ class Layout:
 
 def self_attention(
     layout: Layout,
-    prepare: Callable,
     attend: Callable,
     projected: tuple[jax.Array, jax.Array, jax.Array],
     norms: tuple[jax.Array, jax.Array],
-    tables: Sequence[jax.Array],
+    tables: tuple[jax.Array, jax.Array],
+    eps: float,
 ) -> jax.Array:
     """Attention [B, S, W] over the whole sequence of the projected query, key and value, each [B, S, W].
 
-    Every chip prepares its own tokens: `prepare(array, norm, *tables, groups=, ...)` gives [groups, B, S, W / groups]. Then
-    tokens go out for heads, `attend` sees all tokens of some heads, and the result comes back. `norms` [W] of query and key;
-    `tables` [S, D].
+    Every chip prepares its own tokens, tokens go out for heads, and `attend(query, key, value, bounds)` sees all tokens of
+    some heads, [B, S, W]; what it returns goes back. `norms` [W] of query and key; `tables` [S, D], cosine and sine.
     """
-    local = functools.partial(_local_attention, layout=layout, prepare=prepare, attend=attend)
+    local = functools.partial(_local_attention, layout=layout, attend=attend, eps=eps)
     if layout.mesh.size == 1:
-        return local(*projected, *norms, *tables)
+        return local(projected, norms, tables)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
-    specs = (flat, flat, flat, norm, norm, table, table)
-    return jax.shard_map(local, mesh=layout.mesh, in_specs=specs, out_specs=flat, check_vma=False)(*projected, *norms, *tables)
+    specs = ((flat,) * 3, (norm,) * 2, (table,) * 2)
+    return jax.shard_map(local, mesh=layout.mesh, in_specs=specs, out_specs=flat, check_vma=False)(projected, norms, tables)
 
 
-def _local_attention(query, key, value, query_norm, key_norm, cosine, sine, *, layout: Layout, prepare, attend) -> jax.Array:
+def _local_attention(projected, norms, tables, *, layout: Layout, attend: Callable, eps: float) -> jax.Array:
     """One chip's part. `group` chips exchange heads; `sp / group` such groups share out the queries and gather the keys."""
     sp, tp = layout.size("sp"), layout.size("tp")
-    group = math.gcd(query.shape[2] // cosine.shape[1], sp)
-    ours = functools.partial(
-        prepare, groups=group, axis_name="tp" if tp > 1 else None, use_pallas=layout.platform == "tpu" and tp == 1
-    )
-    query, key = ours(query, query_norm, cosine, sine), ours(key, key_norm, cosine, sine)
-    query, key, value = (_to_heads(array, group, sp) for array in (query, key, group_heads(value, group)))
+    heads = projected[0].shape[2] // tables[0].shape[1]
+    group = math.gcd(heads, sp)
+    how = Preparation(
+        eps=eps, groups=group, token_axis="sp" if sp > 1 else None, channel_axis="tp" if tp > 1 else None,
+        use_pallas=layout.uses_tpu_passes,
+    )  # fmt: skip
+    prepared = prepare(projected, norms, tables, how)
+    query, key, value = (_to_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
     if group < sp:
         across = [list(range(offset, sp, group)) for offset in range(group)]
         key, value = (jax.lax.all_gather(array, "sp", axis=1, tiled=True, axis_index_groups=across) for array in (key, value))
-    return _to_tokens(attend(query, key, value), group, sp)
+    own = jax.lax.axis_index("sp") % group * (heads // group) if sp > 1 else 0
+    bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), prepared.bounds)
+    attended = attend(query, key, value, bounds)
+    return _to_tokens(attended, group, sp, use_pallas=layout.uses_tpu_passes)
 
 
 def _to_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:
@@ -231,11 +241,11 @@ def _to_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:
     return jnp.moveaxis(exchanged, 0, 1).reshape(grouped.shape[1], -1, grouped.shape[3])
 
 
-def _to_tokens(attended: jax.Array, group: int, sp: int) -> jax.Array:
+def _to_tokens(attended: jax.Array, group: int, sp: int, use_pallas: bool) -> jax.Array:
     """The way back, [B, groups * S, W / groups] -> [B, S, W]."""
     batch, _, width = attended.shape
     exchanged = _exchange(jnp.moveaxis(attended.reshape(batch, group, -1, width), 1, 0), group, sp)
-    return jnp.moveaxis(exchanged, 0, 2).reshape(batch, -1, group * width)
+    return ungroup_heads(exchanged, use_pallas=use_pallas)
 
 
 def _exchange(parts: jax.Array, group: int, sp: int) -> jax.Array:

@@ -46,7 +46,8 @@ class ImageExample(BaseModel):
 class ArchitectureNames(BaseModel):
     """Which of the configurations in `presets/architectures` a model's networks have, for work without its checkpoint.
 
-    The files are diffusers' and transformers' own config.json. Source: huggingface/diffusers, scripts/convert_wan_to_diffusers.py.
+    The files are what diffusers and transformers write as config.json. Source: huggingface/diffusers,
+    scripts/convert_wan_to_diffusers.py.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

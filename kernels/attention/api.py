@@ -17,6 +17,7 @@ from kernels.attention import pallas_tpu
 from kernels.attention.block_sizes import CHIP_OF_DEVICE_KIND, VMEM_LIMIT_BYTES, BlockSizes, Chip, block_sizes, default_sizes
 from kernels.attention.blocked import blocked_attention
 from kernels.attention.reference import reference_attention
+from kernels.qkv import HeadBounds
 
 Implementation = Literal["reference", "blocked", "cudnn", "pallas_tpu"]
 Window = tuple[int, int]
@@ -34,11 +35,13 @@ class TpuOptions:
     """What only the TPU kernel asks. `chip` is the mesh's or the process's own unless given.
 
     `layout`: "heads" if the neighbours hold [B, S, H, D] as XLA does on a TPU by itself, head by head in memory; "columns" if
-    they hold [B, S, H * D]. The other choice is correct too and costs copies. `sizes` and `online_sizes` override the table.
+    they hold [B, S, H * D]. The other choice is correct too and costs copies. With `bounds` the arrays are as `kernels.qkv`
+    prepares them for the kernel, and for it alone. `sizes` and `online_sizes` override the table.
     """
 
     chip: Chip | None = None
     layout: pallas_tpu.Layout = "heads"
+    bounds: HeadBounds | None = None
     smooth_keys: bool = True
     sizes: BlockSizes | None = None
     online_sizes: BlockSizes | None = None
@@ -50,6 +53,7 @@ class _Call:
 
     scale: float
     window: Window | None
+    num_keys: int
     tpu: TpuOptions
 
 
@@ -62,18 +66,19 @@ def attention(
     scale: float | None = None,
     implementation: Implementation | None = None,
     window_size: int | Window | None = None,
+    num_keys: int | None = None,
     tpu: TpuOptions | None = None,
 ) -> jax.Array:
     """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype.
 
     `key`, `value` [B, S_kv, H, D]; `bias` broadcasts to [B, H, S_q, S_kv]; `scale` is D ** -0.5 unless given. With
     `window_size` (before, after), query i sees keys i - before to i + after; one number stands for both. A query that sees
-    no key yields 0.
+    no key yields 0. The keys from `num_keys` on are padding that no query sees; it must be finite.
     Raises: NotImplementedError where the implementation that was asked for cannot serve the arguments.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     window = (window_size, window_size) if isinstance(window_size, int) else window_size
-    call = _Call(scale=scale, window=window, tpu=tpu or TpuOptions())
+    call = _Call(scale=scale, window=window, num_keys=num_keys or key.shape[1], tpu=tpu or TpuOptions())
     arrays = (query, key, value) if bias is None else (query, key, value, bias)
     if implementation is not None:
         return _run(implementation, call, *arrays)
@@ -88,7 +93,7 @@ def attention(
 
 
 def target_platform() -> str | None:
-    """"tpu", "gpu" or "cpu": what the mesh in context is made of; without one "gpu" on a process that has one, else None."""
+    """ "tpu", "gpu" or "cpu": what the mesh in context is made of; without one "gpu" on a process that has one, else None."""
     device = _mesh_device()
     if device is None:
         return "gpu" if jax.default_backend() == "gpu" else None
@@ -158,12 +163,13 @@ def _run(
     _refuse(implementation, call, query, key, value, bias)
     if implementation == "pallas_tpu":
         return _run_tpu(call, query, key, value, bias)
+    if call.tpu.bounds is not None:
+        raise NotImplementedError(f"{implementation} attention takes no prepared arrays; prepare them without the TPU's passes")
+    key, value = key[:, : call.num_keys], value[:, : call.num_keys]
     if implementation == "cudnn":
         return _run_cudnn(call, query, key, value)
     if implementation == "blocked":
-        return blocked_attention(
-            query, key, value, scale=call.scale, window=call.window, block_q=BLOCK_Q, block_kv=BLOCK_KV
-        )
+        return blocked_attention(query, key, value, scale=call.scale, window=call.window, block_q=BLOCK_Q, block_kv=BLOCK_KV)
     return reference_attention(query, key, value, bias, scale=call.scale, window=call.window)
 
 
@@ -176,11 +182,11 @@ def _run_cudnn(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array) 
 def _run_tpu(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None) -> jax.Array:
     """The kernel with the sizes for this shape and chip; for a chip that is not known, the least memory and the rule."""
     options, chip = call.tpu, call.tpu.chip or target_chip()
-    lengths = query.shape[1], key.shape[1]
+    lengths = query.shape[1], call.num_keys
     find = default_sizes if chip is None else functools.partial(block_sizes, chip)
     return pallas_tpu.tpu_attention(
         query, key, value, bias, scale=call.scale, window=call.window, layout=options.layout,
-        smooth_keys=options.smooth_keys, sizes=options.sizes or find(*lengths),
+        smooth_keys=options.smooth_keys, num_keys=call.num_keys, bounds=options.bounds, sizes=options.sizes or find(*lengths),
         online_sizes=options.online_sizes or find(*lengths, form="online"),
         vmem_limit_bytes=min(VMEM_LIMIT_BYTES.values()) if chip is None else VMEM_LIMIT_BYTES[chip],
     )  # fmt: skip

@@ -24,8 +24,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from kernels.attention.block_sizes import BlockSizes
+from kernels.qkv import LOG2_E, HeadBounds
 
-LOG2_E = math.log2(math.e)
 LANES = 128
 SUBLANES = 8
 LOWEST = -1e30  # where the running maximum starts: finite, so that exp2(-inf - LOWEST) is 0 and not NaN
@@ -107,22 +107,29 @@ def tpu_attention(
     window: Window | None = None,
     layout: Layout = "heads",
     smooth_keys: bool = True,
+    num_keys: int | None = None,
+    bounds: HeadBounds | None = None,
     vmem_limit_bytes: int | None = None,
     interpret: bool | pltpu.InterpretParams = False,
 ) -> jax.Array:
     """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] bfloat16; a query that sees no key yields 0.
 
     `query` [B, S_q, H, D], `key`, `value` [B, S_kv, H, D], all bfloat16, D a multiple of 128; `bias`, one number a key,
-    broadcasts to [B, 1, 1, S_kv]; `window` is (before, after): query i sees the keys i - before to i + after.
+    broadcasts to [B, 1, 1, S_kv]; `window` is (before, after): query i sees the keys i - before to i + after; the
+    keys from `num_keys` on are finite padding, which no query sees. With `bounds` the arrays are as `kernels.qkv` prepares
+    them: the query scaled, the keys' mean taken off; then `scale` and `smooth_keys` play no part.
     Raises: NotImplementedError for anything else.
     """
     refuse(query, key, value, bias)
-    scaled = (query.astype(jnp.float32) * (scale * LOG2_E)).astype(query.dtype)
-    key = subtract_mean_key(key) if smooth_keys else key
     bias = None if bias is None else _bias_column(bias, query.shape[0], key.shape[1])
-    safe = constant_maximum_is_safe(scaled, key, value, bias).reshape(-1)
+    scaled = query
+    if bounds is None:
+        scaled = (query.astype(jnp.float32) * (scale * LOG2_E)).astype(query.dtype)
+        key = subtract_mean_key(key) if smooth_keys else key
+        bounds = head_bounds(scaled, key, value)
+    safe = bounds_are_safe(bounds, num_keys or key.shape[1], query.shape[3], bias).reshape(-1)
     problem = functools.partial(
-        _Problem, batch=query.shape[0], length_q=query.shape[1], length_kv=key.shape[1], heads=query.shape[2],
+        _Problem, batch=query.shape[0], length_q=query.shape[1], length_kv=num_keys or key.shape[1], heads=query.shape[2],
         width=query.shape[3], window=window, layout=layout, has_bias=bias is not None,
     )  # fmt: skip
     arrays = [_view(array, layout) for array in (scaled, key, value)] + ([] if bias is None else [bias])
@@ -169,25 +176,34 @@ def subtract_mean_key(key: jax.Array) -> jax.Array:
     return (wide - wide.mean(axis=1, keepdims=True)).astype(key.dtype)
 
 
-def constant_maximum_is_safe(
-    scaled: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None
-) -> jax.Array:
+def head_bounds(scaled: jax.Array, key: jax.Array, value: jax.Array) -> HeadBounds:
+    """Of arrays [B, S, H, D], the query scaled by log2(e) * scale."""
+    return HeadBounds(query=_largest_norm(scaled), key=_largest_norm(key), value=_largest_norm(value))
+
+
+def constant_maximum_is_safe(scaled: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+    """[B, H] bool, `bounds_are_safe` of these arrays; `bias` [B, S_kv, 1] log2(e) times the bias."""
+    return bounds_are_safe(head_bounds(scaled, key, value), key.shape[1], key.shape[3], bias)
+
+
+def bounds_are_safe(bounds: HeadBounds, num_keys: int, width: int, bias: jax.Array | None = None) -> jax.Array:
     """[B, H] bool: whether sums of exp2(scores) neither overflow nor lose what matters, with nothing subtracted.
 
-    `scaled` [B, S_q, H, D] holds log2(e) * scale * query and `bias` [B, S_kv, 1] log2(e) times the bias. By Cauchy-Schwarz
-    every score lies within +-m, m = max |q_i| * max |k_j| + max |bias|. Let N be the number of keys, w = max |value|:
+    The query is scaled by log2(e) * scale and `bias` [B, S_kv, 1] by log2(e). By Cauchy-Schwarz every score lies within +-m,
+    m = max |q_i| * max |k_j| + max |bias|. Let N be the number of keys, w = max |value|:
     - Sums stay below N * 2^m * max(w, 1), which must be below 2^127.
     - float32 and bfloat16 flush what is below 2^-126, so a row's sum loses at most N * 2^-126 and its product with the values
       as much again, against a weight of at least 2^-m and a product of at most 2^-m * w. Both errors stay below 2^-10, a
       quarter of bfloat16's own rounding, if m + max(-log2 w, 0) <= 126 - log2 N - 10.
-    m + |log2 w| <= 116 - log2 N, less 1 for the rounding of norms and sums, gives both. At 75,600 keys m may reach 98.
+    m + |log2 w| <= 116 - log2 N, less 1 for the rounding of norms and sums, gives both. The bound knows the largest norm n of
+    a value, and n / sqrt(D) <= w <= n: so log2 sqrt(D) is taken off as well. At 75,600 keys of width 128 m may reach 94.
     """
-    bound = _largest_norm(scaled) * _largest_norm(key)
+    bound = bounds.query * bounds.key
     if bias is not None:
         bound = bound + jnp.abs(bias).max(axis=(1, 2))[:, None]
-    largest_value = jnp.abs(value).max(axis=(1, 3)).astype(jnp.float32)
+    room = 115 - math.ceil(math.log2(num_keys)) - math.log2(width) / 2
     # NaN or no value at all compares as unsafe
-    return bound + jnp.abs(jnp.log2(largest_value)) <= 115 - math.ceil(math.log2(key.shape[1]))
+    return bound + jnp.abs(jnp.log2(bounds.value)) <= room
 
 
 def _largest_norm(array: jax.Array) -> jax.Array:

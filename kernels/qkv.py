@@ -1,0 +1,237 @@
+"""What stands between the projections and the attention: norm over all heads, rotary embedding, head groups, bounds.
+
+On a TPU three Pallas passes read each array once and write it once, in the order in which chips exchange heads, and leave
+behind the norms that tell the attention whether a constant maximum is safe. XLA's own trace of the same takes several
+times as many passes and copies; docs/performance.md has the figures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+LOG2_E = math.log2(math.e)
+LANES = 128
+ROW_BLOCKS = (256, 128)  # tokens a grid step, the first that divides: 2.6 MB in bfloat16 for 256 at 5,120 channels
+VMEM_LIMIT_BYTES = 48 * 2**20
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadBounds:
+    """Largest Euclidean norm over the tokens, [B, H] float32, of each head's `query` (scaled), `key` and `value`."""
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Query, key and value, each [groups, B, S, W / groups].
+
+    With `bounds`, the query is multiplied by log2(e) * D ** -0.5 and the keys' mean is taken off, which no softmax sees;
+    without, neither is done.
+    """
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    bounds: HeadBounds | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """What is fixed when it is traced: `groups` of heads to come out; the mesh axes that other tokens and other channels lie
+    on, or None; whether the TPU's passes serve."""
+
+    eps: float
+    groups: int = 1
+    token_axis: str | None = None
+    channel_axis: str | None = None
+    use_pallas: bool = False
+
+
+def prepare(
+    projected: tuple[jax.Array, jax.Array, jax.Array],
+    norms: tuple[jax.Array, jax.Array],
+    tables: tuple[jax.Array, jax.Array],
+    how: Preparation,
+) -> Prepared:
+    """RMS norm over all channels and rotary embedding of query and key [B, S, W], and all three in head groups.
+
+    `norms` [W] are those of query and key; `tables` the cosine and sine [S, D] float32, each value twice, for neighbouring
+    pairs as diffusers' Wan has them.
+    Raises: NotImplementedError for the TPU's passes with a channel axis or a length that is no multiple of 128.
+    """
+    if how.use_pallas:
+        return _prepare_by_passes(projected, norms, tables, how)
+    query, key = (_rotate(_normalise(array, norm, how), *tables) for array, norm in zip(projected, norms, strict=False))
+    query, key, value = (group_heads(array, how.groups) for array in (query, key, projected[2]))
+    return Prepared(query=query, key=key, value=value, bounds=None)
+
+
+def group_heads(value: jax.Array, groups: int) -> jax.Array:
+    """[B, S, W] -> [groups, B, S, W / groups]."""
+    return jnp.moveaxis(value.reshape(*value.shape[:2], groups, -1), 2, 0)
+
+
+def ungroup_heads(grouped: jax.Array, *, use_pallas: bool = False) -> jax.Array:
+    """[groups, B, S, W / groups] -> [B, S, W]."""
+    groups, batch, length, width = grouped.shape
+    if not use_pallas or groups == 1:
+        return jnp.moveaxis(grouped, 0, 2).reshape(batch, length, -1)
+    rows = _rows(length)
+    return pl.pallas_call(
+        functools.partial(_ungroup_kernel, groups=groups),
+        grid=(batch, length // rows),
+        in_specs=[pl.BlockSpec((groups, None, rows, width), lambda b, s: (0, b, s, 0))],
+        out_specs=pl.BlockSpec((None, rows, groups * width), lambda b, s: (b, s, 0)),
+        out_shape=jax.ShapeDtypeStruct((batch, length, groups * width), grouped.dtype),
+        compiler_params=_compiler_params(),
+        name="ungroup_heads",
+    )(grouped)
+
+
+def _normalise(projected: jax.Array, weight: jax.Array, how: Preparation) -> jax.Array:
+    wide = projected.astype(jnp.float32)
+    mean_square = jnp.square(wide).mean(-1, keepdims=True)
+    if how.channel_axis is not None:
+        mean_square = jax.lax.pmean(mean_square, how.channel_axis)
+    return (wide * jax.lax.rsqrt(mean_square + how.eps) * weight.astype(jnp.float32)).astype(projected.dtype)
+
+
+def _rotate(normal: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
+    """[B, S, W]: (a, b) -> (a cos - b sin, b cos + a sin) for every pair of neighbours."""
+    heads = normal.reshape(*normal.shape[:2], -1, cosine.shape[-1])
+    pairs = heads.reshape(*heads.shape[:-1], -1, 2)
+    turned = jnp.stack([-pairs[..., 1], pairs[..., 0]], axis=-1).reshape(heads.shape)
+    rotated = heads * cosine[None, :, None] + turned * sine[None, :, None]
+    return rotated.astype(normal.dtype).reshape(normal.shape)
+
+
+def _prepare_by_passes(projected, norms, tables, how: Preparation) -> Prepared:
+    if how.channel_axis is not None:
+        raise NotImplementedError("the TPU's passes norm over the channels of one chip; leave them off under tp")
+    query, key, value = projected
+    head = tables[0].shape[1]
+    query, query_square = _rotating_pass(query, norms[0], tables, how, scale=LOG2_E * head**-0.5)
+    key, key_sum = _rotating_pass(key, norms[1], tables, dataclasses.replace(how, groups=1), statistic="sum")
+    mean = key_sum.sum(1) / key.shape[2]
+    mean = mean if how.token_axis is None else jax.lax.pmean(mean, how.token_axis)
+    key, key_square = _shifting_pass(key[0], mean, how.groups, head)
+    value, value_square = _shifting_pass(value, jnp.zeros_like(mean), how.groups, head)
+    bounds = [_largest_norm(square, head, how.token_axis) for square in (query_square, key_square, value_square)]
+    return Prepared(query=query, key=key, value=value, bounds=HeadBounds(query=bounds[0], key=bounds[1], value=bounds[2]))
+
+
+def _largest_norm(square: jax.Array, head: int, token_axis: str | None) -> jax.Array:
+    """[B, H] from the blocks' maxima [B, N, 1, W], each head's in all of its lanes."""
+    largest = jnp.sqrt(square[:, :, 0, ::head].max(1))
+    return largest if token_axis is None else jax.lax.pmax(largest, token_axis)
+
+
+def _rows(length: int) -> int:
+    rows = next((rows for rows in ROW_BLOCKS if length % rows == 0), None)
+    if rows is None:
+        raise NotImplementedError(f"the TPU's passes take a multiple of {ROW_BLOCKS[-1]} tokens, not {length}; pad them")
+    return rows
+
+
+def _compiler_params() -> pltpu.CompilerParams:
+    return pltpu.CompilerParams(dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=VMEM_LIMIT_BYTES)
+
+
+def _rotating_pass(projected, weight, tables, how: Preparation, *, scale: float = 1.0, statistic: str = "square"):
+    """Normed, rotated and scaled [groups, B, S, W / groups], and a statistic of every block of tokens [B, N, 1, W]."""
+    batch, length, width = projected.shape
+    head, rows = tables[0].shape[1], _rows(length)
+    table = pl.BlockSpec((rows, head), lambda b, s: (s, 0))
+    return _pass(
+        functools.partial(_rotating_kernel, eps=how.eps, scale=scale, statistic=statistic),
+        "normalise_and_rotate", (batch, length, width, rows, how.groups), projected.dtype,
+        [pl.BlockSpec((1, width), lambda b, s: (0, 0)), table, table],
+    )(projected, weight.reshape(1, width).astype(jnp.float32), *tables)  # fmt: skip
+
+
+def _shifting_pass(array: jax.Array, shift: jax.Array, groups: int, head: int):
+    """`array` [B, S, W] less `shift` [B, 1, W], in groups, and the largest square norms of every block of tokens."""
+    batch, length, width = array.shape
+    return _pass(
+        functools.partial(_shifting_kernel, head=head), "shift_and_group",
+        (batch, length, width, _rows(length), groups), array.dtype,
+        [pl.BlockSpec((None, 1, width), lambda b, s: (b, 0, 0))],
+    )(array, shift)  # fmt: skip
+
+
+def _pass(kernel, name: str, shape: tuple[int, int, int, int, int], dtype, specs: list[pl.BlockSpec]):
+    """A Pallas call over blocks of tokens that reads [B, S, W] and more, and writes the groups and one statistic."""
+    batch, length, width, rows, groups = shape
+    blocks = length // rows
+    return pl.pallas_call(
+        kernel,
+        grid=(batch, blocks),
+        in_specs=[pl.BlockSpec((None, rows, width), lambda b, s: (b, s, 0)), *specs],
+        out_specs=[
+            pl.BlockSpec((groups, None, rows, width // groups), lambda b, s: (0, b, s, 0)),
+            pl.BlockSpec((None, None, 1, width), lambda b, s: (b, s, 0, 0)),
+        ],
+        out_shape=[
+            jax.ShapeDtypeStruct((groups, batch, length, width // groups), dtype),
+            jax.ShapeDtypeStruct((batch, blocks, 1, width), jnp.float32),
+        ],
+        compiler_params=_compiler_params(),
+        name=name,
+    )
+
+
+def _rotating_kernel(array_ref, weight_ref, cosine_ref, sine_ref, out_ref, statistic_ref, *, eps, scale, statistic) -> None:
+    """One block of tokens, head by head, so that only one head's values are in registers."""
+    rows, width = array_ref.shape
+    head = cosine_ref.shape[1]
+    square = jnp.zeros((rows, head), jnp.float32)
+    for start in range(0, width, head):
+        square += jnp.square(array_ref[:, start : start + head].astype(jnp.float32))
+    inverse = jax.lax.rsqrt(square.sum(1, keepdims=True) / width + eps)
+    is_first = jax.lax.broadcasted_iota(jnp.int32, (rows, head), 1) % 2 == 0
+    cosine, sine = cosine_ref[...] * scale, jnp.where(is_first, -sine_ref[...], sine_ref[...]) * scale
+    for start in range(0, width, head):
+        columns = slice(start, start + head)
+        normal = array_ref[:, columns].astype(jnp.float32) * inverse * weight_ref[:, columns]
+        turned = jnp.where(is_first, pltpu.roll(normal, head - 1, 1), pltpu.roll(normal, 1, 1))
+        rotated = (normal * cosine + turned * sine).astype(out_ref.dtype)
+        _store(out_ref, rotated, start)
+        wide = rotated.astype(jnp.float32)
+        summary = wide.sum(0, keepdims=True) if statistic == "sum" else _largest_square(wide)
+        statistic_ref[:, columns] = summary
+
+
+def _shifting_kernel(array_ref, shift_ref, out_ref, square_ref, *, head: int) -> None:
+    for start in range(0, array_ref.shape[1], head):
+        columns = slice(start, start + head)
+        shifted = (array_ref[:, columns].astype(jnp.float32) - shift_ref[:, columns]).astype(out_ref.dtype)
+        _store(out_ref, shifted, start)
+        square_ref[:, columns] = _largest_square(shifted.astype(jnp.float32))
+
+
+def _ungroup_kernel(grouped_ref, out_ref, *, groups: int) -> None:
+    width = grouped_ref.shape[2]
+    for group in range(groups):
+        out_ref[:, group * width : (group + 1) * width] = grouped_ref[group]
+
+
+def _store(out_ref, values: jax.Array, start: int) -> None:
+    """One head's values to its place among the groups."""
+    width = out_ref.shape[2]
+    out_ref[start // width, :, start % width : start % width + values.shape[1]] = values
+
+
+def _largest_square(values: jax.Array) -> jax.Array:
+    """[1, D]: the largest square norm of the rows, in every lane."""
+    return jnp.broadcast_to(jnp.square(values).sum(1, keepdims=True).max(0, keepdims=True), (1, values.shape[1]))
