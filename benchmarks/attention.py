@@ -1,0 +1,240 @@
+"""Our attention kernel beside others: scheduled bundles of the TPU's compiler, or seconds where there is an accelerator.
+
+    python -m benchmarks.attention [--chip v6e] [--shape self-720p] [--only NAME ...] [--json FILE]
+    python -m benchmarks.attention --measure [--shape NAME] [--json FILE]
+
+The first needs libtpu and no TPU: it compiles each kernel for the same shape and divides the bundles of a grid step's whole
+program by the 8 x 128 score tiles of that step; "with padding" charges what blocks compute past the ends to the real tiles. The
+second times this process's own GPU or TPU. Both check the numerics first, at a small size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import importlib.util
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.pallas import tpu as pltpu
+
+from benchmarks.static_schedule import ScheduleReader
+from benchmarks.tune_attention import read_schedule
+from kernels.attention.api import attention
+from kernels.attention.block_sizes import VMEM_LIMIT_BYTES, BlockSizes, Chip, Form, block_sizes
+from kernels.attention.pallas_tpu import constant_maximum_is_safe, tpu_attention
+from kernels.attention.reference import reference_attention
+from kernels.attention.shapes import SHAPES, AttentionShape
+
+# Figures for v6e at 75,600 tokens as published with the first open Wan kernels for TPU, counted the same way.
+PUBLISHED = {
+    "published online kernel, 3328/2816/256/256": 2.34,
+    "published fixed-maximum kernel, 4096/2048/256": 1.68,
+    "floor of the matrix units": 1.5,
+}
+PUBLISHED_SIZES: dict[Form, BlockSizes] = {
+    "online": BlockSizes(3328, 2816, 3328, 256),
+    "constant": BlockSizes(4096, 2048, 4096, 256),
+}
+# block_q, block_kv, block_kv_compute to try with the libraries' kernels; the best one is shown
+LIBRARY_BLOCKS = ((2048, 2048, 512), (2048, 2048, 1024), (4096, 2048, 512), (1024, 2048, 512))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """One kernel. `bundles_a_tile` is of a grid step; `with_padding` of the whole problem; None where nothing was compiled."""
+
+    name: str
+    blocks: str = ""
+    bundles: int | None = None
+    bundles_a_tile: float
+    with_padding: float | None = None
+    spills: int | None = None
+    compile_seconds: float | None = None
+
+
+def check_numerics() -> float:
+    """Largest error of both forms in the TPU interpreter, 300 queries and 600 keys. Raises: SystemExit where it is too large."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    query, key, value = (jax.random.normal(key, (1, length, 2, 128)) for key, length in zip(keys, (300, 600, 600), strict=True))
+    loud = query * jnp.array([1.0, 40.0]).reshape(1, 1, 2, 1)  # the second head needs the online form
+    arrays, scale = [array.astype(jnp.bfloat16) for array in (loud, key, value)], math.log(2) / 8
+    assert constant_maximum_is_safe(arrays[0] / 8, *arrays[1:]).tolist() == [[True, False]]
+    sizes = BlockSizes(256, 512, 256, 256)
+    options = {"sizes": sizes, "online_sizes": sizes, "smooth_keys": False, "interpret": pltpu.InterpretParams()}
+    ours = tpu_attention(*arrays, scale=scale, **options)
+    exact = reference_attention(*(array.astype(jnp.float32) for array in arrays), scale=scale)
+    error, allowed = float(jnp.abs(ours - exact).max()), 2**-7 * float(jnp.abs(value).max())  # two roundings to bfloat16
+    if error > allowed:
+        raise SystemExit(f"our kernel is off by {error:.2g}, more than {allowed:.2g}; nothing was compiled")
+    return error
+
+
+def ours(reader: ScheduleReader, chip: Chip, shape: AttentionShape, form: Form, sizes: BlockSizes, name: str) -> Row:
+    """Our kernel with these sizes."""
+    schedule = read_schedule(reader, chip, shape, form, sizes)
+    tiles = sizes.block_q * sizes.block_kv / 1024
+    steps = sizes.steps(shape.length_q, shape.length_kv)
+    return Row(
+        name=name, blocks="/".join(map(str, dataclasses.astuple(sizes))), bundles=schedule.bundles,
+        bundles_a_tile=schedule.bundles / tiles, with_padding=schedule.bundles * steps * shape.heads / shape.score_tiles,
+        spills=schedule.slots["VLOAD:FILL"] + schedule.slots["VSTORE:SPILL"], compile_seconds=schedule.compile_seconds,
+    )  # fmt: skip
+
+
+def library(
+    reader: ScheduleReader, chip: Chip, shape: AttentionShape, name: str, make: Callable[..., Callable[..., jax.Array]]
+) -> Row:
+    """A library's kernel, best of `LIBRARY_BLOCKS`, without any mask: it needs whole blocks, and the padding is not masked."""
+    rows = []
+    for block_q, block_kv, compute in LIBRARY_BLOCKS:
+        padded_q, padded_kv = (math.ceil(length / block) * block for length, block in
+                               ((shape.length_q, block_q), (shape.length_kv, block_kv)))  # fmt: skip
+        attend = make(shape.heads, padded_q, padded_kv, block_q, block_kv, compute)
+        arrays = [jax.ShapeDtypeStruct((shape.heads, length, shape.width), jnp.bfloat16)
+                  for length in (padded_q, padded_kv, padded_kv)]  # fmt: skip
+        vmem = {"xla_tpu_scoped_vmem_limit_kib": str(VMEM_LIMIT_BYTES[chip] // 1024)}  # jax's kernel asks for none itself
+        schedule = reader.read(chip, attend, arrays, vmem)
+        steps = padded_q // block_q * (padded_kv // block_kv)
+        rows.append(Row(
+            name=name, blocks=f"{block_q}/{block_kv}/{compute}", bundles=schedule.bundles,
+            bundles_a_tile=schedule.bundles * 1024 / (block_q * block_kv),
+            with_padding=schedule.bundles * steps * shape.heads / shape.score_tiles,
+            spills=schedule.slots["VLOAD:FILL"] + schedule.slots["VSTORE:SPILL"], compile_seconds=schedule.compile_seconds,
+        ))  # fmt: skip
+    return min(rows, key=lambda row: row.bundles_a_tile)
+
+
+def make_jax_splash(heads: int, length_q: int, length_kv: int, block_q: int, block_kv: int, compute: int):
+    """jax's own splash attention, forward only."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    mask = masks.MultiHeadMask([masks.FullMask((length_q, length_kv))] * heads)
+    sizes = splash.BlockSizes(block_q=block_q, block_kv=block_kv, block_kv_compute=compute)
+    return splash.make_splash_mha(mask, block_sizes=sizes, head_shards=1, q_seq_shards=1)
+
+
+def make_tokamax(
+    heads: int, length_q: int, length_kv: int, block_q: int, block_kv: int, compute: int, constant_maximum: float | None = None
+):
+    """tokamax's kernel under its TPU attention, with the scheduler that its heuristic picks."""
+    from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_kernel as splash
+    from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_mask as masks
+
+    config = splash.SplashConfig(
+        block_q=block_q, block_kv=block_kv, block_kv_compute=compute, use_experimental_scheduler=True,
+        max_logit_const=constant_maximum,
+    )  # fmt: skip
+    return splash.make_splash_mha(masks.FullMask((length_q, length_kv)), config=config, q_seq_shards=1)
+
+
+def rows_of(reader: ScheduleReader, chip: Chip, shape: AttentionShape) -> dict[str, Callable[[], Row]]:
+    """What there is to compile, by name."""
+    found: dict[str, Callable[[], Row]] = {}
+    for form in get_args(Form):
+        tuned = block_sizes(chip, shape.length_q, shape.length_kv, form)
+        for name, sizes in ((f"ours-{form}", tuned), (f"ours-{form}-published-blocks", PUBLISHED_SIZES[form])):
+            found[name] = functools.partial(ours, reader, chip, shape, form, sizes, name)
+    found["jax-splash"] = functools.partial(library, reader, chip, shape, "jax-splash", make_jax_splash)
+    if importlib.util.find_spec("tokamax"):
+        found["tokamax"] = functools.partial(library, reader, chip, shape, "tokamax", make_tokamax)
+        constant = functools.partial(make_tokamax, constant_maximum=30.0)
+        found["tokamax-constant"] = functools.partial(library, reader, chip, shape, "tokamax-constant", constant)
+    return found
+
+
+def compare(chip: Chip, shape: AttentionShape, only: list[str] | None) -> list[Row]:
+    """Compile one after the other; a kernel that does not compile is named on standard error."""
+    reader, rows = ScheduleReader(), []
+    try:
+        sys.stderr.write(f"numerics: largest error {check_numerics():.2g}\n")
+        for name, make_row in rows_of(reader, chip, shape).items():
+            if only and name not in only:
+                continue
+            try:
+                rows.append(make_row())
+            except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError) as error:
+                sys.stderr.write(f"{name} does not compile for {chip}: {str(error).splitlines()[0][:300]}\n")
+    finally:
+        reader.close()
+    published = PUBLISHED if (chip, shape.name) == ("v6e", "self-720p") else {}
+    return rows + [Row(name=name, bundles_a_tile=figure) for name, figure in published.items()]
+
+
+def table(rows: list[Row]) -> str:
+    """The rows for people."""
+    heads = ("kernel", "blocks", "bundles a step", "a tile", "with padding", "spills a step", "compile s")
+    cells = [heads] + [
+        (row.name, row.blocks, _cell(row.bundles, "d"), _cell(row.bundles_a_tile, ".3f"), _cell(row.with_padding, ".3f"),
+         _cell(row.spills, "d"), _cell(row.compile_seconds, ".0f"))
+        for row in rows
+    ]  # fmt: skip
+    widths = [max(len(line[column]) for line in cells) for column in range(len(heads))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells)
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def measure(shape: AttentionShape, repeats: int = 5) -> dict[str, float | str]:
+    """Median seconds of one call with what `attention` picks on this process's accelerator, after a check of its numerics."""
+    if jax.default_backend() not in ("gpu", "tpu"):
+        raise SystemExit("--measure needs a GPU or a TPU that jax sees; without one, leave it out for the compiler's figures")
+    keys = jax.random.split(jax.random.key(0), 3)
+    lengths = (shape.length_q, shape.length_kv, shape.length_kv)
+    arrays = [jax.random.normal(key, (1, length, shape.heads, shape.width), jnp.bfloat16)
+              for key, length in zip(keys, lengths, strict=True)]  # fmt: skip
+    attend = jax.jit(attention)
+    started = time.perf_counter()
+    result = jax.block_until_ready(attend(*arrays))
+    compile_seconds = time.perf_counter() - started
+    exact = reference_attention(arrays[0][:, :64], *arrays[1:], scale=shape.width**-0.5)
+    error = float(np.abs(np.asarray(result[:, :64], np.float32) - np.asarray(exact, np.float32)).max())
+    if error > 0.03:  # two roundings to bfloat16 of averages of a normal's values, 2 ** -7 * 4
+        raise SystemExit(f"{shape.name} is off by {error:.2g}; nothing was timed")
+    seconds = statistics.median(_seconds(attend, arrays) for _ in range(repeats))
+    floating_point_operations = 4 * shape.length_q * shape.length_kv * shape.width * shape.heads
+    return {"shape": shape.name, "device": jax.devices()[0].device_kind, "seconds": seconds, "error": error,
+            "tflops": floating_point_operations / seconds / 1e12, "compile_seconds": compile_seconds - seconds}  # fmt: skip
+
+
+def _seconds(attend: Callable[..., jax.Array], arrays: list[jax.Array]) -> float:
+    started = time.perf_counter()
+    jax.block_until_ready(attend(*arrays))
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--chip", choices=get_args(Chip), default="v6e")
+    parser.add_argument("--shape", choices=list(SHAPES), default="self-720p")
+    parser.add_argument("--only", nargs="+", help="names from the table's first column")
+    parser.add_argument("--measure", action="store_true", help="time this process's own accelerator instead")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    shape = SHAPES[arguments.shape]
+    if arguments.measure:
+        result = [measure(shape)]
+        sys.stdout.write(json.dumps(result[0], indent=2) + "\n")
+    else:
+        rows = compare(arguments.chip, shape, arguments.only)
+        result = [dataclasses.asdict(row) for row in rows]
+        sys.stdout.write(f"{arguments.chip}, {shape.name}, scheduled bundles per 8 x 128 score tile\n{table(rows)}\n")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Compile for a TPU on a machine that has none, and read the schedule that libtpu writes down.
+
+A schedule is a list of bundles, the instructions that start together; each takes at least one cycle. The count is of the
+program's text: a loop's body and both sides of a condition count once. It predicts; it is no measurement. Nothing here knows
+what is compiled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+# The smallest slice of each generation that libtpu 0.0.51 describes, by the name that the kernels' tables use.
+TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:1x1", "v7x": "tpu7x:2x2x1"}
+# What libtpu asks of a host without a TPU, and leave to share the machine with another such process.
+HOST = {
+    "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v6e-8", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The largest program of a compilation. `slots` counts the uses of each unit, such as MATMUL, EUP or VSTORE:SPILL."""
+
+    bundles: int
+    slots: dict[str, int]
+    compile_seconds: float
+
+
+class ScheduleReader:
+    """Compiles for one chip of a generation and reads the schedules. One a process: libtpu reads its flags when it is loaded."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="schedule-"))
+        dump = f"--xla_jf_dump_to={self._folder} --xla_jf_dump_llo_text=true --xla_jf_emit_annotations=true"
+        os.environ.update(HOST | {"LIBTPU_INIT_ARGS": dump})
+        jax.config.update("jax_platforms", "cpu")
+
+    def close(self) -> None:
+        """Delete what libtpu wrote, some hundred megabytes."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def read(
+        self,
+        chip: str,
+        function: Callable,
+        arguments: Sequence[jax.ShapeDtypeStruct],
+        options: dict[str, str] | None = None,
+    ) -> Schedule:
+        """Compile `function` for one core of `chip`, with XLA's own `options`.
+
+        Raises: jax.errors.JaxRuntimeError where the compiler refuses it; RuntimeError if libtpu was loaded before this object.
+        """
+        shutil.rmtree(self._folder, ignore_errors=True)
+        device = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGIES[chip]).devices[0]
+        mesh = Mesh(np.array([device]), ("chip",))
+        sharding = NamedSharding(mesh, PartitionSpec())
+        placed = [jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding) for array in arguments]
+        started = time.perf_counter()
+        with jax.set_mesh(mesh):
+            jax.jit(function).lower(*placed).compile(compiler_options=options)
+        return self._largest_program(time.perf_counter() - started)
+
+    def _largest_program(self, compile_seconds: float) -> Schedule:
+        counts = {path: _bundles(path) for path in self._folder.rglob("*schedule-analysis_final_bundles.txt")}
+        if not counts:
+            raise RuntimeError("libtpu wrote no schedule: it was loaded before ScheduleReader() could set its flags")
+        largest = max(counts, key=counts.__getitem__)
+        program = re.match(r"\d+-(.*)-\d+-schedule", largest.name).group(1)
+        (slots,) = largest.parent.glob(f"*-{program}-*final_hlo-static-per-bundle-utilization.txt")
+        return Schedule(bundles=counts[largest], slots=_slots(slots), compile_seconds=compile_seconds)
+
+
+def _bundles(path: Path) -> int:
+    return int(re.search(r"total scheduled bundles:\s*(\d+)", path.read_text("utf-8")).group(1))
+
+
+def _slots(path: Path) -> dict[str, int]:
+    """Sums over a file with one line of names, one of capacities, and one of counts a bundle."""
+    lines = path.read_text("utf-8").splitlines()
+    names = next(line for line in lines if line.startswith("MATMUL,")).split(", ")
+    start = next(number for number, line in enumerate(lines) if line.startswith("== UTILIZATION")) + 1
+    totals = np.sum([[int(count) for count in line.split()] for line in lines[start:] if line.strip()], axis=0)
+    return dict(zip(names, totals.tolist(), strict=True))
