@@ -14,6 +14,7 @@ from kernels.attention import TpuOptions, attention
 from kernels.qkv import HeadBounds
 
 FLAT_HEADS = TpuOptions(layout="columns")  # what the projections write and read, [B, S, H * D], without a copy
+FEW_KEYS = TpuOptions(layout="columns", tests_bounds=False)
 
 
 @jax.tree_util.register_dataclass
@@ -62,7 +63,7 @@ class KernelAttention:
     def _attend_to_text(self, attn, hidden_states: torch.Tensor, text: TextKeys) -> jax.Array:
         query = self._heads(attn.norm_q(attn.to_q(hidden_states)), attn)
         bias = None if text.bias is None else _array(text.bias)
-        attend = functools.partial(attention, tpu=FLAT_HEADS)
+        attend = functools.partial(attention, tpu=FEW_KEYS)
         attended = cross_attention(self._layout, attend, query, _array(text.key), _array(text.value), bias)
         return attended.reshape(*attended.shape[:2], -1)
 

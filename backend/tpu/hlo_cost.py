@@ -136,7 +136,9 @@ class _Walk:
         cost, called = Cost(), instruction.called
         if instruction.opcode == "while":
             cost.add(self.cost(called["body"]), times=self._trips(called["condition"]))
-        elif instruction.opcode in ("call", "conditional", "async-start"):
+        elif instruction.opcode == "conditional":  # the attention's fallback: prediction is for heads that need none
+            cost.add(min((self.cost(name) for name in called.values()), key=lambda branch: branch.total))
+        elif instruction.opcode in ("call", "async-start"):
             for name in dict.fromkeys(called.values()):
                 cost.add(self.cost(name))
         elif instruction.opcode == "custom-call" and "tpu_custom_call" in instruction.text:

@@ -36,12 +36,14 @@ class TpuOptions:
 
     `layout`: "heads" if the neighbours hold [B, S, H, D] as XLA does on a TPU by itself, head by head in memory; "columns" if
     they hold [B, S, H * D]. The other choice is correct too and costs copies. With `bounds` the arrays are as `kernels.qkv`
-    prepares them for the kernel, and for it alone. `sizes` and `online_sizes` override the table.
+    prepares them for the kernel, and for it alone. Without `tests_bounds` all heads take the online form. `sizes` and
+    `online_sizes` override the table.
     """
 
     chip: Chip | None = None
     layout: pallas_tpu.Layout = "heads"
     bounds: HeadBounds | None = None
+    tests_bounds: bool = True
     smooth_keys: bool = True
     sizes: BlockSizes | None = None
     online_sizes: BlockSizes | None = None
@@ -186,7 +188,8 @@ def _run_tpu(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, bi
     find = default_sizes if chip is None else functools.partial(block_sizes, chip)
     return pallas_tpu.tpu_attention(
         query, key, value, bias, scale=call.scale, window=call.window, layout=options.layout,
-        smooth_keys=options.smooth_keys, num_keys=call.num_keys, bounds=options.bounds, sizes=options.sizes or find(*lengths),
+        smooth_keys=options.smooth_keys, num_keys=call.num_keys, bounds=options.bounds,
+        tests_bounds=options.tests_bounds, sizes=options.sizes or find(*lengths),
         online_sizes=options.online_sizes or find(*lengths, form="online"),
         vmem_limit_bytes=min(VMEM_LIMIT_BYTES.values()) if chip is None else VMEM_LIMIT_BYTES[chip],
     )  # fmt: skip

@@ -109,6 +109,7 @@ def tpu_attention(
     smooth_keys: bool = True,
     num_keys: int | None = None,
     bounds: HeadBounds | None = None,
+    tests_bounds: bool = True,
     vmem_limit_bytes: int | None = None,
     interpret: bool | pltpu.InterpretParams = False,
 ) -> jax.Array:
@@ -117,7 +118,8 @@ def tpu_attention(
     `query` [B, S_q, H, D], `key`, `value` [B, S_kv, H, D], all bfloat16, D a multiple of 128; `bias`, one number a key,
     broadcasts to [B, 1, 1, S_kv]; `window` is (before, after): query i sees the keys i - before to i + after; the
     keys from `num_keys` on are finite padding, which no query sees. With `bounds` the arrays are as `kernels.qkv` prepares
-    them: the query scaled, the keys' mean taken off; then `scale` and `smooth_keys` play no part.
+    them: the query scaled, the keys' mean taken off; then `scale` and `smooth_keys` play no part. Without
+    `tests_bounds` every head takes the online form: for few keys that costs less than finding the norms.
     Raises: NotImplementedError for anything else.
     """
     refuse(query, key, value, bias)
@@ -125,15 +127,19 @@ def tpu_attention(
     scaled = query
     if bounds is None:
         scaled = (query.astype(jnp.float32) * (scale * LOG2_E)).astype(query.dtype)
+    if bounds is None and tests_bounds:
         key = subtract_mean_key(key) if smooth_keys else key
         bounds = head_bounds(scaled, key, value)
-    safe = bounds_are_safe(bounds, num_keys or key.shape[1], query.shape[3], bias).reshape(-1)
     problem = functools.partial(
         Problem, batch=query.shape[0], length_q=query.shape[1], length_kv=num_keys or key.shape[1], heads=query.shape[2],
         width=query.shape[3], window=window, layout=layout, has_bias=bias is not None,
     )  # fmt: skip
     arrays = [_view(array, layout) for array in (scaled, key, value)] + ([] if bias is None else [bias])
     call = functools.partial(attend_heads, arrays=arrays, vmem_limit_bytes=vmem_limit_bytes, interpret=interpret)
+    if not tests_bounds:
+        attended = call(problem(is_online=True, sizes=online_sizes), jnp.arange(query.shape[0] * query.shape[2]), None)
+        return _as_given(attended, query, layout)
+    safe = bounds_are_safe(bounds, num_keys or key.shape[1], query.shape[3], bias).reshape(-1)
     unsafe_count = jnp.sum(~safe, dtype=jnp.int32)
     # With no safe head at all this still runs one, whose result is then not used.
     attended = call(problem(is_online=False, sizes=sizes), _heads_first(safe), jnp.maximum(safe.size - unsafe_count, 1))
@@ -143,6 +149,11 @@ def tpu_attention(
         return jnp.where(_per_head(safe, query, layout), attended, online)
 
     attended = jax.lax.cond(unsafe_count > 0, replace_unsafe, lambda attended: attended, attended)
+    return _as_given(attended, query, layout)
+
+
+def _as_given(attended: jax.Array, query: jax.Array, layout: Layout) -> jax.Array:
+    """[B, S_q, H, D] from what the kernel writes."""
     return jnp.swapaxes(attended, 1, 2) if layout == "heads" else attended.reshape(query.shape)
 
 
@@ -225,13 +236,14 @@ def _heads_first(wanted: jax.Array) -> jax.Array:
 def attend_heads(
     problem: Problem,
     order: jax.Array,
-    count: jax.Array,
+    count: jax.Array | None,
     *,
     arrays: list[jax.Array],
     vmem_limit_bytes: int | None,
     interpret: bool | pltpu.InterpretParams,
 ) -> jax.Array:
-    """Attend with the heads order[:count] (batch * H + head); what the result holds for the other heads is undefined."""
+    """Attend with the heads order[:count] (batch * H + head), all where it is None; what the result holds for other heads is
+    undefined."""
     sizes, width = problem.sizes, problem.width
     sums = (width, SUBLANES, 1) if problem.is_online else (width, SUBLANES)
     scratch = [
@@ -240,7 +252,7 @@ def attend_heads(
     ]
     grid_spec = pltpu.PrefetchScalarGridSpec(
         num_scalar_prefetch=1,
-        grid=(problem.blocks_q, count, problem.steps_kv),
+        grid=(problem.blocks_q, len(order) if count is None else count, problem.steps_kv),
         in_specs=_input_specs(problem),
         out_specs=_query_spec(problem),
         scratch_shapes=scratch,
