@@ -10,7 +10,7 @@ from backend.errors import RequestError
 from backend.request import GenerationRequest, find_preset
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
-COMMANDS = ("serve", "generate", "presets")
+COMMANDS = ("serve", "generate", "presets", "check-tpu")
 
 
 class Parser(argparse.ArgumentParser):
@@ -40,6 +40,7 @@ def build_parser() -> Parser:
     _add_serve(commands)
     _add_generate(commands)
     _add_presets(commands)
+    _add_check_tpu(commands)
     return parser
 
 
@@ -106,6 +107,16 @@ def _add_presets(commands: argparse._SubParsersAction) -> None:
     showing.add_argument("name", metavar="NAME")
     for parser in (listing, showing):
         parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_check_tpu(commands: argparse._SubParsersAction) -> None:
+    check = commands.add_parser("check-tpu", help="what the TPU compiler says about a preset, without a TPU", allow_abbrev=False)
+    check.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
+    check.add_argument("--topology", required=True, metavar="CHIP:SHAPE", help="such as v6e:2x4")
+    check.add_argument("--json", metavar="FILE", help="also write the report there")
+    for axis, what in (("dp", "guidance branches apart, 1 or 2"), ("sp", "chips that share the tokens"),
+                       ("tp", "chips that share the matrices' columns")):  # fmt: skip
+        check.add_argument(f"--{axis}", type=int, metavar="N", help=f"{what} (planned)")
 
 
 def absolute(path: str | None) -> str | None:

@@ -105,14 +105,20 @@ def warm_up(components: Components, request: GenerationRequest) -> Iterator[Even
 
 def _warm_up_step(components: Components, request: GenerationRequest, text: TextContext) -> Iterator[Event]:
     latents = _latents_like(request, components)
-    state = SamplerState(sample=latents, before=latents, clean=latents, older=latents)
-    first = FirstFrame(latents=_latents_like(request, components, 1)) if request.task == "i2v" else None
-    inputs = _step_inputs(make_schedule(request.solver, 1, request.flow_shift), 0, request.guidance[0])
+    first = _latents_like(request, components, 1) if request.task == "i2v" else None
     positions = _positions(request, components)
-    arguments = (components.denoiser_weights, state, inputs, text, positions, first)
+    arguments = step_arguments(request, components.denoiser_weights, latents, text, positions, first)
     step = _programs(request, components).step
     yield from _announce(step, arguments)
     step.prepare(*arguments)
+
+
+def step_arguments(request: GenerationRequest, weights, latents, text, positions, first_latents) -> tuple:
+    """What the step's program takes, for compiling: `latents` and `first_latents` (or None) by shape, the rest as it comes."""
+    state = SamplerState(sample=latents, before=latents, clean=latents, older=latents)
+    inputs = _step_inputs(make_schedule(request.solver, 1, request.flow_shift), 0, request.guidance[0])
+    first = None if first_latents is None else FirstFrame(latents=first_latents)
+    return weights, state, inputs, text, positions, first
 
 
 def _announce(program, arguments: tuple) -> Iterator[Event]:
@@ -127,15 +133,11 @@ def _latents_like(request: GenerationRequest, components: Components, num_latent
 
 
 def _programs(request: GenerationRequest, components: Components) -> Programs:
-    return components.guided if _is_guided(request) else components.unguided
-
-
-def _is_guided(request: GenerationRequest) -> bool:
-    return request.guidance[0] > 1.0
+    return components.guided if request.is_guided else components.unguided
 
 
 def _tokenize(request: GenerationRequest, components: Components) -> TextTokens:
-    prompts = [request.prompt, request.negative_prompt] if _is_guided(request) else [request.prompt]
+    prompts = [request.prompt, request.negative_prompt] if request.is_guided else [request.prompt]
     return components.text_encoder.tokenize(prompts)
 
 

@@ -86,6 +86,11 @@ class GenerationRequest(BaseModel):
         data = self.to_json()
         return data | {name: Path(data[name]).name for name in ("image", "last_image") if data[name]}
 
+    @property
+    def is_guided(self) -> bool:
+        """Whether the unprompted branch runs too."""
+        return self.guidance[0] > 1.0
+
     def geometry(self) -> Geometry:
         """The video's shape as pixels, latents and tokens."""
         preset = find_preset(self.preset)

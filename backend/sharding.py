@@ -122,6 +122,15 @@ class Layout:
         return P("dp", None, "tp", None)
 
     @property
+    def stacked_text_heads(self) -> P:
+        """[layers, B, L, H, D]."""
+        return P(None, *self.text_heads)
+
+    @property
+    def plan_text(self) -> str:
+        return " ".join(f"{axis}={self.size(axis)}" for axis in AXES)
+
+    @property
     def token_multiple(self) -> int:
         """What the number of tokens is padded to."""
         is_aligned = self.platform == "tpu" or self.size("sp") > 1
@@ -140,6 +149,13 @@ class Layout:
                 if length % self._count(axes) == 0:
                     return P(*[axes or None if index == side else None for index in range(5)])
         raise AssertionError("one chip divides every side")
+
+    def describe_spread(self, arrays: Mapping[Any, Any]) -> dict[Any, jax.ShapeDtypeStruct]:
+        """Shapes of arrays [B, C, F, H, W] that lie as `space` says."""
+        return {
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self.sharding(self.space(*leaf.shape[3:])))
+            for name, leaf in arrays.items()
+        }
 
     def text_weight(self, name: str, shape: tuple[int, ...]) -> P:
         """UMT5's matrices [out, in]: heads and hidden units over all chips, the embedding by its columns; vectors everywhere."""

@@ -55,11 +55,16 @@ class VideoAutoencoder:
 
     def decode_first(self, weights: Mapping[str, jax.Array], latents: jax.Array) -> tuple[jax.Array, Caches]:
         """The first pixel frame [1, 3, 1, height, width] of latents [1, C, 1, H, W], and the caches after it."""
-        return call_module(self._vae, weights, _decode_frame, self._denormalise(self._spread(latents)), None)
+        return self._decode(weights, latents, None)
 
     def decode_next(self, weights: Mapping[str, jax.Array], latents: jax.Array, caches: Caches) -> tuple[jax.Array, Caches]:
         """The next pixel frames [1, 3, 4, height, width] of latents [1, C, 1, H, W], and the caches after them."""
-        return call_module(self._vae, weights, _decode_frame, self._denormalise(self._spread(latents)), caches)
+        return self._decode(weights, latents, caches)
+
+    def _decode(self, weights: Mapping[str, jax.Array], latents: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
+        latents = self._denormalise(self._spread(latents))
+        pixels, caches = call_module(self._vae, weights, _decode_frame, latents, caches)
+        return pixels, {place: self._spread(cache) for place, cache in caches.items()}
 
     def _spread(self, array: jax.Array) -> jax.Array:
         """Space over the chips; the convolutions exchange the borders."""

@@ -161,7 +161,7 @@ class _Walk:
         source = instruction
         if instruction.opcode.removesuffix("-start") not in COLLECTIVES:
             source = next(one for one in self._computations[instruction.called["calls"]] if one.opcode == kind)
-        size, members = _largest_bytes(source.shape), _members(source.text)
+        size, members = largest_bytes(source.shape), _members(source.text)
         crossing = size * (members - 1) / members if kind != "collective-permute" else size
         crossing *= 2 if kind == "all-reduce" else 1
         return [crossing / self._chip.interconnect_bytes_per_second]
@@ -186,7 +186,8 @@ class _Walk:
         return max(values, default=1)
 
 
-def _largest_bytes(shape: str) -> int:
+def largest_bytes(shape: str) -> int:
+    """Bytes of the largest array in an instruction's shape, such as "(f32[8,128], bf16[2])"."""
     sizes = [_array_bytes(kind, dimensions) for kind, dimensions in _ARRAY.findall(shape) if kind in BYTES]
     return max(sizes, default=0)
 

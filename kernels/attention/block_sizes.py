@@ -23,6 +23,7 @@ CHIP_OF_DEVICE_KIND: dict[str, Chip] = {
 # Published (jax 0.10.2, pallas/mosaic/tpu_info.py): vector memory of one core is 128, 64, 128 and 64 MiB. Some is left to XLA.
 VMEM_LIMIT_BYTES: dict[Chip, int] = {"v5e": 100 * 2**20, "v5p": 50 * 2**20, "v6e": 100 * 2**20, "v7x": 50 * 2**20}
 CHUNK = 256  # the matrix unit's depth on v6e and v7x
+UNTUNED_BUNDLES = {"constant": 3.2, "online": 4.7}  # twice v6e's figures: a guess on the safe side for a chip without any row
 MOST_QUERIES = 2048
 MOST_KEYS = {"constant": 9472, "online": 2048}
 
@@ -74,6 +75,12 @@ def predicted_bundles(chip: Chip, length_q: int, length_kv: int, heads: int, for
     """Scheduled bundles, each at least one cycle, of `heads` heads on one chip; None for a shape that is not in the table."""
     tuned = _table().get((chip, form, length_q, length_kv))
     return None if tuned is None else tuned.bundles * tuned.sizes.steps(length_q, length_kv) * heads
+
+
+def bundles_a_tile(chip: Chip, form: Form = "constant") -> float:
+    """Scheduled bundles per 8 x 128 score tile of this chip's longest tuned shape: an estimate for shapes not in the table."""
+    rows = [row for row in _table().values() if (row.chip, row.form) == (chip, form)]
+    return max(rows, key=lambda row: row.length_q * row.length_kv).bundles_a_tile() if rows else UNTUNED_BUNDLES[form]
 
 
 def tuned_sizes() -> tuple[TunedSizes, ...]:

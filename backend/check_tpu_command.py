@@ -1,0 +1,124 @@
+"""The command `check-tpu`: what the TPU's own compiler says about a preset on a slice, as a table or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from backend.errors import RequestError, StudioError
+from backend.request import find_preset
+from backend.settings import PROJECT_FOLDER
+from backend.tpu.chips import CHIPS, TOPOLOGIES
+
+GIB = 2**30
+
+
+def check_tpu(arguments: argparse.Namespace) -> bool:
+    """Print the report, or write it to --json FILE; whether the preset fits. Raises: RequestError, StudioError."""
+    find_preset(arguments.preset)
+    refuse_topology(arguments.topology)
+    found = _compile(arguments)
+    if arguments.json is not None:
+        Path(arguments.json).write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+    sys.stdout.write(table(found) + "\n")
+    return found["fits"]
+
+
+def refuse_topology(topology: str) -> None:
+    """Raises: RequestError where it names no chip that we know."""
+    if topology.partition(":")[0] not in CHIPS or ":" not in topology:
+        raise RequestError(f"topology={topology!r}", f"must be a chip and a shape, such as {', '.join(TOPOLOGIES)}",
+                           "chips: " + ", ".join(CHIPS))  # fmt: skip
+
+
+def tpu_environment() -> dict[str, str]:
+    """Settings that let libtpu compile where there is no TPU; it reads them before jax is imported."""
+    return {
+        **os.environ, "JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v6e-8",
+        "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "TPU_STDERR_LOG_LEVEL": "3", "TPU_MIN_LOG_LEVEL": "3",
+    }  # fmt: skip
+
+
+def _compile(arguments: argparse.Namespace) -> dict[str, Any]:
+    if importlib.util.find_spec("libtpu") is None:
+        raise StudioError("The TPU compiler is not installed", "check-tpu needs it, the studio does not",
+                          "pip install libtpu==0.0.51")  # fmt: skip
+    words = [sys.executable, "-m", "backend.tpu.report", "--preset", arguments.preset, "--topology", arguments.topology]
+    for axis in ("dp", "sp", "tp"):
+        if getattr(arguments, axis) is not None:
+            words += [f"--{axis}", str(getattr(arguments, axis))]
+    with subprocess.Popen(
+        words, cwd=PROJECT_FOLDER, env=tpu_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        found = None
+        for line in process.stdout:
+            message = json.loads(line)
+            found = message.get("report", found)
+            if "progress" in message:
+                sys.stderr.write(message["progress"] + "\n")
+        errors = process.stderr.read()
+    if found is None:
+        raise StudioError("The TPU compiler stopped", (errors.strip().splitlines() or ["without a word"])[-1][:400],
+                          "check the topology, or report this as a bug")  # fmt: skip
+    return found
+
+
+def table(found: dict[str, Any]) -> str:
+    """The report for people. Seconds on a chip are predictions."""
+    mesh = " ".join(f"{axis}={size}" for axis, size in found["mesh"].items())
+    needed, capacity = found["hbm_bytes_per_device"] / GIB, found["hbm_capacity_bytes"] / GIB
+    verdict = "fits" if found["fits"] else "does not fit"
+    weights = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in found["weight_bytes_per_device"].items())
+    lines = [
+        f"{found['preset']} on {found['topology']} ({mesh}): {verdict}, {needed:.1f} of {capacity:.0f} GiB a chip",
+        f"weights at rest: {weights}",
+        "",
+        f"{'program':17} {'runs':>4} {'HBM GiB':>8} {'compile s':>9} {'predicted s':>11}  predicted seconds by kind",
+    ]
+    lines += [_row(name, part) for name, part in found["components"].items()]
+    return "\n".join([*lines, "", *_closing(found)])
+
+
+def _row(name: str, part: dict[str, Any]) -> str:
+    size = part["hbm_bytes_per_device"] / GIB
+    if part["predicted_seconds"] is None:
+        return f"{name:17} {part['repeats']:4} {size:8.2f} {part['compile_seconds']:9.1f} {'does not fit':>11}"
+    kinds = ", ".join(f"{kind} {value:.3f}" for kind, value in part["breakdown"].items() if value >= 0.0005)
+    return f"{name:17} {part['repeats']:4} {size:8.2f} {part['compile_seconds']:9.1f} {part['predicted_seconds']:11.3f}  {kinds}"
+
+
+def _closing(found: dict[str, Any]) -> list[str]:
+    lines = []
+    if found["predicted_total_seconds"] is not None:
+        lines.append(f"predicted whole video: {found['predicted_total_seconds']:.1f} s (no chip has run this)")
+    step = found["components"]["denoise_step"]["predicted_seconds"]
+    if step is not None:
+        lines.append(
+            f"one step: predicted {step:.2f} s; floor with scores at the rate of their width {found['floor_seconds']:.2f} s; "
+            f"roofline {found['roofline_seconds']:.2f} s, so MFU {found['mfu']:.0%}"
+        )
+    if found["published"] is not None:
+        lines.append(f"published: {found['published']['step_seconds']:.2f} s a step, {found['published']['source']}")
+    if not found["fits"]:
+        lines.append("what would fit: " + _remedy(found))
+    return lines
+
+
+def _remedy(found: dict[str, Any]) -> str:
+    """Estimated from the sizes above: weights shrink with the slice, the rest with the tokens."""
+    weights = sum(found["weight_bytes_per_device"].values())
+    chips = found["mesh"]["dp"] * found["mesh"]["sp"] * found["mesh"]["tp"]
+    spare = found["hbm_capacity_bytes"] - weights
+    needed = found["hbm_bytes_per_device"] - weights
+    if spare <= 0:
+        factor = -(-found["hbm_bytes_per_device"] // found["hbm_capacity_bytes"])
+        return f"a slice of {chips * max(2, factor)} such chips (estimated): the weights alone fill this one"
+    share = spare / needed
+    return f"about {share:.0%} of the frames or of the area, or a slice of twice as many chips (both estimated)"

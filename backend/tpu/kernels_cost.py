@@ -1,0 +1,55 @@
+"""Cycles of our own Pallas kernels on a chip, which XLA's cost model does not know."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from backend.tpu.chips import Chip
+from backend.tpu.hlo_cost import Instruction, largest_bytes
+from kernels.attention import bundles_a_tile, predicted_bundles
+
+KERNEL_CHIP = {"v5e": "v5e", "v5p": "v5p", "v6e": "v6e", "tpu7x": "v7x"}
+TILE = 8 * 128
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionLengths:
+    """One chip's attention in a step: self-attention of `heads` over `queries` x `keys`, cross-attention to `text` keys."""
+
+    heads: int
+    queries: int
+    keys: int
+    text_heads: int
+    text_queries: int
+    text: int
+    batch: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KernelCost:
+    """Called with a Pallas call of the program; gives its cycles on one device.
+
+    Attention: bundles of the static schedule, from the kernel's table, or by the score tile where the table lacks the shape.
+    The passes around it move memory: what they write and as much read, over the HBM's bandwidth.
+    """
+
+    chip: Chip
+    lengths: AttentionLengths
+
+    def __call__(self, instruction: Instruction) -> float:
+        lengths = self.lengths
+        if "attention_" not in instruction.text:
+            return 2 * largest_bytes(instruction.shape) / self.chip.hbm_bytes_per_second * self.chip.clock_hz
+        if "/cond/" in instruction.text or "attention_constant" in instruction.text:
+            form = "constant" if "attention_constant" in instruction.text else "online"
+            return self._attention(lengths.queries, lengths.keys, lengths.heads * lengths.batch, form)
+        return self._attention(lengths.text_queries, lengths.text, lengths.text_heads * lengths.batch, "online")
+
+    def _attention(self, queries: int, keys: int, heads: int, form: str) -> float:
+        chip = KERNEL_CHIP[self.chip.name]
+        known = predicted_bundles(chip, queries, keys, heads, form)
+        if known is not None:
+            return known
+        tiles = math.ceil(queries / 8) * math.ceil(keys / 128) * heads
+        return tiles * bundles_a_tile(chip, form)
