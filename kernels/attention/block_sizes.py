@@ -22,6 +22,7 @@ CHIP_OF_DEVICE_KIND: dict[str, Chip] = {
 }  # fmt: skip
 # Published (jax 0.10.2, pallas/mosaic/tpu_info.py): vector memory of one core is 128, 64, 128 and 64 MiB. Some is left to XLA.
 VMEM_LIMIT_BYTES: dict[Chip, int] = {"v5e": 100 * 2**20, "v5p": 50 * 2**20, "v6e": 100 * 2**20, "v7x": 50 * 2**20}
+LANES = 128
 CHUNK = 256  # the matrix unit's depth on v6e and v7x
 UNTUNED_BUNDLES = {"constant": 3.2, "online": 4.7}  # twice v6e's figures: a guess on the safe side for a chip without any row
 MOST_QUERIES = 2048
@@ -41,7 +42,7 @@ class BlockSizes:
     chunk_kv: int
 
     def __post_init__(self) -> None:
-        if self.block_q % self.chunk_q or self.block_kv % self.chunk_kv or self.chunk_q % 128 or self.chunk_kv % 128:
+        if self.block_q % self.chunk_q or self.block_kv % self.chunk_kv or self.chunk_q % LANES or self.chunk_kv % LANES:
             raise ValueError(f"{self}: chunks must divide their blocks and be multiples of 128")
 
     def steps(self, length_q: int, length_kv: int) -> int:
@@ -94,20 +95,23 @@ def default_sizes(length_q: int, length_kv: int, form: Form = "constant") -> Blo
     block_kv = snug_block(length_kv, MOST_KEYS[form])
     if form == "online":
         return BlockSizes(block_q, block_kv, longest_chunk(block_q, 512), longest_chunk(block_kv, 512))
-    return BlockSizes(block_q, block_kv, CHUNK, longest_chunk(block_kv, MOST_KEYS[form] // 2))
+    return BlockSizes(block_q, block_kv, longest_chunk(block_q, CHUNK), longest_chunk(block_kv, MOST_KEYS[form] // 2))
 
 
 def snug_block(length: int, most: int) -> int:
-    """The multiple of 256 from half of `most` up to `most` whose blocks reach least past `length`; the larger of equals."""
+    """The multiple of 256 from half of `most` up to `most` whose blocks reach least past `length`; the larger of equals.
+
+    One block, a multiple of 128, where that is enough.
+    """
     if length <= most:
-        return math.ceil(length / CHUNK) * CHUNK
+        return math.ceil(length / LANES) * LANES
     sizes = range(math.ceil(most / 2 / CHUNK) * CHUNK, most + 1, CHUNK)
     return min(sizes, key=lambda block: (-length % block, -block))
 
 
 def longest_chunk(block: int, most: int) -> int:
     """The longest multiple of 128, up to `most`, that divides `block`."""
-    return max(chunk for chunk in range(128, min(block, most) + 1, 128) if block % chunk == 0)
+    return max(chunk for chunk in range(LANES, min(block, most) + 1, LANES) if block % chunk == 0)
 
 
 @functools.cache
