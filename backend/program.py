@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -39,15 +39,16 @@ class Program:
         shapes = jax.eval_shape(self._jitted, *arguments)
         return jax.tree.map(_shape_on, shapes, executable.output_shardings)
 
-    def lower(self, *arguments: Any) -> jax.stages.Lowered:
-        """The program for arguments of these shapes, ready to be compiled."""
-        return self._jitted.lower(*jax.tree.map(self._describe, arguments))
+    def compile(self, *arguments: Any, options: Mapping[str, Any] | None = None) -> jax.stages.Compiled:
+        """The program for arguments of these shapes, compiled anew, with the layout's compiler options and these."""
+        lowered = self._jitted.lower(*jax.tree.map(self._describe, arguments))
+        return lowered.compile(compiler_options={**self._layout.compiler_options, **(options or {})})
 
     def _executable(self, arguments: tuple) -> jax.stages.Compiled:
         signature = _signature(arguments)
         if signature not in self._executables:
             started = time.monotonic()
-            self._executables[signature] = self.lower(*arguments).compile()
+            self._executables[signature] = self.compile(*arguments)
             self.compile_seconds += time.monotonic() - started
         return self._executables[signature]
 

@@ -24,10 +24,10 @@ class Bucket:
 
 
 BUCKETS = (
-    Bucket(width=96, height=96, num_frames=17, share=0.79, batch=32, clips=3072),
-    Bucket(width=128, height=96, num_frames=17, share=0.07, batch=20, clips=384),
-    Bucket(width=96, height=128, num_frames=17, share=0.07, batch=20, clips=384),
-    Bucket(width=96, height=96, num_frames=33, share=0.07, batch=20, clips=384),
+    Bucket(width=96, height=96, num_frames=17, share=0.82, batch=64, clips=3072),
+    Bucket(width=128, height=96, num_frames=17, share=0.06, batch=32, clips=384),
+    Bucket(width=96, height=128, num_frames=17, share=0.06, batch=32, clips=384),
+    Bucket(width=96, height=96, num_frames=33, share=0.06, batch=32, clips=384),
 )
 
 

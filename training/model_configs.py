@@ -35,7 +35,7 @@ TEXT_ENCODER = dict(
 )
 
 TRANSFORMER = dict(
-    patch_size=(1, 1, 1),
+    patch_size=(1, 2, 2),
     num_attention_heads=2,
     attention_head_dim=128,
     in_channels=16,

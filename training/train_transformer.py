@@ -91,6 +91,7 @@ def train_transformer(
     optimizer = MuonAndAdamW(transformer, adamw_names=ADAMW_NAMES)
     run_block = torch.compile(run_one_block, dynamic=False) if options.compiled else run_one_block
     velocity = functools.partial(predict_velocity, run_block=run_block)
+    torch.compiler.set_stance("eager_on_recompile")  # the first size that comes is compiled; the rarer ones would not pay
     started, snapshot, running = time.monotonic(), 0.0, 1.0
     for step, (latents, prompts) in enumerate(_batches(caches, rng, options)):
         spent = time.monotonic() - started
