@@ -174,9 +174,7 @@ def subtract_mean_key(key: jax.Array) -> jax.Array:
     return (wide - wide.mean(axis=1, keepdims=True)).astype(key.dtype)
 
 
-def constant_maximum_is_safe(
-    scaled: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None
-) -> jax.Array:
+def constant_maximum_is_safe(scaled: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     """[B, H] bool: whether sums of exp2(scores) neither overflow nor lose what matters, with nothing subtracted.
 
     `scaled` [B, S_q, H, D] holds log2(e) * scale * query and `bias` [B, S_kv, 1] log2(e) times the bias. By Cauchy-Schwarz
