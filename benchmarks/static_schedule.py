@@ -32,7 +32,7 @@ HOST = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The largest program of a compilation. `slots` counts the uses of each unit, such as MATMUL, EUP or VSTORE:SPILL."""
+    """The largest Pallas kernel of a compilation. `slots` counts the uses of each unit, such as MATMUL, EUP or VSTORE:SPILL."""
 
     bundles: int
     slots: dict[str, int]
@@ -61,7 +61,7 @@ class ScheduleReader:
     ) -> Schedule:
         """Compile `function` for one core of `chip`, with XLA's own `options`.
 
-        Raises: jax.errors.JaxRuntimeError where the compiler refuses it; RuntimeError if libtpu was loaded before this object.
+        Raises: jax.errors.JaxRuntimeError where the compiler refuses it; RuntimeError where no kernel was compiled.
         """
         shutil.rmtree(self._folder, ignore_errors=True)
         device = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGIES[chip]).devices[0]
@@ -71,20 +71,21 @@ class ScheduleReader:
         started = time.perf_counter()
         with jax.set_mesh(mesh):
             jax.jit(function).lower(*placed).compile(compiler_options=options)
-        return self._largest_program(time.perf_counter() - started)
+        return self._largest_kernel(time.perf_counter() - started)
 
-    def _largest_program(self, compile_seconds: float) -> Schedule:
-        counts = {path: _bundles(path) for path in self._folder.rglob("*schedule-analysis_final_bundles.txt")}
+    def _largest_kernel(self, compile_seconds: float) -> Schedule:
+        analyses = {path: path.read_text("utf-8") for path in self._folder.rglob("*schedule-analysis_final_bundles.txt")}
+        counts = {path: _bundles(text) for path, text in analyses.items() if "tpu_custom_call" in text}
         if not counts:
-            raise RuntimeError("libtpu wrote no schedule: it was loaded before ScheduleReader() could set its flags")
+            raise RuntimeError("libtpu wrote no kernel's schedule: was it loaded before ScheduleReader() could set its flags?")
         largest = max(counts, key=counts.__getitem__)
         program = re.match(r"\d+-(.*)-\d+-schedule", largest.name).group(1)
         (slots,) = largest.parent.glob(f"*-{program}-*final_hlo-static-per-bundle-utilization.txt")
         return Schedule(bundles=counts[largest], slots=_slots(slots), compile_seconds=compile_seconds)
 
 
-def _bundles(path: Path) -> int:
-    return int(re.search(r"total scheduled bundles:\s*(\d+)", path.read_text("utf-8")).group(1))
+def _bundles(analysis: str) -> int:
+    return int(re.search(r"total scheduled bundles:\s*(\d+)", analysis).group(1))
 
 
 def _slots(path: Path) -> dict[str, int]:

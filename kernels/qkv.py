@@ -10,11 +10,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+
+Statistic = Literal["square", "sum", "magnitude"]
 
 LOG2_E = math.log2(math.e)
 LANES = 128
@@ -25,7 +28,8 @@ VMEM_LIMIT_BYTES = 48 * 2**20
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadBounds:
-    """Largest Euclidean norm over the tokens, [B, H] float32, of each head's `query` (scaled), `key` and `value`."""
+    """Of each head, [B, H] float32: the largest Euclidean norm of a `query` (scaled) and of a `key`, the largest magnitude in
+    `value`."""
 
     query: jax.Array
     key: jax.Array
@@ -125,15 +129,16 @@ def _prepare_by_passes(projected, norms, tables, how: Preparation) -> Prepared:
     key, key_sum = _rotating_pass(key, norms[1], tables, dataclasses.replace(how, groups=1), statistic="sum")
     mean = key_sum.sum(1) / key.shape[2]
     mean = mean if how.token_axis is None else jax.lax.pmean(mean, how.token_axis)
-    key, key_square = _shifting_pass(key[0], mean, how.groups, head)
-    value, value_square = _shifting_pass(value, jnp.zeros_like(mean), how.groups, head)
-    bounds = [_largest_norm(square, head, how.token_axis) for square in (query_square, key_square, value_square)]
-    return Prepared(query=query, key=key, value=value, bounds=HeadBounds(query=bounds[0], key=bounds[1], value=bounds[2]))
+    key, key_square = _shifting_pass(key[0], mean, how.groups, head, statistic="square")
+    value, magnitude = _shifting_pass(value, jnp.zeros_like(mean), how.groups, head, statistic="magnitude")
+    largest = [_largest(blocks, head, how.token_axis) for blocks in (query_square, key_square, magnitude)]
+    bounds = HeadBounds(query=jnp.sqrt(largest[0]), key=jnp.sqrt(largest[1]), value=largest[2])
+    return Prepared(query=query, key=key, value=value, bounds=bounds)
 
 
-def _largest_norm(square: jax.Array, head: int, token_axis: str | None) -> jax.Array:
-    """[B, H] from the blocks' maxima [B, N, 1, W], each head's in all of its lanes."""
-    largest = jnp.sqrt(square[:, :, 0, ::head].max(1))
+def _largest(blocks: jax.Array, head: int, token_axis: str | None) -> jax.Array:
+    """[B, H] from the blocks' maxima [B, N, 1, W]."""
+    largest = blocks.max((1, 2)).reshape(blocks.shape[0], -1, head).max(2)
     return largest if token_axis is None else jax.lax.pmax(largest, token_axis)
 
 
@@ -148,7 +153,7 @@ def _compiler_params() -> pltpu.CompilerParams:
     return pltpu.CompilerParams(dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=VMEM_LIMIT_BYTES)
 
 
-def _rotating_pass(projected, weight, tables, how: Preparation, *, scale: float = 1.0, statistic: str = "square"):
+def _rotating_pass(projected, weight, tables, how: Preparation, *, scale: float = 1.0, statistic: Statistic = "square"):
     """Normed, rotated and scaled [groups, B, S, W / groups], and a statistic of every block of tokens [B, N, 1, W]."""
     batch, length, width = projected.shape
     head, rows = tables[0].shape[1], _rows(length)
@@ -160,11 +165,11 @@ def _rotating_pass(projected, weight, tables, how: Preparation, *, scale: float 
     )(projected, weight.reshape(1, width).astype(jnp.float32), *tables)  # fmt: skip
 
 
-def _shifting_pass(array: jax.Array, shift: jax.Array, groups: int, head: int):
-    """`array` [B, S, W] less `shift` [B, 1, W], in groups, and the largest square norms of every block of tokens."""
+def _shifting_pass(array: jax.Array, shift: jax.Array, groups: int, head: int, *, statistic: Statistic):
+    """`array` [B, S, W] less `shift` [B, 1, W], in groups, and a statistic of every block of tokens [B, N, 1, W]."""
     batch, length, width = array.shape
     return _pass(
-        functools.partial(_shifting_kernel, head=head), "shift_and_group",
+        functools.partial(_shifting_kernel, head=head, statistic=statistic), "shift_and_group",
         (batch, length, width, _rows(length), groups), array.dtype,
         [pl.BlockSpec((None, 1, width), lambda b, s: (b, 0, 0))],
     )(array, shift)  # fmt: skip
@@ -207,17 +212,15 @@ def _rotating_kernel(array_ref, weight_ref, cosine_ref, sine_ref, out_ref, stati
         turned = jnp.where(is_first, pltpu.roll(normal, head - 1, 1), pltpu.roll(normal, 1, 1))
         rotated = (normal * cosine + turned * sine).astype(out_ref.dtype)
         _store(out_ref, rotated, start)
-        wide = rotated.astype(jnp.float32)
-        summary = wide.sum(0, keepdims=True) if statistic == "sum" else _largest_square(wide)
-        statistic_ref[:, columns] = summary
+        statistic_ref[:, columns] = _summary(rotated, statistic)
 
 
-def _shifting_kernel(array_ref, shift_ref, out_ref, square_ref, *, head: int) -> None:
+def _shifting_kernel(array_ref, shift_ref, out_ref, statistic_ref, *, head: int, statistic: Statistic) -> None:
     for start in range(0, array_ref.shape[1], head):
         columns = slice(start, start + head)
         shifted = (array_ref[:, columns].astype(jnp.float32) - shift_ref[:, columns]).astype(out_ref.dtype)
         _store(out_ref, shifted, start)
-        square_ref[:, columns] = _largest_square(shifted.astype(jnp.float32))
+        statistic_ref[:, columns] = _summary(shifted, statistic)
 
 
 def _ungroup_kernel(grouped_ref, out_ref, *, groups: int) -> None:
@@ -232,6 +235,11 @@ def _store(out_ref, values: jax.Array, start: int) -> None:
     out_ref[start // width, :, start % width : start % width + values.shape[1]] = values
 
 
-def _largest_square(values: jax.Array) -> jax.Array:
-    """[1, D]: the largest square norm of the rows, in every lane."""
-    return jnp.broadcast_to(jnp.square(values).sum(1, keepdims=True).max(0, keepdims=True), (1, values.shape[1]))
+def _summary(values: jax.Array, statistic: Statistic) -> jax.Array:
+    """[1, D] float32 of one head's rows: sums, largest magnitudes, or in every lane the largest square norm of a row."""
+    wide = values.astype(jnp.float32)
+    if statistic == "sum":
+        return wide.sum(0, keepdims=True)
+    if statistic == "magnitude":
+        return jnp.abs(wide).max(0, keepdims=True)
+    return jnp.broadcast_to(jnp.square(wide).sum(1, keepdims=True).max(0, keepdims=True), (1, values.shape[1]))

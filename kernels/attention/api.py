@@ -95,7 +95,7 @@ def attention(
 
 
 def target_platform() -> str | None:
-    """ "tpu", "gpu" or "cpu": what the mesh in context is made of; without one "gpu" on a process that has one, else None."""
+    """What the mesh in context is made of, "tpu", "gpu" or "cpu"; without one "gpu" on a process that has one, else None."""
     device = _mesh_device()
     if device is None:
         return "gpu" if jax.default_backend() == "gpu" else None
@@ -125,7 +125,8 @@ def _choose(
             _refuse(implementation, call, query, key, value, bias)
             return implementation
         except NotImplementedError as reason:
-            _log_once(f"attention on {platform} falls back from {implementation}: {reason}")
+            if platform == (target_platform() or jax.default_backend()):  # and not only a platform that it may be lowered for
+                _log_once(f"attention on {platform} falls back from {implementation}: {reason}")
     return "reference" if scores <= SMALL_SCORES or bias is not None else "blocked"
 
 

@@ -180,6 +180,14 @@ def test_a_fallback_says_its_reason_once(caplog, monkeypatch):
     ]
 
 
+def test_a_cpu_hears_nothing_of_the_tpu(caplog):
+    api._log_once.cache_clear()
+    arrays = [jax.ShapeDtypeStruct((1, 4096, 1, 128), jnp.float32)] * 3
+    with caplog.at_level(logging.WARNING):
+        jax.eval_shape(attention, *arrays)
+    assert not caplog.records
+
+
 def test_cudnn_is_refused_with_jax_s_reason_where_there_is_none():
     with pytest.raises(NotImplementedError, match="cuDNN"):
         attention(*random_arrays(8, 8), implementation="cudnn")

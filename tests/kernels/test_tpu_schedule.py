@@ -1,5 +1,6 @@
 """What libtpu makes of the kernel, held against stored ceilings, and the table of block sizes that rests on it."""
 
+import dataclasses
 import importlib.util
 import json
 import math
@@ -43,20 +44,56 @@ finally:
     reader.close()
 print(json.dumps(found))
 """
+CHOOSE = """
+import os
+from benchmarks.static_schedule import HOST, TOPOLOGIES
+os.environ.update(HOST | {"JAX_PLATFORMS": "cpu"})
+import jax, jax.numpy as jnp, numpy as np
+from jax.experimental import topologies
+from jax.sharding import PartitionSpec
+from kernels.attention import attention
+from kernels.attention.api import target_chip
+
+devices = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGIES["v6e"]).devices
+mesh = jax.sharding.Mesh(np.array(devices[:1]), ("sp",))
+
+def attend(*arrays):
+    print("chip", target_chip())
+    return attention(*arrays)
+
+spec = PartitionSpec(None, "sp")
+sharded = jax.shard_map(attend, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec, check_vma=False)
+placed = jax.sharding.NamedSharding(mesh, spec)
+arrays = [jax.ShapeDtypeStruct((1, 4096, 2, 128), jnp.bfloat16, sharding=placed)] * 3
+print("kernels", jax.jit(sharded).lower(*arrays).as_text().count("@tpu_custom_call"))
+"""
 # jax 0.10.2, libtpu 0.0.51; 2 % is left for another version's scheduler
-CEILINGS = {"small-constant": SMALL_CONSTANT, "small-online": SMALL_ONLINE}
+CEILINGS = {"small-constant": 1625, "small-online": 1979}
 HEADROOM = 1.02
 TARGET = 1.6  # bundles a score tile at 75,600 tokens on v6e, padding included; the matrix units' floor is 1.5
 
 
+needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install libtpu")
+
+
+def run(*arguments):
+    """What a new Python process prints, because libtpu reads its flags once a process."""
+    done = subprocess.run([sys.executable, "-c", *arguments], cwd=PROJECT_FOLDER, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
 @pytest.mark.tpu_compiler
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install libtpu")
+@needs_libtpu
+def test_a_mesh_of_tpus_gets_the_tpu_kernel_on_a_host_without_one():
+    assert run(CHOOSE).splitlines() == ["chip v6e", "kernels 2"]  # the constant form and the online form
+
+
+@pytest.mark.tpu_compiler
+@needs_libtpu
 def test_the_schedule_is_no_longer_than_the_stored_one():
     sizes = block_sizes("v6e", 75600, 75600)
-    arguments = [sys.executable, "-c", COMPILE, json.dumps([sizes.block_q, sizes.block_kv, sizes.chunk_q, sizes.chunk_kv])]
-    done = subprocess.run(arguments, cwd=PROJECT_FOLDER, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    bundles = json.loads(done.stdout.splitlines()[-1])
+    bundles = json.loads(run(COMPILE, json.dumps(dataclasses.astuple(sizes))).splitlines()[-1])
     stored = {(row.chip, row.form, row.length_q): row.bundles for row in tuned_sizes()}["v6e", "constant", 75600]
     ceilings = CEILINGS | {"full-constant": stored}
     assert all(bundles[name] <= HEADROOM * ceiling for name, ceiling in ceilings.items()), (bundles, ceilings)
@@ -79,7 +116,7 @@ def test_a_shape_outside_the_table_has_sizes_but_no_prediction():
 def test_the_rule_covers_any_length_and_wastes_little(length, form):
     sizes = default_sizes(length, length, form)
     for block in (sizes.block_q, sizes.block_kv):
-        assert math.ceil(length / block) * block < length + max(256, 0.04 * length)
+        assert math.ceil(length / block) * block < length + max(512, 0.04 * length)
 
 
 def test_snug_blocks_and_chunks():
