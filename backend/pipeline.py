@@ -116,7 +116,7 @@ def _warm_up_step(components: Components, request: GenerationRequest, text: Text
 def step_arguments(request: GenerationRequest, weights, latents, text, positions, first_latents) -> tuple:
     """What the step's program takes, for compiling: `latents` and `first_latents` (or None) by shape, the rest as it comes."""
     state = SamplerState(sample=latents, before=latents, clean=latents, older=latents)
-    inputs = _step_inputs(make_schedule(request.solver, 1, request.flow_shift), 0, request.guidance[0])
+    inputs = step_inputs(make_schedule(request.solver, 1, request.flow_shift), 0, request.guidance[0])
     first = None if first_latents is None else FirstFrame(latents=first_latents)
     return weights, state, inputs, text, positions, first
 
@@ -184,7 +184,8 @@ def initial_noise(request: GenerationRequest, components: Components) -> np.ndar
     return torch.randn(shape, generator=torch.Generator("cpu").manual_seed(request.seed)).numpy()
 
 
-def _step_inputs(schedule: Schedule, index: int, guidance: float) -> StepInputs:
+def step_inputs(schedule: Schedule, index: int, guidance: float) -> StepInputs:
+    """One step's row of the schedule."""
     return StepInputs(
         timestep=jnp.asarray(schedule.timesteps[index]),
         sigma=jnp.asarray(schedule.sigmas[index]),
@@ -210,7 +211,7 @@ def _denoise(
         if is_cancelled():
             return
         started = time.monotonic()
-        inputs = _step_inputs(schedule, index, request.guidance[0])
+        inputs = step_inputs(schedule, index, request.guidance[0])
         with clock.stage("denoise"):
             state = programs.step(
                 components.denoiser_weights, state, inputs, conditions.text, conditions.positions, conditions.first_frame

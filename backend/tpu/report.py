@@ -73,10 +73,12 @@ def describe_slice(preset_name: str, topology: str, mesh: dict[str, int | None])
     )  # fmt: skip
 
 
-def report(slice_: Slice, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Everything `check-tpu` says about one preset on one slice."""
+def report(slice_: Slice, tell: Callable[[str], None], only: str | None = None) -> dict[str, Any]:
+    """Everything `check-tpu` says about one preset on one slice; of one program where `only` names it."""
     components, resident = {}, _weight_bytes(slice_)
     for name, program, arguments, repeats in _stages(slice_):
+        if only not in (None, name):
+            continue
         tell(f"compiling {name} for {slice_.num_devices} x {slice_.chip.name} ({slice_.programs.layout.plan_text})")
         components[name] = _component(slice_, program, arguments) | {"repeats": repeats}
     return _summary(slice_, components, resident)
@@ -184,7 +186,7 @@ def _summary(slice_: Slice, components: dict[str, dict], resident: dict[str, int
     total = sum(part["predicted_seconds"] * part["repeats"] for part in components.values()) if is_known else None
     num_tokens = slice_.programs.denoiser.describe_positions(slice_.latent_shape).num_tokens
     flops = step_flops(slice_.architecture, num_tokens, slice_.branches)
-    step = components["denoise_step"]["predicted_seconds"]
+    step = components.get("denoise_step", {}).get("predicted_seconds")
     roofline = flops.roofline_seconds(chip, slice_.num_devices)
     return {
         "preset": request.preset,
@@ -208,10 +210,11 @@ def main() -> None:
     parser.add_argument("--topology", required=True)
     for axis in ("dp", "sp", "tp"):
         parser.add_argument(f"--{axis}", type=int)
+    parser.add_argument("--only", metavar="PROGRAM", help="text_encode, denoise_step, vae_decode_first or vae_decode_next")
     arguments = parser.parse_args()
     mesh = {axis: getattr(arguments, axis) for axis in ("dp", "sp", "tp")}
     slice_ = describe_slice(arguments.preset, arguments.topology, mesh)
-    found = report(slice_, lambda text: _say({"progress": text}))
+    found = report(slice_, lambda text: _say({"progress": text}), arguments.only)
     _say({"report": found | {"topology": arguments.topology}})
 
 

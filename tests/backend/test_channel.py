@@ -12,7 +12,9 @@ from backend.channel import Channel
 def ends():
     """Two channels that talk to each other."""
     (a_in, b_out), (b_in, a_out) = os.pipe(), os.pipe()
-    pair = [Channel(os.fdopen(incoming, "rb"), os.fdopen(outgoing, "wb")) for incoming, outgoing in ((a_in, a_out), (b_in, b_out))]
+    pair = [
+        Channel(os.fdopen(incoming, "rb"), os.fdopen(outgoing, "wb")) for incoming, outgoing in ((a_in, a_out), (b_in, b_out))
+    ]
     yield pair
     for end in pair:
         end.close()

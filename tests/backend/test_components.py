@@ -61,7 +61,9 @@ def test_a_missing_file_is_named(checkpoint, broken, message):
 def test_a_truncated_file_is_named(checkpoint):
     weights = checkpoint / "transformer" / "diffusion_pytorch_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
-    with pytest.raises(ModelError, match=r"transformer/diffusion_pytorch_model\.safetensors cannot be read .*; copy the checkpoint"):
+    with pytest.raises(
+        ModelError, match=r"transformer/diffusion_pytorch_model\.safetensors cannot be read .*; copy the checkpoint"
+    ):
         load(checkpoint)
 
 

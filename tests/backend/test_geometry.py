@@ -36,7 +36,8 @@ def test_other_counts_are_none(num_frames):
 
 
 @pytest.mark.parametrize(
-    ("given", "nearest"), [(80, [77, 81]), (81, [81]), (0, [5]), (-7, [5]), (4, [5]), (6, [5, 9]), (120, [117, 121]), (500, [121])]
+    ("given", "nearest"),
+    [(80, [77, 81]), (81, [81]), (0, [5]), (-7, [5]), (4, [5]), (6, [5, 9]), (120, [117, 121]), (500, [121])],
 )
 def test_nearest_frame_counts_are_allowed_ones(given, nearest):
     assert geometry.nearest_frame_counts(given, 5, 121) == nearest

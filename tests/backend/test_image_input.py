@@ -133,7 +133,9 @@ def halves() -> Image.Image:
     return image
 
 
-@pytest.mark.parametrize(("focus", "left", "right"), [((0, 0.5), "red", "red"), ((1, 0.5), "blue", "blue"), ((0.5, 0.5), "red", "blue")])
+@pytest.mark.parametrize(
+    ("focus", "left", "right"), [((0, 0.5), "red", "red"), ((1, 0.5), "blue", "blue"), ((0.5, 0.5), "red", "blue")]
+)
 def test_the_focus_decides_what_a_crop_keeps(focus, left, right):
     cropped = crop_to(halves(), 96, 96, focus)
     assert cropped.size == (96, 96) and cropped.mode == "RGB"

@@ -61,7 +61,13 @@ def test_the_jobs_folder_holds_every_stage(components, tmp_path):
     run(make_request(), components, tmp_path)
     embeddings = load_file(tmp_path / "stage1_embeddings.safetensors")
     assert embeddings["prompt_embeds"].shape == embeddings["negative_prompt_embeds"].shape == (1, 512, 256)
-    assert load_file(tmp_path / "stage2_latents.safetensors")["latents"].shape == (1, components.guided.vae.latent_channels, 5, 6, 6)
+    assert load_file(tmp_path / "stage2_latents.safetensors")["latents"].shape == (
+        1,
+        components.guided.vae.latent_channels,
+        5,
+        6,
+        6,
+    )
     assert json.loads((tmp_path / "generation_config.json").read_text())["num_inference_steps"] == 4
     assert not list(tmp_path.rglob("*.part"))
 
@@ -104,7 +110,10 @@ def test_image_to_video_begins_with_the_picture(components, tmp_path):
     encoded = components.guided.encode_image(components.vae_weights, pixels)
     latents = load_file(tmp_path / "stage2_latents.safetensors")["latents"]
     np.testing.assert_allclose(latents[:, :, :1], encoded, atol=1e-6)  # the picture's own latents, untouched by the steps
-    decoded = (np.asarray(next(pipeline.decode_frames(components.guided, components.vae_weights, latents)))[0, :, 0].transpose(1, 2, 0) + 1) * 127.5
+    decoded = (
+        np.asarray(next(pipeline.decode_frames(components.guided, components.vae_weights, latents)))[0, :, 0].transpose(1, 2, 0)
+        + 1
+    ) * 127.5
     assert psnr(decoded, picture) >= 20  # that it is this picture at all; how good the model is, training.evaluate says
     first = next(iter(read_frames(tmp_path / "video.mp4"))).astype(float)
     assert psnr(first, decoded) >= 28  # H.264 halves the colour's resolution, which shows at saturated edges

@@ -66,7 +66,15 @@ def test_the_index_comes_first(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "prompt", ['a "red" circle', "it's = ; # \\ %d $HOME", "line\nbreak\tand\r\n", "圆 \U0001f534 é \u202e", "x" * 4096, "\U0001f534" * 4096]
+    "prompt",
+    [
+        'a "red" circle',
+        "it's = ; # \\ %d $HOME",
+        "line\nbreak\tand\r\n",
+        "圆 \U0001f534 é \u202e",
+        "x" * 4096,
+        "\U0001f534" * 4096,
+    ],
 )
 def test_the_request_survives(tmp_path, prompt):
     path = tmp_path / "v.mp4"

@@ -73,7 +73,9 @@ HEADROOM = 1.02
 TARGET = 1.6  # bundles a score tile at 75,600 tokens on v6e, padding included; the matrix units' floor is 1.5
 
 
-needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install libtpu")
+needs_libtpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install libtpu"
+)
 
 
 def run(*arguments):

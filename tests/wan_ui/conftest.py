@@ -173,4 +173,3 @@ def picture(tmp_path) -> Path:
     image.paste((60, 105, 245), (200, 0, 400, 100))
     image.save(tmp_path / "picture.png")
     return tmp_path / "picture.png"
-

@@ -228,7 +228,9 @@ def test_the_desktop_page_fits_one_screen(visit, tab):
     page.get_by_role("tab", name=tab).click()
     page.locator("#examples").wait_for(state="visible" if tab == "Text to video" else "hidden")
     assert page.evaluate("document.documentElement.scrollHeight") <= 900
-    assert page.evaluate("(() => { const c = document.querySelector('#controls'); return c.scrollHeight - c.clientHeight })()") <= 0
+    assert (
+        page.evaluate("(() => { const c = document.querySelector('#controls'); return c.scrollHeight - c.clientHeight })()") <= 0
+    )
 
 
 def test_only_what_can_run_is_offered(visit, studio):

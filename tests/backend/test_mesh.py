@@ -1,0 +1,51 @@
+"""Eight virtual devices give what one gives: guidance, tokens and columns apart, alone and together."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from backend.errors import RequestError
+from backend.sharding import MeshPlan, legal_plans, plan_mesh
+
+PROJECT_FOLDER = Path(__file__).parents[2]
+MESHES = ("2,1,1,1", "1,2,1,0", "1,4,1,1", "1,8,1,0", "1,1,2,1", "1,1,3,0", "2,2,1,1", "2,2,2,1", "2,4,1,1")
+"""dp, sp, tp, guided; with six heads sp=4 and sp=8 exchange in pairs and gather the rest."""
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, dict[str, float]]:
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    words = [sys.executable, "-W", "ignore", "-m", "tests.backend.mesh_run", *MESHES]
+    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_mesh_gives_the_one_device_result(results, mesh):
+    assert results[mesh]["latents"] <= 2e-3  # relative, float32: sums in another order, through three steps and two layers
+    assert results[mesh]["psnr"] >= 60
+
+
+def test_the_plan_uses_every_device_and_parts_the_guidance_branches():
+    assert plan_mesh(8, heads=40, is_guided=True) == MeshPlan(dp=2, sp=4)
+    assert plan_mesh(8, heads=40, is_guided=False) == MeshPlan(sp=8)
+    assert plan_mesh(1, heads=12, is_guided=True) == MeshPlan()
+    assert plan_mesh(8, heads=40, is_guided=True, asked={"tp": 2}) == MeshPlan(dp=2, sp=2, tp=2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_guided"), [({"tp": 3}, True), ({"dp": 2}, False), ({"sp": 3}, True), ({"dp": 2, "sp": 8}, True)]
+)
+def test_an_impossible_mesh_is_refused_with_the_legal_choices(asked, is_guided):
+    with pytest.raises(RequestError, match="dp=1 sp=8 tp=1"):
+        plan_mesh(8, heads=40, is_guided=is_guided, asked=asked)
+
+
+def test_every_legal_plan_uses_all_devices():
+    for plan in legal_plans(16, heads=40, is_guided=True):
+        assert plan.num_devices == 16 and 40 % plan.tp == 0

@@ -1,0 +1,77 @@
+"""The TPU's passes around the attention, in the interpreter, against the plain ones."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+
+from kernels.qkv import LOG2_E, Preparation, group_heads, prepare, ungroup_heads
+
+LENGTH, HEADS, WIDTH = 256, 4, 128
+HOW = Preparation(eps=1e-6, groups=2)
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    keys = jax.random.split(jax.random.key(0), 7)
+    shape = (1, LENGTH, HEADS * WIDTH)
+    projected = tuple((jax.random.normal(key, shape) * 2).astype(jnp.bfloat16) for key in keys[:3])
+    norms = tuple(1 + 0.2 * jax.random.normal(key, shape[2:]) for key in keys[3:5])
+    angle = jnp.repeat(jax.random.uniform(keys[5], (LENGTH, WIDTH // 2)) * 6, 2, axis=1)
+    return projected, norms, (jnp.cos(angle), jnp.sin(angle))
+
+
+@pytest.fixture(scope="module")
+def both(arrays):
+    plain = prepare(*arrays, HOW)
+    with pltpu.force_tpu_interpret_mode():
+        passes = prepare(*arrays, dataclasses.replace(HOW, use_pallas=True))
+    return plain, passes
+
+
+def close(ours: jax.Array, reference: jax.Array) -> None:
+    """Both round to bfloat16, the plain one twice (after the norm and after the rotation): 2^-8 of values up to 8, thrice."""
+    np.testing.assert_allclose(ours.astype(jnp.float32), reference.astype(jnp.float32), atol=3 * 8 * 2**-8, rtol=2**-7)
+
+
+def test_the_query_is_normed_rotated_and_scaled(both):
+    plain, passes = both
+    close(passes.query, plain.query.astype(jnp.float32) * (LOG2_E * WIDTH**-0.5))
+
+
+def test_the_keys_lose_their_mean_and_values_only_move(both, arrays):
+    plain, passes = both
+    wide = plain.key.astype(jnp.float32)
+    close(passes.key, wide - wide.mean(2, keepdims=True))
+    assert (passes.value == group_heads(arrays[0][2], 2)).all()
+
+
+def test_the_bounds_are_those_of_the_arrays(both):
+    passes = both[1]
+
+    def heads(array):  # [groups, B, S, W / groups] -> [B, S, H, D]
+        return ungroup_heads(array).astype(jnp.float32).reshape(1, LENGTH, HEADS, WIDTH)
+
+    for name in ("query", "key"):
+        norm = jnp.linalg.norm(heads(getattr(passes, name)), axis=3).max(1)
+        np.testing.assert_allclose(getattr(passes.bounds, name), norm, rtol=1e-5)  # float32 sums in another order
+    np.testing.assert_array_equal(passes.bounds.value, jnp.abs(heads(passes.value)).max((1, 3)))
+
+
+def test_groups_come_back_together(arrays):
+    value = arrays[0][2]
+    assert (ungroup_heads(group_heads(value, 4)) == value).all()
+    with pltpu.force_tpu_interpret_mode():
+        assert (ungroup_heads(group_heads(value, 4), use_pallas=True) == value).all()
+
+
+def test_what_the_passes_cannot_do_is_refused(arrays):
+    projected, norms, tables = arrays
+    with pytest.raises(NotImplementedError, match="leave them off under tp"):
+        prepare(projected, norms, tables, dataclasses.replace(HOW, use_pallas=True, channel_axis="tp"))
+    short = tuple(array[:, :100] for array in projected)
+    with pytest.raises(NotImplementedError, match="a multiple of 128 tokens, not 100"):
+        prepare(short, norms, tuple(table[:100] for table in tables), dataclasses.replace(HOW, use_pallas=True))
