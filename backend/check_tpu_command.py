@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from backend.errors import RequestError, StudioError
 from backend.request import find_preset
-from backend.settings import PROJECT_FOLDER
+from backend.settings import PROJECT_FOLDER, tpu_compiler_environment
 from backend.tpu.chips import CHIPS, TOPOLOGIES
 
 GIB = 2**30
@@ -37,15 +36,6 @@ def refuse_topology(topology: str) -> None:
                            "chips: " + ", ".join(CHIPS))  # fmt: skip
 
 
-def tpu_environment() -> dict[str, str]:
-    """Settings that let libtpu compile where there is no TPU; it reads them before jax is imported."""
-    return {
-        **os.environ, "JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v6e-8",
-        "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        "TPU_STDERR_LOG_LEVEL": "3", "TPU_MIN_LOG_LEVEL": "3",
-    }  # fmt: skip
-
-
 def _compile(arguments: argparse.Namespace) -> dict[str, Any]:
     if importlib.util.find_spec("libtpu") is None:
         raise StudioError("The TPU compiler is not installed", "check-tpu needs it, the studio does not",
@@ -55,7 +45,7 @@ def _compile(arguments: argparse.Namespace) -> dict[str, Any]:
         if getattr(arguments, axis) is not None:
             words += [f"--{axis}", str(getattr(arguments, axis))]
     with subprocess.Popen(
-        words, cwd=PROJECT_FOLDER, env=tpu_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        words, cwd=PROJECT_FOLDER, env=tpu_compiler_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         found = None
         for line in process.stdout:

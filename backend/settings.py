@@ -33,3 +33,18 @@ def worker_environment(settings: Settings, environment: Mapping[str, str] = os.e
     """The environment for the worker process, so that `from_environment` there gives the same settings."""
     own = {DATA_VARIABLE: str(settings.data_dir), CACHE_VARIABLE: str(settings.cache_dir)}
     return {**environment, **own}
+
+
+def tpu_compiler_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment in which libtpu compiles where there is no TPU; it reads these before jax is imported."""
+    return {
+        **environment,
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": "v6e-8",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_WORKER_ID": "0",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # another process may be compiling too
+        "TPU_MIN_LOG_LEVEL": "3",
+        "TPU_STDERR_LOG_LEVEL": "3",
+    }

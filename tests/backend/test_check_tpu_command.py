@@ -5,8 +5,9 @@ import argparse
 import pytest
 
 from backend.architecture import Architecture
-from backend.check_tpu_command import check_tpu, refuse_topology, table, tpu_environment
+from backend.check_tpu_command import check_tpu, refuse_topology, table
 from backend.errors import RequestError
+from backend.settings import tpu_compiler_environment
 from backend.tpu.chips import CHIPS
 from backend.tpu.flops import step_flops
 from presets import load_preset
@@ -59,7 +60,7 @@ def test_an_unknown_preset_is_refused_before_anything_compiles():
 
 
 def test_libtpu_is_told_that_there_is_no_tpu():
-    environment = tpu_environment()
+    environment = tpu_compiler_environment()
     assert environment["JAX_PLATFORMS"] == "cpu" and environment["TPU_SKIP_MDS_QUERY"] == "1"
 
 

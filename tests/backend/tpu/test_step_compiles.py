@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.check_tpu_command import tpu_environment
+from backend.settings import tpu_compiler_environment
 
 PROJECT_FOLDER = Path(__file__).parents[3]
 MEMORY_CEILING = 6.5 * 2**30  # bytes a chip; compiled at 5.4 GiB with jax 0.10.2, libtpu 0.0.51
@@ -21,7 +21,7 @@ def test_the_step_fits_and_is_predicted_under_its_target():
     words = ["--preset", "wan2.1-t2v-14b-720p", "--topology", "v6e:2x4", "--only", "denoise_step"]
     done = subprocess.run(
         [sys.executable, "-m", "backend.tpu.report", *words],
-        cwd=PROJECT_FOLDER, env=tpu_environment(), capture_output=True, text=True, timeout=900,
+        cwd=PROJECT_FOLDER, env=tpu_compiler_environment(), capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])["report"]
