@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("models/wan-tiny"), help="where the checkpoint goes")
     parser.add_argument("--vae-seconds", type=float, default=780)
     parser.add_argument("--text-seconds", type=float, default=90)
-    parser.add_argument("--transformer-seconds", type=float, default=1200)
+    parser.add_argument("--transformer-seconds", type=float, default=1140)
     parser.add_argument("--refine-seconds", type=float, default=200, help="for the decoder, after everything else")
     parser.add_argument("--continue-from", type=Path, help="a checkpoint folder to go on from")
     arguments = parser.parse_args()

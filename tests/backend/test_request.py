@@ -46,7 +46,7 @@ def test_an_image_makes_it_image_to_video():
         ({"num_frames": 80}, "num_frames=80 must be 4n+1 and between 5 and 33 for wan-tiny; nearest: 33"),
         ({"num_frames": 0}, "num_frames=0 must be 4n+1 and between 5 and 33 for wan-tiny; nearest: 5"),
         ({"width": 0}, "width=0 must be between 96 and 128 for wan-tiny; nearest: 96"),
-        ({"height": 100}, "height=100 must be a multiple of 16 for wan-tiny; nearest: 96 or 112"),
+        ({"height": 100}, "height=100 must be a multiple of 32 for wan-tiny; nearest: 96 or 128"),
         ({"width": -32}, "width=-32 must be between 96 and 128 for wan-tiny; nearest: 96"),
         ({"height": 100_000}, "height=100000 must be between 96 and 128 for wan-tiny; nearest: 128"),
         ({"steps": -1}, "steps=-1 must be between 1 and 100; 20 is usual"),
