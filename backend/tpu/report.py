@@ -121,7 +121,7 @@ def _component(slice_: Slice, program: Program, arguments: tuple) -> dict[str, A
         except jax.errors.JaxRuntimeError as error:
             return _refused(error, slice_, time.monotonic() - started)
         seconds = time.monotonic() - started
-        hlo = next(Path(folder).glob("*.after_optimizations.txt")).read_text("utf-8")
+        hlo = next(Path(folder).glob("*.after_codegen.txt")).read_text("utf-8")
     memory = compiled.memory_analysis()
     cost = predict(hlo, slice_.chip, KernelCost(chip=slice_.chip, lengths=_lengths(slice_)))
     needed = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes

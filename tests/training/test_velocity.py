@@ -3,7 +3,7 @@
 import pytest
 import torch
 from diffusers import WanTransformer3DModel
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
 
 from training.model_configs import TEXT_ENCODER, TRANSFORMER
 from training.tokenizer import make_tokenizer
@@ -20,7 +20,8 @@ def tokenizer(tmp_path_factory) -> PreTrainedTokenizerFast:
 def networks(tokenizer, monkeypatch) -> TextAndTransformer:
     monkeypatch.setitem(TRANSFORMER, "num_layers", 2)
     torch.manual_seed(0)
-    made = TextAndTransformer.create(tokenizer, "cpu")
+    text_encoder = UMT5EncoderModel(UMT5Config(vocab_size=len(tokenizer), **TEXT_ENCODER)).eval()
+    made = TextAndTransformer.create(text_encoder, tokenizer, "cpu")
     torch.nn.init.normal_(made.transformer.proj_out.weight, std=0.02)
     return made
 
