@@ -3,14 +3,26 @@
 import argparse
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 from backend.errors import RequestError
+from backend.lora_files import source_of
 from backend.request import GenerationRequest, find_preset
+from presets.loader import Expert, Solver
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
 COMMANDS = ("serve", "generate", "presets", "check-tpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraOption:
+    """One `--lora`: a path, a name in the loras folder or a Hub file, with its scale and its expert."""
+
+    source: str
+    scale: float = 1.0
+    expert: Expert = "both"
 
 
 class Parser(argparse.ArgumentParser):
@@ -45,13 +57,20 @@ def build_parser() -> Parser:
 
 
 def request_of(arguments: argparse.Namespace) -> GenerationRequest:
-    """The request that `generate`'s options describe. Raises: RequestError."""
+    """The request that `generate`'s options describe; LoRAs come on top of the preset's own. Raises: RequestError."""
+    preset = find_preset(arguments.preset)
     return GenerationRequest.from_preset(
-        find_preset(arguments.preset), prompt=arguments.prompt, negative_prompt=arguments.negative_prompt,
+        preset, prompt=arguments.prompt, negative_prompt=arguments.negative_prompt,
         image=absolute(arguments.image), last_image=absolute(arguments.last_image), width=arguments.width,
         height=arguments.height, num_frames=arguments.frames, fps=arguments.fps, steps=arguments.steps,
         guidance=arguments.guidance, flow_shift=arguments.flow_shift, seed=arguments.seed, solver=arguments.solver,
+        guidance_interval=arguments.guidance_interval, step_cache=arguments.step_cache,
+        loras=(*preset.loras, *map(_lora_choice, arguments.lora)),
     )  # fmt: skip
+
+
+def _lora_choice(option: LoraOption) -> dict:
+    return {"source": source_of(option.source), "scale": option.scale, "expert": option.expert}
 
 
 def model_of(arguments: argparse.Namespace) -> str | None:
@@ -88,7 +107,14 @@ def _add_generate(commands: argparse._SubParsersAction) -> None:
     generate.add_argument("--guidance", type=_numbers, metavar="X[,Y]", help="one number per expert; 1 or less is off")
     generate.add_argument("--flow-shift", type=float, metavar="X", help="where the steps gather (the preset's own)")
     generate.add_argument("--seed", type=int, metavar="N", help="same seed, same video (drawn at random)")
-    generate.add_argument("--solver", choices=("unipc", "euler"), help="the sampler (the preset's own)")
+    generate.add_argument("--solver", choices=get_args(Solver), help="the sampler (the preset's own)")
+    interval = "the share of the steps that guidance runs on, such as 0,0.6 (the preset's own)"
+    generate.add_argument("--guidance-interval", type=_numbers, metavar="X,Y", help=interval)
+    cache = "relative change below which a step reuses the last one's work; 0 is off (the preset's own)"
+    generate.add_argument("--step-cache", type=float, metavar="X", help=cache)
+    lora = "a LoRA on top of the preset's own, again for more: a path, a name in the data folder's loras folder, or "
+    lora += "owner/repository:file.safetensors; EXPERT is high or low, for models that have two"
+    generate.add_argument("--lora", type=_lora, action="append", default=[], metavar="FILE[:SCALE[:EXPERT]]", help=lora)
     generate.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
     generate.add_argument("--json", action="store_true", help="print the result as one JSON object")
     _add_common(generate)
@@ -135,6 +161,20 @@ def _credentials(text: str) -> tuple[str, str]:
     if not user or not password:
         raise argparse.ArgumentTypeError("must be USER:PASSWORD, neither of them empty")
     return user, password
+
+
+def _lora(text: str) -> LoraOption:
+    source, expert, scale = text, "both", 1.0
+    head, _, tail = source.rpartition(":")
+    if head and tail in get_args(Expert):
+        source, expert = head, tail
+        head, _, tail = source.rpartition(":")
+    if head and not tail.endswith(".safetensors"):
+        try:
+            source, scale = head, float(tail)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} must be FILE, FILE:SCALE or FILE:SCALE:EXPERT") from None
+    return LoraOption(source=source, scale=scale, expert=expert)
 
 
 def _numbers(text: str) -> tuple[float, ...]:

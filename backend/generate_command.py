@@ -28,6 +28,7 @@ from backend.events import (
     VideoResult,
 )
 from backend.image_input import load_checked_image
+from backend.lora_files import adopt_lora, check_lora
 from backend.settings import from_environment
 
 STAGES = ("load", "compile", "encode", "denoise", "decode", "total")
@@ -39,10 +40,13 @@ def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] =
     request, model = request_of(arguments), model_of(arguments)
     for image in filter(None, (request.image, request.last_image)):
         load_checked_image(image)
-    output = check_output(arguments.output)
-    data_dir = from_environment(arguments.data_dir).data_dir
-    engine = make_engine(data_dir, model, preset=request.preset, warm_up=False, resume=False)
+    output, settings = check_output(arguments.output), from_environment(arguments.data_dir)
+    for lora in arguments.lora:
+        check_lora(lora.source, settings.loras_dir)
+    engine = make_engine(settings.data_dir, model, preset=request.preset, warm_up=False, resume=False)
     try:
+        for lora in arguments.lora:
+            adopt_lora(lora.source, settings.loras_dir)
         job = engine.submit(request, owner="command line")
         final = follow(engine, job, Progress(sys.stderr))
         return _report(final, job, output, arguments.json, time.monotonic() - began)

@@ -18,11 +18,12 @@ from pydantic import (
 
 from backend.errors import RequestError
 from backend.geometry import Geometry, is_frame_count, nearest_frame_counts, nearest_sizes
-from presets import Preset, UnknownPreset, load_preset
+from presets import LoraChoice, Preset, UnknownPreset, load_preset
 
 SEED_LIMIT = 2**32
 MAX_GUIDANCE = 30.0
 MAX_FLOW_SHIFT = 100.0
+MAX_LORAS = 8  # each adds seconds to the switch of LoRAs; nobody has been seen to use more
 CHARACTERS_PER_TOKEN = 8  # generous: English text has about four characters a token, so no real prompt is refused
 _STORED = {"is_stored": True}
 
@@ -33,7 +34,9 @@ class GenerationRequest(BaseModel):
     """One video to make.
 
     `width`, `height` in pixels, `num_frames` in pixel frames, `guidance` one value per expert (1 or less: unguided),
-    `image` and `last_image` absolute paths, `image_focus` the point (x, y in 0..1) that a crop keeps in view.
+    `image` and `last_image` absolute paths, `image_focus` the point (x, y in 0..1) that a crop keeps in view. `loras` count on
+    top of one another. Guidance runs on the steps within `guidance_interval`, a share (0..1) of them; `step_cache` is the
+    relative change below which a step reuses the last one's work, 0 for never.
     Raises: RequestError at construction, whatever is wrong.
     """
 
@@ -50,11 +53,14 @@ class GenerationRequest(BaseModel):
     steps: int
     guidance: tuple[float, ...]
     flow_shift: float
-    solver: Literal["unipc", "euler"] = "unipc"
+    solver: Literal["unipc", "euler", "euler-distilled"] = "unipc"
     seed: int
     image: str | None = None
     last_image: str | None = None
     image_focus: tuple[Focus, Focus] = (0.5, 0.5)
+    loras: tuple[LoraChoice, ...] = ()
+    guidance_interval: tuple[float, float] = (0.0, 1.0)
+    step_cache: float = 0.0
 
     @classmethod
     def from_preset(cls, preset: Preset, **overrides: Any) -> Self:
@@ -88,8 +94,8 @@ class GenerationRequest(BaseModel):
 
     @property
     def is_guided(self) -> bool:
-        """Whether the unprompted branch runs too."""
-        return self.guidance[0] > 1.0
+        """Whether the unprompted branch runs too, in any step."""
+        return any(value > 1.0 for value in self.guidance) and self.guidance_interval[0] < self.guidance_interval[1]
 
     def geometry(self) -> Geometry:
         """The video's shape as pixels, latents and tokens."""
@@ -135,6 +141,9 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     _check_whole("steps", request.steps, 1, preset.max_steps, preset.steps)
     _check_guidance(request.guidance, preset)
     _check_flow_shift(request.flow_shift, preset)
+    _check_guidance_interval(request.guidance_interval)
+    _check_step_cache(request.step_cache)
+    _check_loras(request.loras, preset)
     if not 0 <= request.seed < SEED_LIMIT:
         raise RequestError(f"seed={request.seed}", f"must lie between 0 and {SEED_LIMIT - 1}",
                            "leave it out to have one drawn")  # fmt: skip
@@ -150,10 +159,13 @@ def _check_task(request: GenerationRequest, preset: Preset) -> None:
         raise RequestError("image is missing:", "image to video starts from one", "give the first frame as image")
     if request.task == "t2v" and (request.image or request.last_image):
         raise RequestError("image was given", "but text to video takes none", "leave it out, or ask for task i2v")
-    if request.last_image is not None:
+    if request.last_image is not None and not preset.takes_last_image:
         raise RequestError("last_image was given", f"but {preset.name} takes a first image only", "leave it out")
-    if request.image is not None and not Path(request.image).is_absolute():
-        raise RequestError(f"image={request.image!r}", "must be an absolute path", "give the whole path")
+    if request.last_image is None and preset.needs_last_image:
+        raise RequestError("last_image is missing:", f"{preset.name} goes from a first image to a last one", "give both")
+    for name, path in (("image", request.image), ("last_image", request.last_image)):
+        if path is not None and not Path(path).is_absolute():
+            raise RequestError(f"{name}={path!r}", "must be an absolute path", "give the whole path")
 
 
 def _check_text(name: str, text: str, preset: Preset) -> None:
@@ -211,6 +223,27 @@ def _check_flow_shift(flow_shift: float, preset: Preset) -> None:
                            f"{preset.flow_shift:g} is usual")  # fmt: skip
 
 
+def _check_guidance_interval(interval: tuple[float, float]) -> None:
+    start, end = interval
+    if not 0 <= start <= end <= 1:
+        raise RequestError(f"guidance_interval={start:g},{end:g}", "must be two shares of the steps, 0 <= first <= second <= 1",
+                           "0,1 runs guidance throughout")  # fmt: skip
+
+
+def _check_step_cache(threshold: float) -> None:
+    if not 0 <= threshold <= 1:
+        raise RequestError(f"step_cache={threshold:g}", "must be between 0 and 1", "0 is off, 0.05 to 0.15 is usual")
+
+
+def _check_loras(loras: tuple[LoraChoice, ...], preset: Preset) -> None:
+    if len(loras) > MAX_LORAS:
+        raise RequestError(f"{len(loras)} LoRAs were given, and", f"at most {MAX_LORAS} can be", "leave some out")
+    for lora in loras:
+        if lora.expert != "both" and preset.num_experts == 1:
+            raise RequestError(f"the LoRA {lora.source} is for the {lora.expert}-noise expert, and",
+                               f"{preset.name} has one network only", "leave the expert out")  # fmt: skip
+
+
 def _either(values: list[int]) -> str:
     return f"nearest: {' or '.join(str(value) for value in values)}"
 
@@ -223,5 +256,6 @@ def _explained(error: ValidationError) -> RequestError:
         return RequestError(f"{name} is missing:", "it has no default", f"give {name}")
     given = repr(first["input"])
     shown = given if len(given) <= 60 else given[:57] + "..."
-    rule = first["msg"][0].lower() + first["msg"][1:]
+    message = first["msg"].removeprefix("Value error, ")
+    rule = message[0].lower() + message[1:]
     return RequestError(f"{name}={shown} is refused:", rule, f"correct {name}")

@@ -4,7 +4,9 @@ A step of either solver is a linear combination of the current sample, the clean
 sample before the last prediction. So the table is made before the loop, and a step is one small jitted function.
 
 Source: UniPC, Zhao et al. 2023, in the B(h) = exp(h) - 1 form with order 2, as diffusers' `UniPCMultistepScheduler` runs it
-for Wan (flow prediction, flow sigmas, `lower_order_final`); Euler as diffusers' `FlowMatchEulerDiscreteScheduler`.
+for Wan (flow prediction, flow sigmas, `lower_order_final`); Euler as diffusers' `FlowMatchEulerDiscreteScheduler`;
+"euler-distilled" is Euler on sigmas 1, (n-1)/n, ... 1/n before the shift, the steps that step-distilled LoRAs were trained on
+(ModelTC/LightX2V, denoising_step_list [1000, 750, 500, 250] with sample_shift 5).
 """
 
 from __future__ import annotations
@@ -80,13 +82,15 @@ def advance(
     return SamplerState(sample=sample, before=corrected, clean=clean, older=state.clean)
 
 
-def make_schedule(solver: Literal["unipc", "euler"], steps: int, flow_shift: float) -> Schedule:
+def make_schedule(solver: Literal["unipc", "euler", "euler-distilled"], steps: int, flow_shift: float) -> Schedule:
     """The tables for this many steps. Raises: ValueError for an unknown solver."""
     if solver == "unipc":
         return _unipc(steps, flow_shift)
     if solver == "euler":
         return _euler(steps, flow_shift)
-    raise ValueError(f"solver={solver!r} must be unipc or euler")
+    if solver == "euler-distilled":
+        return _euler_schedule(_shifted(np.linspace(1, 0, steps + 1), flow_shift))
+    raise ValueError(f"solver={solver!r} must be unipc, euler or euler-distilled")
 
 
 def _shifted(sigmas: np.ndarray, flow_shift: float) -> np.ndarray:
@@ -94,12 +98,15 @@ def _shifted(sigmas: np.ndarray, flow_shift: float) -> np.ndarray:
 
 
 def _euler(steps: int, flow_shift: float) -> Schedule:
-    """x' = x + (s' - s) v, written with the clean estimate: x' = (s' / s) x + (1 - s' / s) clean."""
     base = np.linspace(1, 1 / NUM_TRAIN_TIMESTEPS, NUM_TRAIN_TIMESTEPS, dtype=np.float32).astype(np.float64)
     trained = _shifted(base, flow_shift)
     ends = np.linspace(trained[0] * NUM_TRAIN_TIMESTEPS, trained[-1] * NUM_TRAIN_TIMESTEPS, steps) / NUM_TRAIN_TIMESTEPS
-    sigmas = np.append(_shifted(ends, flow_shift), 0.0)
-    ratio = sigmas[1:] / sigmas[:-1]
+    return _euler_schedule(np.append(_shifted(ends, flow_shift), 0.0))
+
+
+def _euler_schedule(sigmas: np.ndarray) -> Schedule:
+    """x' = x + (s' - s) v, written with the clean estimate: x' = (s' / s) x + (1 - s' / s) clean."""
+    steps, ratio = len(sigmas) - 1, sigmas[1:] / sigmas[:-1]
     predictor = np.stack([ratio, 1 - ratio, np.zeros(steps)], 1)
     corrector = np.tile([1.0, 0, 0, 0, 0], (steps, 1))
     return _schedule(sigmas, sigmas[:-1] * NUM_TRAIN_TIMESTEPS, corrector, predictor)

@@ -21,6 +21,11 @@ class Settings:
     data_dir: Path
     cache_dir: Path
 
+    @property
+    def loras_dir(self) -> Path:
+        """The LoRA files that requests may name."""
+        return self.data_dir / "loras"
+
 
 def from_environment(data_dir: Path | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings; a `data_dir` that was given goes before the environment's."""

@@ -2,11 +2,12 @@
 
 import difflib
 import json
+import re
 import tomllib
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 PRESET_FOLDER = Path(__file__).resolve().parent
 EXAMPLES_FOLDER = PRESET_FOLDER / "examples"
@@ -15,7 +16,12 @@ EMBEDDED_MODELS_FOLDER = PRESET_FOLDER.parent / "models"
 EMBEDDED_PREFIX = "embedded:"
 
 Task = Literal["t2v", "i2v"]
-Solver = Literal["unipc", "euler"]
+Solver = Literal["unipc", "euler", "euler-distilled"]
+Expert = Literal["both", "high", "low"]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+_LOCAL_LORA = re.compile(r"[^./\\:\0][^/\\:\0]*\.safetensors")
+_HUB_LORA = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*:[\w][\w. -]*(/[\w][\w. -]*)*\.safetensors")
 
 
 class UnknownPreset(LookupError):
@@ -43,6 +49,34 @@ class ImageExample(BaseModel):
         return EXAMPLES_FOLDER / self.file
 
 
+class LoraChoice(BaseModel):
+    """One LoRA, how strongly it counts, and for models of two experts which of them it changes.
+
+    `source` is the name of a file in the data folder's `loras` folder, or "owner/repository:file.safetensors" on the Hugging
+    Face Hub; never a path. `expert` is "both" for models with one network.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str
+    scale: float = Field(default=1.0, ge=-10, le=10, allow_inf_nan=False)
+    expert: Expert = "both"
+
+    @field_validator("source")
+    @classmethod
+    def _is_no_path(cls, source: str) -> str:
+        if not (_LOCAL_LORA.fullmatch(source) or _HUB_LORA.fullmatch(source)):
+            raise ValueError(
+                "must be the name of a .safetensors file in the data folder's loras folder, or owner/repository:file.safetensors"
+            )
+        return source
+
+    @property
+    def is_on_hub(self) -> bool:
+        """Whether `source` names a file on the Hugging Face Hub."""
+        return ":" in self.source
+
+
 class ArchitectureNames(BaseModel):
     """Which of the configurations in `presets/architectures` a model's networks have, for work without its checkpoint.
 
@@ -55,12 +89,16 @@ class ArchitectureNames(BaseModel):
     transformer: str
     vae: str
     text_encoder: str
+    image_encoder: str | None = None
 
 
 class Preset(BaseModel):
     """One way of making videos: a model, its defaults, and the limits within which it works.
 
-    Sizes are pixels as (width, height); frame counts are pixel frames; `guidance` has one value per expert.
+    Sizes are pixels as (width, height); frame counts are pixel frames; `guidance` has one value per expert, the high-noise one
+    first; `boundary` is the share of the noise (0..1) from which on the first of two experts works; `guidance_interval` the
+    share of the steps that guidance runs on; `step_cache` the step cache's threshold, 0 for off. `draft_of` names the preset
+    that finishes what this one shows quickly.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -83,6 +121,13 @@ class Preset(BaseModel):
     flow_shift: float = Field(gt=0)
     solver: Solver
     negative_prompt: str
+    boundary: Share | None = None
+    guidance_interval: tuple[Share, Share] = (0.0, 1.0)
+    step_cache: Share = 0.0
+    loras: tuple[LoraChoice, ...] = ()
+    draft_of: str | None = None
+    takes_last_image: bool = False
+    needs_last_image: bool = False
 
     size_multiple: PositiveInt
     vae_scale_spatial: PositiveInt
@@ -113,17 +158,28 @@ class Preset(BaseModel):
             raise ValueError("the default steps or fps lie outside this preset's own limits")
         return self
 
+    @model_validator(mode="after")
+    def _agrees_on_its_experts(self) -> Self:
+        if (self.boundary is None) != (self.num_experts == 1):
+            raise ValueError("two values of guidance need a boundary, and one value needs none")
+        if self.num_experts == 1 and any(lora.expert != "both" for lora in self.loras):
+            raise ValueError("a LoRA for one of two experts needs a model that has two")
+        if self.needs_last_image and not self.takes_last_image:
+            raise ValueError("needs_last_image without takes_last_image")
+        return self
+
     def _check_size(self, width: int, height: int) -> None:
         fits = self.min_width <= width <= self.max_width and self.min_height <= height <= self.max_height
         if not fits or width % self.size_multiple or height % self.size_multiple:
             raise ValueError(f"{width}x{height} lies outside this preset's own limits")
 
     def network_configs(self) -> dict[str, dict]:
-        """The networks' configurations by part: transformer, vae, text_encoder."""
+        """The networks' configurations by part: transformer, vae, text_encoder, and image_encoder where there is one."""
         if self.architecture is None:
-            paths = {part: Path(self.model_source) / part / "config.json" for part in ArchitectureNames.model_fields}
+            parts = ("transformer", "vae", "text_encoder")
+            paths = {part: Path(self.model_source) / part / "config.json" for part in parts}
         else:
-            paths = {part: ARCHITECTURES_FOLDER / f"{part}-{name}.json" for part, name in self.architecture}
+            paths = {part: ARCHITECTURES_FOLDER / f"{part}-{name}.json" for part, name in self.architecture if name}
         return {part: json.loads(path.read_text("utf-8")) for part, path in paths.items()}
 
     @property

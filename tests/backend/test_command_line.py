@@ -35,6 +35,16 @@ def test_generate_understands_every_option():
     assert made.solver == "euler"
 
 
+def test_loras_have_a_scale_and_an_expert(tmp_path):
+    words = ["generate", "--preset", "wan-tiny", "--prompt", "x", "--lora", str(tmp_path / "a.safetensors"), "--lora", "b.safetensors:0.5",
+             "--lora", "me/loras:c.safetensors:-1", "--guidance-interval", "0,0.6", "--step-cache", "0.1"]  # fmt: skip
+    made = request_of(parse(words))
+    assert [(lora.source, lora.scale, lora.expert) for lora in made.loras] == [
+        ("a.safetensors", 1.0, "both"), ("b.safetensors", 0.5, "both"), ("me/loras:c.safetensors", -1.0, "both")]  # fmt: skip
+    assert (made.guidance_interval, made.step_cache) == ((0.0, 0.6), 0.1)
+    assert parse([*words, "--lora", "d.safetensors:2:low"]).lora[-1].expert == "low"
+
+
 def test_an_image_path_becomes_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = request_of(parse(["generate", "--preset", "wan-tiny", "--prompt", "x", "--image", "a.png"]))
@@ -59,6 +69,7 @@ def test_guidance_may_have_a_value_for_each_expert():
         (["generate", "--preset", "p", "--prompt", "x", "--frames", "many"], "invalid int value: 'many'"),
         (["generate", "--preset", "p", "--prompt", "x", "--guidance", "much"], "must be numbers separated by commas"),
         (["generate", "--preset", "p", "--prompt", "x", "--solver", "magic"], "invalid choice: 'magic'"),
+        (["generate", "--preset", "p", "--prompt", "x", "--lora", "a.safetensors:much"], "must be FILE, FILE:SCALE"),
         (["presets"], "list|show"),
         (["presets", "show"], "NAME"),
     ],

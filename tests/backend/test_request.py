@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 
@@ -99,7 +100,7 @@ def test_an_image_for_a_text_model_is_refused():
         ({"width": 81.5}, "width=81.5 is refused"),
         ({"width": math.nan}, "width=nan is refused"),
         ({"width": "wide"}, "width='wide' is refused"),
-        ({"solver": "magic"}, "solver='magic' is refused: input should be 'unipc' or 'euler'"),
+        ({"solver": "magic"}, "solver='magic' is refused: input should be 'unipc', 'euler' or 'euler-distilled'"),
         ({"colour": "red"}, "colour='red' is refused"),
         ({"prompt": 3}, "prompt=3 is refused"),
         ({"image_focus": (0.5, 1.5)}, "image_focus.1=1.5 is refused"),
@@ -158,3 +159,35 @@ def test_what_is_shared_tells_no_folders():
 def test_its_geometry_is_the_models():
     assert request().geometry().num_tokens == 45
     assert request(WAN).geometry().num_tokens == 75_600
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"guidance_interval": (0.6, 0.2)}, "guidance_interval=0.6,0.2 must be two shares"),
+        ({"guidance_interval": (0, 2)}, "guidance_interval=0,2 must be two shares"),
+        ({"step_cache": 2}, "step_cache=2 must be between 0 and 1"),
+        ({"loras": [{"source": "/etc/passwd"}]}, "loras.0.source='/etc/passwd' is refused: must be the name"),
+        ({"loras": [{"source": "a.safetensors", "scale": 11}]}, "loras.0.scale=11"),
+        ({"loras": [{"source": "a.safetensors", "expert": "low"}]}, "wan-tiny has one network only"),
+        ({"loras": [{"source": "a.safetensors"}] * 9}, "at most 8"),
+    ],
+)
+def test_loras_and_shares_are_checked(changes, message):
+    with pytest.raises(RequestError, match=re.escape(message)):
+        GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="x", **changes)
+
+
+def test_a_request_stored_before_these_fields_existed_still_loads():
+    old = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="x").to_json()
+    for name in ("loras", "guidance_interval", "step_cache"):
+        del old[name]
+    loaded = GenerationRequest.from_stored(old)
+    assert (loaded.loras, loaded.guidance_interval, loaded.step_cache) == ((), (0.0, 1.0), 0.0)
+
+
+def test_guidance_counts_where_it_runs():
+    def make(**changes):
+        return GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="x", **changes)
+
+    assert make().is_guided and not make(guidance=(1.0,)).is_guided and not make(guidance_interval=(0.3, 0.3)).is_guided
