@@ -51,9 +51,10 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     engine = Engine(from_environment(arguments.data_dir).data_dir, model_of(arguments))
     try:
-        from wan_ui.studio import launch
+        from wan_ui.serve import Doors, launch
 
-        launch(engine, host=arguments.host, port=arguments.port, share=arguments.share, auth=arguments.auth)
+        launch(engine, Doors(host=arguments.host, port=arguments.port, share=arguments.share, auth=arguments.auth,
+                             is_open=arguments.open))  # fmt: skip
         return OK
     finally:
         engine.close()

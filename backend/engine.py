@@ -63,6 +63,7 @@ class Engine:
         self._model = model
         self._changed = threading.Condition()
         self._changes = 0
+        self._estimates: dict[tuple, Estimate | None] = {}
         self._waiting: list[Waiting] = []  # in the order in which they will run
         self._announced: dict[str, int] = {}  # the place that was last told, by job id
         self._running: str | None = None
@@ -173,7 +174,11 @@ class Engine:
     def estimate(self, request: GenerationRequest) -> Estimate | None:
         """How long it will take here; None before this machine has made a video with that model."""
         shape = self.shape(request)
-        return estimate(request, shape, self._store.timings(), shape in self._worker.facts().warm)
+        is_warm = shape in self._worker.facts().warm
+        key = (shape, request.steps, is_warm)
+        if key not in self._estimates:
+            self._estimates[key] = estimate(request, shape, self._store.timings(), is_warm)
+        return self._estimates[key]
 
     def cancel(self, job_id: str) -> None:
         """Stops a job, waiting or running; does nothing to one that has ended. Raises: JobNotFound."""
@@ -301,6 +306,7 @@ class Engine:
             request = event.result.request
             self._store.add_timing(Run(shape=self._last.shape, steps=request.steps,
                                        num_tokens=request.geometry().num_tokens, seconds=event.result.seconds))  # fmt: skip
+            self._estimates.clear()
         except (sqlite3.Error, RequestError):
             logger.exception("What a video took could not be kept")
 

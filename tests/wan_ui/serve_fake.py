@@ -5,7 +5,8 @@ from pathlib import Path
 
 from backend.engine import Engine
 from presets import Preset
-from wan_ui.studio import build, serve
+from wan_ui.serve import serve
+from wan_ui.studio import build
 
 
 def main() -> None:
