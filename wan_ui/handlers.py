@@ -130,12 +130,14 @@ class Handlers:
         job = self.desk.job(job_id, request)
         if job is None:
             return gr.skip()
+        texts = self.desk.texts(request)
         self.desk.engine.cancel(job.id)
-        return gr.update(value=self.desk.texts(request).stopping, interactive=False)
+        return gr.update(value=texts.stopping, interactive=False)
 
     def settle(self, request: gr.Request) -> tuple[str, Any]:
         """The worker's status, and a Stop button that can be pressed again."""
-        return self.status(request), gr.update(value=self.desk.texts(request).stop, interactive=True)
+        texts = self.desk.texts(request)
+        return self.status(request), gr.update(value=texts.stop, interactive=True)
 
     def attach(self, request: gr.Request) -> str | None:
         """The job that a page which has just been opened shows: what runs for the visitor, else their newest."""

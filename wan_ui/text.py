@@ -77,6 +77,7 @@ class Texts:
 
     generate: str = "Generate"
     stop: str = "Stop"
+    stopping: str = "Stopping…"
     save_changes: str = "Save changes"
     keep_as_it_is: str = "Leave it as it is"
     estimate_about: str = "About {seconds}"
