@@ -46,6 +46,13 @@ class Draft:
 
     def to_request(self) -> GenerationRequest:
         """The request; what is None is the preset's own. Raises: RequestError, in the engine's own words."""
+        return GenerationRequest(**self._values())
+
+    def settings(self) -> GenerationRequest:
+        """The settings as they are, finished or not, without pictures: for presets and links. Raises: RequestError."""
+        return GenerationRequest.from_stored(self._values() | {"image": None, "last_image": None})
+
+    def _values(self) -> dict[str, Any]:
         preset = find_preset(self.preset)
         own = preset.model_dump(include=set(_PRESETS_OWN))
         own |= {name: value for name in _PRESETS_OWN if (value := getattr(self, name)) is not None}
@@ -55,7 +62,7 @@ class Draft:
         focus = {"image_focus": self.image_focus} if is_image else {}
         if is_image and preset.takes_last_image:
             focus["last_image"] = self.last_image
-        return GenerationRequest(**own, **plain, **focus, guidance=guidance, image=self.image if is_image else None)
+        return own | plain | focus | {"guidance": guidance, "image": self.image if is_image else None}
 
 
 _PRESETS_OWN = ("fps", "solver", "guidance_interval", "step_cache", "loras")

@@ -115,6 +115,9 @@ class Handlers:
             yield gr.skip()
             return
         page, texts = request.session_hash or "", self.desk.texts(request)
+        if self.followed.get(page) == job.id:
+            yield gr.skip()
+            return
         self.followed[page] = job.id
         try:
             async for view in follow(self.desk.engine, job.id):

@@ -25,6 +25,19 @@ _PERSONAL = ("prompt", "seed", "image", "last_image", "image_focus")
 _FORMAT = "wan-studio-presets"
 
 
+# Redrawing would close the menu.
+_ON_LOAD = """
+let isOpen = false;
+element.addEventListener('toggle', event => { isOpen = event.target.open; }, true);
+watch('value', () => { if (isOpen) element.querySelector('details').open = true; });
+"""
+
+
+def build_own_presets(texts: Texts) -> gr.HTML:
+    """The menu, with no preset yet."""
+    return gr.HTML(own_presets_html({}, texts), js_on_load=_ON_LOAD, elem_id="own-presets")
+
+
 def own_presets_html(presets: dict[str, dict], texts: Texts) -> str:
     """The button and what it opens."""
     rows = "".join(
@@ -86,7 +99,7 @@ class OwnPresetHandlers:
         shelf = self.desk.engine.shelf
         match act.what:
             case "save":
-                shelf.save_preset(owner, act.job, settings_of_form(self.form.read(values).to_request()))
+                shelf.save_preset(owner, act.job, settings_of_form(self.form.read(values).settings()))
                 return self._said(texts.own_saved.format(name=act.job), texts)
             case "rename":
                 shelf.rename_preset(owner, act.value, act.job)
@@ -97,7 +110,7 @@ class OwnPresetHandlers:
             case "import":
                 return self._import(act.value, owner, texts)
             case "link":
-                code = settings_code(self.form.read(values).to_request())
+                code = settings_code(self.form.read(values).settings())
                 return {self.message: Message(text=texts.own_linked, copy=f"?settings={code}").html(texts)}
         return {}
 

@@ -31,7 +31,7 @@ from wan_ui.job_handlers import JobHandlers
 from wan_ui.labels import labels as make_labels
 from wan_ui.library_panel import LibraryPanel, build_library_panel
 from wan_ui.message import build_message
-from wan_ui.own_presets import OwnPresetHandlers, own_presets_html
+from wan_ui.own_presets import OwnPresetHandlers, build_own_presets
 from wan_ui.page_handlers import PageHandlers
 from wan_ui.preset_choices import CanRun, PresetChoices, has_weights, preset_choices
 from wan_ui.prompt_panel import build_prompt_panel
@@ -45,6 +45,7 @@ _QUIET: dict[str, Any] = dict(queue=False, show_progress="hidden", api_visibilit
 
 # For events that read what a person filled in: it is checked once, by the request, whose errors stand in their place.
 _RAW = _QUIET | dict(preprocess=False)
+_EACH = _QUIET | dict(trigger_mode="multiple")  # for buttons that may be pressed faster than the server answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +134,7 @@ def _build_form(choices: PresetChoices, texts: Texts, labels: Texts) -> tuple[Fo
         with gr.Tab(labels.tab_image, id="i2v") as image_tab:
             image = build_image_panel(preset, texts, labels)
     prompt = build_prompt_panel(preset, texts, labels)
-    own = gr.HTML(own_presets_html({}, texts), elem_id="own-presets")
+    own = build_own_presets(texts)
     settings = build_settings_panel(choices, preset, texts, labels)
     form = Form(task=gr.State("t2v"), tabs=tabs, prompt=prompt, settings=settings, image=image)
     return form, (text_tab, image_tab), own
@@ -164,26 +165,33 @@ def _wire_jobs(page: Page, handlers: PageHandlers) -> None:
     _follow(submitted, page, main)
     stage.stop.click(main.stop, stage.job_id, stage.stop, **_QUIET)
     stage.view.keep_seed(main.keep_seed, stage.job_id, [form.settings.seed, form.settings.is_seed_random], **_QUIET)
-    stage.editing.change(main.edit_mode, stage.editing, [stage.generate, stage.leave], **_QUIET)
-    stage.leave.click(lambda: None, None, stage.editing, **_QUIET)
+    left = stage.leave.click(lambda: None, None, stage.editing, **_QUIET)
+    for event in (submitted, left):
+        _show_editing(event, page, main)
     jobs, library = handlers.jobs, page.library
-    _follow(page.act.act_again(jobs.again, None, [*jobs.outputs, stage.job_id], **_QUIET), page, main)
-    _follow(page.act.act_show(jobs.show, None, [stage.job_id, page.message], **_QUIET), page, main)
-    page.act.act_queue(jobs.act, library.inputs, jobs.outputs, **_QUIET)
-    page.act.act_choose(jobs.choose, library.inputs, [*jobs.outputs, library.chosen, library.most], **_QUIET)
+    _follow(page.act.act_again(jobs.again, None, [*jobs.outputs, stage.job_id], **_EACH), page, main)
+    _follow(page.act.act_show(jobs.show, None, [stage.job_id, page.message], **_EACH), page, main)
+    page.act.act_queue(jobs.act, library.inputs, jobs.outputs, **_EACH)
+    page.act.act_choose(jobs.choose, library.inputs, [*jobs.outputs, library.chosen, library.most], **_EACH)
     asked = [library.search.change, library.preset.input, library.is_starred.input, library.is_deleted.input]
     gr.on(asked, jobs.search, library.inputs, library.grid, trigger_mode="always_last", **_QUIET)
 
 
 def _wire_panels(page: Page, handlers: PageHandlers) -> None:
     fill, own, compare, panel = handlers.fill, handlers.own, handlers.compare, page.compare
-    page.act.act_fill(fill.act, None, fill.outputs, **_QUIET)
-    page.act.act_drop(fill.drop, None, fill.outputs, **_QUIET)
+    for event, handler in ((page.act.act_fill, fill.act), (page.act.act_drop, fill.drop)):
+        _show_editing(event(handler, None, fill.outputs, **_EACH), page, handlers.main)
     page.act.act_own(own.act, page.form.inputs, own.outputs, **_RAW)
-    page.act.act_compare(compare.act, [panel.chosen, panel.shown], compare.outputs, **_QUIET)
-    page.act.act_look(handlers.look, None, page.system, **_QUIET)
+    page.act.act_compare(compare.act, [panel.chosen, panel.shown], compare.outputs, **_EACH)
+    page.act.act_look(handlers.look, None, page.system, **_EACH)
     panel.start.click(compare.start, page.form.inputs | panel.inputs, compare.outputs, **_RAW)
     panel.what.input(_values_or_presets, panel.what, [panel.values, panel.presets], **_QUIET)
+
+
+def _show_editing(event: gr.events.Dependency, page: Page, handlers: Handlers) -> None:
+    """After this event the buttons say whether a waiting video is being changed."""
+    stage = page.stage
+    event.then(handlers.edit_mode, stage.editing, [stage.generate, stage.leave], **_QUIET)
 
 
 def _values_or_presets(what: str) -> tuple[Any, Any]:
