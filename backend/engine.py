@@ -293,10 +293,13 @@ class Engine:
         """Puts those who wait into their order, and tells each whose place is another now. The lock is held."""
         self._waiting = in_turn(self._waiting, self._last)
         told, self._announced = self._announced, {job_id: place for place, job_id in enumerate(self._ids())}
-        for job_id, place in self._announced.items():
-            if told.get(job_id) != place:
-                self._append(job_id, Queued(place))
+        moved = [(job_id, Queued(place)) for job_id, place in self._announced.items() if told.get(job_id) != place]
+        try:
+            self._store.append_all(moved)
+        except sqlite3.Error:
+            logger.exception("The places in line could not be stored")
         self._changes += 1
+        self._changed.notify_all()
 
     def _learn(self, event: Event) -> None:
         """Keeps what a finished video took; one that was stopped says nothing about whole ones."""

@@ -5,7 +5,7 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -224,13 +224,22 @@ class Store:
         None, and nothing is stored, if the job has ended: nothing follows a final event.
         """
         with self._transaction() as database:
-            if not self._may_follow(database, job_id, event):
-                return None
-            last = database.execute("SELECT COALESCE(MAX(sequence), 0) FROM events WHERE job_id = ?", (job_id,))
-            sequence = last.fetchone()[0] + 1
-            row = (job_id, sequence, time.time(), json.dumps(event.to_json()))
-            database.execute("INSERT INTO events VALUES (?, ?, ?, ?)", row)
-            return sequence
+            return self._appended(database, job_id, event)
+
+    def append_all(self, said: Iterable[tuple[str, Event]]) -> None:
+        """Stores an event of each of several jobs at once: when one moves in line, many do."""
+        with self._transaction() as database:
+            for job_id, event in said:
+                self._appended(database, job_id, event)
+
+    def _appended(self, database: sqlite3.Connection, job_id: str, event: Event) -> int | None:
+        if not self._may_follow(database, job_id, event):
+            return None
+        last = database.execute("SELECT COALESCE(MAX(sequence), 0) FROM events WHERE job_id = ?", (job_id,))
+        sequence = last.fetchone()[0] + 1
+        row = (job_id, sequence, time.time(), json.dumps(event.to_json()))
+        database.execute("INSERT INTO events VALUES (?, ?, ?, ?)", row)
+        return sequence
 
     def events(self, job_id: str, after: int = 0) -> list[tuple[int, Event]]:
         """The events with a sequence number above `after`, in order."""
