@@ -126,6 +126,14 @@ def find_preset(name: str) -> Preset:
         raise RequestError(error.what, error.allowed, error.fix) from None
 
 
+def example_request(preset: Preset, **overrides: Any) -> GenerationRequest:
+    """What the preset makes of its first example, for compiling ahead: its pictures are named, and need not exist."""
+    pictures = {"image": "/image.png"} if "t2v" not in preset.tasks else {}
+    if preset.needs_last_image:
+        pictures["last_image"] = "/last_image.png"
+    return GenerationRequest.from_preset(preset, prompt=preset.examples[0], seed=0, **{**pictures, **overrides})
+
+
 def check(request: GenerationRequest, preset: Preset) -> None:
     """Raises RequestError at the first thing that the preset cannot make."""
     _check_task(request, preset)
