@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import platform
@@ -21,7 +22,8 @@ from backend.attention_processor import Positions
 from backend.denoiser import Denoiser, DenoiserWeights, FirstFrame, TextContext, guide, split_weights, spread_weights
 from backend.errors import ModelError
 from backend.events import Event, Loading
-from backend.program import Program
+from backend.executables import ExecutableFolders
+from backend.program import Compiler, Program, compile_now
 from backend.sampler import SamplerState, advance
 from backend.settings import from_environment
 from backend.sharding import Layout, plan_mesh
@@ -79,12 +81,16 @@ class StepInputs:
 
 
 def load(
-    preset: Preset, model: str | None, on_event: Callable[[Event], None], mesh: Mapping[str, int | None] | None = None
+    preset: Preset,
+    model: str | None,
+    on_event: Callable[[Event], None],
+    mesh: Mapping[str, int | None] | None = None,
+    executables: Path | None = None,
 ) -> Components:
     """Load the preset's model, or the checkpoint folder `model` in its place, telling how many bytes are read.
 
-    `mesh` fixes axes of the mesh by name. Raises: ModelError where the folder is missing, incomplete or of another kind;
-    RequestError where the devices or the model do not allow the mesh.
+    `mesh` fixes axes of the mesh by name; `executables` is a folder of precompiled programs. Raises: ModelError where the
+    checkpoint is missing, incomplete or of another kind; RequestError where the devices or the model do not allow the mesh.
     """
     _use_compilation_cache()
     folder = _checkpoint_folder(model or preset.model_source)
@@ -93,8 +99,9 @@ def load(
     reader = _Reader(folder, dtype, on_event)
     architecture = Architecture(**{name: _read_json(folder / name / "config.json") for name in PARTS})
     text_encoder = TextEncoder(architecture.text_encoder, AutoTokenizer.from_pretrained(folder / "tokenizer"), _text_lengths())
+    compiler = ExecutableFolders([folder for folder in (executables, from_environment().executables_dir) if folder])
     guided, unguided = (
-        make_programs(architecture, text_encoder, plan_layout(architecture, jax.devices(), is_guided, mesh))
+        make_programs(architecture, text_encoder, plan_layout(architecture, jax.devices(), is_guided, mesh), compiler)
         for is_guided in (True, False)
     )
     layout = guided.layout
@@ -125,19 +132,22 @@ def plan_layout(
     return Layout.over(plan, devices)
 
 
-def make_programs(architecture: Architecture, text_encoder: TextEncoder, layout: Layout) -> Programs:
+def make_programs(
+    architecture: Architecture, text_encoder: TextEncoder, layout: Layout, compiler: Compiler = compile_now
+) -> Programs:
     """The networks without weights, and their programs, on one mesh."""
     denoiser, vae = Denoiser(architecture.transformer, layout), VideoAutoencoder(architecture.vae, layout)
+    program = functools.partial(Program, layout=layout, compiler=compiler)
     return Programs(
         layout=layout,
         denoiser=denoiser,
         vae=vae,
-        embed_text=Program("the text encoder", text_encoder.embed, layout),
-        prepare_text=Program("the prompt's keys", denoiser.prepare_text, layout),
-        encode_image=Program("the image encoder", vae.encode_image, layout),
-        step=Program("the denoising step", _step_function(denoiser), layout, donated=(1,)),
-        decode_first=Program("the decoder's first frame", vae.decode_first, layout),
-        decode_next=Program("the decoder", vae.decode_next, layout, donated=(2,)),
+        embed_text=program("the text encoder", text_encoder.embed),
+        prepare_text=program("the prompt's keys", denoiser.prepare_text, places=denoiser.place_text),
+        encode_image=program("the image encoder", vae.encode_image),
+        step=program("the denoising step", _step_function(denoiser), donated=(1,)),
+        decode_first=program("the decoder's first frame", vae.decode_first, places=vae.place_decoded),
+        decode_next=program("the decoder", vae.decode_next, donated=(2,), places=vae.place_decoded),
     )
 
 

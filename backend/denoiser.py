@@ -118,6 +118,12 @@ class Denoiser:
         _, (key, value) = jax.lax.scan(one_layer, None, weights.blocks)
         return TextContext(key=key, value=value, bias=bias)
 
+    def place_text(self, shapes: TextContext) -> TextContext:
+        """Where the result of `prepare_text` lies: heads over tp, guidance branches over dp."""
+        sharding = self._layout.sharding(self._layout.stacked_text_heads)
+        key, value = (jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding) for leaf in (shapes.key, shapes.value))
+        return dataclasses.replace(shapes, key=key, value=value)
+
     def velocity(
         self,
         weights: DenoiserWeights,

@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from backend.components import Components, Programs, StepInputs
 from backend.denoiser import FirstFrame, TextContext
 from backend.events import Cancelled, Compiling, Decoding, Encoding, Event, Finished, Step, VideoResult
 from backend.image_input import crop_to, load_checked_image
+from backend.program import Program
 from backend.request import GenerationRequest
 from backend.sampler import SamplerState, Schedule, make_schedule, start
 from backend.text_encoder import TextTokens, padded_embeddings
@@ -82,35 +84,30 @@ def generate(
 
 
 def warm_up(components: Components, request: GenerationRequest) -> Iterator[Event]:
-    """Compile what the request needs and is not there yet, telling each program's name beforehand."""
-    programs, tokens = _programs(request, components), _tokenize(request, components)
-    text = (components.text_weights, tokens.ids, tokens.mask)
-    yield from _announce(programs.embed_text, text)
-    embedded = programs.embed_text.prepare(*text)
-    keys = (components.denoiser_weights, embedded, tokens.bias)
-    yield from _announce(programs.prepare_text, keys)
-    context = programs.prepare_text.prepare(*keys)
-    first_latents = _latents_like(request, components, num_latent_frames=1)
+    """Compile what the request needs and is not there yet, telling each program's name beforehand.
+
+    Works on described components too, whose weights are shapes and whose devices are not here.
+    """
+    programs, tokens = _programs(request, components), _tokens_like(request, components)
+    embedded = yield from _prepared(programs.embed_text, components.text_weights, tokens.ids, tokens.mask)
+    context = yield from _prepared(programs.prepare_text, components.denoiser_weights, embedded, tokens.bias)
     if request.task == "i2v":
-        image = (components.vae_weights, jax.ShapeDtypeStruct((1, 3, 1, request.height, request.width), components.dtype))
-        yield from _announce(programs.encode_image, image)
-        programs.encode_image.prepare(*image)
+        image = jax.ShapeDtypeStruct((1, 3, 1, request.height, request.width), components.dtype)
+        yield from _prepared(programs.encode_image, components.vae_weights, image)
     yield from _warm_up_step(components, request, context)
-    yield from _announce(programs.decode_first, (components.vae_weights, first_latents))
-    _, caches = programs.decode_first.prepare(components.vae_weights, first_latents)
+    first_latents = _latents_like(request, components, num_latent_frames=1)
+    _, caches = yield from _prepared(programs.decode_first, components.vae_weights, first_latents)
     if request.num_frames > 1:
-        yield from _announce(programs.decode_next, (components.vae_weights, first_latents, caches))
-        programs.decode_next.prepare(components.vae_weights, first_latents, caches)
+        yield from _prepared(programs.decode_next, components.vae_weights, first_latents, caches)
 
 
 def _warm_up_step(components: Components, request: GenerationRequest, text: TextContext) -> Iterator[Event]:
     latents = _latents_like(request, components)
     first = _latents_like(request, components, 1) if request.task == "i2v" else None
-    positions = _positions(request, components)
+    programs = _programs(request, components)
+    positions = programs.denoiser.describe_positions(latents.shape)
     arguments = step_arguments(request, components.denoiser_weights, latents, text, positions, first)
-    step = _programs(request, components).step
-    yield from _announce(step, arguments)
-    step.prepare(*arguments)
+    yield from _prepared(programs.step, *arguments)
 
 
 def step_arguments(request: GenerationRequest, weights, latents, text, positions, first_latents) -> tuple:
@@ -121,9 +118,15 @@ def step_arguments(request: GenerationRequest, weights, latents, text, positions
     return weights, state, inputs, text, positions, first
 
 
-def _announce(program, arguments: tuple) -> Iterator[Event]:
-    if not program.is_ready(*arguments):
+def _prepared(program: Program, *arguments: Any) -> Generator[Event, None, Any]:
+    """What `Program.prepare` returns, telling before it compiles, and again if a file made that unnecessary."""
+    is_ready = program.is_ready(*arguments)
+    if not is_ready:
         yield Compiling(program.name)
+    shapes = program.prepare(*arguments)
+    if not is_ready and program.is_loaded(*arguments):
+        yield Compiling(program.name, is_loaded=True)
+    return shapes
 
 
 def _latents_like(request: GenerationRequest, components: Components, num_latent_frames: int | None = None):
@@ -139,6 +142,13 @@ def _programs(request: GenerationRequest, components: Components) -> Programs:
 def _tokenize(request: GenerationRequest, components: Components) -> TextTokens:
     prompts = [request.prompt, request.negative_prompt] if request.is_guided else [request.prompt]
     return components.text_encoder.tokenize(prompts)
+
+
+def _tokens_like(request: GenerationRequest, components: Components) -> TextTokens:
+    """The request's tokens, or their shapes where there is no tokenizer to make them."""
+    if components.text_encoder.has_tokenizer:
+        return _tokenize(request, components)
+    return components.text_encoder.describe_tokens(2 if request.is_guided else 1)
 
 
 def _positions(request: GenerationRequest, components: Components) -> Positions:

@@ -100,10 +100,10 @@ class Layout:
         has_much = any(name in self.mesh.devices.flat[0].device_kind for name in ("v6", "v5 lite", "v5e"))
         return {"xla_tpu_scoped_vmem_limit_kib": "65536" if has_much else "32768"}
 
-    @property
-    def uses_tpu_passes(self) -> bool:
-        """Whether the Pallas passes around the attention serve: on TPUs, where no head's norm needs another chip's channels."""
-        return self.platform == "tpu" and self.size("tp") == 1
+    def uses_tpu_passes(self, dtype: jnp.dtype) -> bool:
+        """Whether the Pallas passes around the attention serve: on TPUs, in the kernel's bfloat16, where no head's norm needs
+        another chip's channels."""
+        return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16
 
     def size(self, axis: str) -> int:
         return self.mesh.shape[axis]
@@ -245,9 +245,10 @@ def _local_attention(projected, norms, tables, *, layout: Layout, attend: Callab
     sp, tp = layout.size("sp"), layout.size("tp")
     heads = projected[0].shape[2] // tables[0].shape[1]
     group = math.gcd(heads, sp)
+    use_pallas = layout.uses_tpu_passes(projected[0].dtype)
     how = Preparation(
         eps=eps, groups=group, token_axis="sp" if sp > 1 else None, channel_axis="tp" if tp > 1 else None,
-        use_pallas=layout.uses_tpu_passes,
+        use_pallas=use_pallas,
     )  # fmt: skip
     prepared = prepare(projected, norms, tables, how)
     query, key, value = (_to_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
@@ -257,7 +258,7 @@ def _local_attention(projected, norms, tables, *, layout: Layout, attend: Callab
     own = jax.lax.axis_index("sp") % group * (heads // group) if sp > 1 else 0
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), prepared.bounds)
     attended = attend(query, key, value, bounds)
-    return _to_tokens(attended, group, sp, use_pallas=layout.uses_tpu_passes)
+    return _to_tokens(attended, group, sp, use_pallas=use_pallas)
 
 
 def _to_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:
