@@ -6,15 +6,17 @@ import dataclasses
 from typing import Any
 
 PARTS = ("transformer", "vae", "text_encoder")
+IMAGE_ENCODER = "image_encoder"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """The three `config.json` of a checkpoint."""
+    """The `config.json` of a checkpoint's networks; two experts share one. `image_encoder` is None where there is none."""
 
     transformer: dict[str, Any]
     vae: dict[str, Any]
     text_encoder: dict[str, Any]
+    image_encoder: dict[str, Any] | None = None
 
     @property
     def heads(self) -> int:
@@ -23,3 +25,7 @@ class Architecture:
     @property
     def num_layers(self) -> int:
         return self.transformer["num_layers"]
+
+    @property
+    def latent_channels(self) -> int:
+        return self.vae["z_dim"]

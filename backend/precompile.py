@@ -14,13 +14,11 @@ import jax
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from backend.compiler_process import AXES, say
-from backend.described_components import describe_components, described_devices
+from backend.described_components import describe_components, described_devices, example_request
 from backend.executables import ExecutableWriter
 from backend.pipeline import warm_up
 from backend.request import GenerationRequest, find_preset
 from presets import Preset
-
-UNOPENED = "/image.png"  # compiling looks at no picture
 
 
 def precompile(preset: Preset, topology: str | None, folder: Path, mesh: dict[str, int | None], sizes: dict) -> dict:
@@ -49,9 +47,7 @@ def _requests(preset: Preset, sizes: dict, every_length: bool) -> Iterator[Gener
     prompts = [" ".join([preset.examples[0]] * times) for times in ((1, 2, 4, 8, 16) if every_length else (1,))]
     for task in preset.tasks:
         for prompt in prompts:
-            yield GenerationRequest.from_preset(
-                preset, prompt=prompt, seed=0, image=UNOPENED if task == "i2v" else None, **sizes
-            )
+            yield example_request(preset, task, prompt=prompt, **sizes)
 
 
 def _tokenizer(preset: Preset) -> PreTrainedTokenizerBase | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from backend.compiler_process import compile_apart, mesh_words, refuse_topology
 from backend.errors import OutputError
-from backend.request import GenerationRequest, find_preset
+from backend.request import check_size, find_preset
 
 SIZES = {"width": "width", "height": "height", "frames": "num_frames"}
 
@@ -19,8 +19,8 @@ def precompile(arguments: argparse.Namespace) -> None:
     """Write the files and say what is there now. Raises: RequestError, OutputError, StudioError."""
     preset = find_preset(arguments.preset)
     given = {option: getattr(arguments, option) for option in SIZES if getattr(arguments, option) is not None}
-    GenerationRequest.from_preset(preset, prompt=preset.examples[0], image=_some_image(preset),
-                                  **{SIZES[name]: value for name, value in given.items()})  # fmt: skip
+    own = {"width": preset.width, "height": preset.height, "num_frames": preset.num_frames}
+    check_size(preset, **own | {SIZES[name]: value for name, value in given.items()})
     if arguments.topology is not None:
         refuse_topology(arguments.topology)
     folder = _made(arguments.output)
@@ -29,10 +29,6 @@ def precompile(arguments: argparse.Namespace) -> None:
     words += ["--topology", arguments.topology] if arguments.topology else []
     found = compile_apart("backend.precompile", words, for_tpu=arguments.topology is not None)
     sys.stdout.write((json.dumps(found) if arguments.json else _summary(found)) + "\n")
-
-
-def _some_image(preset) -> str | None:
-    return None if "t2v" in preset.tasks else "/image.png"
 
 
 def _made(path: str) -> Path:

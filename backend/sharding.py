@@ -105,6 +105,12 @@ class Layout:
         another chip's channels."""
         return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16
 
+    @property
+    def maps_chips(self) -> bool:
+        """Whether attention is written for one chip of the mesh: wherever there are several, and on one TPU chip too, because
+        the kernel is chosen by the mesh that it finds itself on."""
+        return self.mesh.size > 1 or self.platform == "tpu"
+
     def size(self, axis: str) -> int:
         return self.mesh.shape[axis]
 
@@ -233,7 +239,7 @@ def self_attention(
     some heads, [B, S, W]; what it returns goes back. `norms` [W] of query and key; `tables` [S, D], cosine and sine.
     """
     local = functools.partial(_local_attention, layout=layout, attend=attend, eps=eps)
-    if layout.mesh.size == 1:
+    if not layout.maps_chips:
         return local(projected, norms, tables)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
     specs = ((flat,) * 3, (norm,) * 2, (table,) * 2)
@@ -287,7 +293,7 @@ def cross_attention(
 ) -> jax.Array:
     """`attend` of each chip's tokens to the whole text: `query` as `layout.heads`, `key` and `value` as
     `layout.text_heads`; `bias` [B, 1, 1, L] or None."""
-    if layout.mesh.size == 1:
+    if not layout.maps_chips:
         return attend(query, key, value, bias)
     specs = (layout.heads, layout.text_heads, layout.text_heads, None if bias is None else P("dp"))
     return jax.shard_map(attend, mesh=layout.mesh, in_specs=specs, out_specs=layout.heads, check_vma=False)(

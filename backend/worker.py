@@ -20,7 +20,7 @@ from typing import Any
 from backend.channel import Channel, Message
 from backend.errors import StudioError, one_line
 from backend.events import Cancelled, Compiling, Event, Failed, Finished, Loading, VideoResult
-from backend.request import GenerationRequest, find_preset
+from backend.request import GenerationRequest, example_request, find_preset
 from presets import Preset
 
 logger = logging.getLogger(__name__)
@@ -119,8 +119,7 @@ class Worker:
     def _warm_up(self, preset: Preset) -> None:
         """Compiles the preset's own shapes ahead; stops as soon as a job waits."""
         self._send_status("warming", "Compiling ahead of the first video")
-        request = GenerationRequest.from_preset(preset, prompt=preset.examples[0], seed=0)
-        for event in self._pipeline.warm_up(self._components, request):
+        for event in self._pipeline.warm_up(self._components, example_request(preset)):
             if not self._waiting.empty():
                 return
             if isinstance(event, Compiling):

@@ -21,7 +21,7 @@ import jax
 from backend.architecture import Architecture
 from backend.compiler_process import AXES, say
 from backend.components import Components, Programs
-from backend.described_components import describe_components, described_devices
+from backend.described_components import describe_components, described_devices, example_request
 from backend.pipeline import warm_up
 from backend.program import Compiler, Made
 from backend.request import GenerationRequest, find_preset
@@ -37,10 +37,17 @@ COMPONENTS = {
     "the text encoder": "text_encode",
     "the prompt's keys": "prompt_keys",
     "the image encoder": "image_encode",
+    "what the picture shows": "image_embed",
+    "the image encoder's first frame": "vae_encode_first",
+    "the image encoder's next frames": "vae_encode_next",
     "the denoising step": "denoise_step",
+    "the denoising step with its cache": "denoise_step_cached",
     "the decoder's first frame": "vae_decode_first",
     "the decoder": "vae_decode_next",
 }
+WEIGHTS_OF = {"text_encode": "text encoder", "image_embed": "image encoder"} | dict.fromkeys(
+    ("prompt_keys", "denoise_step", "denoise_step_cached"), "transformer"
+)  # what a program holds of the weights at rest; the other programs are the VAE's
 _OUT_OF_MEMORY = re.compile(r"Used ([\d.]+)([GM]) of ([\d.]+)([GM]) hbm")
 
 
@@ -72,7 +79,7 @@ def describe_slice(preset_name: str, topology: str, mesh: dict[str, int | None],
     preset = find_preset(preset_name)
     devices = described_devices(topology)
     return Slice(
-        request=GenerationRequest.from_preset(preset, prompt=preset.examples[0], seed=0),
+        request=example_request(preset),
         architecture=Architecture(**preset.network_configs()),
         components=describe_components(preset, devices, compiler, mesh), chip=chip_of(topology), num_devices=len(devices),
     )  # fmt: skip
@@ -113,7 +120,10 @@ def report(slice_: Slice, inspector: Inspector) -> dict[str, Any]:
     inspector.slice = slice_
     for _ in warm_up(slice_.components, slice_.request):
         pass
-    runs = {"denoise_step": slice_.request.steps, "vae_decode_next": slice_.latent_shape[2] - 1}
+    later = slice_.latent_shape[2] - 1
+    experts = len(slice_.components.experts)
+    runs = {"denoise_step": slice_.request.steps, "denoise_step_cached": slice_.request.steps, "prompt_keys": experts,
+            "vae_encode_next": later, "vae_decode_next": later}  # fmt: skip
     components = {name: part | {"repeats": runs.get(name, 1)} for name, part in inspector.found.items()}
     return _summary(slice_, components, _weight_bytes(slice_))
 
@@ -161,10 +171,15 @@ def _lengths(slice_: Slice) -> AttentionLengths:
 def _weight_bytes(slice_: Slice) -> dict[str, int]:
     """Bytes at rest on each device, by network."""
     components = slice_.components
-    described = {
-        "text encoder": components.text_weights, "transformer": components.denoiser_weights, "vae": components.vae_weights,
-    }  # fmt: skip
+    described = {"text encoder": components.text_weights, "image encoder": components.image_weights}
+    described |= {_expert_name(index): expert.weights for index, expert in enumerate(components.experts)}
+    described |= {"vae": components.vae_weights}
+    described = {name: tree for name, tree in described.items() if tree}
     return {name: sum(_bytes_on_device(leaf) for leaf in jax.tree.leaves(tree)) for name, tree in described.items()}
+
+
+def _expert_name(index: int) -> str:
+    return "transformer" if index == 0 else f"transformer {index + 1}"
 
 
 def _bytes_on_device(leaf: jax.ShapeDtypeStruct) -> int:
@@ -173,9 +188,8 @@ def _bytes_on_device(leaf: jax.ShapeDtypeStruct) -> int:
 
 def _summary(slice_: Slice, components: dict[str, dict], resident: dict[str, int]) -> dict[str, Any]:
     chip, request = slice_.chip, slice_.request
-    weights_of = {"text_encode": "text encoder", "prompt_keys": "transformer", "denoise_step": "transformer"}
     peak = max(
-        part["hbm_bytes_per_device"] + sum(resident.values()) - resident[weights_of.get(name, "vae")]
+        part["hbm_bytes_per_device"] + sum(resident.values()) - resident[WEIGHTS_OF.get(name, "vae")]
         for name, part in components.items()
     )
     is_known = all(part["predicted_seconds"] is not None for part in components.values())
