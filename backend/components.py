@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import importlib.metadata
 import platform
@@ -11,7 +12,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 from transformers import AutoTokenizer, CLIPImageProcessorPil, PreTrainedTokenizerBase
 
 from backend.architecture import IMAGE_ENCODER, Architecture
@@ -20,13 +20,14 @@ from backend.checkpoint import AGAIN, Checkpoint, open_checkpoint
 from backend.denoiser import Condition, Denoiser, DenoiserWeights, StepCache, TextContext, guide
 from backend.errors import ModelError
 from backend.events import Event, Loading
+from backend.executables import ExecutableFolders
 from backend.experts import Expert
 from backend.families import Family, check_preset, recognise
 from backend.hub import find_file, find_model
 from backend.image_encoder import ImageEncoder
 from backend.lora import ScaledLora, read_lora
 from backend.lora_files import find_lora
-from backend.program import Program
+from backend.program import Compiler, Program, compile_now
 from backend.sampler import SamplerState, advance
 from backend.settings import from_environment
 from backend.sharding import Layout, plan_mesh
@@ -101,12 +102,16 @@ class StepInputs:
 
 
 def load(
-    preset: Preset, model: str | None, on_event: Callable[[Event], None], mesh: Mapping[str, int | None] | None = None
+    preset: Preset,
+    model: str | None,
+    on_event: Callable[[Event], None],
+    mesh: Mapping[str, int | None] | None = None,
+    executables: Path | None = None,
 ) -> Components:
     """Load the preset's model, or the checkpoint `model` (a folder or a Hub id) in its place, telling how many bytes are read.
 
-    `mesh` fixes axes of the mesh by name. Raises: ModelError where the checkpoint is missing, incomplete or of another kind;
-    RequestError where the devices or the model do not allow the mesh.
+    `mesh` fixes axes of the mesh by name; `executables` is a folder of precompiled programs. Raises: ModelError where the
+    checkpoint is missing, incomplete or of another kind; RequestError where the devices or the model do not allow the mesh.
     """
     _use_compilation_cache()
     gc.collect()  # whatever model was here before leaves the devices first
@@ -117,9 +122,10 @@ def load(
     check_preset(family, architecture, preset, Path(source).name)
     text_encoder = TextEncoder(architecture.text_encoder, _tokenizer(checkpoint), _text_lengths())
     image_encoder = _image_encoder(checkpoint)
+    compiler = ExecutableFolders([folder for folder in (executables, from_environment().executables_dir) if folder])
     guided, unguided = (
-        make_programs(architecture, text_encoder, plan_layout(architecture, jax.devices(), is_guided, mesh), image_encoder)
-        for is_guided in (True, False)
+        make_programs(architecture, text_encoder, layout, image_encoder, compiler=compiler)
+        for layout in (plan_layout(architecture, jax.devices(), is_guided, mesh) for is_guided in (True, False))
     )
     return Components(
         family=family, text_encoder=text_encoder, image_encoder=image_encoder, guided=guided, unguided=unguided, dtype=dtype,
@@ -200,24 +206,32 @@ def plan_layout(
 
 
 def make_programs(
-    architecture: Architecture, text_encoder: TextEncoder, layout: Layout, image_encoder: ImageEncoder | None = None
+    architecture: Architecture,
+    text_encoder: TextEncoder,
+    layout: Layout,
+    image_encoder: ImageEncoder | None = None,
+    *,
+    compiler: Compiler = compile_now,
 ) -> Programs:
     """The networks without weights, and their programs, on one mesh."""
     denoiser, vae = Denoiser(architecture.transformer, layout), VideoAutoencoder(architecture.vae, layout)
+    program = functools.partial(Program, layout=layout, compiler=compiler)
     return Programs(
         layout=layout,
         denoiser=denoiser,
         vae=vae,
-        embed_text=Program("the text encoder", text_encoder.embed, layout),
-        embed_image=None if image_encoder is None else Program("what the picture shows", image_encoder.embed, layout),
-        prepare_text=Program("the prompt's keys", denoiser.prepare_text, layout),
-        encode_image=Program("the image encoder", vae.encode_image, layout),
-        encode_first=Program("the image encoder's first frame", vae.encode_first, layout),
-        encode_next=Program("the image encoder", vae.encode_next, layout, donated=(2,)),
-        step=Program("the denoising step", _step_function(denoiser), layout, donated=(1,)),
-        cached_step=Program("the denoising step with its cache", _cached_step_function(denoiser, layout), layout, donated=(1, 6)),
-        decode_first=Program("the decoder's first frame", vae.decode_first, layout),
-        decode_next=Program("the decoder", vae.decode_next, layout, donated=(2,)),
+        embed_text=program("the text encoder", text_encoder.embed),
+        embed_image=None if image_encoder is None else program("what the picture shows", image_encoder.embed),
+        prepare_text=program("the prompt's keys", denoiser.prepare_text, places=denoiser.place_text),
+        encode_image=program("the image encoder", vae.encode_image),
+        encode_first=program("the image encoder's first frame", vae.encode_first, places=vae.place_encoded),
+        encode_next=program("the image encoder's next frames", vae.encode_next, donated=(2,), places=vae.place_encoded),
+        step=program("the denoising step", _step_function(denoiser), donated=(1,)),
+        cached_step=program(
+            "the denoising step with its cache", _cached_step_function(denoiser), donated=(1, 6), places=denoiser.place_cached
+        ),
+        decode_first=program("the decoder's first frame", vae.decode_first, places=vae.place_decoded),
+        decode_next=program("the decoder", vae.decode_next, donated=(2,), places=vae.place_decoded),
     )
 
 
@@ -237,7 +251,7 @@ def _step_function(denoiser: Denoiser) -> Callable:
     return step
 
 
-def _cached_step_function(denoiser: Denoiser, layout: Layout) -> Callable:
+def _cached_step_function(denoiser: Denoiser) -> Callable:
     def step(
         weights: DenoiserWeights,
         state: SamplerState,
@@ -251,8 +265,7 @@ def _cached_step_function(denoiser: Denoiser, layout: Layout) -> Callable:
         """The same, reusing the last full step's work where the first layer says that little has changed."""
         sample = state.sample
         velocity, cache = denoiser.cached_velocity(weights, sample, inputs.timestep, text, positions, condition, cache, threshold)
-        state = advance(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor)
-        return jax.tree.map(lambda array: layout.constrain(array, P()), state), cache
+        return advance(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor), cache
 
     return step
 

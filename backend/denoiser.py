@@ -185,6 +185,24 @@ class Denoiser:
         module = getattr(self._model.condition_embedder, name)
         return call_module(module, parameters, lambda module, value: module(value), value)
 
+    def place_text(self, shapes: TextContext) -> TextContext:
+        """Where the result of `prepare_text` lies: heads over tp, guidance branches over dp."""
+        sharding = self._layout.sharding(self._layout.stacked_text_heads)
+        keys = dataclasses.replace(shapes, bias=None)
+        placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), keys)
+        return dataclasses.replace(placed, bias=jax.tree.map(self._replicated, shapes.bias))
+
+    def place_cached(self, shapes: tuple[Any, StepCache]) -> tuple[Any, StepCache]:
+        """Where the result of a step with a cache lies: the state on all devices, the cache as `describe_cache` says."""
+        state, cache = shapes
+        tokens = self._layout.sharding(self._layout.tokens)
+        first, rest = (jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=tokens) for leaf in (cache.first, cache.rest))
+        cache = dataclasses.replace(jax.tree.map(self._replicated, cache), first=first, rest=rest)
+        return jax.tree.map(self._replicated, state), cache
+
+    def _replicated(self, leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._layout.replicated)
+
     def velocity(
         self,
         weights: DenoiserWeights,

@@ -67,10 +67,11 @@ class Loading(_Event):
 
 @dataclass(frozen=True)
 class Compiling(_Event):
-    """A program for `what` is being compiled."""
+    """A program for `what` is being compiled; or, with `is_loaded`, has just been loaded from a file instead."""
 
     kind: ClassVar[str] = "compiling"
     what: str
+    is_loaded: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +21,11 @@ from backend.components import Components, Programs, StepInputs, merge_loras
 from backend.conditions import Conditions, Lane, empty_cache, encode, latent_shape, make_lane, text_arguments, tokenize
 from backend.denoiser import Condition, FirstFrame, ImageChannels, StepCache
 from backend.events import Cancelled, Compiling, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
+from backend.program import Program
 from backend.request import GenerationRequest
 from backend.sampler import SamplerState, Schedule, make_schedule, start
 from backend.step_plan import PlannedStep, plan_steps
-from backend.text_encoder import padded_embeddings
+from backend.text_encoder import TextTokens, padded_embeddings
 from backend.video_file import write_video
 
 PREVIEW_FOLDER = "previews"
@@ -102,22 +104,21 @@ def _merge_loras(run: _Run) -> Iterator[Event]:
 
 
 def warm_up(components: Components, request: GenerationRequest) -> Iterator[Event]:
-    """Compile what the request needs and is not there yet, telling each program's name beforehand."""
-    programs, tokens = components.programs(request.is_guided), tokenize(request, components)
-    text = (components.text_weights, tokens.ids, tokens.mask)
-    yield from _announce(programs.embed_text, text)
-    embedded = programs.embed_text.prepare(*text)
+    """Compile what the request needs and is not there yet, telling each program's name beforehand.
+
+    Works on described components too, whose weights are shapes and whose devices are not here.
+    """
+    programs, tokens = components.programs(request.is_guided), _tokens_like(request, components)
+    embedded = yield from _prepared(programs.embed_text, components.text_weights, tokens.ids, tokens.mask)
     if request.task == "i2v":
         yield from _warm_up_images(components, request)
     plan = _plan(request, components, make_schedule(request.solver, request.steps, request.flow_shift))
     for is_guided in dict.fromkeys(step.is_guided for step in plan):
         yield from _warm_up_step(components, request, is_guided, embedded, tokens.bias)
     first_latents = _latents_like(request, components, num_latent_frames=1)
-    yield from _announce(programs.decode_first, (components.vae_weights, first_latents))
-    _, caches = programs.decode_first.prepare(components.vae_weights, first_latents)
+    _, caches = yield from _prepared(programs.decode_first, components.vae_weights, first_latents)
     if request.num_frames > 1:
-        yield from _announce(programs.decode_next, (components.vae_weights, first_latents, caches))
-        programs.decode_next.prepare(components.vae_weights, first_latents, caches)
+        yield from _prepared(programs.decode_next, components.vae_weights, first_latents, caches)
 
 
 def _warm_up_images(components: Components, request: GenerationRequest) -> Iterator[Event]:
@@ -127,18 +128,13 @@ def _warm_up_images(components: Components, request: GenerationRequest) -> Itera
         return jax.ShapeDtypeStruct((1, 3, count, request.height, request.width), components.dtype)
 
     if components.family.conditioning == "first_frame":
-        yield from _announce(programs.encode_image, (weights, frames_like(1)))
-        programs.encode_image.prepare(weights, frames_like(1))
+        yield from _prepared(programs.encode_image, weights, frames_like(1))
         return
-    yield from _announce(programs.encode_first, (weights, frames_like(1)))
-    _, caches = programs.encode_first.prepare(weights, frames_like(1))
-    following = (weights, frames_like(request.geometry().temporal_scale), caches)
-    yield from _announce(programs.encode_next, following)
-    programs.encode_next.prepare(*following)
+    _, caches = yield from _prepared(programs.encode_first, weights, frames_like(1))
+    yield from _prepared(programs.encode_next, weights, frames_like(request.geometry().temporal_scale), caches)
     if components.image_encoder is not None:
         pixels = components.image_encoder.pixels_like(_num_pictures(request), components.dtype)
-        yield from _announce(programs.embed_image, (components.image_weights, pixels))
-        programs.embed_image.prepare(components.image_weights, pixels)
+        yield from _prepared(programs.embed_image, components.image_weights, pixels)
 
 
 def _num_pictures(request: GenerationRequest) -> int:
@@ -153,17 +149,15 @@ def _warm_up_step(components: Components, request: GenerationRequest, is_guided:
         weights,
         *text_arguments(components, embedded, None if bias is None else bias[:branches], _seen_like(request, components)),
     )
-    yield from _announce(programs.prepare_text, keys)
-    text = programs.prepare_text.prepare(*keys)
-    positions = programs.denoiser.positions(latent_shape(request, components))
+    text = yield from _prepared(programs.prepare_text, *keys)
+    positions = programs.denoiser.describe_positions(latent_shape(request, components))
     latents, condition = _latents_like(request, components), condition_like(request, components)
     arguments = step_arguments(request, weights, latents, text, positions, condition)
     step = programs.step
     if request.step_cache:
         cache = programs.denoiser.describe_cache(text, positions)
         step, arguments = programs.cached_step, (*arguments, cache, jax.ShapeDtypeStruct((), jnp.float32))
-    yield from _announce(step, arguments)
-    step.prepare(*arguments)
+    yield from _prepared(step, *arguments)
 
 
 def _seen_like(request: GenerationRequest, components: Components) -> jax.ShapeDtypeStruct | None:
@@ -192,9 +186,15 @@ def _plan(request: GenerationRequest, components: Components, schedule: Schedule
     return plan_steps(schedule.timesteps, request.guidance, components.boundary, request.guidance_interval)
 
 
-def _announce(program, arguments: tuple) -> Iterator[Event]:
-    if not program.is_ready(*arguments):
+def _prepared(program: Program, *arguments: Any) -> Generator[Event, None, Any]:
+    """What `Program.prepare` returns, telling before it compiles, and again if a file made that unnecessary."""
+    is_ready = program.is_ready(*arguments)
+    if not is_ready:
         yield Compiling(program.name)
+    shapes = program.prepare(*arguments)
+    if not is_ready and program.is_loaded(*arguments):
+        yield Compiling(program.name, is_loaded=True)
+    return shapes
 
 
 def _latents_like(request: GenerationRequest, components: Components, num_latent_frames: int | None = None):
@@ -210,6 +210,13 @@ def _encode(run: _Run) -> Conditions:
     conditions = encode(run.request, run.components, tokens)
     _save_embeddings(run.request, conditions.embeddings, run.folder)
     return conditions
+
+
+def _tokens_like(request: GenerationRequest, components: Components) -> TextTokens:
+    """The request's tokens, or their shapes where there is no tokenizer to make them."""
+    if components.text_encoder.has_tokenizer:
+        return tokenize(request, components)
+    return components.text_encoder.describe_tokens(2 if request.is_guided else 1)
 
 
 def _save_embeddings(request: GenerationRequest, embeddings: np.ndarray, folder: Path) -> None:

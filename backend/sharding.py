@@ -100,10 +100,16 @@ class Layout:
         has_much = any(name in self.mesh.devices.flat[0].device_kind for name in ("v6", "v5 lite", "v5e"))
         return {"xla_tpu_scoped_vmem_limit_kib": "65536" if has_much else "32768"}
 
+    def uses_tpu_passes(self, dtype: jnp.dtype) -> bool:
+        """Whether the Pallas passes around the attention serve: on TPUs, in the kernel's bfloat16, where no head's norm needs
+        another chip's channels."""
+        return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16
+
     @property
-    def uses_tpu_passes(self) -> bool:
-        """Whether the Pallas passes around the attention serve: on TPUs, where no head's norm needs another chip's channels."""
-        return self.platform == "tpu" and self.size("tp") == 1
+    def maps_chips(self) -> bool:
+        """Whether attention is written for one chip of the mesh: wherever there are several, and on one TPU chip too, because
+        the kernel is chosen by the mesh that it finds itself on."""
+        return self.mesh.size > 1 or self.platform == "tpu"
 
     def size(self, axis: str) -> int:
         return self.mesh.shape[axis]
@@ -233,7 +239,7 @@ def self_attention(
     some heads, [B, S, W]; what it returns goes back. `norms` [W] of query and key; `tables` [S, D], cosine and sine.
     """
     local = functools.partial(_local_attention, layout=layout, attend=attend, eps=eps)
-    if layout.mesh.size == 1:
+    if not layout.maps_chips:
         return local(projected, norms, tables)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
     specs = ((flat,) * 3, (norm,) * 2, (table,) * 2)
@@ -245,9 +251,10 @@ def _local_attention(projected, norms, tables, *, layout: Layout, attend: Callab
     sp, tp = layout.size("sp"), layout.size("tp")
     heads = projected[0].shape[2] // tables[0].shape[1]
     group = math.gcd(heads, sp)
+    use_pallas = layout.uses_tpu_passes(projected[0].dtype)
     how = Preparation(
         eps=eps, groups=group, token_axis="sp" if sp > 1 else None, channel_axis="tp" if tp > 1 else None,
-        use_pallas=layout.uses_tpu_passes,
+        use_pallas=use_pallas,
     )  # fmt: skip
     prepared = prepare(projected, norms, tables, how)
     query, key, value = (_to_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
@@ -257,7 +264,7 @@ def _local_attention(projected, norms, tables, *, layout: Layout, attend: Callab
     own = jax.lax.axis_index("sp") % group * (heads // group) if sp > 1 else 0
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), prepared.bounds)
     attended = attend(query, key, value, bounds)
-    return _to_tokens(attended, group, sp, use_pallas=layout.uses_tpu_passes)
+    return _to_tokens(attended, group, sp, use_pallas=use_pallas)
 
 
 def _to_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:
@@ -286,7 +293,7 @@ def cross_attention(
 ) -> jax.Array:
     """`attend` of each chip's tokens to the whole text: `query` as `layout.heads`, `key` and `value` as
     `layout.text_heads`; `bias` [B, 1, 1, L] or None."""
-    if layout.mesh.size == 1:
+    if not layout.maps_chips:
         return attend(query, key, value, bias)
     specs = (layout.heads, layout.text_heads, layout.text_heads, None if bias is None else P("dp"))
     return jax.shard_map(attend, mesh=layout.mesh, in_specs=specs, out_specs=layout.heads, check_vma=False)(

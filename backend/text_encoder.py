@@ -55,6 +55,15 @@ class TextEncoder:
         shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._model.state_dict().items()}
         return layout.describe(shapes, layout.text_weight)
 
+    @property
+    def has_tokenizer(self) -> bool:
+        return self._tokenizer is not None
+
+    def describe_tokens(self, count: int) -> TextTokens:
+        """Shapes of what `tokenize` returns for `count` prompts at the full length."""
+        ids = jax.ShapeDtypeStruct((count, MAX_SEQUENCE_LENGTH), jnp.int32)
+        return TextTokens(ids=ids, mask=ids, bias=None)
+
     def tokenize(self, prompts: list[str]) -> TextTokens:
         """The prompts' tokens, padded to the smallest compiled length that holds them all."""
         tokens = [self._tokenizer(clean_prompt(prompt))["input_ids"] for prompt in prompts]

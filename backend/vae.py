@@ -73,8 +73,20 @@ class VideoAutoencoder:
         """The next pixel frames [1, 3, 4, height, width] of latents [1, C, 1, H, W], and the caches after them."""
         return self._decode(weights, latents, caches)
 
+    def place_encoded(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
+        """Where the results of `encode_first` and `encode_next` lie: latents on all devices, caches spread over space."""
+        latents, caches = shapes
+        whole = jax.ShapeDtypeStruct(latents.shape, latents.dtype, sharding=self._layout.replicated)
+        return whole, self._layout.describe_spread(caches)
+
+    def place_decoded(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
+        """Where the results of `decode_first` and `decode_next` lie: pixels and caches spread over space."""
+        pixels, caches = shapes
+        return self._layout.describe_spread({"pixels": pixels})["pixels"], self._layout.describe_spread(caches)
+
     def _decode(self, weights: Mapping[str, jax.Array], latents: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
-        latents = self._denormalise(self._spread(latents))
+        dtype = weights["post_quant_conv.weight"].dtype
+        latents = self._denormalise(self._spread(latents)).astype(dtype)
         pixels, caches = call_module(self._vae, weights, _decode_frame, latents, caches)
         return pixels, {place: self._spread(cache) for place, cache in caches.items()}
 

@@ -4,6 +4,7 @@ Started by `backend.worker_process` as `python -m backend.worker`, and ends when
 """
 
 import argparse
+import functools
 import importlib
 import logging
 import os
@@ -14,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from backend.channel import Channel, Message
@@ -123,7 +123,7 @@ class Worker:
             if not self._waiting.empty():
                 return
             if isinstance(event, Compiling):
-                self._send_status("warming", f"Compiling {event.what}")
+                self._send_status("warming", f"Loaded {event.what} precompiled" if event.is_loaded else f"Compiling {event.what}")
 
     def _load(self, preset: Preset) -> None:
         wanted = (self._model or preset.model_source, preset.dtype)
@@ -201,15 +201,14 @@ def explain(error: Exception) -> Failed:
                   "See the newest file in the data folder's logs for details")  # fmt: skip
 
 
-def import_pipeline(module: str | None) -> Pipeline:
-    """The real pipeline; or, for tests, a module that has all three functions."""
+def import_pipeline(module: str | None, **options: Any) -> Pipeline:
+    """The real pipeline, loading with these options; or, for tests, a module that has all three functions."""
     if module is not None:
-        return _pipeline_of(importlib.import_module(module), importlib.import_module(module))
-    return _pipeline_of(importlib.import_module("backend.components"), importlib.import_module("backend.pipeline"))
-
-
-def _pipeline_of(components: ModuleType, pipeline: ModuleType) -> Pipeline:
-    return Pipeline(load=components.load, warm_up=pipeline.warm_up, generate=pipeline.generate)
+        stand_in = importlib.import_module(module)
+        return Pipeline(load=stand_in.load, warm_up=stand_in.warm_up, generate=stand_in.generate)
+    components, pipeline = (importlib.import_module(f"backend.{name}") for name in ("components", "pipeline"))
+    load = functools.partial(components.load, **options)
+    return Pipeline(load=load, warm_up=pipeline.warm_up, generate=pipeline.generate)
 
 
 def _with_seconds(event: Event, **seconds: float) -> Event:
@@ -243,11 +242,16 @@ def main() -> None:
     parser.add_argument("--model", help="a checkpoint in place of the presets' own")
     parser.add_argument("--pipeline", help="a module with load, warm_up and generate; for tests")
     parser.add_argument("--warm-up", action="store_true", help="compile the preset's own shapes ahead")
+    parser.add_argument("--executables", type=Path, help="a folder of precompiled programs")
+    for axis in ("dp", "sp", "tp"):
+        parser.add_argument(f"--{axis}", type=int, help="size of this axis of the mesh")
     arguments = parser.parse_args()
     channel = take_channel()
     os.nice(POLITENESS)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    worker = Worker(channel, lambda: import_pipeline(arguments.pipeline), arguments.model)
+    mesh = {axis: getattr(arguments, axis) for axis in ("dp", "sp", "tp")}
+    make = functools.partial(import_pipeline, arguments.pipeline, mesh=mesh, executables=arguments.executables)
+    worker = Worker(channel, make, arguments.model)
     worker.run(find_preset(arguments.preset), arguments.warm_up)
 
 
