@@ -5,7 +5,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from backend.command_line import FAILED, OK, WRONG_REQUEST, model_of, parse, print_error
+from backend.command_line import FAILED, OK, WRONG_REQUEST, model_of, parse, print_error, worker_options_of
 from backend.errors import RequestError, StudioError
 
 
@@ -41,6 +41,11 @@ def _run(arguments: argparse.Namespace) -> int:
         from backend.check_tpu_command import check_tpu
 
         return OK if check_tpu(arguments) else FAILED
+    if arguments.command == "precompile":
+        from backend.precompile_command import precompile
+
+        precompile(arguments)
+        return OK
     return _serve(arguments)
 
 
@@ -49,7 +54,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from backend.engine import Engine
     from backend.settings import from_environment
 
-    engine = Engine(from_environment(arguments.data_dir).data_dir, model_of(arguments))
+    engine = Engine(from_environment(arguments.data_dir).data_dir, model_of(arguments), options=worker_options_of(arguments))
     try:
         from wan_ui.serve import Doors, launch
 

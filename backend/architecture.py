@@ -6,15 +6,17 @@ import dataclasses
 from typing import Any
 
 PARTS = ("transformer", "vae", "text_encoder")
+IMAGE_ENCODER = "image_encoder"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """The three `config.json` of a checkpoint."""
+    """The `config.json` of a checkpoint's networks; two experts share one. `image_encoder` is None where there is none."""
 
     transformer: dict[str, Any]
     vae: dict[str, Any]
     text_encoder: dict[str, Any]
+    image_encoder: dict[str, Any] | None = None
 
     @property
     def heads(self) -> int:
@@ -23,3 +25,14 @@ class Architecture:
     @property
     def num_layers(self) -> int:
         return self.transformer["num_layers"]
+
+    def block_matrix_bytes(self, itemsize: int) -> dict[str, int]:
+        """Bytes of the matrices in one of the transformer's blocks, by name within the block."""
+        width = self.heads * self.transformer["attention_head_dim"]
+        square, wide = width * width * itemsize, width * self.transformer["ffn_dim"] * itemsize
+        attention = {f"attn{index}.{part}.weight": square for index in (1, 2) for part in ("to_q", "to_k", "to_v", "to_out.0")}
+        return attention | {"ffn.net.0.proj.weight": wide, "ffn.net.2.weight": wide}
+
+    @property
+    def latent_channels(self) -> int:
+        return self.vae["z_dim"]

@@ -22,12 +22,14 @@ FEW_KEYS = TpuOptions(layout="columns", tests_bounds=False)
 class TextKeys:
     """One layer's cross-attention keys and values, which depend on the prompt only: computed once a video.
 
-    `key`, `value` [B, L, H, D]; `bias` [B, 1, 1, L], added to the logits, or None where all positions count alike.
+    `key`, `value` [B, L, H, D]; `bias` [B, 1, 1, L], added to the logits, or None where all positions count alike;
+    `image` the same pair for what an image encoder saw, attended to on its own, or None.
     """
 
     key: jax.Array
     value: jax.Array
     bias: jax.Array | None
+    image: tuple[jax.Array, jax.Array] | None = None
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["cosine", "sine"], meta_fields=["num_tokens"])
@@ -65,6 +67,8 @@ class KernelAttention:
         bias = None if text.bias is None else _array(text.bias)
         attend = functools.partial(attention, tpu=FEW_KEYS)
         attended = cross_attention(self._layout, attend, query, _array(text.key), _array(text.value), bias)
+        if text.image is not None:
+            attended = attended + cross_attention(self._layout, attend, query, *map(_array, text.image), None)
         return attended.reshape(*attended.shape[:2], -1)
 
     def _heads(self, projected: torch.Tensor, attn) -> jax.Array:
@@ -84,6 +88,12 @@ def text_keys(attn, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values [B, L, H, D] of the embedded text [B, L, D] for one layer's cross-attention."""
     key = attn.norm_k(attn.to_k(text)).unflatten(2, (attn.heads, -1))
     return key, attn.to_v(text).unflatten(2, (attn.heads, -1))
+
+
+def image_keys(attn, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of the embedded pictures [1, L, D]."""
+    key = attn.norm_added_k(attn.add_k_proj(image)).unflatten(2, (attn.heads, -1))
+    return key, attn.add_v_proj(image).unflatten(2, (attn.heads, -1))
 
 
 def _array(value) -> jax.Array:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from backend.errors import RequestError, StudioError
+from backend.compiler_process import compile_apart, mesh_words, refuse_topology
 from backend.request import find_preset
-from backend.settings import PROJECT_FOLDER, tpu_compiler_environment
-from backend.tpu.chips import CHIPS, TOPOLOGIES
 
 GIB = 2**30
 
@@ -22,42 +18,12 @@ def check_tpu(arguments: argparse.Namespace) -> bool:
     """Print the report, or write it to --json FILE; whether the preset fits. Raises: RequestError, StudioError."""
     find_preset(arguments.preset)
     refuse_topology(arguments.topology)
-    found = _compile(arguments)
+    words = ["--preset", arguments.preset, "--topology", arguments.topology, *mesh_words(arguments)]
+    found = compile_apart("backend.tpu.report", words, for_tpu=True)
     if arguments.json is not None:
         Path(arguments.json).write_text(json.dumps(found, indent=2) + "\n", "utf-8")
     sys.stdout.write(table(found) + "\n")
     return found["fits"]
-
-
-def refuse_topology(topology: str) -> None:
-    """Raises: RequestError where it names no chip that we know."""
-    if topology.partition(":")[0] not in CHIPS or ":" not in topology:
-        raise RequestError(f"topology={topology!r}", f"must be a chip and a shape, such as {', '.join(TOPOLOGIES)}",
-                           "chips: " + ", ".join(CHIPS))  # fmt: skip
-
-
-def _compile(arguments: argparse.Namespace) -> dict[str, Any]:
-    if importlib.util.find_spec("libtpu") is None:
-        raise StudioError("The TPU compiler is not installed", "check-tpu needs it, the studio does not",
-                          "pip install libtpu==0.0.51")  # fmt: skip
-    words = [sys.executable, "-m", "backend.tpu.report", "--preset", arguments.preset, "--topology", arguments.topology]
-    for axis in ("dp", "sp", "tp"):
-        if getattr(arguments, axis) is not None:
-            words += [f"--{axis}", str(getattr(arguments, axis))]
-    with subprocess.Popen(
-        words, cwd=PROJECT_FOLDER, env=tpu_compiler_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        found = None
-        for line in process.stdout:
-            message = json.loads(line)
-            found = message.get("report", found)
-            if "progress" in message:
-                sys.stderr.write(message["progress"] + "\n")
-        errors = process.stderr.read()
-    if found is None:
-        raise StudioError("The TPU compiler stopped", (errors.strip().splitlines() or ["without a word"])[-1][:400],
-                          "check the topology, or report this as a bug")  # fmt: skip
-    return found
 
 
 def table(found: dict[str, Any]) -> str:

@@ -10,10 +10,11 @@ from typing import NoReturn, get_args
 from backend.errors import RequestError
 from backend.lora_files import source_of
 from backend.request import GenerationRequest, find_preset
+from backend.worker_process import WorkerOptions
 from presets.loader import Expert, Solver
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
-COMMANDS = ("serve", "generate", "presets", "check-tpu")
+COMMANDS = ("serve", "generate", "presets", "check-tpu", "precompile")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,7 @@ def build_parser() -> Parser:
     _add_generate(commands)
     _add_presets(commands)
     _add_check_tpu(commands)
+    _add_precompile(commands)
     return parser
 
 
@@ -83,6 +85,15 @@ def model_of(arguments: argparse.Namespace) -> str | None:
         raise RequestError(f"model={model!r}", "must be a checkpoint folder or an id such as Wan-AI/NAME",
                            "check the path")  # fmt: skip
     return model
+
+
+def worker_options_of(arguments: argparse.Namespace) -> WorkerOptions:
+    """How the worker uses the devices. Raises: RequestError where the folder of executables is none."""
+    folder = arguments.executables
+    if folder is not None and not folder.is_dir():
+        raise RequestError(f"executables={str(folder)!r}", "must be a folder that `precompile` wrote", "check the path")
+    mesh = {axis: getattr(arguments, axis) for axis in ("dp", "sp", "tp")}
+    return WorkerOptions(executables=folder and folder.absolute(), **mesh)
 
 
 def _add_serve(commands: argparse._SubParsersAction) -> None:
@@ -125,6 +136,9 @@ def _add_generate(commands: argparse._SubParsersAction) -> None:
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="ID_OR_DIR", help="a checkpoint in place of the preset's own")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where jobs are kept (data in this project)")
+    precompiled = "what `precompile` wrote; a program that is not there is compiled"
+    parser.add_argument("--executables", type=Path, metavar="DIR", help=precompiled)
+    _add_mesh(parser)
 
 
 def _add_presets(commands: argparse._SubParsersAction) -> None:
@@ -142,9 +156,25 @@ def _add_check_tpu(commands: argparse._SubParsersAction) -> None:
     check.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
     check.add_argument("--topology", required=True, metavar="CHIP:SHAPE", help="such as v6e:2x4")
     check.add_argument("--json", metavar="FILE", help="also write the report there")
+    _add_mesh(check)
+
+
+def _add_precompile(commands: argparse._SubParsersAction) -> None:
+    about = "compile a preset's programs into files, so that the studio need not"
+    command = commands.add_parser("precompile", help=about, allow_abbrev=False)
+    command.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
+    command.add_argument("--output", required=True, metavar="DIR", help="where to put the files")
+    command.add_argument("--topology", metavar="CHIP:SHAPE", help="a slice that is not here, such as v6e:2x4 (this machine)")
+    for name, what in (("width", "pixels"), ("height", "pixels"), ("frames", "number of frames, 4n+1")):
+        command.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's own)")
+    command.add_argument("--json", action="store_true", help="print what was written as one JSON object")
+    _add_mesh(command)
+
+
+def _add_mesh(parser: argparse.ArgumentParser) -> None:
     for axis, what in (("dp", "guidance branches apart, 1 or 2"), ("sp", "chips that share the tokens"),
                        ("tp", "chips that share the matrices' columns")):  # fmt: skip
-        check.add_argument(f"--{axis}", type=int, metavar="N", help=f"{what} (planned)")
+        parser.add_argument(f"--{axis}", type=int, metavar="N", help=f"{what} (planned)")
 
 
 def absolute(path: str | None) -> str | None:

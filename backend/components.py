@@ -1,33 +1,41 @@
-"""A checkpoint folder in diffusers' layout -> networks with their weights on the device and their programs."""
+"""A checkpoint in diffusers' layout -> networks with their weights on the device and their programs."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import gc
 import importlib.metadata
-import json
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import torch
-from safetensors import safe_open
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, CLIPImageProcessorPil, PreTrainedTokenizerBase
 
-from backend.architecture import PARTS, Architecture
+from backend.architecture import IMAGE_ENCODER, Architecture
 from backend.attention_processor import Positions
-from backend.denoiser import Denoiser, DenoiserWeights, FirstFrame, TextContext, guide, split_weights, spread_weights
+from backend.checkpoint import AGAIN, Checkpoint, open_checkpoint
+from backend.denoiser import Condition, Denoiser, DenoiserWeights, StepCache, TextContext, guide
 from backend.errors import ModelError
 from backend.events import Event, Loading
-from backend.program import Program
+from backend.executables import ExecutableFolders
+from backend.experts import Expert
+from backend.families import Family, check_preset, recognise
+from backend.hub import find_file, find_model
+from backend.image_encoder import ImageEncoder
+from backend.lora import ScaledLora, read_lora
+from backend.lora_files import find_lora
+from backend.program import Compiler, Program, compile_now
 from backend.sampler import SamplerState, advance
 from backend.settings import from_environment
-from backend.sharding import Layout, plan_mesh
+from backend.sharding import Layout, plan_copies, plan_mesh
 from backend.text_encoder import LENGTHS, MAX_SEQUENCE_LENGTH, TextEncoder
+from backend.tpu.chips import memory_bytes
 from backend.vae import VideoAutoencoder
-from presets import Preset
+from backend.weights import Part, Progress, load_flat
+from presets import LoraChoice, Preset
 
 LIBRARIES = ("jax", "jaxlib", "torch", "torchax", "diffusers", "transformers")
 
@@ -40,30 +48,46 @@ class Programs:
     denoiser: Denoiser
     vae: VideoAutoencoder
     embed_text: Program
+    embed_image: Program | None
     prepare_text: Program
     encode_image: Program
+    encode_first: Program
+    encode_next: Program
     step: Program
+    cached_step: Program
     decode_first: Program
     decode_next: Program
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Components:
-    """One loaded model. Weights are dictionaries by checkpoint name; `expands_timesteps` as in Wan 2.2 TI2V.
+    """One loaded model. `experts` are its transformers, the high-noise one first; below `boundary` (a share of the noise) the
+    second one works. Other weights are dictionaries by checkpoint name.
 
     `guided` are the programs of a run with both guidance branches, `unguided` those of a run with the prompt's alone; both
     use all devices and the same weights.
     """
 
+    family: Family
     text_encoder: TextEncoder
     text_weights: dict[str, jax.Array]
-    denoiser_weights: DenoiserWeights
+    image_encoder: ImageEncoder | None
+    image_weights: dict[str, jax.Array]
+    experts: tuple[Expert, ...]
+    boundary: float | None
     vae_weights: dict[str, jax.Array]
     guided: Programs
     unguided: Programs
     dtype: jnp.dtype
-    expands_timesteps: bool
     versions: dict[str, str]
+
+    def programs(self, is_guided: bool) -> Programs:
+        """Those for a run, or a step, with both branches or with one."""
+        return self.guided if is_guided else self.unguided
+
+    def describe_weights(self) -> DenoiserWeights:
+        """Any expert's shapes and places."""
+        return self.guided.denoiser.describe_weights(self.dtype)
 
 
 @jax.tree_util.register_dataclass
@@ -79,36 +103,93 @@ class StepInputs:
 
 
 def load(
-    preset: Preset, model: str | None, on_event: Callable[[Event], None], mesh: Mapping[str, int | None] | None = None
+    preset: Preset,
+    model: str | None,
+    on_event: Callable[[Event], None],
+    mesh: Mapping[str, int | None] | None = None,
+    executables: Path | None = None,
 ) -> Components:
-    """Load the preset's model, or the checkpoint folder `model` in its place, telling how many bytes are read.
+    """Load the preset's model, or the checkpoint `model` (a folder or a Hub id) in its place, telling how many bytes are read.
 
-    `mesh` fixes axes of the mesh by name. Raises: ModelError where the folder is missing, incomplete or of another kind;
-    RequestError where the devices or the model do not allow the mesh.
+    `mesh` fixes axes of the mesh by name; `executables` is a folder of precompiled programs. Raises: ModelError where the
+    checkpoint is missing, incomplete or of another kind; RequestError where the devices or the model do not allow the mesh.
     """
     _use_compilation_cache()
-    folder = _checkpoint_folder(model or preset.model_source)
-    index = _read_json(folder / "model_index.json")
-    dtype = jnp.dtype(preset.dtype)
-    reader = _Reader(folder, dtype, on_event)
-    architecture = Architecture(**{name: _read_json(folder / name / "config.json") for name in PARTS})
-    text_encoder = TextEncoder(architecture.text_encoder, AutoTokenizer.from_pretrained(folder / "tokenizer"), _text_lengths())
+    gc.collect()  # whatever model was here before leaves the devices first
+    source = model or preset.model_source
+    checkpoint = open_checkpoint(find_model(source, lambda done, total: on_event(Loading(done, total, "the download"))))
+    architecture, dtype = checkpoint.architecture, jnp.dtype(preset.dtype)
+    family = recognise(checkpoint.index, architecture)
+    check_preset(family, architecture, preset, Path(source).name)
+    text_encoder = TextEncoder(architecture.text_encoder, _tokenizer(checkpoint), _text_lengths())
+    image_encoder = _image_encoder(checkpoint)
+    compiler = ExecutableFolders([folder for folder in (executables, from_environment().executables_dir) if folder])
     guided, unguided = (
-        make_programs(architecture, text_encoder, plan_layout(architecture, jax.devices(), is_guided, mesh))
-        for is_guided in (True, False)
+        make_programs(architecture, text_encoder, layout, image_encoder, compiler=compiler)
+        for layout in plan_layouts(architecture, jax.devices(), mesh, num_experts=family.num_experts, dtype=dtype)
     )
-    layout = guided.layout
     return Components(
-        text_encoder=text_encoder,
-        text_weights=layout.spread(_with_tied_embedding(reader.read("text_encoder")), layout.text_weight),
-        denoiser_weights=spread_weights(split_weights(reader.read("transformer"), architecture.num_layers), layout),
-        vae_weights=layout.spread(reader.read("vae"), layout.vae_weight),
-        guided=guided,
-        unguided=unguided,
-        dtype=dtype,
-        expands_timesteps=bool(index.get("expand_timesteps", False)),
+        family=family, text_encoder=text_encoder, image_encoder=image_encoder, guided=guided, unguided=unguided, dtype=dtype,
+        boundary=_boundary(checkpoint, preset), **_load_weights(checkpoint, text_encoder, image_encoder, guided, dtype, on_event),
         versions={"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in LIBRARIES},
-    )
+    )  # fmt: skip
+
+
+def _load_weights(checkpoint: Checkpoint, text_encoder, image_encoder, programs: Programs, dtype, on_event) -> dict:
+    """All weights, part by part; every file is checked before the first is read."""
+    parts = {name: Part(checkpoint.folder, name) for name in checkpoint.parts}
+    progress = Progress(sum(part.num_bytes for part in parts.values()), on_event)
+    layout = programs.layout
+    text = load_flat(parts["text_encoder"], text_encoder.describe_weights(dtype, layout), progress)
+    image = load_flat(parts[IMAGE_ENCODER], image_encoder.describe_weights(dtype, layout), progress) if image_encoder else {}
+    described = programs.denoiser.describe_weights(dtype)
+    experts = tuple(Expert(parts[name], described, progress) for name in checkpoint.transformers)
+    vae = load_flat(parts["vae"], programs.vae.describe_weights(dtype), progress)
+    return {"text_weights": text, "image_weights": image, "experts": experts, "vae_weights": vae}
+
+
+def _boundary(checkpoint: Checkpoint, preset: Preset) -> float | None:
+    """The checkpoint's own boundary between its experts, or the preset's where it says none."""
+    own = checkpoint.index.get("boundary_ratio")
+    return own if own is not None else preset.boundary
+
+
+def _tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(checkpoint.folder / "tokenizer")
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError("The checkpoint's tokenizer folder cannot be read", f"({type(error).__name__})", AGAIN) from error
+
+
+def _image_encoder(checkpoint: Checkpoint) -> ImageEncoder | None:
+    config = checkpoint.architecture.image_encoder
+    if config is None:
+        return None
+    try:
+        return ImageEncoder(config, CLIPImageProcessorPil.from_pretrained(checkpoint.folder / "image_processor"))
+    except (OSError, ValueError) as error:
+        raise ModelError("The checkpoint's image_processor folder cannot be read", f"({type(error).__name__})", AGAIN) from error
+
+
+def merge_loras(components: Components, choices: Sequence[LoraChoice], on_event: Callable[[Event], None]) -> list[str]:
+    """Merge these LoRAs into the experts, and no others; what was used of each, a sentence each.
+
+    Reads and writes nothing where they are merged already. Raises: ModelError, RequestError.
+    """
+    notes = []
+    for index, (expert, name) in enumerate(zip(components.experts, ("high", "low"), strict=False)):
+        chosen = [choice for choice in choices if choice.expert in ("both", name) and choice.scale]
+        loras = tuple(
+            ScaledLora(file=read_lora(_lora_file(choice), expert.shapes, index), scale=choice.scale) for choice in chosen
+        )
+        which = f" (the {name}-noise expert)" if len(components.experts) > 1 else ""
+        notes += [lora.file.report() + which for lora in loras]
+        expert.merge(loras, on_event)
+    return notes
+
+
+def _lora_file(choice: LoraChoice) -> Path:
+    return find_file(choice.source) if choice.is_on_hub else find_lora(choice.source, from_environment().loras_dir)
 
 
 def _text_lengths() -> tuple[int, ...]:
@@ -116,28 +197,54 @@ def _text_lengths() -> tuple[int, ...]:
     return (MAX_SEQUENCE_LENGTH,) if jax.default_backend() == "tpu" else LENGTHS
 
 
-def plan_layout(
-    architecture: Architecture, devices: Sequence[jax.Device], is_guided: bool, mesh: Mapping[str, int | None] | None = None
-) -> Layout:
-    """All the devices for one run, in the same order whether it is guided or not. Raises: RequestError."""
-    asked = {axis: size for axis, size in (mesh or {}).items() if is_guided or axis == "tp"}
-    plan = plan_mesh(len(devices), heads=architecture.heads, is_guided=is_guided, asked=asked)
-    return Layout.over(plan, devices)
+def plan_layouts(
+    architecture: Architecture,
+    devices: Sequence[jax.Device],
+    mesh: Mapping[str, int | None] | None = None,
+    *,
+    num_experts: int,
+    dtype: jnp.dtype,
+) -> tuple[Layout, Layout]:
+    """All the devices for a guided run, and for an unguided one, in the same order; weights lie alike in both.
+
+    Raises: RequestError.
+    """
+    sizes, memory = architecture.block_matrix_bytes(dtype.itemsize), memory_bytes(devices[0].device_kind)
+    plans = []
+    for is_guided in (True, False):
+        asked = {axis: size for axis, size in (mesh or {}).items() if is_guided or axis == "tp"}
+        plans.append(plan_mesh(len(devices), heads=architecture.heads, is_guided=is_guided, asked=asked))
+    copied = plan_copies(sizes, architecture.num_layers, plans[0], memory, num_experts)
+    return tuple(Layout.over(plan, devices, copied) for plan in plans)
 
 
-def make_programs(architecture: Architecture, text_encoder: TextEncoder, layout: Layout) -> Programs:
+def make_programs(
+    architecture: Architecture,
+    text_encoder: TextEncoder,
+    layout: Layout,
+    image_encoder: ImageEncoder | None = None,
+    *,
+    compiler: Compiler = compile_now,
+) -> Programs:
     """The networks without weights, and their programs, on one mesh."""
     denoiser, vae = Denoiser(architecture.transformer, layout), VideoAutoencoder(architecture.vae, layout)
+    program = functools.partial(Program, layout=layout, compiler=compiler)
     return Programs(
         layout=layout,
         denoiser=denoiser,
         vae=vae,
-        embed_text=Program("the text encoder", text_encoder.embed, layout),
-        prepare_text=Program("the prompt's keys", denoiser.prepare_text, layout),
-        encode_image=Program("the image encoder", vae.encode_image, layout),
-        step=Program("the denoising step", _step_function(denoiser), layout, donated=(1,)),
-        decode_first=Program("the decoder's first frame", vae.decode_first, layout),
-        decode_next=Program("the decoder", vae.decode_next, layout, donated=(2,)),
+        embed_text=program("the text encoder", text_encoder.embed),
+        embed_image=None if image_encoder is None else program("what the picture shows", image_encoder.embed),
+        prepare_text=program("the prompt's keys", denoiser.prepare_text, places=denoiser.place_text),
+        encode_image=program("the image encoder", vae.encode_image),
+        encode_first=program("the image encoder's first frame", vae.encode_first, places=vae.place_encoded),
+        encode_next=program("the image encoder's next frames", vae.encode_next, donated=(2,), places=vae.place_encoded),
+        step=program("the denoising step", _step_function(denoiser), donated=(1,)),
+        cached_step=program(
+            "the denoising step with its cache", _cached_step_function(denoiser), donated=(1, 6), places=denoiser.place_cached
+        ),
+        decode_first=program("the decoder's first frame", vae.decode_first, places=vae.place_decoded),
+        decode_next=program("the decoder", vae.decode_next, donated=(2,), places=vae.place_decoded),
     )
 
 
@@ -148,11 +255,30 @@ def _step_function(denoiser: Denoiser) -> Callable:
         inputs: StepInputs,
         text: TextContext,
         positions: Positions,
-        first_frame: FirstFrame | None,
+        condition: Condition,
     ) -> SamplerState:
         """One guided solver step; latents [1, C, F, H, W] float32."""
-        velocity = denoiser.velocity(weights, state.sample, inputs.timestep, text, positions, first_frame)
+        velocity = denoiser.velocity(weights, state.sample, inputs.timestep, text, positions, condition)
         return advance(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor)
+
+    return step
+
+
+def _cached_step_function(denoiser: Denoiser) -> Callable:
+    def step(
+        weights: DenoiserWeights,
+        state: SamplerState,
+        inputs: StepInputs,
+        text: TextContext,
+        positions: Positions,
+        condition: Condition,
+        cache: StepCache,
+        threshold: jax.Array,
+    ) -> tuple[SamplerState, StepCache]:
+        """The same, reusing the last full step's work where the first layer says that little has changed."""
+        sample = state.sample
+        velocity, cache = denoiser.cached_velocity(weights, sample, inputs.timestep, text, positions, condition, cache, threshold)
+        return advance(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor), cache
 
     return step
 
@@ -163,69 +289,3 @@ def _use_compilation_cache() -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
-
-
-def _checkpoint_folder(source: str) -> Path:
-    folder = Path(source).expanduser()
-    if (folder / "model_index.json").is_file():
-        return folder
-    if folder.is_dir():
-        raise ModelError(f"{source}", "must hold model_index.json, as diffusers writes it", "give a diffusers checkpoint folder")
-    raise ModelError(f"The model {source}", "is not on this machine",
-                     "give its folder with --model, or take the preset wan-tiny, which runs anywhere")  # fmt: skip
-
-
-def _read_json(path: Path) -> dict:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{_shown(path)} is missing:", "a checkpoint needs it", "copy the checkpoint again, whole") from None
-    except json.JSONDecodeError as error:
-        raise ModelError(_shown(path), f"must be JSON ({error})", "copy the checkpoint again") from None
-
-
-def _shown(path: Path) -> str:
-    """A file's place within its checkpoint: visitors of a shared studio see these messages, and no folder of the server."""
-    return "/".join(path.parts[-3:])
-
-
-def _with_tied_embedding(weights: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """UMT5 has its token embedding under two names, of which a checkpoint may hold either."""
-    names = ("shared.weight", "encoder.embed_tokens.weight")
-    embedding = next(weights[name] for name in names if name in weights)
-    return weights | dict.fromkeys(names, embedding)
-
-
-class _Reader:
-    """Reads safetensors part by part and tells how far it is."""
-
-    def __init__(self, folder: Path, dtype: jnp.dtype, on_event: Callable[[Event], None]) -> None:
-        self._folder, self._dtype, self._on_event = folder, dtype, on_event
-        self._total = sum(path.stat().st_size for path in folder.glob("*/*.safetensors"))
-        self._done = 0
-
-    def read(self, part: str) -> dict[str, jax.Array]:
-        """All tensors of one part, floating-point ones in the model's dtype. Raises: ModelError."""
-        paths = sorted((self._folder / part).glob("*.safetensors"))
-        if not paths:
-            raise ModelError(f"{_shown(self._folder / part)} holds no .safetensors file:", "a checkpoint needs its weights",
-                             "copy the checkpoint again, whole")  # fmt: skip
-        return {name: value for path in paths for name, value in self._read_file(path, part)}
-
-    def _read_file(self, path: Path, part: str) -> Iterator[tuple[str, jax.Array]]:
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():
-                    yield name, self._as_array(file.get_tensor(name))
-        except ModelError:
-            raise
-        except Exception as error:
-            raise ModelError(f"{_shown(path)} cannot be read ({error}):", "it must be a whole safetensors file",
-                             "copy the checkpoint again") from error  # fmt: skip
-        self._done += path.stat().st_size
-        self._on_event(Loading(self._done, self._total, part.replace("_", " ")))
-
-    def _as_array(self, tensor: torch.Tensor) -> jax.Array:
-        if not tensor.is_floating_point():
-            return jnp.asarray(tensor.numpy())
-        return jnp.asarray(np.asarray(tensor.float().numpy()), self._dtype)

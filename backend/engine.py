@@ -25,7 +25,7 @@ from backend.shapes import Shape
 from backend.shelf import Shelf
 from backend.store import Job, Store, new_job_id
 from backend.worker_facts import WorkerFacts
-from backend.worker_process import Supervisor, WorkerPlan, WorkerStatus
+from backend.worker_process import Supervisor, WorkerOptions, WorkerPlan, WorkerStatus
 from presets import Preset, list_presets
 
 __all__ = ["Engine", "Job", "WorkerStatus"]
@@ -47,11 +47,13 @@ class Engine:
     def __init__(
         self, data_dir: Path, model: str | None = None, start_worker: bool = True, *,
         preset: str | None = None, warm_up: bool = True, resume: bool = True, pipeline: str | None = None,
+        options: WorkerOptions | None = None,
     ):  # fmt: skip
         """Opens the data folder and starts the worker.
 
         `model` replaces the presets' checkpoint, `preset` is loaded first, `warm_up` compiles its shapes ahead,
-        `resume` takes up what earlier engines left, `pipeline` names a stand-in module for tests.
+        `resume` takes up what earlier engines left, `pipeline` names a stand-in module for tests, `options` say how the
+        worker uses its devices.
         Without `start_worker` the process starts with the first job. Raises: DataFolderError.
         """
         self.settings = settings = from_environment(data_dir)
@@ -70,7 +72,7 @@ class Engine:
         self._last: Waiting | None = None  # the job that runs or ran last
         self._is_closed = False
         plan = WorkerPlan(preset=preset or _first_preset(model).name, model=model, warm_up=warm_up, settings=settings,
-                          pipeline=pipeline)  # fmt: skip
+                          pipeline=pipeline, options=options or WorkerOptions())  # fmt: skip
         self._worker = Supervisor(plan, self._record)
         if start_worker:
             self._worker.start()

@@ -8,7 +8,8 @@ from backend.request import GenerationRequest
 
 @dataclass(frozen=True, kw_only=True)
 class VideoResult:
-    """A finished video. `seconds` by stage (load, compile, encode, denoise, decode, total), `versions` by library."""
+    """A finished video. `seconds` by stage (load, lora, compile, encode, denoise, decode, total), `versions` by library, `notes`
+    what one should know of how it was made, a sentence each."""
 
     path: str
     fps: int
@@ -18,6 +19,7 @@ class VideoResult:
     seconds: dict[str, float]
     request: GenerationRequest
     versions: dict[str, str]
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `from_json`."""
@@ -27,7 +29,8 @@ class VideoResult:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The result that `to_json` wrote."""
-        return cls(**data | {"request": GenerationRequest.from_stored(data["request"])})
+        notes = tuple(data.get("notes", ()))
+        return cls(**data | {"request": GenerationRequest.from_stored(data["request"]), "notes": notes})
 
 
 class _Event:
@@ -64,10 +67,11 @@ class Loading(_Event):
 
 @dataclass(frozen=True)
 class Compiling(_Event):
-    """A program for `what` is being compiled."""
+    """A program for `what` is being compiled; or, with `is_loaded`, has just been loaded from a file instead."""
 
     kind: ClassVar[str] = "compiling"
     what: str
+    is_loaded: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from backend.command_line import FAILED, OK, absolute, model_of, print_error, request_of
+from backend.command_line import FAILED, OK, absolute, model_of, print_error, request_of, worker_options_of
 from backend.engine import Engine, Job
 from backend.errors import OutputError, VideoFileError
 from backend.events import (
@@ -37,13 +37,13 @@ STAGES = ("load", "compile", "encode", "denoise", "decode", "total")
 def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] = Engine) -> int:
     """Makes one video and returns the exit code. Raises: RequestError before anything is written or started."""
     began = time.monotonic()
-    request, model = request_of(arguments), model_of(arguments)
+    request, model, options = request_of(arguments), model_of(arguments), worker_options_of(arguments)
     for image in filter(None, (request.image, request.last_image)):
         load_checked_image(image)
     output, settings = check_output(arguments.output), from_environment(arguments.data_dir)
     for lora in arguments.lora:
         check_lora(lora.source, settings.loras_dir)
-    engine = make_engine(settings.data_dir, model, preset=request.preset, warm_up=False, resume=False)
+    engine = make_engine(settings.data_dir, model, preset=request.preset, warm_up=False, resume=False, options=options)
     try:
         for lora in arguments.lora:
             adopt_lora(lora.source, settings.loras_dir)
@@ -132,8 +132,8 @@ def describe(event: Event) -> str:
             return f"Waiting, {position} before it" if position else "Starting"
         case Loading(done, total, what):
             return f"Loading {what}" + (f" ({100 * done // total} %)" if total else "")
-        case Compiling(what):
-            return f"Compiling {what}"
+        case Compiling(what, is_loaded):
+            return f"Loaded {what} precompiled" if is_loaded else f"Compiling {what}"
         case Encoding():
             return "Reading the prompt"
         case Step(index, total, seconds, left):

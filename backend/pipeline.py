@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +17,20 @@ import torch
 from PIL import Image
 from safetensors.numpy import save_file
 
-from backend.attention_processor import Positions
-from backend.components import Components, Programs, StepInputs
-from backend.denoiser import FirstFrame, TextContext
-from backend.events import Cancelled, Compiling, Decoding, Encoding, Event, Finished, Step, VideoResult
-from backend.image_input import crop_to, load_checked_image
+from backend.components import Components, Programs, StepInputs, merge_loras
+from backend.conditions import Conditions, Lane, empty_cache, encode, latent_shape, make_lane, text_arguments, tokenize
+from backend.denoiser import Condition, FirstFrame, ImageChannels, StepCache
+from backend.events import Cancelled, Compiling, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
+from backend.preview import write_animation
+from backend.program import Program
 from backend.request import GenerationRequest
 from backend.sampler import SamplerState, Schedule, make_schedule, start
+from backend.step_plan import PlannedStep, plan_steps
 from backend.text_encoder import TextTokens, padded_embeddings
 from backend.video_file import write_video
 
 PREVIEW_FOLDER = "previews"
+ANIMATED_STEP_SECONDS = 0.25  # a picture that changes more often than this has no time to move
 DECODE_SHARE = 0.15  # of the denoising time, until a run on this machine has told: the demo model's, derived
 
 
@@ -43,120 +47,181 @@ class StageClock:
         try:
             yield
         finally:
-            self.seconds[name] += time.monotonic() - started
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Conditions:
-    """What the denoiser is told besides the noisy latents."""
+class _Run:
+    """What all stages of one video share. `notes` are told with the result."""
 
-    text: TextContext
-    positions: Positions
-    first_frame: FirstFrame | None
+    request: GenerationRequest
+    components: Components
+    folder: Path
+    clock: StageClock
+    is_cancelled: Callable[[], bool]
+    notes: list[str]
+
+    @property
+    def programs(self) -> Programs:
+        """For encoding and decoding, on whichever mesh the request needs anyway."""
+        return self.components.programs(self.request.is_guided)
 
 
 def generate(
     request: GenerationRequest, components: Components, folder: Path, is_cancelled: Callable[[], bool]
 ) -> Iterator[Event]:
     """Make the request's video in `folder`. Ends with Finished, or with Cancelled and what there was by then."""
-    clock = StageClock()
+    run = _Run(request=request, components=components, folder=folder, clock=StageClock(), is_cancelled=is_cancelled, notes=[])
     (folder / PREVIEW_FOLDER).mkdir(parents=True, exist_ok=True)
-    with clock.stage("compile"):
+    yield from _merge_loras(run)
+    with run.clock.stage("compile"):
         for event in warm_up(components, request):
             yield event
             if is_cancelled():
                 yield Cancelled(None)
                 return
     yield Encoding()
-    with clock.stage("encode"):
-        conditions = _encode(request, components, folder)
+    with run.clock.stage("encode"):
+        conditions = _encode(run)
     state = None
-    for event, state in _denoise(request, components, conditions, folder, clock, is_cancelled):  # noqa: B007 - the last one counts
+    for event, state in _denoise(run, conditions):  # noqa: B007 - the last one counts
         yield event
     if is_cancelled():
-        yield Cancelled(_partial_video(request, components, conditions, state, folder, clock))
+        yield Cancelled(_partial_video(run, conditions, state))
         return
-    latents = _final_latents(state.sample, conditions)
+    latents = conditions.with_first_frame(state.sample)
     save_file({"latents": np.asarray(latents)}, folder / "stage2_latents.safetensors")
-    yield from _decode_to_file(request, components, latents, folder, clock, is_cancelled)
+    yield from _decode_to_file(run, latents)
+
+
+def _merge_loras(run: _Run) -> Iterator[Event]:
+    """The request's LoRAs into the weights, and those of the last request out of them."""
+    events: list[Event] = []
+    if not run.request.loras and all(expert.loras == () for expert in run.components.experts):
+        return
+    yield Loading(0, 0, "the LoRAs")
+    with run.clock.stage("lora"):
+        run.notes.extend(merge_loras(run.components, run.request.loras, events.append))
+    yield from events[-1:]
 
 
 def warm_up(components: Components, request: GenerationRequest) -> Iterator[Event]:
-    """Compile what the request needs and is not there yet, telling each program's name beforehand."""
-    programs, tokens = _programs(request, components), _tokenize(request, components)
-    text = (components.text_weights, tokens.ids, tokens.mask)
-    yield from _announce(programs.embed_text, text)
-    embedded = programs.embed_text.prepare(*text)
-    keys = (components.denoiser_weights, embedded, tokens.bias)
-    yield from _announce(programs.prepare_text, keys)
-    context = programs.prepare_text.prepare(*keys)
-    first_latents = _latents_like(request, components, num_latent_frames=1)
+    """Compile what the request needs and is not there yet, telling each program's name beforehand.
+
+    Works on described components too, whose weights are shapes and whose devices are not here.
+    """
+    programs, tokens = components.programs(request.is_guided), _tokens_like(request, components)
+    embedded = yield from _prepared(programs.embed_text, components.text_weights, tokens.ids, tokens.mask)
     if request.task == "i2v":
-        image = (components.vae_weights, jax.ShapeDtypeStruct((1, 3, 1, request.height, request.width), components.dtype))
-        yield from _announce(programs.encode_image, image)
-        programs.encode_image.prepare(*image)
-    yield from _warm_up_step(components, request, context)
-    yield from _announce(programs.decode_first, (components.vae_weights, first_latents))
-    _, caches = programs.decode_first.prepare(components.vae_weights, first_latents)
+        yield from _warm_up_images(components, request)
+    plan = _plan(request, components, make_schedule(request.solver, request.steps, request.flow_shift))
+    for is_guided in dict.fromkeys(step.is_guided for step in plan):
+        yield from _warm_up_step(components, request, is_guided, embedded, tokens.bias)
+    first_latents = _latents_like(request, components, num_latent_frames=1)
+    _, caches = yield from _prepared(programs.decode_first, components.vae_weights, first_latents)
     if request.num_frames > 1:
-        yield from _announce(programs.decode_next, (components.vae_weights, first_latents, caches))
-        programs.decode_next.prepare(components.vae_weights, first_latents, caches)
+        yield from _prepared(programs.decode_next, components.vae_weights, first_latents, caches)
 
 
-def _warm_up_step(components: Components, request: GenerationRequest, text: TextContext) -> Iterator[Event]:
-    latents = _latents_like(request, components)
-    first = _latents_like(request, components, 1) if request.task == "i2v" else None
-    positions = _positions(request, components)
-    arguments = step_arguments(request, components.denoiser_weights, latents, text, positions, first)
-    step = _programs(request, components).step
-    yield from _announce(step, arguments)
-    step.prepare(*arguments)
+def _warm_up_images(components: Components, request: GenerationRequest) -> Iterator[Event]:
+    programs, weights = components.programs(request.is_guided), components.vae_weights
+
+    def frames_like(count: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((1, 3, count, request.height, request.width), components.dtype)
+
+    if components.family.conditioning == "first_frame":
+        yield from _prepared(programs.encode_image, weights, frames_like(1))
+        return
+    _, caches = yield from _prepared(programs.encode_first, weights, frames_like(1))
+    yield from _prepared(programs.encode_next, weights, frames_like(request.geometry().temporal_scale), caches)
+    if components.image_encoder is not None:
+        pixels = components.image_encoder.pixels_like(_num_pictures(request), components.dtype)
+        yield from _prepared(programs.embed_image, components.image_weights, pixels)
 
 
-def step_arguments(request: GenerationRequest, weights, latents, text, positions, first_latents) -> tuple:
-    """What the step's program takes, for compiling: `latents` and `first_latents` (or None) by shape, the rest as it comes."""
+def _num_pictures(request: GenerationRequest) -> int:
+    return sum(path is not None for path in (request.image, request.last_image))
+
+
+def _warm_up_step(components: Components, request: GenerationRequest, is_guided: bool, embedded, bias) -> Iterator[Event]:
+    """Both programs of a lane; all experts have the same shapes, so one lane stands for all."""
+    programs, weights, branches = components.programs(is_guided), components.experts[0].weights, 2 if is_guided else 1
+    embedded = jax.ShapeDtypeStruct((branches, *embedded.shape[1:]), embedded.dtype)
+    keys = (
+        weights,
+        *text_arguments(components, embedded, None if bias is None else bias[:branches], _seen_like(request, components)),
+    )
+    text = yield from _prepared(programs.prepare_text, *keys)
+    positions = programs.denoiser.describe_positions(latent_shape(request, components))
+    latents, condition = _latents_like(request, components), condition_like(request, components)
+    arguments = step_arguments(request, weights, latents, text, positions, condition)
+    step = programs.step
+    if request.step_cache:
+        cache = programs.denoiser.describe_cache(text, positions)
+        step, arguments = programs.cached_step, (*arguments, cache, jax.ShapeDtypeStruct((), jnp.float32))
+    yield from _prepared(step, *arguments)
+
+
+def _seen_like(request: GenerationRequest, components: Components) -> jax.ShapeDtypeStruct | None:
+    encoder = components.image_encoder
+    return None if encoder is None else encoder.tokens_like(_num_pictures(request), components.dtype)
+
+
+def condition_like(request: GenerationRequest, components: Components) -> Condition:
+    """The shape of what a picture adds to the transformer's input, or None."""
+    if request.task == "t2v":
+        return None
+    if components.family.conditioning == "first_frame":
+        return FirstFrame(latents=_latents_like(request, components, 1))
+    channels = components.guided.vae.latent_channels + request.geometry().temporal_scale
+    return ImageChannels(values=jax.ShapeDtypeStruct(request.geometry().latent_shape(channels), jnp.float32))
+
+
+def step_arguments(request: GenerationRequest, weights, latents, text, positions, condition: Condition) -> tuple:
+    """What the step's program takes, for compiling: `latents` and `condition` by shape, the rest as it comes."""
     state = SamplerState(sample=latents, before=latents, clean=latents, older=latents)
     inputs = step_inputs(make_schedule(request.solver, 1, request.flow_shift), 0, request.guidance[0])
-    first = None if first_latents is None else FirstFrame(latents=first_latents)
-    return weights, state, inputs, text, positions, first
+    return weights, state, inputs, text, positions, condition
 
 
-def _announce(program, arguments: tuple) -> Iterator[Event]:
-    if not program.is_ready(*arguments):
+def _plan(request: GenerationRequest, components: Components, schedule: Schedule) -> list[PlannedStep]:
+    return plan_steps(schedule.timesteps, request.guidance, components.boundary, request.guidance_interval)
+
+
+def _prepared(program: Program, *arguments: Any) -> Generator[Event, None, Any]:
+    """What `Program.prepare` returns, telling before it compiles, and again if a file made that unnecessary."""
+    is_ready = program.is_ready(*arguments)
+    if not is_ready:
         yield Compiling(program.name)
+    shapes = program.prepare(*arguments)
+    if not is_ready and program.is_loaded(*arguments):
+        yield Compiling(program.name, is_loaded=True)
+    return shapes
 
 
 def _latents_like(request: GenerationRequest, components: Components, num_latent_frames: int | None = None):
-    shape = list(request.geometry().latent_shape(components.guided.vae.latent_channels))
+    shape = list(latent_shape(request, components))
     shape[2] = num_latent_frames or shape[2]
     return jax.ShapeDtypeStruct(tuple(shape), jnp.float32)
 
 
-def _programs(request: GenerationRequest, components: Components) -> Programs:
-    return components.guided if request.is_guided else components.unguided
+def _encode(run: _Run) -> Conditions:
+    """Text and pictures to what the denoiser needs; the embeddings are kept in the job's folder."""
+    tokens = tokenize(run.request, run.components)
+    run.notes.extend(tokens.notes)
+    conditions = encode(run.request, run.components, tokens)
+    _save_embeddings(run.request, conditions.embeddings, run.folder)
+    return conditions
 
 
-def _tokenize(request: GenerationRequest, components: Components) -> TextTokens:
-    prompts = [request.prompt, request.negative_prompt] if request.is_guided else [request.prompt]
-    return components.text_encoder.tokenize(prompts)
+def _tokens_like(request: GenerationRequest, components: Components) -> TextTokens:
+    """The request's tokens, or their shapes where there is no tokenizer to make them."""
+    if components.text_encoder.has_tokenizer:
+        return tokenize(request, components)
+    return components.text_encoder.describe_tokens(2 if request.is_guided else 1)
 
 
-def _positions(request: GenerationRequest, components: Components) -> Positions:
-    programs = _programs(request, components)
-    return programs.denoiser.positions(request.geometry().latent_shape(programs.vae.latent_channels))
-
-
-def _encode(request: GenerationRequest, components: Components, folder: Path) -> Conditions:
-    """Text and image to what the denoiser needs; the embeddings are kept in the job's folder."""
-    programs, tokens = _programs(request, components), _tokenize(request, components)
-    embeddings = programs.embed_text(components.text_weights, tokens.ids, tokens.mask)
-    _save_embeddings(request, embeddings, folder)
-    text = programs.prepare_text(components.denoiser_weights, embeddings, tokens.bias)
-    first_frame = FirstFrame(latents=_encode_image(request, components)) if request.task == "i2v" else None
-    return Conditions(text=text, positions=_positions(request, components), first_frame=first_frame)
-
-
-def _save_embeddings(request: GenerationRequest, embeddings: jax.Array, folder: Path) -> None:
+def _save_embeddings(request: GenerationRequest, embeddings: np.ndarray, folder: Path) -> None:
     values = padded_embeddings(embeddings)
     names = ("prompt_embeds", "negative_prompt_embeds")
     save_file({name: value[None] for name, value in zip(names, values, strict=False)}, folder / "stage1_embeddings.safetensors")
@@ -169,18 +234,9 @@ def _save_embeddings(request: GenerationRequest, embeddings: jax.Array, folder: 
     (folder / "generation_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False), "utf-8")
 
 
-def _encode_image(request: GenerationRequest, components: Components) -> jax.Array:
-    """Normalised latents [1, C, 1, H, W] of the request's image, cropped to the video's size."""
-    image = crop_to(load_checked_image(request.image), request.width, request.height, request.image_focus)
-    pixels = np.asarray(image, np.float32).transpose(2, 0, 1)[None, :, None] / 127.5 - 1.0
-    programs = _programs(request, components)
-    latents = programs.encode_image(components.vae_weights, jnp.asarray(pixels, components.dtype))
-    return latents.astype(jnp.float32)
-
-
 def initial_noise(request: GenerationRequest, components: Components) -> np.ndarray:
     """The seed's noise, float32 in the latents' shape, as diffusers draws it on the CPU."""
-    shape = request.geometry().latent_shape(components.guided.vae.latent_channels)
+    shape = latent_shape(request, components)
     return torch.randn(shape, generator=torch.Generator("cpu").manual_seed(request.seed)).numpy()
 
 
@@ -195,48 +251,54 @@ def step_inputs(schedule: Schedule, index: int, guidance: float) -> StepInputs:
     )
 
 
-def _denoise(
-    request: GenerationRequest,
-    components: Components,
-    conditions: Conditions,
-    folder: Path,
-    clock: StageClock,
-    is_cancelled: Callable[[], bool],
-) -> Iterator[tuple[Event, SamplerState]]:
+def _denoise(run: _Run, conditions: Conditions) -> Iterator[tuple[Event, SamplerState]]:
     """All steps, or those before a cancel."""
-    programs = _programs(request, components)
+    request, components, clock = run.request, run.components, run.clock
     schedule = make_schedule(request.solver, request.steps, request.flow_shift)
-    state = start(jnp.asarray(initial_noise(request, components)))
-    for index in range(schedule.steps):
-        if is_cancelled():
+    state, lane = start(jnp.asarray(initial_noise(request, components))), None
+    for index, planned in enumerate(_plan(request, components, schedule)):
+        if run.is_cancelled():
             return
         started = time.monotonic()
-        inputs = step_inputs(schedule, index, request.guidance[0])
+        programs = components.programs(planned.is_guided)
+        if lane is None or (lane.expert, lane.programs) != (planned.expert, programs):
+            lane = cache = None  # a lane's keys take much memory: the last one's go first
+            with clock.stage("encode"):
+                lane = make_lane(request, components, conditions, planned.expert, planned.is_guided)
+            state, cache = jax.device_put(state, programs.layout.replicated), empty_cache(lane) if request.step_cache else None
+        inputs = step_inputs(schedule, index, planned.guidance)
         with clock.stage("denoise"):
-            state = programs.step(
-                components.denoiser_weights, state, inputs, conditions.text, conditions.positions, conditions.first_frame
-            )
-            preview = _write_preview(programs, components, _final_latents(state.clean, conditions), folder, index + 1)
-        seconds = time.monotonic() - started
-        left = (schedule.steps - index - 1) * clock.seconds["denoise"] / (index + 1)
-        left += DECODE_SHARE * schedule.steps * clock.seconds["denoise"] / (index + 1)
-        yield Step(index + 1, schedule.steps, seconds, left, preview), state
+            state, cache = _run_step(request, lane, state, inputs, cache)
+            preview = _write_preview(run, conditions.with_first_frame(state.clean), index + 1)
+        yield _step_event(clock, schedule, index, time.monotonic() - started, preview), state
 
 
-def _final_latents(latents: jax.Array, conditions: Conditions) -> jax.Array:
-    """Latents with the image's own frame in the first place, where there is one."""
-    if conditions.first_frame is None:
-        return latents
-    return jnp.concatenate([conditions.first_frame.latents, latents[:, :, 1:]], axis=2)
+def _run_step(
+    request: GenerationRequest, lane: Lane, state: SamplerState, inputs: StepInputs, cache: StepCache | None
+) -> tuple[SamplerState, StepCache | None]:
+    arguments = (lane.weights, state, inputs, lane.text, lane.positions, lane.condition)
+    if cache is None:
+        return lane.programs.step(*arguments), None
+    return lane.programs.cached_step(*arguments, cache, jnp.float32(request.step_cache))
 
 
-def _write_preview(programs: Programs, components: Components, clean: jax.Array, folder: Path, index: int) -> str:
-    """The first frame of the current clean estimate as a picture; its name inside the job's folder."""
-    frames, _ = programs.decode_first(components.vae_weights, clean[:, :, :1])
-    name = f"{PREVIEW_FOLDER}/step-{index:03d}.png"
-    with _replacing(folder / name) as part:
-        Image.fromarray(_to_bytes(frames)[0]).save(part, format="PNG", compress_level=1)
-    return name
+def _step_event(clock: StageClock, schedule: Schedule, index: int, seconds: float, preview: str) -> Step:
+    """With the time that is left: the steps so far for those to come, and the decoder's share."""
+    left = (schedule.steps - index - 1 + DECODE_SHARE * schedule.steps) * clock.seconds["denoise"] / (index + 1)
+    return Step(index + 1, schedule.steps, seconds, left, preview)
+
+
+def _write_preview(run: _Run, clean: jax.Array, index: int) -> str:
+    """The current clean estimate as a picture, a moving one where steps take long enough; its name inside the job's folder."""
+    frames, _ = run.programs.decode_first(run.components.vae_weights, np.asarray(clean[:, :, :1]))
+    name, first = f"{PREVIEW_FOLDER}/step-{index:03d}", _to_bytes(frames)[0]
+    if run.clock.seconds["denoise"] > ANIMATED_STEP_SECONDS * index and clean.shape[2] > 1:
+        fps = run.request.fps / run.request.geometry().temporal_scale
+        write_animation(np.asarray(clean, np.float32)[0], first, run.folder / f"{name}.webp", fps)
+        return f"{name}.webp"
+    with _replacing(run.folder / f"{name}.png") as part:
+        Image.fromarray(first).save(part, format="PNG", compress_level=1)
+    return f"{name}.png"
 
 
 @contextlib.contextmanager
@@ -263,56 +325,45 @@ def decode_frames(programs: Programs, weights: dict[str, jax.Array], latents: ja
         yield frames
 
 
-def _decoded(request: GenerationRequest, components: Components, latents: jax.Array) -> Iterator[jax.Array]:
-    return decode_frames(_programs(request, components), components.vae_weights, latents)
-
-
-def _decode_to_file(
-    request: GenerationRequest,
-    components: Components,
-    latents: jax.Array,
-    folder: Path,
-    clock: StageClock,
-    is_cancelled: Callable[[], bool],
-) -> Iterator[Event]:
-    """Decode with progress, write the mp4, end the job."""
-    pieces: list[np.ndarray] = []
-    done = 0
-    for frames in _timed(_decoded(request, components, latents), clock):
-        pieces.append(_to_bytes(frames))
-        done += len(pieces[-1])
-        yield Decoding(done, request.num_frames)
-        if is_cancelled():
-            yield Cancelled(_write(request, components, pieces, folder, clock))
-            return
-    yield Finished(_write(request, components, pieces, folder, clock))
-
-
-def _timed(frames: Iterator[jax.Array], clock: StageClock) -> Iterator[jax.Array]:
+def _decoded(run: _Run, latents: jax.Array) -> Iterator[np.ndarray]:
+    """Pieces of the video as bytes, the time for them counted."""
+    frames = decode_frames(run.programs, run.components.vae_weights, np.asarray(latents))
     while True:
-        with clock.stage("decode"):
+        with run.clock.stage("decode"):
             piece = next(frames, None)
             if piece is None:
                 return
-            piece.block_until_ready()
-        yield piece
+            pixels = _to_bytes(piece)
+        yield pixels
 
 
-def _partial_video(request, components, conditions, state: SamplerState | None, folder: Path, clock: StageClock):
+def _decode_to_file(run: _Run, latents: jax.Array) -> Iterator[Event]:
+    """Decode with progress, write the mp4, end the job."""
+    pieces: list[np.ndarray] = []
+    done = 0
+    for pixels in _decoded(run, latents):
+        pieces.append(pixels)
+        done += len(pixels)
+        yield Decoding(done, run.request.num_frames)
+        if run.is_cancelled():
+            yield Cancelled(_write(run, pieces))
+            return
+    yield Finished(_write(run, pieces))
+
+
+def _partial_video(run: _Run, conditions: Conditions, state: SamplerState | None) -> VideoResult | None:
     """The clean estimate at the moment of the cancel as a video, or None where no step was done."""
     if state is None:
         return None
-    latents = _final_latents(state.clean, conditions)
-    pieces = [_to_bytes(frames) for frames in _timed(_decoded(request, components, latents), clock)]
-    return _write(request, components, pieces, folder, clock)
+    return _write(run, list(_decoded(run, conditions.with_first_frame(state.clean))))
 
 
-def _write(request: GenerationRequest, components: Components, pieces: list[np.ndarray], folder: Path, clock: StageClock):
-    path = folder / "video.mp4"
-    with clock.stage("decode"):
+def _write(run: _Run, pieces: list[np.ndarray]) -> VideoResult:
+    request, path = run.request, run.folder / "video.mp4"
+    with run.clock.stage("decode"):
         count = write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)
     return VideoResult(
         path=str(path), fps=request.fps, num_frames=count, width=request.width, height=request.height,
-        seconds={name: round(value, 3) for name, value in clock.seconds.items()},
-        request=request, versions=components.versions,
+        seconds={name: round(value, 3) for name, value in run.clock.seconds.items()},
+        request=request, versions=run.components.versions, notes=tuple(run.notes),
     )  # fmt: skip

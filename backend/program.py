@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,51 +13,86 @@ from jax.sharding import NamedSharding
 from backend.sharding import Layout
 
 
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What a `Compiler` came back with: an executable, or None where it made nothing to run; and whether it was loaded from a
+    file instead of compiled."""
+
+    executable: jax.stages.Compiled | None
+    is_loaded: bool = False
+
+
+Compiler = Callable[[str, jax.stages.Lowered, Layout], Made]
+
+
+def compile_now(name: str, lowered: jax.stages.Lowered, layout: Layout) -> Made:
+    """The plain `Compiler`. Others keep executables on disk, or look at what the compiler makes."""
+    return Made(lowered.compile(compiler_options=layout.compiler_options))
+
+
 class Program:
     """`function` on pytrees of arrays that lie on the layout's mesh; what lies elsewhere is put on all of its devices.
 
     Calling it compiles what is missing; `prepare` does so beforehand. `donated` are the positions of arguments that a call
-    uses up.
+    uses up. `places` says where results lie, shapes to shapes with shardings; without it they lie on all devices.
     """
 
-    def __init__(self, name: str, function: Callable, layout: Layout, donated: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Callable,
+        layout: Layout,
+        *,
+        donated: Sequence[int] = (),
+        places: Callable[[Any], Any] | None = None,
+        compiler: Compiler = compile_now,
+    ) -> None:
         self.name = name
         self._layout = layout
-        self._jitted = jax.jit(function, donate_argnums=tuple(donated))
-        self._executables: dict[Any, jax.stages.Compiled] = {}
+        self._function, self._donated = function, tuple(donated)
+        self._places = places or self._on_all_devices
+        self._compiler = compiler
+        self._made: dict[Any, Made] = {}
         self.compile_seconds = 0.0
 
     def __call__(self, *arguments: Any) -> Any:
-        return self._executable(arguments)(*jax.tree.map(self._place, arguments))
+        return self._make(arguments).executable(*jax.tree.map(self._place, arguments))
 
     def is_ready(self, *arguments: Any) -> bool:
         """Whether arguments of these shapes run without compiling; arrays or `jax.ShapeDtypeStruct`s."""
-        return _signature(arguments) in self._executables
+        return _signature(arguments) in self._made
+
+    def is_loaded(self, *arguments: Any) -> bool:
+        """Whether what runs for these shapes came from a file."""
+        return self.is_ready(*arguments) and self._make(arguments).is_loaded
 
     def prepare(self, *arguments: Any) -> Any:
         """Compile for arguments of these shapes if need be; the result's shapes and shardings, as `jax.ShapeDtypeStruct`s."""
-        executable = self._executable(arguments)
-        shapes = jax.eval_shape(self._jitted, *arguments)
-        return jax.tree.map(_shape_on, shapes, executable.output_shardings)
+        self._make(arguments)
+        return self._results(arguments)
 
-    def compile(self, *arguments: Any, options: Mapping[str, Any] | None = None) -> jax.stages.Compiled:
-        """The program for arguments of these shapes, compiled anew, with the layout's compiler options and these."""
-        lowered = self._jitted.lower(*jax.tree.map(self._describe, arguments))
-        return lowered.compile(compiler_options={**self._layout.compiler_options, **(options or {})})
+    def _results(self, arguments: tuple) -> Any:
+        return self._places(jax.eval_shape(self._function, *arguments))
 
-    def _executable(self, arguments: tuple) -> jax.stages.Compiled:
+    def _make(self, arguments: tuple) -> Made:
         signature = _signature(arguments)
-        if signature not in self._executables:
+        if signature not in self._made:
             started = time.monotonic()
-            self._executables[signature] = self.compile(*arguments)
+            places = jax.tree.map(lambda leaf: leaf.sharding, self._results(arguments))
+            jitted = jax.jit(self._function, donate_argnums=self._donated, out_shardings=places)
+            lowered = jitted.lower(*jax.tree.map(self._describe, arguments))
+            self._made[signature] = self._compiler(self.name, lowered, self._layout)
             self.compile_seconds += time.monotonic() - started
-        return self._executables[signature]
+        return self._made[signature]
 
     def _place(self, leaf: Any) -> jax.Array:
         return leaf if self._lies_on_mesh(leaf) else jax.device_put(leaf, self._layout.replicated)
 
     def _describe(self, leaf: Any) -> jax.ShapeDtypeStruct:
         return _shape_on(leaf, leaf.sharding if self._lies_on_mesh(leaf) else self._layout.replicated)
+
+    def _on_all_devices(self, shapes: Any) -> Any:
+        return jax.tree.map(lambda leaf: _shape_on(leaf, self._layout.replicated), shapes)
 
     def _lies_on_mesh(self, leaf: Any) -> bool:
         sharding = getattr(leaf, "sharding", None)

@@ -126,6 +126,14 @@ def find_preset(name: str) -> Preset:
         raise RequestError(error.what, error.allowed, error.fix) from None
 
 
+def example_request(preset: Preset, **overrides: Any) -> GenerationRequest:
+    """What the preset makes of its first example, for compiling ahead: its pictures are named, and need not exist."""
+    pictures = {"image": "/image.png"} if "t2v" not in preset.tasks else {}
+    if preset.needs_last_image:
+        pictures["last_image"] = "/last_image.png"
+    return GenerationRequest.from_preset(preset, prompt=preset.examples[0], seed=0, **{**pictures, **overrides})
+
+
 def check(request: GenerationRequest, preset: Preset) -> None:
     """Raises RequestError at the first thing that the preset cannot make."""
     _check_task(request, preset)
@@ -134,9 +142,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
         raise RequestError("prompt is empty and", "must say what the video shows",
                            f"for example {preset.examples[0]!r}")  # fmt: skip
     _check_text("negative_prompt", request.negative_prompt, preset)
-    _check_size("width", request.width, preset.min_width, preset.max_width, preset)
-    _check_size("height", request.height, preset.min_height, preset.max_height, preset)
-    _check_frames(request.num_frames, preset)
+    check_size(preset, request.width, request.height, request.num_frames)
     _check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
     _check_whole("steps", request.steps, 1, preset.max_steps, preset.steps)
     _check_guidance(request.guidance, preset)
@@ -147,6 +153,13 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     if not 0 <= request.seed < SEED_LIMIT:
         raise RequestError(f"seed={request.seed}", f"must lie between 0 and {SEED_LIMIT - 1}",
                            "leave it out to have one drawn")  # fmt: skip
+
+
+def check_size(preset: Preset, width: int, height: int, num_frames: int) -> None:
+    """Raises RequestError where the preset makes no video of this size (pixels) and length (pixel frames)."""
+    _check_size("width", width, preset.min_width, preset.max_width, preset)
+    _check_size("height", height, preset.min_height, preset.max_height, preset)
+    _check_frames(num_frames, preset)
 
 
 def _check_task(request: GenerationRequest, preset: Preset) -> None:

@@ -22,6 +22,11 @@ class Settings:
     cache_dir: Path
 
     @property
+    def executables_dir(self) -> Path:
+        """Where the engine looks for precompiled programs, besides where it is told to."""
+        return self.cache_dir / "executables"
+
+    @property
     def loras_dir(self) -> Path:
         """The LoRA files that requests may name."""
         return self.data_dir / "loras"
@@ -38,6 +43,21 @@ def worker_environment(settings: Settings, environment: Mapping[str, str] = os.e
     """The environment for the worker process, so that `from_environment` there gives the same settings."""
     own = {DATA_VARIABLE: str(settings.data_dir), CACHE_VARIABLE: str(settings.cache_dir)}
     return {**environment, **own}
+
+
+def compiler_flags(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The compilers' own variables (XLA_FLAGS, LIBTPU_INIT_ARGS), as far as they are set: they change what is compiled."""
+    return {name: environment[name] for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS") if environment.get(name)}
+
+
+def compiler_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment for a process that compiles for this machine's own devices."""
+    return dict(environment)
+
+
+def gpu_sharing_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment in which jax takes a GPU's memory as it needs it, so that PyTorch can have it afterwards."""
+    return {**environment, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 def tpu_compiler_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

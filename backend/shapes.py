@@ -9,7 +9,11 @@ from backend.request import GenerationRequest, find_preset
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """One set of compiled programs: the checkpoint, the task, the video's size, and whether the unprompted branch runs."""
+    """One set of compiled programs: the checkpoint, the task with its pictures, the video's size, and how steps run.
+
+    `is_guided` says that the unprompted branch runs in some step, `is_mixed` that it does not in all; `is_cached` that steps may
+    be reused.
+    """
 
     model: str
     task: str
@@ -17,13 +21,18 @@ class Shape:
     height: int
     num_frames: int
     is_guided: bool
+    is_mixed: bool = False
+    is_cached: bool = False
+    num_pictures: int = 0
 
     @classmethod
     def of(cls, request: GenerationRequest, model: str | None = None) -> Self:
         """The request's shape; `model` is the checkpoint that stands in for the presets' own, if there is one."""
         return cls(
             model=model or _model_of(request.preset), task=request.task, width=request.width, height=request.height,
-            num_frames=request.num_frames, is_guided=request.is_guided,
+            num_frames=request.num_frames, is_guided=request.is_guided, is_cached=request.step_cache > 0,
+            is_mixed=request.is_guided and _has_unguided_steps(request),
+            num_pictures=sum(picture is not None for picture in (request.image, request.last_image)),
         )  # fmt: skip
 
     @classmethod
@@ -34,6 +43,10 @@ class Shape:
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `from_json`."""
         return asdict(self)
+
+
+def _has_unguided_steps(request: GenerationRequest) -> bool:
+    return request.guidance_interval != (0.0, 1.0) or any(value <= 1.0 for value in request.guidance)
 
 
 def _model_of(preset: str) -> str:

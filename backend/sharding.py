@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -73,18 +73,44 @@ def legal_plans(num_devices: int, *, heads: int, is_guided: bool) -> Iterator[Me
                 yield MeshPlan(dp=dp, sp=num_devices // (dp * tp), tp=tp)
 
 
+COPIED_FIRST = (
+    *(f"attn1.{part}.weight" for part in ("to_q", "to_k", "to_v", "to_out.0")),
+    *(f"attn2.{part}.weight" for part in ("to_q", "to_out.0")),
+    "ffn.net.0.proj.weight",
+    "ffn.net.2.weight",
+)  # the matrices of a block that every step uses
+COPIES_SHARE = 3 / 8  # of a chip's memory may hold copies, all transformers together; the rest is for everything else
+
+
+def plan_copies(
+    sizes: Mapping[str, int], num_layers: int, plan: MeshPlan, memory_bytes: int | None, num_transformers: int = 1
+) -> frozenset[str]:
+    """Which block matrices every chip keeps whole, so that no step gathers them: as many as `COPIES_SHARE` of a chip's memory
+    holds. `sizes` are bytes in one layer by name; memory that is not known holds none."""
+    if memory_bytes is None or plan.dp * plan.sp == 1:
+        return frozenset()
+    spare, copied = COPIES_SHARE * memory_bytes / num_transformers, set()
+    for name in COPIED_FIRST:
+        spare -= sizes[name] * num_layers / plan.tp
+        if spare < 0:
+            break
+        copied.add(name)
+    return frozenset(copied)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
     """A mesh, and where each kind of array lies on it."""
 
     mesh: Mesh
     weight_axes: tuple[str, ...] = ("dp", "sp")
+    copied: frozenset[str] = frozenset()  # block matrices of which every chip keeps a copy, by name within a block
 
     @classmethod
-    def over(cls, plan: MeshPlan, devices: Sequence[jax.Device], weight_axes: tuple[str, ...] = ("dp", "sp")) -> Layout:
+    def over(cls, plan: MeshPlan, devices: Sequence[jax.Device], copied: Iterable[str] = ()) -> Layout:
         """The plan on these devices; neighbours in the list are neighbours on sp."""
         grid = np.asarray(devices, dtype=object).reshape(plan.dp, plan.tp, plan.sp).transpose(0, 2, 1)
-        return cls(mesh=Mesh(grid, AXES), weight_axes=weight_axes)
+        return cls(mesh=Mesh(grid, AXES), copied=frozenset(copied))
 
     @property
     def platform(self) -> str:
@@ -100,10 +126,16 @@ class Layout:
         has_much = any(name in self.mesh.devices.flat[0].device_kind for name in ("v6", "v5 lite", "v5e"))
         return {"xla_tpu_scoped_vmem_limit_kib": "65536" if has_much else "32768"}
 
+    def uses_tpu_passes(self, dtype: jnp.dtype) -> bool:
+        """Whether the Pallas passes around the attention serve: on TPUs, in the kernel's bfloat16, where no head's norm needs
+        another chip's channels."""
+        return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16
+
     @property
-    def uses_tpu_passes(self) -> bool:
-        """Whether the Pallas passes around the attention serve: on TPUs, where no head's norm needs another chip's channels."""
-        return self.platform == "tpu" and self.size("tp") == 1
+    def maps_chips(self) -> bool:
+        """Whether attention is written for one chip of the mesh: wherever there are several, and on one TPU chip too, because
+        the kernel is chosen by the mesh that it finds itself on."""
+        return self.mesh.size > 1 or self.platform == "tpu"
 
     def size(self, axis: str) -> int:
         return self.mesh.shape[axis]
@@ -199,13 +231,21 @@ class Layout:
     def block_weight(self, name: str, shape: tuple[int, ...]) -> P:
         """Where one stacked matrix of the blocks rests, [layers, in, out]; vectors lie everywhere.
 
-        Spread over the in axis, which is gathered without reordering memory.
+        Spread over the in axis, which is gathered without reordering memory; or where it is used, if it is `copied`.
         """
         if len(shape) != 3:
             return P()
         split_in, split_out = self.gathered_weight(name)
+        if name in self.copied:
+            return P(None, split_in, split_out)
         axes = (*((split_in,) if split_in else ()), *self.weight_axes)
         return P(None, axes if shape[1] % self._count(axes) == 0 else split_in, split_out)
+
+    def gather(self, name: str, matrix: jax.Array) -> jax.Array:
+        """One layer's matrix [in, out] where it is used."""
+        if name in self.copied:
+            return jax.lax.optimization_barrier(matrix)  # else it is cut out of the stack inside the product, which is slower
+        return self.constrain(matrix, self.gathered_weight(name))
 
     def gathered_weight(self, name: str) -> P:
         """Where one layer's matrix lies while it is used, [in, out]: split over tp only."""
@@ -233,7 +273,7 @@ def self_attention(
     some heads, [B, S, W]; what it returns goes back. `norms` [W] of query and key; `tables` [S, D], cosine and sine.
     """
     local = functools.partial(_local_attention, layout=layout, attend=attend, eps=eps)
-    if layout.mesh.size == 1:
+    if not layout.maps_chips:
         return local(projected, norms, tables)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
     specs = ((flat,) * 3, (norm,) * 2, (table,) * 2)
@@ -245,9 +285,10 @@ def _local_attention(projected, norms, tables, *, layout: Layout, attend: Callab
     sp, tp = layout.size("sp"), layout.size("tp")
     heads = projected[0].shape[2] // tables[0].shape[1]
     group = math.gcd(heads, sp)
+    use_pallas = layout.uses_tpu_passes(projected[0].dtype)
     how = Preparation(
         eps=eps, groups=group, token_axis="sp" if sp > 1 else None, channel_axis="tp" if tp > 1 else None,
-        use_pallas=layout.uses_tpu_passes,
+        use_pallas=use_pallas,
     )  # fmt: skip
     prepared = prepare(projected, norms, tables, how)
     query, key, value = (_to_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
@@ -257,7 +298,7 @@ def _local_attention(projected, norms, tables, *, layout: Layout, attend: Callab
     own = jax.lax.axis_index("sp") % group * (heads // group) if sp > 1 else 0
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), prepared.bounds)
     attended = attend(query, key, value, bounds)
-    return _to_tokens(attended, group, sp, use_pallas=layout.uses_tpu_passes)
+    return _to_tokens(attended, group, sp, use_pallas=use_pallas)
 
 
 def _to_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:
@@ -286,7 +327,7 @@ def cross_attention(
 ) -> jax.Array:
     """`attend` of each chip's tokens to the whole text: `query` as `layout.heads`, `key` and `value` as
     `layout.text_heads`; `bias` [B, 1, 1, L] or None."""
-    if layout.mesh.size == 1:
+    if not layout.maps_chips:
         return attend(query, key, value, bias)
     specs = (layout.heads, layout.text_heads, layout.text_heads, None if bias is None else P("dp"))
     return jax.shard_map(attend, mesh=layout.mesh, in_specs=specs, out_specs=layout.heads, check_vma=False)(

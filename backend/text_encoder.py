@@ -22,18 +22,19 @@ from backend.sharding import Layout
 from backend.torchax_setup import call_module
 
 MAX_SEQUENCE_LENGTH = 512  # Wan's transformer attends to 512 text positions, whatever the prompt's length
+PROMPTS = ("prompt", "negative prompt")  # in the order in which they are given to `tokenize`
 LENGTHS = (32, 64, 128, 256, MAX_SEQUENCE_LENGTH)  # compiled lengths; the smallest that holds the prompts is used
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTokens:
     """Token ids and mask [B, L] int32, with the attention `bias` [B, 1, 1, L] float32 that goes with the embeddings, or None
-    where L is the full length and every position counts alike."""
+    where L is the full length and every position counts alike. `notes` say which prompts were cut, a sentence each."""
 
     ids: np.ndarray
     mask: np.ndarray
     bias: np.ndarray | None
-    truncated: bool
+    notes: tuple[str, ...] = ()
 
 
 class TextEncoder:
@@ -54,10 +55,19 @@ class TextEncoder:
         shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._model.state_dict().items()}
         return layout.describe(shapes, layout.text_weight)
 
+    @property
+    def has_tokenizer(self) -> bool:
+        return self._tokenizer is not None
+
+    def describe_tokens(self, count: int) -> TextTokens:
+        """Shapes of what `tokenize` returns for `count` prompts at the full length."""
+        ids = jax.ShapeDtypeStruct((count, MAX_SEQUENCE_LENGTH), jnp.int32)
+        return TextTokens(ids=ids, mask=ids, bias=None)
+
     def tokenize(self, prompts: list[str]) -> TextTokens:
         """The prompts' tokens, padded to the smallest compiled length that holds them all."""
         tokens = [self._tokenizer(clean_prompt(prompt))["input_ids"] for prompt in prompts]
-        truncated = max(len(ids) for ids in tokens) > MAX_SEQUENCE_LENGTH
+        notes = tuple(_cut_note(name, ids) for name, ids in zip(PROMPTS, tokens, strict=False) if len(ids) > MAX_SEQUENCE_LENGTH)
         tokens = [[*ids[: MAX_SEQUENCE_LENGTH - 1], ids[-1]] if len(ids) > MAX_SEQUENCE_LENGTH else ids for ids in tokens]
         lengths = tuple(len(ids) for ids in tokens)
         width = next(length for length in self._lengths if length > max(lengths) or length == MAX_SEQUENCE_LENGTH)
@@ -65,12 +75,16 @@ class TextEncoder:
         for row, prompt_ids in zip(ids, tokens, strict=True):
             row[: len(prompt_ids)] = prompt_ids
         mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int32)
-        return TextTokens(ids=ids, mask=mask, bias=_attention_bias(lengths, width), truncated=truncated)
+        return TextTokens(ids=ids, mask=mask, bias=_attention_bias(lengths, width), notes=notes)
 
     def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
         """Embeddings [B, L, D] of `TextTokens`, zero from each prompt's end on. Pure, to be compiled."""
         hidden = call_module(self._model, weights, _last_hidden_state, ids, mask)
         return hidden * mask[..., None].astype(hidden.dtype)
+
+
+def _cut_note(name: str, ids: list[int]) -> str:
+    return f"The {name} has {len(ids)} tokens, of which the model reads {MAX_SEQUENCE_LENGTH}: its end was left out"
 
 
 def _without_private(config: Mapping[str, Any]) -> dict[str, Any]:

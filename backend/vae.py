@@ -49,9 +49,21 @@ class VideoAutoencoder:
 
     def encode_image(self, weights: Mapping[str, jax.Array], image: jax.Array) -> jax.Array:
         """Normalised latents [1, C, 1, H, W] of one picture [1, 3, 1, height, width]: the posterior's mode."""
-        moments = call_module(self._vae, weights, _encode_first_frame, self._spread(image))
+        return self.encode_first(weights, image)[0]
+
+    def encode_first(self, weights: Mapping[str, jax.Array], pixels: jax.Array) -> tuple[jax.Array, Caches]:
+        """Normalised latents [1, C, 1, H, W] of a clip's first frame [1, 3, 1, height, width], and the caches after it."""
+        return self._encode(weights, pixels, None)
+
+    def encode_next(self, weights: Mapping[str, jax.Array], pixels: jax.Array, caches: Caches) -> tuple[jax.Array, Caches]:
+        """Normalised latents [1, C, 1, H, W] of the next frames [1, 3, 4, height, width], and the caches after them."""
+        return self._encode(weights, pixels, caches)
+
+    def _encode(self, weights: Mapping[str, jax.Array], pixels: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
+        moments, caches = call_module(self._vae, weights, _encode_frames, self._spread(pixels), caches)
         mean, std = self._statistics(moments.dtype)
-        return (moments[:, : self.latent_channels] - mean) / std
+        latents = (moments[:, : self.latent_channels] - mean) / std
+        return latents, {place: self._spread(cache) for place, cache in caches.items()}
 
     def decode_first(self, weights: Mapping[str, jax.Array], latents: jax.Array) -> tuple[jax.Array, Caches]:
         """The first pixel frame [1, 3, 1, height, width] of latents [1, C, 1, H, W], and the caches after it."""
@@ -61,8 +73,20 @@ class VideoAutoencoder:
         """The next pixel frames [1, 3, 4, height, width] of latents [1, C, 1, H, W], and the caches after them."""
         return self._decode(weights, latents, caches)
 
+    def place_encoded(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
+        """Where the results of `encode_first` and `encode_next` lie: latents on all devices, caches spread over space."""
+        latents, caches = shapes
+        whole = jax.ShapeDtypeStruct(latents.shape, latents.dtype, sharding=self._layout.replicated)
+        return whole, self._layout.describe_spread(caches)
+
+    def place_decoded(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
+        """Where the results of `decode_first` and `decode_next` lie: pixels and caches spread over space."""
+        pixels, caches = shapes
+        return self._layout.describe_spread({"pixels": pixels})["pixels"], self._layout.describe_spread(caches)
+
     def _decode(self, weights: Mapping[str, jax.Array], latents: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
-        latents = self._denormalise(self._spread(latents))
+        dtype = weights["post_quant_conv.weight"].dtype
+        latents = self._denormalise(self._spread(latents)).astype(dtype)
         pixels, caches = call_module(self._vae, weights, _decode_frame, latents, caches)
         return pixels, {place: self._spread(cache) for place, cache in caches.items()}
 
@@ -79,11 +103,13 @@ class VideoAutoencoder:
         return mean, std
 
 
-def _encode_first_frame(vae: AutoencoderKLWan, image: torch.Tensor) -> torch.Tensor:
-    """Moments [1, 2 C, 1, H, W] of the posterior."""
+def _encode_frames(vae: AutoencoderKLWan, pixels: torch.Tensor, caches: dict[int, torch.Tensor] | None):
+    """Moments [1, 2 C, 1, H, W] of one latent frame's posterior, and the caches after it."""
     if vae.config.patch_size is not None:
-        image = patchify(image, patch_size=vae.config.patch_size)
-    return vae.quant_conv(vae.encoder(image, feat_cache=_cache_list(vae.encoder), feat_idx=[0]))
+        pixels = patchify(pixels, patch_size=vae.config.patch_size)
+    state = _cache_list(vae.encoder, caches)
+    moments = vae.quant_conv(vae.encoder(pixels, feat_cache=state, feat_idx=[0]))
+    return moments, _cache_dictionary(state)
 
 
 def _decode_frame(vae: AutoencoderKLWan, latents: torch.Tensor, caches: dict[int, torch.Tensor] | None):

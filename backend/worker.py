@@ -4,6 +4,7 @@ Started by `backend.worker_process` as `python -m backend.worker`, and ends when
 """
 
 import argparse
+import functools
 import importlib
 import logging
 import os
@@ -14,13 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from backend.channel import Channel, Message
 from backend.errors import StudioError, one_line
 from backend.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Loading, VideoResult
-from backend.request import GenerationRequest, find_preset
+from backend.request import GenerationRequest, example_request, find_preset
 from backend.shapes import Shape
 from backend.worker_facts import Device, WorkerFacts
 from presets import Preset
@@ -124,12 +124,12 @@ class Worker:
     def _warm_up(self, preset: Preset) -> None:
         """Compiles the preset's own shapes ahead; stops as soon as a job waits."""
         self._send_status("warming", "Compiling ahead of the first video")
-        request = GenerationRequest.from_preset(preset, prompt=preset.examples[0], seed=0)
+        request = example_request(preset)
         for event in self._pipeline.warm_up(self._components, request):
             if not self._waiting.empty():
                 return
             if isinstance(event, Compiling):
-                self._send_status("warming", f"Compiling {event.what}")
+                self._send_status("warming", f"Loaded {event.what} precompiled" if event.is_loaded else f"Compiling {event.what}")
         self._warm.add(Shape.of(request, self._model))
 
     def _load(self, preset: Preset) -> None:
@@ -219,15 +219,16 @@ def explain(error: Exception) -> Failed:
                   "See the newest file in the data folder's logs for details")  # fmt: skip
 
 
-def import_pipeline(module: str | None) -> Pipeline:
-    """The real pipeline; or, for tests, a module that has all its functions."""
-    names = ("backend.components", "backend.pipeline", "backend.device_facts") if module is None else (module,) * 3
-    return _pipeline_of(*map(importlib.import_module, names))
-
-
-def _pipeline_of(components: ModuleType, pipeline: ModuleType, devices: ModuleType) -> Pipeline:
-    return Pipeline(load=components.load, warm_up=pipeline.warm_up, generate=pipeline.generate,
-                    devices=devices.device_facts)  # fmt: skip
+def import_pipeline(module: str | None, **options: Any) -> Pipeline:
+    """The real pipeline, loading with these options; or, for tests, a module that has all its functions."""
+    if module is not None:
+        stand_in = importlib.import_module(module)
+        return Pipeline(load=stand_in.load, warm_up=stand_in.warm_up, generate=stand_in.generate,
+                        devices=stand_in.device_facts)  # fmt: skip
+    names = ("components", "pipeline", "device_facts")
+    components, pipeline, devices = (importlib.import_module(f"backend.{name}") for name in names)
+    load = functools.partial(components.load, **options)
+    return Pipeline(load=load, warm_up=pipeline.warm_up, generate=pipeline.generate, devices=devices.device_facts)
 
 
 def _with_seconds(event: Event, **seconds: float) -> Event:
@@ -261,11 +262,16 @@ def main() -> None:
     parser.add_argument("--model", help="a checkpoint in place of the presets' own")
     parser.add_argument("--pipeline", help="a module with load, warm_up and generate; for tests")
     parser.add_argument("--warm-up", action="store_true", help="compile the preset's own shapes ahead")
+    parser.add_argument("--executables", type=Path, help="a folder of precompiled programs")
+    for axis in ("dp", "sp", "tp"):
+        parser.add_argument(f"--{axis}", type=int, help="size of this axis of the mesh")
     arguments = parser.parse_args()
     channel = take_channel()
     os.nice(POLITENESS)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    worker = Worker(channel, lambda: import_pipeline(arguments.pipeline), arguments.model)
+    mesh = {axis: getattr(arguments, axis) for axis in ("dp", "sp", "tp")}
+    make = functools.partial(import_pipeline, arguments.pipeline, mesh=mesh, executables=arguments.executables)
+    worker = Worker(channel, make, arguments.model)
     worker.run(find_preset(arguments.preset), arguments.warm_up)
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Literal
@@ -36,6 +36,21 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """How a worker uses its devices: sizes of the mesh's axes, planned where None, and a folder of precompiled programs."""
+
+    dp: int | None = None
+    sp: int | None = None
+    tp: int | None = None
+    executables: Path | None = None
+
+    def words(self) -> list[str]:
+        """As options of the worker's command line."""
+        given = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        return [word for name, value in given if value is not None for word in (f"--{name}", str(value))]
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerPlan:
     """How to start a worker: what to load first, and whether to compile ahead. `pipeline` is for tests."""
 
@@ -44,12 +59,14 @@ class WorkerPlan:
     warm_up: bool
     settings: Settings
     pipeline: str | None = None
+    options: WorkerOptions = WorkerOptions()
 
     def command(self) -> list[str]:
         """The command line that starts it."""
         options = [("--preset", self.preset), ("--model", self.model), ("--pipeline", self.pipeline)]
         given = [part for name, value in options if value is not None for part in (name, value)]
-        return [sys.executable, "-m", "backend.worker", *given, *(["--warm-up"] if self.warm_up else [])]
+        return [sys.executable, "-m", "backend.worker", *given, *self.options.words(),
+                *(["--warm-up"] if self.warm_up else [])]  # fmt: skip
 
 
 class WorkerProcess:

@@ -206,7 +206,7 @@ def load_preset(name: str, folder: Path = PRESET_FOLDER) -> Preset:
 
     Raises: UnknownPreset, which lists the names and suggests the nearest.
     """
-    names = [path.stem for path in sorted(folder.glob("*.toml"))]
+    names = sorted(path.stem for path in folder.glob("*.toml"))
     if name not in names:  # a name is never used as a path
         raise UnknownPreset(name, names)
     return _read(folder / f"{name}.toml")

@@ -18,6 +18,7 @@ class AttentionLengths:
     """One chip's attention in a step: self-attention of `heads` over `queries` x `keys`, cross-attention to `text` keys."""
 
     heads: int
+    head_width: int
     queries: int
     keys: int
     text_heads: int
@@ -30,7 +31,9 @@ class AttentionLengths:
 class KernelCost:
     """Called with a Pallas call of the program; gives its cycles on one device.
 
-    Attention: bundles of the static schedule, from the kernel's table, or by the score tile where the table lacks the shape.
+    Attention: bundles of the static schedule, from the kernel's table, or by the score tile where the table lacks the shape;
+    but no fewer cycles than its products take at the chip's peak (on v5e and v5p several units work in one bundle's time, and
+    the bundles alone would say less).
     The passes around it move memory: what they write and as much read, over the HBM's bandwidth.
     """
 
@@ -48,8 +51,8 @@ class KernelCost:
 
     def _attention(self, queries: int, keys: int, heads: int, form: str) -> float:
         chip = KERNEL_CHIP[self.chip.name]
-        known = predicted_bundles(chip, queries, keys, heads, form)
-        if known is not None:
-            return known
-        tiles = math.ceil(queries / 8) * math.ceil(keys / 128) * heads
-        return tiles * bundles_a_tile(chip, form)
+        bundles = predicted_bundles(chip, queries, keys, heads, form)
+        if bundles is None:
+            bundles = math.ceil(queries / 8) * math.ceil(keys / 128) * heads * bundles_a_tile(chip, form)
+        flops = 4 * queries * keys * heads * self.lengths.head_width
+        return max(bundles, flops / self.chip.peak_flops * self.chip.clock_hz)

@@ -5,7 +5,8 @@ import argparse
 import pytest
 
 from backend.architecture import Architecture
-from backend.check_tpu_command import check_tpu, refuse_topology, table
+from backend.check_tpu_command import check_tpu, table
+from backend.compiler_process import refuse_topology
 from backend.errors import RequestError
 from backend.settings import tpu_compiler_environment
 from backend.tpu.chips import CHIPS

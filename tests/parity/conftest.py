@@ -17,6 +17,9 @@ from backend.events import Event
 from backend.image_input import crop_to, load_checked_image
 from backend.request import GenerationRequest
 from presets import load_preset
+from tests.parity.tiny_runs import pictures, tiny, torch_on_one_thread
+
+__all__ = ["pictures", "tiny", "torch_on_one_thread"]
 
 PRESET = load_preset("wan-tiny")
 

@@ -3,13 +3,65 @@
 import pytest
 from pydantic import ValidationError
 
+from backend.architecture import Architecture
+from backend.families import family_of_preset
+from backend.request import example_request
+from backend.sampler import make_schedule
+from backend.step_plan import plan_steps
 from presets import Preset, UnknownPreset, list_presets, load_preset
 
-NAMES = ["wan-tiny", "wan2.1-t2v-1.3b-480p", "wan2.1-t2v-14b-480p", "wan2.1-t2v-14b-720p"]
+FULL = ["wan2.1-flf2v-14b-720p", "wan2.1-i2v-14b-480p", "wan2.1-i2v-14b-720p", "wan2.1-t2v-1.3b-480p", "wan2.1-t2v-14b-480p",
+        "wan2.1-t2v-14b-720p", "wan2.2-i2v-a14b-480p", "wan2.2-i2v-a14b-720p", "wan2.2-t2v-a14b-480p", "wan2.2-t2v-a14b-720p",
+        "wan2.2-ti2v-5b-720p"]  # fmt: skip
+WITHOUT_DISTILLED_LORA = ["wan2.1-flf2v-14b-720p", "wan2.1-t2v-1.3b-480p", "wan2.2-ti2v-5b-720p"]
+DRAFTS = [f"{name}-draft" for name in FULL]
+FAST = [f"{name}-fast" for name in FULL if name not in WITHOUT_DISTILLED_LORA]
+NAMES = ["wan-tiny", *sorted(FULL + DRAFTS + FAST)]
 
 
 def test_the_demo_model_comes_first():
     assert [preset.name for preset in list_presets()] == NAMES
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_a_draft_is_less_work_and_knows_its_full_preset(name):
+    draft = load_preset(name)
+    full = load_preset(draft.draft_of)
+    assert full.name == name.removesuffix("-draft")
+    assert draft.steps < full.steps and draft.step_cache > 0 and full.step_cache == 0
+    for same in ("model", "tasks", "guidance", "flow_shift", "solver", "boundary", "num_frames", "negative_prompt"):
+        assert getattr(draft, same) == getattr(full, same)
+    if name.endswith("480p-draft"):  # the same seed draws the same noise at the same size only
+        assert (draft.width, draft.height) == (full.width, full.height)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_fast_preset_is_the_distilled_one(name):
+    fast, full = load_preset(name), load_preset(name.removesuffix("-fast"))
+    assert (fast.steps, fast.flow_shift, fast.solver) == (4, 5.0, "euler-distilled") and set(fast.guidance) == {1.0}
+    assert (fast.model, fast.width, fast.height, fast.boundary) == (full.model, full.width, full.height, full.boundary)
+    assert [lora.expert for lora in fast.loras] == (["high", "low"] if full.num_experts == 2 else ["both"])
+    for lora in fast.loras:
+        kind = "i2v" if "i2v" in name else "t2v"
+        assert lora.is_on_hub and kind in lora.source and (lora.expert == "both" or f"{lora.expert}_noise" in lora.source)
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_a_presets_networks_are_of_a_family_that_we_run(name):
+    preset = load_preset(name)
+    family = family_of_preset(preset, Architecture(**preset.network_configs()))
+    assert family.name == "-".join(name.split("-")[:2])
+    assert (family.tasks, family.num_experts) == (preset.tasks, preset.num_experts)
+    assert (family.takes_last_image, family.needs_last_image) == (preset.takes_last_image, preset.needs_last_image)
+    assert example_request(preset).geometry().num_tokens > 0
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_experts_split_the_official_steps(name):
+    preset = load_preset(name)
+    schedule = make_schedule(preset.solver, preset.steps, preset.flow_shift)
+    experts = [step.expert for step in plan_steps(schedule.timesteps, preset.guidance, preset.boundary, (0.0, 1.0))]
+    assert set(experts) == set(range(preset.num_experts)) and experts == sorted(experts)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -32,9 +84,10 @@ def test_defaults_are_among_what_is_offered(name):
 @pytest.mark.parametrize("name", NAMES[1:])
 def test_wan_presets_carry_the_official_negative_prompt(name):
     preset = load_preset(name)
-    assert preset.negative_prompt.startswith("色调艳丽，过曝，静态，")
+    prefix = {"wan2.1-i2v": "镜头晃动，", "wan2.1-flf2v": "镜头切换，镜头晃动，"}.get("-".join(name.split("-")[:2]), "")
+    assert preset.negative_prompt.startswith(prefix + "色调艳丽，过曝，静态，")
     assert preset.negative_prompt.endswith("背景人很多，倒着走")
-    assert len(preset.negative_prompt.split("，")) == 28
+    assert len(preset.negative_prompt.removeprefix(prefix).split("，")) == 28
 
 
 def test_the_embedded_model_lies_in_the_project():

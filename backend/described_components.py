@@ -1,0 +1,78 @@
+"""A model without its weights: real programs for devices that may be elsewhere, to be compiled and looked at, not run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import topologies
+from transformers import PreTrainedTokenizerBase
+
+from backend.architecture import Architecture
+from backend.components import Components, make_programs, plan_layouts
+from backend.denoiser import DenoiserWeights
+from backend.families import family_of_preset
+from backend.image_encoder import ImageEncoder
+from backend.program import Compiler
+from backend.request import GenerationRequest
+from backend.text_encoder import LENGTHS, MAX_SEQUENCE_LENGTH, TextEncoder
+from presets import Preset
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DescribedExpert:
+    """Stands for a loaded `Expert` where programs are only compiled."""
+
+    weights: DenoiserWeights
+    loras: tuple = ()
+
+
+NO_PICTURE = "/picture.png"  # compiling looks at none
+CHIPS_OF_A_HOST = {"v6e:1x1": (1, 1, 1), "v5e:1x1": (1, 1, 1)}  # slices smaller than a host
+
+
+def described_devices(topology: str) -> list[jax.Device]:
+    """The chips of a slice such as "v6e:2x4", for libtpu to compile for; none need be here."""
+    bounds = CHIPS_OF_A_HOST.get(topology)
+    options = {"chips_per_host_bounds": bounds} if bounds else {}
+    return topologies.get_topology_desc(platform="tpu", topology_name=topology, **options).devices
+
+
+def example_request(preset: Preset, task: str | None = None, **overrides: Any) -> GenerationRequest:
+    """A request to compile for: the preset's own settings, with pictures that nothing opens where the task starts from one."""
+    task = task or preset.tasks[0]
+    image = NO_PICTURE if task == "i2v" else None
+    last = NO_PICTURE if image and preset.needs_last_image else None
+    given = {"prompt": preset.examples[0], "seed": 0, "image": image, "last_image": last} | overrides
+    return GenerationRequest.from_preset(preset, **given)
+
+
+def describe_components(
+    preset: Preset,
+    devices: Sequence[jax.Device],
+    compiler: Compiler,
+    mesh: Mapping[str, int | None] | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> Components:
+    """The preset's model on these devices, its weights as shapes with places. `pipeline.warm_up` compiles it as it would the
+    loaded one. Raises: RequestError for a mesh that the devices or the model do not allow."""
+    architecture = Architecture(**preset.network_configs())
+    lengths = (MAX_SEQUENCE_LENGTH,) if devices[0].platform == "tpu" else LENGTHS
+    text_encoder = TextEncoder(architecture.text_encoder, tokenizer, lengths)
+    image_encoder = None if architecture.image_encoder is None else ImageEncoder(architecture.image_encoder, None)
+    dtype, family = jnp.dtype(preset.dtype), family_of_preset(preset, architecture)
+    guided, unguided = (
+        make_programs(architecture, text_encoder, layout, image_encoder, compiler=compiler)
+        for layout in plan_layouts(architecture, devices, mesh, num_experts=family.num_experts, dtype=dtype)
+    )
+    layout = guided.layout
+    expert = DescribedExpert(weights=guided.denoiser.describe_weights(dtype))
+    return Components(
+        family=family, text_encoder=text_encoder, text_weights=text_encoder.describe_weights(dtype, layout),
+        image_encoder=image_encoder, image_weights=image_encoder.describe_weights(dtype, layout) if image_encoder else {},
+        experts=(expert,) * family.num_experts, boundary=preset.boundary, vae_weights=guided.vae.describe_weights(dtype),
+        guided=guided, unguided=unguided, dtype=dtype, versions={},
+    )  # fmt: skip

@@ -1,0 +1,125 @@
+"""Which Wan a checkpoint is, told from its own configurations alone; anything else is refused. Reads no file.
+
+The families differ in how a picture reaches the transformer: not at all, as a clean first latent frame at timestep 0 (2.2
+TI2V), or as further input channels, a mask and the latents of a clip that is black but for its pictures (I2V), to which 2.1
+adds what a CLIP encoder sees. And in how many transformers share the noise: one, or two with a boundary between them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from backend.architecture import Architecture
+from backend.errors import ModelError
+from presets import Preset
+
+Conditioning = Literal["none", "first_frame", "channels"]
+PIPELINES = ("WanPipeline", "WanImageToVideoPipeline")
+TRANSFORMER, AUTOENCODER = "WanTransformer3DModel", "AutoencoderKLWan"
+IMAGE_TASK, TEXT_TASK = ("i2v",), ("t2v",)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Family:
+    """One kind of Wan. `name` as in `SUPPORTED`."""
+
+    name: str
+    tasks: tuple[str, ...]
+    conditioning: Conditioning
+    num_experts: int = 1
+    has_image_encoder: bool = False
+    takes_last_image: bool = False
+    needs_last_image: bool = False
+
+
+FAMILIES = (
+    Family(name="wan2.1-t2v", tasks=TEXT_TASK, conditioning="none"),
+    Family(name="wan2.1-i2v", tasks=IMAGE_TASK, conditioning="channels", has_image_encoder=True),
+    Family(name="wan2.1-flf2v", tasks=IMAGE_TASK, conditioning="channels", has_image_encoder=True, takes_last_image=True,
+           needs_last_image=True),
+    Family(name="wan2.2-t2v", tasks=TEXT_TASK, conditioning="none", num_experts=2),
+    Family(name="wan2.2-i2v", tasks=IMAGE_TASK, conditioning="channels", num_experts=2, takes_last_image=True),
+    Family(name="wan2.2-ti2v", tasks=("t2v", "i2v"), conditioning="first_frame"),
+)  # fmt: skip
+SUPPORTED = "Wan 2.1 T2V, I2V and FLF2V, Wan 2.2 T2V-A14B, I2V-A14B and TI2V-5B, as diffusers lays them out"
+
+
+def recognise(index: Mapping[str, Any], architecture: Architecture) -> Family:
+    """The family of a checkpoint, from its model_index.json and its networks' configurations.
+
+    Raises: ModelError naming what does not fit, and the list of what is supported.
+    """
+    _check_classes(index, architecture)
+    transformer = architecture.transformer
+    conditioning = _conditioning(bool(index.get("expand_timesteps")), architecture)
+    wanted = {
+        "conditioning": conditioning,
+        "num_experts": num_experts(index),
+        "has_image_encoder": transformer.get("image_dim") is not None,
+        "needs_last_image": transformer.get("pos_embed_seq_len") is not None,
+    }
+    for family in FAMILIES:
+        if all(getattr(family, name) == value for name, value in wanted.items()):
+            return family
+    raise _refusal(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in wanted.items()))
+
+
+def num_experts(index: Mapping[str, Any]) -> int:
+    """How many transformers share the denoising."""
+    return 2 if (index.get("transformer_2") or [None])[0] else 1
+
+
+def family_of_preset(preset: Preset, architecture: Architecture) -> Family:
+    """The family of a preset's model, without its checkpoint."""
+    index = {
+        "_class_name": PIPELINES[0],
+        "transformer_2": ["diffusers", TRANSFORMER] if preset.num_experts == 2 else [None, None],
+        "expand_timesteps": set(preset.tasks) == {"t2v", "i2v"},
+    }
+    return recognise(index, architecture)
+
+
+def check_preset(family: Family, architecture: Architecture, preset: Preset, source: str) -> None:
+    """Raises: ModelError where a checkpoint that stands in for a preset's own is of a kind that the preset does not fit."""
+    facts = {
+        "tasks": (" and ".join(family.tasks), " and ".join(preset.tasks), set(preset.tasks) <= set(family.tasks)),
+        "experts": (family.num_experts, preset.num_experts, family.num_experts == preset.num_experts),
+        "last image": (family.needs_last_image, preset.needs_last_image, family.needs_last_image == preset.needs_last_image),
+        "pixels a latent": _pair(architecture.vae["scale_factor_spatial"], preset.vae_scale_spatial),
+        "frames a latent": _pair(architecture.vae["scale_factor_temporal"], preset.vae_scale_temporal),
+    }
+    for name, (found, expected, fits) in facts.items():
+        if not fits:
+            raise ModelError(f"The model {source} is a {family.name} ({name}: {found}),",
+                             f"and the preset {preset.name} is for another kind ({name}: {expected})",
+                             f"take a preset of {family.name}, or another --model")  # fmt: skip
+
+
+def _pair(found: int, expected: int) -> tuple[int, int, bool]:
+    return found, expected, found == expected
+
+
+def _check_classes(index: Mapping[str, Any], architecture: Architecture) -> None:
+    pipeline = index.get("_class_name")
+    if pipeline not in PIPELINES:
+        raise _refusal(f"its pipeline is {pipeline}")
+    for config, expected in ((architecture.transformer, TRANSFORMER), (architecture.vae, AUTOENCODER)):
+        found = config.get("_class_name", expected)
+        if found != expected:
+            raise _refusal(f"it has a {found}")
+
+
+def _conditioning(expands_timesteps: bool, architecture: Architecture) -> Conditioning:
+    latents, given = architecture.latent_channels, architecture.transformer["in_channels"]
+    mask = architecture.vae["scale_factor_temporal"]
+    if given == 2 * latents + mask and not expands_timesteps:
+        return "channels"
+    if given == latents:
+        return "first_frame" if expands_timesteps else "none"
+    raise _refusal(f"its transformer takes {given} channels and its VAE makes {latents}")
+
+
+def _refusal(what: str) -> ModelError:
+    return ModelError(f"This checkpoint cannot be run ({what}):", f"supported are {SUPPORTED}", "give one of these with --model")

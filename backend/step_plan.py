@@ -1,0 +1,33 @@
+"""Which expert works in each step, and whether guidance runs. Arithmetic only."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+NUM_TRAIN_TIMESTEPS = 1000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedStep:
+    """`expert` 0 is the only one or the high-noise one, 1 the low-noise one; `guidance` counts where `is_guided`."""
+
+    expert: int
+    guidance: float
+    is_guided: bool
+
+
+def plan_steps(
+    timesteps: Sequence[float], guidance: Sequence[float], boundary: float | None, interval: tuple[float, float]
+) -> list[PlannedStep]:
+    """One entry a step. The first expert works while the timestep is at least `boundary` * 1000; guidance runs from step
+    int(start * steps) up to, not including, step int(end * steps), where the expert's own is above 1.
+
+    Source: diffusers' Wan pipelines for the boundary, its guiders (`BaseGuidance`) for the interval.
+    """
+    first, last = (int(share * len(timesteps)) for share in interval)
+    experts = [int(boundary is not None and timestep < boundary * NUM_TRAIN_TIMESTEPS) for timestep in timesteps]
+    return [
+        PlannedStep(expert=expert, guidance=guidance[expert], is_guided=guidance[expert] > 1 and first <= index < last)
+        for index, expert in enumerate(experts)
+    ]

@@ -1,0 +1,102 @@
+"""Every family gives diffusers' result: a tiny random checkpoint in the real layout, same prompt, pictures and seed, float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from diffusers import FirstBlockCacheConfig
+
+from backend.families import FAMILIES
+from tests.parity.tiny_runs import decode_reference, run_ours, run_reference
+
+pytestmark = [pytest.mark.parity, pytest.mark.demo_model, pytest.mark.usefixtures("torch_on_one_thread")]
+
+LATENT_TOLERANCE = 1e-3  # the project's bar
+LEAST_PSNR = 50.0  # in dB over the video, pixels in [0, 1]; the project's bar
+STEPS = (1, 4, 8)
+
+
+def psnr(ours: np.ndarray, reference: np.ndarray) -> float:
+    return float(-10 * np.log10(max(np.square(ours - reference).mean(), 1e-12)))
+
+
+def cases() -> list[tuple[str, tuple[str, ...], int]]:
+    """Family, the pictures that it is given, and steps."""
+    found = []
+    for family in FAMILIES:
+        ways = [()] if "t2v" in family.tasks else []
+        ways += [("image",)] if "i2v" in family.tasks and not family.needs_last_image else []
+        ways += [("image", "last_image")] if family.takes_last_image else []
+        found += [(family.name, way, steps) for way in ways for steps in STEPS]
+    return found
+
+
+@pytest.mark.parametrize("family, given, steps", cases())
+def test_latents_and_video_equal_diffusers(family, given, steps, tiny, pictures, tmp_path):
+    made = tiny(family)
+    request = made.request(steps=steps, **{name: pictures[name] for name in given})
+    ours, our_video, _ = run_ours(made, request, tmp_path)
+    reference = run_reference(made, request)
+    assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
+    assert psnr(our_video, decode_reference(made, reference)) >= LEAST_PSNR
+    assert made.components.family.name == family
+
+
+def test_each_expert_has_its_own_guidance(tiny, tmp_path):
+    made = tiny("wan2.2-t2v")
+    for guidance in ((4.0, 1.0), (4.0, 2.0)):
+        request = made.request(guidance=guidance)
+        assert np.abs(run_ours(made, request, tmp_path)[0] - run_reference(made, request)).max() <= LATENT_TOLERANCE
+
+
+def test_pictures_prompts_and_experts_do_something(tiny, pictures, tmp_path):
+    """Equality above is not that of constants: each of these changes the latents."""
+
+    def latents(family: str, **changes) -> np.ndarray:
+        return run_ours(tiny(family), tiny(family).request(**changes), tmp_path)[0]
+
+    swapped = {"image": pictures["last_image"], "last_image": pictures["image"]}
+    for family in ("wan2.1-flf2v", "wan2.2-i2v"):
+        assert np.abs(latents(family, **pictures) - latents(family, **swapped)).max() > 0.01
+    assert np.abs(latents("wan2.2-i2v", **pictures) - latents("wan2.2-i2v", image=pictures["image"])).max() > 0.01
+    assert np.abs(latents("wan2.2-t2v") - latents("wan2.2-t2v", guidance=(4.0, 2.0))).max() > 0.01
+
+
+def test_guidance_runs_on_its_share_of_the_steps(tiny, tmp_path):
+    """Half of the schedule guided is what diffusers gives when its guidance is taken away halfway."""
+    made = tiny("wan2.1-t2v")
+    request = made.request(guidance_interval=(0.0, 0.5))
+    pipeline = made.reference
+
+    def stop_guiding(pipe, index, timestep, tensors):
+        if index == 1:
+            pipe._guidance_scale = 1.0
+        return tensors
+
+    reference = pipeline(
+        prompt=request.prompt, negative_prompt=request.negative_prompt, height=64, width=64, num_frames=9, num_inference_steps=4,
+        guidance_scale=4.0, generator=torch.Generator().manual_seed(5), output_type="latent", callback_on_step_end=stop_guiding,
+    ).frames.numpy()  # fmt: skip
+    assert np.abs(run_ours(made, request, tmp_path)[0] - reference).max() <= LATENT_TOLERANCE
+
+
+@pytest.mark.parametrize("threshold", [0.3, 0.6])
+def test_the_step_cache_equals_diffusers_first_block_cache(threshold, tiny, tmp_path):
+    made = tiny("wan2.1-t2v")
+    request = made.request(steps=8, guidance=(1.0,), step_cache=threshold)
+    ours, _, last = run_ours(made, request, tmp_path)
+    made.reference.transformer.enable_cache(FirstBlockCacheConfig(threshold=threshold))
+    try:
+        reference = run_reference(made, request)
+    finally:
+        made.reference.transformer.disable_cache()
+    plain = run_reference(made, request)
+    assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
+    assert np.abs(plain - reference).max() > 10 * LATENT_TOLERANCE  # something was reused
+
+
+def test_a_step_cache_that_never_reuses_changes_nothing(tiny, tmp_path):
+    made = tiny("wan2.1-t2v")
+    plain, cached = (run_ours(made, made.request(step_cache=threshold), tmp_path)[0] for threshold in (0.0, 1e-9))
+    np.testing.assert_allclose(cached, plain, atol=1e-5)  # the same sums in another program

@@ -1,0 +1,162 @@
+"""LoRAs change what diffusers' `load_lora_weights` changes, and leave nothing behind."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from backend.components import merge_loras
+from backend.errors import ModelError
+from backend.lora import original_name, read_lora
+from backend.settings import from_environment
+from presets import LoraChoice
+from tests.parity.tiny_runs import Tiny, run_ours, run_reference
+
+pytestmark = [pytest.mark.parity, pytest.mark.demo_model, pytest.mark.usefixtures("torch_on_one_thread")]
+
+LATENT_TOLERANCE = 1e-3  # the project's bar
+RANK = 4
+TEXT = r"blocks\.\d+\.(attn[12]\.(to_q|to_k|to_v|to_out\.0)|ffn\.net\.(0\.proj|2))\.weight"
+
+
+@pytest.fixture
+def loras() -> Path:
+    folder = from_environment().loras_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def low_rank(tiny: Tiny, style: str, seed: int = 0, pattern: str = TEXT, size: float = 0.1) -> dict[str, torch.Tensor]:
+    """A LoRA for every matrix of the blocks, in one of the styles that are seen in the wild."""
+    generator, state = torch.Generator().manual_seed(seed), {}
+    for name, shape in tiny.components.experts[0].shapes.items():
+        if not re.fullmatch(pattern, name):
+            continue
+        down, up = (torch.randn(*size_, generator=generator) * size for size_ in ((RANK, shape[1]), (shape[0], RANK)))
+        stem = name.removesuffix(".weight")
+        if style == "diffusers":
+            state |= {f"transformer.{stem}.lora_A.weight": down, f"transformer.{stem}.lora_B.weight": up}
+            continue
+        stem = original_name(stem)
+        if style == "lightx2v":
+            stem = f"diffusion_model.{stem}"
+            state[f"{stem}.diff_b"] = torch.randn(shape[0], generator=generator) * size
+        else:
+            stem = "lora_unet_" + stem.replace(".", "_")
+        state |= {f"{stem}.lora_down.weight": down, f"{stem}.lora_up.weight": up, f"{stem}.alpha": torch.tensor(2.0)}
+    return state
+
+
+def reference_with(tiny: Tiny, request, *files: tuple[Path, float, bool]) -> np.ndarray:
+    """diffusers' latents with these LoRA files: path, scale, and whether it goes to the second expert."""
+    names = {"first": [], "second": []}
+    for index, (path, _, is_second) in enumerate(files):
+        names["second" if is_second else "first"].append(index)
+        tiny.reference.load_lora_weights(path, adapter_name=f"a{index}", load_into_transformer_2=is_second)
+    try:
+        for key, transformer in (("first", tiny.reference.transformer), ("second", tiny.reference.transformer_2)):
+            if names[key]:
+                transformer.set_adapters([f"a{index}" for index in names[key]], [files[index][1] for index in names[key]])
+        return run_reference(tiny, request)
+    finally:
+        tiny.reference.unload_lora_weights()
+
+
+@pytest.mark.parametrize("style", ["diffusers", "lightx2v", "kohya"])
+def test_each_key_style_equals_diffusers(style, tiny, loras, tmp_path):
+    made = tiny("wan2.1-t2v")
+    save_file(low_rank(made, style), loras / f"{style}.safetensors")
+    request = made.request(loras=[{"source": f"{style}.safetensors", "scale": 0.7}])
+    ours, _, last = run_ours(made, request, tmp_path)
+    reference = reference_with(made, request, (loras / f"{style}.safetensors", 0.7, False))
+    plain = run_reference(made, request)
+    assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
+    assert np.abs(plain - reference).max() > 100 * LATENT_TOLERANCE
+    assert [note for note in last.result.notes if f"LoRA {style}.safetensors" in note and "fit nothing" not in note]
+
+
+@pytest.mark.filterwarnings("ignore:Already found a `peft_config` attribute:UserWarning")  # two adapters are what is wanted
+def test_two_loras_add_up_and_leave_nothing_behind(tiny, loras, tmp_path):
+    made = tiny("wan2.1-t2v")
+    plain, _, _ = run_ours(made, made.request(), tmp_path)  # takes away what an earlier test has merged
+    before = [np.array(leaf) for leaf in jax.tree.leaves(made.components.experts[0].weights)]
+    for seed in (1, 2):
+        save_file(low_rank(made, "diffusers", seed), loras / f"seed{seed}.safetensors")
+    choices = [{"source": "seed1.safetensors", "scale": 0.5}, {"source": "seed2.safetensors", "scale": -0.8}]
+    request = made.request(loras=choices)
+    ours, _, _ = run_ours(made, request, tmp_path)
+    files = [(loras / "seed1.safetensors", 0.5, False), (loras / "seed2.safetensors", -0.8, False)]
+    assert np.abs(ours - reference_with(made, request, *files)).max() <= LATENT_TOLERANCE
+    again, _, last = run_ours(made, made.request(), tmp_path)
+    np.testing.assert_array_equal(again, plain)
+    for leaf, original in zip(jax.tree.leaves(made.components.experts[0].weights), before, strict=True):
+        np.testing.assert_array_equal(np.asarray(leaf), original)
+    assert last.result.notes == () and "lora" in last.result.seconds
+
+
+@pytest.mark.filterwarnings("ignore:Already found a `peft_config` attribute:UserWarning")
+@pytest.mark.parametrize("experts", [("high",), ("low",), ("both",), ("high", "low")])
+def test_each_expert_gets_its_own(experts, tiny, loras, tmp_path):
+    made = tiny("wan2.2-t2v")
+    choices, files = [], []
+    for seed, expert in enumerate(experts):
+        path = loras / f"expert{seed}.safetensors"
+        save_file(low_rank(made, "lightx2v", seed), path)
+        choices.append({"source": path.name, "expert": expert})
+        files += [(path, 1.0, is_second) for is_second in (False, True) if expert in ("both", "low" if is_second else "high")]
+    request = made.request(loras=choices)
+    ours, _, _ = run_ours(made, request, tmp_path)
+    assert np.abs(ours - reference_with(made, request, *files)).max() <= LATENT_TOLERANCE
+
+
+def test_the_image_projections_are_reached(tiny, loras, pictures, tmp_path):
+    made = tiny("wan2.1-i2v")
+    save_file(low_rank(made, "kohya", pattern=TEXT.replace("to_q|", "to_q|add_k_proj|add_v_proj|")), loras / "image.safetensors")
+    assert any("k_img" in key for key in low_rank(made, "kohya", pattern=TEXT.replace("to_q|", "to_q|add_k_proj|add_v_proj|")))
+    request = made.request(image=pictures["image"], loras=[{"source": "image.safetensors"}])
+    ours, _, last = run_ours(made, request, tmp_path)
+    found = read_lora(loras / "image.safetensors", made.components.experts[0].shapes)
+    assert {"blocks.0.attn2.add_k_proj.weight", "blocks.1.attn2.add_v_proj.weight"} <= found.changes.keys()
+    plain, _, _ = run_ours(made, request.changed(loras=()), tmp_path)
+    assert np.abs(ours - plain).max() > 100 * LATENT_TOLERANCE
+
+
+def test_what_fits_nothing_is_reported_and_nothing_at_all_is_refused(tiny, loras):
+    made = tiny("wan2.1-t2v")
+    state = low_rank(made, "diffusers")
+    extra = {"transformer.blocks.99.attn1.to_q.lora_A.weight": torch.zeros(4, 256),
+             "transformer.blocks.0.attn1.to_q.magnitude": torch.zeros(4)}  # fmt: skip
+    save_file(state | extra, loras / "partly.safetensors")
+    notes = merge_loras(made.components, [LoraChoice(source="partly.safetensors")], lambda event: None)
+    assert f"{len(state)} keys change {len(state) // 2} tensors; 2 keys fit nothing (" in notes[0] and "magnitude" in notes[0]
+    wrong_shape = {key: torch.zeros(4, 8) if "lora_A" in key else torch.zeros(8, 4) for key in state}
+    for name, tensors in (("foreign", extra), ("wrong-shape", wrong_shape)):
+        save_file(tensors, loras / f"{name}.safetensors")
+        with pytest.raises(ModelError, match="changes nothing in this model"):
+            merge_loras(made.components, [LoraChoice(source=f"{name}.safetensors")], lambda event: None)
+    merge_loras(made.components, [], lambda event: None)
+
+
+def test_differences_of_norms_and_modulation_are_added(tiny, loras):
+    """lightx2v's `.diff` and `.diff_m`, which diffusers leaves out: added as they are, times the scale."""
+    made = tiny("wan2.1-t2v")
+    expert = made.components.experts[0]
+    merge_loras(made.components, [], lambda event: None)
+    before = {name: np.array(value) for name, value in expert.weights.blocks.items()}
+    width = before["norm2.weight"].shape[1]
+    save_file({"diffusion_model.blocks.1.norm3.diff": torch.full((width,), 0.5), "diffusion_model.blocks.0.diff_m": torch.ones(1, 6, width),
+               "diffusion_model.blocks.1.self_attn.norm_k.diff": torch.full((width,), 2.0)}, loras / "differences.safetensors")  # fmt: skip
+    merge_loras(made.components, [LoraChoice(source="differences.safetensors", scale=2.0)], lambda event: None)
+    after = {name: np.array(value) for name, value in expert.weights.blocks.items()}
+    merge_loras(made.components, [], lambda event: None)
+    np.testing.assert_allclose(after["norm2.weight"] - before["norm2.weight"], [[0.0] * width, [1.0] * width], atol=1e-6)
+    np.testing.assert_allclose(after["attn1.norm_k.weight"][1] - before["attn1.norm_k.weight"][1], 4.0, atol=1e-6)
+    np.testing.assert_allclose(after["scale_shift_table"][0] - before["scale_shift_table"][0], 2.0, atol=1e-6)
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert changed == {"norm2.weight", "attn1.norm_k.weight", "scale_shift_table"}

@@ -1,0 +1,92 @@
+"""Tiny checkpoints with random weights in the real layout, one a family, written by diffusers and transformers themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanImageToVideoPipeline, WanPipeline, WanTransformer3DModel
+from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPVisionConfig, CLIPVisionModel, UMT5EncoderModel
+
+from presets import Preset, load_preset
+
+DEMO = Path(load_preset("wan-tiny").model_source)
+HEADS, HEAD_WIDTH, LAYERS = 2, 128, 2
+IMAGE_WIDTH, IMAGE_TOKENS = 32, 5  # of the tiny CLIP: 28 x 28 pixels, patches of 14
+VAE_21 = dict(
+    base_dim=8, z_dim=16, dim_mult=[1, 2, 2, 2], num_res_blocks=1, temperal_downsample=[False, True, True],
+    scale_factor_spatial=8, scale_factor_temporal=4,
+)  # fmt: skip
+VAE_22 = dict(
+    base_dim=8, decoder_base_dim=16, z_dim=48, dim_mult=[1, 2, 2, 2], num_res_blocks=1, temperal_downsample=[False, True, True],
+    is_residual=True, in_channels=12, out_channels=12, patch_size=2, scale_factor_spatial=16, scale_factor_temporal=4,
+)  # fmt: skip
+BOUNDARIES = {"wan2.2-t2v": 0.875, "wan2.2-i2v": 0.9}
+SHIFT = 3.0
+
+
+def make_checkpoint(family: str, folder: Path) -> Path:
+    """The family's checkpoint in this folder."""
+    torch.manual_seed(sum(map(ord, family)))
+    takes_images = family.endswith(("-i2v", "flf2v"))
+    parts = {
+        "vae": _vae(VAE_22 if family == "wan2.2-ti2v" else VAE_21),
+        "text_encoder": UMT5EncoderModel.from_pretrained(DEMO / "text_encoder"),
+        "tokenizer": AutoTokenizer.from_pretrained(DEMO / "tokenizer"),
+        "scheduler": UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=SHIFT),
+        "transformer": _transformer(family),
+        "transformer_2": _transformer(family) if family in BOUNDARIES else None,
+    }
+    if takes_images and family.startswith("wan2.1"):
+        parts["image_encoder"] = CLIPVisionModel(_clip())
+        size = {"shortest_edge": 28}
+        parts["image_processor"] = CLIPImageProcessorPil(size=size, crop_size={"height": 28, "width": 28})
+    kind = WanImageToVideoPipeline if takes_images else WanPipeline
+    options = dict(boundary_ratio=BOUNDARIES.get(family), expand_timesteps=family == "wan2.2-ti2v")
+    kind(**parts, **options).save_pretrained(folder)
+    return folder
+
+
+def _transformer(family: str) -> WanTransformer3DModel:
+    latents = 48 if family == "wan2.2-ti2v" else 16
+    images = {}
+    if family in ("wan2.1-i2v", "wan2.1-flf2v"):
+        images = dict(image_dim=IMAGE_WIDTH, added_kv_proj_dim=HEADS * HEAD_WIDTH)
+    if family == "wan2.1-flf2v":
+        images["pos_embed_seq_len"] = 2 * IMAGE_TOKENS
+    model = WanTransformer3DModel(
+        num_attention_heads=HEADS, attention_head_dim=HEAD_WIDTH, num_layers=LAYERS, ffn_dim=256, text_dim=256,
+        in_channels=2 * latents + 4 if family.endswith(("-i2v", "flf2v")) else latents, out_channels=latents, **images,
+    )  # fmt: skip
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if "norm" in name or "pos_embed" in name:  # ones and zeros would hide a mix-up
+                value.add_(0.2 * torch.randn_like(value))
+        model.proj_out.weight.mul_(2)
+    return model
+
+
+def _vae(config: dict) -> AutoencoderKLWan:
+    statistics = {"latents_mean": torch.randn(config["z_dim"]).mul(0.3).tolist(),
+                  "latents_std": torch.rand(config["z_dim"]).add(0.7).tolist()}  # fmt: skip
+    return AutoencoderKLWan(**config, **statistics)
+
+
+def _clip() -> CLIPVisionConfig:
+    return CLIPVisionConfig(hidden_size=IMAGE_WIDTH, intermediate_size=64, num_hidden_layers=3, num_attention_heads=2,
+                            image_size=28, patch_size=14, projection_dim=16, hidden_act="gelu")  # fmt: skip
+
+
+def make_preset(family: str, folder: Path) -> Preset:
+    """A preset for the family's tiny checkpoint."""
+    scale = 16 if family == "wan2.2-ti2v" else 8
+    demo = load_preset("wan-tiny").model_dump()
+    own = dict(
+        name=f"tiny-{family}", family=family, model=str(folder), width=96, height=96, num_frames=9, steps=4,
+        size_multiple=2 * scale, vae_scale_spatial=scale, min_width=32, min_height=32, frame_counts=[5, 9], min_frames=5,
+        sizes=[[96, 96], [64, 64]], max_steps=50, flow_shift=SHIFT,
+        tasks={"wan2.2-ti2v": ["t2v", "i2v"]}.get(family, ["t2v"] if family.endswith("t2v") else ["i2v"]),
+        guidance=[4.0, 3.0] if family in BOUNDARIES else [4.0], boundary=BOUNDARIES.get(family),
+        takes_last_image=family in ("wan2.1-flf2v", "wan2.2-i2v"), needs_last_image=family == "wan2.1-flf2v",
+    )  # fmt: skip
+    return Preset(**{**demo, **own})

@@ -1,0 +1,113 @@
+"""Tiny checkpoints run by us and by diffusers: the fixtures of this folder, brought in by its conftest."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from diffusers import WanImageToVideoPipeline, WanPipeline
+from PIL import Image
+from safetensors.numpy import load_file
+
+from backend import components as components_module
+from backend import pipeline as pipeline_module
+from backend import request as request_module
+from backend.components import Components
+from backend.events import Finished
+from backend.request import GenerationRequest
+from presets import Preset, load_preset
+from tests.parity.tiny_checkpoints import make_checkpoint, make_preset
+
+SIZE = dict(width=64, height=64, num_frames=9)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tiny:
+    """One family's checkpoint, loaded by us and by diffusers."""
+
+    preset: Preset
+    components: Components
+    reference: WanPipeline | WanImageToVideoPipeline
+
+    def request(self, **changes) -> GenerationRequest:
+        prompt, negative = "a large yellow circle drifts up over a navy background", "a white star"
+        return GenerationRequest.from_preset(self.preset, prompt=prompt, negative_prompt=negative, seed=5, **SIZE | changes)
+
+
+@pytest.fixture(scope="module")
+def torch_on_one_thread():
+    """Networks this small run 25 times faster so, on two cores that others use too (measured)."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Callable[[str], Tiny]:
+    """Makes each family once; requests find its preset by name."""
+    presets: dict[str, Preset] = {}
+
+    @functools.cache
+    def make(family: str) -> Tiny:
+        folder = make_checkpoint(family, tmp_path_factory.mktemp(family))
+        preset = presets[f"tiny-{family}"] = make_preset(family, folder)
+        kind = WanImageToVideoPipeline if preset.tasks == ("i2v",) else WanPipeline
+        reference = kind.from_pretrained(folder)
+        reference.set_progress_bar_config(disable=True)
+        return Tiny(preset=preset, components=components_module.load(preset, None, lambda event: None), reference=reference)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request_module, "load_preset", lambda name: presets[name] if name in presets else load_preset(name))
+        yield make
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory) -> dict[str, str]:
+    """A first and a last frame of the videos' size, so that nothing is resized on the way."""
+    folder, paths = tmp_path_factory.mktemp("pictures"), {}
+    rows, columns = np.mgrid[:64, :64]
+    for name, column in (("image", 20), ("last_image", 44)):
+        inside = (rows - 30) ** 2 + (columns - column) ** 2 < 12**2
+        pixels = np.where(inside[..., None], (242, 218, 50), (14, 20, 82)).astype(np.uint8)
+        paths[name] = str(folder / f"{name}.png")
+        Image.fromarray(pixels).save(paths[name])
+    return paths
+
+
+def run_ours(tiny: Tiny, request: GenerationRequest, folder: Path) -> tuple[np.ndarray, np.ndarray, Finished]:
+    """Latents after all steps, video [F, H, W, 3] in [0, 1], and the last event."""
+    last = list(pipeline_module.generate(request, tiny.components, folder, lambda: False))[-1]
+    latents = load_file(folder / "stage2_latents.safetensors")["latents"]
+    frames = pipeline_module.decode_frames(tiny.components.guided, tiny.components.vae_weights, latents)
+    video = np.concatenate([np.asarray(frame) for frame in frames], axis=2)[0].transpose(1, 2, 3, 0)
+    return latents, (video + 1) / 2, last
+
+
+def run_reference(tiny: Tiny, request: GenerationRequest) -> np.ndarray:
+    """diffusers' latents."""
+    pipeline = tiny.reference
+    if request.task == "i2v" and not isinstance(pipeline, WanImageToVideoPipeline):
+        pipeline = WanImageToVideoPipeline(**pipeline.components, expand_timesteps=pipeline.config.expand_timesteps)
+        pipeline.set_progress_bar_config(disable=True)
+    names = ("image", "last_image")
+    images = {name: Image.open(path).convert("RGB") for name in names if (path := getattr(request, name))}
+    second = {"guidance_scale_2": request.guidance[1]} if len(request.guidance) > 1 else {}
+    return pipeline(
+        prompt=request.prompt, negative_prompt=request.negative_prompt, height=request.height, width=request.width,
+        num_frames=request.num_frames, num_inference_steps=request.steps, guidance_scale=request.guidance[0], **second,
+        generator=torch.Generator().manual_seed(request.seed), output_type="latent", **images,
+    ).frames.numpy()  # fmt: skip
+
+
+@torch.no_grad()
+def decode_reference(tiny: Tiny, latents: np.ndarray) -> np.ndarray:
+    vae = tiny.reference.vae
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1, 1) for values in (vae.config.latents_mean, vae.config.latents_std))
+    video = vae.decode(torch.from_numpy(latents) * std + mean).sample
+    return ((video[0].permute(1, 2, 3, 0) + 1) / 2).numpy()
