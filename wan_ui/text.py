@@ -25,7 +25,7 @@ class Texts:
         (", .", "One frame back, one frame on"),
         ("Space", "Play or pause"),
         ("← → ↑ ↓", "Move in the library; Enter shows the video"),
-        ("S, C, Delete", "Star, compare, delete the chosen video"),
+        ("S C Del", "Star, compare, delete the chosen video"),
         ("?", "This list"),
     )
 
