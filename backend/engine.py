@@ -65,6 +65,7 @@ class Engine:
         self._model = model
         self._changed = threading.Condition()
         self._changes = 0
+        self._sequences: dict[str, int] = {}  # the number of the last event that was stored here, by job id
         self._estimates: dict[tuple, Estimate | None] = {}
         self._waiting: list[Waiting] = []  # in the order in which they will run
         self._announced: dict[str, int] = {}  # the place that was last told, by job id
@@ -252,12 +253,16 @@ class Engine:
             raise StudioError("the studio is shutting down and", "takes no more requests", "start it again")
 
     def _follow(self, job_id: str, after: int) -> Iterator[tuple[int, Event]]:
+        has_looked = False
         while True:
             with self._changed:
                 if self._is_closed:
                     return
+                if has_looked and self._sequences.get(job_id, after + 1) <= after:
+                    self._changed.wait(_POLL_SECONDS)  # another job's event: sixty readers must not all ask the store
+                    continue
                 has_ended = self._store.job(job_id).has_ended  # asked first: events that come between are then seen
-                fresh = self._store.events(job_id, after)
+                fresh, has_looked = self._store.events(job_id, after), True
                 if not fresh and not has_ended:
                     self._changed.wait(_POLL_SECONDS)
             for after, event in fresh:
@@ -297,7 +302,7 @@ class Engine:
         told, self._announced = self._announced, {job_id: place for place, job_id in enumerate(self._ids())}
         moved = [(job_id, Queued(place)) for job_id, place in self._announced.items() if told.get(job_id) != place]
         try:
-            self._store.append_all(moved)
+            self._sequences |= self._store.append_all(moved)
         except sqlite3.Error:
             logger.exception("The places in line could not be stored")
         self._changes += 1
@@ -317,7 +322,8 @@ class Engine:
 
     def _append(self, job_id: str, event: Event) -> None:
         try:
-            self._store.append(job_id, event)
+            sequence = self._store.append(job_id, event)
+            self._sequences |= {job_id: sequence} if sequence else {}
         except sqlite3.Error:
             logger.exception("An event of job %s could not be stored", job_id)
         self._changes += 1

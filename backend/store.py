@@ -226,11 +226,11 @@ class Store:
         with self._transaction() as database:
             return self._appended(database, job_id, event)
 
-    def append_all(self, said: Iterable[tuple[str, Event]]) -> None:
-        """Stores an event of each of several jobs at once: when one moves in line, many do."""
+    def append_all(self, said: Iterable[tuple[str, Event]]) -> dict[str, int]:
+        """Stores an event of each of several jobs at once: when one moves in line, many do. Gives their numbers."""
         with self._transaction() as database:
-            for job_id, event in said:
-                self._appended(database, job_id, event)
+            numbers = {job_id: self._appended(database, job_id, event) for job_id, event in said}
+        return {job_id: number for job_id, number in numbers.items() if number is not None}
 
     def _appended(self, database: sqlite3.Connection, job_id: str, event: Event) -> int | None:
         if not self._may_follow(database, job_id, event):

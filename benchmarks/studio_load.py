@@ -24,6 +24,7 @@ import gradio_client
 PROJECT = Path(__file__).resolve().parents[1]
 PROMPTS = ("a red circle moving right on a black background", "a small cyan star drifts to the left over a navy background",
            "a magenta square moving down and to the right on a grey background")  # fmt: skip
+ARRIVAL_SECONDS = 0.5  # between two visitors: all have come, and queued everything, before the tenth video is done
 TICK_SECONDS, RELOAD_SECONDS = 1.5, 6.0
 SLOWEST_ANSWER_SECONDS = 1.0
 MOST_GROWTH = 0.05  # of the memory at the tenth video: buffers of SQLite and the allocator settle within this
@@ -95,8 +96,10 @@ def run(visitors: int, jobs: int, folder: Path) -> dict:
         people = [Visitor(url, measured) for _ in range(visitors)]
         watching = [threading.Thread(target=watched, args=(person, tick, is_over)) for person in people]
         making = [threading.Thread(target=make, args=(person, jobs, server.pid)) for person in people]
-        for thread in (*watching, *making):
-            thread.start()
+        for pair in zip(watching, making, strict=True):
+            for thread in pair:
+                thread.start()
+            time.sleep(ARRIVAL_SECONDS)
         for thread in making:
             thread.join()
         seconds = time.monotonic() - began

@@ -8,13 +8,14 @@
 It takes its place in the same queue as everybody else and returns when the video is done.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
-from backend.engine import Engine
+from backend.engine import Engine, Job
 from backend.errors import RequestError, StudioError
 from backend.events import VideoResult
 from backend.request import GenerationRequest, find_preset
@@ -51,13 +52,18 @@ def _generate_with(desk: Desk) -> Callable:
         """
         try:
             wanted = Wanted(prompt=prompt, preset=preset, image=image, settings=settings or {})
-            job = desk.engine.submit(wanted.to_request(), desk.owner(request), desk.limit(request))
+            job = await asyncio.to_thread(_submitted, desk, wanted, request)
             result = await _wait(desk.engine, job.id)
         except StudioError as error:
             raise gr.Error(str(error), print_exception=False) from None
         return _file(result), _facts(job.id, result)
 
     return generate
+
+
+def _submitted(desk: Desk, wanted: "Wanted", request: gr.Request) -> Job:
+    """Queues it; not in the event loop, because it opens pictures and writes files."""
+    return desk.engine.submit(wanted.to_request(), desk.owner(request), desk.limit(request))
 
 
 @dataclass(frozen=True, kw_only=True)

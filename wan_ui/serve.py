@@ -13,6 +13,7 @@ from presets.loader import EXAMPLES_FOLDER
 from wan_ui.access import Access, OperatorLink
 from wan_ui.compare_route import compare_route
 from wan_ui.labels import translations
+from wan_ui.mcp import mcp_route
 from wan_ui.media import media_route
 from wan_ui.metrics import health_route, metrics_route
 from wan_ui.studio import build
@@ -65,8 +66,9 @@ def serve(blocks: gr.Blocks, engine: Engine, *, host: str, port: int, **options:
     """Starts serving the page beside the caller; gives its address. `blocks.close()` ends it."""
     access = Access.of(engine.settings.data_dir)
     before = [Middleware(OperatorLink, access=access), Middleware(VisitorCookie), Middleware(UploadLimit)]
+    is_open = options.get("auth") is None
     routes = [media_route(engine, access.is_operator), compare_route(engine, access.is_operator), health_route(engine),
-              metrics_route(engine, access, is_open=options.get("auth") is None)]  # fmt: skip
+              metrics_route(engine, access, is_open=is_open), mcp_route(engine, access, is_open=is_open)]  # fmt: skip
     _, address, _ = blocks.launch(
         server_name=host, server_port=port, quiet=True, prevent_thread_lock=True, theme=studio_theme(),
         css_paths=[stylesheet()], js=(ASSETS / "studio.js").read_text(encoding="utf-8"), favicon_path=favicon(),
