@@ -90,6 +90,7 @@ def _state(cell: Cell, texts: Texts) -> str:
 
 def _bar(side: Side, labels: list[str], done: int, texts: Texts) -> str:
     total = len(side.cells)
+    progress = texts.compare_progress.format(done=done, total=total) if done < total else ""
     options = "".join(f'<option value="{number}">{escape(label)}</option>' for number, label in enumerate(labels))
     second = options.replace('value="1"', 'value="1" selected')
     export = (
@@ -104,7 +105,7 @@ def _bar(side: Side, labels: list[str], done: int, texts: Texts) -> str:
         f'<label class="wipe"><input type="checkbox" data-compare="wipe"><span>{escape(texts.compare_wipe)}</span></label>'
         f'<select data-compare="left" aria-label="{escape(texts.compare_wipe_left)}" hidden>{options}</select>'
         f'<select data-compare="right" aria-label="{escape(texts.compare_wipe_right)}" hidden>{second}</select>'
-        f'<span class="progress" role="status">{escape(texts.compare_progress.format(done=done, total=total))}</span>'
+        f'<span class="progress" role="status">{escape(progress)}</span>'
         f'<span class="actions">{export}{icon_button("compare:link", "link", texts.compare_link)}'
         f"{icon_button('compare:clear', 'cross', texts.compare_clear)}</span></div>"
     )
