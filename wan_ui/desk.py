@@ -9,6 +9,7 @@ import gradio as gr
 
 from backend.engine import Engine
 from backend.errors import JobNotFound
+from backend.prompt_rewriter import PromptRewriter
 from backend.store import Job
 from wan_ui.access import Access
 from wan_ui.folder_sizes import FolderSizes
@@ -27,6 +28,7 @@ class Desk:
     access: Access
     can_run: CanRun = has_weights
     most_waiting: int = MOST_WAITING
+    rewriter: PromptRewriter | None = None
     sizes: FolderSizes = field(default_factory=FolderSizes)
 
     def owner(self, request: gr.Request) -> str:

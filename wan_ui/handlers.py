@@ -27,6 +27,7 @@ from wan_ui.preset_choices import elsewhere_html, preset_choices
 from wan_ui.prompt_panel import example_samples, history_html, shows_prompts
 from wan_ui.queue_html import queue_html
 from wan_ui.queue_panel import queue_of
+from wan_ui.rewrite import suggest
 from wan_ui.settings_panel import preset_updates
 from wan_ui.stage_html import Model, stage_html
 from wan_ui.stage_view import StageView
@@ -170,6 +171,11 @@ class Handlers:
         except StudioError:
             return ""
         return estimate_html(engine.estimate(wanted), engine.shape(wanted) in engine.worker_facts().warm, texts)
+
+    def suggest(self, prompt: str, preset: str | None, request: gr.Request) -> str:
+        """A suggestion for the prompt, for somebody who asked for one."""
+        rewriter = self.desk.rewriter
+        return suggest(rewriter, prompt or "", preset or "", self.desk.texts(request)) if rewriter else ""
 
     def edit_mode(self, editing: str | None, request: gr.Request) -> tuple[Any, Any]:
         """The Generate button's words, and the button that leaves the waiting video as it is."""

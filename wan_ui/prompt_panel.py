@@ -1,6 +1,6 @@
 """The prompt, earlier ones, and examples that fit the model.
 
-Element ids: `prompt`, `history`, `examples`, `prompt-note`.
+Element ids: `prompt`, `history`, `examples`, `prompt-note`, and those in `rewrite`.
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ import gradio as gr
 from presets import Preset
 from presets.loader import Task
 from wan_ui.notes import build_note
+from wan_ui.rewrite import RewritePanel, build_rewrite_panel
 from wan_ui.text import Texts
 
 
@@ -20,17 +21,19 @@ class PromptPanel:
 
     prompt: gr.Textbox
     history: gr.HTML
+    rewrite: RewritePanel
     examples: gr.Dataset
     note: gr.HTML
 
 
-def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts) -> PromptPanel:
+def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter: bool) -> PromptPanel:
     """Lays the panel out, filled for this preset."""
     with gr.Column(elem_id="prompt-column"):
         prompt = gr.Textbox(
             label=labels.prompt, placeholder=labels.prompt_placeholder, lines=3, max_lines=6, elem_id="prompt"
         )
         history = gr.HTML(history_html([], texts), elem_id="history")
+        rewrite = build_rewrite_panel(labels, has_rewriter)
     note = build_note("prompt-note")
     examples = gr.Dataset(
         label=labels.examples, components=[gr.Textbox(visible=False)], samples=example_samples(preset), layout="gallery",
@@ -38,7 +41,7 @@ def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts) -> PromptPan
     )  # fmt: skip
     examples.click(lambda sample: sample[0], examples, prompt, queue=False, show_progress="hidden",
                    api_visibility="private")  # fmt: skip
-    return PromptPanel(prompt=prompt, history=history, examples=examples, note=note)
+    return PromptPanel(prompt=prompt, history=history, rewrite=rewrite, examples=examples, note=note)
 
 
 def history_html(prompts: list[str], texts: Texts) -> str:

@@ -9,6 +9,7 @@ import gradio as gr
 from starlette.middleware import Middleware
 
 from backend.engine import Engine
+from backend.prompt_rewriter import PromptRewriter
 from presets.loader import EXAMPLES_FOLDER
 from wan_ui.access import Access, OperatorLink
 from wan_ui.compare_route import compare_route
@@ -49,10 +50,10 @@ class Doors:
         return self.is_public and self.auth is None and not self.is_open
 
 
-def launch(engine: Engine, doors: Doors) -> None:
+def launch(engine: Engine, doors: Doors, rewriter: PromptRewriter | None = None) -> None:
     """Serves the studio until the process is interrupted; says where, and to whom."""
     auth = (USER, secrets.token_urlsafe(9)) if doors.needs_password else doors.auth
-    blocks = build(engine)
+    blocks = build(engine, rewriter=rewriter)
     serve(blocks, engine, host=doors.host, port=doors.port, share=doors.share, auth=auth)
     for address in filter(None, (blocks.local_url, blocks.share_url)):
         _say(ENGLISH.serving.format(product=ENGLISH.product, address=address))

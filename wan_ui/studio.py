@@ -15,6 +15,7 @@ from typing import Any
 import gradio as gr
 
 from backend.engine import Engine
+from backend.prompt_rewriter import PromptRewriter
 from presets import list_presets
 from wan_ui.access import Access
 from wan_ui.act import build_act
@@ -65,9 +66,11 @@ class Page:
     seen: gr.State
 
 
-def build(engine: Engine, texts: Texts = ENGLISH, can_run: CanRun = has_weights) -> gr.Blocks:
+def build(
+    engine: Engine, texts: Texts = ENGLISH, can_run: CanRun = has_weights, rewriter: PromptRewriter | None = None
+) -> gr.Blocks:
     """The page, wired to this engine."""
-    desk = Desk(engine=engine, access=Access.of(engine.settings.data_dir), can_run=can_run)
+    desk = Desk(engine=engine, access=Access.of(engine.settings.data_dir), can_run=can_run, rewriter=rewriter)
     with gr.Blocks(title=texts.product, fill_width=True, analytics_enabled=False, delete_cache=CACHE_SECONDS) as blocks:
         page = _lay_out(desk, texts, make_labels())
         handlers = _handlers(desk, page)
@@ -95,7 +98,7 @@ def _lay_out(desk: Desk, texts: Texts, labels: Texts) -> Page:
     choices = preset_choices("t2v", desk.can_run)
     with gr.Row(elem_id="workspace"):
         with gr.Column(elem_id="controls", min_width=320):
-            form, tab_items, own = _build_form(choices, texts, labels)
+            form, tab_items, own = _build_form(choices, texts, labels, desk.rewriter is not None)
             generate, leave, stop, estimate = _build_actions(bool(choices.available), labels)
         with gr.Column(elem_id="stage-column", min_width=320):
             view = build_result_panel(texts)
@@ -126,14 +129,16 @@ def _build_actions(can_generate: bool, labels: Texts) -> tuple[gr.Button, gr.But
     return generate, leave, stop, estimate
 
 
-def _build_form(choices: PresetChoices, texts: Texts, labels: Texts) -> tuple[Form, tuple[gr.Tab, gr.Tab], gr.HTML]:
+def _build_form(
+    choices: PresetChoices, texts: Texts, labels: Texts, has_rewriter: bool
+) -> tuple[Form, tuple[gr.Tab, gr.Tab], gr.HTML]:
     preset = choices.pick(None) or list_presets()[0]
     with gr.Tabs(elem_id="tabs") as tabs:
         with gr.Tab(labels.tab_text, id="t2v") as text_tab:
             pass
         with gr.Tab(labels.tab_image, id="i2v") as image_tab:
             image = build_image_panel(preset, texts, labels)
-    prompt = build_prompt_panel(preset, texts, labels)
+    prompt = build_prompt_panel(preset, texts, labels, has_rewriter)
     own = build_own_presets(texts)
     settings = build_settings_panel(choices, preset, texts, labels)
     form = Form(task=gr.State("t2v"), tabs=tabs, prompt=prompt, settings=settings, image=image)
@@ -155,6 +160,9 @@ def _wire_form(page: Page, handlers: Handlers) -> None:
     moved.then(handlers.show_crop, inputs, shown, **_RAW)
     image.pad.click(handlers.pad, inputs[:2], image.image, **_RAW)
     image.examples.choose(handlers.choose_picture, settings.preset, [image.image, form.prompt.prompt], **_QUIET)
+    asked = [form.prompt.prompt, settings.preset]
+    form.prompt.rewrite.button.click(handlers.suggest, asked, form.prompt.rewrite.suggestion, api_visibility="private")
+    form.prompt.prompt.change(lambda: "", None, form.prompt.rewrite.suggestion, **_QUIET)
     changes = [component.change for component in (*settings.estimated, form.task, image.image)]
     gr.on(changes, handlers.estimate, form.inputs, stage.estimate, **_RAW)
 

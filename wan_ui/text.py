@@ -38,6 +38,9 @@ class Texts:
     negative_placeholder: str = "What it should not show (optional)"
     examples: str = "Try one of these"
 
+    rewrite: str = "Suggest"
+    rewrite_use: str = "Use it"
+    rewrite_same: str = "There is nothing to change."
     history: str = "Earlier prompts"
     history_empty: str = "Your prompts will be kept here."
 
@@ -310,6 +313,9 @@ CHINESE = Texts(
     negative_prompt="反向提示词",
     negative_placeholder="不想出现的内容（可留空）",
     examples="试试这些",
+    rewrite="润色建议",
+    rewrite_use="采用",
+    rewrite_same="没有需要修改的地方。",
     history="用过的提示词",
     history_empty="您的提示词会保存在这里。",
     preset="模型",

@@ -499,3 +499,14 @@ def test_metrics_ask_for_the_key_where_visitors_need_a_password(tmp_path):
 def test_a_foreign_address_is_refused(studio):
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(f"{studio.url}studio/compare/../../etc/passwd.mp4")
+
+
+def test_a_suggestion_shows_what_it_changes_and_waits(visit):
+    page = visit()
+    page.locator("#prompt textarea").fill("a cat <b>asleep</b>")
+    page.locator("#rewrite").click()
+    page.locator(".suggestion ins", has_text="striped").wait_for()
+    assert page.locator(".suggestion b").count() == 0
+    assert page.locator("#prompt textarea").input_value() == "a cat <b>asleep</b>"
+    page.locator(".suggestion [data-act]").click()
+    until(page, "document.querySelector('#prompt textarea').value === 'a striped cat <b>asleep</b>'")
