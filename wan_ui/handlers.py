@@ -138,10 +138,11 @@ class Handlers:
         self.desk.engine.cancel(job.id)
         return gr.update(value=texts.stopping, interactive=False)
 
-    def settle(self, request: gr.Request) -> tuple[str, Any]:
-        """The worker's status, and a Stop button that can be pressed again."""
+    def settle(self, request: gr.Request) -> tuple[str, Any, str]:
+        """The worker's status, a Stop button that can be pressed again, and the queue without the job that has ended."""
         texts = self.desk.texts(request)
-        return self.status(request), gr.update(value=texts.stop, interactive=True)
+        queue = queue_html(queue_of(self.desk, request), texts)
+        return self.status(request), gr.update(value=texts.stop, interactive=True), queue
 
     def attach(self, request: gr.Request) -> str | None:
         """The job that a page which has just been opened shows: what runs for the visitor, else their newest."""

@@ -224,5 +224,5 @@ def _follow(event: gr.events.Dependency, page: Page, handlers: Handlers) -> None
         handlers.follow, page.stage.job_id, page.stage.view, concurrency_limit=None, show_progress="hidden",
         api_visibility="private", trigger_mode="multiple",
     )  # fmt: skip
-    settled = followed.then(handlers.settle, None, [page.header.status, page.stage.stop], **_QUIET)
+    settled = followed.then(handlers.settle, None, [page.header.status, page.stage.stop, page.stage.queue], **_QUIET)
     settled.then(handlers.estimate, page.form.inputs, page.stage.estimate, **_RAW)

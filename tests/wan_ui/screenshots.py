@@ -13,7 +13,7 @@ from playwright.sync_api import BrowserContext, Page, sync_playwright
 from tests.wan_ui.conftest import CHROMIUM, CHROMIUM_ARGUMENTS
 
 DESKTOP, PHONE = (1440, 900), (390, 844)
-PATIENCE_MS = 300_000
+PATIENCE_MS = 60_000
 COMPARED = "a small cyan star drifts to the left over a navy background"
 
 
@@ -120,8 +120,9 @@ def look_around(page: Page, shoot: Callable[[str], None]) -> None:
     page.keyboard.press("Escape")
     page.locator("#queue-toggle").click()
     shoot("queue-toggled")
-    page.locator("#help-toggle").click()
-    shoot("help")
+    if page.locator("#help-toggle").is_visible():  # a phone has no keys to explain
+        page.locator("#help-toggle").click()
+        shoot("help")
 
 
 def _opened(page: Page, url: str) -> Page:
