@@ -144,7 +144,7 @@ def _load_weights(checkpoint: Checkpoint, text_encoder, image_encoder, programs:
     image = load_flat(parts[IMAGE_ENCODER], image_encoder.describe_weights(dtype, layout), progress) if image_encoder else {}
     described = programs.denoiser.describe_weights(dtype)
     experts = tuple(Expert(parts[name], described, progress) for name in checkpoint.transformers)
-    vae = load_flat(parts["vae"], programs.vae.describe_weights(dtype), progress)
+    vae = programs.vae.arrange(load_flat(parts["vae"], programs.vae.describe_weights(dtype), progress))
     return {"text_weights": text, "image_weights": image, "experts": experts, "vae_weights": vae}
 
 
