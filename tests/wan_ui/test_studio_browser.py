@@ -478,7 +478,12 @@ def test_a_visitor_who_waits_too_much_is_told(visit):
             until(page, "number => document.querySelector('.queue').dataset.count === String(number + 2)", number)
     page.locator('#message .message.shown[data-bad="true"]').wait_for()
     assert "may have 20" in page.locator("#message").inner_text()
+    page.evaluate("""() => {
+      for (const item of document.querySelectorAll('.queue li[data-state="queued"]'))
+        window.studioAct('queue', {what: 'cancel', job: item.dataset.job});
+    }""")
     page.locator("#stop").click()
+    until(page, "document.querySelector('.queue').dataset.count === '0'")
 
 
 def test_metrics_ask_for_the_key_where_visitors_need_a_password(tmp_path):
