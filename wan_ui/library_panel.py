@@ -44,9 +44,14 @@ class LibraryPanel:
         )  # fmt: skip
 
 
+def preset_filter(texts: Texts) -> list[tuple[str, str]]:
+    """All presets, and none, for choice."""
+    return [(texts.library_presets, ""), *((preset.title, preset.name) for preset in list_presets())]
+
+
 def build_library_panel(texts: Texts, labels: Texts) -> LibraryPanel:
     """Lays the panel out, empty."""
-    presets = [(texts.library_presets, ""), *((preset.title, preset.name) for preset in list_presets())]
+    presets = preset_filter(texts)
     with gr.Row(elem_id="library-bar"):
         search = gr.Textbox(label=labels.library_search, show_label=False, placeholder=labels.library_search,
                             elem_id="library-search", container=False, scale=3)  # fmt: skip

@@ -9,17 +9,23 @@ from backend.errors import StudioError
 from backend.request import GenerationRequest
 from wan_ui.act import Act
 from wan_ui.compare_handlers import CompareHandlers
-from wan_ui.compare_html import differences
+from wan_ui.compare_html import Side, compare_html, differences
 from wan_ui.fill_handlers import FillHandlers
 from wan_ui.handlers import MOST_HISTORY, Handlers
 from wan_ui.header import Header, title_html, tools_html
 from wan_ui.job_handlers import JobHandlers
+from wan_ui.library_html import detail_html
+from wan_ui.library_panel import preset_filter
 from wan_ui.message import Message
 from wan_ui.notes import sentence
 from wan_ui.own_presets import OwnPresetHandlers
+from wan_ui.preset_choices import preset_choices
 from wan_ui.prompt_panel import history_html
+from wan_ui.settings_panel import settings_of
+from wan_ui.stage_html import stage_html
+from wan_ui.stage_view import StageView
 from wan_ui.system_panel import system_html
-from wan_ui.text import Texts
+from wan_ui.text import ENGLISH, Texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +46,8 @@ class PageHandlers:
         """What `open` may change."""
         header, stage = self.header, self.main.stage
         several = [*self.fill.outputs, *self.compare.outputs, *self.jobs.outputs, header.title, header.tools, self.own.panel,
-                   stage.job_id, self.main.form.prompt.history, self.compare.panel.what, self.compare.panel.values,
-                   self.compare.panel.presets]  # fmt: skip
+                   stage.job_id, stage.view, self.main.form.prompt.history, self.compare.panel.what, self.compare.panel.values,
+                   self.compare.panel.presets, self.jobs.library.preset]  # fmt: skip
         return list(dict.fromkeys(several))
 
     @property
@@ -57,7 +63,20 @@ class PageHandlers:
             self.header.title: title_html(texts), self.header.tools: tools_html(texts), self.own.panel: self.own.html(request),
             self.main.stage.job_id: self.main.attach(request), self.main.form.prompt.history: history_html(prompts, texts),
         }  # fmt: skip
-        return shown | self._settings(values, request, texts)
+        return shown | self._words(texts) | self._settings(values, request, texts)
+
+    def _words(self, texts: Texts) -> dict:
+        """What the page was built with in English, in the visitor's language; nothing for who reads English."""
+        if texts is ENGLISH:
+            return {}
+        form, compare, library = self.main.form, self.compare.panel, self.jobs.library
+        preset = preset_choices("t2v", self.main.desk.can_run).pick(None)
+        lengths = {form.settings.length: gr.update(**settings_of(preset, texts)["length"])} if preset else {}
+        return lengths | {
+            self.main.stage.view: stage_html(StageView(), None, texts), compare.view: compare_html(Side(), texts),
+            compare.what: gr.update(choices=[(name, key) for key, name in texts.compare_what]),
+            library.preset: gr.update(choices=preset_filter(texts)), library.detail: detail_html(None, None, texts),
+        }  # fmt: skip
 
     def _settings(self, values: dict[gr.Component, Any], request: gr.Request, texts: Texts) -> dict:
         asked = dict(request.query_params)

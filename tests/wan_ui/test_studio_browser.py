@@ -462,6 +462,9 @@ def test_a_chinese_browser_reads_chinese(chromium, studio):
     page.goto(studio.url)
     page.locator("#views", has_text="资料库").wait_for()
     assert page.locator("#generate").inner_text().strip() == "生成"
+    page.locator(".stage .title", has_text="还没有视频").wait_for()
+    until(page, "document.querySelector('#length input').value.includes('帧')")
+    page.locator("#queue", has_text="队列").wait_for()
     page.locator("#generate").click()
     until(page, "document.querySelector('#prompt-note .note') && !document.querySelector('#prompt-note .note').hidden")
     context.close()
