@@ -26,6 +26,13 @@ class Architecture:
     def num_layers(self) -> int:
         return self.transformer["num_layers"]
 
+    def block_matrix_bytes(self, itemsize: int) -> dict[str, int]:
+        """Bytes of the matrices in one of the transformer's blocks, by name within the block."""
+        width = self.heads * self.transformer["attention_head_dim"]
+        square, wide = width * width * itemsize, width * self.transformer["ffn_dim"] * itemsize
+        attention = {f"attn{index}.{part}.weight": square for index in (1, 2) for part in ("to_q", "to_k", "to_v", "to_out.0")}
+        return attention | {"ffn.net.0.proj.weight": wide, "ffn.net.2.weight": wide}
+
     @property
     def latent_channels(self) -> int:
         return self.vae["z_dim"]

@@ -30,8 +30,9 @@ from backend.lora_files import find_lora
 from backend.program import Compiler, Program, compile_now
 from backend.sampler import SamplerState, advance
 from backend.settings import from_environment
-from backend.sharding import Layout, plan_mesh
+from backend.sharding import Layout, plan_copies, plan_mesh
 from backend.text_encoder import LENGTHS, MAX_SEQUENCE_LENGTH, TextEncoder
+from backend.tpu.chips import memory_bytes
 from backend.vae import VideoAutoencoder
 from backend.weights import Part, Progress, load_flat
 from presets import LoraChoice, Preset
@@ -125,7 +126,7 @@ def load(
     compiler = ExecutableFolders([folder for folder in (executables, from_environment().executables_dir) if folder])
     guided, unguided = (
         make_programs(architecture, text_encoder, layout, image_encoder, compiler=compiler)
-        for layout in (plan_layout(architecture, jax.devices(), is_guided, mesh) for is_guided in (True, False))
+        for layout in plan_layouts(architecture, jax.devices(), mesh, num_experts=family.num_experts, dtype=dtype)
     )
     return Components(
         family=family, text_encoder=text_encoder, image_encoder=image_encoder, guided=guided, unguided=unguided, dtype=dtype,
@@ -196,13 +197,25 @@ def _text_lengths() -> tuple[int, ...]:
     return (MAX_SEQUENCE_LENGTH,) if jax.default_backend() == "tpu" else LENGTHS
 
 
-def plan_layout(
-    architecture: Architecture, devices: Sequence[jax.Device], is_guided: bool, mesh: Mapping[str, int | None] | None = None
-) -> Layout:
-    """All the devices for one run, in the same order whether it is guided or not. Raises: RequestError."""
-    asked = {axis: size for axis, size in (mesh or {}).items() if is_guided or axis == "tp"}
-    plan = plan_mesh(len(devices), heads=architecture.heads, is_guided=is_guided, asked=asked)
-    return Layout.over(plan, devices)
+def plan_layouts(
+    architecture: Architecture,
+    devices: Sequence[jax.Device],
+    mesh: Mapping[str, int | None] | None = None,
+    *,
+    num_experts: int,
+    dtype: jnp.dtype,
+) -> tuple[Layout, Layout]:
+    """All the devices for a guided run, and for an unguided one, in the same order; weights lie alike in both.
+
+    Raises: RequestError.
+    """
+    sizes, memory = architecture.block_matrix_bytes(dtype.itemsize), memory_bytes(devices[0].device_kind)
+    plans = []
+    for is_guided in (True, False):
+        asked = {axis: size for axis, size in (mesh or {}).items() if is_guided or axis == "tp"}
+        plans.append(plan_mesh(len(devices), heads=architecture.heads, is_guided=is_guided, asked=asked))
+    copied = plan_copies(sizes, architecture.num_layers, plans[0], memory, num_experts)
+    return tuple(Layout.over(plan, devices, copied) for plan in plans)
 
 
 def make_programs(

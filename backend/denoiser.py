@@ -299,7 +299,7 @@ class Denoiser:
         layout = self._layout
         return _as_checkpoint(
             {
-                name: layout.constrain(value, layout.gathered_weight(name)) if value.ndim == 2 else value
+                name: layout.gather(name, value) if value.ndim == 2 else value
                 for name, value in block.items()
             }
         )

@@ -12,7 +12,7 @@ from jax.experimental import topologies
 from transformers import PreTrainedTokenizerBase
 
 from backend.architecture import Architecture
-from backend.components import Components, make_programs, plan_layout
+from backend.components import Components, make_programs, plan_layouts
 from backend.denoiser import DenoiserWeights
 from backend.families import family_of_preset
 from backend.image_encoder import ImageEncoder
@@ -63,11 +63,12 @@ def describe_components(
     lengths = (MAX_SEQUENCE_LENGTH,) if devices[0].platform == "tpu" else LENGTHS
     text_encoder = TextEncoder(architecture.text_encoder, tokenizer, lengths)
     image_encoder = None if architecture.image_encoder is None else ImageEncoder(architecture.image_encoder, None)
+    dtype, family = jnp.dtype(preset.dtype), family_of_preset(preset, architecture)
     guided, unguided = (
         make_programs(architecture, text_encoder, layout, image_encoder, compiler=compiler)
-        for layout in (plan_layout(architecture, devices, is_guided, mesh) for is_guided in (True, False))
+        for layout in plan_layouts(architecture, devices, mesh, num_experts=family.num_experts, dtype=dtype)
     )
-    dtype, family, layout = jnp.dtype(preset.dtype), family_of_preset(preset, architecture), guided.layout
+    layout = guided.layout
     expert = DescribedExpert(weights=guided.denoiser.describe_weights(dtype))
     return Components(
         family=family, text_encoder=text_encoder, text_weights=text_encoder.describe_weights(dtype, layout),

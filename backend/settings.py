@@ -55,6 +55,11 @@ def compiler_environment(environment: Mapping[str, str] = os.environ) -> dict[st
     return dict(environment)
 
 
+def gpu_sharing_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment in which jax takes a GPU's memory as it needs it, so that PyTorch can have it afterwards."""
+    return {**environment, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
 def tpu_compiler_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment in which libtpu compiles where there is no TPU; it reads these before jax is imported."""
     return {

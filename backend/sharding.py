@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -73,18 +73,44 @@ def legal_plans(num_devices: int, *, heads: int, is_guided: bool) -> Iterator[Me
                 yield MeshPlan(dp=dp, sp=num_devices // (dp * tp), tp=tp)
 
 
+COPIED_FIRST = (
+    *(f"attn1.{part}.weight" for part in ("to_q", "to_k", "to_v", "to_out.0")),
+    *(f"attn2.{part}.weight" for part in ("to_q", "to_out.0")),
+    "ffn.net.0.proj.weight",
+    "ffn.net.2.weight",
+)  # the matrices of a block that every step uses
+COPIES_SHARE = 3 / 8  # of a chip's memory may hold copies, all transformers together; the rest is for everything else
+
+
+def plan_copies(
+    sizes: Mapping[str, int], num_layers: int, plan: MeshPlan, memory_bytes: int | None, num_transformers: int = 1
+) -> frozenset[str]:
+    """Which block matrices every chip keeps whole, so that no step gathers them: as many as `COPIES_SHARE` of a chip's memory
+    holds. `sizes` are bytes in one layer by name; memory that is not known holds none."""
+    if memory_bytes is None or plan.dp * plan.sp == 1:
+        return frozenset()
+    spare, copied = COPIES_SHARE * memory_bytes / num_transformers, set()
+    for name in COPIED_FIRST:
+        spare -= sizes[name] * num_layers / plan.tp
+        if spare < 0:
+            break
+        copied.add(name)
+    return frozenset(copied)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
     """A mesh, and where each kind of array lies on it."""
 
     mesh: Mesh
     weight_axes: tuple[str, ...] = ("dp", "sp")
+    copied: frozenset[str] = frozenset()  # block matrices of which every chip keeps a copy, by name within a block
 
     @classmethod
-    def over(cls, plan: MeshPlan, devices: Sequence[jax.Device], weight_axes: tuple[str, ...] = ("dp", "sp")) -> Layout:
+    def over(cls, plan: MeshPlan, devices: Sequence[jax.Device], copied: Iterable[str] = ()) -> Layout:
         """The plan on these devices; neighbours in the list are neighbours on sp."""
         grid = np.asarray(devices, dtype=object).reshape(plan.dp, plan.tp, plan.sp).transpose(0, 2, 1)
-        return cls(mesh=Mesh(grid, AXES), weight_axes=weight_axes)
+        return cls(mesh=Mesh(grid, AXES), copied=frozenset(copied))
 
     @property
     def platform(self) -> str:
@@ -205,13 +231,21 @@ class Layout:
     def block_weight(self, name: str, shape: tuple[int, ...]) -> P:
         """Where one stacked matrix of the blocks rests, [layers, in, out]; vectors lie everywhere.
 
-        Spread over the in axis, which is gathered without reordering memory.
+        Spread over the in axis, which is gathered without reordering memory; or where it is used, if it is `copied`.
         """
         if len(shape) != 3:
             return P()
         split_in, split_out = self.gathered_weight(name)
+        if name in self.copied:
+            return P(None, split_in, split_out)
         axes = (*((split_in,) if split_in else ()), *self.weight_axes)
         return P(None, axes if shape[1] % self._count(axes) == 0 else split_in, split_out)
+
+    def gather(self, name: str, matrix: jax.Array) -> jax.Array:
+        """One layer's matrix [in, out] where it is used."""
+        if name in self.copied:
+            return jax.lax.optimization_barrier(matrix)  # else it is cut out of the stack inside the product, which is slower
+        return self.constrain(matrix, self.gathered_weight(name))
 
     def gathered_weight(self, name: str) -> P:
         """Where one layer's matrix lies while it is used, [in, out]: split over tp only."""

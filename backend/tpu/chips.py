@@ -34,6 +34,11 @@ CHIPS = {
                   interconnect_bytes_per_second=9600e9 / 8 / 2 / 2),
 }  # fmt: skip
 
+DEVICE_KINDS = {
+    "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU v6e": "v6e",
+    "TPU7x": "tpu7x", "TPU v7x": "tpu7x",
+}  # fmt: skip
+
 TOPOLOGIES = ("v5e:2x4", "v5p:2x2x2", "v6e:1x1", "v6e:2x2", "v6e:2x4", "v6e:4x4", "tpu7x:2x2x1")
 """The slices that `check-tpu` is tested on; the compiler knows more."""
 
@@ -41,3 +46,9 @@ TOPOLOGIES = ("v5e:2x4", "v5p:2x2x2", "v6e:1x1", "v6e:2x2", "v6e:2x4", "v6e:4x4"
 def chip_of(topology: str) -> Chip:
     """The chip of a topology such as "v6e:2x4". Raises: KeyError."""
     return CHIPS[topology.partition(":")[0]]
+
+
+def memory_bytes(device_kind: str) -> int | None:
+    """HBM of a jax device by its `device_kind`, or None for one that is no TPU we know."""
+    name = DEVICE_KINDS.get(device_kind)
+    return None if name is None else CHIPS[name].hbm_bytes

@@ -48,7 +48,7 @@ COMPONENTS = {
 WEIGHTS_OF = {"text_encode": "text encoder", "image_embed": "image encoder"} | dict.fromkeys(
     ("prompt_keys", "denoise_step", "denoise_step_cached"), "transformer"
 )  # what a program holds of the weights at rest; the other programs are the VAE's
-_OUT_OF_MEMORY = re.compile(r"Used ([\d.]+)([GM]) of ([\d.]+)([GM]) hbm")
+_OUT_OF_MEMORY = re.compile(r"Used ([\d.]+)([GM]) of [\d.]+[GM] hbm|HLO temporaries \(([\d.]+)([GM])\) exceeds available HBM")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,8 @@ def _refused(error: Exception, seconds: float) -> dict[str, Any]:
     found = _OUT_OF_MEMORY.search(str(error))
     if found is None:
         raise error
-    needed = float(found.group(1)) * (2**30 if found.group(2) == "G" else 2**20)
+    size, unit = (group for group in found.groups() if group is not None)
+    needed = float(size) * (2**30 if unit == "G" else 2**20)
     return {
         "fits": False, "hbm_bytes_per_device": int(needed), "argument_bytes": None, "temporary_bytes": None,
         "compile_seconds": round(seconds, 1), "predicted_seconds": None, "breakdown": None,

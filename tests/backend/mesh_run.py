@@ -19,7 +19,7 @@ from backend.components import make_programs
 from backend.denoiser import split_weights, spread_weights
 from backend.pipeline import decode_frames, step_inputs
 from backend.sampler import make_schedule, start
-from backend.sharding import Layout, MeshPlan
+from backend.sharding import COPIED_FIRST, Layout, MeshPlan
 from backend.text_encoder import TextEncoder
 
 HEADS = 6  # 4 chips cannot share them out evenly: two exchange heads, and gather keys from the other two
@@ -49,10 +49,10 @@ def make_models() -> tuple[Architecture, dict, dict, dict]:
     )
 
 
-def run(plan: MeshPlan, is_guided: bool, models) -> tuple[np.ndarray, np.ndarray]:
+def run(plan: MeshPlan, is_guided: bool, models, copied: tuple[str, ...] = ()) -> tuple[np.ndarray, np.ndarray]:
     """Latents after the steps, and the video, of the same weights, noise and tokens."""
     architecture, transformer, vae, text = models
-    layout = Layout.over(plan, jax.devices()[: plan.num_devices])
+    layout = Layout.over(plan, jax.devices()[: plan.num_devices], copied)
     programs = make_programs(architecture, TextEncoder(TEXT, None), layout)
     weights = spread_weights(split_weights({name: jnp.asarray(value) for name, value in transformer.items()}, 2), layout)
     generator = np.random.default_rng(0)
@@ -72,8 +72,8 @@ def run(plan: MeshPlan, is_guided: bool, models) -> tuple[np.ndarray, np.ndarray
     return np.asarray(latents), np.concatenate([np.asarray(frame) for frame in frames], axis=2)
 
 
-def compare(plan: MeshPlan, is_guided: bool, models, reference) -> dict[str, float]:
-    latents, video = run(plan, is_guided, models)
+def compare(plan: MeshPlan, is_guided: bool, models, reference, copied: tuple[str, ...]) -> dict[str, float]:
+    latents, video = run(plan, is_guided, models, copied)
     error = float(np.abs(latents - reference[0]).max() / np.abs(reference[0]).max())
     mean_square = float(np.square(video - reference[1]).mean())
     return {"latents": error, "psnr": float(10 * np.log10(4 / max(mean_square, 1e-20)))}
@@ -83,8 +83,9 @@ def main() -> None:
     models, found = make_models(), {}
     references = {is_guided: run(MeshPlan(), is_guided, models) for is_guided in (True, False)}
     for words in sys.argv[1:]:
-        dp, sp, tp, guided = (int(word) for word in words.split(","))
-        found[words] = compare(MeshPlan(dp=dp, sp=sp, tp=tp), bool(guided), models, references[bool(guided)])
+        dp, sp, tp, guided, *copies = (int(word) for word in words.split(","))
+        copied = COPIED_FIRST[: copies[0]] if copies else ()
+        found[words] = compare(MeshPlan(dp=dp, sp=sp, tp=tp), bool(guided), models, references[bool(guided)], copied)
     sys.stdout.write(json.dumps(found) + "\n")
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from backend.errors import RequestError
-from backend.sharding import MeshPlan, legal_plans, plan_mesh
+from backend.sharding import COPIED_FIRST, MeshPlan, legal_plans, plan_copies, plan_mesh
 
 PROJECT_FOLDER = Path(__file__).parents[2]
-MESHES = ("2,1,1,1", "1,2,1,0", "1,4,1,1", "1,8,1,0", "1,1,2,1", "1,1,3,0", "2,2,1,1", "2,2,2,1", "2,4,1,1")
-"""dp, sp, tp, guided; with six heads sp=4 and sp=8 exchange in pairs and gather the rest."""
+MESHES = ("2,1,1,1", "1,2,1,0", "1,4,1,1", "1,8,1,0", "1,1,2,1", "1,1,3,0", "2,2,1,1", "2,2,2,1", "2,4,1,1", "2,4,1,1,6", "1,2,2,0,8")
+"""dp, sp, tp, guided, and how many of a block's matrices are copied; with six heads sp=4 and sp=8 exchange in pairs and
+gather the rest."""
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,15 @@ def results() -> dict[str, dict[str, float]]:
 def test_a_mesh_gives_the_one_device_result(results, mesh):
     assert results[mesh]["latents"] <= 2e-3  # relative, float32: sums in another order, through three steps and two layers
     assert results[mesh]["psnr"] >= 60
+
+
+def test_copies_take_their_share_of_a_chip_and_no_more():
+    sizes = dict.fromkeys(COPIED_FIRST, 2**20)
+    plan = MeshPlan(dp=2, sp=4)
+    assert plan_copies(sizes, 40, plan, 320 * 2**20) == frozenset(COPIED_FIRST[:3])  # 3/8 of 320 MiB: three times 40
+    assert plan_copies(sizes, 40, plan, 320 * 2**20, num_transformers=2) == frozenset(COPIED_FIRST[:1])
+    assert plan_copies(sizes, 40, MeshPlan(dp=2, sp=2, tp=2), 320 * 2**20) == frozenset(COPIED_FIRST[:6])  # half a matrix each
+    assert plan_copies(sizes, 40, plan, None) == plan_copies(sizes, 40, MeshPlan(), 2**40) == frozenset()
 
 
 def test_the_plan_uses_every_device_and_parts_the_guidance_branches():

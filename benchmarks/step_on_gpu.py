@@ -1,0 +1,194 @@
+"""One guided denoising step of Wan 14B on one GPU: our engine beside diffusers, random weights, the same call.
+
+    python -m benchmarks.step_on_gpu [--presets wan2.1-t2v-14b-480p wan2.1-t2v-14b-720p] [--repeats 3] [--json FILE]
+
+Needs jax and torch builds that see the GPU. Ours is the engine's own program, both guidance branches as one batch; diffusers'
+is `WanTransformer3DModel` in bfloat16 with each of its attention backends that works here and torch.compile, one call a
+branch, as `WanPipeline` does it, and the fastest is kept. Each side runs in a process of its own, because both want the
+whole memory. MFU is over the dense bfloat16 peak of --peak-tflops (an H100 or H200 SXM: 989). With --tiny the same code
+runs on a small model on whatever device there is, to see that it works; its times mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from backend.compiler_process import say
+from backend.request import GenerationRequest, find_preset
+from backend.settings import PROJECT_FOLDER, gpu_sharing_environment
+from presets import Preset
+
+PRESETS = ("wan2.1-t2v-14b-480p", "wan2.1-t2v-14b-720p")
+PEAK_TFLOPS = 989.0  # published: NVIDIA H100 and H200 SXM data sheets, dense bfloat16
+BACKENDS = ("_native_cudnn", "flash", "_flash_3", "sage", "native")  # diffusers' names; those not installed are passed over
+TEXT_LENGTH = 512
+
+
+def ours(preset: Preset, repeats: int) -> dict[str, Any]:
+    """Seconds of a step of the engine's program, its compile time left out."""
+    import jax
+    import jax.numpy as jnp
+
+    from backend.described_components import describe_components
+    from backend.pipeline import initial_noise, step_inputs
+    from backend.program import compile_now
+    from backend.sampler import make_schedule, start
+
+    jax.config.update("jax_default_prng_impl", "rbg")
+    request = _request(preset)
+    components = describe_components(preset, jax.devices()[:1], compile_now)
+    programs, keys = components.programs(True), iter(jax.random.split(jax.random.key(0), 10_000))
+
+    def drawn(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        return (jax.random.normal(next(keys), leaf.shape, jnp.float32) * 0.02).astype(leaf.dtype)
+
+    weights = jax.tree.map(drawn, components.experts[0].weights)
+    text_width = preset.network_configs()["transformer"]["text_dim"]
+    embedded = jax.random.normal(next(keys), (2, TEXT_LENGTH, text_width), jnp.float32).astype(components.dtype)
+    text = programs.prepare_text(weights, embedded, None)
+    positions = programs.denoiser.positions(request.geometry().latent_shape(programs.vae.latent_channels))
+    schedule = make_schedule(request.solver, repeats + 1, request.flow_shift)
+    state = start(jnp.asarray(initial_noise(request, components)))
+    seconds = []
+    for index in range(repeats + 1):
+        began = time.perf_counter()
+        state = programs.step(weights, state, step_inputs(schedule, index, request.guidance[0]), text, positions, None)
+        jax.block_until_ready(state)
+        seconds.append(time.perf_counter() - began)
+    if not bool(jnp.isfinite(state.sample).all()):
+        raise SystemExit("our step made values that are not finite; nothing was timed")
+    return {"side": "ours", "seconds": statistics.median(seconds[1:]), "first": seconds[0],
+            "device": jax.devices()[0].device_kind, "version": f"jax {jax.__version__}"}  # fmt: skip
+
+
+def diffusers(preset: Preset, repeats: int) -> dict[str, Any]:
+    """Seconds of the two branches in diffusers, its fastest attention backend, compiled."""
+    import torch
+    from diffusers import WanTransformer3DModel
+
+    request, device = _request(preset), "cuda" if torch.cuda.is_available() else "cpu"
+    config = preset.network_configs()["transformer"]
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(device):
+        model = WanTransformer3DModel.from_config(config).eval()
+        latents = torch.randn(request.geometry().latent_shape(config["in_channels"]))
+        text = torch.randn(1, TEXT_LENGTH, config["text_dim"])
+        timestep = torch.tensor([500.0])
+    found = {}
+    for backend in BACKENDS:
+        timed = _timed_backend(torch, model, (latents, timestep, text), backend, repeats, device)
+        if timed is not None:
+            found[backend] = timed
+    if not found:
+        raise SystemExit("none of diffusers' attention backends works here")
+    best = min(found, key=lambda name: found[name][0])
+    name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    return {"side": "diffusers", "seconds": found[best][0], "first": found[best][1], "device": name, "backend": best,
+            "others": {key: value[0] for key, value in found.items()}, "version": f"torch {torch.__version__}"}  # fmt: skip
+
+
+def _timed_backend(torch, model, arguments: tuple, backend: str, repeats: int, device: str) -> tuple[float, float] | None:
+    """Median and first seconds of two branches, or None where the backend is not there."""
+    try:
+        model.set_attention_backend(backend)
+        compiled = torch.compile(model, dynamic=False)
+
+        @torch.inference_mode()
+        def both() -> None:
+            for _ in range(2):
+                compiled(*arguments, return_dict=False)
+            if device == "cuda":
+                torch.cuda.synchronize()
+
+        first, *seconds = [_seconds(both) for _ in range(repeats + 1)]
+    except (RuntimeError, ValueError, ImportError, NotImplementedError) as error:
+        say({"progress": f"diffusers' {backend} is not available: {str(error).splitlines()[0][:120]}"})
+        return None
+    return statistics.median(seconds), first
+
+
+def _seconds(function: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
+def _request(preset: Preset) -> GenerationRequest:
+    return GenerationRequest.from_preset(preset, prompt=preset.examples[0], seed=0)
+
+
+SIDES = {"ours": ours, "diffusers": diffusers}
+
+
+def compare(preset: str, repeats: int, peak_tflops: float) -> dict[str, Any]:
+    """Both sides of one preset, each in its process."""
+    sides = {side: _apart(side, preset, repeats) for side in SIDES}
+    flops = _flops(find_preset(preset))
+    for found in sides.values():
+        found["mfu"] = flops / found["seconds"] / (peak_tflops * 1e12)
+    return {"preset": preset, **sides, "ratio": sides["diffusers"]["seconds"] / sides["ours"]["seconds"]}
+
+
+def _apart(side: str, preset: str, repeats: int) -> dict[str, Any]:
+    words = [sys.executable, "-m", "benchmarks.step_on_gpu", "--side", side, "--presets", preset, "--repeats", str(repeats)]
+    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=gpu_sharing_environment(), stdout=subprocess.PIPE, text=True)
+    messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    for message in messages:
+        sys.stderr.write(f"{side}: {message['progress']}\n" if "progress" in message else "")
+    found = next((message["report"] for message in messages if "report" in message), None)
+    if done.returncode or found is None:
+        raise SystemExit(f"{side} stopped with exit code {done.returncode}; its reason stands above")
+    return found
+
+
+def _flops(preset: Preset) -> float:
+    """Of one guided step."""
+    from backend.architecture import Architecture
+    from backend.tpu.flops import step_flops
+
+    architecture, geometry = Architecture(**preset.network_configs()), _request(preset).geometry()
+    return step_flops(architecture, geometry.num_tokens, branches=2).total
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """For people."""
+    lines = [f"{'preset':26} {'ours s':>8} {'MFU':>5} {'diffusers s':>12} {'MFU':>5} {'ratio':>6}  backend, device, versions"]
+    for row in rows:
+        own, other = row["ours"], row["diffusers"]
+        lines.append(
+            f"{row['preset']:26} {own['seconds']:8.3f} {own['mfu']:5.0%} {other['seconds']:12.3f} {other['mfu']:5.0%} "
+            f"{row['ratio']:6.2f}  {other['backend']}, {own['device']}, {own['version']}, {other['version']}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--presets", nargs="+", default=list(PRESETS), help="text-to-video presets (both 14B sizes)")
+    parser.add_argument("--repeats", type=int, default=3, help="timed steps a side (%(default)s)")
+    parser.add_argument("--peak-tflops", type=float, default=PEAK_TFLOPS, help="dense bfloat16 peak, for MFU (%(default)s)")
+    parser.add_argument("--json", type=Path, help="also write the rows there")
+    parser.add_argument("--tiny", action="store_true", help="run the demo model's shape, to see that the script works here")
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.side:
+        say({"report": SIDES[arguments.side](find_preset(arguments.presets[0]), arguments.repeats)})
+        return
+    presets = ["wan-tiny"] if arguments.tiny else arguments.presets
+    rows = [compare(preset, arguments.repeats, arguments.peak_tflops) for preset in presets]
+    sys.stdout.write(table(rows) + "\n")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
