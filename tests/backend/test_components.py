@@ -1,8 +1,10 @@
 """Loading a checkpoint: what is missing or broken is said in one line, with what to do."""
 
+import gc
 import shutil
 from pathlib import Path
 
+import jax
 import pytest
 from safetensors.numpy import load_file
 
@@ -74,3 +76,29 @@ def test_a_config_that_is_no_json(checkpoint):
     (checkpoint / "vae" / "config.json").write_text("{")
     with pytest.raises(ModelError, match=r"vae/config\.json must be JSON"):
         load(checkpoint)
+
+
+def test_the_last_model_leaves_the_devices_before_the_next_one_comes(checkpoint):
+    def held() -> int:
+        gc.collect()
+        return sum(array.nbytes for array in jax.live_arrays())
+
+    before, at_start = held(), []
+    loaded = load(checkpoint)
+    size = held() - before
+    assert size > 20e6
+    del loaded
+
+    def look(event: Loading) -> None:
+        if not at_start:
+            at_start.append(sum(array.nbytes for array in jax.live_arrays()) - before)
+
+    loaded = components.load(PRESET, str(checkpoint), look)
+    assert at_start[0] < size / 2  # the first tensors of the second model, and nothing of the first
+    assert held() - before <= size
+    del loaded
+
+
+def test_a_preset_for_another_kind_of_model_is_refused(checkpoint):
+    with pytest.raises(ModelError, match="is a wan2.2-ti2v .*and the preset wan2.1-t2v-14b-720p is for another kind"):
+        components.load(load_preset("wan2.1-t2v-14b-720p"), str(checkpoint), lambda event: None)
