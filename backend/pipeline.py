@@ -253,13 +253,14 @@ def _denoise(run: _Run, conditions: Conditions) -> Iterator[tuple[Event, Sampler
     """All steps, or those before a cancel."""
     request, components, clock = run.request, run.components, run.clock
     schedule = make_schedule(request.solver, request.steps, request.flow_shift)
-    state, lane = start(jnp.asarray(initial_noise(request, components))), None
+    state, lane, cache, reused = start(jnp.asarray(initial_noise(request, components))), None, None, 0
     for index, planned in enumerate(_plan(request, components, schedule)):
         if run.is_cancelled():
             return
         started = time.monotonic()
         programs = components.programs(planned.is_guided)
         if lane is None or (lane.expert, lane.programs) != (planned.expert, programs):
+            reused += _reused(cache)
             lane = cache = None  # a lane's keys take much memory: the last one's go first
             with clock.stage("encode"):
                 lane = make_lane(request, components, conditions, planned.expert, planned.is_guided)
@@ -269,6 +270,13 @@ def _denoise(run: _Run, conditions: Conditions) -> Iterator[tuple[Event, Sampler
             state, cache = _run_step(request, lane, state, inputs, cache)
             preview = _write_preview(run, conditions.with_first_frame(state.clean), index + 1)
         yield _step_event(clock, schedule, index, time.monotonic() - started, preview), state
+    if request.step_cache:
+        run.notes.append(f"The step cache spared most of {reused + _reused(cache)} of {schedule.steps} steps")
+
+
+def _reused(cache: StepCache | None) -> int:
+    """How many steps took what an earlier one had computed."""
+    return 0 if cache is None else int(cache.reused)
 
 
 def _run_step(
