@@ -121,7 +121,7 @@ def load(
     checkpoint = open_checkpoint(find_model(source, lambda done, total: on_event(Loading(done, total, "the download"))))
     architecture, dtype = checkpoint.architecture, jnp.dtype(preset.dtype)
     family = recognise(checkpoint.index, architecture)
-    check_preset(family, architecture, preset, Path(source).name)
+    check_preset(family, architecture.scales, preset, Path(source).name)
     text_encoder = TextEncoder(architecture.text_encoder, _tokenizer(checkpoint), _text_lengths())
     image_encoder = _image_encoder(checkpoint)
     compiler = ExecutableFolders([folder for folder in (executables, from_environment().executables_dir) if folder])

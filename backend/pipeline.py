@@ -21,8 +21,9 @@ from backend.components import Components, Programs, StepInputs, merge_loras
 from backend.conditions import Conditions, Lane, empty_cache, encode, latent_shape, make_lane, text_arguments, tokenize
 from backend.denoiser import Condition, FirstFrame, ImageChannels, StepCache
 from backend.events import Cancelled, Compiling, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
+from backend.families import check_preset
 from backend.program import Program
-from backend.request import GenerationRequest
+from backend.request import GenerationRequest, find_preset
 from backend.sampler import SamplerState, Schedule, make_schedule, start
 from backend.step_plan import PlannedStep, plan_steps
 from backend.text_encoder import TextTokens, padded_embeddings
@@ -68,7 +69,12 @@ class _Run:
 def generate(
     request: GenerationRequest, components: Components, folder: Path, is_cancelled: Callable[[], bool]
 ) -> Iterator[Event]:
-    """Make the request's video in `folder`. Ends with Finished, or with Cancelled and what there was by then."""
+    """Make the request's video in `folder`. Ends with Finished, or with Cancelled and what there was by then.
+
+    Raises: ModelError where the model is of another kind than the request's preset, or a LoRA fits nothing.
+    """
+    vae = components.guided.vae
+    check_preset(components.family, (vae.spatial_scale, vae.temporal_scale), find_preset(request.preset), "that is loaded")
     run = _Run(request=request, components=components, folder=folder, clock=StageClock(), is_cancelled=is_cancelled, notes=[])
     (folder / PREVIEW_FOLDER).mkdir(parents=True, exist_ok=True)
     yield from _merge_loras(run)

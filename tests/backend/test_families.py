@@ -64,10 +64,10 @@ def test_anything_else_is_refused_with_what_is_supported(changes, said):
 def test_a_checkpoint_of_another_kind_than_the_presets_is_refused(preset, family, said):
     index, architecture = parts(family)
     with pytest.raises(ModelError) as caught:
-        check_preset(recognise(index, architecture), architecture, load_preset(preset), "model")
+        check_preset(recognise(index, architecture), architecture.scales, load_preset(preset), "model")
     assert f"is a {family} ({said})" in str(caught.value) and preset in str(caught.value)
 
 
 def test_a_checkpoint_of_the_presets_kind_is_taken():
     index, architecture = parts("wan2.2-i2v")
-    check_preset(recognise(index, architecture), architecture, load_preset("wan2.2-i2v-a14b-480p-fast"), "model")
+    check_preset(recognise(index, architecture), architecture.scales, load_preset("wan2.2-i2v-a14b-480p-fast"), "model")
