@@ -150,7 +150,7 @@ def _load_weights(checkpoint: Checkpoint, text_encoder, image_encoder, programs:
         Expert(parts[name], described, progress, _loras_of(index, preset.loras, shapes))
         for index, name in enumerate(checkpoint.transformers)
     )
-    vae = load_flat(parts["vae"], programs.vae.describe_weights(dtype), progress)
+    vae = programs.vae.arrange(load_flat(parts["vae"], programs.vae.describe_weights(dtype), progress))
     return {"text_weights": text, "image_weights": image, "experts": experts, "vae_weights": vae}
 
 

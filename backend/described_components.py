@@ -73,6 +73,6 @@ def describe_components(
     return Components(
         family=family, text_encoder=text_encoder, text_weights=text_encoder.describe_weights(dtype, layout),
         image_encoder=image_encoder, image_weights=image_encoder.describe_weights(dtype, layout) if image_encoder else {},
-        experts=(expert,) * family.num_experts, boundary=preset.boundary, vae_weights=guided.vae.describe_weights(dtype),
+        experts=(expert,) * family.num_experts, boundary=preset.boundary, vae_weights=guided.vae.describe_arranged(dtype),
         guided=guided, unguided=unguided, dtype=dtype, versions={},
     )  # fmt: skip

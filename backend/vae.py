@@ -1,5 +1,7 @@
 """The Wan video autoencoder, one latent frame at a time, its causal caches as explicit state.
 
+On TPUs `backend.tpu_decoder` does the decoding of Wan 2.1's.
+
 diffusers' encoder and decoder keep a list of caches that starts as None, turns into tensors of one or two frames, and holds
 the word "Rep" where an upsampling layer has seen its first frame only. Every one of these means "zeros before what there
 is", so here a cache is always two frames, zero where there was nothing: two programs, one for the first latent frame and one for
@@ -8,6 +10,7 @@ all others, serve a video of any length.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +20,7 @@ import torch
 from diffusers import AutoencoderKLWan
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d, patchify, unpatchify
 
+from backend import tpu_decoder
 from backend.sharding import Layout
 from backend.torchax_setup import call_module
 
@@ -42,8 +46,26 @@ class VideoAutoencoder:
     def latent_channels(self) -> int:
         return self._vae.config.z_dim
 
+    def arrange(self, weights: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """The weights as `decode_first` and `decode_next` want them here: the checkpoint's own, but for the TPU's decoder."""
+        if not self._uses_strips(weights["decoder.conv_in.weight"].dtype):
+            return weights
+        places = jax.tree.map(lambda leaf: leaf.sharding, self.describe_arranged(weights["decoder.conv_in.weight"].dtype))
+        return jax.jit(functools.partial(tpu_decoder.arrange, self._vae), out_shardings=places)(weights)
+
+    def describe_arranged(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes and places of what `arrange` returns."""
+        described = self.describe_weights(dtype)
+        if not self._uses_strips(dtype):
+            return described
+        shapes = jax.eval_shape(functools.partial(tpu_decoder.arrange, self._vae), described)
+        return self._layout.describe(shapes, self._layout.vae_weight)
+
+    def _uses_strips(self, dtype: jnp.dtype) -> bool:
+        return self._layout.platform == "tpu" and dtype == jnp.bfloat16 and tpu_decoder.can_decode(self._vae.config)
+
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
-        """The weights' shapes and where they rest, without the weights."""
+        """The checkpoint's shapes and where they rest, without the weights."""
         shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._vae.state_dict().items()}
         return self._layout.describe(shapes, self._layout.vae_weight)
 
@@ -82,11 +104,15 @@ class VideoAutoencoder:
     def place_decoded(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
         """Where the results of `decode_first` and `decode_next` lie: pixels and caches spread over space."""
         pixels, caches = shapes
+        if next(iter(caches.values())).ndim == 4:
+            return tpu_decoder.place(self._layout, shapes)
         return self._layout.describe_spread({"pixels": pixels})["pixels"], self._layout.describe_spread(caches)
 
     def _decode(self, weights: Mapping[str, jax.Array], latents: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
         dtype = weights["post_quant_conv.weight"].dtype
         latents = self._denormalise(self._spread(latents)).astype(dtype)
+        if tpu_decoder.is_arranged(weights):
+            return tpu_decoder.decode(self._vae, weights, latents, caches, self._layout)
         pixels, caches = call_module(self._vae, weights, _decode_frame, latents, caches)
         return pixels, {place: self._spread(cache) for place, cache in caches.items()}
 

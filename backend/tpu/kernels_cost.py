@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 from backend.tpu.chips import Chip
 from backend.tpu.hlo_cost import Instruction, largest_bytes
 from kernels.attention import bundles_a_tile, predicted_bundles
 
 KERNEL_CHIP = {"v5e": "v5e", "v5p": "v5p", "v6e": "v6e", "tpu7x": "v7x"}
-TILE = 8 * 128
+# Of `kernels.causal_conv`, read from libtpu's schedules of six shapes for v6e (docs/performance.md): per cycle of whole matrix
+# tiles, and per element that is normalised.
+CONVOLUTION_CYCLES, ELEMENT_CYCLES = 1.1, 3 / 1024
+_ESTIMATE = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d+)')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,12 +46,20 @@ class KernelCost:
 
     def __call__(self, instruction: Instruction) -> float:
         lengths = self.lengths
+        if "causal_conv" in instruction.text:
+            return self._convolution({name: int(value) for name, value in _ESTIMATE.findall(instruction.text)})
         if "attention_" not in instruction.text:
             return 2 * largest_bytes(instruction.shape) / self.chip.hbm_bytes_per_second * self.chip.clock_hz
         if "/cond/" in instruction.text or "attention_constant" in instruction.text:
             form = "constant" if "attention_constant" in instruction.text else "online"
             return self._attention(lengths.queries, lengths.keys, lengths.heads * lengths.batch, form)
         return self._attention(lengths.text_queries, lengths.text, lengths.text_heads * lengths.batch, "online")
+
+    def _convolution(self, estimate: dict[str, int]) -> float:
+        """The greater of its products, with what is done to the results, and its memory; from the call's own estimate."""
+        products = CONVOLUTION_CYCLES * estimate["flops"] / self.chip.peak_flops * self.chip.clock_hz
+        moved = estimate["bytes_accessed"] / self.chip.hbm_bytes_per_second * self.chip.clock_hz
+        return max(products + ELEMENT_CYCLES * estimate["transcendentals"], moved)
 
     def _attention(self, queries: int, keys: int, heads: int, form: str) -> float:
         chip = KERNEL_CHIP[self.chip.name]
