@@ -143,8 +143,8 @@ class _Walk:
         cost, called = Cost(), instruction.called
         if instruction.opcode == "while":
             cost.add(self.cost(called["body"]), times=self._trips(called["condition"]))
-        elif instruction.opcode == "conditional":  # the attention's fallback: prediction is for heads that need none
-            cost.add(min((self.cost(name) for name in called.values()), key=lambda branch: branch.total))
+        elif instruction.opcode == "conditional":
+            cost.add(self._branch(list(called.values())))
         elif instruction.opcode in ("call", "async-start"):
             for name in dict.fromkeys(called.values()):
                 cost.add(self.cost(name))
@@ -155,6 +155,11 @@ class _Walk:
         elif instruction.cycles:
             cost.seconds[self._kind(instruction)] += instruction.cycles / self._chip.clock_hz
         return cost
+
+    def _branch(self, names: list[str]) -> Cost:
+        """Of a step with a cache the branch that runs all layers; else the cheapest, which is heads without the fallback."""
+        has_layers = any(one.opcode == "while" for name in names for one in self._computations[name])
+        return (max if has_layers else min)((self.cost(name) for name in names), key=lambda branch: branch.total)
 
     def _collective(self, instruction: Instruction) -> str | None:
         """The collective that an instruction is, or starts as an asynchronous call."""

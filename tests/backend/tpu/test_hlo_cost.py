@@ -57,6 +57,18 @@ ENTRY %main (a: bf16[256,256]) -> bf16[256,256] {
 """
 
 
+CACHED_STEP = MODULE.replace(
+    "ENTRY %main (a: bf16[256,256]) -> bf16[256,256] {",
+    """%all_layers (b: bf16[256,256]) -> bf16[256,256] {
+  %b = bf16[256,256]{1,0} parameter(0)
+  ROOT %while.2 = (s32[], bf16[256,256]{1,0}) while(%b), condition=%condition, body=%body
+}
+
+ENTRY %main (a: bf16[256,256]) -> bf16[256,256] {
+  %step = bf16[8]{0} conditional(%a, %a, %a), branch_computations={%safe, %all_layers}""",
+)
+
+
 @pytest.fixture(scope="module")
 def cost():
     return predict(MODULE, CHIP, lambda instruction: 3500.0)
@@ -91,3 +103,8 @@ def test_a_topology_names_its_chip():
     assert chip_of("v6e:2x4").hbm_bytes == 32 * 2**30
     with pytest.raises(KeyError):
         chip_of("v9:2x2")
+
+
+def test_a_step_with_a_cache_counts_as_one_that_runs_all_layers(cost):
+    cached = predict(CACHED_STEP, CHIP, lambda instruction: 3500.0)
+    assert cached.seconds["matmul"] == pytest.approx(2 * cost.seconds["matmul"])
