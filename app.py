@@ -37,6 +37,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from backend.generate_command import generate
 
         return generate(arguments)
+    if arguments.command == "models":
+        from backend.models_command import models
+
+        return OK if models(arguments) else FAILED
     if arguments.command == "check-tpu":
         from backend.check_tpu_command import check_tpu
 

@@ -36,3 +36,8 @@ class Architecture:
     @property
     def latent_channels(self) -> int:
         return self.vae["z_dim"]
+
+    @property
+    def scales(self) -> tuple[int, int]:
+        """Pixels a latent, in space and in time."""
+        return self.vae["scale_factor_spatial"], self.vae["scale_factor_temporal"]

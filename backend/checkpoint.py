@@ -20,7 +20,7 @@ from backend.errors import ModelError
 LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
               "F8_E4M3": 1, "F8_E5M2": 1}  # fmt: skip
-AGAIN = "copy the checkpoint again, or `python app.py models download ID`, which goes on where it stopped"
+AGAIN = "copy the checkpoint again, or `python app.py models download ID`, which fetches what is missing"
 
 
 @dataclass(frozen=True, kw_only=True)

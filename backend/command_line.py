@@ -14,7 +14,7 @@ from backend.worker_process import WorkerOptions
 from presets.loader import Expert, Solver
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
-COMMANDS = ("serve", "generate", "presets", "check-tpu", "precompile")
+COMMANDS = ("serve", "generate", "presets", "check-tpu", "precompile", "models")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +54,7 @@ def build_parser() -> Parser:
     _add_generate(commands)
     _add_presets(commands)
     _add_check_tpu(commands)
+    _add_models(commands)
     _add_precompile(commands)
     return parser
 
@@ -150,6 +151,19 @@ def _add_presets(commands: argparse._SubParsersAction) -> None:
     showing.add_argument("name", metavar="NAME")
     for parser in (listing, showing):
         parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_models(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser("models", help="list, download or verify checkpoints", allow_abbrev=False)
+    actions = parser.add_subparsers(dest="action", metavar="list|download|verify", required=True)
+    listing = actions.add_parser("list", help="the presets' models and LoRAs, and which are here", allow_abbrev=False)
+    listing.add_argument("--data-dir", type=Path, metavar="DIR", help="where your LoRAs are (data in this project)")
+    download = actions.add_parser("download", help="fetch a checkpoint, or what is missing of it", allow_abbrev=False)
+    download.add_argument("id", metavar="ID", help="a preset's name, OWNER/NAME, or OWNER/NAME:FILE for a LoRA")
+    verify = actions.add_parser("verify", help="whether a checkpoint's files are whole", allow_abbrev=False)
+    verify.add_argument("id", metavar="ID", help="a preset's name, OWNER/NAME, or a folder")
+    for action in (listing, verify):
+        action.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_check_tpu(commands: argparse._SubParsersAction) -> None:

@@ -34,9 +34,10 @@ from backend.sharding import Layout, plan_copies, plan_mesh
 from backend.text_encoder import LENGTHS, MAX_SEQUENCE_LENGTH, TextEncoder
 from backend.tpu.chips import memory_bytes
 from backend.vae import VideoAutoencoder
-from backend.weights import Part, Progress, load_flat
+from backend.weights import Part, Progress, checkpoint_shapes, load_flat
 from presets import LoraChoice, Preset
 
+EXPERT_NAMES = ("high", "low")  # of two experts, in their order
 LIBRARIES = ("jax", "jaxlib", "torch", "torchax", "diffusers", "transformers")
 
 
@@ -120,7 +121,7 @@ def load(
     checkpoint = open_checkpoint(find_model(source, lambda done, total: on_event(Loading(done, total, "the download"))))
     architecture, dtype = checkpoint.architecture, jnp.dtype(preset.dtype)
     family = recognise(checkpoint.index, architecture)
-    check_preset(family, architecture, preset, Path(source).name)
+    check_preset(family, architecture.scales, preset, Path(source).name)
     text_encoder = TextEncoder(architecture.text_encoder, _tokenizer(checkpoint), _text_lengths())
     image_encoder = _image_encoder(checkpoint)
     compiler = ExecutableFolders([folder for folder in (executables, from_environment().executables_dir) if folder])
@@ -128,22 +129,27 @@ def load(
         make_programs(architecture, text_encoder, layout, image_encoder, compiler=compiler)
         for layout in plan_layouts(architecture, jax.devices(), mesh, num_experts=family.num_experts, dtype=dtype)
     )
+    weights = _load_weights(checkpoint, text_encoder, image_encoder, guided, preset, on_event)
     return Components(
         family=family, text_encoder=text_encoder, image_encoder=image_encoder, guided=guided, unguided=unguided, dtype=dtype,
-        boundary=_boundary(checkpoint, preset), **_load_weights(checkpoint, text_encoder, image_encoder, guided, dtype, on_event),
+        boundary=_boundary(checkpoint, preset), **weights,
         versions={"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in LIBRARIES},
     )  # fmt: skip
 
 
-def _load_weights(checkpoint: Checkpoint, text_encoder, image_encoder, programs: Programs, dtype, on_event) -> dict:
-    """All weights, part by part; every file is checked before the first is read."""
+def _load_weights(checkpoint: Checkpoint, text_encoder, image_encoder, programs: Programs, preset: Preset, on_event) -> dict:
+    """All weights, part by part, the preset's own LoRAs merged; every file is known to be whole before the first is read."""
     parts = {name: Part(checkpoint.folder, name) for name in checkpoint.parts}
     progress = Progress(sum(part.num_bytes for part in parts.values()), on_event)
-    layout = programs.layout
+    layout, dtype = programs.layout, jnp.dtype(preset.dtype)
     text = load_flat(parts["text_encoder"], text_encoder.describe_weights(dtype, layout), progress)
     image = load_flat(parts[IMAGE_ENCODER], image_encoder.describe_weights(dtype, layout), progress) if image_encoder else {}
     described = programs.denoiser.describe_weights(dtype)
-    experts = tuple(Expert(parts[name], described, progress) for name in checkpoint.transformers)
+    shapes = checkpoint_shapes(described)
+    experts = tuple(
+        Expert(parts[name], described, progress, _loras_of(index, preset.loras, shapes))
+        for index, name in enumerate(checkpoint.transformers)
+    )
     vae = programs.vae.arrange(load_flat(parts["vae"], programs.vae.describe_weights(dtype), progress))
     return {"text_weights": text, "image_weights": image, "experts": experts, "vae_weights": vae}
 
@@ -177,15 +183,18 @@ def merge_loras(components: Components, choices: Sequence[LoraChoice], on_event:
     Reads and writes nothing where they are merged already. Raises: ModelError, RequestError.
     """
     notes = []
-    for index, (expert, name) in enumerate(zip(components.experts, ("high", "low"), strict=False)):
-        chosen = [choice for choice in choices if choice.expert in ("both", name) and choice.scale]
-        loras = tuple(
-            ScaledLora(file=read_lora(_lora_file(choice), expert.shapes, index), scale=choice.scale) for choice in chosen
-        )
-        which = f" (the {name}-noise expert)" if len(components.experts) > 1 else ""
+    for index, expert in enumerate(components.experts):
+        loras = _loras_of(index, choices, expert.shapes)
+        which = f" (the {EXPERT_NAMES[index]}-noise expert)" if len(components.experts) > 1 else ""
         notes += [lora.file.report() + which for lora in loras]
         expert.merge(loras, on_event)
     return notes
+
+
+def _loras_of(index: int, choices: Sequence[LoraChoice], shapes: Mapping[str, tuple[int, ...]]) -> tuple[ScaledLora, ...]:
+    """What these choices change in one expert."""
+    chosen = [choice for choice in choices if choice.expert in ("both", EXPERT_NAMES[index]) and choice.scale]
+    return tuple(ScaledLora(file=read_lora(_lora_file(choice), shapes, index), scale=choice.scale) for choice in chosen)
 
 
 def _lora_file(choice: LoraChoice) -> Path:

@@ -297,12 +297,7 @@ class Denoiser:
     def _gathered(self, block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """One layer's parameters in the checkpoint's shapes, gathered from the chips that they rest on."""
         layout = self._layout
-        return _as_checkpoint(
-            {
-                name: layout.gather(name, value) if value.ndim == 2 else value
-                for name, value in block.items()
-            }
-        )
+        return _as_checkpoint({name: layout.gather(name, value) if value.ndim == 2 else value for name, value in block.items()})
 
     def _embed_patches(self, weights: DenoiserWeights, latents: jax.Array, batch: int) -> jax.Array:
         """Tokens [B, S, D]; the same latents for every guidance branch."""

@@ -18,21 +18,26 @@ from backend.weights import Part, Progress, checkpoint_shapes, load_transformer,
 class Expert:
     """One transformer. `weights` are those of the checkpoint with `loras` merged."""
 
-    def __init__(self, part: Part, described: DenoiserWeights, progress: Progress) -> None:
+    def __init__(self, part: Part, described: DenoiserWeights, progress: Progress, loras: Sequence[ScaledLora] = ()) -> None:
         self._part, self._described = part, described
         self.shapes = checkpoint_shapes(described)
-        self.loras: tuple[ScaledLora, ...] | None = ()  # None where merging was broken off
-        self._dirty: set[str] = set()  # tensors that are not the checkpoint's own
-        self.weights = load_transformer(part, described, lambda name, tensor: tensor, progress)
+        self.loras: tuple[ScaledLora, ...] | None = tuple(loras)  # None where merging was broken off
+        self._dirty = _changed(loras)  # tensors that are not the checkpoint's own
+        self.weights = load_transformer(part, described, functools.partial(adjusted, self.loras), progress)
 
     def merge(self, loras: Sequence[ScaledLora], on_event: Callable[[Event], None]) -> None:
         """Merge these LoRAs and no others; nothing is done where that is so. Raises: ModelError where a file has gone."""
         if tuple(loras) == self.loras:
             return
-        touched = self._dirty | {name for lora in loras for name in lora.file.changes}
+        touched = self._dirty | _changed(loras)
         self._dirty, self.loras = touched, None
         total = sum(self._part.places[name].num_bytes for name in touched)
         adjust = functools.partial(adjusted, tuple(loras))
         write_transformer(self._part, self._described, self.weights, touched, adjust, Progress(total, on_event))
         self.loras = tuple(loras)
-        self._dirty = {name for lora in loras for name in lora.file.changes}
+        self._dirty = _changed(loras)
+
+
+def _changed(loras: Sequence[ScaledLora]) -> set[str]:
+    """The tensors that any of these changes."""
+    return {name for lora in loras for name in lora.file.changes}

@@ -81,14 +81,17 @@ def family_of_preset(preset: Preset, architecture: Architecture) -> Family:
     return recognise(index, architecture)
 
 
-def check_preset(family: Family, architecture: Architecture, preset: Preset, source: str) -> None:
-    """Raises: ModelError where a checkpoint that stands in for a preset's own is of a kind that the preset does not fit."""
+def check_preset(family: Family, scales: tuple[int, int], preset: Preset, source: str) -> None:
+    """Raises: ModelError where a checkpoint that stands in for a preset's own is of a kind that the preset does not fit.
+
+    `scales` are its VAE's, pixels a latent in space and in time.
+    """
     facts = {
         "tasks": (" and ".join(family.tasks), " and ".join(preset.tasks), set(preset.tasks) <= set(family.tasks)),
         "experts": (family.num_experts, preset.num_experts, family.num_experts == preset.num_experts),
         "last image": (family.needs_last_image, preset.needs_last_image, family.needs_last_image == preset.needs_last_image),
-        "pixels a latent": _pair(architecture.vae["scale_factor_spatial"], preset.vae_scale_spatial),
-        "frames a latent": _pair(architecture.vae["scale_factor_temporal"], preset.vae_scale_temporal),
+        "pixels a latent": _pair(scales[0], preset.vae_scale_spatial),
+        "frames a latent": _pair(scales[1], preset.vae_scale_temporal),
     }
     for name, (found, expected, fits) in facts.items():
         if not fits:

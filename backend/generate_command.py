@@ -149,6 +149,8 @@ def _report(final: Event, job: Job, output: Path | None, as_json: bool, seconds:
             path = Path(result.path)
             if output is not None:
                 place(path, output)
+            for note in result.notes:
+                sys.stderr.write(f"{note}\n")
             summary = _summary(result, job, output or path, seconds)
             sys.stdout.write(json.dumps(summary) + "\n" if as_json else _sentence(summary))
             return OK

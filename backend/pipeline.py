@@ -21,9 +21,10 @@ from backend.components import Components, Programs, StepInputs, merge_loras
 from backend.conditions import Conditions, Lane, empty_cache, encode, latent_shape, make_lane, text_arguments, tokenize
 from backend.denoiser import Condition, FirstFrame, ImageChannels, StepCache
 from backend.events import Cancelled, Compiling, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
+from backend.families import check_preset
 from backend.preview import write_animation
 from backend.program import Program
-from backend.request import GenerationRequest
+from backend.request import GenerationRequest, find_preset
 from backend.sampler import SamplerState, Schedule, make_schedule, start
 from backend.step_plan import PlannedStep, plan_steps
 from backend.text_encoder import TextTokens, padded_embeddings
@@ -70,7 +71,12 @@ class _Run:
 def generate(
     request: GenerationRequest, components: Components, folder: Path, is_cancelled: Callable[[], bool]
 ) -> Iterator[Event]:
-    """Make the request's video in `folder`. Ends with Finished, or with Cancelled and what there was by then."""
+    """Make the request's video in `folder`. Ends with Finished, or with Cancelled and what there was by then.
+
+    Raises: ModelError where the model is of another kind than the request's preset, or a LoRA fits nothing.
+    """
+    vae = components.guided.vae
+    check_preset(components.family, (vae.spatial_scale, vae.temporal_scale), find_preset(request.preset), "that is loaded")
     run = _Run(request=request, components=components, folder=folder, clock=StageClock(), is_cancelled=is_cancelled, notes=[])
     (folder / PREVIEW_FOLDER).mkdir(parents=True, exist_ok=True)
     yield from _merge_loras(run)
@@ -255,13 +261,14 @@ def _denoise(run: _Run, conditions: Conditions) -> Iterator[tuple[Event, Sampler
     """All steps, or those before a cancel."""
     request, components, clock = run.request, run.components, run.clock
     schedule = make_schedule(request.solver, request.steps, request.flow_shift)
-    state, lane = start(jnp.asarray(initial_noise(request, components))), None
+    state, lane, cache, reused = start(jnp.asarray(initial_noise(request, components))), None, None, 0
     for index, planned in enumerate(_plan(request, components, schedule)):
         if run.is_cancelled():
             return
         started = time.monotonic()
         programs = components.programs(planned.is_guided)
         if lane is None or (lane.expert, lane.programs) != (planned.expert, programs):
+            reused += _reused(cache)
             lane = cache = None  # a lane's keys take much memory: the last one's go first
             with clock.stage("encode"):
                 lane = make_lane(request, components, conditions, planned.expert, planned.is_guided)
@@ -271,6 +278,13 @@ def _denoise(run: _Run, conditions: Conditions) -> Iterator[tuple[Event, Sampler
             state, cache = _run_step(request, lane, state, inputs, cache)
             preview = _write_preview(run, conditions.with_first_frame(state.clean), index + 1)
         yield _step_event(clock, schedule, index, time.monotonic() - started, preview), state
+    if request.step_cache:
+        run.notes.append(f"The step cache spared most of {reused + _reused(cache)} of {schedule.steps} steps")
+
+
+def _reused(cache: StepCache | None) -> int:
+    """How many steps took what an earlier one had computed."""
+    return 0 if cache is None else int(cache.reused)
 
 
 def _run_step(

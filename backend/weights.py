@@ -6,6 +6,7 @@ A block's matrices are written layer by layer into their stacked arrays, which e
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from backend.errors import ModelError
 from backend.events import Event, Loading
 
 Adjust = Callable[[str, torch.Tensor], torch.Tensor]
-EVENTS_A_LOAD = 100
+SECONDS_BETWEEN_EVENTS = 1.0  # every one is stored with its job
 _TORCH_DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
@@ -32,16 +33,17 @@ TIED = ("shared.weight", "encoder.embed_tokens.weight")  # UMT5's token embeddin
 
 
 class Progress:
-    """Tells how many of all bytes are read, about a hundred times."""
+    """Tells how many of all bytes are read: once a second, when another part begins, and at the end."""
 
-    def __init__(self, total: int, on_event: Callable[[Event], None]) -> None:
-        self._total, self._on_event, self._done, self._told = total, on_event, 0, 0
+    def __init__(self, total: int, on_event: Callable[[Event], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._total, self._on_event, self._clock = total, on_event, clock
+        self._done, self._what, self._told = 0, "", clock()
 
     def add(self, count: int, what: str) -> None:
         """So many more bytes are read."""
         self._done += count
-        if (self._done - self._told) * EVENTS_A_LOAD >= self._total or self._done == self._total:
-            self._told = self._done
+        if what != self._what or self._done == self._total or self._clock() - self._told >= SECONDS_BETWEEN_EVENTS:
+            self._what, self._told = what, self._clock()
             self._on_event(Loading(self._done, self._total, what.replace("_", " ")))
 
 

@@ -95,6 +95,13 @@ def _instruction(name: str, text: str) -> Instruction:
     return Instruction(name=name, opcode=opcode.group(1) if opcode else "", shape=shape, text=text, called=called)
 
 
+def _kind_of_kernel(instruction: Instruction) -> str:
+    """By the names that our Pallas kernels have; the passes around the attention move memory."""
+    if "attention_" in instruction.text:
+        return "attention"
+    return "matmul" if "causal_conv" in instruction.text else "element-wise"
+
+
 class _Walk:
     """Adds up computations, each once."""
 
@@ -136,18 +143,23 @@ class _Walk:
         cost, called = Cost(), instruction.called
         if instruction.opcode == "while":
             cost.add(self.cost(called["body"]), times=self._trips(called["condition"]))
-        elif instruction.opcode == "conditional":  # the attention's fallback: prediction is for heads that need none
-            cost.add(min((self.cost(name) for name in called.values()), key=lambda branch: branch.total))
+        elif instruction.opcode == "conditional":
+            cost.add(self._branch(list(called.values())))
         elif instruction.opcode in ("call", "async-start"):
             for name in dict.fromkeys(called.values()):
                 cost.add(self.cost(name))
         elif instruction.opcode == "custom-call" and "tpu_custom_call" in instruction.text:
-            cost.seconds["attention"] += self._kernel_cycles(instruction) / self._chip.clock_hz
+            cost.seconds[_kind_of_kernel(instruction)] += self._kernel_cycles(instruction) / self._chip.clock_hz
         elif kind := self._collective(instruction):
             cost.seconds["collectives"] += self._transfer_seconds(instruction, kind)[0]
         elif instruction.cycles:
             cost.seconds[self._kind(instruction)] += instruction.cycles / self._chip.clock_hz
         return cost
+
+    def _branch(self, names: list[str]) -> Cost:
+        """Of a step with a cache the branch that runs all layers; else the cheapest, which is heads without the fallback."""
+        has_layers = any(one.opcode == "while" for name in names for one in self._computations[name])
+        return (max if has_layers else min)((self.cost(name) for name in names), key=lambda branch: branch.total)
 
     def _collective(self, instruction: Instruction) -> str | None:
         """The collective that an instruction is, or starts as an asynchronous call."""

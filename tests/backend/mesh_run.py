@@ -6,21 +6,25 @@ device.
 
 import json
 import sys
+import tempfile
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 from diffusers import AutoencoderKLWan, WanTransformer3DModel
+from safetensors.numpy import save_file
 from transformers import UMT5Config, UMT5EncoderModel
 
 from backend.architecture import Architecture
-from backend.components import make_programs
-from backend.denoiser import split_weights, spread_weights
+from backend.components import Programs, make_programs
+from backend.denoiser import DenoiserWeights
 from backend.pipeline import decode_frames, step_inputs
 from backend.sampler import make_schedule, start
 from backend.sharding import COPIED_FIRST, Layout, MeshPlan
 from backend.text_encoder import TextEncoder
+from backend.weights import Part, Progress, load_transformer
 
 HEADS = 6  # 4 chips cannot share them out evenly: two exchange heads, and gather keys from the other two
 TRANSFORMER = dict(
@@ -49,12 +53,22 @@ def make_models() -> tuple[Architecture, dict, dict, dict]:
     )
 
 
+def load(transformer: dict[str, np.ndarray], programs: Programs) -> DenoiserWeights:
+    """The weights through a file, as every checkpoint's."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "transformer").mkdir()
+        save_file(transformer, Path(folder) / "transformer" / "model.safetensors")
+        described, part = programs.denoiser.describe_weights(jnp.dtype("float32")), Part(Path(folder), "transformer")
+        progress = Progress(part.num_bytes, lambda event: None)
+        return load_transformer(part, described, lambda name, tensor: tensor, progress)
+
+
 def run(plan: MeshPlan, is_guided: bool, models, copied: tuple[str, ...] = ()) -> tuple[np.ndarray, np.ndarray]:
     """Latents after the steps, and the video, of the same weights, noise and tokens."""
     architecture, transformer, vae, text = models
     layout = Layout.over(plan, jax.devices()[: plan.num_devices], copied)
     programs = make_programs(architecture, TextEncoder(TEXT, None), layout)
-    weights = spread_weights(split_weights({name: jnp.asarray(value) for name, value in transformer.items()}, 2), layout)
+    weights = load(transformer, programs)
     generator = np.random.default_rng(0)
     branches = 2 if is_guided else 1
     ids = generator.integers(2, 64, (branches, 16)).astype(np.int32)

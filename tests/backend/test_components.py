@@ -1,8 +1,11 @@
 """Loading a checkpoint: what is missing or broken is said in one line, with what to do."""
 
+import gc
 import shutil
+import time
 from pathlib import Path
 
+import jax
 import pytest
 from safetensors.numpy import load_file
 
@@ -29,9 +32,11 @@ def load(folder: Path):
 
 def test_loading_tells_every_byte(checkpoint):
     told: list[Loading] = []
+    began = time.monotonic()
     loaded = components.load(PRESET, str(checkpoint), told.append)
+    took = time.monotonic() - began
     assert list(dict.fromkeys(event.what for event in told)) == ["text encoder", "transformer", "vae"]
-    assert len(told) <= 110  # about a hundred, whatever the size: every one is stored
+    assert len(told) <= 3 + 1 + took  # one a part, one at the end, one a second: every one is stored
     weights = [value for path in checkpoint.glob("*/*.safetensors") for value in load_file(path).values()]
     assert told[-1].bytes_done == told[-1].bytes_total == sum(value.nbytes for value in weights)
     assert [event.bytes_done for event in told] == sorted(event.bytes_done for event in told)
@@ -74,3 +79,29 @@ def test_a_config_that_is_no_json(checkpoint):
     (checkpoint / "vae" / "config.json").write_text("{")
     with pytest.raises(ModelError, match=r"vae/config\.json must be JSON"):
         load(checkpoint)
+
+
+def test_the_last_model_leaves_the_devices_before_the_next_one_comes(checkpoint):
+    def held() -> int:
+        gc.collect()
+        return sum(array.nbytes for array in jax.live_arrays())
+
+    before, at_start = held(), []
+    loaded = load(checkpoint)
+    size = held() - before
+    assert size > 20e6
+    del loaded
+
+    def look(event: Loading) -> None:
+        if not at_start:
+            at_start.append(sum(array.nbytes for array in jax.live_arrays()) - before)
+
+    loaded = components.load(PRESET, str(checkpoint), look)
+    assert at_start[0] < size / 2  # the first tensors of the second model, and nothing of the first
+    assert held() - before <= size
+    del loaded
+
+
+def test_a_preset_for_another_kind_of_model_is_refused(checkpoint):
+    with pytest.raises(ModelError, match="is a wan2.2-ti2v .*and the preset wan2.1-t2v-14b-720p is for another kind"):
+        components.load(load_preset("wan2.1-t2v-14b-720p"), str(checkpoint), lambda event: None)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from diffusers import FirstBlockCacheConfig
 
+from backend.errors import ModelError
 from backend.families import FAMILIES
 from tests.parity.tiny_runs import decode_reference, run_ours, run_reference
 
@@ -100,3 +101,9 @@ def test_a_step_cache_that_never_reuses_changes_nothing(tiny, tmp_path):
     made = tiny("wan2.1-t2v")
     plain, cached = (run_ours(made, made.request(step_cache=threshold), tmp_path)[0] for threshold in (0.0, 1e-9))
     np.testing.assert_allclose(cached, plain, atol=1e-5)  # the same sums in another program
+
+
+def test_a_preset_of_another_kind_than_the_loaded_model_is_refused(tiny, pictures, tmp_path):
+    request = tiny("wan2.1-i2v").request(image=pictures["image"])
+    with pytest.raises(ModelError, match="is a wan2.1-t2v .*and the preset tiny-wan2.1-i2v is for another kind"):
+        run_ours(tiny("wan2.1-t2v"), request, tmp_path)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from backend import components
 from backend.components import merge_loras
 from backend.errors import ModelError
 from backend.lora import original_name, read_lora
@@ -160,3 +161,19 @@ def test_differences_of_norms_and_modulation_are_added(tiny, loras):
     np.testing.assert_allclose(after["scale_shift_table"][0] - before["scale_shift_table"][0], 2.0, atol=1e-6)
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
     assert changed == {"norm2.weight", "attn1.norm_k.weight", "scale_shift_table"}
+
+
+def test_a_presets_own_loras_are_merged_on_load(tiny, loras):
+    made = tiny("wan2.2-t2v")
+    save_file(low_rank(made, "lightx2v", 7), loras / "own.safetensors")
+    choices = (LoraChoice(source="own.safetensors", scale=0.5, expert="low"),)
+    loaded = components.load(made.preset.model_copy(update={"loras": choices}), None, lambda event: None)
+    merge_loras(made.components, choices, lambda event: None)
+    for ours, reference in zip(loaded.experts, made.components.experts, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, ours.weights, reference.weights)
+    events = []
+    merge_loras(loaded, choices, events.append)
+    assert events == []  # nothing was left to read
+    merge_loras(loaded, (), events.append)
+    merge_loras(made.components, (), lambda event: None)
+    jax.tree.map(np.testing.assert_array_equal, loaded.experts[1].weights, made.components.experts[1].weights)

@@ -1,0 +1,124 @@
+"""A Hugging Face Hub on this machine that offers one folder: the four answers that huggingface_hub asks for, byte ranges too."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+COMMIT = "c" * 40
+REPOSITORY = "tests/tiny"
+
+
+class FakeHub:
+    """After `stop_after` bytes of a file no more come: the connection breaks, or with `stalls` stays open. `ranges` are the byte
+    ranges that were asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.stop_after, self.stalls, self.ranges, self.sent = folder, None, False, [], 0
+        self.url = ""
+
+    def entries(self) -> list[dict]:
+        files = sorted(path for path in self.folder.rglob("*") if path.is_file())
+        return [self._entry(path) for path in files]
+
+    def _entry(self, path: Path) -> dict:
+        data = path.read_bytes()
+        entry = {"type": "file", "path": str(path.relative_to(self.folder)), "size": len(data), "oid": git_hash(data)}
+        if path.suffix == ".safetensors":
+            entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 100}
+        return entry
+
+
+def git_hash(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[FakeHub]:
+    """The hub, while it runs."""
+    hub = FakeHub(folder)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            self._answer(is_head=True)
+
+        def do_GET(self) -> None:
+            self._answer(is_head=False)
+
+        def _answer(self, is_head: bool) -> None:
+            path = self.path.partition("?")[0]
+            if found := re.fullmatch(rf"/{REPOSITORY}/resolve/[^/]+/(.*)", path):
+                self._file(hub.folder / found[1], is_head)
+            elif path.startswith(f"/api/models/{REPOSITORY}/tree/"):
+                self._json(hub.entries())
+            elif path.startswith(f"/api/models/{REPOSITORY}"):
+                siblings = [{"rfilename": entry["path"]} for entry in hub.entries()]
+                self._json({"id": REPOSITORY, "sha": COMMIT, "siblings": siblings})
+            else:
+                self._missing("RepoNotFound")
+
+        def _json(self, value: object) -> None:
+            data = json.dumps(value).encode()
+            self._headers(200, len(data))
+            self.wfile.write(data)
+
+        def _missing(self, code: str) -> None:
+            self.send_response(404)
+            self.send_header("X-Error-Code", code)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def _headers(self, status: int, length: int, **more: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(length))
+            self.send_header("X-Repo-Commit", COMMIT)
+            for name, value in more.items():
+                self.send_header(name.replace("_", "-"), value)
+            self.end_headers()
+
+        def _file(self, path: Path, is_head: bool) -> None:
+            if not path.is_file():
+                self._missing("EntryNotFound")
+                return
+            data = path.read_bytes()
+            tag = hashlib.sha256(data).hexdigest() if path.suffix == ".safetensors" else git_hash(data)
+            start = 0
+            if asked := self.headers.get("Range"):
+                hub.ranges.append(asked)
+                start = int(re.match(r"bytes=(\d+)-", asked)[1])
+            ranges = {"Content_Range": f"bytes {start}-{len(data) - 1}/{len(data)}"} if start else {}
+            self._headers(206 if start else 200, len(data) - start, ETag=f'"{tag}"', Accept_Ranges="bytes", **ranges)
+            if is_head:
+                return
+            body = data[start:]
+            stops = hub.stop_after is not None and len(body) > hub.stop_after
+            body = body[: hub.stop_after] if stops else body
+            hub.sent += len(body)
+            with contextlib.suppress(OSError):  # the other side was killed
+                self.wfile.write(body)
+                if stops and hub.stalls:
+                    self.rfile.read(1)
+            self.close_connection = stops
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,35 @@
+"""Run by `test_mesh_families.py` in a process with the devices that it wants: one family's tiny checkpoint on all of them.
+
+Arguments: the family, the checkpoint's folder, the file for the latents, and the request's changes as JSON.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from backend import components, pipeline
+from backend import request as request_module
+from backend.request import GenerationRequest
+from tests.parity.tiny_checkpoints import make_preset
+
+
+def main() -> None:
+    family, folder, output, changes = sys.argv[1:]
+    preset = make_preset(family, Path(folder))
+    request_module.load_preset = lambda name: preset
+    loaded = components.load(preset, None, lambda event: None)
+    request = GenerationRequest.from_preset(
+        preset, prompt="a circle", seed=5, width=64, height=64, num_frames=9, **json.loads(changes)
+    )
+    with tempfile.TemporaryDirectory() as place:
+        list(pipeline.generate(request, loaded, Path(place), lambda: False))
+        np.save(output, load_file(Path(place) / "stage2_latents.safetensors")["latents"])
+    sys.stdout.write(loaded.guided.layout.plan_text + "\n")
+
+
+if __name__ == "__main__":
+    main()

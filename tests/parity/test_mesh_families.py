@@ -1,0 +1,46 @@
+"""On eight devices every way of conditioning gives what one device gives: clips, experts, and steps that change the mesh."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backend.settings import PROJECT_FOLDER
+from tests.parity.tiny_checkpoints import make_checkpoint
+
+pytestmark = [pytest.mark.slow, pytest.mark.demo_model]  # minutes: three families compiled for eight devices
+
+LATENT_TOLERANCE = 1e-3  # the project's bar; another order of float32 sums leaves about 1e-5
+CASES = {
+    "wan2.2-i2v": {
+        "image": "first",
+        "last_image": "last",
+        "guidance_interval": [0.0, 0.75],
+    },  # guided high, guided low, unguided low
+    "wan2.1-flf2v": {"image": "first", "last_image": "last", "step_cache": 0.3},
+    "wan2.2-ti2v": {"image": "first", "guidance_interval": [0.0, 0.5]},
+}
+
+
+def latents(family: str, folder: Path, changes: dict, devices: int) -> tuple[np.ndarray, str]:
+    output = folder.parent / f"{devices}.npy"
+    environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
+    words = [sys.executable, "-m", "tests.parity.mesh_family_run", family, str(folder), str(output), json.dumps(changes)]
+    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return np.load(output), done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_eight_devices_equal_one(family, pictures, tmp_path):
+    folder = make_checkpoint(family, tmp_path / "model")
+    paths = {"first": pictures["image"], "last": pictures["last_image"]}
+    changes = {name: paths.get(value, value) if isinstance(value, str) else value for name, value in CASES[family].items()}
+    one, _ = latents(family, folder, changes, 1)
+    eight, mesh = latents(family, folder, changes, 8)
+    assert mesh == "dp=2 sp=4 tp=1"
+    assert np.abs(eight - one).max() <= LATENT_TOLERANCE
