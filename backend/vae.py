@@ -1,6 +1,6 @@
 """The Wan video autoencoder, one latent frame at a time, its causal caches as explicit state.
 
-On TPUs `backend.tpu_decoder` does the decoding of Wan 2.1's.
+On TPUs `backend.tpu_autoencoder` does Wan 2.1's.
 
 diffusers' encoder and decoder keep a list of caches that starts as None, turns into tensors of one or two frames, and holds
 the word "Rep" where an upsampling layer has seen its first frame only. Every one of these means "zeros before what there
@@ -11,7 +11,7 @@ all others, serve a video of any length.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ import torch
 from diffusers import AutoencoderKLWan
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d, patchify, unpatchify
 
-from backend import tpu_decoder
+from backend import tpu_autoencoder
 from backend.sharding import Layout
 from backend.torchax_setup import call_module
 
@@ -47,22 +47,22 @@ class VideoAutoencoder:
         return self._vae.config.z_dim
 
     def arrange(self, weights: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """The weights as `decode_first` and `decode_next` want them here: the checkpoint's own, but for the TPU's decoder."""
+        """The weights as encoding and decoding want them here: the checkpoint's own, or rearranged for `tpu_autoencoder`."""
         if not self._uses_strips(weights["decoder.conv_in.weight"].dtype):
             return weights
         places = jax.tree.map(lambda leaf: leaf.sharding, self.describe_arranged(weights["decoder.conv_in.weight"].dtype))
-        return jax.jit(functools.partial(tpu_decoder.arrange, self._vae), out_shardings=places)(weights)
+        return jax.jit(functools.partial(tpu_autoencoder.arrange, self._vae), out_shardings=places)(weights)
 
     def describe_arranged(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and places of what `arrange` returns."""
         described = self.describe_weights(dtype)
         if not self._uses_strips(dtype):
             return described
-        shapes = jax.eval_shape(functools.partial(tpu_decoder.arrange, self._vae), described)
+        shapes = jax.eval_shape(functools.partial(tpu_autoencoder.arrange, self._vae), described)
         return self._layout.describe(shapes, self._layout.vae_weight)
 
     def _uses_strips(self, dtype: jnp.dtype) -> bool:
-        return self._layout.platform == "tpu" and dtype == jnp.bfloat16 and tpu_decoder.can_decode(self._vae.config)
+        return self._layout.platform == "tpu" and dtype == jnp.bfloat16 and tpu_autoencoder.can_run(self._vae.config)
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
         """The checkpoint's shapes and where they rest, without the weights."""
@@ -82,10 +82,13 @@ class VideoAutoencoder:
         return self._encode(weights, pixels, caches)
 
     def _encode(self, weights: Mapping[str, jax.Array], pixels: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
-        moments, caches = call_module(self._vae, weights, _encode_frames, self._spread(pixels), caches)
+        if tpu_autoencoder.is_arranged(weights):
+            moments, caches = tpu_autoencoder.encode(self._vae, weights, pixels, caches, self._layout)
+        else:
+            moments, caches = call_module(self._vae, weights, _encode_frames, self._spread(pixels), caches)
+            caches = {place: self._spread(cache) for place, cache in caches.items()}
         mean, std = self._statistics(moments.dtype)
-        latents = (moments[:, : self.latent_channels] - mean) / std
-        return latents, {place: self._spread(cache) for place, cache in caches.items()}
+        return (moments[:, : self.latent_channels] - mean) / std, caches
 
     def decode_first(self, weights: Mapping[str, jax.Array], latents: jax.Array) -> tuple[jax.Array, Caches]:
         """The first pixel frame [1, 3, 1, height, width] of latents [1, C, 1, H, W], and the caches after it."""
@@ -99,20 +102,25 @@ class VideoAutoencoder:
         """Where the results of `encode_first` and `encode_next` lie: latents on all devices, caches spread over space."""
         latents, caches = shapes
         whole = jax.ShapeDtypeStruct(latents.shape, latents.dtype, sharding=self._layout.replicated)
-        return whole, self._layout.describe_spread(caches)
+        return whole, self._place_caches(latents.shape[3:], caches)
 
     def place_decoded(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
         """Where the results of `decode_first` and `decode_next` lie: pixels and caches spread over space."""
         pixels, caches = shapes
+        size = tuple(side // self.spatial_scale for side in pixels.shape[3:])
+        return self._layout.describe_spread({"pixels": pixels})["pixels"], self._place_caches(size, caches)
+
+    def _place_caches(self, size: Sequence[int], caches: Caches) -> Caches:
+        """Spread over space; `size` is the latents' height and width."""
         if next(iter(caches.values())).ndim == 4:
-            return tpu_decoder.place(self._layout, shapes)
-        return self._layout.describe_spread({"pixels": pixels})["pixels"], self._layout.describe_spread(caches)
+            return tpu_autoencoder.place_caches(self._layout, size, caches)
+        return self._layout.describe_spread(caches)
 
     def _decode(self, weights: Mapping[str, jax.Array], latents: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
         dtype = weights["post_quant_conv.weight"].dtype
         latents = self._denormalise(self._spread(latents)).astype(dtype)
-        if tpu_decoder.is_arranged(weights):
-            return tpu_decoder.decode(self._vae, weights, latents, caches, self._layout)
+        if tpu_autoencoder.is_arranged(weights):
+            return tpu_autoencoder.decode(self._vae, weights, latents, caches, self._layout)
         pixels, caches = call_module(self._vae, weights, _decode_frame, latents, caches)
         return pixels, {place: self._spread(cache) for place, cache in caches.items()}
 

@@ -1,5 +1,5 @@
-"""The decoder of Wan 2.1's video autoencoder for TPUs: the layers that diffusers' module holds, in the order in which it runs
-them, on arrays as `kernels.causal_conv` wants them, every chip a strip of columns.
+"""Wan 2.1's video autoencoder for TPUs: the layers that diffusers' module holds, in the order in which it runs them, on arrays as
+`kernels.causal_conv` wants them, every chip a strip of columns.
 
 One pass an array: each convolution also does the residual, the norm and the SiLU that follow it. Numerics are those of
 `backend.vae` in bfloat16 but for the norms, which see float32 here. Wan 2.2's autoencoder is built otherwise and not served.
@@ -8,7 +8,7 @@ One pass an array: each convolution also does the residual, the norm and the SiL
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import (
     WanResidualBlock,
     WanRMS_norm,
 )
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from backend.sharding import Layout
@@ -32,13 +33,10 @@ Caches = dict[int, jax.Array]
 Weights = Mapping[str, jax.Array]
 
 
-def place(layout: Layout, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
-    """Where the results of `decode` lie: pixels over space, caches in strips."""
-    pixels, caches = shapes
-    strips = Strips.of(layout, *(size // SPATIAL_SCALE for size in pixels.shape[3:]))
-    sharding = layout.sharding(strips.spec)
-    strips_of = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding) for name, leaf in caches.items()}
-    return layout.describe_spread({"pixels": pixels})["pixels"], strips_of
+def place_caches(layout: Layout, size: Sequence[int], caches: Caches) -> Caches:
+    """Where the caches of latents of this size (height, width) lie."""
+    sharding = layout.sharding(Strips.of(layout, *size).spec)
+    return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding) for name, leaf in caches.items()}
 
 
 def is_arranged(weights: Weights) -> bool:
@@ -46,14 +44,14 @@ def is_arranged(weights: Weights) -> bool:
     return weights["decoder.conv_in.weight"].ndim == 2
 
 
-def can_decode(config: Mapping[str, Any]) -> bool:
+def can_run(config: Mapping[str, Any]) -> bool:
     """Whether a configuration is of the kind that this module runs."""
     is_plain = not config.get("is_residual") and config.get("patch_size") is None and not config.get("attn_scales")
     return is_plain and config["scale_factor_spatial"] == SPATIAL_SCALE
 
 
 def arrange(vae: AutoencoderKLWan, weights: Weights) -> dict[str, jax.Array]:
-    """The checkpoint's tensors, those of the decoder as its products want them: once a model, not once a frame."""
+    """The checkpoint's tensors as the products want them: once a model, not once a frame."""
     arranged = dict(weights)
     for name, module in _modules(vae):
         if isinstance(module, WanRMS_norm):
@@ -64,8 +62,7 @@ def arrange(vae: AutoencoderKLWan, weights: Weights) -> dict[str, jax.Array]:
 
 
 def _modules(vae: AutoencoderKLWan) -> Iterator[tuple[str, torch.nn.Module]]:
-    yield "post_quant_conv", vae.post_quant_conv
-    yield from vae.decoder.named_modules(prefix="decoder")
+    yield from vae.named_modules()
 
 
 def _arranged_conv(name: str, weights: Weights) -> dict[str, jax.Array]:
@@ -73,17 +70,13 @@ def _arranged_conv(name: str, weights: Weights) -> dict[str, jax.Array]:
     weight = weight if weight.ndim == 5 else weight[:, :, None]
     if weight.shape[3] == 3:
         return {f"{name}.weight": arrange_weight(weight), f"{name}.bias": _vector(bias)}
-    parts = _parts(name)
+    parts = 3 if name.endswith("to_qkv") else max(1, weight.shape[0] // weight.shape[1]) if name.endswith("time_conv") else 1
     matrices = jnp.moveaxis(weight[..., 0, 0], 2, 0)  # [T + 1, N, C]
     split = matrices.reshape(matrices.shape[0], parts, -1, matrices.shape[2])
     padding = [(0, 0), (0, 0)] + [(0, padded_channels(size) - size) for size in split.shape[2:]]
+    # side by side: the query, the key and the value, or the two frames that a decoder makes of one
     biases = jnp.stack([_vector(part) for part in bias.reshape(parts, -1)])
     return {f"{name}.weight": jnp.pad(split, padding).transpose(0, 3, 1, 2), f"{name}.bias": biases}
-
-
-def _parts(name: str) -> int:
-    """How many arrays of the same width a matrix makes side by side: frames, or query, key and value."""
-    return {"time_conv": 2, "to_qkv": 3}.get(name.rpartition(".")[2], 1)
 
 
 def _vector(values: jax.Array) -> jax.Array:
@@ -123,28 +116,61 @@ def decode(
 
     `weights` as `arrange` leaves them; `caches` None for the first frame. F is 1 for that, 4 for all others.
     """
-    strips = Strips.of(layout, *latents.shape[3:])
-    frame = latents[0].transpose(1, 2, 3, 0) if strips.turned else latents[0].transpose(1, 3, 2, 0)
-    rows = frame.shape[2]
-    padding = ((0, 0), (0, 0), (0, padded_rows(rows) - rows), (0, padded_channels(frame.shape[3]) - frame.shape[3]))
-    used = {name: _turned(name, weights[name]) if strips.turned else weights[name] for name in _used(weights)}
-    widths = {name: module.gamma.numel() for name, module in _modules(vae) if isinstance(module, WanRMS_norm)}
-
-    def one_chip(used: Weights, frame: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
-        walk = _Walk(used, widths, caches, axes=strips.axes, rows=rows, interpret=interpret)
-        return walk.decode(vae, frame), walk.after
-
-    run = jax.shard_map(
-        one_chip, mesh=layout.mesh, in_specs=(P(), strips.spec, strips.spec), out_specs=strips.spec, check_vma=False
-    )
-    made, after = run(used, jnp.pad(frame, padding), caches)
-    made = made[:, :, : rows * SPATIAL_SCALE, : vae.config.out_channels]
-    pixels = made.transpose(3, 0, 1, 2) if strips.turned else made.transpose(3, 0, 2, 1)
-    return pixels[None].clip(-1.0, 1.0), after
+    size = latents.shape[3:]
+    walk = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, mesh=layout.mesh, interpret=interpret)
+    made, after = walk.run(_Walk.decode, weights, latents, caches, shrinks=1)
+    return walk.leave(made, vae.config.out_channels, SPATIAL_SCALE).clip(-1.0, 1.0), after
 
 
-def _used(weights: Weights) -> list[str]:
-    return [name for name in weights if name.startswith(("decoder.", "post_quant_conv."))]
+def encode(
+    vae: AutoencoderKLWan, weights: Weights, pixels: jax.Array, caches: Caches | None, layout: Layout, interpret: bool = False
+) -> tuple[jax.Array, Caches]:
+    """Moments [1, 2 C, 1, H, W] of one latent frame's posterior, and the caches after it.
+
+    `pixels` [1, 3, F, height, width] in [-1, 1]; F is 1 for the first latent frame, with caches None, and 4 for all others.
+    """
+    size = tuple(side // SPATIAL_SCALE for side in pixels.shape[3:])
+    walk = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, mesh=layout.mesh, interpret=interpret)
+    made, after = walk.run(_Walk.encode, weights, pixels, caches, shrinks=SPATIAL_SCALE)
+    return walk.leave(made, 2 * vae.config.z_dim, 1), after
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """How one latent frame of this `size` (height, width of the latents) goes through the network."""
+
+    vae: AutoencoderKLWan
+    strips: Strips
+    size: tuple[int, int]
+    mesh: Mesh
+    interpret: bool
+
+    @property
+    def rows(self) -> int:
+        """Of the latents, as this module calls them."""
+        return self.size[1] if self.strips.turned else self.size[0]
+
+    def run(self, way: Callable, weights: Weights, array: jax.Array, caches: Caches | None, shrinks: int):
+        """`way` through the layers on every chip; `array` [1, C, F, ...] is `shrinks` times as large as the latents."""
+        frames = array[0].transpose(1, 2, 3, 0) if self.strips.turned else array[0].transpose(1, 3, 2, 0)
+        rows, channels = shrinks * self.rows, frames.shape[3]
+        missing = shrinks * padded_rows(self.rows) - rows
+        frames = jnp.pad(frames, ((0, 0), (0, 0), (0, missing), (0, padded_channels(channels) - channels)))
+        own = {name: _turned(name, value) if self.strips.turned else value for name, value in weights.items()}
+        widths = {name: module.gamma.numel() for name, module in _modules(self.vae) if isinstance(module, WanRMS_norm)}
+
+        def one_chip(own: Weights, frames: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
+            walk = _Walk(own, widths, caches, axes=self.strips.axes, rows=rows, interpret=self.interpret)
+            return way(walk, self.vae, frames), walk.after
+
+        spec = self.strips.spec
+        mapped = jax.shard_map(one_chip, mesh=self.mesh, in_specs=(P(), spec, spec), out_specs=spec, check_vma=False)
+        return mapped(own, frames, caches)
+
+    def leave(self, frames: jax.Array, channels: int, grows: int) -> jax.Array:
+        """[1, C, F, ...] of frames that are `grows` times as large as the latents, without the padding."""
+        frames = frames[:, :, : grows * self.rows, :channels]
+        return (frames.transpose(3, 0, 1, 2) if self.strips.turned else frames.transpose(3, 0, 2, 1))[None]
 
 
 def _turned(name: str, weight: jax.Array) -> jax.Array:
@@ -154,8 +180,15 @@ def _turned(name: str, weight: jax.Array) -> jax.Array:
     return swap_rows_and_columns(weight, frames=1 if ".resample." in name else 3)
 
 
+def _middle(name: str, network: Any) -> list[tuple[str, Any]]:
+    """The blocks between the two halves of the autoencoder."""
+    block = network.mid_block
+    places = [("resnets.0", block.resnets[0]), ("attentions.0", block.attentions[0]), ("resnets.1", block.resnets[1])]
+    return [(f"{name}.mid_block.{place}", module) for place, module in places]
+
+
 class _Walk:
-    """One chip's way through the decoder. `after` are the caches that it leaves, by the order of the convolutions."""
+    """One chip's way through the encoder or the decoder. `after` are the caches that it leaves, in the convolutions' order."""
 
     def __init__(
         self, weights: Weights, widths: Mapping[str, int], before: Caches | None, *, axes: tuple[str, ...], rows: int,
@@ -166,22 +199,26 @@ class _Walk:
         self.after: Caches = {}
 
     def decode(self, vae: AutoencoderKLWan, frame: jax.Array) -> jax.Array:
-        decoder = vae.decoder
-        frame = self._product("post_quant_conv", frame)
-        blocks = [
-            ("decoder.mid_block.resnets.0", decoder.mid_block.resnets[0]),
-            ("decoder.mid_block.attentions.0", decoder.mid_block.attentions[0]),
-            ("decoder.mid_block.resnets.1", decoder.mid_block.resnets[1]),
-        ]
-        for index, block in enumerate(decoder.up_blocks):
+        """[F, W, H, C] of pixels from a latent frame."""
+        blocks = _middle("decoder", vae.decoder)
+        for index, block in enumerate(vae.decoder.up_blocks):
             name = f"decoder.up_blocks.{index}"
             blocks += [(f"{name}.resnets.{place}", resnet) for place, resnet in enumerate(block.resnets)]
             blocks += [(f"{name}.upsamplers.0", block.upsamplers[0])] if block.upsamplers is not None else []
-        norms = [self._first_norm(name, module) for name, module in blocks[1:]] + ["decoder.norm_out"]
-        total, normalised = self._causal("decoder.conv_in", frame, self._norm_of(self._first_norm(*blocks[0])))
-        for (name, module), following in zip(blocks, norms, strict=True):
-            total, normalised = self._run(name, module, total, normalised, following)
-        return self._causal("decoder.conv_out", normalised, Epilogue())[0]
+        return self._through("decoder", self._product("post_quant_conv", frame), blocks)
+
+    def encode(self, vae: AutoencoderKLWan, frames: jax.Array) -> jax.Array:
+        """A latent frame's moments from [F, W, H, C] of pixels."""
+        blocks = [(f"encoder.down_blocks.{index}", block) for index, block in enumerate(vae.encoder.down_blocks)]
+        return self._product("quant_conv", self._through("encoder", frames, blocks + _middle("encoder", vae.encoder)))
+
+    def _through(self, name: str, frames: jax.Array, blocks: list[tuple[str, Any]]) -> jax.Array:
+        """The first convolution, the blocks, the last convolution; each does the norm that the next one begins with."""
+        norms = [self._first_norm(*block) for block in blocks] + [f"{name}.norm_out"]
+        total, normalised = self._causal(f"{name}.conv_in", frames, self._norm_of(norms[0]))
+        for (block_name, module), following in zip(blocks, norms[1:], strict=True):
+            total, normalised = self._run(block_name, module, total, normalised, following)
+        return self._causal(f"{name}.conv_out", normalised, Epilogue())[0]
 
     @staticmethod
     def _first_norm(name: str, module: Any) -> str | None:
@@ -204,11 +241,36 @@ class _Walk:
         return self._causal(f"{name}.conv2", hidden, dataclasses.replace(self._norm_of(following), residual=shortcut))
 
     def _resample(self, name: str, module: WanResample, total: jax.Array, following: str | None):
+        if module.mode.startswith("down"):
+            total = self._smaller(name, module, total)
+            return total, self._normalise(total, following)
         if module.mode == "upsample3d":
             total = self._more_frames(f"{name}.time_conv", total)
         made = self._convolve(f"{name}.resample.1", total, None, self._norm_of(following), doubles=True)
         self._rows *= 2
         return made
+
+    def _smaller(self, name: str, module: WanResample, total: jax.Array) -> jax.Array:
+        """Half as many columns and rows, and half as many frames where the block is of that kind.
+
+        A convolution with steps of two that pads the right and the bottom is every other pixel of one that pads all around.
+        """
+        total, _ = self._convolve(f"{name}.resample.1", total, None, Epilogue())
+        total, self._rows = total[:, 1::2, 1::2], self._rows // 2
+        if module.mode == "downsample2d":
+            return total
+        place = len(self.after)
+        self.after[place] = total[-1:]
+        if self._before is None:
+            return total
+        seen = jnp.concatenate([self._before[place], total])
+        weight = self._weights[f"{name}.time_conv.weight"]  # [3, C, 1, N]
+        taps = [seen[tap : tap + len(total) - 1 : 2] for tap in range(weight.shape[0])]
+        products = sum(
+            jnp.einsum("fwhc,cn->fwhn", tap, part[:, 0], preferred_element_type=jnp.float32)
+            for tap, part in zip(taps, weight, strict=True)
+        )
+        return self._only_rows(products + self._weights[f"{name}.time_conv.bias"][0]).astype(total.dtype)
 
     def _more_frames(self, name: str, total: jax.Array) -> jax.Array:
         """Two frames for each, from it and the two before it; the first frame of a video stays one."""
