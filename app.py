@@ -60,9 +60,11 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     engine = Engine(from_environment(arguments.data_dir).data_dir, model_of(arguments), options=worker_options_of(arguments))
     try:
-        from wan_ui.studio import launch
+        from backend.prompt_rewriter import PromptRewriter
+        from wan_ui.serve import Doors, launch
 
-        launch(engine, host=arguments.host, port=arguments.port, share=arguments.share, auth=arguments.auth)
+        launch(engine, Doors(host=arguments.host, port=arguments.port, share=arguments.share, auth=arguments.auth,
+                             is_open=arguments.open), PromptRewriter.of(arguments.rewriter))  # fmt: skip
         return OK
     finally:
         engine.close()

@@ -1,7 +1,8 @@
 """Messages between the engine and its worker: one JSON object a line over a pipe. Knows nothing of what they mean.
 
 engine -> worker: {"type": "run", "job_id", "request", "folder"}, {"type": "cancel", "job_id"}, {"type": "stop"}
-worker -> engine: {"type": "status", "state", "detail"}, {"type": "event", "job_id", "event"}
+worker -> engine: {"type": "status", "state", "detail"}, {"type": "event", "job_id", "event"},
+                  {"type": "facts", "facts"}
 """
 
 import json

@@ -102,7 +102,10 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for every one (%(default)s)")
     serve.add_argument("--port", type=_port, default=7860, help="port to listen on (%(default)s)")
     serve.add_argument("--share", action="store_true", help="also make a public link")
-    serve.add_argument("--auth", type=_credentials, metavar="USER:PASSWORD", help="ask visitors for these")
+    serve.add_argument("--auth", type=_credentials, metavar="USER:PASSWORD",
+                       help="ask visitors for these; made and shown where others can come in and none is given")  # fmt: skip
+    serve.add_argument("--rewriter", metavar="COMMAND", help="a program that suggests prompts; see the user guide")
+    serve.add_argument("--open", action="store_true", help="let everybody in who can reach it, without a password")
     _add_common(serve)
 
 

@@ -50,6 +50,14 @@ class JobNotFound(StudioError):
     """No job has this id."""
 
 
+class JobHasBegun(StudioError):
+    """The job waits no more, so it cannot be changed."""
+
+
+class QueueFull(StudioError):
+    """This owner has as many jobs in line as one may have."""
+
+
 class WorkerError(StudioError):
     """The worker process did not start, died, or broke its protocol."""
 

@@ -22,6 +22,7 @@ from backend.conditions import Conditions, Lane, empty_cache, encode, latent_sha
 from backend.denoiser import Condition, FirstFrame, ImageChannels, StepCache
 from backend.events import Cancelled, Compiling, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
 from backend.families import check_preset
+from backend.preview import write_animation
 from backend.program import Program
 from backend.request import GenerationRequest, find_preset
 from backend.sampler import SamplerState, Schedule, make_schedule, start
@@ -30,6 +31,7 @@ from backend.text_encoder import TextTokens, padded_embeddings
 from backend.video_file import write_video
 
 PREVIEW_FOLDER = "previews"
+ANIMATED_STEP_SECONDS = 0.25  # a picture that changes more often than this has no time to move
 DECODE_SHARE = 0.15  # of the denoising time, until a run on this machine has told: the demo model's, derived
 
 
@@ -301,12 +303,16 @@ def _step_event(clock: StageClock, schedule: Schedule, index: int, seconds: floa
 
 
 def _write_preview(run: _Run, clean: jax.Array, index: int) -> str:
-    """The first frame of the current clean estimate as a picture; its name inside the job's folder."""
+    """The current clean estimate as a picture, a moving one where steps take long enough; its name inside the job's folder."""
     frames, _ = run.programs.decode_first(run.components.vae_weights, np.asarray(clean[:, :, :1]))
-    name = f"{PREVIEW_FOLDER}/step-{index:03d}.png"
-    with _replacing(run.folder / name) as part:
-        Image.fromarray(_to_bytes(frames)[0]).save(part, format="PNG", compress_level=1)
-    return name
+    name, first = f"{PREVIEW_FOLDER}/step-{index:03d}", _to_bytes(frames)[0]
+    if run.clock.seconds["denoise"] > ANIMATED_STEP_SECONDS * index and clean.shape[2] > 1:
+        fps = run.request.fps / run.request.geometry().temporal_scale
+        write_animation(np.asarray(clean, np.float32)[0], first, run.folder / f"{name}.webp", fps)
+        return f"{name}.webp"
+    with _replacing(run.folder / f"{name}.png") as part:
+        Image.fromarray(first).save(part, format="PNG", compress_level=1)
+    return f"{name}.png"
 
 
 @contextlib.contextmanager

@@ -51,13 +51,18 @@ def write_video(frames: Iterable[Frame], path: Path, *, fps: int, request: Gener
     an odd side is encoded with its last row or column twice, and the file states the true size, which decoders cut to.
     Raises: VideoFileError.
     """
+    return write_frames(frames, path, fps=fps, comment=_metadata(request))
+
+
+def write_frames(frames: Iterable[Frame], path: Path, *, fps: int, comment: str) -> int:
+    """As `write_video`, with any ASCII text as the file's comment."""
     frames = iter(frames)
     first = next(frames, None)
     if first is None:
         raise VideoFileError("the video has no frame and", "needs at least one", "this is a bug: please report it")
     height, width = _checked(first, first.shape).shape[:2]
     with _replacing(path) as part:
-        count = _encode(chain([first], frames), first.shape, part, fps, _metadata(request))
+        count = _encode(chain([first], frames), first.shape, part, fps, comment)
         if width % 2 or height % 2:
             mp4_boxes.set_shown_size(part, width, height)
     return count

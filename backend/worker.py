@@ -19,8 +19,10 @@ from typing import Any
 
 from backend.channel import Channel, Message
 from backend.errors import StudioError, one_line
-from backend.events import Cancelled, Compiling, Event, Failed, Finished, Loading, VideoResult
+from backend.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Loading, VideoResult
 from backend.request import GenerationRequest, example_request, find_preset
+from backend.shapes import Shape
+from backend.worker_facts import Device, WorkerFacts
 from presets import Preset
 
 logger = logging.getLogger(__name__)
@@ -30,11 +32,12 @@ POLITENESS = 10  # the page is answered first: on two cores, loading and compili
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """The three functions that a worker needs; imported late, because they bring JAX with them."""
+    """The functions that a worker needs; imported late, because they bring JAX with them."""
 
     load: Callable[[Preset, str | None, Callable[[Event], None]], Any]
     warm_up: Callable[[Any, GenerationRequest], Iterator[Event]]
     generate: Callable[[GenerationRequest, Any, Path, Callable[[], bool]], Iterator[Event]]
+    devices: Callable[[], list[Device]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,7 @@ class Worker:
         self._lock = threading.Lock()
         self._tasks: dict[str, Task] = {}  # not ended, by job id
         self._begun: str | None = None  # the job whose pipeline runs
+        self._warm: set[Shape] = set()  # whose programs are all compiled
 
     def run(self, preset: Preset, warm_up: bool) -> None:
         """Loads, warms up, then serves jobs until the engine says stop or is gone."""
@@ -110,6 +114,7 @@ class Worker:
             self._load(preset)
             if warm_up:
                 self._warm_up(preset)
+            self._send_facts()
             self._send_status("ready", "Ready")
         except Exception as error:
             logger.exception("The model could not be prepared")
@@ -119,22 +124,26 @@ class Worker:
     def _warm_up(self, preset: Preset) -> None:
         """Compiles the preset's own shapes ahead; stops as soon as a job waits."""
         self._send_status("warming", "Compiling ahead of the first video")
-        for event in self._pipeline.warm_up(self._components, example_request(preset)):
+        request = example_request(preset)
+        for event in self._pipeline.warm_up(self._components, request):
             if not self._waiting.empty():
                 return
             if isinstance(event, Compiling):
                 self._send_status("warming", f"Loaded {event.what} precompiled" if event.is_loaded else f"Compiling {event.what}")
+        self._warm.add(Shape.of(request, self._model))
 
     def _load(self, preset: Preset) -> None:
         wanted = (self._model or preset.model_source, preset.dtype)
         if self._loaded == wanted:
             return
         self._components = self._loaded = None  # two models may not fit side by side
+        self._warm.clear()
         self._send_status("loading", "Starting the runtime")
         self._pipeline = self._pipeline or self._import_pipeline()
         self._send_status("loading", f"Loading {preset.title}")
         self._components = self._pipeline.load(preset, self._model, self._report_loading)
         self._loaded = wanted
+        self._send_facts()
 
     def _report_loading(self, event: Event) -> None:
         """Tells everybody, and the jobs that wait for it, how far the loading is."""
@@ -147,6 +156,8 @@ class Worker:
 
     def _serve(self, task: Task) -> None:
         final = self._result_of(task)
+        if self._loaded:
+            self._send_facts()
         if final is not None:
             self._send_event(task.job_id, final)
         with self._lock:
@@ -165,6 +176,8 @@ class Worker:
                 return None
             loaded = time.monotonic()
             for event in self._pipeline.generate(task.request, self._components, task.folder, task.is_cancelled.is_set):
+                if isinstance(event, Encoding):
+                    self._warm.add(Shape.of(task.request, self._model))
                 if event.is_final:
                     return _with_seconds(event, load=loaded - task.arrived, total=time.monotonic() - task.arrived)
                 self._send_event(task.job_id, event)
@@ -186,6 +199,11 @@ class Worker:
     def _send_event(self, job_id: str, event: Event) -> None:
         self._channel.send({"type": "event", "job_id": job_id, "event": event.to_json()})
 
+    def _send_facts(self) -> None:
+        facts = WorkerFacts(devices=tuple(self._pipeline.devices()), model=self._loaded[0] if self._loaded else None,
+                            warm=frozenset(self._warm), versions=getattr(self._components, "versions", {}))  # fmt: skip
+        self._channel.send({"type": "facts", "facts": facts.to_json()})
+
     def _send_status(self, state: str, detail: str) -> None:
         self._channel.send({"type": "status", "state": state, "detail": detail})
 
@@ -202,13 +220,15 @@ def explain(error: Exception) -> Failed:
 
 
 def import_pipeline(module: str | None, **options: Any) -> Pipeline:
-    """The real pipeline, loading with these options; or, for tests, a module that has all three functions."""
+    """The real pipeline, loading with these options; or, for tests, a module that has all its functions."""
     if module is not None:
         stand_in = importlib.import_module(module)
-        return Pipeline(load=stand_in.load, warm_up=stand_in.warm_up, generate=stand_in.generate)
-    components, pipeline = (importlib.import_module(f"backend.{name}") for name in ("components", "pipeline"))
+        return Pipeline(load=stand_in.load, warm_up=stand_in.warm_up, generate=stand_in.generate,
+                        devices=stand_in.device_facts)  # fmt: skip
+    names = ("components", "pipeline", "device_facts")
+    components, pipeline, devices = (importlib.import_module(f"backend.{name}") for name in names)
     load = functools.partial(components.load, **options)
-    return Pipeline(load=load, warm_up=pipeline.warm_up, generate=pipeline.generate)
+    return Pipeline(load=load, warm_up=pipeline.warm_up, generate=pipeline.generate, devices=devices.device_facts)
 
 
 def _with_seconds(event: Event, **seconds: float) -> Event:

@@ -17,6 +17,7 @@ from backend.channel import Channel, Message
 from backend.events import Event, Failed
 from backend.request import GenerationRequest
 from backend.settings import PROJECT_FOLDER, Settings, worker_environment
+from backend.worker_facts import WorkerFacts
 
 WorkerState = Literal["starting", "loading", "warming", "ready", "busy", "failed"]
 MAX_IDLE_RESTARTS = 2  # after that, a worker that dies without a job stays down until a job comes
@@ -133,6 +134,7 @@ class Supervisor:
         self._is_closed = False
         self._log: Path | None = None
         self._status = WorkerStatus(state="starting", detail="The worker has not been started")
+        self._facts = WorkerFacts()
 
     def start(self) -> None:
         """Starts the process if there is none."""
@@ -158,6 +160,17 @@ class Supervisor:
         with self._lock:
             return self._status
 
+    def facts(self) -> WorkerFacts:
+        """What the worker last told of its devices, its model and the shapes that are compiled."""
+        with self._lock:
+            return self._facts
+
+    @property
+    def log(self) -> Path | None:
+        """The newest worker's log, for the operator."""
+        with self._lock:
+            return self._log
+
     @property
     def pid(self) -> int | None:
         """The process's id, or None while there is no process."""
@@ -181,6 +194,9 @@ class Supervisor:
         if message["type"] == "status":
             with self._lock:
                 self._status = WorkerStatus(state=message["state"], detail=message["detail"])
+        elif message["type"] == "facts":
+            with self._lock:
+                self._facts = WorkerFacts.from_json(message["facts"])
         elif message["type"] == "event":
             self._pass_on(message["job_id"], events.from_json(message["event"]))
 
@@ -198,7 +214,7 @@ class Supervisor:
             if self._is_closed:
                 return
             job_id, self._job_id = self._job_id, None
-            self._process = None
+            self._process, self._facts = None, WorkerFacts()
             death = _death(code)
             self._status = WorkerStatus(state="failed", detail=f"The worker {death}; its log is {self._log}")
             logger.error("%s", self._status.detail)

@@ -116,7 +116,7 @@ def causal_conv(
         in_specs=specs,
         out_specs=[made_column(count, width, 0)] * outputs,
         out_shape=[jax.ShapeDtypeStruct((count, factor * columns, factor * rows, width), frames.dtype)] * outputs,
-        scratch_shapes=[pltpu.VMEM((width // LANES, factor * rows, LANES), jnp.float32)] if doubles else [],
+        scratch_shapes=[pltpu.VMEM((factor * rows, LANES), jnp.float32)] * (width // LANES if doubles else 0),
         compiler_params=pltpu.CompilerParams(vmem_limit_bytes=VMEM_LIMIT_BYTES),
         cost_estimate=_cost((count, factor * columns, rows, channels), weight.shape, factor * outputs * width,
                             normalised=factor * width if epilogue.norm is not None else 0),
@@ -184,12 +184,13 @@ def _kernel(*refs, count: int, earlier: int, num_rows: int, epilogue: _Flags) ->
     weight, bias = refs.pop(0), refs.pop(0)
     residual = refs.pop(0) if epilogue.has_residual else None
     norm = refs.pop(0) if epilogue.norm_width is not None else None
-    scratch = refs.pop() if len(refs) > int(epilogue.keeps_sum) + int(norm is not None) else None
+    outputs = int(epilogue.keeps_sum) + int(norm is not None)
+    refs, scratch = refs[:outputs], refs[outputs:]  # scratch is there where rows are doubled
     seen = [_frame(sources, edges, index, earlier) for index in range(earlier + count)]
     for frame in range(count):
         depth = jnp.concatenate([tap for taps in seen[frame : frame + earlier + 1] for tap in taps], axis=-1)
         products = jnp.dot(depth, weight[...], preferred_element_type=jnp.float32)
-        total = (_add_rows(products) if scratch is None else _double_rows(products, scratch)) + bias[...]
+        total = (_double_rows(products, scratch) if scratch else _add_rows(products)) + bias[...]
         if residual is not None:
             total += residual[frame, 0].astype(jnp.float32)
         total = jnp.where(_row_indices(total.shape) < num_rows, total, 0.0)
@@ -209,18 +210,18 @@ def _frame(sources, edges, index: int, earlier: int) -> list[jax.Array]:
     return [left, middle, jnp.where(step == last, edges[1][index, 0], right)]
 
 
-def _double_rows(products: jax.Array, scratch) -> jax.Array:
-    """[H, 4 N] of `_for_doubled_rows` to [2 H, N]."""
+def _double_rows(products: jax.Array, scratch: list) -> jax.Array:
+    """[H, 4 N] of `_for_doubled_rows` to [2 H, N], through one buffer for each 128 channels."""
     rows, width = products.shape[0], products.shape[1] // 4
     from_above, upper, lower, from_below = (products[:, part * width : (part + 1) * width] for part in range(4))
     index = _row_indices(upper.shape)
     upper += jnp.where(index == 0, 0.0, pltpu.roll(from_above, 1, 0))
     lower += jnp.where(index == rows - 1, 0.0, pltpu.roll(from_below, rows - 1, 0))
-    for part in range(width // LANES):  # a store with a stride takes 128 lanes
+    for part, ref in enumerate(scratch):  # a store with a stride takes 128 lanes
         lanes = slice(part * LANES, (part + 1) * LANES)
-        scratch[part, pl.ds(0, rows, 2)] = upper[:, lanes]
-        scratch[part, pl.ds(1, rows, 2)] = lower[:, lanes]
-    return jnp.concatenate([scratch[part] for part in range(width // LANES)], axis=-1)
+        ref[pl.ds(0, rows, 2)] = upper[:, lanes]
+        ref[pl.ds(1, rows, 2)] = lower[:, lanes]
+    return jnp.concatenate([ref[...] for ref in scratch], axis=-1)
 
 
 def _add_rows(products: jax.Array) -> jax.Array:

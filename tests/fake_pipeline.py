@@ -19,6 +19,7 @@ from backend.events import Cancelled, Compiling, Decoding, Encoding, Event, Fini
 from backend.image_input import crop_to, load_checked_image
 from backend.request import GenerationRequest
 from backend.video_file import write_video
+from backend.worker_facts import Device
 from presets import Preset
 
 STEP_SECONDS = 0.02
@@ -42,6 +43,11 @@ def load(preset: Preset, model: str | None, on_event: Callable[[Event], None]) -
         on_event(Loading(done, 4_000_000, "the square"))
         time.sleep(0.4 if source == "slow" else STEP_SECONDS)
     return FakeComponents(source)
+
+
+def device_facts() -> list[Device]:
+    """One device that does not tell of its memory."""
+    return [Device(name="Square:0", kind="square")]
 
 
 def warm_up(components: FakeComponents, request: GenerationRequest) -> Iterator[Event]:

@@ -8,35 +8,33 @@
 It takes its place in the same queue as everybody else and returns when the video is done.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from gradio.processing_utils import save_file_to_cache
-from gradio.utils import get_upload_folder
-from gradio_client.utils import is_file_obj_with_meta
 
-from backend.engine import Engine
-from backend.errors import ImageError, RequestError, StudioError
+from backend.engine import Engine, Job
+from backend.errors import RequestError, StudioError
 from backend.events import VideoResult
 from backend.request import GenerationRequest, find_preset
 from presets import list_presets
+from wan_ui.desk import Desk
 from wan_ui.followers import follow
-from wan_ui.visitors import owner_of
+from wan_ui.uploads import to_cache, uploaded_path
 
 OVERRIDES = frozenset(
     {"negative_prompt", "width", "height", "num_frames", "fps", "steps", "guidance", "flow_shift", "solver", "seed"}
 )
 
 
-def add_api(engine: Engine) -> None:
+def add_api(desk: Desk) -> None:
     """Adds the endpoint to the page that is being built."""
-    gr.api(_generate_with(engine), api_name="generate", concurrency_limit=None)
+    gr.api(_generate_with(desk), api_name="generate", concurrency_limit=None)
 
 
-def _generate_with(engine: Engine) -> Callable:
+def _generate_with(desk: Desk) -> Callable:
     async def generate(
         prompt: str, preset: str = "", image: dict | None = None, settings: dict | None = None,
         request: gr.Request = None,  # type: ignore[assignment]
@@ -54,13 +52,18 @@ def _generate_with(engine: Engine) -> Callable:
         """
         try:
             wanted = Wanted(prompt=prompt, preset=preset, image=image, settings=settings or {})
-            job = engine.submit(wanted.to_request(), owner=owner_of(dict(request.cookies), request.session_hash))
-            result = await _wait(engine, job.id)
+            job = await asyncio.to_thread(_submitted, desk, wanted, request)
+            result = await _wait(desk.engine, job.id)
         except StudioError as error:
             raise gr.Error(str(error), print_exception=False) from None
         return _file(result), _facts(job.id, result)
 
     return generate
+
+
+def _submitted(desk: Desk, wanted: "Wanted", request: gr.Request) -> Job:
+    """Queues it; not in the event loop, because it opens pictures and writes files."""
+    return desk.engine.submit(wanted.to_request(), desk.owner(request), desk.limit(request))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,15 +86,6 @@ class Wanted:
         return GenerationRequest.from_preset(preset, prompt=self.prompt, image=image, **self.settings)
 
 
-def uploaded_path(file: dict[str, Any]) -> Path:
-    """The path of a file that was uploaded to this server. Raises: ImageError for any other path."""
-    folder = Path(get_upload_folder()).resolve()
-    path = Path(str(file.get("path"))).resolve() if is_file_obj_with_meta(file) else folder
-    if path == folder or not path.is_relative_to(folder):
-        raise ImageError("image", "must be an uploaded file", "upload it first, for example with handle_file()")
-    return path
-
-
 async def _wait(engine: Engine, job_id: str) -> VideoResult:
     """The job's video. Raises: StudioError if there is none."""
     view = None
@@ -105,7 +99,7 @@ async def _wait(engine: Engine, job_id: str) -> VideoResult:
 
 def _file(result: VideoResult) -> dict[str, Any]:
     """A copy in Gradio's cache, the only place that it serves files from; see `media` for who can fetch it."""
-    return gr.FileData(path=save_file_to_cache(result.path, get_upload_folder()), mime_type="video/mp4").model_dump()
+    return gr.FileData(path=to_cache(result.path), mime_type="video/mp4").model_dump()
 
 
 def _facts(job_id: str, result: VideoResult) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from backend.events import Event, Failed
 from wan_ui.stage_view import StageView, advance
 
 SHORTEST_SECONDS = 0.08  # between two pictures: more often than this nobody sees, and the page would lag behind
+REPLAY_SECONDS = 0.03  # what has happened so far is there by then: the page does not flash through it
 HEARTBEAT_SECONDS = 2.0  # a page that was closed is noticed at the next picture, so there is always a next one
 
 
@@ -25,6 +26,7 @@ async def follow(engine: Engine, job_id: str) -> AsyncIterator[StageView]:
     _start_reader(engine, job_id, arrived, is_left)
     view, is_over = StageView(phase="queued"), False
     try:
+        await asyncio.sleep(REPLAY_SECONDS)
         while not is_over:
             view, is_over = await _next_view(view, arrived)
             yield placed(view, engine, job_id)

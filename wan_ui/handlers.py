@@ -1,113 +1,220 @@
-"""What happens when somebody presses something. Talks to the engine; knows components only through `Form`.
+"""What happens when somebody presses something in the form or on the stage. Knows components only through `Form`.
 
-Every handler that is given a job checks that the visitor owns it, whatever the page's state says.
+Every handler that is given a job checks that the visitor may see it, whatever the page's state says.
 """
 
 import logging
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
 
-from backend.engine import Engine
-from backend.errors import JobNotFound, StudioError
+from backend.errors import RequestError, StudioError
+from backend.image_input import load_checked_image
+from backend.request import find_preset
 from backend.store import Job
 from presets import load_preset
+from wan_ui.desk import Desk
+from wan_ui.estimate_line import estimate_html
+from wan_ui.fill_handlers import full_preset
 from wan_ui.followers import follow, placed
 from wan_ui.form import Form, parse_size
 from wan_ui.header import status_html
-from wan_ui.image_panel import CENTRE, describe_picture, focus_at, picture_examples_html, uploaded_picture
+from wan_ui.image_panel import CENTRE, describe_picture, focus_at, padded, picture_examples_html, uploaded_picture
 from wan_ui.notes import Notes, notes_for
-from wan_ui.preset_choices import CanRun, elsewhere_html, has_weights, preset_choices
-from wan_ui.prompt_panel import example_samples, shows_prompts
+from wan_ui.preset_choices import elsewhere_html, preset_choices
+from wan_ui.prompt_panel import example_samples, history_html, shows_prompts
+from wan_ui.queue_html import queue_html
+from wan_ui.queue_panel import queue_of
+from wan_ui.rewrite import suggest
 from wan_ui.settings_panel import preset_updates
-from wan_ui.stage_html import stage_html
+from wan_ui.stage_html import Model, stage_html
 from wan_ui.stage_view import StageView
 from wan_ui.text import Texts
-from wan_ui.visitors import owner_of
+from wan_ui.uploads import checked_upload, picture_to_cache
 
 log = logging.getLogger(__name__)
+MOST_HISTORY = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """The components that a job on the stage concerns."""
+
+    view: gr.HTML
+    job_id: gr.State
+    editing: gr.State
+    generate: gr.Button
+    leave: gr.Button
+    stop: gr.Button
+    estimate: gr.HTML
+    session: gr.BrowserState
+    queue: gr.HTML
 
 
 @dataclass(frozen=True, kw_only=True)
 class Handlers:
-    """The studio's handlers as methods, for one engine, one form, one language."""
+    """The studio's handlers as methods, for one engine and one form."""
 
-    engine: Engine
+    desk: Desk
     form: Form
-    texts: Texts
-    can_run: CanRun = has_weights
+    stage: Stage
+    followed: dict[str, str] = field(default_factory=dict)  # which job each page shows, by Gradio's session
 
-    def submit(self, values: dict[gr.Component, Any], request: gr.Request) -> tuple:
-        """Queues what the form says. Gives the job's id, the notes, the seed and the stage.
+    @property
+    def submitted(self) -> list[gr.Component]:
+        """What `submit` may change."""
+        stage, form = self.stage, self.form
+        notes = [form.prompt.note, form.image.note, form.settings.note]
+        return [stage.job_id, stage.editing, *notes, form.settings.seed, stage.view, stage.session,
+                form.prompt.history, stage.queue]  # fmt: skip
+
+    def submit(self, values: dict[gr.Component, Any], request: gr.Request) -> dict:
+        """Queues what the form says, or puts it in the place of the waiting job that is being changed.
 
         A wrong form changes nothing but the notes: what the stage shows stays.
         """
+        texts = self.desk.texts(request)
         try:
             draft = self.form.read(values)
-            job = self.engine.submit(draft.to_request(), owner=_owner(request))
+            job = self._queue(draft.to_request(), values[self.stage.editing], request)
         except StudioError as error:
-            return gr.skip(), *notes_for(error).html(), gr.skip(), gr.skip()
+            return self._notes(notes_for(error))
         except Exception:
             log.exception("a request could not be submitted")
-            text = f"{self.texts.error_unexpected} {self.texts.error_unexpected_fix}"
-            return gr.skip(), *Notes(settings=text).html(), gr.skip(), gr.skip()
-        view = placed(StageView(phase="queued"), self.engine, job.id)
-        return job.id, *Notes().html(), draft.seed, self.draw(view, job)
+            return self._notes(Notes(settings=f"{texts.error_unexpected} {texts.error_unexpected_fix}"))
+        kept = job.request.for_sharing() | {"is_seed_new": bool(values[self.form.settings.is_seed_random])}
+        history = history_html(self.desk.engine.library.prompts(self.desk.owner(request), MOST_HISTORY), texts)
+        return self._notes(Notes()) | self._on_stage(values[self.stage.job_id], job, texts, request) | {
+            self.stage.editing: None, self.form.settings.seed: draft.seed, self.stage.session: kept,
+            self.form.prompt.history: history, self.stage.queue: queue_html(queue_of(self.desk, request), texts),
+        }  # fmt: skip
+
+    def _on_stage(self, shown: str | None, made: Job, texts: Texts, request: gr.Request) -> dict:
+        """The new job on the stage, unless that shows one which is still being made: the queue shows the new one then."""
+        old = self.desk.job(shown, request)
+        if old is not None and not old.has_ended and old.id != made.id:
+            return {}
+        view = placed(StageView(phase="queued"), self.desk.engine, made.id)
+        return {self.stage.job_id: made.id, self.stage.view: self.draw(view, made, texts)}
+
+    def _queue(self, wanted, editing: str | None, request: gr.Request) -> Job:
+        old = self.desk.job(editing, request)
+        if old is not None:
+            return self.desk.engine.revise(old.id, wanted)
+        return self.desk.engine.submit(wanted, self.desk.owner(request), self.desk.limit(request))
+
+    def _notes(self, notes: Notes) -> dict:
+        form = self.form
+        return dict(zip((form.prompt.note, form.image.note, form.settings.note), notes.html(), strict=True))
 
     async def follow(self, job_id: str | None, request: gr.Request) -> AsyncIterator[Any]:
-        """The stage after each of the job's events, until it ends."""
-        job = self._own_job(job_id, request)
+        """The stage after each of the job's events, until it ends or the page shows another job."""
+        job = self.desk.job(job_id, request)
         if job is None:
             yield gr.skip()
             return
-        async for view in follow(self.engine, job.id):
-            yield self.draw(view, job)
+        page, texts = request.session_hash or "", self.desk.texts(request)
+        if self.followed.get(page) == job.id:
+            yield gr.skip()
+            return
+        self.followed[page] = job.id
+        try:
+            async for view in follow(self.desk.engine, job.id):
+                if self.followed.get(page) != job.id:
+                    return
+                yield self.draw(view, job, texts)
+        finally:
+            if self.followed.get(page) == job.id:
+                del self.followed[page]
 
     def stop(self, job_id: str | None, request: gr.Request) -> Any:
         """Asks the engine to stop the page's job; the follower shows what comes of it."""
-        job = self._own_job(job_id, request)
+        job = self.desk.job(job_id, request)
         if job is None:
             return gr.skip()
-        self.engine.cancel(job.id)
-        return gr.update(value=self.texts.stopping, interactive=False)
+        texts = self.desk.texts(request)
+        self.desk.engine.cancel(job.id)
+        return gr.update(value=texts.stopping, interactive=False)
 
-    def settle(self) -> tuple[str, Any]:
-        """The worker's status, and a Stop button that can be pressed again."""
-        return self.status(), gr.update(value=self.texts.stop, interactive=True)
+    def settle(self, request: gr.Request) -> tuple[str, Any, str]:
+        """The worker's status, a Stop button that can be pressed again, and the queue without the job that has ended."""
+        texts = self.desk.texts(request)
+        queue = queue_html(queue_of(self.desk, request), texts)
+        return self.status(request), gr.update(value=texts.stop, interactive=True), queue
 
     def attach(self, request: gr.Request) -> str | None:
-        """The visitor's newest job, for a page that has just been opened or reloaded."""
-        jobs = self.engine.jobs(owner=_owner(request))
-        return jobs[0].id if jobs else None
+        """The job that a page which has just been opened shows: what runs for the visitor, else their newest."""
+        owner = self.desk.owner(request)
+        running = [job for job in self.desk.engine.library.unended(owner) if job.state == "running"]
+        newest = running or self.desk.engine.jobs(owner=owner)[:1]
+        return newest[0].id if newest and not newest[0].deleted else None
 
     def keep_seed(self, job_id: str | None, request: gr.Request) -> tuple[Any, Any]:
         """Puts the seed of the video on the stage into the form, and keeps it there."""
-        job = self._own_job(job_id, request)
+        job = self.desk.job(job_id, request)
         return (job.request.seed, False) if job else (gr.skip(), gr.skip())
 
-    def status(self) -> str:
+    def status(self, request: gr.Request) -> str:
         """What the worker does right now."""
-        return status_html(self.engine.worker_status(), self.texts)
+        return status_html(self.desk.engine.worker_status(), self.desk.texts(request))
 
-    def choose_task(self, task: str, name: str | None) -> tuple:
+    def estimate(self, values: dict[gr.Component, Any], request: gr.Request) -> str:
+        """The line at the Generate button, for the form as it is."""
+        texts, engine = self.desk.texts(request), self.desk.engine
+        prompt, image = self.form.prompt.prompt, self.form.image.image
+        try:
+            draft = self.form.read(values | {prompt: values[prompt] or "?"})
+            if draft.task == "i2v" and not values[image]:
+                return ""
+            wanted = draft.to_request()
+        except StudioError:
+            return ""
+        return estimate_html(engine.estimate(wanted), engine.shape(wanted) in engine.worker_facts().warm, texts)
+
+    def suggest(self, prompt: str, preset: str | None, request: gr.Request) -> str:
+        """A suggestion for the prompt, for somebody who asked for one."""
+        rewriter = self.desk.rewriter
+        return suggest(rewriter, prompt or "", preset or "", self.desk.texts(request)) if rewriter else ""
+
+    def edit_mode(self, editing: str | None, request: gr.Request) -> tuple[Any, Any]:
+        """The Generate button's words, and the button that leaves the waiting video as it is."""
+        texts = self.desk.texts(request)
+        return gr.update(value=texts.save_changes if editing else texts.generate), gr.update(visible=bool(editing))
+
+    def chooser(self, task: str) -> Callable[[str | None, gr.Request], dict]:
+        """`choose_task` for one task."""
+
+        def choose(name: str | None, request: gr.Request) -> dict:
+            return self.choose_task(task, name, request)
+
+        return choose
+
+    def choose_task(self, task: str, name: str | None, request: gr.Request) -> dict:
         """The presets for this task, keeping the chosen one where it can be kept, and whether any can run."""
-        choices = preset_choices(task, self.can_run)
-        preset = choices.pick(name)
-        info = None if preset else self.texts.presets_none
-        picker = gr.update(choices=choices.dropdown(), value=preset.name if preset else None, info=info)
-        prompts = gr.update(visible=shows_prompts(task, preset))
-        return task, picker, elsewhere_html(choices, self.texts), prompts, gr.update(interactive=preset is not None)
+        choices, texts = preset_choices(task, self.desk.can_run), self.desk.texts(request)
+        preset, form = choices.pick(name), self.form
+        info = None if preset else texts.presets_none
+        shown = {
+            form.task: task, form.prompt.examples: gr.update(visible=shows_prompts(task, preset)),
+            form.settings.preset: gr.update(choices=choices.dropdown(), value=preset.name if preset else None, info=info),
+            form.settings.preset_note: elsewhere_html(choices, texts),
+            self.stage.generate: gr.update(interactive=preset is not None),
+        }  # fmt: skip
+        return shown | (self.choose_preset(preset.name, task, request) if preset and preset.name != name else {})
 
-    def choose_preset(self, name: str | None, task: str) -> list[Any]:
+    def choose_preset(self, name: str | None, task: str, request: gr.Request) -> dict:
         """What the other controls offer for this preset, its examples and its negative prompt."""
         if not name:
-            return [gr.skip()] * (3 + len(self.form.settings.follows_preset))
-        preset = load_preset(name)
-        prompts = gr.Dataset(samples=example_samples(preset), visible=shows_prompts(task, preset))
-        pictures = picture_examples_html(preset, self.texts)
-        return [prompts, pictures, preset.negative_prompt, *preset_updates(preset, self.texts)]
+            return {self.form.task: gr.skip()}
+        preset, texts, form = load_preset(name), self.desk.texts(request), self.form
+        updates = dict(zip(form.settings.follows_preset, preset_updates(preset, texts), strict=True))
+        return updates | {
+            form.prompt.examples: gr.Dataset(samples=example_samples(preset), visible=shows_prompts(task, preset)),
+            form.image.examples: picture_examples_html(preset, texts),
+            form.image.last_image: gr.update(visible=preset.takes_last_image),
+        }
 
     def choose_picture(self, name: str | None, event: gr.EventData) -> tuple[Any, Any]:
         """The picture and the prompt of one of the preset's examples."""
@@ -116,30 +223,33 @@ class Handlers:
             return gr.skip(), gr.skip()
         return str(examples[event.index].path), examples[event.index].prompt
 
-    def show_picture(self, file: dict | None, resolution: str) -> tuple[str, str, tuple[float, float]]:
+    def show_picture(self, file: dict | None, resolution: str, request: gr.Request) -> tuple[str, str, tuple[float, float]]:
         """The crop preview, the note and the focus for a picture that is new."""
-        return *self.show_crop(file, resolution, CENTRE), CENTRE
+        return *self.show_crop(file, resolution, CENTRE, request), CENTRE
 
-    def show_crop(self, file: dict | None, resolution: str, focus: tuple[float, float]) -> tuple[str, str]:
+    def show_crop(self, file: dict | None, resolution: str, focus: tuple[float, float], request: gr.Request) -> tuple[str, str]:
         """The crop preview and the picture's note."""
-        return describe_picture(uploaded_picture(file), parse_size(resolution), focus, self.texts)
+        return describe_picture(uploaded_picture(file), parse_size(resolution), focus, self.desk.texts(request))
 
     def move_crop(self, file: dict | None, resolution: str, event: gr.SelectData) -> tuple[float, float]:
         """The focus for a click in the picture."""
         path = uploaded_picture(file)
         return focus_at(path, tuple(event.index), parse_size(resolution)) if path else CENTRE
 
-    def draw(self, view: StageView, job: Job) -> str:
-        """The stage as HTML, captioned with the name of the model."""
-        return stage_html(view, job, self.texts, load_preset(job.request.preset).title)
-
-    def _own_job(self, job_id: str | None, request: gr.Request) -> Job | None:
+    def pad(self, file: dict | None, resolution: str) -> Any:
+        """The whole picture with bars in place of a crop."""
+        path = uploaded_picture(file)
         try:
-            job = self.engine.job(job_id) if job_id else None
-        except JobNotFound:
-            return None
-        return job if job and job.owner == _owner(request) else None
+            picture = padded(load_checked_image(checked_upload(path)), parse_size(resolution))
+        except RequestError:
+            return gr.skip()
+        return picture_to_cache(picture, self.desk.engine.settings.data_dir)
 
-
-def _owner(request: gr.Request) -> str:
-    return owner_of(dict(request.cookies), request.session_hash)
+    def draw(self, view: StageView, job: Job, texts: Texts) -> str:
+        """The stage as HTML, with the name of the model."""
+        full = full_preset(job.request)
+        try:
+            title = find_preset(job.request.preset).title
+        except RequestError:
+            title = job.request.preset
+        return stage_html(view, job, texts, Model(title=title, full_title=full.title if full else ""))

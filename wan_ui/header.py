@@ -1,6 +1,8 @@
-"""The bar at the top: the product's name, what the worker does right now, light or dark.
+"""The bar at the top: the views, what the worker does right now, the queue, help, light or dark.
 
-Element ids: `header`, `worker-status`, `theme-toggle`.
+Which view is open is the page's own business (`data-view` of the body, kept by the page's script): all are there at once, so
+that changing costs nothing. Element ids: `header`, `views`, `worker-status`, `queue-toggle`, `help-toggle`, `help`,
+`drop-zone`, `theme-toggle`.
 """
 
 from dataclasses import dataclass
@@ -9,9 +11,11 @@ from html import escape
 import gradio as gr
 
 from backend.worker_process import WorkerStatus
+from wan_ui.icons import icon
+from wan_ui.privacy import without_paths
 from wan_ui.text import Texts
 
-POLL_SECONDS = 2.0
+POLL_SECONDS = 1.5
 _LOGO = (
     '<svg class="logo" viewBox="0 0 28 28" aria-hidden="true"><rect width="28" height="28" rx="8"/>'
     '<path d="M6.5 9.5l3.6 9 3.9-9 3.9 9 3.6-9"/></svg>'
@@ -34,33 +38,58 @@ element.addEventListener('click', event => {
 class Header:
     """The bar's components; `timer` ticks when the status shall be read again."""
 
+    title: gr.HTML
     status: gr.HTML
+    tools: gr.HTML
     timer: gr.Timer
 
 
 def build_header(status: WorkerStatus, texts: Texts) -> Header:
     """Lays the bar out."""
     with gr.Row(elem_id="header"):
-        gr.HTML(f"<h1>{_LOGO}<span>{escape(texts.product)}</span></h1>", elem_id="title")
+        title = gr.HTML(title_html(texts), elem_id="title")
         shown = gr.HTML(status_html(status, texts), elem_id="worker-status")
-        gr.HTML(_toggle_html(texts), js_on_load=_THEME_TOGGLE, elem_id="theme")
-    return Header(status=shown, timer=gr.Timer(POLL_SECONDS))
+        tools = gr.HTML(tools_html(texts), js_on_load=_THEME_TOGGLE, elem_id="theme")
+    return Header(title=title, status=shown, tools=tools, timer=gr.Timer(POLL_SECONDS))
+
+
+def title_html(texts: Texts) -> str:
+    """The product's name and the views."""
+    names = (("create", texts.view_create), ("compare", texts.view_compare), ("library", texts.view_library),
+             ("system", texts.view_system))  # fmt: skip
+    tabs = "".join(f'<button type="button" data-view="{key}">{escape(name)}</button>' for key, name in names)
+    return (
+        f'<div class="top"><h1>{_LOGO}<span>{escape(texts.product)}</span></h1>'
+        f'<nav id="views" aria-label="{escape(texts.views)}">{tabs}</nav></div>'
+    )
 
 
 def status_html(status: WorkerStatus, texts: Texts) -> str:
     """The worker's state as a dot, a word and its own sentence."""
     word = getattr(texts, f"worker_{status.state}")
-    detail = "" if status.state in ("ready", "busy") else escape(status.detail)
+    detail = "" if status.state in ("ready", "busy") else escape(without_paths(status.detail))
     return (
         f'<p class="status" role="status" data-state="{status.state}" title="{detail}"><i></i>'
         f"<b>{escape(word)}</b><span>{detail}</span></p>"
     )
 
 
-def _toggle_html(texts: Texts) -> str:
-    label = escape(texts.theme_toggle)
+def tools_html(texts: Texts) -> str:
+    """Queue, help, theme; and the help itself, which opens over the page."""
+    keys = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(what)}</dd></div>" for key, what in texts.help_keys)
+    queue, theme = escape(texts.queue_title), escape(texts.theme_toggle)
     return (
-        f'<button id="theme-toggle" type="button" aria-label="{label}" title="{label}">'
+        f'<div class="tools"><button id="queue-toggle" type="button" aria-label="{queue}" title="{queue}">'
+        f'{icon("list")}<b class="badge" hidden></b></button>{_tool("help-toggle", "question", texts.help_title)}'
+        f'<button id="theme-toggle" type="button" aria-label="{theme}" title="{theme}">'
         '<svg viewBox="0 0 20 20" aria-hidden="true"><path d="M10 2a8 8 0 1 0 0 16 8 8 0 0 0 0-16zm0 1.6v12.8'
         'a6.4 6.4 0 0 1 0-12.8z"/></svg></button>'
+        f'<dialog id="help" aria-label="{escape(texts.help_title)}"><h2>{escape(texts.help_title)}</h2><dl>{keys}</dl>'
+        f'<form method="dialog"><button>{escape(texts.close)}</button></form></dialog>'
+        f'<div id="drop-zone" hidden><p>{escape(texts.drop_here)}</p></div></div>'
     )
+
+
+def _tool(element: str, name: str, label: str) -> str:
+    label = escape(label)
+    return f'<button id="{element}" type="button" aria-label="{label}" title="{label}">{icon(name)}</button>'

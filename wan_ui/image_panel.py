@@ -1,7 +1,7 @@
 """The picture that a video starts from: upload, paste or example, and what the crop will leave of it.
 
-A click in the picture moves the crop there.
-Element ids: `input-image`, `crop-preview`, `image-note`, `image-examples`.
+A click in the picture moves the crop there; Pad adds bars instead of cutting.
+Element ids: `input-image`, `crop-preview`, `pad`, `last-image`, `image-note`, `image-examples`.
 """
 
 import base64
@@ -35,24 +35,32 @@ class ImagePanel:
     """The panel's components; `focus` is the point (x, y in 0..1) that the crop keeps in view."""
 
     image: gr.Image
+    last_image: gr.Image
     preview: gr.HTML
+    pad: gr.Button
     focus: gr.State
     note: gr.HTML
     examples: gr.HTML
 
 
-def build_image_panel(preset: Preset, texts: Texts) -> ImagePanel:
+def build_image_panel(preset: Preset, texts: Texts, labels: Texts) -> ImagePanel:
     """Lays the panel out for this preset's own size."""
     focus = gr.State(CENTRE)
     with gr.Row(elem_classes="pair", equal_height=True):
         image = gr.Image(
-            label=texts.image, type="filepath", sources=["upload"], buttons=[], elem_id="input-image",
-            placeholder=texts.image_placeholder, alt_text=texts.image,
+            label=labels.image, type="filepath", sources=["upload"], buttons=[], elem_id="input-image",
+            placeholder=labels.image_placeholder, alt_text=texts.image,
         )  # fmt: skip
         preview = gr.HTML(empty_preview((preset.width, preset.height), texts), elem_id="crop-preview")
+    last_image = gr.Image(
+        label=labels.last_image, type="filepath", sources=["upload"], buttons=[], elem_id="last-image", height=120,
+        visible=preset.takes_last_image, placeholder=labels.image_placeholder, alt_text=texts.last_image,
+    )  # fmt: skip
     note = build_note("image-note")
-    examples = gr.HTML(picture_examples_html(preset, texts), js_on_load=_CHOOSE, elem_id="image-examples")
-    return ImagePanel(image=image, preview=preview, focus=focus, note=note, examples=examples)
+    with gr.Row(elem_id="picture-row"):
+        examples = gr.HTML(picture_examples_html(preset, texts), js_on_load=_CHOOSE, elem_id="image-examples")
+        pad = gr.Button(labels.image_pad, size="sm", elem_id="pad", min_width=100)
+    return ImagePanel(image=image, last_image=last_image, preview=preview, pad=pad, focus=focus, note=note, examples=examples)
 
 
 def picture_examples_html(preset: Preset, texts: Texts) -> str:
@@ -122,6 +130,16 @@ def _preview(size: tuple[int, int], inside: str, texts: Texts) -> str:
         f'<figure class="crop"><figcaption>{caption}</figcaption>'
         f'<div class="window"><div class="cut" style="--ratio: {ratio}">{inside}</div></div></figure>'
     )
+
+
+def padded(picture: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """The whole picture with black bars that give it the aspect of this size; not resized."""
+    width, height = picture.size
+    scale = max(width / size[0], height / size[1])
+    whole = (max(width, round(size[0] * scale)), max(height, round(size[1] * scale)))
+    framed = Image.new("RGB", whole)
+    framed.paste(picture, ((whole[0] - width) // 2, (whole[1] - height) // 2))
+    return framed
 
 
 def _preview_size(size: tuple[int, int]) -> tuple[int, int]:

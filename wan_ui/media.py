@@ -2,14 +2,16 @@
 
 Gradio's own file route serves whatever lies in its cache or in `allowed_paths` to anybody who knows the path, so no job
 ever goes there: the data folder is not an allowed path, and the page shows its pictures through this route alone. It
-answers only if (1) the job exists, (2) the cookie of the request is its owner's, so that neither a guessed nor an
-overheard address is enough, and (3) the name, after links are resolved, is a picture or a video below that job's own
-folder. All three failures look alike (404), so that the answer does not tell which jobs exist.
+answers only if (1) the job exists, (2) the cookie of the request is its owner's or the operator's, so that neither a
+guessed nor an overheard address is enough, and (3) the name, after links are resolved, is a picture or a video below that
+job's own folder. All three failures look alike (404), so that the answer does not tell which jobs exist.
 
 The one exception is the documented `/generate` endpoint for programs: it hands the finished file to Gradio, which
 copies it to an address that contains a SHA-256 of its content; who can work that out already has the file.
 """
 
+import secrets
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,14 +20,17 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from backend.engine import Engine
-from backend.errors import JobNotFound
+from backend.errors import JobNotFound, VideoFileError
 from backend.store import Job
+from backend.video_file import extract_frame, read_facts
 from wan_ui.visitors import owner_of
 
 MEDIA_TYPES = {
     ".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif",
 }  # fmt: skip
 _PREFIX = "studio/media"
+POSTER = "poster.webp"
+POSTER_SIZE = (320, 320)
 
 
 def media_url(job: Job, file: str | Path) -> str:
@@ -35,11 +40,11 @@ def media_url(job: Job, file: str | Path) -> str:
     return f"{_PREFIX}/{quote(job.id)}/{quote(name.as_posix())}"
 
 
-def media_route(engine: Engine) -> Route:
-    """The route that `media_url` points to."""
+def media_route(engine: Engine, is_operator: Callable[[dict[str, str]], bool] = lambda cookies: False) -> Route:
+    """The route that `media_url` points to. `is_operator` says of cookies whether they may see everybody's files."""
 
     def serve(request: Request) -> Response:
-        path = _owned_file(engine, request)
+        path = _owned_file(engine, request, is_operator)
         if path is None:
             return PlainTextResponse("Not found", status_code=404)
         headers = {"Cache-Control": "private, max-age=86400", "X-Content-Type-Options": "nosniff"}
@@ -48,14 +53,33 @@ def media_route(engine: Engine) -> Route:
     return Route(f"/{_PREFIX}/{{job_id}}/{{name:path}}", serve, methods=["GET", "HEAD"])
 
 
-def _owned_file(engine: Engine, request: Request) -> Path | None:
+def _owned_file(engine: Engine, request: Request, is_operator: Callable[[dict[str, str]], bool]) -> Path | None:
     try:
         job = engine.job(request.path_params["job_id"])
     except JobNotFound:
         return None
-    if job.owner != owner_of(request.cookies):
+    if job.owner != owner_of(request.cookies) and not is_operator(request.cookies):
         return None
+    if request.path_params["name"] == POSTER:
+        return poster(job.folder)
     return file_below(job.folder, request.path_params["name"])
+
+
+def poster(folder: Path) -> Path | None:
+    """A small picture of the job's video, made when it is first asked for; None where there is no video."""
+    path = folder / POSTER
+    if path.is_file():
+        return path
+    try:
+        facts = read_facts(folder / "video.mp4")
+        frame = extract_frame(folder / "video.mp4", round(facts.seconds * facts.fps / 2))
+    except VideoFileError:
+        return None
+    frame.thumbnail(POSTER_SIZE)
+    part = folder / f".{secrets.token_hex(4)}.webp"
+    frame.save(part, quality=80)
+    part.replace(path)
+    return path
 
 
 def file_below(folder: Path, name: str) -> Path | None:

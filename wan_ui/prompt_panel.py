@@ -1,15 +1,17 @@
-"""The prompt, the negative prompt and examples that fit the model.
+"""The prompt, earlier ones, and examples that fit the model.
 
-Element ids: `prompt`, `negative-prompt`, `examples`, `prompt-note`.
+Element ids: `prompt`, `history`, `examples`, `prompt-note`, and those in `rewrite`.
 """
 
 from dataclasses import dataclass
+from html import escape
 
 import gradio as gr
 
 from presets import Preset
 from presets.loader import Task
 from wan_ui.notes import build_note
+from wan_ui.rewrite import RewritePanel, build_rewrite_panel
 from wan_ui.text import Texts
 
 
@@ -18,28 +20,38 @@ class PromptPanel:
     """The panel's components."""
 
     prompt: gr.Textbox
-    negative_prompt: gr.Textbox
+    history: gr.HTML
+    rewrite: RewritePanel
     examples: gr.Dataset
     note: gr.HTML
 
 
-def build_prompt_panel(preset: Preset, texts: Texts) -> PromptPanel:
+def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter: bool) -> PromptPanel:
     """Lays the panel out, filled for this preset."""
-    prompt = gr.Textbox(
-        label=texts.prompt, placeholder=texts.prompt_placeholder, lines=3, max_lines=6, elem_id="prompt"
-    )
+    with gr.Column(elem_id="prompt-column"):
+        prompt = gr.Textbox(
+            label=labels.prompt, placeholder=labels.prompt_placeholder, lines=3, max_lines=6, elem_id="prompt"
+        )
+        history = gr.HTML(history_html([], texts), elem_id="history")
+        rewrite = build_rewrite_panel(labels, has_rewriter)
     note = build_note("prompt-note")
     examples = gr.Dataset(
-        label=texts.examples, components=[gr.Textbox(visible=False)], samples=example_samples(preset), layout="gallery",
+        label=labels.examples, components=[gr.Textbox(visible=False)], samples=example_samples(preset), layout="gallery",
         samples_per_page=50, elem_id="examples",
-    )  # fmt: skip
-    negative = gr.Textbox(
-        label=texts.negative_prompt, placeholder=texts.negative_placeholder, value=preset.negative_prompt, lines=1,
-        max_lines=2, elem_id="negative-prompt",
     )  # fmt: skip
     examples.click(lambda sample: sample[0], examples, prompt, queue=False, show_progress="hidden",
                    api_visibility="private")  # fmt: skip
-    return PromptPanel(prompt=prompt, negative_prompt=negative, examples=examples, note=note)
+    return PromptPanel(prompt=prompt, history=history, rewrite=rewrite, examples=examples, note=note)
+
+
+def history_html(prompts: list[str], texts: Texts) -> str:
+    """The visitor's earlier prompts behind one quiet button; each goes into the prompt."""
+    rows = "".join(
+        f'<li><button type="button" data-act="fill:prompt" data-value="{escape(prompt)}">{escape(prompt)}</button></li>'
+        for prompt in prompts
+    )
+    inside = f"<ul>{rows}</ul>" if rows else f'<p class="hint">{escape(texts.history_empty)}</p>'
+    return f'<details class="popover"><summary>{escape(texts.history)}</summary><div>{inside}</div></details>'
 
 
 def example_samples(preset: Preset) -> list[list[str]]:

@@ -16,12 +16,6 @@ element.addEventListener('click', event => {
   const button = event.target.closest('[data-action]');
   if (button && actions.includes(button.dataset.action)) trigger(button.dataset.action);
 });
-// The player's own buttons would shade the picture, so they only come with the pointer or the keyboard.
-const reach = isNear => event => {
-  if (event.target.tagName === 'VIDEO') event.target.controls = isNear;
-};
-for (const kind of ['pointerover', 'focusin']) element.addEventListener(kind, reach(true));
-for (const kind of ['pointerout', 'focusout']) element.addEventListener(kind, reach(false));
 let shown = '', job = element.querySelector('.stage').dataset.job;
 watch('value', () => {
   const stage = element.querySelector('.stage'), video = element.querySelector('video');
@@ -39,8 +33,8 @@ watch('value', () => {
 """
 
 
-def build_result_panel(texts: Texts, caption: str) -> gr.HTML:
+def build_result_panel(texts: Texts) -> gr.HTML:
     """Lays the stage out, with nothing made yet."""
     return gr.HTML(
-        stage_html(StageView(), None, texts, caption), js_on_load=_ON_LOAD, elem_id="stage", apply_default_css=False
+        stage_html(StageView(), None, texts), js_on_load=_ON_LOAD, elem_id="stage", apply_default_css=False
     )

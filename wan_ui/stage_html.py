@@ -5,13 +5,17 @@ in the same places and only attributes and texts change: the picture swaps witho
 playing video is left alone. Everything that comes from a person is escaped here and nowhere else.
 """
 
+from dataclasses import dataclass
 from html import escape
 from pathlib import PurePath
 
 from backend.events import VideoResult
 from backend.request import GenerationRequest
 from backend.store import Job
+from wan_ui.act import icon_button, text_button
+from wan_ui.icons import icon
 from wan_ui.media import media_url
+from wan_ui.privacy import without_paths
 from wan_ui.stage_view import StageView, spoken_seconds
 from wan_ui.text import Texts
 
@@ -22,16 +26,24 @@ _GLYPH = (
 )
 
 
-def stage_html(view: StageView, job: Job | None, texts: Texts, caption: str = "") -> str:
-    """The stage for this view. `caption` names the model honestly; `job` is None only while nothing was made yet."""
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """What the stage says of the model: its title, and the title of the one that makes the same at full quality."""
+
+    title: str = ""
+    full_title: str = ""
+
+
+def stage_html(view: StageView, job: Job | None, texts: Texts, model: Model = Model()) -> str:
+    """The stage for this view; `job` is None only while nothing was made yet."""
     ratio = f"{job.request.width / job.request.height:.4f}" if job else "1.3333"
     return (
         f'<section class="stage" data-phase="{view.phase}" data-active="{_flag(view.is_active)}"'
         f' data-job="{escape(job.id if job else "")}">'
         f'<div class="viewport"><div class="screen" style="--ratio: {ratio}">'
         f"{_picture(view, job, texts)}{_video(view, job, texts)}{_veil(view, texts)}</div></div>"
-        f'<div class="foot">{_readout(view, job, texts)}{_facts(view, job, texts)}{_actions(view, job, texts)}'
-        f'<p class="caption">{escape(caption)}</p></div></section>'
+        f'<div class="foot">{_readout(view, job, texts)}{_player(view, texts)}{_actions(view, job, texts, model)}'
+        f'{_facts(view, job, texts)}<p class="caption">{escape(model.title)}</p></div></section>'
     )
 
 
@@ -67,7 +79,7 @@ def _message(view: StageView, texts: Texts) -> tuple[str, str]:
         case "queued":
             return queue_place(view.ahead, texts)
         case "failed":
-            return view.cause or texts.failed, view.fix
+            return without_paths(view.cause) or texts.failed, without_paths(view.fix)
         case "cancelled" if not view.result and not view.preview:
             return texts.cancelled, texts.cancelled_nothing
         case "starting":
@@ -143,14 +155,15 @@ def _rate(view: StageView, texts: Texts) -> str:
 def _facts(view: StageView, job: Job | None, texts: Texts) -> str:
     if not job or not view.result:
         return '<div class="facts" hidden></div>'
-    pairs = _settings(view.result, job.request, texts)
+    pairs = settings_pairs(view.result, job.request, texts)
     timings = [(name, spoken_seconds(view.result.seconds[key])) for key, name in texts.stage_names
                if view.result.seconds.get(key, 0.0) >= 0.005]  # fmt: skip
     lists = f'<dl class="settings">{_pairs(pairs)}</dl><dl class="timings">{_pairs(timings)}</dl>'
     return f'<div class="facts">{lists}</div>'
 
 
-def _settings(result: VideoResult, request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
+def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
+    """The settings that matter most, by their names."""
     seconds = result.num_frames / result.fps
     return [
         (texts.fact_seed, str(request.seed)),
@@ -166,15 +179,62 @@ def _pairs(pairs: list[tuple[str, str]]) -> str:
     return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs)
 
 
-def _actions(view: StageView, job: Job | None, texts: Texts) -> str:
-    if not job or not view.result:
+def _player(view: StageView, texts: Texts) -> str:
+    """Play, frame by frame, position, loop: the page's script moves them."""
+    result = view.result
+    facts = f'data-fps="{result.fps}" data-frames="{result.num_frames}"' if result else ""
+    return (
+        f'<div class="player" {facts}{_hidden(not result)}>{_key("back", texts.frame_back)}{_key("play", texts.play)}'
+        f'{_key("forward", texts.frame_on)}<input type="range" min="0" max="{result.num_frames - 1 if result else 1}" step="1"'
+        f' value="0" data-player="scrub" aria-label="{escape(texts.scrub)}"><output></output>'
+        f"{_key('loop', texts.loop, is_pressed=True)}</div>"
+    )
+
+
+def _key(name: str, label: str, is_pressed: bool = False) -> str:
+    more = ' aria-pressed="true"' if is_pressed else ""
+    return (
+        f'<button type="button" class="quiet-button" data-player="{name}" title="{escape(label)}"'
+        f' aria-label="{escape(label)}"{more}>{icon(name)}</button>'
+    )
+
+
+def _actions(view: StageView, job: Job | None, texts: Texts, model: Model) -> str:
+    """What can be done with what there is; a video that failed can be made again."""
+    if not job or view.is_active or view.phase == "idle":
         return '<div class="actions" hidden></div>'
+    one = {"job": job.id}
+    buttons = [text_button("again:same", texts.same_again, name="again", **one),
+               text_button("again:seed", texts.new_seed, name="dice", **one)]  # fmt: skip
+    if view.result:
+        buttons = [_download(view, job, texts), *buttons, *_video_buttons(job, texts, model)]
+    return f'<div class="actions">{"".join(buttons)}</div>'
+
+
+def _download(view: StageView, job: Job, texts: Texts) -> str:
     name = f"{job.request.preset}-{job.request.seed}{PurePath(view.result.path).suffix}"
     return (
-        f'<div class="actions"><button type="button" data-action="keep_seed">{escape(texts.keep_seed)}</button>'
         f'<a id="download" href="{media_url(job, view.result.path)}" download="{escape(name)}">'
-        f"{escape(texts.download)}</a></div>"
+        f"{icon('download')}<span>{escape(texts.download)}</span></a>"
     )
+
+
+def _video_buttons(job: Job, texts: Texts, model: Model) -> list[str]:
+    one = {"job": job.id}
+    hint = texts.full_quality_hint.format(title=model.full_title)
+    full = [text_button("fill:full", texts.full_quality, name="quality", hint=hint, **one)] if model.full_title else []
+    seed = escape(texts.keep_seed)
+    starred = "true" if job.is_starred else "false"
+    return [
+        *full,
+        text_button("fill:continue", texts.go_on, name="go_on", hint=texts.go_on_hint, **one),
+        f'<button type="button" class="quiet-button" data-action="keep_seed" title="{seed}" aria-label="{seed}">'
+        f"{icon('pin')}</button>",
+        icon_button("fill:use", "use", texts.use_settings, **one),
+        icon_button("queue:star", "star", texts.star, **one, on=starred),
+        icon_button("compare:add", "compare", texts.add_compare, **one),
+        icon_button("queue:delete", "bin", texts.delete, **one),
+    ]
 
 
 def _flag(value: bool) -> str:

@@ -48,8 +48,8 @@ def advance(view: StageView, event: Event) -> StageView:
             return replace(view, phase="queued", ahead=position)
         case events.Loading(bytes_done=done, bytes_total=total, what=what):
             return replace(view, phase="loading", what=what, index=done, total=total)
-        case events.Compiling(what=what):
-            return replace(view, phase="compiling", what=what)
+        case events.Compiling(what=what, is_loaded=is_loaded):
+            return replace(view, phase="starting" if is_loaded else "compiling", what=what)
         case events.Encoding():
             return _reach(view, "encoding", ENCODED / 2)
         case events.Step():

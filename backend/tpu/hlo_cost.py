@@ -95,6 +95,13 @@ def _instruction(name: str, text: str) -> Instruction:
     return Instruction(name=name, opcode=opcode.group(1) if opcode else "", shape=shape, text=text, called=called)
 
 
+def _kind_of_kernel(instruction: Instruction) -> str:
+    """By the names that our Pallas kernels have; the passes around the attention move memory."""
+    if "attention_" in instruction.text:
+        return "attention"
+    return "matmul" if "causal_conv" in instruction.text else "element-wise"
+
+
 class _Walk:
     """Adds up computations, each once."""
 
@@ -142,7 +149,7 @@ class _Walk:
             for name in dict.fromkeys(called.values()):
                 cost.add(self.cost(name))
         elif instruction.opcode == "custom-call" and "tpu_custom_call" in instruction.text:
-            cost.seconds["attention"] += self._kernel_cycles(instruction) / self._chip.clock_hz
+            cost.seconds[_kind_of_kernel(instruction)] += self._kernel_cycles(instruction) / self._chip.clock_hz
         elif kind := self._collective(instruction):
             cost.seconds["collectives"] += self._transfer_seconds(instruction, kind)[0]
         elif instruction.cycles:

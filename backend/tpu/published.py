@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-_STEPS = {
-    ("wan2.1-t2v-14b-720p", "v6e", 8): 4.59,
-    ("wan2.1-t2v-14b-480p", "v6e", 8): 1.26,
-    ("wan2.1-t2v-14b-720p", "v6e", 16): 2.5,
+_PEDIA = "gpu-tpu-pedia, Wan 2.1, measured on the chip"
+_MAXDIFFUSION = "maxdiffusion pull request 452, Wan 2.2 on a v7x-8 (4 chips, 8 devices), measured on the chip"
+_STEPS = {  # by preset, chip and jax devices
+    ("wan2.1-t2v-14b-720p", "v6e", 8): (4.59, _PEDIA),
+    ("wan2.1-t2v-14b-480p", "v6e", 8): (1.26, _PEDIA),
+    ("wan2.1-t2v-14b-720p", "v6e", 16): (2.5, _PEDIA),
+    ("wan2.2-t2v-a14b-720p", "tpu7x", 8): (2.63, _MAXDIFFUSION),
 }
-SOURCE = "gpu-tpu-pedia, Wan 2.1, measured on the chip"
 
 
 def published_step(preset: str, chip: str, num_devices: int) -> dict[str, Any] | None:
     """{"step_seconds", "source"} for this preset on this many chips, or None."""
-    seconds = _STEPS.get((preset, chip, num_devices))
-    return None if seconds is None else {"step_seconds": seconds, "source": SOURCE}
+    found = _STEPS.get((preset, chip, num_devices))
+    return None if found is None else {"step_seconds": found[0], "source": found[1]}

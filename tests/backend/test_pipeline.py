@@ -122,3 +122,21 @@ def test_image_to_video_begins_with_the_picture(components, tmp_path):
 def psnr(frame: np.ndarray, reference: np.ndarray) -> float:
     """In dB, of 8-bit values."""
     return float(10 * np.log10(255**2 / np.square(frame - reference.astype(float)).mean()))
+
+
+def test_where_steps_take_long_their_pictures_move_as_the_video_will(components, tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "ANIMATED_STEP_SECONDS", 0.0)
+    events = run(make_request(steps=12), components, tmp_path)
+    name = [event.preview for event in events if isinstance(event, Step)][-1]
+    assert name == "previews/step-012.webp"
+    with Image.open(tmp_path / name) as picture:
+        assert picture.n_frames == 5
+        shown = []
+        for frame in range(5):
+            picture.seek(frame)
+            shown.append(np.asarray(picture.convert("RGB"), np.float32))
+    video = list(read_frames(Path(events[-1].result.path)))
+    for frame, decoded in ((0, video[0]), (4, video[-1])):
+        where = [pixels[..., 0] > 120 for pixels in (shown[frame], decoded)]
+        columns = [np.nonzero(mask)[1].mean() for mask in where]
+        assert abs(columns[0] - columns[1]) < 12, "the red circle is where it will be"  # a latent is 16 pixels wide

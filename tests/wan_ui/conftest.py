@@ -73,9 +73,9 @@ def _studio(kind: str, server: "_serving") -> Studio:
 class _serving:
     """Starts a server process, waits for its first page, ends it."""
 
-    def __init__(self, kind: str, data_dir: Path):
+    def __init__(self, kind: str, data_dir: Path, port: int | None = None):
         program = ["-m", "tests.wan_ui.serve_fake"] if kind == "fake" else ["app.py", "serve"]
-        port = _free_port()
+        self.port = port = port or _free_port()
         self.url, self.seconds = f"http://127.0.0.1:{port}/", 0.0
         self._command = [sys.executable, *program, "--port", str(port), "--data-dir", str(data_dir)]
         self._log = data_dir / "server.log"

@@ -1,11 +1,14 @@
 """The real studio and the real engine in front of a pretend pipeline: `python -m tests.wan_ui.serve_fake`. Tests only."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from backend.engine import Engine
+from backend.prompt_rewriter import PromptRewriter
 from presets import Preset
-from wan_ui.studio import build, serve
+from wan_ui.serve import serve
+from wan_ui.studio import build
 
 
 def main() -> None:
@@ -14,7 +17,8 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     arguments = parser.parse_args()
     engine = Engine(arguments.data_dir, pipeline="tests.fake_pipeline")
-    blocks = build(engine, can_run=is_demo)
+    upper = "import json, sys; print(json.load(sys.stdin)['prompt'].replace('cat', 'striped cat'))"
+    blocks = build(engine, can_run=is_demo, rewriter=PromptRewriter(command=(sys.executable, "-c", upper)))
     serve(blocks, engine, host="127.0.0.1", port=arguments.port, share=False, auth=None)
     try:
         blocks.block_thread()

@@ -9,7 +9,8 @@ import pytest
 from gradio.utils import get_upload_folder
 
 from backend.errors import ImageError, RequestError
-from wan_ui.api import Wanted, uploaded_path
+from wan_ui.api import Wanted
+from wan_ui.uploads import uploaded_path
 
 META = {"meta": {"_type": "gradio.FileData"}}
 

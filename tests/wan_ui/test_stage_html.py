@@ -2,7 +2,7 @@ from html.parser import HTMLParser
 
 from backend import events
 from tests.wan_ui.builders import a_job, a_result
-from wan_ui.stage_html import queue_place, stage_html
+from wan_ui.stage_html import Model, queue_place, stage_html
 from wan_ui.stage_view import StageView, advance
 from wan_ui.text import ENGLISH
 
@@ -36,14 +36,14 @@ def test_the_skeleton_of_the_screen_never_changes():
 def test_what_a_person_wrote_is_escaped_everywhere():
     nasty = '<script>alert("1")</script>'
     job = a_job(prompt=nasty)
-    finished = stage_html(StageView(phase="finished", result=a_result(job)), job, ENGLISH, nasty)
+    finished = stage_html(StageView(phase="finished", result=a_result(job)), job, ENGLISH, Model(title=nasty, full_title=nasty))
     failed = stage_html(StageView(phase="failed", cause=nasty, fix=nasty), job, ENGLISH)
     assert "<script" not in finished + failed
 
 
 def test_a_finished_video_shows_seed_timings_and_a_download():
     job = a_job()
-    html = stage_html(advance(StageView(), events.Finished(a_result(job))), job, ENGLISH, "Demo model")
+    html = stage_html(advance(StageView(), events.Finished(a_result(job))), job, ENGLISH, Model(title="Demo model"))
     assert 'src="studio/media/job-1/video.mp4"' in html and 'download="wan-tiny-7.mp4"' in html
     assert "<dt>Seed</dt><dd>7</dd>" in html and "<dt>Denoise</dt><dd>3.0 s</dd>" in html
     assert "Done in 4.2 s" in html and "Demo model" in html

@@ -1,20 +1,315 @@
-// Keys for the whole page: Ctrl+Enter (or Cmd+Enter) generates, Escape stops. Buttons that are not shown do nothing.
-document.addEventListener('keydown', event => {
-  const wanted = event.key === 'Enter' && (event.ctrlKey || event.metaKey) ? '#generate'
-    : event.key === 'Escape' ? '#stop' : null;
-  const button = wanted && document.querySelector(wanted);
-  if (!button || button.offsetParent === null || button.disabled) return;
-  event.preventDefault();
-  button.click();
+// The page's own script: views, keys, buttons that carry data-act, dropping files, players. Talks to the server only through
+// window.studioAct and window.studioDrop, which wan_ui/act.py provides. Listens on the document, because panels are redrawn.
+
+const $ = (selector, root = document) => root.querySelector(selector);
+const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+const isShown = element => element && element.offsetParent !== null;
+const isTyping = target => target.closest?.('textarea, select, [contenteditable], input:not([type=range]):not([type=checkbox])');
+const act = (group, what, data = {}) => window.studioAct?.(group, {what, ...data});
+
+// Views. Which one is open, and whether the queue is, stands in attributes of the body and of the workspace; the style sheet
+// shows it from there (Gradio puts its own selector before each of our rules, so that none can begin at the body).
+const VIEWS = ['create', 'compare', 'library', 'system'];
+window.studioView = name => {
+  if (!VIEWS.includes(name)) return;
+  document.body.dataset.view = name;
+  showPlace();
+  if (name === 'system') act('look', 'system');
+  if (name !== 'create') $('.stage video')?.pause();
+};
+const showPlace = () => {
+  const {view, queue} = document.body.dataset, workspace = $('#workspace');
+  if (workspace && (workspace.dataset.view !== view || workspace.dataset.queue !== queue)) Object.assign(workspace.dataset, {view, queue});
+  const current = $('#views [aria-current=true]');
+  if (current?.dataset.view === view) return;
+  for (const button of $$('#views button')) button.setAttribute('aria-current', button.dataset.view === view);
+};
+const showQueue = isOpen => {
+  document.body.dataset.queue = isOpen ? 'open' : 'closed';
+  localStorage.setItem('studio-queue', document.body.dataset.queue);
+  showPlace();
+};
+document.body.dataset.view = 'create';
+document.body.dataset.queue = innerWidth < 1200 ? 'closed' : localStorage.getItem('studio-queue') || 'open';
+setInterval(() => { if (document.body.dataset.view === 'system' && !document.hidden) act('look', 'system'); }, 4000);
+
+const say = text => {
+  const note = $('#message .message');
+  if (!note) return;
+  ($('span', note) || note).textContent = text;
+  note.classList.add('shown');
+  setTimeout(() => note.classList.remove('shown'), 4000);
+};
+
+// Every button of every panel.
+document.addEventListener('click', event => {
+  const target = event.target;
+  const view = target.closest('#views [data-view]');
+  if (view) return window.studioView(view.dataset.view);
+  if (target.closest('#queue-toggle')) return showQueue(document.body.dataset.queue !== 'open');
+  if (target.closest('#help-toggle')) return $('#help').showModal();
+  const copied = target.closest('[data-copy-text]');
+  if (copied) {
+    navigator.clipboard?.writeText(copied.dataset.copyText).then(() => say(copied.dataset.said));
+    return;
+  }
+  for (const menu of $$('details.popover[open]')) if (!menu.contains(target)) menu.open = false;
+  const button = target.closest('[data-act]');
+  if (!button) return;
+  const [group, what] = button.dataset.act.split(':');
+  const {job = '', value = ''} = button.dataset;
+  if (what === 'star') button.dataset.on = button.dataset.on === 'true' ? 'false' : 'true';
+  if (group === 'choose' && what === 'choose' && event.detail === 0) button.focus();
+  if (button.closest('details.popover') && ['prompt', 'load', 'link'].includes(what)) button.closest('details').open = false;
+  act(group, what, {job: group === 'own' ? $('#own-name')?.value ?? '' : job, value});
 });
 
-// A picture that is pasted anywhere becomes the first frame, if that panel is open and still empty.
-document.addEventListener('paste', event => {
-  const picture = [...(event.clipboardData?.files ?? [])].find(file => file.type.startsWith('image/'));
-  const input = document.querySelector('#input-image input[type="file"]');
-  if (!picture || !input || input.closest('[role="tabpanel"]')?.offsetParent === null) return;
-  const files = new DataTransfer();
-  files.items.add(picture);
-  input.files = files.files;
-  input.dispatchEvent(new Event('change', {bubbles: true}));
+// Presets from a file.
+document.addEventListener('change', async event => {
+  if (event.target.id !== 'own-file' || !event.target.files.length) return;
+  act('own', 'import', {value: (await event.target.files[0].text()).slice(0, 400000)});
+  event.target.value = '';
 });
+
+// Keys. Nothing here takes a key away from a field that is being typed in, but Ctrl+Enter and Escape.
+const press = selector => {
+  const button = $(selector);
+  if (!isShown(button) || button.disabled) return false;
+  button.click();
+  return true;
+};
+document.addEventListener('keydown', event => {
+  if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) {
+    const wanted = document.body.dataset.view === 'compare' ? '#compare-start' : '#generate';
+    if (press(wanted)) event.preventDefault();
+  } else if (event.key === 'Escape') {
+    const open = $$('details.popover[open]');
+    for (const menu of open) menu.open = false;
+    if (!open.length && !$('dialog[open]') && press('#stop')) event.preventDefault();
+  } else if (event.altKey && /^[1-4]$/.test(event.key)) {
+    event.preventDefault();
+    window.studioView(VIEWS[Number(event.key) - 1]);
+  } else if (event.altKey && event.key.toLowerCase() === 'q') {
+    event.preventDefault();
+    showQueue(document.body.dataset.queue !== 'open');
+  } else if (!isTyping(event.target) && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    plainKey(event);
+  }
+});
+const plainKey = event => {
+  const card = event.target.closest?.('#library-grid li');
+  const moves = {ArrowLeft: -1, ArrowRight: 1, ArrowUp: 'up', ArrowDown: 'down'};
+  if (event.key === '?') $('#help').showModal();
+  else if (document.body.dataset.view === 'library' && event.key in moves && event.target.type !== 'range') {
+    event.preventDefault();
+    moveInLibrary(card, moves[event.key]);
+  } else if (card && (event.key === 'Enter' || event.key === ' ')) {
+    event.preventDefault();
+    act('choose', 'choose', {job: card.dataset.job});
+  } else if (card && event.key === 's') press(`#library-grid li[data-job="${card.dataset.job}"] [data-act="queue:star"]`);
+  else if (card && event.key === 'c') act('compare', 'add', {job: card.dataset.job});
+  else if (card && event.key === 'Delete') act('queue', 'delete', {job: card.dataset.job});
+  else if (event.key === ',' || event.key === '.') step(event.key === ',' ? -1 : 1);
+  else if (event.key === ' ' && !event.target.closest?.('button, a, summary, video, input, [role=option]')) {
+    event.preventDefault();
+    document.body.dataset.view === 'compare' ? playTogether() : toggle($('.stage video'));
+  }
+};
+const moveInLibrary = (card, move) => {
+  const cards = $$('#library-grid li');
+  if (!cards.length) return;
+  let place = card ? cards.indexOf(card) : -1;
+  const columns = cards.filter(other => other.offsetTop === cards[0].offsetTop).length;
+  place += move === 'up' ? -columns : move === 'down' ? columns : move;
+  const next = cards[Math.min(Math.max(place, 0), cards.length - 1)];
+  next.focus();
+  next.scrollIntoView({block: 'nearest'});
+};
+
+// Files: dropped anywhere or pasted. A picture that falls on a picture's own field is left to that field.
+const isFile = event => [...(event.dataTransfer?.types ?? [])].includes('Files');
+const isOurs = file => /^(image|video)\//.test(file.type) || /\.mp4$/i.test(file.name);
+const zone = isHidden => { const shown = $('#drop-zone'); if (shown) shown.hidden = isHidden; };
+addEventListener('dragover', event => {
+  if (!isFile(event) || event.target.closest?.('#input-image, #last-image')) return zone(true);
+  event.preventDefault();
+  zone(false);
+});
+addEventListener('dragleave', event => { if (!event.relatedTarget) zone(true); });
+addEventListener('drop', event => {
+  zone(true);
+  if (!isFile(event) || event.target.closest?.('#input-image, #last-image')) return;
+  const file = [...event.dataTransfer.files].find(isOurs);
+  event.preventDefault();
+  if (file) window.studioDrop(file);
+});
+document.addEventListener('paste', event => {
+  const file = [...(event.clipboardData?.files ?? [])].find(isOurs);
+  if (file) window.studioDrop(file);
+});
+
+// The queue: an item that is dragged onto another takes its place.
+let dragged = '';
+document.addEventListener('dragstart', event => {
+  const item = event.target.closest?.('#queue li[draggable]');
+  dragged = item?.dataset.job ?? '';
+  if (item) event.dataTransfer.setData('text/plain', '');
+});
+document.addEventListener('dragover', event => {
+  if (dragged && event.target.closest?.('#queue li[draggable]')) event.preventDefault();
+});
+document.addEventListener('drop', event => {
+  const item = event.target.closest?.('#queue li[draggable]');
+  if (!dragged || !item) return;
+  event.preventDefault();
+  if (item.dataset.job !== dragged) act('queue', 'move', {job: dragged, value: item.dataset.job});
+  dragged = '';
+});
+
+// The library: a video plays under the pointer, and under the keyboard's focus.
+const playCard = event => {
+  const video = $('video', event.target.closest?.('#library-grid li') ?? document.createElement('i'));
+  if (!video || video.getAttribute('src')) return;
+  video.src = video.dataset.src;
+  video.play().catch(() => {});
+};
+const restCard = event => {
+  const card = event.target.closest?.('#library-grid li');
+  if (!card || card.contains(event.relatedTarget)) return;
+  $('video', card).removeAttribute('src');
+  $('video', card).load();
+};
+for (const kind of ['pointerover', 'focusin']) document.addEventListener(kind, playCard);
+for (const kind of ['pointerout', 'focusout']) document.addEventListener(kind, restCard);
+
+// The stage's player.
+const toggle = video => video && (video.paused ? video.play().catch(() => {}) : video.pause());
+const seek = (video, frame, fps) => { video.currentTime = (frame + 0.5) / fps; };
+const frameOf = (video, fps, frames) => Math.min(frames - 1, Math.floor(video.currentTime * fps + 0.001));
+const step = by => {
+  if (document.body.dataset.view === 'compare') return stepTogether(by);
+  const player = $('.stage .player'), video = $('.stage video');
+  if (!isShown(player)) return;
+  const {fps, frames} = player.dataset;
+  video.pause();
+  seek(video, (frameOf(video, Number(fps), Number(frames)) + by + Number(frames)) % Number(frames), Number(fps));
+};
+document.addEventListener('click', event => {
+  const name = event.target.closest('[data-player]')?.dataset.player, video = $('.stage video');
+  if (name === 'back' || name === 'forward') step(name === 'back' ? -1 : 1);
+  if (name === 'play' || event.target.matches('.stage video')) toggle(video);
+  if (name === 'loop') {
+    video.loop = !video.loop;
+    event.target.closest('button').setAttribute('aria-pressed', video.loop);
+  }
+});
+document.addEventListener('input', event => {
+  if (event.target.dataset.player !== 'scrub') return;
+  $('.stage video').pause();
+  seek($('.stage video'), Number(event.target.value), Number(event.target.closest('.player').dataset.fps));
+});
+const showStageTime = () => {
+  const player = $('.stage .player'), video = $('.stage video');
+  if (!isShown(player)) return;
+  const frames = Number(player.dataset.frames), frame = frameOf(video, Number(player.dataset.fps), frames);
+  const scrub = $('[data-player=scrub]', player);
+  if (scrub !== document.activeElement || !video.paused) scrub.value = frame;
+  $('output', player).textContent = `${frame + 1} / ${frames}`;
+  player.dataset.playing = !video.paused;
+};
+
+// Compare: all videos follow the longest, the leader. Where one drifts by more than a frame it is put right.
+const together = () => $$('.compare figure video').filter(video => video.getAttribute('src'));
+const leader = () => together().reduce((best, video) => (video.duration || 0) > (best?.duration || 0) ? video : best, null);
+const playTogether = () => {
+  const lead = leader(), isPaused = lead?.paused;
+  for (const video of together()) isPaused ? video.play().catch(() => {}) : video.pause();
+};
+const seekTogether = seconds => {
+  for (const video of together()) video.currentTime = Math.min(seconds, Math.max(0, (video.duration || 0) - 0.01));
+};
+const stepTogether = by => {
+  const lead = leader();
+  if (!lead) return;
+  const fps = Number(lead.closest('figure').dataset.fps);
+  for (const video of together()) video.pause();
+  seekTogether((Math.floor(lead.currentTime * fps + 0.001) + by + 0.5) / fps);
+};
+const followLeader = () => {
+  const section = $('.compare'), lead = leader();
+  if (!isShown(section) || !lead?.duration) return;
+  const fps = Number(lead.closest('figure').dataset.fps) || 16;
+  if (lead.ended) {
+    seekTogether(0);
+    for (const video of together()) video.play().catch(() => {});
+  }
+  for (const video of together()) {
+    const wanted = Math.min(lead.currentTime, (video.duration || 0) - 0.01);
+    if (video !== lead && !video.seeking && Math.abs(video.currentTime - wanted) > 1 / fps) video.currentTime = Math.max(0, wanted);
+    if (video !== lead && video.paused !== lead.paused && !video.ended) lead.paused ? video.pause() : video.play().catch(() => {});
+  }
+  const scrub = $('[data-compare=scrub]', section);
+  if (scrub !== document.activeElement || !lead.paused) scrub.value = Math.round(1000 * lead.currentTime / lead.duration);
+  $('.together output', section).textContent = `${lead.currentTime.toFixed(2)} s`;
+  const bar = $('.together', section);
+  bar.dataset.playing = !lead.paused;
+  wipe(section);
+};
+const wiping = {isOn: false, left: 0, right: 1, edge: 50};
+const wipe = section => {
+  const figures = $$('figure', section);
+  const isOn = wiping.isOn && figures.length > 1;
+  section.dataset.wipe = isOn;
+  figures.forEach((figure, place) => {
+    const side = place === wiping.left ? 'left' : place === wiping.right ? 'right' : '';
+    figure.dataset.side = isOn ? side || 'none' : '';
+  });
+  section.style.setProperty('--edge', `${wiping.edge}%`);
+  for (const [name, value] of [['left', wiping.left], ['right', wiping.right]]) {
+    const select = $(`[data-compare=${name}]`, section);
+    select.hidden = !isOn;
+    if (select !== document.activeElement) select.value = String(value);
+  }
+  $('.edge', section).hidden = !isOn;
+  $('[data-compare=wipe]', section).checked = wiping.isOn;
+};
+document.addEventListener('click', event => {
+  if (event.target.closest('[data-compare=play]') || event.target.matches('.compare figure video')) playTogether();
+});
+document.addEventListener('input', event => {
+  const {target} = event, name = target.dataset.compare;
+  if (name === 'scrub') {
+    for (const video of together()) video.pause();
+    seekTogether(Number(target.value) / 1000 * (leader()?.duration || 0));
+  } else if (name === 'wipe') wiping.isOn = target.checked;
+  else if (name === 'left' || name === 'right') wiping[name] = Number(target.value);
+  else if (target.matches('.compare .edge')) wiping.edge = Number(target.value);
+});
+let compared = '';
+const startCompared = () => {
+  const section = $('.compare');
+  const state = `${section?.dataset.comparison} ${section?.dataset.done}`;
+  if (!isShown(section) || state === compared || !together().every(video => video.readyState >= 2)) return;
+  compared = state;
+  if (!section.dataset.comparison) return;
+  seekTogether(0);
+  for (const video of together()) video.play().catch(() => {});
+};
+
+// What is always kept up to date: players' positions, the number at the queue's button.
+let last = 0;
+const tick = now => {
+  requestAnimationFrame(tick);
+  if (now - last < 40) return;
+  last = now;
+  showPlace();
+  showStageTime();
+  startCompared();
+  followLeader();
+  const count = $('.queue')?.dataset.count ?? '0', badge = $('#queue-toggle .badge');
+  if (badge && badge.textContent !== count) {
+    badge.textContent = count;
+    badge.hidden = count === '0';
+  }
+};
+requestAnimationFrame(tick);

@@ -49,7 +49,9 @@ ENTRY %main (a: bf16[256,256]) -> bf16[256,256] {
   %a = bf16[256,256]{1,0} parameter(0)
   %while.1 = (s32[], bf16[256,256]{1,0}) while(%a), condition=%condition, body=%body
   %moved = bf16[256,256]{0,1} copy(%a), backend_config={"window_config":{"estimated_cycles":"700"}}
-  %kernel = bf16[256,256]{1,0} custom-call(%moved), custom_call_target="tpu_custom_call"
+  %pass = bf16[256,256]{1,0} custom-call(%moved), custom_call_target="tpu_custom_call", metadata={op_name="normalise"}
+  %conv = bf16[256,256]{1,0} custom-call(%pass), custom_call_target="tpu_custom_call", metadata={op_name="causal_conv"}
+  %kernel = bf16[256,256]{1,0} custom-call(%conv), custom_call_target="tpu_custom_call", metadata={op_name="attention_constant"}
   ROOT %all_to_all.1 = bf16[256,256]{1,0} all-to-all(%kernel), replica_groups={{0,1,2,3},{4,5,6,7}}, dimensions={0}
 }
 """
@@ -73,11 +75,11 @@ def cost():
 
 
 def test_what_stands_in_a_loop_counts_as_often_as_it_runs(cost):
-    assert cost.seconds["matmul"] == pytest.approx(40 * 1750 / CHIP.clock_hz)
-    assert cost.seconds["element-wise"] == pytest.approx(40 * 350 / CHIP.clock_hz)
+    assert cost.seconds["matmul"] == pytest.approx((40 * 1750 + 3500) / CHIP.clock_hz)  # and one kernel each
+    assert cost.seconds["element-wise"] == pytest.approx((40 * 350 + 3500) / CHIP.clock_hz)
 
 
-def test_copies_are_layout_and_kernels_are_asked_for(cost):
+def test_copies_are_layout_and_kernels_are_asked_for_and_told_apart(cost):
     assert cost.seconds["layout"] == pytest.approx(700 / CHIP.clock_hz)  # the branch that is not taken is not in it
     assert cost.seconds["attention"] == pytest.approx(3500 / CHIP.clock_hz)
 
@@ -94,7 +96,7 @@ def test_a_collective_costs_what_crosses_the_links_less_what_covers_it(cost):
 def test_the_entry_and_the_schedule_are_found():
     computations, entry = parse(MODULE)
     assert entry == "main"
-    assert [one.opcode for one in computations["main"]] == ["parameter", "while", "copy", "custom-call", "all-to-all"]
+    assert [one.opcode for one in computations["main"]] == ["parameter", "while", "copy", *["custom-call"] * 3, "all-to-all"]
 
 
 def test_a_topology_names_its_chip():
@@ -103,6 +105,6 @@ def test_a_topology_names_its_chip():
         chip_of("v9:2x2")
 
 
-def test_a_step_with_a_cache_counts_as_one_that_runs_all_layers(cost):
+def test_a_step_with_a_cache_counts_as_one_that_runs_all_layers():
     cached = predict(CACHED_STEP, CHIP, lambda instruction: 3500.0)
-    assert cached.seconds["matmul"] == pytest.approx(2 * cost.seconds["matmul"])
+    assert cached.seconds["matmul"] == pytest.approx((2 * 40 * 1750 + 3500) / CHIP.clock_hz)  # two loops, one convolution

@@ -1,0 +1,219 @@
+"""How the studio behaves under twenty visitors: `python -m benchmarks.studio_load --json FILE`.
+
+Starts the real server with the demo model. Each visitor has a cookie of their own, queues three videos through the API, and has a
+page open: it loads the page anew every few seconds and, like a page in a browser, asks what has changed every 1.5 seconds.
+Checked: all videos finish and are mp4 files; no answer to a page takes over a second; neither process' memory grows from the
+tenth video to the last by more than the tolerance.
+"""
+
+import argparse
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from http.cookiejar import CookieJar
+from pathlib import Path
+
+import gradio_client
+
+PROJECT = Path(__file__).resolve().parents[1]
+PROMPTS = ("a red circle moving right on a black background", "a small cyan star drifts to the left over a navy background",
+           "a magenta square moving down and to the right on a grey background")  # fmt: skip
+ARRIVAL_SECONDS = 0.5  # between two visitors: all have come, and queued everything, before the tenth video is done
+TICK_SECONDS, RELOAD_SECONDS = 1.5, 6.0
+SLOWEST_ANSWER_SECONDS = 1.0
+MOST_GROWTH = 0.05  # of the memory at the tenth video: buffers of SQLite and the allocator settle within this
+
+
+@dataclass
+class Measured:
+    """What the visitors have seen so far."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    answers: dict[str, list[float]] = field(default_factory=lambda: {"page": [], "tick": []})
+    finished: int = 0
+    failures: list[str] = field(default_factory=list)
+    memory: dict[int, dict[str, int]] = field(default_factory=dict)  # MB by process, at the n-th video
+
+
+class Visitor:
+    """One browser, so far as the server can tell."""
+
+    def __init__(self, url: str, measured: Measured):
+        self.url, self.measured = url, measured
+        self.jar = CookieJar()
+        self.open = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(self.jar)).open
+        self.session = f"load{id(self):x}"
+
+    def timed(self, kind: str, request: str | urllib.request.Request) -> bytes:
+        """The answer, its seconds kept under this kind."""
+        began = time.monotonic()
+        with self.open(request, timeout=60) as answer:
+            content = answer.read()
+        with self.measured.lock:
+            self.measured.answers[kind].append(time.monotonic() - began)
+        return content
+
+    def watch(self, tick: dict, is_over: threading.Event) -> None:
+        """A page that is open: loaded now and then, asking all the time."""
+        loaded = 0.0
+        while not is_over.wait(TICK_SECONDS):
+            if time.monotonic() - loaded > RELOAD_SECONDS:
+                self.timed("page", self.url)
+                loaded = time.monotonic()
+            body = json.dumps(tick | {"session_hash": self.session}).encode()
+            headers = {"Content-Type": "application/json"}
+            self.timed("tick", urllib.request.Request(f"{self.url}gradio_api/run/predict", body, headers))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--visitors", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="also write the figures there")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        figures = run(arguments.visitors, arguments.jobs, Path(folder))
+    sys.stdout.write("".join(f"{name:34} {value}\n" for name, value in figures.items()))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    sys.exit(0 if figures["passes"] else 1)
+
+
+def run(visitors: int, jobs: int, folder: Path) -> dict:
+    """Starts the server, lets everybody in, and gives the figures."""
+    server, url = started(folder)
+    try:
+        wait_until_ready(url)
+        measured, is_over = Measured(), threading.Event()
+        began = time.monotonic()
+        tick = tick_of(url)
+        people = [Visitor(url, measured) for _ in range(visitors)]
+        watching = [threading.Thread(target=watched, args=(person, tick, is_over)) for person in people]
+        making = [threading.Thread(target=make, args=(person, jobs, server.pid)) for person in people]
+        for pair in zip(watching, making, strict=True):
+            for thread in pair:
+                thread.start()
+            time.sleep(ARRIVAL_SECONDS)
+        for thread in making:
+            thread.join()
+        seconds = time.monotonic() - began
+        is_over.set()
+        for thread in watching:
+            thread.join()
+        return figures_of(measured, visitors * jobs, seconds)
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def watched(person: Visitor, tick: dict, is_over: threading.Event) -> None:
+    """Watches, and keeps what goes wrong."""
+    try:
+        person.watch(tick, is_over)
+    except OSError as error:
+        with person.measured.lock:
+            person.measured.failures.append(f"page: {error}")
+
+
+def make(person: Visitor, jobs: int, pid: int) -> None:
+    """Queues all videos at once, and waits for them."""
+    person.timed("page", person.url)
+    cookies = {cookie.name: cookie.value for cookie in person.jar}
+    client = gradio_client.Client(person.url, verbose=False, httpx_kwargs={"cookies": cookies})
+    waiting = [client.submit(PROMPTS[number % len(PROMPTS)], api_name="/generate") for number in range(jobs)]
+    for job in waiting:
+        try:
+            video, _ = job.result()
+            is_video = Path(video).read_bytes()[4:8] == b"ftyp"
+            done(person.measured, pid, None if is_video else f"{video} is no mp4")
+        except Exception as error:  # whatever the server says, it is a failure of this run
+            done(person.measured, pid, str(error))
+
+
+def done(measured: Measured, pid: int, failure: str | None) -> None:
+    """Counts a video, and looks at the memory at the tenth and after each tenth."""
+    with measured.lock:
+        if failure:
+            measured.failures.append(failure)
+            return
+        measured.finished += 1
+        if measured.finished % 10 == 0:
+            measured.memory[measured.finished] = memory_of(pid)
+
+
+def memory_of(pid: int) -> dict[str, int]:
+    """Resident MB of the server and of its worker."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return {"server": resident(pid), "worker": sum(resident(int(child)) for child in children)}
+
+
+def resident(pid: int) -> int:
+    """Resident memory of a process in MB; 0 for one that has just ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS")), 0)
+
+
+def started(folder: Path) -> tuple[subprocess.Popen, str]:
+    """The real server on a free port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "app.py", "serve", "--port", str(port), "--data-dir", str(folder)]
+    log = (folder / "server.log").open("wb")
+    return subprocess.Popen(command, cwd=PROJECT, stdout=log, stderr=log), f"http://127.0.0.1:{port}/"
+
+
+def wait_until_ready(url: str) -> None:
+    """Waits until the model is loaded and compiled."""
+    until = time.monotonic() + 300
+    while time.monotonic() < until:
+        try:
+            with urllib.request.urlopen(f"{url}healthz", timeout=5) as answer:
+                if json.load(answer)["worker"] == "ready":
+                    return
+        except OSError:
+            pass
+        time.sleep(0.5)
+    raise RuntimeError("the studio did not become ready within five minutes")
+
+
+def tick_of(url: str) -> dict:
+    """What a page sends when its timer ticks: the event's number, and its inputs as they are at first."""
+    with urllib.request.urlopen(f"{url}config") as answer:
+        config = json.load(answer)
+    kinds = {component["id"]: component["type"] for component in config["components"]}
+    event = next(one for one in config["dependencies"] if any(name == "tick" for _, name in one["targets"]))
+    first = {"textbox": "", "dropdown": "", "checkbox": False, "state": None}
+    return {"fn_index": event["id"], "data": [first[kinds[component]] for component in event["inputs"]]}
+
+
+def figures_of(measured: Measured, wanted: int, seconds: float) -> dict:
+    """The figures, and whether they pass."""
+    figures: dict = {"videos_wanted": wanted, "videos_finished": measured.finished, "seconds": round(seconds, 1)}
+    for kind, answers in measured.answers.items():
+        ordered = sorted(answers)
+        figures |= {f"{kind}_answers": len(ordered), f"{kind}_median_seconds": round(ordered[len(ordered) // 2], 3),
+                    f"{kind}_99_percent_seconds": round(ordered[int(0.99 * (len(ordered) - 1))], 3),
+                    f"{kind}_slowest_seconds": round(ordered[-1], 3)}  # fmt: skip
+    early, late = measured.memory.get(10, {}), measured.memory.get(wanted - wanted % 10, {})
+    for name in ("server", "worker"):
+        figures[f"{name}_mb_at_10th_and_last"] = [early.get(name), late.get(name)]
+    slowest = max(figures["page_slowest_seconds"], figures["tick_slowest_seconds"])
+    has_grown = any(late[name] > early[name] * (1 + MOST_GROWTH) for name in early) if early and late else True
+    figures["failures"] = measured.failures[:5]
+    figures["passes"] = (measured.finished == wanted and not measured.failures and slowest < SLOWEST_ANSWER_SECONDS
+                         and not has_grown)  # fmt: skip
+    return figures
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Run by `test_tpu_decoder.py` on as many virtual devices as it says: a tiny random decoder, both ways.
+
+Arguments are latent sizes HEIGHT,WIDTH. Prints one JSON object: for each the largest difference of three latent frames' pixels.
+"""
+
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from diffusers import AutoencoderKLWan
+
+from backend import tpu_decoder
+from backend.sharding import Layout, MeshPlan
+from backend.vae import VideoAutoencoder
+
+VAE = dict(
+    base_dim=8, z_dim=4, dim_mult=[1, 2, 4, 4], num_res_blocks=0, attn_scales=[], temperal_downsample=[False, True, True],
+    latents_mean=[0.1] * 4, latents_std=[1.5] * 4, scale_factor_spatial=8, scale_factor_temporal=4,
+)  # fmt: skip
+FRAMES = 3
+
+
+def decode_both(size: tuple[int, int], module: AutoencoderKLWan, layout: Layout) -> list[float]:
+    weights = {name: jnp.asarray(value.detach().numpy()) for name, value in module.state_dict().items()}
+    reference = VideoAutoencoder(dict(module.config), Layout.over(MeshPlan(), jax.devices()[:1]))
+    first, following = jax.jit(reference.decode_first), jax.jit(reference.decode_next)
+    decode = jax.jit(lambda frame, caches: tpu_decoder.decode(module, arranged, frame, caches, layout, interpret=True))
+    arranged, latents = tpu_decoder.arrange(module, weights), jax.random.normal(jax.random.key(1), (1, 4, FRAMES, *size))
+    errors, caches, own = [], None, None
+    for index in range(FRAMES):
+        frame = latents[:, :, index : index + 1]
+        pixels, caches = first(weights, frame) if caches is None else following(weights, frame, caches)
+        made, own = decode(frame * 1.5 + 0.1, own)
+        errors.append(float(np.abs(np.asarray(made) - np.asarray(pixels)).max()))
+    return errors
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    module = AutoencoderKLWan(**VAE).eval()
+    plan = MeshPlan(dp=2, sp=2, tp=2) if len(jax.devices()) == 8 else MeshPlan()
+    layout = Layout.over(plan, jax.devices())
+    sizes = [tuple(int(side) for side in words.split(",")) for words in sys.argv[1:]]
+    found = {f"{height},{width}": decode_both((height, width), module, layout) for height, width in sizes}
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The decoder's convolution in TPU interpret mode against XLA's own, with odd sizes and everything that may follow it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kernels.causal_conv import (
+    Edges,
+    Epilogue,
+    arrange_weight,
+    causal_conv,
+    padded_channels,
+    padded_rows,
+    swap_rows_and_columns,
+)
+
+TOLERANCE = 2e-5  # float32 sums of up to 27 * 130 products of order one, in another order
+
+
+@pytest.fixture
+def draw():
+    generator = np.random.default_rng(0)
+    return lambda *shape: jnp.asarray(generator.standard_normal(shape, np.float32))
+
+
+def expected(frames, weight, bias):
+    """[F, W, H, N] of [T + F, W + 2, H, C], the edge columns included."""
+    return jax.lax.conv_general_dilated(
+        frames[None], weight.transpose(2, 4, 3, 1, 0), (1, 1, 1), [(0, 0), (0, 0), (1, 1)],
+        dimension_numbers=("NDHWC", "DHWIO", "NDHWC"), precision="highest",
+    )[0] + bias  # fmt: skip
+
+
+def padded(array: jax.Array, rows: int) -> jax.Array:
+    channels = array.shape[-1]
+    return jnp.pad(array, ((0, 0), (0, 0), (0, padded_rows(rows) - rows), (0, padded_channels(channels) - channels)))
+
+
+def vector(values: jax.Array) -> jax.Array:
+    return jnp.pad(values, (0, padded_channels(values.shape[0]) - values.shape[0]))
+
+
+SHAPES = [(2, 2, 3, 20, 5, 7), (1, 2, 1, 16, 130, 3), (4, 2, 4, 9, 16, 130), (3, 0, 2, 33, 4, 8), (1, 0, 1, 1, 1, 1)]
+
+
+@pytest.mark.parametrize(("count", "earlier", "columns", "rows", "channels", "out"), SHAPES)
+def test_it_equals_xlas_convolution_with_residual_and_norm(draw, count, earlier, columns, rows, channels, out):
+    frames = draw(earlier + count, columns + 2, rows, channels)  # a neighbour's column on either side
+    weight, bias = draw(out, channels, earlier + 1, 3, 3), draw(out)
+    residual, gamma = draw(count, columns, rows, out), draw(out)
+    total = expected(frames, weight, bias) + residual
+    normal = jax.nn.silu(total / jnp.linalg.norm(total, axis=-1, keepdims=True) * out**0.5 * gamma)
+
+    inner = padded(frames, rows)
+    made, normalised = causal_conv(
+        inner[earlier:, 1:-1], inner[:earlier, 1:-1] if earlier else None, arrange_weight(weight), vector(bias),
+        Edges(left=inner[:, :1], right=inner[:, -1:]),
+        Epilogue(residual=padded(residual, rows), norm=vector(gamma), norm_width=out), num_rows=rows, interpret=True,
+    )  # fmt: skip
+    scale = float(jnp.abs(total).max())
+    assert np.allclose(made[:, :, :rows, :out], total, atol=TOLERANCE * scale)
+    assert np.allclose(normalised[:, :, :rows, :out], normal, atol=1e-3)  # where a sum is near zero its direction is not exact
+    for array in (made, normalised):
+        assert not np.asarray(array[:, :, rows:]).any() and not np.asarray(array[..., out:]).any()
+
+
+def test_what_is_not_asked_for_is_not_written(draw):
+    frames, weight, bias = padded(draw(1, 2, 5, 3), 5), arrange_weight(draw(4, 3, 1, 3, 3)), vector(draw(4))
+    edges = Edges(left=jnp.zeros_like(frames[:, :1]), right=jnp.zeros_like(frames[:, :1]))
+    made, normalised = causal_conv(frames, None, weight, bias, edges, Epilogue(), num_rows=5, interpret=True)
+    assert normalised is None and made.shape == (1, 2, 16, 128)
+    epilogue = Epilogue(norm=vector(draw(4)), norm_width=4, keeps_sum=False)
+    made, normalised = causal_conv(frames, None, weight, bias, edges, epilogue, num_rows=5, interpret=True)
+    assert made is None and normalised.shape == (1, 2, 16, 128)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_doubling_equals_repeating_each_pixel(draw, columns):
+    rows, channels, out = 7, 6, 130
+    frames, weight, bias = draw(2, columns + 2, rows, channels), draw(out, channels, 1, 3, 3), draw(out)
+    large = jnp.repeat(jnp.repeat(frames, 2, axis=1), 2, axis=2)[:, 1:-1]  # one column of each neighbour is enough
+    inner = padded(frames, rows)
+    made, _ = causal_conv(
+        inner[:, 1:-1], None, arrange_weight(weight), vector(bias), Edges(left=inner[:, :1], right=inner[:, -1:]), Epilogue(),
+        num_rows=rows, doubles=True, interpret=True,
+    )  # fmt: skip
+    want = expected(large, weight, bias)
+    assert made.shape == (2, 2 * columns, 32, 256)
+    assert np.allclose(made[:, :, : 2 * rows, :out], want, atol=TOLERANCE * float(jnp.abs(want).max()))
+    assert not np.asarray(made[:, :, 2 * rows :]).any()
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+def test_a_weight_turned_on_its_side_is_the_arranged_transpose(draw, frames):
+    weight = draw(9, 5, frames, 3, 3)
+    assert np.array_equal(swap_rows_and_columns(arrange_weight(weight), frames), arrange_weight(weight.swapaxes(3, 4)))

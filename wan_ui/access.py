@@ -1,0 +1,87 @@
+"""Who may see what. Every visitor sees their own jobs and videos; the operator sees everybody's.
+
+The operator is whoever opened the operator link, which the server prints when it starts and nobody else is shown: it
+carries a key of 256 random bits, kept in `operator.key` in the data folder. Opening it leaves a cookie (HttpOnly,
+SameSite=Strict) and leads on to the plain address, so that the key stays neither in the address bar nor in a link that
+is passed on. An address or a loopback connection proves nothing here: a share link's tunnel comes from the loopback too.
+"""
+
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+OPERATOR_COOKIE = "studio_operator"
+OPERATOR_PARAMETER = "operator"
+KEY_FILE = "operator.key"
+_YEAR_SECONDS = 365 * 24 * 3600
+
+
+class Access:
+    """Knows the operator's key."""
+
+    def __init__(self, key: str):
+        self.key = key
+
+    @classmethod
+    def of(cls, data_dir: Path) -> "Access":
+        """The key in the data folder, made at the first start and readable by its owner only."""
+        path = data_dir / KEY_FILE
+        if not path.is_file():
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                file.write(secrets.token_urlsafe(32))
+        return cls(path.read_text("ascii").strip())
+
+    def is_operator(self, cookies: dict[str, str]) -> bool:
+        """Whether these cookies are the operator's."""
+        return hmac.compare_digest(cookies.get(OPERATOR_COOKIE, "").encode(), self._cookie().encode())
+
+    def is_key(self, key: str) -> bool:
+        """Whether somebody gave the operator's key."""
+        return hmac.compare_digest(key.encode(), self.key.encode())
+
+    def link(self, address: str) -> str:
+        """The address that makes a browser the operator's."""
+        return f"{address.rstrip('/')}/?{OPERATOR_PARAMETER}={self.key}"
+
+    def browser_secret(self) -> str:
+        """What the settings kept in browsers are enciphered with: the same after a restart."""
+        return hashlib.sha256(f"browser {self.key}".encode()).hexdigest()[:16]
+
+    def cookie_header(self, is_secure: bool) -> str:
+        """What makes a browser the operator's."""
+        parts = [f"{OPERATOR_COOKIE}={self._cookie()}", "Path=/", f"Max-Age={_YEAR_SECONDS}", "HttpOnly", "SameSite=Strict"]
+        return "; ".join(parts + ["Secure"] * is_secure)
+
+    def _cookie(self) -> str:
+        return hashlib.sha256(self.key.encode()).hexdigest()
+
+
+class OperatorLink:
+    """ASGI middleware: the operator's link leaves the cookie and leads on to the page; everything else passes."""
+
+    def __init__(self, app: ASGIApp, access: Access):
+        self.app, self.access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        key = self._key(scope)
+        if key is None:
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope)
+        answer = RedirectResponse(scope.get("root_path", "") + "/", status_code=303)
+        if self.access.is_key(key):
+            is_secure = scope.get("scheme") == "https" or request.headers.get("x-forwarded-proto") == "https"
+            answer.headers["set-cookie"] = self.access.cookie_header(is_secure)
+        await answer(scope, receive, send)
+
+    @staticmethod
+    def _key(scope: Scope) -> str | None:
+        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
+            return None
+        return Request(scope).query_params.get(OPERATOR_PARAMETER)

@@ -1,0 +1,35 @@
+"""Small drawings for buttons, as SVG that takes the colour of the text around it."""
+
+_PATHS = {
+    "up": '<path d="M10 15V5M5.5 9.5 10 5l4.5 4.5"/>',
+    "down": '<path d="M10 5v10M5.5 10.5 10 15l4.5-4.5"/>',
+    "edit": '<path d="M4 16l.8-3.4L13 4.4a1.6 1.6 0 0 1 2.3 0l.3.3a1.6 1.6 0 0 1 0 2.3l-8.2 8.2z"/>',
+    "copy": '<rect x="7" y="7" width="9" height="9" rx="2"/><path d="M13 4.5H6A1.5 1.5 0 0 0 4.5 6v7"/>',
+    "cross": '<path d="M5.5 5.5l9 9M14.5 5.5l-9 9"/>',
+    "stop": '<rect x="5.5" y="5.5" width="9" height="9" rx="1.5"/>',
+    "star": '<path d="M10 3.6l2 4.1 4.5.600-3.3 3.1.800 4.5-4-2.2-4 2.2.800-4.5L3.5 8.3 8 7.7z"/>',
+    "bin": '<path d="M4.5 6h11M8 6V4.3h4V6M6 6l.700 9.7h6.6L14 6"/>',
+    "compare": '<rect x="3.5" y="5" width="5.5" height="10" rx="1.2"/><rect x="11" y="5" width="5.5" height="10" rx="1.2"/>',
+    "download": '<path d="M10 4v8.5M6 9l4 4 4-4M4.5 16h11"/>',
+    "again": '<path d="M15.5 10a5.5 5.5 0 1 1-1.7-4M15.5 3.5V7H12"/>',
+    "dice": '<rect x="4" y="4" width="12" height="12" rx="2.5"/>'
+            '<path d="M7.5 7.5h.01M12.5 7.5h.01M10 10h.01M7.5 12.5h.01M12.5 12.5h.01"/>',
+    "quality": '<path d="M4 15.5 8 8l3 4.5 2-3 3 6zM13.5 5.5h.01"/>',
+    "go_on": '<path d="M4 10h11M10.5 5.5 15 10l-4.5 4.5"/>',
+    "back": '<path d="M14.5 5v10L7 10zM5.5 5v10"/>',
+    "forward": '<path d="M5.5 5v10L13 10zM14.5 5v10"/>',
+    "play": '<path d="M6.5 4.5v11l9-5.5z"/>',
+    "loop": '<path d="M4 10V8.5A2.5 2.5 0 0 1 6.5 6H15M12.5 3.5 15 6l-2.5 2.5"/>'
+            '<path d="M16 10v1.5a2.5 2.5 0 0 1-2.5 2.5H5M7.5 16.5 5 14l2.5-2.5"/>',
+    "use": '<path d="M4 6h7M15 6h1M4 14h1M9 14h7"/><circle cx="13" cy="6" r="1.8"/><circle cx="7" cy="14" r="1.8"/>',
+    "show": '<rect x="3.5" y="4.5" width="13" height="9" rx="1.5"/><path d="M7.5 16.5h5"/>',
+    "pin": '<path d="M7 4h6M8 4v4.5L5.5 12h9L12 8.5V4M10 12v4.5"/>',
+    "list": '<path d="M4 5.5h12M4 10h12M4 14.5h7"/>',
+    "question": '<path d="M7.5 7.8a2.5 2.5 0 1 1 3.7 2.2c-.800.4-1.2.900-1.2 1.7M10 14.5h.01"/>',
+    "link": '<path d="M8.5 11.5l3-3M9 6.5l1.5-1.5a3 3 0 0 1 4.3 4.3L13 11M11 13.5 9.5 15a3 3 0 0 1-4.3-4.3L7 9"/>',
+}  # fmt: skip
+
+
+def icon(name: str) -> str:
+    """The drawing of this name."""
+    return f'<svg class="icon" viewBox="0 0 20 20" aria-hidden="true">{_PATHS[name]}</svg>'

@@ -1,0 +1,84 @@
+"""Serves the page: its style, its routes, what stands before them, and who is asked for a password."""
+
+import secrets
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+from starlette.middleware import Middleware
+
+from backend.engine import Engine
+from backend.prompt_rewriter import PromptRewriter
+from presets.loader import EXAMPLES_FOLDER
+from wan_ui.access import Access, OperatorLink
+from wan_ui.compare_route import compare_route
+from wan_ui.labels import translations
+from wan_ui.mcp import mcp_route
+from wan_ui.media import media_route
+from wan_ui.metrics import health_route, metrics_route
+from wan_ui.studio import build
+from wan_ui.text import ENGLISH
+from wan_ui.theme import ASSETS, favicon, studio_theme, stylesheet
+from wan_ui.uploads import UploadLimit
+from wan_ui.visitors import VisitorCookie
+
+MOST_PAGES = 1000  # followers at once; an asynchronous one costs memory only, so this is far above any real use
+LARGEST_UPLOAD = "60mb"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+USER = "studio"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doors:
+    """How the studio can be reached, and what visitors are asked for. `is_open`: nothing, on purpose."""
+
+    host: str
+    port: int
+    share: bool
+    auth: tuple[str, str] | None
+    is_open: bool = False
+
+    @property
+    def is_public(self) -> bool:
+        """Whether others than this machine's own people can come in."""
+        return self.share or self.host not in LOOPBACK
+
+    @property
+    def needs_password(self) -> bool:
+        """Whether one is to be made, because none was given."""
+        return self.is_public and self.auth is None and not self.is_open
+
+
+def launch(engine: Engine, doors: Doors, rewriter: PromptRewriter | None = None) -> None:
+    """Serves the studio until the process is interrupted; says where, and to whom."""
+    auth = (USER, secrets.token_urlsafe(9)) if doors.needs_password else doors.auth
+    blocks = build(engine, rewriter=rewriter)
+    serve(blocks, engine, host=doors.host, port=doors.port, share=doors.share, auth=auth)
+    for address in filter(None, (blocks.local_url, blocks.share_url)):
+        _say(ENGLISH.serving.format(product=ENGLISH.product, address=address))
+    if doors.needs_password:
+        _say(ENGLISH.password_made.format(user=auth[0], password=auth[1]))
+    _say(ENGLISH.operator_link.format(address=Access.of(engine.settings.data_dir).link(blocks.local_url)))
+    blocks.block_thread()
+
+
+def serve(blocks: gr.Blocks, engine: Engine, *, host: str, port: int, **options: Any) -> str:
+    """Starts serving the page beside the caller; gives its address. `blocks.close()` ends it."""
+    access = Access.of(engine.settings.data_dir)
+    before = [Middleware(OperatorLink, access=access), Middleware(VisitorCookie), Middleware(UploadLimit)]
+    is_open = options.get("auth") is None
+    routes = [media_route(engine, access.is_operator), compare_route(engine, access.is_operator), health_route(engine),
+              metrics_route(engine, access, is_open=is_open), mcp_route(engine, access, is_open=is_open)]  # fmt: skip
+    _, address, _ = blocks.launch(
+        server_name=host, server_port=port, quiet=True, prevent_thread_lock=True, theme=studio_theme(),
+        css_paths=[stylesheet()], js=(ASSETS / "studio.js").read_text(encoding="utf-8"), favicon_path=favicon(),
+        allowed_paths=[str(EXAMPLES_FOLDER)], footer_links=[], run_history=False, enable_monitoring=False,
+        max_threads=MOST_PAGES, max_file_size=LARGEST_UPLOAD, ssr_mode=False, i18n=translations(),
+        app_kwargs={"middleware": before, "routes": routes}, **options,
+    )  # fmt: skip
+    return address
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
