@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,6 @@ from backend.denoiser import DenoiserWeights
 from backend.families import family_of_preset
 from backend.image_encoder import ImageEncoder
 from backend.program import Compiler
-from backend.request import GenerationRequest
 from backend.text_encoder import LENGTHS, MAX_SEQUENCE_LENGTH, TextEncoder
 from presets import Preset
 
@@ -30,7 +28,6 @@ class DescribedExpert:
     loras: tuple = ()
 
 
-NO_PICTURE = "/picture.png"  # compiling looks at none
 CHIPS_OF_A_HOST = {"v6e:1x1": (1, 1, 1), "v5e:1x1": (1, 1, 1)}  # slices smaller than a host
 
 
@@ -39,15 +36,6 @@ def described_devices(topology: str) -> list[jax.Device]:
     bounds = CHIPS_OF_A_HOST.get(topology)
     options = {"chips_per_host_bounds": bounds} if bounds else {}
     return topologies.get_topology_desc(platform="tpu", topology_name=topology, **options).devices
-
-
-def example_request(preset: Preset, task: str | None = None, **overrides: Any) -> GenerationRequest:
-    """A request to compile for: the preset's own settings, with pictures that nothing opens where the task starts from one."""
-    task = task or preset.tasks[0]
-    image = NO_PICTURE if task == "i2v" else None
-    last = NO_PICTURE if image and preset.needs_last_image else None
-    given = {"prompt": preset.examples[0], "seed": 0, "image": image, "last_image": last} | overrides
-    return GenerationRequest.from_preset(preset, **given)
 
 
 def describe_components(

@@ -14,10 +14,10 @@ import jax
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from backend.compiler_process import AXES, say
-from backend.described_components import describe_components, described_devices, example_request
+from backend.described_components import describe_components, described_devices
 from backend.executables import ExecutableWriter
 from backend.pipeline import warm_up
-from backend.request import GenerationRequest, find_preset
+from backend.request import GenerationRequest, example_request, find_preset
 from presets import Preset
 
 

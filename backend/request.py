@@ -126,12 +126,12 @@ def find_preset(name: str) -> Preset:
         raise RequestError(error.what, error.allowed, error.fix) from None
 
 
-def example_request(preset: Preset, **overrides: Any) -> GenerationRequest:
+def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, **overrides: Any) -> GenerationRequest:
     """What the preset makes of its first example, for compiling ahead: its pictures are named, and need not exist."""
-    pictures = {"image": "/image.png"} if "t2v" not in preset.tasks else {}
-    if preset.needs_last_image:
-        pictures["last_image"] = "/last_image.png"
-    return GenerationRequest.from_preset(preset, prompt=preset.examples[0], seed=0, **{**pictures, **overrides})
+    image = "/image.png" if (task or preset.tasks[0]) == "i2v" else None
+    last_image = "/last_image.png" if image and preset.needs_last_image else None
+    given = {"prompt": preset.examples[0], "seed": 0, "image": image, "last_image": last_image} | overrides
+    return GenerationRequest.from_preset(preset, **given)
 
 
 def check(request: GenerationRequest, preset: Preset) -> None:

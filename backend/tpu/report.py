@@ -21,10 +21,10 @@ import jax
 from backend.architecture import Architecture
 from backend.compiler_process import AXES, say
 from backend.components import Components, Programs
-from backend.described_components import describe_components, described_devices, example_request
+from backend.described_components import describe_components, described_devices
 from backend.pipeline import warm_up
 from backend.program import Compiler, Made
-from backend.request import GenerationRequest, find_preset
+from backend.request import GenerationRequest, example_request, find_preset
 from backend.sharding import Layout
 from backend.text_encoder import MAX_SEQUENCE_LENGTH
 from backend.tpu.chips import Chip, chip_of
