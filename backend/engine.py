@@ -18,13 +18,14 @@ from backend.estimate import Estimate, Run, estimate
 from backend.events import Cancelled, Event, Failed, Finished, Queued
 from backend.image_input import load_checked_image
 from backend.library import Library
+from backend.predicted import predicted_seconds
 from backend.queue_order import Waiting, in_turn, moved_place, new_place
 from backend.request import GenerationRequest
 from backend.settings import from_environment
 from backend.shapes import Shape
 from backend.shelf import Shelf
 from backend.store import Job, Store, new_job_id
-from backend.worker_facts import WorkerFacts
+from backend.worker_facts import Device, WorkerFacts
 from backend.worker_process import Supervisor, WorkerOptions, WorkerPlan, WorkerStatus
 from presets import Preset, list_presets
 
@@ -175,12 +176,13 @@ class Engine:
         return Shape.of(request, self._model)
 
     def estimate(self, request: GenerationRequest) -> Estimate | None:
-        """How long it will take here; None before this machine has made a video with that model."""
-        shape = self.shape(request)
-        is_warm = shape in self._worker.facts().warm
-        key = (shape, request.steps, is_warm)
+        """How long it will take here, learned from this machine's runs; before the first one predicted for TPUs, else None."""
+        shape, facts = self.shape(request), self._worker.facts()
+        is_warm = shape in facts.warm
+        key = (shape, request.steps, is_warm, facts.devices)
         if key not in self._estimates:
-            self._estimates[key] = estimate(request, shape, self._store.timings(), is_warm)
+            learned = estimate(request, shape, self._store.timings(), is_warm)
+            self._estimates[key] = learned or _predicted(request, facts.devices, is_warm)
         return self._estimates[key]
 
     def cancel(self, job_id: str) -> None:
@@ -345,6 +347,14 @@ class Engine:
         else:
             self._store.hand_over(job.id, self._lock.name)
             self._waiting.append(Waiting(job_id=job.id, owner=job.owner, shape=self.shape(job.request), place=job.place))
+
+
+def _predicted(request: GenerationRequest, devices: tuple[Device, ...], is_warm: bool) -> Estimate | None:
+    seconds = predicted_seconds(request, devices)
+    if seconds is None:
+        return None
+    compiling = 0.0 if is_warm else None
+    return Estimate(seconds=seconds, compile_seconds=compiling, is_warm=is_warm, basis="predicted", runs=0)
 
 
 def _first_preset(model: str | None) -> Preset:

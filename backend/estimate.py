@@ -8,7 +8,7 @@ from typing import Literal
 from backend.request import GenerationRequest
 from backend.shapes import Shape
 
-Basis = Literal["measured", "scaled"]
+Basis = Literal["measured", "scaled", "predicted"]
 _SCALING = 1.5  # derived: between 1 (projections dominate, short videos) and 2 (attention dominates, long ones)
 _COMPILED_SECONDS = 0.5  # a run that spent less on compiling found its programs ready
 
@@ -27,7 +27,8 @@ class Run:
 class Estimate:
     """Expected seconds. `compile_seconds` is their part for compiling: 0 if warm, None if that is not known.
 
-    `basis` is "measured" for runs of this very shape, "scaled" for runs of another one; `runs` says how many.
+    `basis` is "measured" for runs of this very shape, "scaled" for runs of another one; `runs` says how many. "predicted": no run
+    of this model was made here, and the devices' published rates say this.
     """
 
     seconds: float

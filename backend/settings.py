@@ -45,6 +45,11 @@ def worker_environment(settings: Settings, environment: Mapping[str, str] = os.e
     return {**environment, **own}
 
 
+def has_screen(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process belongs to a desktop (DISPLAY or WAYLAND_DISPLAY)."""
+    return bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
+
+
 def compiler_flags(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The compilers' own variables (XLA_FLAGS, LIBTPU_INIT_ARGS), as far as they are set: they change what is compiled."""
     return {name: environment[name] for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS") if environment.get(name)}

@@ -10,6 +10,7 @@ from typing import Any
 
 import gradio as gr
 
+from backend.desktop import open_folder
 from backend.errors import StudioError
 from backend.request import SEED_LIMIT
 from backend.store import Job, Selection
@@ -47,7 +48,8 @@ class JobHandlers:
         said: dict = {}
         if job is not None:
             try:
-                said = self._done(act.what, act.value, job, texts)
+                may_open = act.what == "folder" and self.desk.is_operator(request)
+                said = self._opened(job, texts) if may_open else self._done(act.what, act.value, job, texts)
             except StudioError as error:
                 said = {self.message: Message(text=sentence(error), is_bad=True).html(texts)}
             self.desk.engine.touch()
@@ -106,6 +108,11 @@ class JobHandlers:
         marks = {str(component._id): _mark(html) for component, html in drawn.items()}
         fresh = {one: html for one, html in drawn.items() if seen.get(str(one._id)) != marks[str(one._id)]}
         return fresh, {"changes": changes} | marks
+
+    def _opened(self, job: Job, texts: Texts) -> dict:
+        """The job's folder on the server's desktop, or where it is; for the operator, who may know."""
+        words = texts.folder_opened if open_folder(job.folder) else texts.folder_at
+        return {self.message: Message(text=words.format(folder=job.folder)).html(texts)}
 
     def _done(self, what: str, value: str, job: Job, texts: Texts) -> dict:
         """Does one thing to one job, and says so where it can be undone."""

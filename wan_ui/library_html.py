@@ -69,7 +69,7 @@ def detail_html(job: Job | None, result: VideoResult | None, texts: Texts, owner
     return (
         f'<aside class="detail" data-job="{escape(job.id)}"><video controls muted loop playsinline autoplay'
         f' src="{media_url(job, result.path)}" aria-label="{label}"></video>'
-        f'<p class="prompt">{escape(job.request.prompt)}</p>{_detail_actions(job, result, texts)}'
+        f'<p class="prompt">{escape(job.request.prompt)}</p>{_detail_actions(job, result, texts, bool(owner))}'
         f"<p>{escape(texts.library_made.format(when=f'{made:%Y-%m-%d %H:%M}'))}</p>{owned}"
         f"<h3>{escape(texts.library_request)}</h3>{_table(_request_rows(job))}"
         f"<h3>{escape(texts.compare_seconds)}</h3>{_table(seconds)}"
@@ -77,7 +77,7 @@ def detail_html(job: Job | None, result: VideoResult | None, texts: Texts, owner
     )
 
 
-def _detail_actions(job: Job, result: VideoResult, texts: Texts) -> str:
+def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bool) -> str:
     one = {"job": job.id}
     name = f"{job.request.preset}-{job.request.seed}{PurePath(result.path).suffix}"
     if job.deleted:
@@ -88,7 +88,8 @@ def _detail_actions(job: Job, result: VideoResult, texts: Texts) -> str:
         f"{text_button('again:seed', texts.new_seed, name='dice', **one)}"
         f"{text_button('fill:continue', texts.go_on, name='go_on', hint=texts.go_on_hint, **one)}"
         f'<a href="{media_url(job, result.path)}" download="{escape(name)}">{icon("download")}'
-        f"<span>{escape(texts.download)}</span></a></div>"
+        f"<span>{escape(texts.download)}</span></a>"
+        f"{text_button('queue:folder', texts.open_folder, name='show', **one) if is_operator else ''}</div>"
     )
 
 

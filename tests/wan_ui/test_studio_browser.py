@@ -398,7 +398,15 @@ def test_visitors_are_apart_and_the_operator_sees_all(visit, studio, data_dir):
     ready(two)
     assert two.request.get(address).status == 200
     two.keyboard.press("Alt+3")
-    two.locator("#library-grid li", has_text="a secret of one").wait_for()
+    two.locator("#library-grid li", has_text="a secret of one").click()
+    two.locator("#library-detail").get_by_role("button", name="Open folder").click()
+    two.get_by_text(re.compile(re.escape(str(data_dir / "runs" / job)))).wait_for()  # opened, or where it is
+    one.locator("#library-grid li", has_text="a secret of one").click()
+    one.locator("#library-detail").get_by_role("button", name="Use settings").wait_for()
+    assert one.get_by_role("button", name="Open folder").count() == 0
+    one.evaluate("job => studioAct('queue', {what: 'folder', job})", job)
+    one.wait_for_timeout(500)
+    assert str(data_dir) not in one.content()
     two.keyboard.press("Alt+4")
     two.locator("#system", has_text="You are the operator").wait_for()
     one.keyboard.press("Alt+4")
