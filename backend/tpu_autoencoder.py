@@ -8,7 +8,7 @@ One pass an array: each convolution also does the residual, the norm and the SiL
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -53,16 +53,12 @@ def can_run(config: Mapping[str, Any]) -> bool:
 def arrange(vae: AutoencoderKLWan, weights: Weights) -> dict[str, jax.Array]:
     """The checkpoint's tensors as the products want them: once a model, not once a frame."""
     arranged = dict(weights)
-    for name, module in _modules(vae):
+    for name, module in vae.named_modules():
         if isinstance(module, WanRMS_norm):
             arranged[f"{name}.gamma"] = _vector(weights[f"{name}.gamma"])
         elif isinstance(module, torch.nn.Conv2d | torch.nn.Conv3d):
             arranged |= _arranged_conv(name, weights)
     return arranged
-
-
-def _modules(vae: AutoencoderKLWan) -> Iterator[tuple[str, torch.nn.Module]]:
-    yield from vae.named_modules()
 
 
 def _arranged_conv(name: str, weights: Weights) -> dict[str, jax.Array]:
@@ -117,9 +113,9 @@ def decode(
     `weights` as `arrange` leaves them; `caches` None for the first frame. F is 1 for that, 4 for all others.
     """
     size = latents.shape[3:]
-    walk = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, mesh=layout.mesh, interpret=interpret)
-    made, after = walk.run(_Walk.decode, weights, latents, caches, shrinks=1)
-    return walk.leave(made, vae.config.out_channels, SPATIAL_SCALE).clip(-1.0, 1.0), after
+    plan = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, mesh=layout.mesh, interpret=interpret)
+    made, after = plan.run(_Walk.decode, weights, latents, caches, shrinks=1)
+    return plan.leave(made, vae.config.out_channels, SPATIAL_SCALE).clip(-1.0, 1.0), after
 
 
 def encode(
@@ -130,9 +126,9 @@ def encode(
     `pixels` [1, 3, F, height, width] in [-1, 1]; F is 1 for the first latent frame, with caches None, and 4 for all others.
     """
     size = tuple(side // SPATIAL_SCALE for side in pixels.shape[3:])
-    walk = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, mesh=layout.mesh, interpret=interpret)
-    made, after = walk.run(_Walk.encode, weights, pixels, caches, shrinks=SPATIAL_SCALE)
-    return walk.leave(made, 2 * vae.config.z_dim, 1), after
+    plan = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, mesh=layout.mesh, interpret=interpret)
+    made, after = plan.run(_Walk.encode, weights, pixels, caches, shrinks=SPATIAL_SCALE)
+    return plan.leave(made, 2 * vae.config.z_dim, 1), after
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,7 +153,7 @@ class _Plan:
         missing = shrinks * padded_rows(self.rows) - rows
         frames = jnp.pad(frames, ((0, 0), (0, 0), (0, missing), (0, padded_channels(channels) - channels)))
         own = {name: _turned(name, value) if self.strips.turned else value for name, value in weights.items()}
-        widths = {name: module.gamma.numel() for name, module in _modules(self.vae) if isinstance(module, WanRMS_norm)}
+        widths = {name: module.gamma.numel() for name, module in self.vae.named_modules() if isinstance(module, WanRMS_norm)}
 
         def one_chip(own: Weights, frames: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
             walk = _Walk(own, widths, caches, axes=self.strips.axes, rows=rows, interpret=self.interpret)
