@@ -13,8 +13,9 @@ from backend.prompt_rewriter import PromptRewriter
 from backend.store import Job
 from wan_ui.access import Access
 from wan_ui.folder_sizes import FolderSizes
+from wan_ui.languages import LANGUAGES
 from wan_ui.preset_choices import CanRun, has_weights
-from wan_ui.text import ENGLISH, LANGUAGES, Texts
+from wan_ui.text import ENGLISH, Texts
 from wan_ui.visitors import owner_of
 
 MOST_WAITING = 20  # videos that one visitor may have in line; the operator has no limit

@@ -5,7 +5,8 @@ from dataclasses import fields
 
 import gradio as gr
 
-from wan_ui.text import LANGUAGES, Texts
+from wan_ui.languages import LANGUAGES
+from wan_ui.text import Texts
 
 _PREFIX = "studio_"
 _BROWSERS_NAMES = {"zh": ("zh", "zh-CN", "zh-TW")}  # what browsers call a language that we have once

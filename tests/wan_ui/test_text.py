@@ -4,7 +4,9 @@ from pathlib import Path
 
 import wan_ui
 from wan_ui.desk import texts_for
-from wan_ui.text import CHINESE, ENGLISH, LANGUAGES, Texts
+from wan_ui.languages import LANGUAGES
+from wan_ui.text import ENGLISH, Texts
+from wan_ui.text_chinese import CHINESE
 
 
 def test_every_text_is_used():

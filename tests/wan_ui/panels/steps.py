@@ -1,0 +1,53 @@
+"""What a person does on the page, step by step; for the tests of the panels."""
+
+
+def generate(page, prompt: str, steps: int = 2) -> None:
+    page.locator("#prompt textarea").fill(prompt)
+    page.locator("#steps input[type=number]").fill(str(steps))
+    page.locator("#steps input[type=number]").blur()
+    page.locator("#generate").click()
+
+
+def made(page, prompt: str, steps: int = 2) -> str:
+    """Makes a video and gives its job's id."""
+    generate(page, prompt, steps)
+    page.wait_for_function(
+        """prompt => document.querySelector('.stage').dataset.phase === 'finished'
+           && document.querySelector('.stage .detail[title]').title === prompt""", arg=prompt)  # fmt: skip
+    return page.locator(".stage").get_attribute("data-job")
+
+
+def waiting(page) -> list[str]:
+    return page.locator('.queue li[data-state="queued"] b').all_inner_texts()
+
+
+def press(page, prompt: str, act: str) -> None:
+    """Presses a button of the queue's item with this prompt."""
+    item = page.locator(".queue li", has_text=prompt).first
+    item.hover()
+    item.locator(f'[data-act="{act}"]').click()
+
+
+def until(page, expression: str, arg=None) -> None:
+    page.wait_for_function(expression, arg=arg)
+
+
+def ready(page) -> None:
+    until(page, "document.querySelector('.status')?.dataset.state === 'ready'")
+    until(page, "typeof window.studioAct === 'function'")
+
+
+def again(page):
+    """Closes the tab and opens another in the same browser."""
+    address, context = page.url, page.context
+    page.close()
+    page = context.new_page()
+    page.goto(address)
+    ready(page)
+    return page
+
+
+def lists(page, *prompts: str) -> None:
+    """Waits until the queue's waiting items are these, in this order."""
+    until(page, """prompts => JSON.stringify([...document.querySelectorAll('.queue li[data-state="queued"] b')]
+          .map(item => item.innerText)) === JSON.stringify(prompts)""", list(prompts))  # fmt: skip

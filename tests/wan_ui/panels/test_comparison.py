@@ -1,0 +1,62 @@
+"""Videos side by side in a real Chromium."""
+
+import re
+import shutil
+
+import pytest
+
+from backend.video_file import read_facts
+from tests.wan_ui.panels.steps import made, until
+
+pytestmark = pytest.mark.browser
+
+
+def test_four_are_compared_together(visit, studio, tmp_path):
+    page, stranger = visit(), visit()
+    page.locator("#prompt textarea").fill("a square to compare")
+    page.keyboard.press("Alt+2")
+    page.locator("#compare-values input, #compare-values textarea").fill("1, 2, 3, 4")
+    page.locator("#compare-start").click()
+    page.locator('.compare[data-count="4"]').wait_for()
+    page.locator('.compare[data-done="4"]').wait_for()
+    times = "[...document.querySelectorAll('.compare video')].map(video => video.currentTime)"
+    until(page, f"(() => {{ const t = {times}; return t.every(time => time > 0.1) && Math.max(...t) - Math.min(...t) < 0.15 }})()")
+    page.locator("[data-compare=play]").click()
+    page.locator("[data-compare=scrub]").fill("500")
+    until(page, f"(() => {{ const t = {times}; return t.every(time => Math.abs(time - t[0]) < 0.07) && t[0] > 0.4 }})()")
+    assert re.search(r"seed\s+1\s+2\s+3\s+4", page.locator(".differences").inner_text())
+    page.locator("[data-compare=wipe]").check()
+    page.locator('.compare[data-wipe="true"] figure[data-side="right"]').wait_for()
+    assert page.locator(".compare figure:visible").count() == 2
+    with page.expect_download() as download:
+        page.locator("#compare-export").click()
+    shutil.copy(download.value.path(), tmp_path / "tiled.mp4")
+    facts = read_facts(tmp_path / "tiled.mp4")
+    assert facts.width >= 2 * 96 and facts.height >= 2 * 96
+    page.locator('[data-act="compare:link"]').click()
+    until(page, "document.querySelector('#message input')?.value.includes('?compare=')")
+    link = page.locator("#message input").input_value()
+    own = page.context.new_page()
+    own.goto(link)
+    own.locator('.compare[data-done="4"]').wait_for()
+    stranger.goto(link)
+    until(stranger, "document.querySelector('#compare-values input, #compare-values textarea')?.value === '1, 2, 3, 4'")
+    assert stranger.locator(".compare video").count() == 0
+    assert stranger.locator("#prompt textarea").input_value() == "a square to compare"
+    export = f"{studio.url}studio/compare/{link.partition('compare=')[2]}.mp4"
+    assert stranger.request.get(export).status == 404 and page.request.get(export).status == 200
+
+
+def test_library_videos_are_compared_too(visit):
+    page = visit()
+    made(page, "first of two")
+    made(page, "second of two", 3)
+    page.keyboard.press("Alt+3")
+    until(page, "document.querySelectorAll('#library-grid li').length === 2")
+    for number in range(2):
+        page.locator("#library-grid li").nth(number).focus()
+        page.keyboard.press("c")
+        if number == 0:
+            until(page, "document.querySelector('#message').innerText.includes('chosen')")
+    page.locator('.compare[data-done="2"]').wait_for()
+    assert "steps" in page.locator(".differences").inner_text()

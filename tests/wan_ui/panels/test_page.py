@@ -1,0 +1,61 @@
+"""The page as a whole in a real Chromium: keys, phones, languages, the system panel."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.wan_ui.panels.steps import until
+
+pytestmark = pytest.mark.browser
+
+
+def test_the_system_panel_tells_of_the_machine(visit):
+    page = visit()
+    page.keyboard.press("Alt+4")
+    page.locator(".system").wait_for()
+    told = page.locator(".system").inner_text()
+    assert "Square:0" in told and re.search(r"gradio\s+6", told) and re.search(r"Free on the disk\s+[\d.]+ GB", told)
+    report = page.locator("[data-copy-text]").get_attribute("data-copy-text")
+    assert "Square:0" in report and str(Path(__file__).parents[3]) not in report
+
+
+def test_keys_are_explained_and_views_have_theirs(visit):
+    page = visit()
+    page.keyboard.press("?")
+    page.locator("#help[open]").wait_for()
+    assert "Generate" in page.locator("#help").inner_text()
+    page.keyboard.press("Escape")
+    page.locator("#help[open]").wait_for(state="detached")
+    page.keyboard.press("Alt+q")
+    page.locator("#queue").wait_for(state="hidden")
+    page.keyboard.press("Alt+q")
+    page.locator("#queue").wait_for(state="visible")
+    page.locator("#prompt textarea").fill("what? 1, 2.")
+    page.locator("#prompt textarea").press("?")
+    assert page.locator("#help[open]").count() == 0
+
+
+@pytest.mark.parametrize("view", ["create", "compare", "library", "system"])
+def test_every_view_fits_a_phone(visit, view):
+    page = visit(width=390, height=844)
+    page.locator(f'#views [data-view="{view}"]').click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.locator("#queue-toggle").click()
+    page.locator("#queue").wait_for(state="visible")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.locator("#queue").bounding_box()["width"] > 300
+
+
+def test_a_chinese_browser_reads_chinese(chromium, studio):
+    context = chromium.new_context(locale="zh-CN", viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.goto(studio.url)
+    page.locator("#views", has_text="资料库").wait_for()
+    assert page.locator("#generate").inner_text().strip() == "生成"
+    page.locator(".stage .title", has_text="还没有视频").wait_for()
+    until(page, "document.querySelector('#length input').value.includes('帧')")
+    page.locator("#queue", has_text="队列").wait_for()
+    page.locator("#generate").click()
+    until(page, "document.querySelector('#prompt-note .note') && !document.querySelector('#prompt-note .note').hidden")
+    context.close()

@@ -1,0 +1,135 @@
+"""The queue in a real Chromium: order, change, closed tabs, other browsers, a server that died."""
+
+import re
+
+import pytest
+
+from tests.wan_ui.conftest import _serving
+from tests.wan_ui.panels.steps import generate, lists, made, press, until
+from wan_ui.access import Access
+
+pytestmark = pytest.mark.browser
+
+
+def test_the_queue_can_be_put_in_order_changed_and_thinned_out(visit):
+    page = visit()
+    generate(page, "a slow red square", 12)
+    page.locator('.stage[data-phase="denoising"]').wait_for()
+    for prompt in ("one", "two", "three"):
+        generate(page, prompt)
+        page.locator(".queue li", has_text=prompt).wait_for()
+    lists(page, "one", "two", "three")
+    assert page.locator(".stage").get_attribute("data-phase") == "denoising", "what runs stays on the stage"
+    assert re.search(r"96 × 96 · 17 frames\s+compiled", page.locator(".queue .group").inner_text())
+    press(page, "three", "queue:up")
+    lists(page, "one", "three", "two")
+    page.locator(".queue li", has_text="two").drag_to(page.locator(".queue li", has_text="one"))
+    lists(page, "two", "one", "three")
+    press(page, "one", "queue:cancel")
+    lists(page, "two", "three")
+    press(page, "three", "again:same")
+    lists(page, "two", "three", "three")
+    press(page, "two", "fill:edit")
+    until(page, "document.querySelector('#prompt textarea')?.value === 'two'")
+    page.locator("#leave").wait_for()
+    page.locator("#prompt textarea").fill("two, changed")
+    page.locator("#generate").click()
+    lists(page, "two, changed", "three", "three")
+    page.locator("#leave").wait_for(state="hidden")
+    page.locator("#stop").click()
+    until(page, "document.querySelector('.queue').dataset.count === '0'")
+    ended = page.locator('.queue li[data-state="finished"] b').all_inner_texts()
+    assert ended[:3] == ["three", "three", "two, changed"]
+
+
+def test_a_closed_tab_loses_nothing_and_another_tab_shows_the_same(visit, studio):
+    page = visit()
+    generate(page, "a slow one", 40)
+    page.locator('.stage[data-phase="denoising"]').wait_for()
+    generate(page, "the one after")
+    page.locator('.queue li[data-state="queued"]').wait_for()
+    page.close()
+    back, other = page.context.new_page(), page.context.new_page()
+    for tab in (back, other):
+        tab.goto(studio.url)
+        tab.locator('.queue li[data-state="running"]', has_text="a slow one").wait_for()
+        tab.locator('.stage[data-phase="denoising"]').wait_for()
+    back.locator("#stop").click()
+    for tab in (back, other):
+        until(tab, "document.querySelector('.queue').dataset.count === '0'")
+        tab.locator('.queue li[data-state="finished"]', has_text="the one after").wait_for()
+        tab.locator('.stage[data-phase="cancelled"]').wait_for()
+
+
+def test_in_another_browser_the_operator_finds_the_job_with_its_progress_and_stops_it(visit, studio, data_dir):
+    page, browser = visit(), visit()
+    generate(page, "a slow one elsewhere", 60)
+    page.locator('.stage[data-phase="denoising"]').wait_for()
+    page.close()
+    assert "a slow one elsewhere" not in browser.content()  # another visitor's browser sees nothing of it
+    browser.goto(Access.of(data_dir).link(studio.url))
+    until(browser, "typeof window.studioAct === 'function'")  # the model is busy, not ready
+    running = browser.locator('.queue li[data-state="running"]', has_text="a slow one elsewhere")
+    running.wait_for()
+    running.click()
+    browser.locator('.stage[data-phase="denoising"]').wait_for()
+    step = "Number(/Step (\\d+)/.exec(document.querySelector('.stage .readout').innerText)?.[1])"
+    seen = browser.evaluate(step)
+    until(browser, f"seen => {step} > seen", seen)
+    browser.locator("#stop").click()
+    browser.locator('.stage[data-phase="cancelled"]').wait_for()
+
+
+def test_a_restarted_server_goes_on_with_the_queue(chromium, tmp_path):
+    with _serving("fake", tmp_path) as server:
+        page = chromium.new_context().new_page()
+        page.goto(server.url)
+        until(page, "document.querySelector('.status')?.dataset.state === 'ready'")
+        generate(page, "a slow red square", 30)
+        page.locator('.stage[data-phase="denoising"]').wait_for()
+        for prompt in ("left one", "left two"):
+            generate(page, prompt)
+            page.locator(".queue li", has_text=prompt).wait_for()
+        server._process.kill()
+        server._process.wait()
+    again = _serving("fake", tmp_path, port=server.port)
+    with again:
+        page.goto(again.url)
+        until(page, "document.querySelectorAll('.queue li[data-state=\"finished\"]').length === 2")
+        failed = page.locator('.queue li[data-state="failed"]')
+        assert "a slow red square" in failed.inner_text()
+        failed.hover()
+        failed.locator('[data-act="again:same"]').click()
+        page.locator('.stage[data-phase="denoising"]').wait_for()
+        page.context.close()
+
+
+def test_same_again_keeps_the_seed_and_a_new_seed_does_not(visit):
+    page = visit()
+    first = made(page, "twice")
+    seed = re.search(r"Seed\s+(\d+)", page.locator(".stage .facts").inner_text())[1]
+    for act, is_same in (("again:same", True), ("again:seed", False)):
+        page.locator(f'.stage [data-act="{act}"]').click()
+        until(page, "first => document.querySelector('.stage').dataset.job !== first", first)
+        page.locator('.stage[data-phase="finished"]').wait_for()
+        first = page.locator(".stage").get_attribute("data-job")
+        assert (re.search(r"Seed\s+(\d+)", page.locator(".stage .facts").inner_text())[1] == seed) is is_same
+
+
+def test_a_visitor_who_waits_too_much_is_told(visit):
+    page = visit()
+    generate(page, "a slow red square", 20)
+    page.locator('.stage[data-phase="denoising"]').wait_for()
+    job = page.locator(".stage").get_attribute("data-job")
+    for number in range(21):
+        page.evaluate("job => window.studioAct('again', {what: 'same', job})", job)
+        if number < 20:
+            until(page, "number => document.querySelector('.queue').dataset.count === String(number + 2)", number)
+    page.locator('#message .message.shown[data-bad="true"]').wait_for()
+    assert "may have 20" in page.locator("#message").inner_text()
+    page.evaluate("""() => {
+      for (const item of document.querySelectorAll('.queue li[data-state="queued"]'))
+        window.studioAct('queue', {what: 'cancel', job: item.dataset.job});
+    }""")
+    page.locator("#stop").click()
+    until(page, "document.querySelector('.queue').dataset.count === '0'")

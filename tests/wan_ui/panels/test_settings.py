@@ -1,0 +1,77 @@
+"""Settings that come back, in a real Chromium: one's own presets, links, the last session, a suggested prompt."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.wan_ui.panels.steps import again, made, until
+
+pytestmark = pytest.mark.browser
+
+
+def test_presets_of_ones_own(visit, tmp_path):
+    page = visit()
+    page.locator("#steps input[type=number]").fill("7")
+    page.locator("#steps input[type=number]").blur()
+    page.locator("#own-menu summary").click()
+    page.locator("#own-name").fill("My look")
+    page.locator('[data-act="own:save"]').click()
+    page.locator('[data-act="own:load"]', has_text="My look").wait_for()
+    with page.expect_download() as download:
+        page.locator("#own-menu a[download]").click()
+    kept = tmp_path / "presets.json"
+    shutil.copy(download.value.path(), kept)
+    assert json.loads(kept.read_text())["presets"]["My look"]["steps"] == 7
+    page = again(page)
+    page.locator("#steps input[type=number]").fill("20")
+    page.locator("#steps input[type=number]").blur()
+    page.locator("#own-menu summary").click()
+    page.locator('[data-act="own:load"]', has_text="My look").click()
+    until(page, "document.querySelector('#steps input[type=number]').value === '7'")
+    page.locator("#own-menu summary").click()
+    page.locator("#own-name").fill("Better")
+    page.locator('[data-act="own:rename"]').click()
+    page.locator('[data-act="own:load"]', has_text="Better").wait_for()
+    page.locator('[data-act="own:delete"]').click()
+    page.locator('[data-act="own:load"]').wait_for(state="detached")
+    page.locator("#own-file").set_input_files(kept)
+    page.locator('[data-act="own:load"]', has_text="My look").wait_for()
+    (tmp_path / "bad.json").write_text('{"presets": {"x": {"preset": "wan-tiny", "image": "/etc/passwd"}}}')
+    page.locator("#own-file").set_input_files(tmp_path / "bad.json")
+    page.locator('#message .message.shown[data-bad="true"]').wait_for()
+
+
+def test_a_link_opens_the_studio_with_its_settings(visit):
+    page, other = visit(), visit()
+    page.locator("#prompt textarea").fill("a shared idea")
+    page.locator("#steps input[type=number]").fill("9")
+    page.locator("#steps input[type=number]").blur()
+    page.locator("#own-menu summary").click()
+    page.locator('[data-act="own:link"]').click()
+    until(page, "document.querySelector('#message input')?.value.includes('?settings=')")
+    other.goto(page.locator("#message input").input_value())
+    until(other, "document.querySelector('#prompt textarea')?.value === 'a shared idea'")
+    assert other.locator("#steps input[type=number]").input_value() == "9"
+
+
+def test_the_last_sessions_settings_come_back(visit):
+    page = visit()
+    made(page, "a remembered prompt", 5)
+    page = again(page)
+    until(page, "document.querySelector('#prompt textarea')?.value === 'a remembered prompt'")
+    assert page.locator("#steps input[type=number]").input_value() == "5"
+    assert page.locator("#seed-random input").is_checked()
+    page.locator("#history summary").click()
+    assert "a remembered prompt" in page.locator("#history").inner_text()
+
+
+def test_a_suggestion_shows_what_it_changes_and_waits(visit):
+    page = visit()
+    page.locator("#prompt textarea").fill("a cat <b>asleep</b>")
+    page.locator("#rewrite").click()
+    page.locator(".suggestion ins", has_text="striped").wait_for()
+    assert page.locator(".suggestion b").count() == 0
+    assert page.locator("#prompt textarea").input_value() == "a cat <b>asleep</b>"
+    page.locator(".suggestion [data-act]").click()
+    until(page, "document.querySelector('#prompt textarea').value === 'a striped cat <b>asleep</b>'")
