@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import time
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from PIL import Image
 from safetensors.numpy import save_file
 
 from backend.components import Components, Programs, StepInputs, merge_loras
@@ -22,15 +23,14 @@ from backend.conditions import Conditions, Lane, empty_cache, encode, latent_sha
 from backend.denoiser import Condition, FirstFrame, ImageChannels, StepCache
 from backend.events import Cancelled, Compiling, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
 from backend.families import check_preset
-from backend.preview import write_animation
 from backend.program import Program
 from backend.request import GenerationRequest, find_preset
 from backend.sampler import SamplerState, Schedule, make_schedule, start
 from backend.step_plan import PlannedStep, plan_steps
+from backend.step_previews import StepPreviews, to_bytes
 from backend.text_encoder import TextTokens, padded_embeddings
 from backend.video_file import write_video
 
-PREVIEW_FOLDER = "previews"
 ANIMATED_STEP_SECONDS = 0.25  # a picture that changes more often than this has no time to move
 DECODE_SHARE = 0.15  # of the denoising time, until a run on this machine has told: the demo model's, derived
 
@@ -78,7 +78,6 @@ def generate(
     vae = components.guided.vae
     check_preset(components.family, (vae.spatial_scale, vae.temporal_scale), find_preset(request.preset), "that is loaded")
     run = _Run(request=request, components=components, folder=folder, clock=StageClock(), is_cancelled=is_cancelled, notes=[])
-    (folder / PREVIEW_FOLDER).mkdir(parents=True, exist_ok=True)
     yield from _merge_loras(run)
     with run.clock.stage("compile"):
         for event in warm_up(components, request):
@@ -258,28 +257,47 @@ def step_inputs(schedule: Schedule, index: int, guidance: float) -> StepInputs:
 
 
 def _denoise(run: _Run, conditions: Conditions) -> Iterator[tuple[Event, SamplerState]]:
-    """All steps, or those before a cancel."""
+    """All steps, or those before a cancel. A step's picture is made while the next step runs: the state that comes with its
+    event is that next step's, the only one whose buffers are still there."""
     request, components, clock = run.request, run.components, run.clock
     schedule = make_schedule(request.solver, request.steps, request.flow_shift)
     state, lane, cache, reused = start(jnp.asarray(initial_noise(request, components))), None, None, 0
-    for index, planned in enumerate(_plan(request, components, schedule)):
-        if run.is_cancelled():
-            return
-        started = time.monotonic()
-        programs = components.programs(planned.is_guided)
-        if lane is None or (lane.expert, lane.programs) != (planned.expert, programs):
-            reused += _reused(cache)
-            lane = cache = None  # a lane's keys take much memory: the last one's go first
-            with clock.stage("encode"):
-                lane = make_lane(request, components, conditions, planned.expert, planned.is_guided)
-            state, cache = jax.device_put(state, programs.layout.replicated), empty_cache(lane) if request.step_cache else None
-        inputs = step_inputs(schedule, index, planned.guidance)
-        with clock.stage("denoise"):
-            state, cache = _run_step(request, lane, state, inputs, cache)
-            preview = _write_preview(run, conditions.with_first_frame(state.clean), index + 1)
-        yield _step_event(clock, schedule, index, time.monotonic() - started, preview), state
+    told: Callable[[], Step] | None = None
+    with _previews(run) as previews:
+        for index, planned in enumerate(_plan(request, components, schedule)):
+            if run.is_cancelled():
+                break
+            programs = components.programs(planned.is_guided)
+            if lane is None or (lane.expert, lane.programs) != (planned.expert, programs):
+                reused += _reused(cache)
+                lane = cache = None  # a lane's keys take much memory: the last one's go first
+                with clock.stage("encode"):
+                    lane = make_lane(request, components, conditions, planned.expert, planned.is_guided)
+                state = jax.device_put(state, programs.layout.replicated)
+                cache = empty_cache(lane) if request.step_cache else None
+            started = time.monotonic()
+            with clock.stage("denoise"):
+                state, cache = _run_step(request, lane, state, step_inputs(schedule, index, planned.guidance), cache)
+            if told is not None:
+                yield told(), state
+            with clock.stage("denoise"):
+                clean = np.asarray(conditions.with_first_frame(state.clean), np.float32)
+                moves = clock.seconds["denoise"] > ANIMATED_STEP_SECONDS * (index + 1)
+                preview = previews.begin(clean, index + 1, moves)
+            told = functools.partial(_step_event, clock, schedule, index, time.monotonic() - started, preview)
+        if told is not None:
+            yield told(), state
     if request.step_cache:
         run.notes.append(f"The step cache spared most of {reused + _reused(cache)} of {schedule.steps} steps")
+
+
+def _previews(run: _Run) -> StepPreviews:
+    """On a CPU that plays several devices, two programs at once would wait for each other's threads."""
+    programs, weights = run.programs, run.components.vae_weights
+    devices = programs.layout.mesh.devices.ravel()
+    beside = len(devices) == 1 or devices[0].platform != "cpu"
+    fps = run.request.fps / run.request.geometry().temporal_scale
+    return StepPreviews(lambda latents: programs.decode_first(weights, latents)[0], run.folder, fps, beside)
 
 
 def _reused(cache: StepCache | None) -> int:
@@ -296,37 +314,12 @@ def _run_step(
     return lane.programs.cached_step(*arguments, cache, jnp.float32(request.step_cache))
 
 
-def _step_event(clock: StageClock, schedule: Schedule, index: int, seconds: float, preview: str) -> Step:
-    """With the time that is left: the steps so far for those to come, and the decoder's share."""
+def _step_event(clock: StageClock, schedule: Schedule, index: int, seconds: float, preview: Future[str]) -> Step:
+    """Once the picture is there, with the time that is left: the steps so far for those to come, and the decoder's share."""
+    with clock.stage("denoise"):
+        name = preview.result()
     left = (schedule.steps - index - 1 + DECODE_SHARE * schedule.steps) * clock.seconds["denoise"] / (index + 1)
-    return Step(index + 1, schedule.steps, seconds, left, preview)
-
-
-def _write_preview(run: _Run, clean: jax.Array, index: int) -> str:
-    """The current clean estimate as a picture, a moving one where steps take long enough; its name inside the job's folder."""
-    frames, _ = run.programs.decode_first(run.components.vae_weights, np.asarray(clean[:, :, :1]))
-    name, first = f"{PREVIEW_FOLDER}/step-{index:03d}", _to_bytes(frames)[0]
-    if run.clock.seconds["denoise"] > ANIMATED_STEP_SECONDS * index and clean.shape[2] > 1:
-        fps = run.request.fps / run.request.geometry().temporal_scale
-        write_animation(np.asarray(clean, np.float32)[0], first, run.folder / f"{name}.webp", fps)
-        return f"{name}.webp"
-    with _replacing(run.folder / f"{name}.png") as part:
-        Image.fromarray(first).save(part, format="PNG", compress_level=1)
-    return f"{name}.png"
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A place to write to that takes the name `path` once it is whole."""
-    part = path.with_suffix(".part")
-    yield part
-    part.replace(path)
-
-
-def _to_bytes(frames: jax.Array) -> np.ndarray:
-    """uint8 [F, H, W, 3] from [1, 3, F, H, W] in [-1, 1]."""
-    values = np.asarray(frames, np.float32)[0].transpose(1, 2, 3, 0)
-    return np.round((values + 1) * 127.5).clip(0, 255).astype(np.uint8)
+    return Step(index + 1, schedule.steps, seconds, left, name)
 
 
 def decode_frames(programs: Programs, weights: dict[str, jax.Array], latents: jax.Array) -> Iterator[jax.Array]:
@@ -347,7 +340,7 @@ def _decoded(run: _Run, latents: jax.Array) -> Iterator[np.ndarray]:
             piece = next(frames, None)
             if piece is None:
                 return
-            pixels = _to_bytes(piece)
+            pixels = to_bytes(piece)
         yield pixels
 
 
