@@ -78,6 +78,7 @@ def generate(
     vae = components.guided.vae
     check_preset(components.family, (vae.spatial_scale, vae.temporal_scale), find_preset(request.preset), "that is loaded")
     run = _Run(request=request, components=components, folder=folder, clock=StageClock(), is_cancelled=is_cancelled, notes=[])
+    folder.mkdir(parents=True, exist_ok=True)
     yield from _merge_loras(run)
     with run.clock.stage("compile"):
         for event in warm_up(components, request):

@@ -38,7 +38,7 @@ class StepPreviews:
     def __init__(self, decode: Callable[[np.ndarray], jax.Array], folder: Path, fps: float, beside_the_next_step: bool) -> None:
         self._decode, self._folder, self._fps, self._is_beside = decode, folder, fps, beside_the_next_step
         self._thread = ThreadPoolExecutor(1, "preview")
-        (folder / PREVIEW_FOLDER).mkdir(parents=True, exist_ok=True)
+        (folder / PREVIEW_FOLDER).mkdir(exist_ok=True)
 
     def __enter__(self) -> StepPreviews:
         return self
