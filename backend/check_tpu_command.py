@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +64,14 @@ def _closing(found: dict[str, Any]) -> list[str]:
     if found["published"] is not None:
         lines.append(f"published: {found['published']['step_seconds']:.2f} s a step, {found['published']['source']}")
     if not found["fits"]:
-        lines.append("what would fit: " + _remedy(found))
+        lines += _remedies(found)
     return lines
 
 
-def _remedy(found: dict[str, Any]) -> str:
-    """Estimated from the sizes above: weights shrink with the slice, the rest with the tokens."""
-    weights = sum(found["weight_bytes_per_device"].values())
-    chips = found["mesh"]["dp"] * found["mesh"]["sp"] * found["mesh"]["tp"]
-    spare = found["hbm_capacity_bytes"] - weights
-    needed = found["hbm_bytes_per_device"] - weights
-    if spare <= 0:
-        factor = -(-found["hbm_bytes_per_device"] // found["hbm_capacity_bytes"])
-        return f"a slice of {chips * max(2, factor)} such chips (estimated): the weights alone fill this one"
-    share = spare / needed
-    return f"about {share:.0%} of the frames or of the area, or a slice of twice as many chips (both estimated)"
+def _remedies(found: dict[str, Any]) -> Iterator[str]:
+    """One line each; every one has been compiled."""
+    for remedy in found["would_fit"]:
+        what = f"{remedy['width']}x{remedy['height']}, {remedy['num_frames']} frames on {remedy['topology']}"
+        yield f"would fit: {what}, {remedy['hbm_bytes_per_device'] / GIB:.1f} GiB a chip"
+    if not found["would_fit"]:
+        yield "nothing that fits was found: a much larger slice, a smaller model, or a chip with more memory"

@@ -43,6 +43,11 @@ TOPOLOGIES = ("v5e:2x4", "v5p:2x2x2", "v6e:1x1", "v6e:2x2", "v6e:2x4", "v6e:4x4"
 """The slices that `check-tpu` is tested on; the compiler knows more."""
 
 
+_SQUARES = {"1x1": 1, "2x2": 4, "2x4": 8, "4x4": 16}
+SLICES = {"v5e": _SQUARES, "v6e": _SQUARES, "v5p": {"2x2x1": 4, "2x2x2": 8, "2x2x4": 16}, "tpu7x": {"2x2x1": 8, "2x2x2": 16}}
+"""The shapes that are offered where a smaller slice is too small, with their jax devices, smallest first."""
+
+
 def chip_of(topology: str) -> Chip:
     """The chip of a topology such as "v6e:2x4". Raises: KeyError."""
     return CHIPS[topology.partition(":")[0]]

@@ -32,6 +32,7 @@ from backend.tpu.flops import StepFlops, step_flops
 from backend.tpu.hlo_cost import predict
 from backend.tpu.kernels_cost import AttentionLengths, KernelCost
 from backend.tpu.published import published_step
+from backend.tpu.remedy import Remedy, Shortage, find_remedies
 
 COMPONENTS = {
     "the text encoder": "text_encode",
@@ -74,12 +75,12 @@ class Slice:
         return self.request.geometry().latent_shape(self.programs.vae.latent_channels)
 
 
-def describe_slice(preset_name: str, topology: str, mesh: dict[str, int | None], compiler: Compiler) -> Slice:
-    """The preset's own request on the slice. Raises: RequestError for a mesh that is not legal."""
-    preset = find_preset(preset_name)
+def describe_slice(request: GenerationRequest, topology: str, mesh: dict[str, int | None], compiler: Compiler) -> Slice:
+    """The request on the slice. Raises: RequestError for a mesh that is not legal."""
+    preset = find_preset(request.preset)
     devices = described_devices(topology)
     return Slice(
-        request=example_request(preset),
+        request=request,
         architecture=Architecture(**preset.network_configs()),
         components=describe_components(preset, devices, compiler, mesh), chip=chip_of(topology), num_devices=len(devices),
     )  # fmt: skip
@@ -197,10 +198,7 @@ def _bytes_on_device(leaf: jax.ShapeDtypeStruct) -> int:
 
 def _summary(slice_: Slice, components: dict[str, dict], resident: dict[str, int]) -> dict[str, Any]:
     chip, request = slice_.chip, slice_.request
-    peak = max(
-        part["hbm_bytes_per_device"] + sum(resident.values()) - resident[WEIGHTS_OF.get(name, "vae")]
-        for name, part in components.items()
-    )
+    peak = max(_peak_with(name, part, resident) for name, part in components.items())
     is_known = all(part["predicted_seconds"] is not None for part in components.values())
     total = sum(part["predicted_seconds"] * part["repeats"] for part in components.values()) if is_known else None
     flops = _step_flops(slice_)
@@ -222,6 +220,28 @@ def _summary(slice_: Slice, components: dict[str, dict], resident: dict[str, int
     }
 
 
+def remedies(found: dict[str, Any], request: GenerationRequest, topology: str, mesh: dict[str, int | None], tell) -> list[Remedy]:
+    """What would fit instead of the request that `found` reports on, judged by the program that needs most."""
+    resident = found["weight_bytes_per_device"]
+    largest = max(found["components"], key=lambda name: _peak_with(name, found["components"][name], resident))
+
+    def compiled(other: str, changed: GenerationRequest) -> int | None:
+        inspector = Inspector(tell, largest)
+        result = report(describe_slice(changed, other, mesh if other == topology else dict.fromkeys(AXES), inspector), inspector)
+        return result["hbm_bytes_per_device"] if result["fits"] else None
+
+    shortage = Shortage(
+        request=request, topology=topology, num_devices=math.prod(found["mesh"].values()), weights=sum(resident.values()),
+        needed=found["hbm_bytes_per_device"], capacity=found["hbm_capacity_bytes"],
+    )  # fmt: skip
+    return find_remedies(shortage, compiled)
+
+
+def _peak_with(name: str, part: dict[str, Any], resident: dict[str, int]) -> int:
+    """Bytes on a device while this program runs: its own, and the weights at rest of all networks that it does not use."""
+    return part["hbm_bytes_per_device"] + sum(resident.values()) - resident[WEIGHTS_OF.get(name, "vae")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="backend.tpu.report", description="Started by `app.py check-tpu`, not by hand.")
     parser.add_argument("--preset", required=True)
@@ -230,9 +250,15 @@ def main() -> None:
         parser.add_argument(f"--{axis}", type=int)
     parser.add_argument("--only", choices=sorted(COMPONENTS.values()), help="compile this program alone")
     arguments = parser.parse_args()
-    mesh = {axis: getattr(arguments, axis) for axis in AXES}
-    inspector = Inspector(lambda text: say({"progress": text}), arguments.only)
-    found = report(describe_slice(arguments.preset, arguments.topology, mesh, inspector), inspector)
+    mesh, request = {axis: getattr(arguments, axis) for axis in AXES}, example_request(find_preset(arguments.preset))
+
+    def tell(text: str) -> None:
+        say({"progress": text})
+
+    inspector = Inspector(tell, arguments.only)
+    found = report(describe_slice(request, arguments.topology, mesh, inspector), inspector)
+    if not found["fits"]:
+        found["would_fit"] = [dataclasses.asdict(one) for one in remedies(found, request, arguments.topology, mesh, tell)]
     say({"report": found | {"topology": arguments.topology}})
 
 

@@ -40,12 +40,13 @@ def test_the_table_says_what_is_predicted_and_what_was_published():
 
 def test_what_does_not_fit_comes_with_what_would():
     step = report()["components"]["denoise_step"] | {"fits": False, "predicted_seconds": None, "breakdown": None}
+    remedy = {"topology": "v6e:4x4", "width": 1280, "height": 720, "num_frames": 81, "hbm_bytes_per_device": 20 * GIB}
     changes = {"fits": False, "hbm_bytes_per_device": 40 * GIB, "components": {"denoise_step": step},
                "predicted_total_seconds": None, "mfu": None}  # fmt: skip
-    text = table(report(**changes))
-    assert "does not fit, 40.0 of 32 GiB" in text and "what would fit: about 78% of the frames" in text
-    weights = {"transformer": 35 * GIB}
-    assert "a slice of 16 such chips" in table(report(**changes, weight_bytes_per_device=weights))
+    text = table(report(**changes, would_fit=[remedy]))
+    assert "does not fit, 40.0 of 32 GiB" in text
+    assert "would fit: 1280x720, 81 frames on v6e:4x4, 20.0 GiB a chip" in text
+    assert "nothing that fits was found" in table(report(**changes, would_fit=[]))
 
 
 @pytest.mark.parametrize("topology", ["v6e", "v9:2x4", "", "2x4"])

@@ -1,0 +1,102 @@
+"""What would fit where a preset does not: a larger slice, fewer frames, a smaller size. Sizes are estimated first, weights
+shrinking with the slice and the rest with slice and tokens; what the estimate offers is compiled then, and given only if it fits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from backend.errors import RequestError
+from backend.geometry import latent_frames, pixel_frames
+from backend.request import GenerationRequest, find_preset
+from backend.tpu.chips import SLICES
+from presets import Preset, list_presets
+
+TRIES = 2  # compiles for each kind of remedy
+CAUTION = 0.95  # of the estimated tokens: not all that a program holds shrinks with them
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shortage:
+    """What does not fit: bytes on each of `num_devices` devices of `topology`, at rest (`weights`) and at its fullest."""
+
+    request: GenerationRequest
+    topology: str
+    num_devices: int
+    weights: int
+    needed: int
+    capacity: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """What to change, and the bytes that are then needed on each device, as compiled."""
+
+    topology: str
+    width: int
+    height: int
+    num_frames: int
+    hbm_bytes_per_device: int
+
+
+Compiled = Callable[[str, GenerationRequest], int | None]
+"""Bytes on each device for this request on this slice, or None where that does not fit either."""
+
+
+def find_remedies(shortage: Shortage, compiled: Compiled) -> list[Remedy]:
+    """At most one of each kind."""
+    found = []
+    for candidates in (_slices(shortage), _frames(shortage), _sizes(shortage)):
+        for _, (topology, request) in zip(range(TRIES), candidates, strict=False):
+            size = compiled(topology, request)
+            if size is not None:
+                found.append(Remedy(topology=topology, width=request.width, height=request.height,
+                                    num_frames=request.num_frames, hbm_bytes_per_device=size))  # fmt: skip
+                break
+    return found
+
+
+def _slices(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
+    chip = shortage.topology.partition(":")[0]
+    for shape, num_devices in SLICES[chip].items():
+        if num_devices > shortage.num_devices and shortage.needed * shortage.num_devices / num_devices <= shortage.capacity:
+            yield f"{chip}:{shape}", shortage.request
+
+
+def _frames(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
+    request, scale = shortage.request, find_preset(shortage.request.preset).vae_scale_temporal
+    share = _share(shortage)
+    while True:
+        count = pixel_frames(max(1, int(latent_frames(request.num_frames, scale) * share)), scale)
+        changed = _changed(request, num_frames=count)
+        if share <= 0 or count == 1 or changed is None:
+            return
+        yield shortage.topology, changed
+        share *= CAUTION**3
+
+
+def _sizes(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
+    request = shortage.request
+    largest = _share(shortage) * request.width * request.height
+    for width, height in sorted(_family_sizes(find_preset(request.preset)), key=lambda size: -size[0] * size[1]):
+        changed = _changed(request, width=width, height=height)
+        if width * height <= largest and (width > height) == (request.width > request.height) and changed is not None:
+            yield shortage.topology, changed
+
+
+def _share(shortage: Shortage) -> float:
+    """How much of the tokens there is room for."""
+    return CAUTION * (shortage.capacity - shortage.weights) / (shortage.needed - shortage.weights)
+
+
+def _family_sizes(preset: Preset) -> set[tuple[int, int]]:
+    return {size for other in list_presets() if other.family == preset.family for size in other.sizes}
+
+
+def _changed(request: GenerationRequest, **changes: int) -> GenerationRequest | None:
+    """The request with these settings, or None where its preset does not allow them."""
+    try:
+        return GenerationRequest(**request.model_dump() | changes)
+    except RequestError:
+        return None
