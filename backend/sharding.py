@@ -119,12 +119,20 @@ class Layout:
 
     @property
     def compiler_options(self) -> dict[str, Any]:
-        """For `Lowered.compile`. On TPUs XLA's own fusions may take half of the vector memory: its default of 16 MiB makes
-        the matrix products a fifth slower at 18,944 x 5,120 tokens (static cycles on v6e, docs/performance.md)."""
+        """For `Lowered.compile`. What each option gave stands in docs/performance.md.
+
+        On TPUs XLA's own fusions may take half of the vector memory, because its default of 16 MiB makes the matrix products a
+        fifth slower; and collectives run beside other work: gathers on the SparseCore (chips without one ignore that),
+        exchanges started early. Sources: jax's tests of overlapping collectives, MaxText's and maxdiffusion's recipes.
+        """
         if self.platform != "tpu":
             return {}
         has_much = any(name in self.mesh.devices.flat[0].device_kind for name in ("v6", "v5 lite", "v5e"))
-        return {"xla_tpu_scoped_vmem_limit_kib": "65536" if has_much else "32768"}
+        return {
+            "xla_tpu_scoped_vmem_limit_kib": "65536" if has_much else "32768",
+            "xla_tpu_enable_sparse_core_collective_offload_all_gather": "true",
+            "xla_tpu_enable_async_all_to_all": "true",
+        }
 
     def uses_tpu_passes(self, dtype: jnp.dtype) -> bool:
         """Whether the Pallas passes around the attention serve: on TPUs, in the kernel's bfloat16, where no head's norm needs

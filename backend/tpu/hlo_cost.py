@@ -23,7 +23,7 @@ MOVING = {"parameter", "constant", "copy", "bitcast", "transpose", "reshape", "s
 
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
 _OPCODE = re.compile(r"(?:^|\s)([a-z][a-z0-9\-]*)\(")
-_CALLED = re.compile(r"\b(calls|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
+_CALLED = re.compile(r"\b(calls|body|condition|true_computation|false_computation|called_computations)=\{?%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\]")
@@ -120,6 +120,8 @@ class _Walk:
         for instruction in instructions:
             if instruction.opcode.endswith("-start") and (kind := self._collective(instruction)):
                 under_way[instruction.name] = self._transfer_seconds(instruction, kind)
+            elif instruction.opcode == "async-update" and (started := self._started(instruction, under_way)):
+                under_way[instruction.name] = under_way.pop(started)
             elif instruction.opcode.endswith("-done") and (started := self._started(instruction, under_way)):
                 total.seconds["collectives"] += max(0.0, under_way.pop(started)[0])
             else:
@@ -136,8 +138,9 @@ class _Walk:
             seconds -= covered
             total.hidden += covered
 
-    def _started(self, done: Instruction, under_way: dict) -> str | None:
-        return next((name for name in under_way if re.search(rf"%?{re.escape(name)}\b", done.text)), None)
+    def _started(self, later: Instruction, under_way: dict) -> str | None:
+        """Which transfer an update or a done belongs to."""
+        return next((name for name in under_way if re.search(rf"%{re.escape(name)}(?![\w.\-])", later.text)), None)
 
     def _one(self, instruction: Instruction) -> Cost:
         cost, called = Cost(), instruction.called
@@ -166,13 +169,20 @@ class _Walk:
         opcode = instruction.opcode.removesuffix("-start")
         if opcode in COLLECTIVES:
             return opcode
-        inner = self._computations.get(instruction.called.get("calls", ""), []) if opcode in ("async", "fusion") else []
+        inner = self._inside(instruction) if opcode in ("async", "fusion") else []
         return next((one.opcode for one in inner if one.opcode in COLLECTIVES), None)
+
+    def _inside(self, instruction: Instruction) -> Iterator[Instruction]:
+        """What an instruction calls, and what that calls: the SparseCore's collectives lie two calls deep."""
+        for name in instruction.called.values():
+            for one in self._computations.get(name, []):
+                yield one
+                yield from self._inside(one)
 
     def _transfer_seconds(self, instruction: Instruction, kind: str) -> list[float]:
         source = instruction
         if instruction.opcode.removesuffix("-start") not in COLLECTIVES:
-            source = next(one for one in self._computations[instruction.called["calls"]] if one.opcode == kind)
+            source = next(one for one in self._inside(instruction) if one.opcode == kind)
         size, members = largest_bytes(source.shape), _members(source.text)
         crossing = size * (members - 1) / members if kind != "collective-permute" else size
         crossing *= 2 if kind == "all-reduce" else 1

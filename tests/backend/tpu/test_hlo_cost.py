@@ -69,6 +69,32 @@ ENTRY %main (a: bf16[256,256]) -> bf16[256,256] {
 )
 
 
+ON_THE_SPARSE_CORE = """
+%gathering (p5: bf16[32,256]) -> bf16[256,256] {
+  %p5 = bf16[32,256]{1,0} parameter(0)
+  ROOT %all-gather.2 = bf16[256,256]{1,0} all-gather(%p5), replica_groups=mesh['axis_0'=8] {'axis_0'}, dimensions={0}
+}, execution_thread="sparsecore"
+
+%async (p6: bf16[32,256]) -> bf16[256,256] {
+  %p6 = bf16[32,256]{1,0} parameter(0)
+  ROOT %custom-call.1 = bf16[256,256]{1,0} custom-call(%p6), custom_call_target="a", called_computations={%gathering}
+}, execution_thread="sparsecore"
+
+%fused_product (p0: bf16[256,256], p1: bf16[256,256]) -> bf16[256,256] {
+  %p0 = bf16[256,256]{1,0} parameter(0)
+  ROOT %convolution.1 = bf16[256,256]{1,0} convolution(%p0, %p0), dim_labels=bf_io->bf
+}
+
+ENTRY %main (a: bf16[32,256]) -> bf16[256,256] {
+  %a = bf16[32,256]{1,0} parameter(0)
+  %call-start = ((), bf16[256,256]{1,0}) async-start(), calls=%async
+  %call-update = ((bf16[32,256]{1,0}), bf16[256,256]{1,0}) async-update(%call-start)
+  %product = bf16[256,256]{1,0} fusion(%a), kind=kOutput, calls=%fused_product, backend_config={"estimated_cycles":"500"}
+  ROOT %call-done = bf16[256,256]{1,0} async-done(%call-update)
+}
+"""
+
+
 @pytest.fixture(scope="module")
 def cost():
     return predict(MODULE, CHIP, lambda instruction: 3500.0)
@@ -91,6 +117,13 @@ def test_a_collective_costs_what_crosses_the_links_less_what_covers_it(cost):
     exchange = whole * 3 / 4 / CHIP.interconnect_bytes_per_second
     assert cost.seconds["collectives"] == pytest.approx(exchange + 40 * max(0.0, gather - product))
     assert cost.hidden == pytest.approx(40 * min(gather, product))
+
+
+def test_a_collective_on_the_sparse_core_is_covered_from_its_start_to_its_done():
+    cost = predict(ON_THE_SPARSE_CORE, CHIP, lambda instruction: 0.0)
+    gather, product = 256 * 256 * 2 * 7 / 8 / CHIP.interconnect_bytes_per_second, 500 / CHIP.clock_hz
+    assert product < gather
+    assert cost.hidden == pytest.approx(product) and cost.seconds["collectives"] == pytest.approx(gather - product)
 
 
 def test_the_entry_and_the_schedule_are_found():
