@@ -7,8 +7,9 @@ import functools
 import gc
 import importlib.metadata
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,8 @@ from backend.weights import Part, Progress, checkpoint_shapes, load_flat
 from presets import LoraChoice, Preset
 
 EXPERT_NAMES = ("high", "low")  # of two experts, in their order
+Stage = Literal["encode", "denoise", "decode"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
 LIBRARIES = ("jax", "jaxlib", "torch", "torchax", "diffusers", "transformers")
 
 
@@ -109,11 +112,13 @@ def load(
     on_event: Callable[[Event], None],
     mesh: Mapping[str, int | None] | None = None,
     executables: Path | None = None,
+    stages: Collection[Stage] = STAGES,
 ) -> Components:
     """Load the preset's model, or the checkpoint `model` (a folder or a Hub id) in its place, telling how many bytes are read.
 
-    `mesh` fixes axes of the mesh by name; `executables` is a folder of precompiled programs. Raises: ModelError where the
-    checkpoint is missing, incomplete or of another kind; RequestError where the devices or the model do not allow the mesh.
+    `mesh` fixes axes of the mesh by name; `executables` is a folder of precompiled programs. Networks that none of the `stages`
+    uses stay on the disk; the autoencoder serves all three. Raises: ModelError where the checkpoint is missing, incomplete or
+    of another kind; RequestError where the devices or the model do not allow the mesh.
     """
     _use_compilation_cache()
     gc.collect()  # whatever model was here before leaves the devices first
@@ -129,7 +134,7 @@ def load(
         make_programs(architecture, text_encoder, layout, image_encoder, compiler=compiler)
         for layout in plan_layouts(architecture, jax.devices(), mesh, num_experts=family.num_experts, dtype=dtype)
     )
-    weights = _load_weights(checkpoint, text_encoder, image_encoder, guided, preset, on_event)
+    weights = _load_weights(checkpoint, text_encoder, image_encoder, guided, preset, on_event, stages)
     return Components(
         family=family, text_encoder=text_encoder, image_encoder=image_encoder, guided=guided, unguided=unguided, dtype=dtype,
         boundary=_boundary(checkpoint, preset), **weights,
@@ -137,18 +142,25 @@ def load(
     )  # fmt: skip
 
 
-def _load_weights(checkpoint: Checkpoint, text_encoder, image_encoder, programs: Programs, preset: Preset, on_event) -> dict:
-    """All weights, part by part, the preset's own LoRAs merged; every file is known to be whole before the first is read."""
-    parts = {name: Part(checkpoint.folder, name) for name in checkpoint.parts}
+def _load_weights(
+    checkpoint: Checkpoint, text_encoder, image_encoder, programs: Programs, preset: Preset, on_event, stages: Collection[Stage]
+) -> dict:
+    """The stages' weights, part by part, the preset's own LoRAs merged; every file is known to be whole before the first is
+    read."""
+    transformers = checkpoint.transformers if "denoise" in stages else ()
+    encoders = [name for name in checkpoint.parts if name not in (*checkpoint.transformers, "vae")] if "encode" in stages else []
+    parts = {name: Part(checkpoint.folder, name) for name in (*encoders, *transformers, "vae")}
     progress = Progress(sum(part.num_bytes for part in parts.values()), on_event)
     layout, dtype = programs.layout, jnp.dtype(preset.dtype)
-    text = load_flat(parts["text_encoder"], text_encoder.describe_weights(dtype, layout), progress)
-    image = load_flat(parts[IMAGE_ENCODER], image_encoder.describe_weights(dtype, layout), progress) if image_encoder else {}
+    text, image = (
+        load_flat(parts[name], encoder.describe_weights(dtype, layout), progress) if encoder and name in parts else {}
+        for name, encoder in (("text_encoder", text_encoder), (IMAGE_ENCODER, image_encoder))
+    )
     described = programs.denoiser.describe_weights(dtype)
     shapes = checkpoint_shapes(described)
     experts = tuple(
         Expert(parts[name], described, progress, _loras_of(index, preset.loras, shapes))
-        for index, name in enumerate(checkpoint.transformers)
+        for index, name in enumerate(transformers)
     )
     vae = programs.vae.arrange(load_flat(parts["vae"], programs.vae.describe_weights(dtype), progress))
     return {"text_weights": text, "image_weights": image, "experts": experts, "vae_weights": vae}

@@ -1,6 +1,5 @@
 """The queue and its one worker: requests in, stored events out. Imports neither jax nor torch."""
 
-import json
 import logging
 import shutil
 import sqlite3
@@ -10,17 +9,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from PIL.Image import Image
-
 from backend.engine_lock import EngineLock
 from backend.errors import DataFolderError, JobHasBegun, QueueFull, RequestError, StudioError
 from backend.estimate import Estimate, Run, estimate
 from backend.events import Cancelled, Event, Failed, Finished, Queued
-from backend.image_input import load_checked_image
 from backend.library import Library
 from backend.predicted import predicted_seconds
 from backend.queue_order import Waiting, in_turn, moved_place, new_place
 from backend.request import GenerationRequest
+from backend.request_folder import open_pictures, write_request
 from backend.settings import from_environment
 from backend.shapes import Shape
 from backend.shelf import Shelf
@@ -88,14 +85,14 @@ class Engine:
         Raises: ImageError if an image cannot be used, QueueFull if the owner has `most_waiting` jobs in line already,
         DataFolderError if nothing can be written; nothing is left then.
         """
-        images = _images_of(request)
+        images = open_pictures(request)
         job_id = new_job_id()
         folder = self._runs / job_id
         try:
             self._check_open()
             self._check_room(owner, most_waiting)
             folder.mkdir()
-            request = _written(request, images, folder)
+            request = write_request(request, images, folder)
             return self._enqueue(job_id, request, owner, folder)
         except (OSError, sqlite3.Error) as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -159,12 +156,12 @@ class Engine:
 
         Raises: JobHasBegun if it waits no more, ImageError if an image cannot be used; nothing is changed then.
         """
-        images, job = _images_of(request), self._store.job(job_id)
+        images, job = open_pictures(request), self._store.job(job_id)
         with self._changed:
             if job_id not in self._ids():
                 raise JobHasBegun("this video is being made already and", "can be changed only while it waits",
                                   "stop it, or queue another")  # fmt: skip
-            request = _written(request, images, job.folder)
+            request = write_request(request, images, job.folder)
             self._store.revise(job_id, request)
             shape = Shape.of(request, self._model)
             self._waiting = [replace(entry, shape=shape) if entry.job_id == job_id else entry for entry in self._waiting]
@@ -361,21 +358,6 @@ def _first_preset(model: str | None) -> Preset:
     """The preset to load first: the one made for this checkpoint, else the first of all."""
     presets = list_presets()
     return next((preset for preset in presets if model in (preset.model, preset.model_source)), presets[0])
-
-
-def _images_of(request: GenerationRequest) -> dict[str, Image]:
-    """The request's pictures, opened and checked. Raises: ImageError."""
-    return {name: load_checked_image(path) for name in ("image", "last_image")
-            if (path := getattr(request, name)) is not None}  # fmt: skip
-
-
-def _written(request: GenerationRequest, images: dict[str, Image], folder: Path) -> GenerationRequest:
-    """Fills the job's folder with its images and `request.json`; the request then names those images."""
-    for name, image in images.items():
-        image.save(folder / f"{name}.png", compress_level=1)
-    request = request.changed(**{name: str(folder / f"{name}.png") for name in images})
-    (folder / "request.json").write_text(json.dumps(request.to_json(), indent=2, ensure_ascii=False), "utf-8")
-    return request
 
 
 def _made(folder: Path) -> Path:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from safetensors.numpy import save_file
 
-from backend.components import Components, Programs, StepInputs, merge_loras
+from backend.components import STAGES, Components, Programs, Stage, StepInputs, merge_loras
 from backend.conditions import Conditions, Lane, empty_cache, encode, latent_shape, make_lane, text_arguments, tokenize
 from backend.denoiser import Condition, FirstFrame, ImageChannels, StepCache
 from backend.events import Cancelled, Compiling, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
@@ -26,9 +24,10 @@ from backend.families import check_preset
 from backend.program import Program
 from backend.request import GenerationRequest, find_preset
 from backend.sampler import SamplerState, Schedule, make_schedule, start
+from backend.stage_files import write_conditions, write_latents
 from backend.step_plan import PlannedStep, plan_steps
 from backend.step_previews import StepPreviews, to_bytes
-from backend.text_encoder import TextTokens, padded_embeddings
+from backend.text_encoder import TextTokens
 from backend.video_file import write_video
 
 ANIMATED_STEP_SECONDS = 0.25  # a picture that changes more often than this has no time to move
@@ -52,20 +51,36 @@ class StageClock:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Run:
-    """What all stages of one video share. `notes` are told with the result."""
+class Run:
+    """What all stages of one video share. `notes` are told with the result.
+
+    Raises: ModelError where the model is of another kind than the request's preset.
+    """
 
     request: GenerationRequest
     components: Components
     folder: Path
-    clock: StageClock
     is_cancelled: Callable[[], bool]
-    notes: list[str]
+    clock: StageClock = dataclasses.field(default_factory=StageClock)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        vae, preset = self.components.guided.vae, find_preset(self.request.preset)
+        check_preset(self.components.family, (vae.spatial_scale, vae.temporal_scale), preset, "that is loaded")
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def programs(self) -> Programs:
         """For encoding and decoding, on whichever mesh the request needs anyway."""
         return self.components.programs(self.request.is_guided)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Denoised:
+    """The sampler's state after so many steps."""
+
+    state: SamplerState
+    steps_done: int
 
 
 def generate(
@@ -75,32 +90,34 @@ def generate(
 
     Raises: ModelError where the model is of another kind than the request's preset, or a LoRA fits nothing.
     """
-    vae = components.guided.vae
-    check_preset(components.family, (vae.spatial_scale, vae.temporal_scale), find_preset(request.preset), "that is loaded")
-    run = _Run(request=request, components=components, folder=folder, clock=StageClock(), is_cancelled=is_cancelled, notes=[])
-    folder.mkdir(parents=True, exist_ok=True)
-    yield from _merge_loras(run)
-    with run.clock.stage("compile"):
-        for event in warm_up(components, request):
-            yield event
-            if is_cancelled():
-                yield Cancelled(None)
-                return
-    yield Encoding()
-    with run.clock.stage("encode"):
-        conditions = _encode(run)
-    state = None
-    for event, state in _denoise(run, conditions):  # noqa: B007 - the last one counts
-        yield event
+    run = Run(request=request, components=components, folder=folder, is_cancelled=is_cancelled)
+    yield from prepare(run)
     if is_cancelled():
-        yield Cancelled(_partial_video(run, conditions, state))
+        yield Cancelled(None)
         return
-    latents = conditions.with_first_frame(state.sample)
-    save_file({"latents": np.asarray(latents)}, folder / "stage2_latents.safetensors")
-    yield from _decode_to_file(run, latents)
+    conditions = yield from encode_conditions(run)
+    denoised = yield from denoise(run, conditions)
+    if is_cancelled():
+        yield Cancelled(_partial_video(run, conditions, denoised))
+        return
+    latents = conditions.with_first_frame(denoised.state.sample)
+    write_latents(folder, request, latents)
+    yield from decode(run, latents)
 
 
-def _merge_loras(run: _Run) -> Iterator[Event]:
+def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
+    """Everything before the first of these stages begins: LoRAs merged, programs compiled. A cancel ends it between two programs.
+    Raises: ModelError where a LoRA fits nothing."""
+    if "denoise" in stages:
+        yield from _merge_loras(run)
+    with run.clock.stage("compile"):
+        for event in warm_up(run.components, run.request, stages):
+            yield event
+            if run.is_cancelled():
+                return
+
+
+def _merge_loras(run: Run) -> Iterator[Event]:
     """The request's LoRAs into the weights, and those of the last request out of them."""
     events: list[Event] = []
     if not run.request.loras and all(expert.loras == () for expert in run.components.experts):
@@ -111,22 +128,26 @@ def _merge_loras(run: _Run) -> Iterator[Event]:
     yield from events[-1:]
 
 
-def warm_up(components: Components, request: GenerationRequest) -> Iterator[Event]:
-    """Compile what the request needs and is not there yet, telling each program's name beforehand.
+def warm_up(components: Components, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
+    """Compile what these stages of the request need and is not there yet, telling each program's name beforehand.
 
     Works on described components too, whose weights are shapes and whose devices are not here.
     """
-    programs, tokens = components.programs(request.is_guided), _tokens_like(request, components)
-    embedded = yield from _prepared(programs.embed_text, components.text_weights, tokens.ids, tokens.mask)
-    if request.task == "i2v":
-        yield from _warm_up_images(components, request)
-    plan = _plan(request, components, make_schedule(request.solver, request.steps, request.flow_shift))
-    for is_guided in dict.fromkeys(step.is_guided for step in plan):
-        yield from _warm_up_step(components, request, is_guided, embedded, tokens.bias)
+    programs = components.programs(request.is_guided)
+    if "encode" in stages:
+        tokens = _tokens_like(request, components)
+        yield from _prepared(programs.embed_text, components.text_weights, tokens.ids, tokens.mask)
+        if request.task == "i2v":
+            yield from _warm_up_images(components, request)
+    if "denoise" in stages:
+        plan = _plan(request, components, make_schedule(request.solver, request.steps, request.flow_shift))
+        for is_guided in dict.fromkeys(step.is_guided for step in plan):
+            yield from _warm_up_step(components, request, is_guided)
     first_latents = _latents_like(request, components, num_latent_frames=1)
-    _, caches = yield from _prepared(programs.decode_first, components.vae_weights, first_latents)
-    if request.num_frames > 1:
-        yield from _prepared(programs.decode_next, components.vae_weights, first_latents, caches)
+    if {"denoise", "decode"} & set(stages):  # a step's preview is decoded too
+        _, caches = yield from _prepared(programs.decode_first, components.vae_weights, first_latents)
+        if "decode" in stages and request.num_frames > 1:
+            yield from _prepared(programs.decode_next, components.vae_weights, first_latents, caches)
 
 
 def _warm_up_images(components: Components, request: GenerationRequest) -> Iterator[Event]:
@@ -149,14 +170,15 @@ def _num_pictures(request: GenerationRequest) -> int:
     return sum(path is not None for path in (request.image, request.last_image))
 
 
-def _warm_up_step(components: Components, request: GenerationRequest, is_guided: bool, embedded, bias) -> Iterator[Event]:
+def _warm_up_step(components: Components, request: GenerationRequest, is_guided: bool) -> Iterator[Event]:
     """Both programs of a lane; all experts have the same shapes, so one lane stands for all."""
     programs, weights, branches = components.programs(is_guided), components.experts[0].weights, 2 if is_guided else 1
+    tokens, encoder = _tokens_like(request, components), components.text_encoder
+    like = encoder.describe_weights(components.dtype, programs.layout)  # whether or not the encoder itself is loaded
+    embedded = programs.embed_text.describe(like, tokens.ids, tokens.mask)
     embedded = jax.ShapeDtypeStruct((branches, *embedded.shape[1:]), embedded.dtype)
-    keys = (
-        weights,
-        *text_arguments(components, embedded, None if bias is None else bias[:branches], _seen_like(request, components)),
-    )
+    bias = None if tokens.bias is None else tokens.bias[:branches]
+    keys = (weights, *text_arguments(components, embedded, bias, _seen_like(request, components)))
     text = yield from _prepared(programs.prepare_text, *keys)
     positions = programs.denoiser.describe_positions(latent_shape(request, components))
     latents, condition = _latents_like(request, components), condition_like(request, components)
@@ -211,12 +233,14 @@ def _latents_like(request: GenerationRequest, components: Components, num_latent
     return jax.ShapeDtypeStruct(tuple(shape), jnp.float32)
 
 
-def _encode(run: _Run) -> Conditions:
-    """Text and pictures to what the denoiser needs; the embeddings are kept in the job's folder."""
-    tokens = tokenize(run.request, run.components)
-    run.notes.extend(tokens.notes)
-    conditions = encode(run.request, run.components, tokens)
-    _save_embeddings(run.request, conditions.embeddings, run.folder)
+def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
+    """Text and pictures to what the denoiser needs, kept in the run's folder too."""
+    yield Encoding()
+    with run.clock.stage("encode"):
+        tokens = tokenize(run.request, run.components)
+        run.notes.extend(tokens.notes)
+        conditions = encode(run.request, run.components, tokens)
+        write_conditions(run.folder, run.request, conditions)
     return conditions
 
 
@@ -225,19 +249,6 @@ def _tokens_like(request: GenerationRequest, components: Components) -> TextToke
     if components.text_encoder.has_tokenizer:
         return tokenize(request, components)
     return components.text_encoder.describe_tokens(2 if request.is_guided else 1)
-
-
-def _save_embeddings(request: GenerationRequest, embeddings: np.ndarray, folder: Path) -> None:
-    values = padded_embeddings(embeddings)
-    names = ("prompt_embeds", "negative_prompt_embeds")
-    save_file({name: value[None] for name, value in zip(names, values, strict=False)}, folder / "stage1_embeddings.safetensors")
-    config = {
-        "prompt": request.prompt, "negative_prompt": request.negative_prompt, "width": request.width,
-        "height": request.height, "frames": request.num_frames, "fps": request.fps,
-        "num_inference_steps": request.steps, "guidance_scale": request.guidance[0],
-        "flow_shift": request.flow_shift, "seed": request.seed, "model_id": request.preset,
-    }  # fmt: skip
-    (folder / "generation_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False), "utf-8")
 
 
 def initial_noise(request: GenerationRequest, components: Components) -> np.ndarray:
@@ -257,15 +268,16 @@ def step_inputs(schedule: Schedule, index: int, guidance: float) -> StepInputs:
     )
 
 
-def _denoise(run: _Run, conditions: Conditions) -> Iterator[tuple[Event, SamplerState]]:
-    """All steps, or those before a cancel. A step's picture is made while the next step runs: the state that comes with its
-    event is that next step's, the only one whose buffers are still there."""
+def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> Generator[Event, None, Denoised]:
+    """All steps, those left after `begun`, or those before a cancel. A step's picture is made while the next step runs."""
     request, components, clock = run.request, run.components, run.clock
     schedule = make_schedule(request.solver, request.steps, request.flow_shift)
-    state, lane, cache, reused = start(jnp.asarray(initial_noise(request, components))), None, None, 0
+    done = begun.steps_done if begun else 0
+    state = begun.state if begun else start(jnp.asarray(initial_noise(request, components)))
+    lane, cache, reused = None, None, 0
     told: Callable[[], Step] | None = None
     with _previews(run) as previews:
-        for index, planned in enumerate(_plan(request, components, schedule)):
+        for index, planned in list(enumerate(_plan(request, components, schedule)))[done:]:
             if run.is_cancelled():
                 break
             programs = components.programs(planned.is_guided)
@@ -280,19 +292,21 @@ def _denoise(run: _Run, conditions: Conditions) -> Iterator[tuple[Event, Sampler
             with clock.stage("denoise"):
                 state, cache = _run_step(request, lane, state, step_inputs(schedule, index, planned.guidance), cache)
             if told is not None:
-                yield told(), state
+                yield told()
             with clock.stage("denoise"):
                 clean = np.asarray(conditions.with_first_frame(state.clean), np.float32)
                 moves = clock.seconds["denoise"] > ANIMATED_STEP_SECONDS * (index + 1)
                 preview = previews.begin(clean, index + 1, moves)
+            done = index + 1
             told = functools.partial(_step_event, clock, schedule, index, time.monotonic() - started, preview)
         if told is not None:
-            yield told(), state
+            yield told()
     if request.step_cache:
         run.notes.append(f"The step cache spared most of {reused + _reused(cache)} of {schedule.steps} steps")
+    return Denoised(state=state, steps_done=done)
 
 
-def _previews(run: _Run) -> StepPreviews:
+def _previews(run: Run) -> StepPreviews:
     """On a CPU that plays several devices, two programs at once would wait for each other's threads."""
     programs, weights = run.programs, run.components.vae_weights
     devices = programs.layout.mesh.devices.ravel()
@@ -333,7 +347,7 @@ def decode_frames(programs: Programs, weights: dict[str, jax.Array], latents: ja
         yield frames
 
 
-def _decoded(run: _Run, latents: jax.Array) -> Iterator[np.ndarray]:
+def _decoded(run: Run, latents: jax.Array | np.ndarray) -> Iterator[np.ndarray]:
     """Pieces of the video as bytes, the time for them counted."""
     frames = decode_frames(run.programs, run.components.vae_weights, np.asarray(latents))
     while True:
@@ -345,7 +359,7 @@ def _decoded(run: _Run, latents: jax.Array) -> Iterator[np.ndarray]:
         yield pixels
 
 
-def _decode_to_file(run: _Run, latents: jax.Array) -> Iterator[Event]:
+def decode(run: Run, latents: jax.Array | np.ndarray) -> Iterator[Event]:
     """Decode with progress, write the mp4, end the job."""
     pieces: list[np.ndarray] = []
     done = 0
@@ -359,14 +373,14 @@ def _decode_to_file(run: _Run, latents: jax.Array) -> Iterator[Event]:
     yield Finished(_write(run, pieces))
 
 
-def _partial_video(run: _Run, conditions: Conditions, state: SamplerState | None) -> VideoResult | None:
+def _partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> VideoResult | None:
     """The clean estimate at the moment of the cancel as a video, or None where no step was done."""
-    if state is None:
+    if denoised.steps_done == 0:
         return None
-    return _write(run, list(_decoded(run, conditions.with_first_frame(state.clean))))
+    return _write(run, list(_decoded(run, conditions.with_first_frame(denoised.state.clean))))
 
 
-def _write(run: _Run, pieces: list[np.ndarray]) -> VideoResult:
+def _write(run: Run, pieces: list[np.ndarray]) -> VideoResult:
     request, path = run.request, run.folder / "video.mp4"
     with run.clock.stage("decode"):
         count = write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)

@@ -69,16 +69,17 @@ class Program:
     def prepare(self, *arguments: Any) -> Any:
         """Compile for arguments of these shapes if need be; the result's shapes and shardings, as `jax.ShapeDtypeStruct`s."""
         self._make(arguments)
-        return self._results(arguments)
+        return self.describe(*arguments)
 
-    def _results(self, arguments: tuple) -> Any:
+    def describe(self, *arguments: Any) -> Any:
+        """The result's shapes and shardings, without compiling."""
         return self._places(jax.eval_shape(self._function, *arguments))
 
     def _make(self, arguments: tuple) -> Made:
         signature = _signature(arguments)
         if signature not in self._made:
             started = time.monotonic()
-            places = jax.tree.map(lambda leaf: leaf.sharding, self._results(arguments))
+            places = jax.tree.map(lambda leaf: leaf.sharding, self.describe(*arguments))
             jitted = jax.jit(self._function, donate_argnums=self._donated, out_shardings=places)
             lowered = jitted.lower(*jax.tree.map(self._describe, arguments))
             self._made[signature] = self._compiler(self.name, lowered, self._layout)
