@@ -5,7 +5,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from backend.command_line import FAILED, OK, WRONG_REQUEST, model_of, parse, print_error, worker_options_of
+from backend.command_line import FAILED, OK, STAGES, WRONG_REQUEST, model_of, parse, print_error, worker_options_of
 from backend.errors import RequestError, StudioError
 
 
@@ -37,6 +37,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from backend.generate_command import generate
 
         return generate(arguments)
+    if arguments.command in STAGES:
+        from backend.stage_command import run_stage
+
+        return run_stage(arguments)
     if arguments.command == "models":
         from backend.models_command import models
 

@@ -14,7 +14,8 @@ from backend.worker_process import WorkerOptions
 from presets.loader import Expert, Solver
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
-COMMANDS = ("serve", "generate", "presets", "check-tpu", "precompile", "models")
+STAGES = ("encode", "denoise", "decode")
+COMMANDS = ("serve", "generate", *STAGES, "presets", "check-tpu", "precompile", "models")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,7 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_serve(commands)
     _add_generate(commands)
+    _add_stages(commands)
     _add_presets(commands)
     _add_check_tpu(commands)
     _add_models(commands)
@@ -111,28 +113,54 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
 
 def _add_generate(commands: argparse._SubParsersAction) -> None:
     generate = commands.add_parser("generate", help="make one video, then end", allow_abbrev=False)
-    generate.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
-    generate.add_argument("--prompt", required=True, metavar="TEXT", help="what the video shows")
-    generate.add_argument("--negative-prompt", metavar="TEXT", help="what it shall not show")
-    generate.add_argument("--image", metavar="FILE", help="the first frame; cropped to the video's aspect")
-    generate.add_argument("--last-image", metavar="FILE", help="the last frame, for presets that take one")
-    for name, what in (("width", "pixels"), ("height", "pixels"), ("frames", "number of frames, 4n+1"),
-                       ("fps", "frames a second"), ("steps", "denoising steps")):  # fmt: skip
-        generate.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's own)")
-    generate.add_argument("--guidance", type=_numbers, metavar="X[,Y]", help="one number per expert; 1 or less is off")
-    generate.add_argument("--flow-shift", type=float, metavar="X", help="where the steps gather (the preset's own)")
-    generate.add_argument("--seed", type=int, metavar="N", help="same seed, same video (drawn at random)")
-    generate.add_argument("--solver", choices=get_args(Solver), help="the sampler (the preset's own)")
-    interval = "the share of the steps that guidance runs on, such as 0,0.6 (the preset's own)"
-    generate.add_argument("--guidance-interval", type=_numbers, metavar="X,Y", help=interval)
-    cache = "relative change below which a step reuses the last one's work; 0 is off (the preset's own)"
-    generate.add_argument("--step-cache", type=float, metavar="X", help=cache)
-    lora = "a LoRA on top of the preset's own, again for more: a path, a name in the data folder's loras folder, or "
-    lora += "owner/repository:file.safetensors; EXPERT is high or low, for models that have two"
-    generate.add_argument("--lora", type=_lora, action="append", default=[], metavar="FILE[:SCALE[:EXPERT]]", help=lora)
+    _add_request(generate, is_required=True)
+    _add_sampling(generate)
     generate.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
     generate.add_argument("--json", action="store_true", help="print the result as one JSON object")
     _add_common(generate)
+
+
+def _add_stages(commands: argparse._SubParsersAction) -> None:
+    """The three stages of a video, each from what the one before it left in the folder."""
+    encode = commands.add_parser("encode", help="a video's first stage: read the prompt and the pictures", allow_abbrev=False)
+    denoise = commands.add_parser("denoise", help="its second: the latents; goes on where it was stopped", allow_abbrev=False)
+    decode = commands.add_parser("decode", help="its third: the mp4", allow_abbrev=False)
+    for stage in (encode, denoise, decode):
+        stage.add_argument("--run", required=True, metavar="DIR", help="the folder that holds what the stages make")
+        stage.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    _add_request(encode, is_required=False)
+    for stage in (encode, denoise):
+        _add_sampling(stage)
+    for stage in (encode, denoise, decode):
+        _add_common(stage)
+
+
+def _add_request(parser: argparse.ArgumentParser, *, is_required: bool) -> None:
+    """What a video shows, its size and its LoRAs."""
+    parser.add_argument("--preset", required=is_required, metavar="NAME", help="one of `app.py presets list`")
+    parser.add_argument("--prompt", required=is_required, metavar="TEXT", help="what the video shows")
+    parser.add_argument("--negative-prompt", metavar="TEXT", help="what it shall not show")
+    parser.add_argument("--image", metavar="FILE", help="the first frame; cropped to the video's aspect")
+    parser.add_argument("--last-image", metavar="FILE", help="the last frame, for presets that take one")
+    for name, what in (("width", "pixels"), ("height", "pixels"), ("frames", "number of frames, 4n+1"),
+                       ("fps", "frames a second")):  # fmt: skip
+        parser.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's own)")
+    lora = "a LoRA on top of the preset's own, again for more: a path, a name in the data folder's loras folder, or "
+    lora += "owner/repository:file.safetensors; EXPERT is high or low, for models that have two"
+    parser.add_argument("--lora", type=_lora, action="append", default=[], metavar="FILE[:SCALE[:EXPERT]]", help=lora)
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    """How it is denoised."""
+    parser.add_argument("--steps", type=int, metavar="N", help="denoising steps (the preset's own)")
+    parser.add_argument("--guidance", type=_numbers, metavar="X[,Y]", help="one number per expert; 1 or less is off")
+    parser.add_argument("--flow-shift", type=float, metavar="X", help="where the steps gather (the preset's own)")
+    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same video (drawn at random)")
+    parser.add_argument("--solver", choices=get_args(Solver), help="the sampler (the preset's own)")
+    interval = "the share of the steps that guidance runs on, such as 0,0.6 (the preset's own)"
+    parser.add_argument("--guidance-interval", type=_numbers, metavar="X,Y", help=interval)
+    cache = "relative change below which a step reuses the last one's work; 0 is off (the preset's own)"
+    parser.add_argument("--step-cache", type=float, metavar="X", help=cache)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
