@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ from pathlib import Path
 from backend.checkpoint import AGAIN, open_checkpoint, read_header, weight_files
 from backend.errors import ModelError
 from backend.families import Family, recognise
+from backend.hashes import hash_like
 
-CHUNK_BYTES = 2**24
 _SHA256, _GIT_SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 
 
@@ -63,7 +62,7 @@ def _check_hashes(paths: list[Path], on_bytes: Callable[[int, int], None] | None
     known = [(path, name) for path, name in known if _SHA256.fullmatch(name) or _GIT_SHA1.fullmatch(name)]
     done, total = 0, sum(path.stat().st_size for path, _ in known)
     for path, expected in known:
-        found = file_hash(path, is_git=len(expected) == 40)
+        found = hash_like(path, expected)
         done += path.stat().st_size
         if on_bytes is not None:
             on_bytes(done, total)
@@ -75,12 +74,3 @@ def _check_hashes(paths: list[Path], on_bytes: Callable[[int, int], None] | None
                 f"delete {path.resolve()}, then {AGAIN}"
             )
         )
-
-
-def file_hash(path: Path, is_git: bool) -> str:
-    """SHA-256 of a file, or what git names it by: SHA-1 of its size and content."""
-    digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode()) if is_git else hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -16,13 +17,27 @@ COMMIT = "c" * 40
 REPOSITORY = "tests/tiny"
 
 
+@dataclass(frozen=True)
+class Sent:
+    """`num_bytes` of the file `name` from `start` on."""
+
+    name: str
+    start: int
+    num_bytes: int
+
+
 class FakeHub:
-    """After `stop_after` bytes of a file no more come: the connection breaks, or with `stalls` stays open. `ranges` are the byte
-    ranges that were asked for."""
+    """After `stop_after` bytes of a file no more come: the connection breaks, or with `stalls` stays open. With `ignores_ranges`
+    every answer is the whole file; with `flips` its last byte is wrong. `log` is what was sent."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.stop_after, self.stalls, self.ranges, self.sent = folder, None, False, [], 0
-        self.url = ""
+        self.folder, self.commit, self.url, self.log = folder, COMMIT, "", []
+        self.stop_after, self.stalls, self.ignores_ranges, self.flips = None, False, False, False
+
+    @property
+    def sent(self) -> int:
+        """Bytes of files in all."""
+        return sum(sent.num_bytes for sent in self.log)
 
     def entries(self) -> list[dict]:
         files = sorted(path for path in self.folder.rglob("*") if path.is_file())
@@ -65,7 +80,7 @@ def serving(folder: Path) -> Iterator[FakeHub]:
                 self._json(hub.entries())
             elif path.startswith(f"/api/models/{REPOSITORY}"):
                 siblings = [{"rfilename": entry["path"]} for entry in hub.entries()]
-                self._json({"id": REPOSITORY, "sha": COMMIT, "siblings": siblings})
+                self._json({"id": REPOSITORY, "sha": hub.commit, "siblings": siblings})
             else:
                 self._missing("RepoNotFound")
 
@@ -83,7 +98,7 @@ def serving(folder: Path) -> Iterator[FakeHub]:
         def _headers(self, status: int, length: int, **more: str) -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(length))
-            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("X-Repo-Commit", hub.commit)
             for name, value in more.items():
                 self.send_header(name.replace("_", "-"), value)
             self.end_headers()
@@ -95,8 +110,7 @@ def serving(folder: Path) -> Iterator[FakeHub]:
             data = path.read_bytes()
             tag = hashlib.sha256(data).hexdigest() if path.suffix == ".safetensors" else git_hash(data)
             start = 0
-            if asked := self.headers.get("Range"):
-                hub.ranges.append(asked)
+            if (asked := self.headers.get("Range")) and not hub.ignores_ranges:
                 start = int(re.match(r"bytes=(\d+)-", asked)[1])
             ranges = {"Content_Range": f"bytes {start}-{len(data) - 1}/{len(data)}"} if start else {}
             self._headers(206 if start else 200, len(data) - start, ETag=f'"{tag}"', Accept_Ranges="bytes", **ranges)
@@ -105,7 +119,8 @@ def serving(folder: Path) -> Iterator[FakeHub]:
             body = data[start:]
             stops = hub.stop_after is not None and len(body) > hub.stop_after
             body = body[: hub.stop_after] if stops else body
-            hub.sent += len(body)
+            body = body[:-1] + bytes([body[-1] ^ 1]) if hub.flips else body
+            hub.log.append(Sent(str(path.relative_to(hub.folder)), start, len(body)))
             with contextlib.suppress(OSError):  # the other side was killed
                 self.wfile.write(body)
                 if stops and hub.stalls:

@@ -1,51 +1,17 @@
-"""`models` through the command line, against a Hub on this machine: download, resume, offline, verify."""
+"""`models` through the command line, against a Hub on this machine: download, offline, verify. test_hub.py interrupts."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
 from backend.models_command import _Line
-from backend.settings import PROJECT_FOLDER
-from presets import load_preset
-from tests.fake_hub import COMMIT, REPOSITORY, FakeHub, serving
-
-DEMO = Path(load_preset("wan-tiny").model_source)
-CHUNK = 10 * 2**20  # huggingface_hub writes this much at a time; the transformer has 14 MB
-NOWHERE = "http://127.0.0.1:9"  # the discard port: nobody listens
-WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
+from tests.fake_hub import REPOSITORY, FakeHub
+from tests.hub_runs import DEMO, NOWHERE, WEIGHTS, app, snapshot
 
 pytestmark = pytest.mark.demo_model
-
-
-@pytest.fixture
-def hub(tmp_path):
-    folder = Path(shutil.copytree(DEMO, tmp_path / "hub"))
-    (folder / "loras").mkdir()
-    (folder / "loras" / "style.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
-    with serving(folder) as hub:
-        yield hub
-
-
-def environment(home: Path, endpoint: str) -> dict[str, str]:
-    return {**os.environ, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, "STUDIO_DATA_DIR": str(home / "data"),
-            "HF_HUB_DISABLE_TELEMETRY": "1"}  # fmt: skip
-
-
-def app(home: Path, endpoint: str, *words: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "app.py", *words], cwd=PROJECT_FOLDER, env=environment(home, endpoint),
-                          capture_output=True, text=True, timeout=120)  # fmt: skip
-
-
-def snapshot(home: Path) -> Path:
-    return home / "hub" / f"models--{REPOSITORY.replace('/', '--')}" / "snapshots" / COMMIT
 
 
 def test_a_download_is_verified_and_works_offline(hub: FakeHub, tmp_path):
@@ -59,34 +25,6 @@ def test_a_download_is_verified_and_works_offline(hub: FakeHub, tmp_path):
     assert (again.returncode, again.stderr) == (0, "")
     found = json.loads(app(home, NOWHERE, "models", "verify", REPOSITORY, "--json").stdout)[0]
     assert found["family"] == "wan2.2-ti2v" and found["problems"] == [] and found["hashed"] == found["files"] == 10
-
-
-def test_a_broken_connection_goes_on_within_the_file(hub: FakeHub, tmp_path):
-    hub.stop_after = CHUNK + 100_000
-    done = app(tmp_path, hub.url, "models", "download", REPOSITORY)
-    assert done.returncode == 0, done.stderr
-    assert f"bytes={CHUNK}-" in hub.ranges
-    assert app(tmp_path, NOWHERE, "models", "verify", REPOSITORY).returncode == 0
-
-
-def test_after_a_kill_no_whole_file_comes_again(hub: FakeHub, tmp_path):
-    hub.stop_after, hub.stalls = CHUNK + 100_000, True
-    words = [sys.executable, "app.py", "models", "download", REPOSITORY]
-    process = subprocess.Popen(words, cwd=PROJECT_FOLDER, env=environment(tmp_path, hub.url), stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)  # fmt: skip
-    until, small = time.monotonic() + 60, snapshot(tmp_path) / "text_encoder" / "model.safetensors"
-    while not small.exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    process.kill()
-    process.wait()
-    here = {path: path.stat().st_size for path in snapshot(tmp_path).rglob("*") if path.is_file()}
-    assert small in here and snapshot(tmp_path) / WEIGHTS not in here
-    hub.stop_after, hub.sent = None, 0
-    done = app(tmp_path, hub.url, "models", "download", REPOSITORY)
-    assert done.returncode == 0, done.stderr
-    whole = sum(path.stat().st_size for path in snapshot(tmp_path).rglob("*") if path.is_file())
-    assert hub.sent == whole - sum(here.values())
-    assert app(tmp_path, NOWHERE, "models", "verify", REPOSITORY).returncode == 0
 
 
 def test_what_is_wrong_with_a_file_is_said(hub: FakeHub, tmp_path):
