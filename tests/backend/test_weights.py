@@ -142,3 +142,13 @@ def test_loading_needs_little_more_than_the_arrays_themselves(tmp_path):
     done = subprocess.run([*run, "load", "--measure"], check=True, cwd=PROJECT_FOLDER, capture_output=True, text=True)
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["checkpoint_bytes"] > 1e9 and found["load_overhead_bytes"] < found["largest_shard_bytes"] + 150e6
+
+
+@pytest.mark.parametrize("prefix", ["", "vision_model."])
+def test_a_clip_encoder_is_read_by_the_names_of_transformers_4_and_5(tmp_path, prefix):
+    names = ("embeddings.class_embedding", "encoder.layers.0.layer_norm1.bias")
+    (tmp_path / "image_encoder").mkdir()
+    save_file({prefix + name: torch.ones(3) for name in names}, tmp_path / "image_encoder" / "model.safetensors")
+    part = Part(tmp_path, "image_encoder")
+    assert set(part.places) == set(names)
+    assert {name for name, _ in part.read(names, Progress(part.num_bytes, silent))} == set(names)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanImageToVideoPipeline, WanPipeline, WanTransformer3DModel
+from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPVisionConfig, CLIPVisionModel, UMT5EncoderModel
 
 from presets import Preset, load_preset
@@ -44,7 +45,14 @@ def make_checkpoint(family: str, folder: Path) -> Path:
     kind = WanImageToVideoPipeline if takes_images else WanPipeline
     options = dict(boundary_ratio=BOUNDARIES.get(family), expand_timesteps=family == "wan2.2-ti2v")
     kind(**parts, **options).save_pretrained(folder)
+    if "image_encoder" in parts:
+        name_as_transformers_4(folder / "image_encoder" / "model.safetensors")
     return folder
+
+
+def name_as_transformers_4(path: Path) -> None:
+    """Rename a CLIP encoder's tensors to what Wan's makers published; transformers 5 writes them without this prefix."""
+    save_file({f"vision_model.{name}": value for name, value in load_file(path).items()}, path, metadata={"format": "pt"})
 
 
 def _transformer(family: str) -> WanTransformer3DModel:
