@@ -113,15 +113,34 @@ def test_what_is_no_safetensors_file_is_said(tmp_path, content, said):
         read_header(tmp_path / "model.safetensors")
 
 
+def write_other_parts(checkpoint: Path, *more: str, vae: str = '{"z_dim": 16}') -> None:
+    """What a checkpoint's index and configurations say besides the transformer's."""
+    index = {part: ["diffusers", "a network"] for part in ("transformer", "vae", "text_encoder", *more)}
+    (checkpoint / "model_index.json").write_text(json.dumps(index))
+    for part, text in (("vae", vae), ("text_encoder", "{}")):
+        (checkpoint / part).mkdir()
+        (checkpoint / part / "config.json").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("vae", "said"),
+    [
+        ("{}", "vae/config.json does not say z_dim: a vae needs z_dim"),
+        ("[1]", "vae/config.json must be a JSON object, and is a list"),
+        ("{", "vae/config.json must be JSON"),
+    ],
+)
+def test_a_configuration_that_says_too_little_is_named(checkpoint, vae, said):
+    write_other_parts(checkpoint, vae=vae)
+    with pytest.raises(ModelError, match=said):
+        open_checkpoint(checkpoint)
+
+
 def test_experts_of_different_shape_are_refused(checkpoint):
     shutil.copytree(checkpoint / "transformer", checkpoint / "transformer_2")
     config = json.loads((checkpoint / "transformer_2" / "config.json").read_text())
     (checkpoint / "transformer_2" / "config.json").write_text(json.dumps(config | {"num_layers": 2}))
-    index = {part: ["diffusers", "a network"] for part in ("transformer", "transformer_2", "vae", "text_encoder")}
-    (checkpoint / "model_index.json").write_text(json.dumps(index))
-    for part in ("vae", "text_encoder"):
-        (checkpoint / part).mkdir()
-        (checkpoint / part / "config.json").write_text("{}")
+    write_other_parts(checkpoint, "transformer_2")
     with pytest.raises(ModelError, match="transformer_2/config.json says num_layers=2, and transformer/config.json 3"):
         open_checkpoint(checkpoint)
 
