@@ -21,9 +21,11 @@ from huggingface_hub.utils import filter_repo_objects, tqdm
 
 from backend.checkpoint import open_checkpoint, weight_files
 from backend.errors import ModelError
+from backend.families import recognise
 from backend.hub_file import HubFile, blobs_folder, fetch, forget_begun
 
 PARTS = ("transformer", "transformer_2", "vae", "text_encoder", "image_encoder", "image_processor", "scheduler")
+CONFIGURATIONS = ("model_index.json", *(f"{part}/config.json" for part in PARTS))
 PATTERNS = ("model_index.json", "tokenizer/*", *(f"{part}/*.{kind}" for part in PARTS for kind in ("json", "safetensors")))
 OnBytes = Callable[[int, int], None]
 OFFERS = "give its folder with --model, or take the preset wan-tiny, which runs anywhere"
@@ -90,7 +92,12 @@ def is_complete(folder: Path) -> bool:
 
 
 def download_model(source: str, on_bytes: OnBytes | None = None) -> Path:
-    """Fetch the files that are not there yet. Raises: ModelError."""
+    """Fetch the files that are not there yet, the configurations first: what we cannot run costs kilobytes and not gigabytes.
+
+    Raises: ModelError.
+    """
+    checkpoint = open_checkpoint(_download(source, CONFIGURATIONS, None))
+    recognise(checkpoint.index, checkpoint.architecture)
     return _download(source, PATTERNS, on_bytes)
 
 
@@ -112,6 +119,9 @@ def _cached(repository: str, patterns: Sequence[str]) -> Path | None:
 def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes | None) -> Path:
     try:
         everything = _listed(repository)
+        if "model_index.json" in patterns and all(file.name != "model_index.json" for file in everything):
+            raise ModelError(f"{repository} holds no model_index.json:", "a checkpoint must be in diffusers' layout",
+                             "Wan's makers publish that under names that end in -Diffusers")  # fmt: skip
         files = list(filter_repo_objects(everything, allow_patterns=list(patterns), key=lambda file: file.name))
         forget_begun(repository, {file.content_hash for file in everything})
         _check_space(repository, sum(file.num_bytes - file.arrived_bytes for file in files))

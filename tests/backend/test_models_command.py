@@ -57,6 +57,21 @@ def test_what_the_hub_does_not_have(hub: FakeHub, tmp_path):
     assert "names a file that tests/tiny does not have" in told
 
 
+def test_what_cannot_be_run_is_refused_before_its_weights_come(hub: FakeHub, tmp_path):
+    index = hub.folder / "model_index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"_class_name": "StableDiffusionPipeline"}))
+    told = app(tmp_path, hub.url, "models", "download", REPOSITORY)
+    assert told.returncode == 1 and "its pipeline is StableDiffusionPipeline" in told.stderr
+    assert "supported are Wan 2.1 T2V" in told.stderr and not any(sent.name.endswith("safetensors") for sent in hub.log)
+
+
+def test_another_layout_is_told_where_the_right_one_is(hub: FakeHub, tmp_path):
+    (hub.folder / "model_index.json").unlink()
+    told = app(tmp_path, hub.url, "models", "download", REPOSITORY)
+    assert told.returncode == 1 and hub.log == []
+    assert "holds no model_index.json: a checkpoint must be in diffusers' layout" in told.stderr and "-Diffusers" in told.stderr
+
+
 def test_a_lora_is_fetched_by_its_file(hub: FakeHub, tmp_path):
     done = app(tmp_path, hub.url, "models", "download", f"{REPOSITORY}:loras/style.safetensors")
     assert done.returncode == 0 and (snapshot(tmp_path) / "loras" / "style.safetensors").is_file(), done.stderr
