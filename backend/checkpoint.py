@@ -22,6 +22,7 @@ ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16"
               "F8_E4M3": 1, "F8_E5M2": 1}  # fmt: skip
 NEEDED_ENTRIES = {
     "transformer": ("in_channels", "num_layers", "num_attention_heads", "attention_head_dim", "ffn_dim"), "vae": ("z_dim",),
+    "text_encoder": ("d_model", "d_ff", "num_layers", "vocab_size"),
 }  # fmt: skip
 AGAIN = "copy the checkpoint again, or `python app.py models download ID`, which fetches what is missing"
 

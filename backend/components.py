@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, CLIPImageProcessorPil, PreTrainedTokeniz
 
 from backend.architecture import IMAGE_ENCODER, Architecture
 from backend.attention_processor import Positions
-from backend.checkpoint import AGAIN, Checkpoint, open_checkpoint
+from backend.checkpoint import AGAIN, Checkpoint, check_shapes, open_checkpoint
 from backend.denoiser import Condition, Denoiser, DenoiserWeights, StepCache, TextContext, guide
 from backend.errors import ModelError
 from backend.events import Event, Loading
@@ -34,7 +34,7 @@ from backend.sharding import Layout, plan_copies, plan_mesh
 from backend.text_encoder import LENGTHS, MAX_SEQUENCE_LENGTH, TextEncoder
 from backend.tpu.chips import memory_bytes
 from backend.vae import VideoAutoencoder
-from backend.weights import Part, Progress, checkpoint_shapes, load_flat
+from backend.weights import Part, Progress, check_flat, checkpoint_shapes, load_flat
 from presets import LoraChoice, Preset
 
 EXPERT_NAMES = ("high", "low")  # of two experts, in their order
@@ -138,19 +138,26 @@ def load(
 
 
 def _load_weights(checkpoint: Checkpoint, text_encoder, image_encoder, programs: Programs, preset: Preset, on_event) -> dict:
-    """All weights, part by part, the preset's own LoRAs merged; every file is known to be whole before the first is read."""
+    """All weights, part by part, the preset's own LoRAs merged; every file is known to fit before the first is read."""
     parts = {name: Part(checkpoint.folder, name) for name in checkpoint.parts}
     progress = Progress(sum(part.num_bytes for part in parts.values()), on_event)
     layout, dtype = programs.layout, jnp.dtype(preset.dtype)
-    text = load_flat(parts["text_encoder"], text_encoder.describe_weights(dtype, layout), progress)
-    image = load_flat(parts[IMAGE_ENCODER], image_encoder.describe_weights(dtype, layout), progress) if image_encoder else {}
     described = programs.denoiser.describe_weights(dtype)
     shapes = checkpoint_shapes(described)
+    flat = {"text_encoder": text_encoder.describe_weights(dtype, layout), "vae": programs.vae.describe_weights(dtype)}
+    if image_encoder is not None:
+        flat[IMAGE_ENCODER] = image_encoder.describe_weights(dtype, layout)
+    for name in checkpoint.transformers:
+        check_shapes(name, parts[name].places, shapes)
+    for name, leaves in flat.items():
+        check_flat(parts[name], leaves)
+    text = load_flat(parts["text_encoder"], flat["text_encoder"], progress)
+    image = load_flat(parts[IMAGE_ENCODER], flat[IMAGE_ENCODER], progress) if image_encoder else {}
     experts = tuple(
         Expert(parts[name], described, progress, _loras_of(index, preset.loras, shapes))
         for index, name in enumerate(checkpoint.transformers)
     )
-    vae = programs.vae.arrange(load_flat(parts["vae"], programs.vae.describe_weights(dtype), progress))
+    vae = programs.vae.arrange(load_flat(parts["vae"], flat["vae"], progress))
     return {"text_weights": text, "image_weights": image, "experts": experts, "vae_weights": vae}
 
 

@@ -80,10 +80,16 @@ def read_tensor(place: TensorPlace) -> torch.Tensor:
     return flat.reshape(place.shape)
 
 
-def load_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct], progress: Progress) -> dict[str, jax.Array]:
-    """A network's weights by name, each where and in the dtype that `described` says. Raises: ModelError."""
+def check_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors that `load_flat` reads. Raises: ModelError where the files hold others."""
     expected = {name: leaf.shape for name, leaf in described.items() if name not in TIED or name in part.places}
     check_shapes(part.name, part.places, expected)
+    return expected
+
+
+def load_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct], progress: Progress) -> dict[str, jax.Array]:
+    """A network's weights by name, each where and in the dtype that `described` says. Raises: ModelError."""
+    expected = check_flat(part, described)
     weights = {name: _on_device(tensor, described[name]) for name, tensor in part.read(expected, progress)}
     tied = [weights[name] for name in TIED if name in weights]
     if not tied and any(name in described for name in TIED):

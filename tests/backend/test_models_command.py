@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
+from backend.architecture import Architecture
 from backend.models_command import _Line
+from backend.verify import telling_shapes, verify
+from presets import list_presets
 from tests.fake_hub import REPOSITORY, FakeHub
 from tests.hub_runs import DEMO, NOWHERE, WEIGHTS, app, snapshot
 
@@ -41,6 +46,30 @@ def test_what_is_wrong_with_a_file_is_said(hub: FakeHub, tmp_path):
     assert "is cut short: it has" in app(home, NOWHERE, "models", "verify", REPOSITORY).stdout
     (snapshot(home) / "vae" / "config.json").unlink()
     assert "vae/config.json is missing" in app(home, NOWHERE, "models", "verify", REPOSITORY).stdout
+
+
+@pytest.mark.parametrize(
+    ("part", "entry", "value", "said"),
+    [
+        ("transformer", "num_layers", 99, "transformer lacks the tensor blocks.98.ffn.net.0.proj.weight"),
+        ("transformer", "ffn_dim", 123, "and config.json makes it [123, "),
+        ("text_encoder", "d_ff", 123, "wo.weight has the shape"),
+        ("vae", "z_dim", 48, "its transformer takes 16 channels and its VAE makes 48"),
+    ],
+)
+def test_files_of_another_model_than_the_configurations_are_found(tmp_path, part, entry, value, said):
+    folder = Path(shutil.copytree(DEMO, tmp_path / "model"))
+    config = folder / part / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {entry: value}))
+    (problem,) = verify(folder).problems
+    assert said in problem
+
+
+def test_every_real_checkpoints_shapes_can_be_told():
+    for preset in list_presets():
+        architecture = Architecture(**preset.network_configs())
+        for part in ("transformer", "text_encoder", "vae"):
+            assert telling_shapes(architecture, part)
 
 
 def test_no_network_and_nothing_cached_offers_the_demo_model(tmp_path):

@@ -115,11 +115,12 @@ def test_what_is_no_safetensors_file_is_said(tmp_path, content, said):
 
 def write_other_parts(checkpoint: Path, *more: str, vae: str = '{"z_dim": 16}') -> None:
     """What a checkpoint's index and configurations say besides the transformer's."""
+    text = json.dumps({"d_model": 8, "d_ff": 8, "num_layers": 1, "vocab_size": 8})
     index = {part: ["diffusers", "a network"] for part in ("transformer", "vae", "text_encoder", *more)}
     (checkpoint / "model_index.json").write_text(json.dumps(index))
-    for part, text in (("vae", vae), ("text_encoder", "{}")):
+    for part, config in (("vae", vae), ("text_encoder", text)):
         (checkpoint / part).mkdir()
-        (checkpoint / part / "config.json").write_text(text)
+        (checkpoint / part / "config.json").write_text(config)
 
 
 @pytest.mark.parametrize(
