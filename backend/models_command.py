@@ -37,7 +37,7 @@ def _list(arguments: argparse.Namespace) -> None:
         return
     widest = max(len(row["id"]) for row in rows)
     for row in rows:
-        where = f"{row['bytes'] / 1e9:.1f} GB here" if row["bytes"] is not None else "not here"
+        where = f"{_size(row['bytes'])} here" if row["bytes"] is not None else "not here"
         sys.stdout.write(f"{row['id']:{widest}}  {where:>13}  {', '.join(row['presets']) or 'a LoRA of yours'}\n")
 
 
@@ -65,6 +65,10 @@ def _num_bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+
+
 def _folder_of(preset: Preset) -> Path | None:
     return cached_model(preset.model) if is_hub_id(preset.model_source) else Path(preset.model_source)
 
@@ -87,7 +91,7 @@ def _download(source: str) -> None:
     if path is None:
         path = download(source, _Line(sys.stderr, source))
         sys.stderr.write("\n" if sys.stderr.isatty() else "")
-    sys.stdout.write(f"{source} is at {path} ({_num_bytes(path) / 1e9:.1f} GB)\n")
+    sys.stdout.write(f"{source} is at {path} ({_size(_num_bytes(path))})\n")
 
 
 class _Line:
@@ -150,4 +154,4 @@ def _sentences(found: Verification) -> str:
         return "\n".join(found.problems)
     family = found.family.name
     hashes = f"{found.hashed} hashes are right" if found.hashed else "no hashes are known for a plain folder, sizes are right"
-    return f"{found.folder}: a whole {family}, {found.files} files, {found.num_bytes / 1e9:.1f} GB; {hashes}"
+    return f"{found.folder}: a whole {family}, {found.files} files, {_size(found.num_bytes)}; {hashes}"
