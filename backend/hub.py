@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +71,7 @@ def cached_model(source: str) -> Path | None:
 def cached_file(source: str) -> Path | None:
     """The same for "owner/repository:file"."""
     repository, _, name = source.partition(":")
-    folder = _cached(repository, (name,))
+    folder = _cached(repository, (glob.escape(name),))
     return folder / name if folder is not None and (folder / name).is_file() else None
 
 
@@ -104,7 +105,7 @@ def download_model(source: str, on_bytes: OnBytes | None = None) -> Path:
 def download_file(source: str, on_bytes: OnBytes | None = None) -> Path:
     """The same for "owner/repository:file"."""
     repository, _, name = source.partition(":")
-    path = _download(repository, (name,), on_bytes) / name
+    path = _download(repository, (glob.escape(name),), on_bytes) / name
     if not path.is_file():
         raise ModelError(f"{source}", f"names a file that {repository} does not have", "check the name")
     return path

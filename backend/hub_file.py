@@ -65,6 +65,15 @@ def blobs_folder(repository: str) -> Path:
     return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model") / "blobs"
 
 
+def bytes_here(repository: str) -> int:
+    """How much of a repository is on this machine, begun files included."""
+    sizes = 0
+    for path in blobs_folder(repository).glob("*"):
+        with contextlib.suppress(OSError):
+            sizes += path.stat().st_size
+    return sizes
+
+
 def fetch(file: HubFile, stopped: threading.Event) -> None:
     """Bring the whole file to its place, unless it is there. Ends within one chunk (10 MiB) of `stopped`.
 

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from backend.errors import RequestError
 from backend.hub import cached_file, cached_model, download_file, download_model, is_hub_id, newest_snapshot
+from backend.hub_file import bytes_here
 from backend.lora_files import list_loras
 from backend.settings import from_environment
 from backend.verify import Verification, verify
@@ -37,8 +38,13 @@ def _list(arguments: argparse.Namespace) -> None:
         return
     widest = max(len(row["id"]) for row in rows)
     for row in rows:
-        where = f"{_size(row['bytes'])} here" if row["bytes"] is not None else "not here"
-        sys.stdout.write(f"{row['id']:{widest}}  {where:>13}  {', '.join(row['presets']) or 'a LoRA of yours'}\n")
+        sys.stdout.write(f"{row['id']:{widest}}  {_where(row):>18}  {', '.join(row['presets']) or 'a LoRA of yours'}\n")
+
+
+def _where(row: dict[str, Any]) -> str:
+    if row["bytes"] is not None:
+        return f"{_size(row['bytes'])} here"
+    return f"{_size(row['begun_bytes'])} here in part" if row["begun_bytes"] else "not here"
 
 
 def _model_rows() -> Iterator[dict[str, Any]]:
@@ -57,7 +63,9 @@ def _lora_rows(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _row(kind: str, source: str, path: Path | None, presets: list[str]) -> dict[str, Any]:
-    return {"kind": kind, "id": source, "bytes": None if path is None else _num_bytes(path), "presets": presets}
+    is_begun = path is None and kind == "model"  # a repository of LoRAs holds many, of which one is asked for
+    return {"kind": kind, "id": source, "bytes": None if path is None else _num_bytes(path),
+            "begun_bytes": bytes_here(source) if is_begun else 0, "presets": presets}  # fmt: skip
 
 
 def _num_bytes(path: Path) -> int:

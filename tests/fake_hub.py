@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote
 
 COMMIT = "c" * 40
 REPOSITORY = "tests/tiny"
@@ -73,7 +74,7 @@ def serving(folder: Path) -> Iterator[FakeHub]:
             self._answer(is_head=False)
 
         def _answer(self, is_head: bool) -> None:
-            path = self.path.partition("?")[0]
+            path = unquote(self.path.partition("?")[0])
             if found := re.fullmatch(rf"/{REPOSITORY}/resolve/[^/]+/(.*)", path):
                 self._file(hub.folder / found[1], is_head)
             elif path.startswith(f"/api/models/{REPOSITORY}/tree/"):

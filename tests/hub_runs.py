@@ -24,7 +24,8 @@ def demo_hub(place: Path) -> Iterator[FakeHub]:
     """A Hub that offers the demo model and a LoRA."""
     folder = Path(shutil.copytree(DEMO, place / "hub"))
     (folder / "loras").mkdir()
-    (folder / "loras" / "style.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    for name in ("style.safetensors", "style [v2].safetensors"):
+        (folder / "loras" / name).write_bytes(b"\x02\0\0\0\0\0\0\0{}")
     with serving(folder) as hub:
         yield hub
 

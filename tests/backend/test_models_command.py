@@ -101,17 +101,24 @@ def test_another_layout_is_told_where_the_right_one_is(hub: FakeHub, tmp_path):
     assert "holds no model_index.json: a checkpoint must be in diffusers' layout" in told.stderr and "-Diffusers" in told.stderr
 
 
-def test_a_lora_is_fetched_by_its_file(hub: FakeHub, tmp_path):
-    done = app(tmp_path, hub.url, "models", "download", f"{REPOSITORY}:loras/style.safetensors")
-    assert done.returncode == 0 and (snapshot(tmp_path) / "loras" / "style.safetensors").is_file(), done.stderr
+@pytest.mark.parametrize("name", ["style.safetensors", "style [v2].safetensors"])
+def test_a_lora_is_fetched_by_its_file(hub: FakeHub, tmp_path, name):
+    done = app(tmp_path, hub.url, "models", "download", f"{REPOSITORY}:loras/{name}")
+    assert done.returncode == 0 and (snapshot(tmp_path) / "loras" / name).is_file(), done.stderr
+    assert "is at" in app(tmp_path, NOWHERE, "models", "download", f"{REPOSITORY}:loras/{name}").stdout
     assert not (snapshot(tmp_path) / WEIGHTS).exists()
 
 
 def test_the_list_says_what_is_here(tmp_path):
+    begun = tmp_path / "hub" / "models--Wan-AI--Wan2.1-T2V-1.3B-Diffusers" / "blobs" / f"{'1' * 64}.incomplete"
+    begun.parent.mkdir(parents=True)
+    begun.write_bytes(bytes(2_500_000))
     rows = {row["id"]: row for row in json.loads(app(tmp_path, NOWHERE, "models", "list", "--json").stdout)}
     assert rows["embedded:wan-tiny"]["bytes"] > 1e6
     model = rows["Wan-AI/Wan2.2-T2V-A14B-Diffusers"]
     assert model["bytes"] is None and "wan2.2-t2v-a14b-720p-fast" in model["presets"]
+    assert rows["Wan-AI/Wan2.1-T2V-1.3B-Diffusers"]["begun_bytes"] == 2_500_000 and model["begun_bytes"] == 0
+    assert "2.5 MB here in part" in app(tmp_path, NOWHERE, "models", "list").stdout
     assert any("high_noise" in name and row["kind"] == "lora" for name, row in rows.items())
 
 
