@@ -1,4 +1,7 @@
-"""A Hugging Face Hub on this machine that offers one folder: the four answers that huggingface_hub asks for, byte ranges too."""
+"""A Hugging Face Hub on this machine that offers one folder: the answers that huggingface_hub asks for, byte ranges too.
+
+As the real one it sends whoever wants a large file to a storage on another host, at an address that soon expires.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,18 @@ import contextlib
 import hashlib
 import json
 import re
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 COMMIT = "c" * 40
 REPOSITORY = "tests/tiny"
+STORAGE = "/storage/"
 
 
 @dataclass(frozen=True)
@@ -29,11 +34,14 @@ class Sent:
 
 class FakeHub:
     """After `stop_after` bytes of a file no more come: the connection breaks, or with `stalls` stays open. With `ignores_ranges`
-    every answer is the whole file; with `flips` its last byte is wrong. `log` is what was sent."""
+    every answer is the whole file; with `flips` its last byte is wrong. `log` is what was sent, `tokens_at_storage` the
+    authorizations that came to the storage, which has no business with them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.commit, self.url, self.log = folder, COMMIT, "", []
         self.stop_after, self.stalls, self.ignores_ranges, self.flips = None, False, False, False
+        self.tokens_at_storage: set[str | None] = set()
+        self.signatures: dict[str, str] = {}
 
     @property
     def sent(self) -> int:
@@ -76,7 +84,12 @@ def serving(folder: Path) -> Iterator[FakeHub]:
         def _answer(self, is_head: bool) -> None:
             path = unquote(self.path.partition("?")[0])
             if found := re.fullmatch(rf"/{REPOSITORY}/resolve/[^/]+/(.*)", path):
-                self._file(hub.folder / found[1], is_head)
+                if found[1].endswith(".safetensors") and (hub.folder / found[1]).is_file():
+                    self._send_to_storage(found[1])
+                else:
+                    self._file(hub.folder / found[1], is_head)
+            elif path.startswith(STORAGE):
+                self._from_storage(path.removeprefix(STORAGE), is_head)
             elif path.startswith(f"/api/models/{REPOSITORY}/tree/"):
                 self._json(hub.entries())
             elif path.startswith(f"/api/models/{REPOSITORY}"):
@@ -103,6 +116,20 @@ def serving(folder: Path) -> Iterator[FakeHub]:
             for name, value in more.items():
                 self.send_header(name.replace("_", "-"), value)
             self.end_headers()
+
+        def _send_to_storage(self, name: str) -> None:
+            data = (hub.folder / name).read_bytes()
+            hub.signatures[name] = secrets.token_hex(4)
+            where = f"http://localhost:{server.server_port}{STORAGE}{quote(name)}?signature={hub.signatures[name]}"
+            linked = {"X_Linked_Etag": f'"{hashlib.sha256(data).hexdigest()}"', "X_Linked_Size": str(len(data))}
+            self._headers(302, 0, Location=where, **linked)
+
+        def _from_storage(self, name: str, is_head: bool) -> None:
+            hub.tokens_at_storage.add(self.headers.get("Authorization"))
+            if self.path.endswith(f"signature={hub.signatures.get(name)}"):
+                self._file(hub.folder / name, is_head)
+            else:
+                self._headers(403, 0)
 
         def _file(self, path: Path, is_head: bool) -> None:
             if not path.is_file():

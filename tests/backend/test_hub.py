@@ -80,6 +80,12 @@ def test_a_broken_connection_goes_on_within_the_file(hub: FakeHub, tmp_path):
     assert app(tmp_path, NOWHERE, "models", "verify", REPOSITORY).returncode == 0
 
 
+def test_the_token_stays_with_the_hub(hub: FakeHub, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert app(tmp_path, hub.url, *DOWNLOAD).returncode == 0
+    assert hub.tokens_at_storage == {None}
+
+
 def test_a_server_without_ranges_sends_all_again(hub: FakeHub, tmp_path):
     kill_midway(hub, tmp_path)
     hub.ignores_ranges = True
