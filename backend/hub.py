@@ -105,7 +105,7 @@ def download_model(source: str, on_bytes: OnBytes | None = None) -> Path:
 def download_file(source: str, on_bytes: OnBytes | None = None) -> Path:
     """The same for "owner/repository:file"."""
     repository, _, name = source.partition(":")
-    path = _download(repository, (glob.escape(name),), on_bytes) / name
+    path = _download(repository, (glob.escape(name),), on_bytes, of_lora=name) / name
     if not path.is_file():
         raise ModelError(f"{source}", f"names a file that {repository} does not have", "check the name")
     return path
@@ -117,7 +117,7 @@ def _cached(repository: str, patterns: Sequence[str]) -> Path | None:
     return None
 
 
-def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes | None) -> Path:
+def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes | None, of_lora: str = "") -> Path:
     try:
         everything = _listed(repository)
         if "model_index.json" in patterns and all(file.name != "model_index.json" for file in everything):
@@ -130,7 +130,7 @@ def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes | None
             _fetch_all(files)
         return Path(snapshot_download(repository, allow_patterns=list(patterns), tqdm_class=_NoBar))
     except (HfHubHTTPError, HFValidationError, OSError, httpx2.TransportError) as error:
-        raise _explained(repository, error) from error
+        raise _explained(repository, error, of_lora) from error
 
 
 class _NoBar(tqdm):
@@ -201,7 +201,7 @@ def _watching(files: Sequence[HubFile], on_bytes: OnBytes | None) -> Iterator[No
         thread.join()
 
 
-def _explained(repository: str, error: Exception) -> ModelError:
+def _explained(repository: str, error: Exception, of_lora: str) -> ModelError:
     cause = error if isinstance(error, HfHubHTTPError) else error.__cause__
     status = getattr(getattr(cause, "response", None), "status_code", None)
     if status in HIDDEN_FROM_US or isinstance(error, HFValidationError):
@@ -211,7 +211,8 @@ def _explained(repository: str, error: Exception) -> ModelError:
         return ModelError(f"The disk is full while {repository} is downloaded:", "what has arrived is kept", "free some space")
     if getattr(error, "filename", None):
         return ModelError(f"{error.filename} cannot be written", f"({error.strerror})", "let HF_HOME name a folder of yours")
-    here = "is here in part only" if any(blobs_folder(repository).glob("*")) else "is not on this machine"
-    fetch = f"run `python app.py models download {repository}` where there is a network"
-    return ModelError(f"{repository} {here}, and the Hugging Face Hub cannot be reached",
-                      f"({type(cause or error).__name__})", f"{fetch}, or {OFFERS}")  # fmt: skip
+    source = f"{repository}:{of_lora}" if of_lora else repository
+    here = "is here in part only" if not of_lora and any(blobs_folder(repository).glob("*")) else "is not on this machine"
+    fetch = f"run `python app.py models download {source}` where there is a network"
+    return ModelError(f"{source} {here}, and the Hugging Face Hub cannot be reached", f"({type(cause or error).__name__})",
+                      f"{fetch}, or {'make the video without this LoRA' if of_lora else OFFERS}")  # fmt: skip

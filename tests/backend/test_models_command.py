@@ -79,6 +79,13 @@ def test_no_network_and_nothing_cached_offers_the_demo_model(tmp_path):
     assert f"`python app.py models download {REPOSITORY}`" in done.stderr
 
 
+def test_no_network_and_no_lora_offers_no_model(tmp_path):
+    source = f"{REPOSITORY}:loras/style.safetensors"
+    told = app(tmp_path, NOWHERE, "models", "download", source).stderr
+    assert f"`python app.py models download {source}`" in told and "make the video without this LoRA" in told
+    assert "wan-tiny" not in told
+
+
 def test_what_the_hub_does_not_have(hub: FakeHub, tmp_path):
     told = app(tmp_path, hub.url, "models", "download", "tests/other").stderr
     assert "tests/other is not on the Hugging Face Hub" in told
