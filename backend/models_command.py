@@ -15,6 +15,7 @@ from backend.hub import cached_file, cached_model, download_file, download_model
 from backend.hub_file import bytes_here
 from backend.lora_files import list_loras
 from backend.settings import from_environment
+from backend.transfer import Speed
 from backend.verify import Verification, verify
 from presets import Preset, list_presets
 
@@ -106,15 +107,11 @@ class _Line:
     """Bytes, speed and what is left, on one line that changes on a terminal, elsewhere a line every tenth of the way."""
 
     def __init__(self, stream: TextIO, what: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream, self._what, self._clock = stream, what, clock
-        self._first: tuple[float, int] | None = None
+        self._stream, self._what, self._speed = stream, what, Speed(clock)
         self._told = -1
 
     def __call__(self, done: int, total: int) -> None:
-        now = self._clock()
-        self._first = self._first or (now, done)
-        seconds, count = now - self._first[0], done - self._first[1]
-        speed = count / seconds if seconds > 0 else 0.0
+        speed = self._speed(done)
         left = f", {(total - done) / speed:.0f} s left" if speed > 0 else ""
         text = f"{self._what}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {speed / 1e6:.1f} MB/s{left}"
         tenth = 10 * done // max(total, 1)
