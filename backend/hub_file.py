@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,6 +148,7 @@ class _Begun(io.BufferedWriter):
 
 
 def _check(file: HubFile) -> None:
+    """Raises: ModelError, and the bytes are gone, where they are not the right ones. Otherwise they are on the disk."""
     found = hash_like(file.begun, file.content_hash)
     if found != file.content_hash:
         file.begun.unlink()
@@ -155,3 +157,5 @@ def _check(file: HubFile) -> None:
             f"and must have {file.content_hash[:12]}...; it was removed",
             "download again",
         )
+    with file.begun.open("rb") as whole:
+        os.fsync(whole.fileno())  # before it gets its name: after a power cut a file of that name is taken for whole
