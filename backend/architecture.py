@@ -7,6 +7,7 @@ from typing import Any
 
 PARTS = ("transformer", "vae", "text_encoder")
 IMAGE_ENCODER = "image_encoder"
+VAE_SCALES = (8, 4)  # Wan 2.1's; its published vae/config.json is older than the entries that name them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,4 +41,5 @@ class Architecture:
     @property
     def scales(self) -> tuple[int, int]:
         """Pixels a latent, in space and in time."""
-        return self.vae["scale_factor_spatial"], self.vae["scale_factor_temporal"]
+        space, time = VAE_SCALES
+        return self.vae.get("scale_factor_spatial", space), self.vae.get("scale_factor_temporal", time)

@@ -20,6 +20,10 @@ from backend.errors import ModelError
 LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
               "F8_E4M3": 1, "F8_E5M2": 1}  # fmt: skip
+NEEDED_ENTRIES = {
+    "transformer": ("in_channels", "num_layers", "num_attention_heads", "attention_head_dim", "ffn_dim"), "vae": ("z_dim",),
+    "text_encoder": ("d_model", "d_ff", "num_layers", "vocab_size"),
+}  # fmt: skip
 AGAIN = "copy the checkpoint again, or `python app.py models download ID`, which fetches what is missing"
 
 
@@ -70,11 +74,20 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     if missing:
         raise ModelError(f"model_index.json names no {missing[0]}:", f"a checkpoint needs {', '.join(PARTS)}",
                          "give a whole Wan checkpoint")  # fmt: skip
-    architecture = Architecture(**{part: read_json(folder / part / "config.json") for part in parts})
+    architecture = Architecture(**{part: _read_config(folder, part) for part in parts})
     checkpoint = Checkpoint(folder=folder, index=index, architecture=architecture)
     if checkpoint.has("transformer_2"):
         _check_experts(architecture.transformer, read_json(folder / "transformer_2" / "config.json"))
     return checkpoint
+
+
+def _read_config(folder: Path, part: str) -> dict[str, Any]:
+    path = folder / part / "config.json"
+    config = read_json(path)
+    for name in NEEDED_ENTRIES.get(part, ()):
+        if name not in config:
+            raise ModelError(f"{shown(path)} does not say {name}:", f"a {part} needs {', '.join(NEEDED_ENTRIES[part])}", AGAIN)
+    return config
 
 
 def _check_experts(first: dict[str, Any], second: dict[str, Any]) -> None:
@@ -88,11 +101,14 @@ def _check_experts(first: dict[str, Any], second: dict[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file of the checkpoint. Raises: ModelError where it is missing or broken."""
     try:
-        return json.loads(path.read_text("utf-8"))
+        value = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise ModelError(f"{shown(path)} is missing:", "a checkpoint needs it", AGAIN) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ModelError(shown(path), f"must be JSON ({error})", AGAIN) from None
+    if not isinstance(value, dict):
+        raise ModelError(shown(path), f"must be a JSON object, and is a {type(value).__name__}", AGAIN)
+    return value
 
 
 def shown(path: Path) -> str:

@@ -17,14 +17,14 @@ from transformers import AutoTokenizer, CLIPImageProcessorPil, PreTrainedTokeniz
 
 from backend.architecture import IMAGE_ENCODER, Architecture
 from backend.attention_processor import Positions
-from backend.checkpoint import AGAIN, Checkpoint, open_checkpoint
+from backend.checkpoint import AGAIN, Checkpoint, check_shapes, open_checkpoint
 from backend.denoiser import Condition, Denoiser, DenoiserWeights, StepCache, TextContext, guide
 from backend.errors import ModelError
 from backend.events import Event, Loading
 from backend.executables import ExecutableFolders
 from backend.experts import Expert
 from backend.families import Family, check_preset, recognise
-from backend.hub import find_file, find_model
+from backend.hub import OnBytes, find_file, find_model
 from backend.image_encoder import ImageEncoder
 from backend.lora import ScaledLora, read_lora
 from backend.lora_files import find_lora
@@ -34,8 +34,9 @@ from backend.settings import from_environment
 from backend.sharding import Layout, plan_copies, plan_mesh
 from backend.text_encoder import LENGTHS, MAX_SEQUENCE_LENGTH, TextEncoder
 from backend.tpu.chips import memory_bytes
+from backend.transfer import Speed
 from backend.vae import VideoAutoencoder
-from backend.weights import Part, Progress, checkpoint_shapes, load_flat
+from backend.weights import Part, Progress, check_flat, checkpoint_shapes, load_flat
 from presets import LoraChoice, Preset
 
 EXPERT_NAMES = ("high", "low")  # of two experts, in their order
@@ -123,7 +124,7 @@ def load(
     _use_compilation_cache()
     gc.collect()  # whatever model was here before leaves the devices first
     source = model or preset.model_source
-    checkpoint = open_checkpoint(find_model(source, lambda done, total: on_event(Loading(done, total, "the download"))))
+    checkpoint = open_checkpoint(find_model(source, _telling_download(on_event)))
     architecture, dtype = checkpoint.architecture, jnp.dtype(preset.dtype)
     family = recognise(checkpoint.index, architecture)
     check_preset(family, architecture.scales, preset, Path(source).name)
@@ -145,25 +146,36 @@ def load(
 def _load_weights(
     checkpoint: Checkpoint, text_encoder, image_encoder, programs: Programs, preset: Preset, on_event, stages: Collection[Stage]
 ) -> dict:
-    """The stages' weights, part by part, the preset's own LoRAs merged; every file is known to be whole before the first is
-    read."""
-    transformers = checkpoint.transformers if "denoise" in stages else ()
-    encoders = [name for name in checkpoint.parts if name not in (*checkpoint.transformers, "vae")] if "encode" in stages else []
-    parts = {name: Part(checkpoint.folder, name) for name in (*encoders, *transformers, "vae")}
-    progress = Progress(sum(part.num_bytes for part in parts.values()), on_event)
+    """The stages' weights, part by part, the preset's own LoRAs merged; every file is known to fit before the first is read."""
     layout, dtype = programs.layout, jnp.dtype(preset.dtype)
-    text, image = (
-        load_flat(parts[name], encoder.describe_weights(dtype, layout), progress) if encoder and name in parts else {}
-        for name, encoder in (("text_encoder", text_encoder), (IMAGE_ENCODER, image_encoder))
-    )
+    transformers = checkpoint.transformers if "denoise" in stages else ()
+    flat = {"vae": programs.vae.describe_weights(dtype)}
+    if "encode" in stages:
+        encoders = {"text_encoder": text_encoder, IMAGE_ENCODER: image_encoder}
+        flat |= {name: one.describe_weights(dtype, layout) for name, one in encoders.items() if one is not None}
+    parts = {name: Part(checkpoint.folder, name) for name in (*transformers, *flat)}
+    progress = Progress(sum(part.num_bytes for part in parts.values()), on_event)
     described = programs.denoiser.describe_weights(dtype)
     shapes = checkpoint_shapes(described)
+    for name in transformers:
+        check_shapes(name, parts[name].places, shapes)
+    for name, leaves in flat.items():
+        check_flat(parts[name], leaves)
+    text, image = (
+        load_flat(parts[name], flat[name], progress) if name in flat else {} for name in ("text_encoder", IMAGE_ENCODER)
+    )
     experts = tuple(
-        Expert(parts[name], described, progress, _loras_of(index, preset.loras, shapes))
+        Expert(parts[name], described, progress, _loras_of(index, preset.loras, shapes, on_event))
         for index, name in enumerate(transformers)
     )
-    vae = programs.vae.arrange(load_flat(parts["vae"], programs.vae.describe_weights(dtype), progress))
+    vae = programs.vae.arrange(load_flat(parts["vae"], flat["vae"], progress))
     return {"text_weights": text, "image_weights": image, "experts": experts, "vae_weights": vae}
+
+
+def _telling_download(on_event: Callable[[Event], None]) -> OnBytes:
+    """Tells how much of a download has arrived, and how fast."""
+    speed = Speed()
+    return lambda done, total: on_event(Loading(done, total, "the download", speed(done)))
 
 
 def _boundary(checkpoint: Checkpoint, preset: Preset) -> float | None:
@@ -196,21 +208,25 @@ def merge_loras(components: Components, choices: Sequence[LoraChoice], on_event:
     """
     notes = []
     for index, expert in enumerate(components.experts):
-        loras = _loras_of(index, choices, expert.shapes)
+        loras = _loras_of(index, choices, expert.shapes, on_event)
         which = f" (the {EXPERT_NAMES[index]}-noise expert)" if len(components.experts) > 1 else ""
         notes += [lora.file.report() + which for lora in loras]
         expert.merge(loras, on_event)
     return notes
 
 
-def _loras_of(index: int, choices: Sequence[LoraChoice], shapes: Mapping[str, tuple[int, ...]]) -> tuple[ScaledLora, ...]:
+def _loras_of(
+    index: int, choices: Sequence[LoraChoice], shapes: Mapping[str, tuple[int, ...]], on_event: Callable[[Event], None]
+) -> tuple[ScaledLora, ...]:
     """What these choices change in one expert."""
     chosen = [choice for choice in choices if choice.expert in ("both", EXPERT_NAMES[index]) and choice.scale]
-    return tuple(ScaledLora(file=read_lora(_lora_file(choice), shapes, index), scale=choice.scale) for choice in chosen)
+    return tuple(ScaledLora(file=read_lora(_lora_file(choice, on_event), shapes, index), scale=choice.scale) for choice in chosen)
 
 
-def _lora_file(choice: LoraChoice) -> Path:
-    return find_file(choice.source) if choice.is_on_hub else find_lora(choice.source, from_environment().loras_dir)
+def _lora_file(choice: LoraChoice, on_event: Callable[[Event], None]) -> Path:
+    if choice.is_on_hub:
+        return find_file(choice.source, _telling_download(on_event))
+    return find_lora(choice.source, from_environment().loras_dir)
 
 
 def _text_lengths() -> tuple[int, ...]:

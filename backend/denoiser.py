@@ -164,10 +164,13 @@ class Denoiser:
         self, weights: DenoiserWeights, text: jax.Array, bias: jax.Array | None, image: jax.Array | None = None
     ) -> TextContext:
         """Every layer's cross-attention keys and values for text embeddings [B, L, D] with logit bias [B, 1, 1, L], and for
-        what an image encoder saw [pictures, tokens, D], where the model has one."""
+        what an image encoder saw [pictures, tokens, D], where the model has one: attended to on its own, or together with the
+        text where the model has no keys of its own for it."""
         text = text.astype(weights.outer["proj_out.weight"].dtype)
         embedded = self._embed_condition("text_embedder", weights, text)
         seen = None if image is None else self._embed_condition("image_embedder", weights, image.astype(text.dtype))
+        if seen is not None and self._block.attn2.add_k_proj is None:
+            embedded, bias, seen = *_one_sequence(seen, embedded, bias), None
 
         def one_layer(_, block: dict[str, jax.Array]):
             parameters = _with_prefix(self._gathered(block), "attn2.")
@@ -361,6 +364,13 @@ def guide(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
 
 def _with_prefix(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Array]:
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
+def _one_sequence(image: jax.Array, text: jax.Array, bias: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
+    """The pictures' tokens [1, I, D] before each branch's text [B, L, D], and the text's bias, none for the pictures."""
+    image = jnp.broadcast_to(image, (len(text), *image.shape[1:]))
+    widened = None if bias is None else jnp.pad(bias, ((0, 0), (0, 0), (0, 0), (image.shape[1], 0)))
+    return jnp.concatenate([image, text], axis=1), widened
 
 
 def _relative_change(change: jax.Array, before: jax.Array, num_tokens: int) -> jax.Array:

@@ -57,12 +57,13 @@ class Queued(_Event):
 
 @dataclass(frozen=True)
 class Loading(_Event):
-    """The checkpoint is being read; `bytes_total` is 0 while it is unknown."""
+    """The checkpoint is being read, or downloaded at `bytes_per_second`; `bytes_total` and the speed are 0 while unknown."""
 
     kind: ClassVar[str] = "loading"
     bytes_done: int
     bytes_total: int
     what: str
+    bytes_per_second: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def _check_classes(index: Mapping[str, Any], architecture: Architecture) -> None
 
 def _conditioning(expands_timesteps: bool, architecture: Architecture) -> Conditioning:
     latents, given = architecture.latent_channels, architecture.transformer["in_channels"]
-    mask = architecture.vae["scale_factor_temporal"]
+    mask = architecture.scales[1]
     if given == 2 * latents + mask and not expands_timesteps:
         return "channels"
     if given == latents:

@@ -110,6 +110,8 @@ class Progress:
     def show(self, event: Event) -> None:
         """Says what this event means, if it is news."""
         text = describe(event)
+        if self._is_terminal and isinstance(event, Loading) and event.bytes_per_second:
+            text += f" at {event.bytes_per_second / 1e6:.1f} MB/s"  # elsewhere it would be a line every second
         if text and text != self._last:
             self.say(text)
 

@@ -1,33 +1,37 @@
 """Checkpoints and LoRA files by their Hugging Face id: what is on this machine, and fetching what is not.
 
-huggingface_hub downloads and checks sizes; its cache is shared with every other tool on the machine. A connection that breaks
-goes on within the file; a process that was stopped goes on with the first file that is not whole (2.4.0 keeps no begun file).
-Brings no JAX.
+Files lie in huggingface_hub's cache, which every other tool on the machine shares; backend/hub_file.py brings each one there and
+goes on within a file after a broken connection or a killed process, and the library makes its links. Brings no JAX.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from huggingface_hub import constants, snapshot_download
+import httpx2
+from huggingface_hub import HfApi, RepoFile, constants, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from huggingface_hub.file_download import repo_folder_name
+from huggingface_hub.utils import filter_repo_objects, tqdm
 
 from backend.checkpoint import open_checkpoint, weight_files
 from backend.errors import ModelError
+from backend.families import recognise
+from backend.hub_file import HubFile, blobs_folder, fetch, forget_begun
 
 PARTS = ("transformer", "transformer_2", "vae", "text_encoder", "image_encoder", "image_processor", "scheduler")
+CONFIGURATIONS = ("model_index.json", *(f"{part}/config.json" for part in PARTS))
 PATTERNS = ("model_index.json", "tokenizer/*", *(f"{part}/*.{kind}" for part in PARTS for kind in ("json", "safetensors")))
 OnBytes = Callable[[int, int], None]
 OFFERS = "give its folder with --model, or take the preset wan-tiny, which runs anywhere"
 SECONDS_BETWEEN_LOOKS = 1.0
-LEFT_SECONDS = 3600  # a begun file that nobody has written to for so long is a dead download's
+FILES_AT_ONCE = 8  # as huggingface_hub
 HIDDEN_FROM_US = (401, 403, 404)
 
 
@@ -67,13 +71,13 @@ def cached_model(source: str) -> Path | None:
 def cached_file(source: str) -> Path | None:
     """The same for "owner/repository:file"."""
     repository, _, name = source.partition(":")
-    folder = _cached(repository, (name,))
+    folder = _cached(repository, (glob.escape(name),))
     return folder / name if folder is not None and (folder / name).is_file() else None
 
 
 def newest_snapshot(source: str) -> Path | None:
     """The folder of a checkpoint in the cache, however incomplete; None where there is none."""
-    folders = (_blobs(source).parent / "snapshots").glob("*")
+    folders = (blobs_folder(source).parent / "snapshots").glob("*")
     return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
@@ -89,14 +93,19 @@ def is_complete(folder: Path) -> bool:
 
 
 def download_model(source: str, on_bytes: OnBytes | None = None) -> Path:
-    """Fetch the files that are not there yet. Raises: ModelError."""
+    """Fetch the files that are not there yet, the configurations first: what we cannot run costs kilobytes and not gigabytes.
+
+    Raises: ModelError.
+    """
+    checkpoint = open_checkpoint(_download(source, CONFIGURATIONS, None))
+    recognise(checkpoint.index, checkpoint.architecture)
     return _download(source, PATTERNS, on_bytes)
 
 
 def download_file(source: str, on_bytes: OnBytes | None = None) -> Path:
     """The same for "owner/repository:file"."""
     repository, _, name = source.partition(":")
-    path = _download(repository, (name,), on_bytes) / name
+    path = _download(repository, (glob.escape(name),), on_bytes, of_lora=name) / name
     if not path.is_file():
         raise ModelError(f"{source}", f"names a file that {repository} does not have", "check the name")
     return path
@@ -108,28 +117,58 @@ def _cached(repository: str, patterns: Sequence[str]) -> Path | None:
     return None
 
 
-def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes | None) -> Path:
+def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes | None, of_lora: str = "") -> Path:
     try:
-        files = snapshot_download(repository, allow_patterns=list(patterns), dry_run=True)
-        _forget_begun(_blobs(repository))
-        _check_space(repository, sum(file.file_size or 0 for file in files if file.will_download))
-        with _watching(_blobs(repository), sum(file.file_size or 0 for file in files), on_bytes):
-            return Path(snapshot_download(repository, allow_patterns=list(patterns)))
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise _explained(repository, error) from error
+        everything = _listed(repository)
+        if "model_index.json" in patterns and all(file.name != "model_index.json" for file in everything):
+            raise ModelError(f"{repository} holds no model_index.json:", "a checkpoint must be in diffusers' layout",
+                             "Wan's makers publish that under names that end in -Diffusers")  # fmt: skip
+        files = list(filter_repo_objects(everything, allow_patterns=list(patterns), key=lambda file: file.name))
+        forget_begun(repository, {file.content_hash for file in everything})
+        _check_space(repository, sum(file.num_bytes - file.arrived_bytes for file in files))
+        with _watching(files, on_bytes):
+            _fetch_all(files)
+        return Path(snapshot_download(repository, allow_patterns=list(patterns), tqdm_class=_NoBar))
+    except (HfHubHTTPError, HFValidationError, OSError, httpx2.TransportError) as error:
+        raise _explained(repository, error, of_lora) from error
 
 
-def _blobs(repository: str) -> Path:
-    """Where the cache keeps a repository's files, those included that are only begun."""
-    return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model") / "blobs"
+class _NoBar(tqdm):
+    """Nothing on the screen: when the library is asked, all bytes are there."""
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options | {"disable": True})
 
 
-def _forget_begun(folder: Path) -> None:
-    """Delete what a killed download has left: nobody can go on with it. What is written to now stays."""
-    for path in folder.glob("*.incomplete"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > LEFT_SECONDS:
-                path.unlink()
+def _listed(repository: str) -> list[HubFile]:
+    """Every file of the newest commit."""
+    hub = HfApi()
+    commit = hub.model_info(repository).sha
+    tree = hub.list_repo_tree(repository, recursive=True, revision=commit)
+    return [
+        HubFile(
+            repository=repository, commit=commit, name=entry.path, num_bytes=entry.lfs.size if entry.lfs else entry.size,
+            content_hash=entry.lfs.sha256 if entry.lfs else entry.blob_id,
+        )
+        for entry in tree if isinstance(entry, RepoFile)
+    ]  # fmt: skip
+
+
+def _fetch_all(files: Sequence[HubFile]) -> None:
+    """Several at once. The first that fails stops the others, and so does Ctrl-C; what has arrived stays.
+
+    What is too large for plain HTTP (50 GB a file, which no Wan has) is left to the library.
+    """
+    files = [file for file in files if file.num_bytes <= constants.MAX_HTTP_DOWNLOAD_SIZE]
+    stopped = threading.Event()
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="download") as pool:
+        try:
+            for fetched in as_completed([pool.submit(fetch, file, stopped) for file in files]):
+                fetched.result()
+        except BaseException:
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _check_space(repository: str, needed: int) -> None:
@@ -141,18 +180,18 @@ def _check_space(repository: str, needed: int) -> None:
 
 
 @contextlib.contextmanager
-def _watching(folder: Path, total: int, on_bytes: OnBytes | None) -> Iterator[None]:
+def _watching(files: Sequence[HubFile], on_bytes: OnBytes | None) -> Iterator[None]:
     """Tells every second how many bytes have arrived, by looking at the files: what an earlier try left counts."""
     if on_bytes is None:
         yield
         return
-    ended = threading.Event()
+    total, ended = sum(file.num_bytes for file in files), threading.Event()
 
     def look() -> None:
         while not ended.wait(SECONDS_BETWEEN_LOOKS):
-            on_bytes(min(_size(folder), total), total)
+            on_bytes(sum(file.arrived_bytes for file in files), total)
 
-    thread = threading.Thread(target=look, name="download", daemon=True)
+    thread = threading.Thread(target=look, name="watch download", daemon=True)
     thread.start()
     try:
         yield
@@ -162,15 +201,7 @@ def _watching(folder: Path, total: int, on_bytes: OnBytes | None) -> Iterator[No
         thread.join()
 
 
-def _size(folder: Path) -> int:
-    sizes = 0
-    for path in folder.glob("*"):
-        with contextlib.suppress(OSError):  # it may have got its final name just now
-            sizes += path.stat().st_size
-    return sizes
-
-
-def _explained(repository: str, error: Exception) -> ModelError:
+def _explained(repository: str, error: Exception, of_lora: str) -> ModelError:
     cause = error if isinstance(error, HfHubHTTPError) else error.__cause__
     status = getattr(getattr(cause, "response", None), "status_code", None)
     if status in HIDDEN_FROM_US or isinstance(error, HFValidationError):
@@ -178,6 +209,10 @@ def _explained(repository: str, error: Exception) -> ModelError:
                           "check the id, or log in with `hf auth login`")  # fmt: skip
     if getattr(error, "errno", None) == errno.ENOSPC:
         return ModelError(f"The disk is full while {repository} is downloaded:", "what has arrived is kept", "free some space")
-    fetch = f"run `python app.py models download {repository}` where there is a network"
-    return ModelError(f"{repository} is not on this machine, and the Hugging Face Hub cannot be reached",
-                      f"({type(cause or error).__name__})", f"{fetch}, or {OFFERS}")  # fmt: skip
+    if getattr(error, "filename", None):
+        return ModelError(f"{error.filename} cannot be written", f"({error.strerror})", "let HF_HOME name a folder of yours")
+    source = f"{repository}:{of_lora}" if of_lora else repository
+    here = "is here in part only" if not of_lora and any(blobs_folder(repository).glob("*")) else "is not on this machine"
+    fetch = f"run `python app.py models download {source}` where there is a network"
+    return ModelError(f"{source} {here}, and the Hugging Face Hub cannot be reached", f"({type(cause or error).__name__})",
+                      f"{fetch}, or {'make the video without this LoRA' if of_lora else OFFERS}")  # fmt: skip

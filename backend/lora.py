@@ -103,7 +103,7 @@ def read_lora(path: Path, shapes: Shapes, expert: int = 0) -> LoraFile:
 
     Raises: ModelError where it changes nothing, or is no whole safetensors file.
     """
-    header = read_header(path)
+    header = _whole_header(path)
     if any(key.startswith(SECOND_EXPERT) for key in header):
         header = {key: place for key, place in header.items() if key.startswith(SECOND_EXPERT) == (expert == 1)}
     default_alpha, targets = _default_alpha(path), _targets(shapes)
@@ -124,6 +124,13 @@ def read_lora(path: Path, shapes: Shapes, expert: int = 0) -> LoraFile:
         raise ModelError(f"The LoRA {path.name} changes nothing in this model: none of its {len(header)} keys",
                          f"such as {next(iter(header), 'none')} fits", "take one that was made for this model")  # fmt: skip
     return LoraFile(name=path.name, changes=changes, used_keys=sum(map(len, keys_of.values())), unused_keys=tuple(unused))
+
+
+def _whole_header(path: Path) -> dict[str, TensorPlace]:
+    try:
+        return read_header(path)
+    except ModelError as error:
+        raise ModelError(error.what, error.allowed, "copy or download the LoRA again") from None
 
 
 def _add(change: _Change, role: str, place: TensorPlace) -> None:

@@ -12,8 +12,10 @@ from typing import Any, TextIO
 
 from backend.errors import RequestError
 from backend.hub import cached_file, cached_model, download_file, download_model, is_hub_id, newest_snapshot
+from backend.hub_file import bytes_here
 from backend.lora_files import list_loras
 from backend.settings import from_environment
+from backend.transfer import Speed
 from backend.verify import Verification, verify
 from presets import Preset, list_presets
 
@@ -37,8 +39,13 @@ def _list(arguments: argparse.Namespace) -> None:
         return
     widest = max(len(row["id"]) for row in rows)
     for row in rows:
-        where = f"{row['bytes'] / 1e9:.1f} GB here" if row["bytes"] is not None else "not here"
-        sys.stdout.write(f"{row['id']:{widest}}  {where:>13}  {', '.join(row['presets']) or 'a LoRA of yours'}\n")
+        sys.stdout.write(f"{row['id']:{widest}}  {_where(row):>18}  {', '.join(row['presets']) or 'a LoRA of yours'}\n")
+
+
+def _where(row: dict[str, Any]) -> str:
+    if row["bytes"] is not None:
+        return f"{_size(row['bytes'])} here"
+    return f"{_size(row['begun_bytes'])} here in part" if row["begun_bytes"] else "not here"
 
 
 def _model_rows() -> Iterator[dict[str, Any]]:
@@ -57,12 +64,18 @@ def _lora_rows(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _row(kind: str, source: str, path: Path | None, presets: list[str]) -> dict[str, Any]:
-    return {"kind": kind, "id": source, "bytes": None if path is None else _num_bytes(path), "presets": presets}
+    is_begun = path is None and kind == "model"  # a repository of LoRAs holds many, of which one is asked for
+    return {"kind": kind, "id": source, "bytes": None if path is None else _num_bytes(path),
+            "begun_bytes": bytes_here(source) if is_begun else 0, "presets": presets}  # fmt: skip
 
 
 def _num_bytes(path: Path) -> int:
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
 
 
 def _folder_of(preset: Preset) -> Path | None:
@@ -87,22 +100,18 @@ def _download(source: str) -> None:
     if path is None:
         path = download(source, _Line(sys.stderr, source))
         sys.stderr.write("\n" if sys.stderr.isatty() else "")
-    sys.stdout.write(f"{source} is at {path} ({_num_bytes(path) / 1e9:.1f} GB)\n")
+    sys.stdout.write(f"{source} is at {path} ({_size(_num_bytes(path))})\n")
 
 
 class _Line:
     """Bytes, speed and what is left, on one line that changes on a terminal, elsewhere a line every tenth of the way."""
 
     def __init__(self, stream: TextIO, what: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream, self._what, self._clock = stream, what, clock
-        self._first: tuple[float, int] | None = None
+        self._stream, self._what, self._speed = stream, what, Speed(clock)
         self._told = -1
 
     def __call__(self, done: int, total: int) -> None:
-        now = self._clock()
-        self._first = self._first or (now, done)
-        seconds, count = now - self._first[0], done - self._first[1]
-        speed = count / seconds if seconds > 0 else 0.0
+        speed = self._speed(done)
         left = f", {(total - done) / speed:.0f} s left" if speed > 0 else ""
         text = f"{self._what}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {speed / 1e6:.1f} MB/s{left}"
         tenth = 10 * done // max(total, 1)
@@ -150,4 +159,4 @@ def _sentences(found: Verification) -> str:
         return "\n".join(found.problems)
     family = found.family.name
     hashes = f"{found.hashed} hashes are right" if found.hashed else "no hashes are known for a plain folder, sizes are right"
-    return f"{found.folder}: a whole {family}, {found.files} files, {found.num_bytes / 1e9:.1f} GB; {hashes}"
+    return f"{found.folder}: a whole {family}, {found.files} files, {_size(found.num_bytes)}; {hashes}"

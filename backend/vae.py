@@ -38,9 +38,10 @@ class VideoAutoencoder:
         with torch.device("meta"):
             self._vae = AutoencoderKLWan.from_config(dict(config)).eval()
         self._layout = layout
-        self.spatial_scale: int = config["scale_factor_spatial"]
-        self.temporal_scale: int = config["scale_factor_temporal"]
-        self._mean, self._std = config["latents_mean"], config["latents_std"]
+        whole = self._vae.config  # with the entries that an older file does not have
+        self.spatial_scale: int = whole.scale_factor_spatial
+        self.temporal_scale: int = whole.scale_factor_temporal
+        self._mean, self._std = whole.latents_mean, whole.latents_std
 
     @property
     def latent_channels(self) -> int:

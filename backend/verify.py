@@ -1,18 +1,19 @@
-"""Whether a checkpoint's files are whole: their sizes by their own headers, their hashes where the Hub's cache knows them."""
+"""Whether a checkpoint's files are whole and belong together: sizes by their own headers, a few shapes by the configurations,
+hashes where the Hub's cache knows them."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.checkpoint import AGAIN, open_checkpoint, read_header, weight_files
+from backend.architecture import IMAGE_ENCODER, Architecture
+from backend.checkpoint import AGAIN, Checkpoint, check_shapes, open_checkpoint, part_tensors
 from backend.errors import ModelError
 from backend.families import Family, recognise
+from backend.hashes import hash_like
 
-CHUNK_BYTES = 2**24
 _SHA256, _GIT_SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 
 
@@ -35,7 +36,7 @@ def verify(folder: Path, on_bytes: Callable[[int, int], None] | None = None) -> 
         checkpoint = open_checkpoint(folder)
         family = recognise(checkpoint.index, checkpoint.architecture)
         for part in checkpoint.parts:
-            problems += _problems_of(lambda part=part: [read_header(path) for path in weight_files(folder, part)])
+            problems += _problems_of(lambda part=part: _check_part(checkpoint, part))
         if not (folder / "tokenizer").is_dir():
             problems.append(f"tokenizer is missing: a checkpoint needs it; {AGAIN}")
     except ModelError as error:
@@ -47,6 +48,27 @@ def verify(folder: Path, on_bytes: Callable[[int, int], None] | None = None) -> 
     return Verification(
         folder=folder, family=family, files=len(paths), hashed=len(checked), num_bytes=sizes, problems=tuple(problems)
     )
+
+
+def _check_part(checkpoint: Checkpoint, part: str) -> None:
+    """Raises: ModelError where a file is not whole, or is of a network that the part's configuration does not make."""
+    check_shapes(part, part_tensors(checkpoint.folder, part), telling_shapes(checkpoint.architecture, part))
+
+
+def telling_shapes(architecture: Architecture, part: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of a few tensors of a part that tell a network of another size, without building it: the first one, which
+    knows the inputs, and one of the last layer."""
+    if part == "text_encoder":
+        text = architecture.text_encoder
+        return {f"encoder.block.{text['num_layers'] - 1}.layer.1.DenseReluDense.wo.weight": (text["d_model"], text["d_ff"])}
+    if part == "vae":
+        return {"post_quant_conv.weight": (architecture.latent_channels, architecture.latent_channels, 1, 1, 1)}
+    if part == IMAGE_ENCODER:
+        return {}
+    config = architecture.transformer
+    width, patch = architecture.heads * config["attention_head_dim"], config.get("patch_size", (1, 2, 2))
+    last = f"blocks.{architecture.num_layers - 1}.ffn.net.0.proj.weight"
+    return {"patch_embedding.weight": (width, config["in_channels"], *patch), last: (config["ffn_dim"], width)}
 
 
 def _problems_of(look: Callable[[], object]) -> list[str]:
@@ -63,7 +85,7 @@ def _check_hashes(paths: list[Path], on_bytes: Callable[[int, int], None] | None
     known = [(path, name) for path, name in known if _SHA256.fullmatch(name) or _GIT_SHA1.fullmatch(name)]
     done, total = 0, sum(path.stat().st_size for path, _ in known)
     for path, expected in known:
-        found = file_hash(path, is_git=len(expected) == 40)
+        found = hash_like(path, expected)
         done += path.stat().st_size
         if on_bytes is not None:
             on_bytes(done, total)
@@ -75,12 +97,3 @@ def _check_hashes(paths: list[Path], on_bytes: Callable[[int, int], None] | None
                 f"delete {path.resolve()}, then {AGAIN}"
             )
         )
-
-
-def file_hash(path: Path, is_git: bool) -> str:
-    """SHA-256 of a file, or what git names it by: SHA-1 of its size and content."""
-    digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode()) if is_git else hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -30,6 +30,7 @@ _TORCH_DTYPES = {
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
 }  # fmt: skip
 TIED = ("shared.weight", "encoder.embed_tokens.weight")  # UMT5's token embedding, of which a checkpoint may hold either or both
+CLIP_PREFIX = "vision_model."  # before each name in a CLIP encoder that transformers 4 wrote, and so in Wan 2.1's; 5 has none
 
 
 class Progress:
@@ -48,11 +49,11 @@ class Progress:
 
 
 class Part:
-    """One network's tensors on disk."""
+    """One network's tensors on disk, by the names that the installed libraries give them."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
-        self.places = part_tensors(folder, name)
+        self.places = {tensor.removeprefix(CLIP_PREFIX): place for tensor, place in part_tensors(folder, name).items()}
         if all(tied in self.places for tied in TIED):
             del self.places[TIED[1]]
 
@@ -79,10 +80,16 @@ def read_tensor(place: TensorPlace) -> torch.Tensor:
     return flat.reshape(place.shape)
 
 
-def load_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct], progress: Progress) -> dict[str, jax.Array]:
-    """A network's weights by name, each where and in the dtype that `described` says. Raises: ModelError."""
+def check_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors that `load_flat` reads. Raises: ModelError where the files hold others."""
     expected = {name: leaf.shape for name, leaf in described.items() if name not in TIED or name in part.places}
     check_shapes(part.name, part.places, expected)
+    return expected
+
+
+def load_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct], progress: Progress) -> dict[str, jax.Array]:
+    """A network's weights by name, each where and in the dtype that `described` says. Raises: ModelError."""
+    expected = check_flat(part, described)
     weights = {name: _on_device(tensor, described[name]) for name, tensor in part.read(expected, progress)}
     tied = [weights[name] for name in TIED if name in weights]
     if not tied and any(name in described for name in TIED):

@@ -242,7 +242,8 @@ def _with_seconds(event: Event, **seconds: float) -> Event:
 def _share(event: Loading) -> str:
     if not event.bytes_total:
         return ""
-    return f" ({event.bytes_done / 1e6:.0f} of {event.bytes_total / 1e6:.0f} MB)"
+    speed = f", {event.bytes_per_second / 1e6:.1f} MB/s" if event.bytes_per_second else ""
+    return f" ({event.bytes_done / 1e6:.0f} of {event.bytes_total / 1e6:.0f} MB{speed})"
 
 
 def take_channel() -> Channel:

@@ -1,4 +1,7 @@
-"""A Hugging Face Hub on this machine that offers one folder: the four answers that huggingface_hub asks for, byte ranges too."""
+"""A Hugging Face Hub on this machine that offers one folder: the answers that huggingface_hub asks for, byte ranges too.
+
+As the real one it sends whoever wants a large file to a storage on another host, at an address that soon expires.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,44 @@ import contextlib
 import hashlib
 import json
 import re
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 COMMIT = "c" * 40
 REPOSITORY = "tests/tiny"
+STORAGE = "/storage/"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """`num_bytes` of the file `name` from `start` on."""
+
+    name: str
+    start: int
+    num_bytes: int
 
 
 class FakeHub:
-    """After `stop_after` bytes of a file no more come: the connection breaks, or with `stalls` stays open. `ranges` are the byte
-    ranges that were asked for."""
+    """After `stop_after` bytes of a file no more come: the connection breaks, or with `stalls` stays open. With `ignores_ranges`
+    every answer is the whole file; with `flips` its last byte is wrong. `log` is what was sent, `tokens_at_storage` the
+    authorizations that came to the storage, which has no business with them."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.stop_after, self.stalls, self.ranges, self.sent = folder, None, False, [], 0
-        self.url = ""
+        self.folder, self.commit, self.url, self.log = folder, COMMIT, "", []
+        self.stop_after, self.stalls, self.ignores_ranges, self.flips = None, False, False, False
+        self.tokens_at_storage: set[str | None] = set()
+        self.signatures: dict[str, str] = {}
+
+    @property
+    def sent(self) -> int:
+        """Bytes of files in all."""
+        return sum(sent.num_bytes for sent in self.log)
 
     def entries(self) -> list[dict]:
         files = sorted(path for path in self.folder.rglob("*") if path.is_file())
@@ -58,14 +82,19 @@ def serving(folder: Path) -> Iterator[FakeHub]:
             self._answer(is_head=False)
 
         def _answer(self, is_head: bool) -> None:
-            path = self.path.partition("?")[0]
+            path = unquote(self.path.partition("?")[0])
             if found := re.fullmatch(rf"/{REPOSITORY}/resolve/[^/]+/(.*)", path):
-                self._file(hub.folder / found[1], is_head)
+                if found[1].endswith(".safetensors") and (hub.folder / found[1]).is_file():
+                    self._send_to_storage(found[1])
+                else:
+                    self._file(hub.folder / found[1], is_head)
+            elif path.startswith(STORAGE):
+                self._from_storage(path.removeprefix(STORAGE), is_head)
             elif path.startswith(f"/api/models/{REPOSITORY}/tree/"):
                 self._json(hub.entries())
             elif path.startswith(f"/api/models/{REPOSITORY}"):
                 siblings = [{"rfilename": entry["path"]} for entry in hub.entries()]
-                self._json({"id": REPOSITORY, "sha": COMMIT, "siblings": siblings})
+                self._json({"id": REPOSITORY, "sha": hub.commit, "siblings": siblings})
             else:
                 self._missing("RepoNotFound")
 
@@ -83,10 +112,24 @@ def serving(folder: Path) -> Iterator[FakeHub]:
         def _headers(self, status: int, length: int, **more: str) -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(length))
-            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("X-Repo-Commit", hub.commit)
             for name, value in more.items():
                 self.send_header(name.replace("_", "-"), value)
             self.end_headers()
+
+        def _send_to_storage(self, name: str) -> None:
+            data = (hub.folder / name).read_bytes()
+            hub.signatures[name] = secrets.token_hex(4)
+            where = f"http://localhost:{server.server_port}{STORAGE}{quote(name)}?signature={hub.signatures[name]}"
+            linked = {"X_Linked_Etag": f'"{hashlib.sha256(data).hexdigest()}"', "X_Linked_Size": str(len(data))}
+            self._headers(302, 0, Location=where, **linked)
+
+        def _from_storage(self, name: str, is_head: bool) -> None:
+            hub.tokens_at_storage.add(self.headers.get("Authorization"))
+            if self.path.endswith(f"signature={hub.signatures.get(name)}"):
+                self._file(hub.folder / name, is_head)
+            else:
+                self._headers(403, 0)
 
         def _file(self, path: Path, is_head: bool) -> None:
             if not path.is_file():
@@ -95,8 +138,7 @@ def serving(folder: Path) -> Iterator[FakeHub]:
             data = path.read_bytes()
             tag = hashlib.sha256(data).hexdigest() if path.suffix == ".safetensors" else git_hash(data)
             start = 0
-            if asked := self.headers.get("Range"):
-                hub.ranges.append(asked)
+            if (asked := self.headers.get("Range")) and not hub.ignores_ranges:
                 start = int(re.match(r"bytes=(\d+)-", asked)[1])
             ranges = {"Content_Range": f"bytes {start}-{len(data) - 1}/{len(data)}"} if start else {}
             self._headers(206 if start else 200, len(data) - start, ETag=f'"{tag}"', Accept_Ranges="bytes", **ranges)
@@ -105,7 +147,8 @@ def serving(folder: Path) -> Iterator[FakeHub]:
             body = data[start:]
             stops = hub.stop_after is not None and len(body) > hub.stop_after
             body = body[: hub.stop_after] if stops else body
-            hub.sent += len(body)
+            body = body[:-1] + bytes([body[-1] ^ 1]) if hub.flips else body
+            hub.log.append(Sent(str(path.relative_to(hub.folder)), start, len(body)))
             with contextlib.suppress(OSError):  # the other side was killed
                 self.wfile.write(body)
                 if stops and hub.stalls:

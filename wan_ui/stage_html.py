@@ -120,7 +120,7 @@ def _progress_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
         case "starting":
             return texts.starting, view.what, ""
         case "loading":
-            return texts.loading, view.what, _megabytes(view)
+            return texts.loading, view.what, _megabytes(view, texts)
         case "compiling":
             return texts.compiling.format(what=view.what), "", ""
         case "encoding":
@@ -139,8 +139,14 @@ def _progress_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
     return "", "", ""
 
 
-def _megabytes(view: StageView) -> str:
-    return f"{view.index / 1e6:,.0f} / {view.total / 1e6:,.0f} MB" if view.total else ""
+def _megabytes(view: StageView, texts: Texts) -> str:
+    if not view.total:
+        return ""
+    parts = [f"{view.index / 1e6:,.0f} / {view.total / 1e6:,.0f} MB"]
+    if view.bytes_per_second:
+        left = spoken_seconds((view.total - view.index) / view.bytes_per_second)
+        parts += [f"{view.bytes_per_second / 1e6:.1f} MB/s", texts.time_left.format(seconds=left)]
+    return " · ".join(parts)
 
 
 def _rate(view: StageView, texts: Texts) -> str:

@@ -20,7 +20,8 @@ class StageView:
     """One moment of one job.
 
     `fraction` (0 to 1) never goes back; `ahead` counts the waiting jobs before this one, besides the one that runs;
-    `preview` is a file name in the job's folder; `what` says what is loaded, compiled or waited for.
+    `preview` is a file name in the job's folder; `what` says what is loaded, compiled or waited for, and `bytes_per_second`
+    how fast it is downloaded.
     """
 
     phase: Phase = "idle"
@@ -31,6 +32,7 @@ class StageView:
     seconds_per_step: float | None = None
     seconds_left: float | None = None
     what: str = ""
+    bytes_per_second: float = 0.0
     preview: str | None = None
     result: VideoResult | None = None
     cause: str = ""
@@ -46,8 +48,8 @@ def advance(view: StageView, event: Event) -> StageView:
     match event:
         case events.Queued(position=position):
             return replace(view, phase="queued", ahead=position)
-        case events.Loading(bytes_done=done, bytes_total=total, what=what):
-            return replace(view, phase="loading", what=what, index=done, total=total)
+        case events.Loading(bytes_done=done, bytes_total=total, what=what, bytes_per_second=speed):
+            return replace(view, phase="loading", what=what, index=done, total=total, bytes_per_second=speed)
         case events.Compiling(what=what, is_loaded=is_loaded):
             return replace(view, phase="starting" if is_loaded else "compiling", what=what)
         case events.Encoding():

@@ -10,6 +10,8 @@ from backend.engine import Engine
 from backend.events import Event
 from backend.request import GenerationRequest
 from presets import load_preset
+from tests.fake_hub import FakeHub
+from tests.hub_runs import demo_hub
 
 FAKE = "tests.fake_pipeline"
 
@@ -31,6 +33,12 @@ def make_engine(tmp_path) -> Iterator[Callable[..., Engine]]:
 @pytest.fixture
 def engine(make_engine) -> Engine:
     return make_engine()
+
+
+@pytest.fixture
+def hub(tmp_path) -> Iterator[FakeHub]:
+    with demo_hub(tmp_path) as hub:
+        yield hub
 
 
 def request(prompt: str = "a red square", **changes) -> GenerationRequest:

@@ -1,6 +1,7 @@
 """Loading a checkpoint: what is missing or broken is said in one line, with what to do."""
 
 import gc
+import json
 import shutil
 import time
 from pathlib import Path
@@ -73,6 +74,14 @@ def test_a_truncated_file_is_named(checkpoint):
     said = r"transformer/diffusion_pytorch_model\.safetensors is cut short: it has [\d,]+ bytes and must have [\d,]+; copy"
     with pytest.raises(ModelError, match=said):
         load(checkpoint)
+
+
+def test_a_transformer_of_another_model_is_told_before_anything_is_read(checkpoint):
+    config, told = checkpoint / "transformer" / "config.json", []
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"num_layers": 99}))
+    with pytest.raises(ModelError, match=r"transformer lacks the tensor blocks\.10\..* the files are of another model"):
+        components.load(PRESET, str(checkpoint), told.append)
+    assert told == []
 
 
 def test_a_config_that_is_no_json(checkpoint):

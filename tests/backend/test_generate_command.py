@@ -115,3 +115,15 @@ def test_elsewhere_each_news_is_a_line_once():
 )  # fmt: skip
 def test_events_in_words(event, text):
     assert describe(event) == text
+
+
+def test_a_terminal_is_told_how_fast_a_download_goes():
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    told = {kind: kind() for kind in (Terminal, io.StringIO)}
+    for stream in told.values():
+        Progress(stream).show(Loading(1, 4, "the download", 10e6))
+    assert "Loading the download (25 %) at 10.0 MB/s" in told[Terminal].getvalue()
+    assert told[io.StringIO].getvalue() == "Loading the download (25 %)\n"

@@ -1,51 +1,22 @@
-"""`models` through the command line, against a Hub on this machine: download, resume, offline, verify."""
+"""`models` through the command line, against a Hub on this machine: download, offline, verify. test_hub.py interrupts."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from backend.architecture import Architecture
 from backend.models_command import _Line
-from backend.settings import PROJECT_FOLDER
-from presets import load_preset
-from tests.fake_hub import COMMIT, REPOSITORY, FakeHub, serving
-
-DEMO = Path(load_preset("wan-tiny").model_source)
-CHUNK = 10 * 2**20  # huggingface_hub writes this much at a time; the transformer has 14 MB
-NOWHERE = "http://127.0.0.1:9"  # the discard port: nobody listens
-WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
+from backend.verify import telling_shapes, verify
+from presets import list_presets
+from tests.fake_hub import REPOSITORY, FakeHub
+from tests.hub_runs import DEMO, NOWHERE, WEIGHTS, app, snapshot
 
 pytestmark = pytest.mark.demo_model
-
-
-@pytest.fixture
-def hub(tmp_path):
-    folder = Path(shutil.copytree(DEMO, tmp_path / "hub"))
-    (folder / "loras").mkdir()
-    (folder / "loras" / "style.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
-    with serving(folder) as hub:
-        yield hub
-
-
-def environment(home: Path, endpoint: str) -> dict[str, str]:
-    return {**os.environ, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, "STUDIO_DATA_DIR": str(home / "data"),
-            "HF_HUB_DISABLE_TELEMETRY": "1"}  # fmt: skip
-
-
-def app(home: Path, endpoint: str, *words: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "app.py", *words], cwd=PROJECT_FOLDER, env=environment(home, endpoint),
-                          capture_output=True, text=True, timeout=120)  # fmt: skip
-
-
-def snapshot(home: Path) -> Path:
-    return home / "hub" / f"models--{REPOSITORY.replace('/', '--')}" / "snapshots" / COMMIT
 
 
 def test_a_download_is_verified_and_works_offline(hub: FakeHub, tmp_path):
@@ -59,34 +30,6 @@ def test_a_download_is_verified_and_works_offline(hub: FakeHub, tmp_path):
     assert (again.returncode, again.stderr) == (0, "")
     found = json.loads(app(home, NOWHERE, "models", "verify", REPOSITORY, "--json").stdout)[0]
     assert found["family"] == "wan2.2-ti2v" and found["problems"] == [] and found["hashed"] == found["files"] == 10
-
-
-def test_a_broken_connection_goes_on_within_the_file(hub: FakeHub, tmp_path):
-    hub.stop_after = CHUNK + 100_000
-    done = app(tmp_path, hub.url, "models", "download", REPOSITORY)
-    assert done.returncode == 0, done.stderr
-    assert f"bytes={CHUNK}-" in hub.ranges
-    assert app(tmp_path, NOWHERE, "models", "verify", REPOSITORY).returncode == 0
-
-
-def test_after_a_kill_no_whole_file_comes_again(hub: FakeHub, tmp_path):
-    hub.stop_after, hub.stalls = CHUNK + 100_000, True
-    words = [sys.executable, "app.py", "models", "download", REPOSITORY]
-    process = subprocess.Popen(words, cwd=PROJECT_FOLDER, env=environment(tmp_path, hub.url), stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)  # fmt: skip
-    until, small = time.monotonic() + 60, snapshot(tmp_path) / "text_encoder" / "model.safetensors"
-    while not small.exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    process.kill()
-    process.wait()
-    here = {path: path.stat().st_size for path in snapshot(tmp_path).rglob("*") if path.is_file()}
-    assert small in here and snapshot(tmp_path) / WEIGHTS not in here
-    hub.stop_after, hub.sent = None, 0
-    done = app(tmp_path, hub.url, "models", "download", REPOSITORY)
-    assert done.returncode == 0, done.stderr
-    whole = sum(path.stat().st_size for path in snapshot(tmp_path).rglob("*") if path.is_file())
-    assert hub.sent == whole - sum(here.values())
-    assert app(tmp_path, NOWHERE, "models", "verify", REPOSITORY).returncode == 0
 
 
 def test_what_is_wrong_with_a_file_is_said(hub: FakeHub, tmp_path):
@@ -105,11 +48,42 @@ def test_what_is_wrong_with_a_file_is_said(hub: FakeHub, tmp_path):
     assert "vae/config.json is missing" in app(home, NOWHERE, "models", "verify", REPOSITORY).stdout
 
 
+@pytest.mark.parametrize(
+    ("part", "entry", "value", "said"),
+    [
+        ("transformer", "num_layers", 99, "transformer lacks the tensor blocks.98.ffn.net.0.proj.weight"),
+        ("transformer", "ffn_dim", 123, "and config.json makes it [123, "),
+        ("text_encoder", "d_ff", 123, "wo.weight has the shape"),
+        ("vae", "z_dim", 48, "its transformer takes 16 channels and its VAE makes 48"),
+    ],
+)
+def test_files_of_another_model_than_the_configurations_are_found(tmp_path, part, entry, value, said):
+    folder = Path(shutil.copytree(DEMO, tmp_path / "model"))
+    config = folder / part / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {entry: value}))
+    (problem,) = verify(folder).problems
+    assert said in problem
+
+
+def test_every_real_checkpoints_shapes_can_be_told():
+    for preset in list_presets():
+        architecture = Architecture(**preset.network_configs())
+        for part in ("transformer", "text_encoder", "vae"):
+            assert telling_shapes(architecture, part)
+
+
 def test_no_network_and_nothing_cached_offers_the_demo_model(tmp_path):
     done = app(tmp_path, NOWHERE, "models", "download", REPOSITORY)
     assert (done.returncode, done.stdout) == (1, "") and done.stderr.count("\n") == 1
     assert "the Hugging Face Hub cannot be reached" in done.stderr and "wan-tiny" in done.stderr
     assert f"`python app.py models download {REPOSITORY}`" in done.stderr
+
+
+def test_no_network_and_no_lora_offers_no_model(tmp_path):
+    source = f"{REPOSITORY}:loras/style.safetensors"
+    told = app(tmp_path, NOWHERE, "models", "download", source).stderr
+    assert f"`python app.py models download {source}`" in told and "make the video without this LoRA" in told
+    assert "wan-tiny" not in told
 
 
 def test_what_the_hub_does_not_have(hub: FakeHub, tmp_path):
@@ -119,17 +93,39 @@ def test_what_the_hub_does_not_have(hub: FakeHub, tmp_path):
     assert "names a file that tests/tiny does not have" in told
 
 
-def test_a_lora_is_fetched_by_its_file(hub: FakeHub, tmp_path):
-    done = app(tmp_path, hub.url, "models", "download", f"{REPOSITORY}:loras/style.safetensors")
-    assert done.returncode == 0 and (snapshot(tmp_path) / "loras" / "style.safetensors").is_file(), done.stderr
+def test_what_cannot_be_run_is_refused_before_its_weights_come(hub: FakeHub, tmp_path):
+    index = hub.folder / "model_index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"_class_name": "StableDiffusionPipeline"}))
+    told = app(tmp_path, hub.url, "models", "download", REPOSITORY)
+    assert told.returncode == 1 and "its pipeline is StableDiffusionPipeline" in told.stderr
+    assert "supported are Wan 2.1 T2V" in told.stderr and not any(sent.name.endswith("safetensors") for sent in hub.log)
+
+
+def test_another_layout_is_told_where_the_right_one_is(hub: FakeHub, tmp_path):
+    (hub.folder / "model_index.json").unlink()
+    told = app(tmp_path, hub.url, "models", "download", REPOSITORY)
+    assert told.returncode == 1 and hub.log == []
+    assert "holds no model_index.json: a checkpoint must be in diffusers' layout" in told.stderr and "-Diffusers" in told.stderr
+
+
+@pytest.mark.parametrize("name", ["style.safetensors", "style [v2].safetensors"])
+def test_a_lora_is_fetched_by_its_file(hub: FakeHub, tmp_path, name):
+    done = app(tmp_path, hub.url, "models", "download", f"{REPOSITORY}:loras/{name}")
+    assert done.returncode == 0 and (snapshot(tmp_path) / "loras" / name).is_file(), done.stderr
+    assert "is at" in app(tmp_path, NOWHERE, "models", "download", f"{REPOSITORY}:loras/{name}").stdout
     assert not (snapshot(tmp_path) / WEIGHTS).exists()
 
 
 def test_the_list_says_what_is_here(tmp_path):
+    begun = tmp_path / "hub" / "models--Wan-AI--Wan2.1-T2V-1.3B-Diffusers" / "blobs" / f"{'1' * 64}.incomplete"
+    begun.parent.mkdir(parents=True)
+    begun.write_bytes(bytes(2_500_000))
     rows = {row["id"]: row for row in json.loads(app(tmp_path, NOWHERE, "models", "list", "--json").stdout)}
     assert rows["embedded:wan-tiny"]["bytes"] > 1e6
     model = rows["Wan-AI/Wan2.2-T2V-A14B-Diffusers"]
     assert model["bytes"] is None and "wan2.2-t2v-a14b-720p-fast" in model["presets"]
+    assert rows["Wan-AI/Wan2.1-T2V-1.3B-Diffusers"]["begun_bytes"] == 2_500_000 and model["begun_bytes"] == 0
+    assert "2.5 MB here in part" in app(tmp_path, NOWHERE, "models", "list").stdout
     assert any("high_noise" in name and row["kind"] == "lora" for name, row in rows.items())
 
 

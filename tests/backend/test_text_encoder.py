@@ -29,22 +29,18 @@ def spiece(tmp_path_factory) -> Path:
     return folder / "spiece.model"
 
 
-@pytest.fixture(params=["spiece.model", "tokenizer.json"])
+@pytest.fixture(params=["spiece.model", "tokenizer.json", "both"])
 def tokenizer_folder(request, spiece, tmp_path) -> Path:
-    """The two forms in which checkpoints carry it; the real ones have both files."""
-    if request.param == "tokenizer.json":
+    """The forms in which checkpoints carry it; the real ones have both files."""
+    if request.param != "spiece.model":
         T5Tokenizer.from_pretrained(str(spiece.parent), extra_ids=0).save_pretrained(tmp_path)
         assert (tmp_path / "tokenizer.json").is_file()
-    else:
+    if request.param != "tokenizer.json":
         (tmp_path / "spiece.model").write_bytes(spiece.read_bytes())
-        config = {
-            "tokenizer_class": "T5Tokenizer",
-            "eos_token": "</s>",
-            "pad_token": "<pad>",
-            "unk_token": "<unk>",
-            "extra_ids": 0,
-        }
+        tokens = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+        config = {"tokenizer_class": "T5Tokenizer", **tokens, "extra_ids": 0, "legacy": True, "sp_model_kwargs": {}}
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+        (tmp_path / "special_tokens_map.json").write_text(json.dumps(tokens))
     return tmp_path
 
 

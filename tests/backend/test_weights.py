@@ -113,15 +113,35 @@ def test_what_is_no_safetensors_file_is_said(tmp_path, content, said):
         read_header(tmp_path / "model.safetensors")
 
 
+def write_other_parts(checkpoint: Path, *more: str, vae: str = '{"z_dim": 16}') -> None:
+    """What a checkpoint's index and configurations say besides the transformer's."""
+    text = json.dumps({"d_model": 8, "d_ff": 8, "num_layers": 1, "vocab_size": 8})
+    index = {part: ["diffusers", "a network"] for part in ("transformer", "vae", "text_encoder", *more)}
+    (checkpoint / "model_index.json").write_text(json.dumps(index))
+    for part, config in (("vae", vae), ("text_encoder", text)):
+        (checkpoint / part).mkdir()
+        (checkpoint / part / "config.json").write_text(config)
+
+
+@pytest.mark.parametrize(
+    ("vae", "said"),
+    [
+        ("{}", "vae/config.json does not say z_dim: a vae needs z_dim"),
+        ("[1]", "vae/config.json must be a JSON object, and is a list"),
+        ("{", "vae/config.json must be JSON"),
+    ],
+)
+def test_a_configuration_that_says_too_little_is_named(checkpoint, vae, said):
+    write_other_parts(checkpoint, vae=vae)
+    with pytest.raises(ModelError, match=said):
+        open_checkpoint(checkpoint)
+
+
 def test_experts_of_different_shape_are_refused(checkpoint):
     shutil.copytree(checkpoint / "transformer", checkpoint / "transformer_2")
     config = json.loads((checkpoint / "transformer_2" / "config.json").read_text())
     (checkpoint / "transformer_2" / "config.json").write_text(json.dumps(config | {"num_layers": 2}))
-    index = {part: ["diffusers", "a network"] for part in ("transformer", "transformer_2", "vae", "text_encoder")}
-    (checkpoint / "model_index.json").write_text(json.dumps(index))
-    for part in ("vae", "text_encoder"):
-        (checkpoint / part).mkdir()
-        (checkpoint / part / "config.json").write_text("{}")
+    write_other_parts(checkpoint, "transformer_2")
     with pytest.raises(ModelError, match="transformer_2/config.json says num_layers=2, and transformer/config.json 3"):
         open_checkpoint(checkpoint)
 
@@ -142,3 +162,13 @@ def test_loading_needs_little_more_than_the_arrays_themselves(tmp_path):
     done = subprocess.run([*run, "load", "--measure"], check=True, cwd=PROJECT_FOLDER, capture_output=True, text=True)
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["checkpoint_bytes"] > 1e9 and found["load_overhead_bytes"] < found["largest_shard_bytes"] + 150e6
+
+
+@pytest.mark.parametrize("prefix", ["", "vision_model."])
+def test_a_clip_encoder_is_read_by_the_names_of_transformers_4_and_5(tmp_path, prefix):
+    names = ("embeddings.class_embedding", "encoder.layers.0.layer_norm1.bias")
+    (tmp_path / "image_encoder").mkdir()
+    save_file({prefix + name: torch.ones(3) for name in names}, tmp_path / "image_encoder" / "model.safetensors")
+    part = Part(tmp_path, "image_encoder")
+    assert set(part.places) == set(names)
+    assert {name for name, _ in part.read(names, Progress(part.num_bytes, silent))} == set(names)

@@ -144,6 +144,14 @@ def test_what_fits_nothing_is_reported_and_nothing_at_all_is_refused(tiny, loras
     merge_loras(made.components, [], lambda event: None)
 
 
+def test_a_lora_that_is_cut_short_is_told_as_such(tmp_path):
+    path = tmp_path / "cut.safetensors"
+    save_file({"blocks.0.attn1.to_q.lora_A.weight": torch.ones(2, 3)}, path)
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(ModelError, match="is cut short: .*; copy or download the LoRA again"):
+        read_lora(path, {})
+
+
 def test_differences_of_norms_and_modulation_are_added(tiny, loras):
     """lightx2v's `.diff` and `.diff_m`, which diffusers leaves out: added as they are, times the scale."""
     made = tiny("wan2.1-t2v")

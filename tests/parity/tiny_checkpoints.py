@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
 from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanImageToVideoPipeline, WanPipeline, WanTransformer3DModel
+from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPVisionConfig, CLIPVisionModel, UMT5EncoderModel
 
 from presets import Preset, load_preset
@@ -21,6 +23,8 @@ VAE_22 = dict(
     base_dim=8, decoder_base_dim=16, z_dim=48, dim_mult=[1, 2, 2, 2], num_res_blocks=1, temperal_downsample=[False, True, True],
     is_residual=True, in_channels=12, out_channels=12, patch_size=2, scale_factor_spatial=16, scale_factor_temporal=4,
 )  # fmt: skip
+VAE_ENTRIES_OF_2_1 = ("_class_name", "_diffusers_version", "attn_scales", "base_dim", "dim_mult", "dropout", "latents_mean",
+                      "latents_std", "num_res_blocks", "temperal_downsample", "z_dim")  # fmt: skip
 BOUNDARIES = {"wan2.2-t2v": 0.875, "wan2.2-i2v": 0.9}
 SHIFT = 3.0
 
@@ -44,7 +48,22 @@ def make_checkpoint(family: str, folder: Path) -> Path:
     kind = WanImageToVideoPipeline if takes_images else WanPipeline
     options = dict(boundary_ratio=BOUNDARIES.get(family), expand_timesteps=family == "wan2.2-ti2v")
     kind(**parts, **options).save_pretrained(folder)
+    if "image_encoder" in parts:
+        name_as_transformers_4(folder / "image_encoder" / "model.safetensors")
+    if family != "wan2.2-ti2v":
+        forget_newer_entries(folder / "vae" / "config.json")
     return folder
+
+
+def forget_newer_entries(path: Path) -> None:
+    """Leave in a VAE's config.json what diffusers 0.33, which wrote Wan 2.1's, knew; Wan 2.2 A14B has the same VAE."""
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({name: value for name, value in config.items() if name in VAE_ENTRIES_OF_2_1}))
+
+
+def name_as_transformers_4(path: Path) -> None:
+    """Rename a CLIP encoder's tensors to what Wan's makers published; transformers 5 writes them without this prefix."""
+    save_file({f"vision_model.{name}": value for name, value in load_file(path).items()}, path, metadata={"format": "pt"})
 
 
 def _transformer(family: str) -> WanTransformer3DModel:

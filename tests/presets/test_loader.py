@@ -1,14 +1,19 @@
 """The preset files are whole, consistent, and found by name only."""
 
+import re
+
 import pytest
 from pydantic import ValidationError
 
 from backend.architecture import Architecture
 from backend.families import family_of_preset
+from backend.predicted import predicted_seconds
 from backend.request import example_request
 from backend.sampler import make_schedule
 from backend.step_plan import plan_steps
+from backend.worker_facts import Device
 from presets import Preset, UnknownPreset, list_presets, load_preset
+from presets.loader import PRESET_FOLDER
 
 FULL = ["wan2.1-flf2v-14b-720p", "wan2.1-i2v-14b-480p", "wan2.1-i2v-14b-720p", "wan2.1-t2v-1.3b-480p", "wan2.1-t2v-14b-480p",
         "wan2.1-t2v-14b-720p", "wan2.2-i2v-a14b-480p", "wan2.2-i2v-a14b-720p", "wan2.2-t2v-a14b-480p", "wan2.2-t2v-a14b-720p",
@@ -66,11 +71,17 @@ def test_experts_split_the_official_steps(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_header_says_command_hardware_time_and_source(name):
-    from presets.loader import PRESET_FOLDER
-
     header = (PRESET_FOLDER / f"{name}.toml").read_text(encoding="utf-8").split("title =")[0]
     for word in ("# command:", "# hardware:", "# time:", "# source:", f"--preset {name} "):
         assert word in header
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "wan-tiny"])
+def test_a_header_says_the_cost_that_is_predicted(name):
+    header = (PRESET_FOLDER / f"{name}.toml").read_text(encoding="utf-8").split("title =")[0]
+    seconds, hardware = re.search(r"# time: +([\d.]+) s of denoising on (v6e-8|one v6e chip)", header).groups()
+    chips = [Device(name=f"tpu:{index}", kind="TPU v6 lite") for index in range(8 if hardware == "v6e-8" else 1)]
+    assert float(seconds) == pytest.approx(predicted_seconds(example_request(load_preset(name)), chips), rel=0.05)
 
 
 @pytest.mark.parametrize("name", NAMES)

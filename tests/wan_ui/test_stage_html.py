@@ -64,3 +64,11 @@ def test_a_stopped_job_says_what_was_kept():
     kept = stage_html(StageView(phase="cancelled", result=a_result(job)), job, ENGLISH)
     nothing = stage_html(StageView(phase="cancelled"), job, ENGLISH)
     assert ENGLISH.cancelled_partial in kept and ENGLISH.cancelled_nothing in nothing
+
+
+def test_a_download_says_its_speed_and_what_is_left():
+    def shown(*values) -> str:
+        return stage_html(advance(StageView(), events.Loading(*values)), a_job(), ENGLISH)
+
+    assert "30 / 100 MB · 10.0 MB/s · 7.0 s left" in shown(30_000_000, 100_000_000, "the download", 10e6)
+    assert "MB/s" not in shown(30_000_000, 100_000_000, "transformer")

@@ -1,0 +1,74 @@
+"""A second oracle: the pixels that diffusers publishes in its own tests of the Wan pipelines, against diffusers and against us.
+
+With embeddings of zero they say nothing of the prompt or of guidance; of seed, solver, steps, pictures, experts and VAE they do.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from backend import components as components_module
+from backend import request as request_module
+from backend import text_encoder
+from backend.request import GenerationRequest
+from presets import load_preset
+from tests.parity.published import (
+    GUIDANCE,
+    NUM_FRAMES,
+    PUBLISHED,
+    SEED,
+    STEPS,
+    TEXT_POSITIONS,
+    make_pipeline,
+    make_published_preset,
+)
+from tests.parity.tiny_runs import Tiny, run_ours
+
+pytestmark = [pytest.mark.parity, pytest.mark.demo_model, pytest.mark.usefixtures("torch_on_one_thread")]
+
+PROMPTS = {"prompt": "dance monkey", "negative_prompt": "negative"}
+
+
+@pytest.fixture(params=PUBLISHED)
+def case(request):
+    return PUBLISHED[request.param]
+
+
+def ends(video: np.ndarray) -> np.ndarray:
+    """The first and the last eight pixels of [frames, 3, height, width]."""
+    flat = video.ravel()
+    return np.concatenate([flat[:8], flat[-8:]])
+
+
+def black(size: int) -> Image.Image:
+    return Image.new("RGB", (size, size))
+
+
+def test_diffusers_still_gives_what_it_publishes(case):
+    """The models are rebuilt rightly, and the prompt's embeddings do not matter."""
+    images = {name: black(case.size) for name in case.pictures}
+    video = make_pipeline(case)(
+        **PROMPTS, **images, height=case.size, width=case.size, num_frames=NUM_FRAMES, num_inference_steps=STEPS,
+        guidance_scale=GUIDANCE, max_sequence_length=TEXT_POSITIONS, generator=torch.Generator().manual_seed(SEED),
+        output_type="np",
+    ).frames[0]  # fmt: skip
+    np.testing.assert_allclose(ends(video.transpose(0, 3, 1, 2)), case.pixels, atol=case.tolerance)
+
+
+def test_we_give_what_diffusers_publishes(case, tmp_path, monkeypatch):
+    pipeline = make_pipeline(case)
+    pipeline.save_pretrained(tmp_path / "model")
+    preset = make_published_preset(case, tmp_path / "model")
+    monkeypatch.setattr(text_encoder, "MAX_SEQUENCE_LENGTH", TEXT_POSITIONS)
+    monkeypatch.setattr(components_module, "_text_lengths", lambda: (TEXT_POSITIONS,))
+    monkeypatch.setattr(request_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
+    loaded = components_module.load(preset, None, lambda event: None)
+    images = {name: str(tmp_path / f"{name}.png") for name in case.pictures}
+    for path in images.values():
+        black(case.size).save(path)
+    request = GenerationRequest.from_preset(preset, **PROMPTS, **images, seed=SEED)
+    _, video, _ = run_ours(Tiny(preset=preset, components=loaded, reference=pipeline), request, tmp_path / "job")
+    np.testing.assert_allclose(ends(video.transpose(0, 3, 1, 2)), case.pixels, atol=case.tolerance)
