@@ -56,7 +56,7 @@ def test_it_equals_xlas_convolution_with_residual_and_norm(draw, count, earlier,
     made, normalised = causal_conv(
         inner[earlier:, 1:-1], inner[:earlier, 1:-1] if earlier else None, arrange_weight(weight), vector(bias),
         Edges(left=inner[:, :1], right=inner[:, -1:]),
-        Epilogue(residual=padded(residual, rows), norm=vector(gamma), norm_width=out), num_rows=rows, interpret=True,
+        Epilogue(residuals=(padded(residual, rows),), norm=vector(gamma), norm_width=out), num_rows=rows, interpret=True,
     )  # fmt: skip
     scale = float(jnp.abs(total).max())
     assert np.allclose(made[:, :, :rows, :out], total, atol=TOLERANCE * scale)
