@@ -27,6 +27,7 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import (
 from kernels.causal_conv import Edges, Epilogue, causal_conv, norm_and_silu, padded_channels, rms_norm
 
 KEPT_FRAMES = 2
+TEMPORAL_SCALE = 4
 Caches = dict[int, jax.Array]
 Weights = Mapping[str, jax.Array]
 
@@ -96,6 +97,7 @@ class Walk:
     ) -> None:  # fmt: skip
         self._weights, self._widths, self._before = weights, widths, before
         self._axes, self._rows, self._is_turned, self._interpret = axes, rows, is_turned, interpret
+        self._later_frames = 1  # that a later latent frame has in the place of the first one's single frame
         self._entered: jax.Array | None = None  # what the residual block under way was given
         self.after: Caches = {}
 
@@ -105,6 +107,7 @@ class Walk:
 
     def encode(self, vae: AutoencoderKLWan, frames: jax.Array) -> jax.Array:
         """A latent frame's moments from [F, W, H, C] of pixels."""
+        self._later_frames = TEMPORAL_SCALE
         return self._product("quant_conv", self._through("encoder", frames, _encoder_steps(vae.encoder)))
 
     def _through(self, name: str, frames: jax.Array, steps: Sequence[_Step]) -> jax.Array:
@@ -189,6 +192,7 @@ class Walk:
         place = len(self.after)
         self.after[place] = total[-1:]
         if self._before is None:
+            self._later_frames //= 2
             return total
         seen = jnp.concatenate([self._before[place], total])
         weight = self._weights[f"{name}.time_conv.weight"]  # [3, C, 1, N]
@@ -201,12 +205,11 @@ class Walk:
 
     def _more_frames(self, name: str, total: jax.Array) -> jax.Array:
         """Two frames for each, from it and the two before it; the first frame of a video stays one."""
-        place = len(self.after)
         if self._before is None:
-            self.after[place] = jnp.zeros((KEPT_FRAMES, *total.shape[1:]), total.dtype)
+            self._exchange(jnp.zeros_like(total))
+            self._later_frames *= 2
             return total
-        seen = jnp.concatenate([self._before[place], total])
-        self.after[place] = seen[-KEPT_FRAMES:]
+        seen = jnp.concatenate([self._exchange(total)[-KEPT_FRAMES:], total])
         weight = self._weights[f"{name}.weight"]  # [3, C, 2, N]
         products = sum(
             jnp.einsum("fwhc,cpn->fpwhn", seen[tap : tap + len(total)], weight[tap], preferred_element_type=jnp.float32)
@@ -233,18 +236,25 @@ class Walk:
 
     def _causal(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
         """A convolution that sees two frames back. Before the first frame there is nothing, so that its share is left out."""
+        return self._convolve(name, frames, self._exchange(frames), epilogue)
+
+    def _exchange(self, frames: jax.Array) -> jax.Array | None:
+        """The frames that were kept in this place last time, None in the first; now these are, two at least, whole arrays, so
+        that no kept frame is copied out of one."""
         place = len(self.after)
         if self._before is None:
-            self.after[place] = jnp.concatenate([jnp.zeros_like(frames[:1]), frames])
-            return self._convolve(name, frames, None, epilogue)
+            missing = max(KEPT_FRAMES, self._later_frames) - 1
+            self.after[place] = jnp.pad(frames, ((missing, 0), (0, 0), (0, 0), (0, 0)))
+            return None
         before = self._before[place]
-        kept = frames if len(frames) >= KEPT_FRAMES else jnp.concatenate([before, frames])
-        self.after[place] = kept[-KEPT_FRAMES:]
-        return self._convolve(name, frames, before, epilogue)
+        self.after[place] = frames if len(frames) >= KEPT_FRAMES else jnp.concatenate([before, frames])[-KEPT_FRAMES:]
+        return before
 
     def _convolve(self, name: str, frames: jax.Array, before: jax.Array | None, epilogue: Epilogue, *, doubles: bool = False):
         weight, depth = self._weights[f"{name}.weight"], 3 * frames.shape[3]  # of one frame
-        seen = frames if before is None else jnp.concatenate([before[:, [0, -1]], frames[:, [0, -1]]])
+        seen = frames[:, [0, -1]]
+        if before is not None:
+            seen = jnp.concatenate([before[-KEPT_FRAMES:, [0, -1]], seen])
         return causal_conv(
             frames, before, weight if before is not None else weight[:, -depth:], self._weights[f"{name}.bias"],
             self._edges(seen), epilogue, num_rows=self._rows, doubles=doubles, interpret=self._interpret,

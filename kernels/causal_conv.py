@@ -27,7 +27,7 @@ NORM_EPS = 1e-12  # torch.nn.functional.normalize
 VMEM_LIMIT_BYTES = 52 * 2**20  # of the 64 MiB that the smallest core has (v5p, v7x)
 PLANNED_BYTES = 46 * 2**20  # of these, what `_Cut` counts; the compiler keeps spilled registers in the rest
 MOST_WEIGHT_BYTES = 22 * 2**20  # of a weight that stays in the vector memory, bfloat16
-UNROLLED_CYCLES = 12_000  # of whole matrix tiles: what stands in the program once for every frame, not in a loop over them
+UNROLLED_CYCLES = 10_000  # of whole matrix tiles: what stands in the program once for every frame, not in a loop over them
 ROWS_A_CYCLE = 4  # of a tile's product, both matrix units of v6e together
 ENOUGH_ROWS = 256  # in a matrix product: loading the matrix unit's 256 x 256 tile takes as long as 128 rows
 
@@ -106,10 +106,10 @@ def causal_conv(
 ) -> tuple[jax.Array | None, jax.Array | None]:
     """The sum and its normalised form, [F, W, H, N'] each, or None where the epilogue leaves it out.
 
-    `frames` [F, W, H, C'] and the T frames `before` them [T, W, H, C'], None for T = 0; `weight` as `arrange_weight` makes it,
-    for T + 1 frames; `bias` [N'] float32. Rows from `num_rows` on must be zero, and are zero in what comes out. With
-    `doubles` the picture is first made twice as wide and high, each pixel four times: then W and H of the results are twice
-    those of `frames`, and `num_rows` still counts those of `frames`.
+    `frames` [F, W, H, C'] and, unless T = 0, the frames `before` them, [T, W, H, C'] or the last T of some multiple of T;
+    `weight` as `arrange_weight` makes it, for T + 1 frames; `bias` [N'] float32. Rows from `num_rows` on must be zero, and are
+    zero in what comes out. With `doubles` the picture is first made twice as wide and high, each pixel four times: then W of the
+    results is twice that of `frames`, H is `padded_rows` of twice `num_rows`, which still counts those of `frames`.
     """
     if epilogue.norm is not None and weight.shape[0] > 1:  # the norm sees all channels, a grid step some of them
         whole = Epilogue(residuals=epilogue.residuals)
@@ -119,13 +119,14 @@ def causal_conv(
         normal = norm_and_silu(total.astype(jnp.float32), epilogue.norm, epilogue.norm_width).astype(total.dtype)
         return total if epilogue.keeps_sum else None, normal
     weight = _for_doubled_rows(weight) if doubles else weight
-    cut = _Cut.of(frames.shape, 0 if before is None else before.shape[0], weight.shape, epilogue, doubles=doubles)
+    earlier = weight.shape[1] // (TAPS * frames.shape[3]) - 1
+    cut = _Cut.of(frames.shape, earlier, weight.shape, epilogue, num_rows=num_rows, doubles=doubles)
     inputs, specs = _inputs(cut, frames, before, weight, bias, edges, epilogue)
     blocks, columns = weight.shape[0], cut.factor * frames.shape[1]
     made_spec = pl.BlockSpec((cut.count, cut.made_columns, cut.made_rows, cut.width), lambda part, step: (0, step, 0, part))
     made_shape = jax.ShapeDtypeStruct((cut.count, columns, cut.made_rows, blocks * cut.width), frames.dtype)
     made = pl.pallas_call(
-        functools.partial(_kernel, cut=cut, num_rows=cut.factor * num_rows, epilogue=_flags(epilogue)),
+        functools.partial(_kernel, cut=cut, epilogue=_flags(epilogue)),
         grid=(blocks, frames.shape[1] // cut.columns),
         in_specs=specs,
         out_specs=[made_spec] * cut.outputs,
@@ -173,13 +174,15 @@ def _flags(epilogue: Epilogue) -> _Flags:
 class _Cut:
     """One grid step: `columns` of the frames, all `count` frames of them and the `earlier` ones, to `width` output channels.
 
-    `factor` is 2 where the picture is doubled. `weight_buffers` is 1 where the weight stays, or where two blocks find no room.
+    `rows` are those of the arrays, `num_rows` those of the picture; `factor` is 2 where the picture is doubled. `weight_buffers`
+    is 1 where the weight stays, or where two blocks find no room.
     """
 
     count: int
     earlier: int
     columns: int
     rows: int
+    num_rows: int
     channels: int
     width: int
     factor: int
@@ -187,7 +190,9 @@ class _Cut:
     weight_buffers: int
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], earlier: int, weight: tuple[int, ...], epilogue: Epilogue, *, doubles: bool) -> _Cut:
+    def of(
+        cls, shape: tuple[int, ...], earlier: int, weight: tuple[int, ...], epilogue: Epilogue, *, num_rows: int, doubles: bool
+    ) -> _Cut:
         """So many columns that the matrix unit has enough rows for each of its tiles, as far as all finds room."""
         count, columns, rows, channels = shape
         factor = 2 if doubles else 1
@@ -195,8 +200,9 @@ class _Cut:
         wanted = next((size for size in divisors if factor * size * rows >= ENOUGH_ROWS), columns)
         cuts = [
             cls(
-                count=count, earlier=earlier, columns=size, rows=rows, channels=channels, width=weight[2] // (TAPS + doubles),
-                factor=factor, outputs=int(epilogue.keeps_sum) + int(epilogue.norm is not None), weight_buffers=buffers,
+                count=count, earlier=earlier, columns=size, rows=rows, num_rows=num_rows, channels=channels,
+                width=weight[2] // (TAPS + doubles), factor=factor,
+                outputs=int(epilogue.keeps_sum) + int(epilogue.norm is not None), weight_buffers=buffers,
             )
             for buffers in ((2, 1) if weight[0] > 1 else (1,))
             for size in reversed(divisors[: divisors.index(wanted) + 1])
@@ -209,7 +215,8 @@ class _Cut:
 
     @property
     def made_rows(self) -> int:
-        return self.factor * self.rows
+        """Of the results' arrays: no more than the doubled picture needs."""
+        return padded_rows(2 * self.num_rows) if self.factor == 2 else self.rows
 
     @property
     def row_parts(self) -> int:
@@ -241,19 +248,19 @@ class _Cut:
         """The columns that each column sees, side by side; and where rows are doubled, one buffer for each 128 channels."""
         gathered = pltpu.VMEM((self.earlier + self.count, self.columns, self.factor, self.rows, self.depth), dtype)
         buffers = self.width // LANES if self.factor == 2 else 0
-        return [gathered] + [pltpu.VMEM((self.made_columns * self.made_rows, LANES), jnp.float32)] * buffers
+        return [gathered] + [pltpu.VMEM((self.made_columns * self.factor * self.rows, LANES), jnp.float32)] * buffers
 
 
 def _inputs(cut: _Cut, frames, before, weight, bias, edges: Edges, epilogue: Epilogue) -> tuple[list, list[pl.BlockSpec]]:
     """The kernel's arrays in its order, and what a step sees of each."""
     last = frames.shape[1] - 1
     inputs, specs = [], []
-    for array in [frames] if before is None else [before, frames]:
+    for array, count in [(before, cut.earlier), (frames, cut.count)] if cut.earlier else [(frames, cut.count)]:
         inputs += [array] * 3
         specs += [
-            _columns_at(array, 1, lambda step: jnp.maximum(step * cut.columns - 1, 0)),  # past the ends stands the last one,
-            _columns_at(array, cut.columns, lambda step: step),
-            _columns_at(array, 1, lambda step: jnp.minimum((step + 1) * cut.columns, last)),  # which an edge replaces
+            _columns_at(array, count, 1, lambda step: jnp.maximum(step * cut.columns - 1, 0)),  # past the ends is the last one,
+            _columns_at(array, count, cut.columns, lambda step: step),
+            _columns_at(array, count, 1, lambda step: jnp.minimum((step + 1) * cut.columns, last)),  # which an edge replaces
         ]
     inputs += [edges.left, edges.right, weight, bias[None]]
     specs += [pl.BlockSpec(edges.left.shape, lambda part, step: (0, 0, 0, 0), pipeline_mode=pl.Buffered(1))] * 2
@@ -271,9 +278,10 @@ def _inputs(cut: _Cut, frames, before, weight, bias, edges: Edges, epilogue: Epi
     return inputs, specs
 
 
-def _columns_at(array: jax.Array, size: int, place) -> pl.BlockSpec:
-    """`size` columns of all frames, from the column `size * place(step)` on."""
-    return pl.BlockSpec((array.shape[0], size, *array.shape[2:]), lambda part, step: (0, place(step), 0, 0))
+def _columns_at(array: jax.Array, count: int, size: int, place) -> pl.BlockSpec:
+    """`size` columns of the last `count` frames, from the column `size * place(step)` on."""
+    last = array.shape[0] // count - 1
+    return pl.BlockSpec((count, size, *array.shape[2:]), lambda part, step: (last, place(step), 0, 0))
 
 
 def _cost(cut: _Cut, columns: int, weight: tuple[int, ...], *, is_normalised: bool) -> pl.CostEstimate:
@@ -297,7 +305,7 @@ def _for_doubled_rows(weight: jax.Array) -> jax.Array:
     return jnp.concatenate([first, middle + last, first + middle, last], axis=-1).astype(weight.dtype)
 
 
-def _kernel(*refs, cut: _Cut, num_rows: int, epilogue: _Flags) -> None:
+def _kernel(*refs, cut: _Cut, epilogue: _Flags) -> None:
     """Some columns of every frame."""
     refs = list(refs)
     sources = [[refs.pop(0) for _ in range(3)] for _ in range(2 if cut.earlier else 1)]
@@ -314,7 +322,7 @@ def _kernel(*refs, cut: _Cut, num_rows: int, epilogue: _Flags) -> None:
         products = sum(jnp.dot(*pair, preferred_element_type=jnp.float32) for pair in zip(seen, parts, strict=True))
         added = [_residual_of(ref, frame, cut) for ref in residuals]
         total = (_double_rows(products, added, doubled, cut) if doubled else _add_rows(products, added, cut)) + bias[...]
-        total = jnp.where(_row_indices(total.shape) < num_rows, total, 0.0)
+        total = jnp.where(_row_indices(total.shape) < cut.factor * cut.num_rows, total, 0.0)
         if epilogue.keeps_sum:
             made[0][frame] = total.astype(made[0].dtype)
         if norm is not None:
@@ -362,7 +370,7 @@ def _residual_of(ref, frame: jax.Array | int, cut: _Cut) -> jax.Array:
 
 
 def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list, cut: _Cut) -> jax.Array:
-    """[columns * H, 4 N] of `_for_doubled_rows` to [columns, 2 H, N], through one buffer for each 128 channels."""
+    """[columns * H, 4 N] of `_for_doubled_rows` to [columns, doubled H, N], through one buffer for each 128 channels."""
     count = products.shape[0]
     from_above, upper, lower, from_below = (products[:, _slice(part, cut.width)] for part in range(4))
     upper += _rolled(from_above, 1, cut)
@@ -372,7 +380,8 @@ def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list, cut
     for part, ref in enumerate(doubled):  # a store with a stride takes 128 lanes
         ref[pl.ds(0, count, 2)] = upper[:, _slice(part, LANES)]
         ref[pl.ds(1, count, 2)] = lower[:, _slice(part, LANES)]
-    return jnp.concatenate([ref[...] for ref in doubled], axis=-1).reshape(cut.made_columns, cut.made_rows, cut.width)
+    both = jnp.concatenate([ref[...] for ref in doubled], axis=-1).reshape(cut.made_columns, 2 * cut.rows, cut.width)
+    return both[:, : cut.made_rows]
 
 
 def _add_rows(products: jax.Array, added: list[jax.Array], cut: _Cut) -> jax.Array:
