@@ -9,7 +9,7 @@ One pass an array: each convolution also does the residual, the norm and the SiL
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -112,9 +112,8 @@ def decode(
     """
     size = latents.shape[3:]
     plan = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, mesh=layout.mesh, interpret=interpret)
-    made, after = plan.run(Walk.decode, weights, latents, caches, shrinks=1)
-    pixels = plan.leave(made, vae.config.out_channels, SPATIAL_SCALE)
-    return _from_patches(pixels, vae.config.patch_size or 1).clip(-1.0, 1.0), after
+    made, after = plan.run(Walk.decode, weights, latents, caches, patch=vae.config.patch_size or 1)
+    return made[None].clip(-1.0, 1.0), after
 
 
 def encode(
@@ -128,7 +127,7 @@ def encode(
     size = tuple(side // SPATIAL_SCALE for side in pixels.shape[3:])
     plan = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, mesh=layout.mesh, interpret=interpret)
     made, after = plan.run(Walk.encode, weights, pixels, caches, shrinks=SPATIAL_SCALE)
-    return plan.leave(made, 2 * vae.config.z_dim, 1), after
+    return made[None], after
 
 
 def _to_patches(pixels: jax.Array, size: int) -> jax.Array:
@@ -136,13 +135,6 @@ def _to_patches(pixels: jax.Array, size: int) -> jax.Array:
     batch, channels, frames, height, width = pixels.shape
     parts = pixels.reshape(batch, channels, frames, height // size, size, width // size, size)
     return parts.transpose(0, 1, 6, 4, 2, 3, 5).reshape(batch, -1, frames, height // size, width // size)
-
-
-def _from_patches(patches: jax.Array, size: int) -> jax.Array:
-    """The inverse of `_to_patches`."""
-    batch, channels, frames, height, width = patches.shape
-    parts = patches.reshape(batch, channels // size**2, size, size, frames, height, width)
-    return parts.transpose(0, 1, 4, 5, 3, 6, 2).reshape(batch, -1, frames, size * height, size * width)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,8 +152,9 @@ class _Plan:
         """Of the latents, as this module calls them."""
         return self.size[1] if self.strips.turned else self.size[0]
 
-    def run(self, way: Callable, weights: Weights, array: jax.Array, caches: Caches | None, shrinks: int):
-        """`way` through the layers on every chip; `array` [1, C, F, ...] is `shrinks` times as large as the latents."""
+    def run(self, way, weights: Weights, array: jax.Array, caches: Caches | None, *, shrinks: int = 1, patch: int = 1):
+        """`way` through the layers on every chip; `array` [1, C, F, ...] is `shrinks` times as large as the latents. What it
+        makes, [C, F, height, width], `patch` times as large as the last convolution leaves it, and the caches."""
         frames = array[0].transpose(1, 2, 3, 0) if self.strips.turned else array[0].transpose(1, 3, 2, 0)
         rows, channels = shrinks * self.rows, frames.shape[3]
         missing = shrinks * padded_rows(self.rows) - rows
@@ -173,16 +166,29 @@ class _Plan:
             walk = Walk(
                 own, widths, caches, axes=self.strips.axes, rows=rows, is_turned=self.strips.turned, interpret=self.interpret
             )
-            return way(walk, self.vae, frames), walk.after
+            made, channels = way(walk, self.vae, frames)
+            return self._as_pictures(made[:, :, : walk.rows], channels, patch), walk.after
 
-        spec = self.strips.spec
-        mapped = jax.shard_map(one_chip, mesh=self.mesh, in_specs=(P(), spec, spec), out_specs=spec, check_vma=False)
+        spec, axes = self.strips.spec, self.strips.axes or None
+        pictures = P(None, None, axes, None) if self.strips.turned else P(None, None, None, axes)
+        mapped = jax.shard_map(
+            one_chip, mesh=self.mesh, in_specs=(P(), spec, spec), out_specs=(pictures, spec), check_vma=False
+        )  # fmt: skip
         return mapped(own, frames, caches)
 
-    def leave(self, frames: jax.Array, channels: int, grows: int) -> jax.Array:
-        """[1, C, F, ...] of frames that are `grows` times as large as the latents, without the padding."""
-        frames = frames[:, :, : grows * self.rows, :channels]
-        return (frames.transpose(3, 0, 1, 2) if self.strips.turned else frames.transpose(3, 0, 2, 1))[None]
+    def _as_pictures(self, frames: jax.Array, channels: int, patch: int) -> jax.Array:
+        """[C, F, height, width] of [F, columns, rows, C * patch * patch and padding], `patch` pixels out of one each way.
+
+        Products with zeros and ones, exact: the matrix unit moves lanes and every second row faster than copies do.
+        """
+        first = jnp.einsum("kc,fwhc->kfwh", jnp.eye(channels, frames.shape[3], dtype=frames.dtype), frames)
+        if patch == 1:
+            return first if self.strips.turned else first.swapaxes(2, 3)
+        parts = first.reshape(-1, patch, patch, *first.shape[1:])  # diffusers' order: column and row of a true picture's patch
+        parts = parts.swapaxes(1, 2) if self.strips.turned else parts
+        columns, rows = (jnp.eye(patch * size, dtype=frames.dtype).reshape(-1, size, patch) for size in first.shape[2:])
+        parts = jnp.einsum("xwa,cabfwh->cbfxh", columns, parts)
+        return jnp.einsum("yhb,cbfxh->cfxy" if self.strips.turned else "yhb,cbfxh->cfyx", rows, parts)
 
 
 def _turned(name: str, weight: jax.Array) -> jax.Array:

@@ -101,14 +101,20 @@ class Walk:
         self._entered: jax.Array | None = None  # what the residual block under way was given
         self.after: Caches = {}
 
-    def decode(self, vae: AutoencoderKLWan, frame: jax.Array) -> jax.Array:
-        """[F, W, H, C] of pixels from a latent frame."""
-        return self._through("decoder", self._product("post_quant_conv", frame), _decoder_steps(vae.decoder))
+    @property
+    def rows(self) -> int:
+        """Of the picture in what was made last; those after it are zero."""
+        return self._rows
 
-    def encode(self, vae: AutoencoderKLWan, frames: jax.Array) -> jax.Array:
-        """A latent frame's moments from [F, W, H, C] of pixels."""
+    def decode(self, vae: AutoencoderKLWan, frame: jax.Array) -> tuple[jax.Array, int]:
+        """Pixels, or patches of them, from a latent frame; how many of the channels are real."""
+        made = self._through("decoder", self._product("post_quant_conv", frame), _decoder_steps(vae.decoder))
+        return made, vae.config.out_channels
+
+    def encode(self, vae: AutoencoderKLWan, frames: jax.Array) -> tuple[jax.Array, int]:
+        """A latent frame's moments from pixels or patches of them; how many of the channels are real."""
         self._later_frames = TEMPORAL_SCALE
-        return self._product("quant_conv", self._through("encoder", frames, _encoder_steps(vae.encoder)))
+        return self._product("quant_conv", self._through("encoder", frames, _encoder_steps(vae.encoder))), 2 * vae.config.z_dim
 
     def _through(self, name: str, frames: jax.Array, steps: Sequence[_Step]) -> jax.Array:
         """The first convolution, the steps, the last convolution; each does the norm that the next one begins with."""
@@ -252,17 +258,15 @@ class Walk:
 
     def _convolve(self, name: str, frames: jax.Array, before: jax.Array | None, epilogue: Epilogue, *, doubles: bool = False):
         weight, depth = self._weights[f"{name}.weight"], 3 * frames.shape[3]  # of one frame
-        seen = frames[:, [0, -1]]
-        if before is not None:
-            seen = jnp.concatenate([before[-KEPT_FRAMES:, [0, -1]], seen])
         return causal_conv(
             frames, before, weight if before is not None else weight[:, -depth:], self._weights[f"{name}.bias"],
-            self._edges(seen), epilogue, num_rows=self._rows, doubles=doubles, interpret=self._interpret,
+            self._edges(before, frames), epilogue, num_rows=self._rows, doubles=doubles, interpret=self._interpret,
         )  # fmt: skip
 
-    def _edges(self, seen: jax.Array) -> Edges:
+    def _edges(self, before: jax.Array | None, frames: jax.Array) -> Edges:
         """The neighbouring chips' nearest columns; zero at the picture's sides."""
-        first, last = seen[:, :1], seen[:, -1:]
+        seen = [frames] if before is None else [before[-KEPT_FRAMES:], frames]
+        first, last = (jnp.concatenate([array[:, side] for array in seen]) for side in (slice(0, 1), slice(-1, None)))
         chips = jax.lax.axis_size(self._axes) if self._axes else 1
         if chips == 1:
             return Edges(left=jnp.zeros_like(first), right=jnp.zeros_like(first))

@@ -301,8 +301,8 @@ def _cost(cut: _Cut, columns: int, weight: tuple[int, ...], *, is_normalised: bo
 def _for_doubled_rows(weight: jax.Array) -> jax.Array:
     """[B, K, 3 N] to [B, K, 4 N]: of pixels that stand in two rows each, a kernel's three rows see two. The upper of the two
     takes the first from the row above and the other two from its own; the lower one the first two from its own, and so on."""
-    first, middle, last = jnp.split(weight.astype(jnp.float32), TAPS, axis=-1)
-    return jnp.concatenate([first, middle + last, first + middle, last], axis=-1).astype(weight.dtype)
+    first, middle, last = jnp.split(weight, TAPS, axis=-1)
+    return jnp.concatenate([first, middle + last, first + middle, last], axis=-1)
 
 
 def _kernel(*refs, cut: _Cut, epilogue: _Flags) -> None:
