@@ -27,7 +27,8 @@ NORM_EPS = 1e-12  # torch.nn.functional.normalize
 VMEM_LIMIT_BYTES = 52 * 2**20  # of the 64 MiB that the smallest core has (v5p, v7x)
 PLANNED_BYTES = 46 * 2**20  # of these, what `_Cut` counts; the compiler keeps spilled registers in the rest
 MOST_WEIGHT_BYTES = 22 * 2**20  # of a weight that stays in the vector memory, bfloat16
-UNROLLED_CYCLES = 10_000  # of whole matrix tiles: what stands in the program once for every frame, not in a loop over them
+# Of whole matrix tiles, in a program without a loop: all frames, and the products of one. libtpu compiles 2,000 bundles a second.
+UNROLLED_CYCLES, FRAME_CYCLES = 10_000, 6_000
 ROWS_A_CYCLE = 4  # of a tile's product, both matrix units of v6e together
 ENOUGH_ROWS = 256  # in a matrix product: loading the matrix unit's 256 x 256 tile takes as long as 128 rows
 
@@ -71,18 +72,19 @@ def arrange_weight(weight: jax.Array) -> jax.Array:
     out, channels, frames, rows, columns = weight.shape
     padding = ((0, padded_channels(out) - out), (0, padded_channels(channels) - channels), (0, 0), (0, 0), (0, 0))
     depth = frames * columns * padded_channels(channels)
-    ordered = jnp.pad(weight, padding).transpose(2, 4, 1, 3, 0).reshape(depth, rows, _channel_blocks(depth, out), -1)
-    return ordered.transpose(2, 0, 1, 3).reshape(ordered.shape[2], depth, -1)
+    blocks = _channel_blocks(padded_channels(channels), padded_channels(out))
+    ordered = jnp.pad(weight, padding).transpose(2, 4, 1, 3, 0).reshape(depth, rows, blocks, -1)
+    return ordered.transpose(2, 0, 1, 3).reshape(blocks, depth, -1)
 
 
-def _channel_blocks(depth: int, out: int) -> int:
-    """How many blocks of output channels a weight comes in: one, or so many that two blocks find room."""
-    width = padded_channels(out)
-    if 2 * depth * TAPS * width <= MOST_WEIGHT_BYTES:
+def _channel_blocks(channels: int, out: int) -> int:
+    """How many blocks of output channels a weight comes in: one, or so many that two of a block find room, in whole tiles of the
+    matrix unit if that can be. A weight for one frame alone, too, because a block's program is compiled once."""
+    one = 2 * TAPS**3 * channels  # bytes of one output channel
+    if one * out <= MOST_WEIGHT_BYTES:
         return 1
-    units = [size for size in range(LANES, width, LANES) if width % size == 0 and 2 * depth * TAPS * size <= 16 * 2**20]
-    best = max((size for size in units if size * TAPS % MATRIX_UNIT == 0), default=max(units, default=LANES))
-    return width // best
+    sizes = [size for size in range(LANES, out, LANES) if out % size == 0 and 2 * one * size <= 4 / 3 * MOST_WEIGHT_BYTES]
+    return out // max(sizes, key=lambda size: (size % MATRIX_UNIT == 0, size), default=LANES)
 
 
 def swap_rows_and_columns(weight: jax.Array, frames: int) -> jax.Array:
@@ -229,10 +231,19 @@ class _Cut:
 
     @property
     def is_unrolled(self) -> bool:
+        """Whether every frame stands in the program, one's end beside the next one's products; else there is a loop."""
+        return self.count == 1 or self.count * self._frame_cycles <= UNROLLED_CYCLES
+
+    @property
+    def loops_over_taps(self) -> bool:
+        """Whether one frame's products, too, are a loop, over the frames that it sees."""
+        return self.earlier > 0 and self._frame_cycles > FRAME_CYCLES
+
+    @property
+    def _frame_cycles(self) -> int:
         depth, width = (self.earlier + 1) * self.depth, self.row_parts * self.width
         tiles = math.ceil(depth / MATRIX_UNIT) * math.ceil(width / MATRIX_UNIT)
-        rows = self.count * self.made_columns * self.rows
-        return self.count == 1 or tiles * rows // ROWS_A_CYCLE <= UNROLLED_CYCLES
+        return tiles * self.made_columns * self.rows // ROWS_A_CYCLE
 
     def bytes(self, residuals: int) -> int:
         """Of vector memory, bfloat16; inputs and outputs twice, because the next ones come while these are used."""
@@ -245,10 +256,13 @@ class _Cut:
         return 2 * (weight + pipelined + 2 * column + gathered) + 4 * (products + doubled)
 
     def scratch(self, dtype: jnp.dtype) -> list:
-        """The columns that each column sees, side by side; and where rows are doubled, one buffer for each 128 channels."""
+        """The columns that each column sees, side by side; where rows are doubled, one buffer for each 128 channels; and where
+        products are a loop, their sum."""
         gathered = pltpu.VMEM((self.earlier + self.count, self.columns, self.factor, self.rows, self.depth), dtype)
         buffers = self.width // LANES if self.factor == 2 else 0
-        return [gathered] + [pltpu.VMEM((self.made_columns * self.factor * self.rows, LANES), jnp.float32)] * buffers
+        doubled = [pltpu.VMEM((self.made_columns * self.factor * self.rows, LANES), jnp.float32)] * buffers
+        summed = pltpu.VMEM((self.made_columns * self.rows, self.row_parts * self.width), jnp.float32)
+        return [gathered, *doubled, *([summed] if self.loops_over_taps else [])]
 
 
 def _inputs(cut: _Cut, frames, before, weight, bias, edges: Edges, epilogue: Epilogue) -> tuple[list, list[pl.BlockSpec]]:
@@ -314,12 +328,11 @@ def _kernel(*refs, cut: _Cut, epilogue: _Flags) -> None:
     residuals = [refs.pop(0) for _ in range(epilogue.num_residuals)]
     norm = refs.pop(0) if epilogue.norm_width is not None else None
     made, (gathered, *doubled) = refs[: cut.outputs], refs[cut.outputs :]
+    summed = doubled.pop() if cut.loops_over_taps else None
     _gather(sources, edges, gathered, cut)
 
     def make_frame(frame: jax.Array | int) -> None:
-        seen = [gathered[frame + tap].reshape(-1, cut.depth) for tap in range(cut.earlier + 1)]
-        parts = [weight[0, _slice(tap, cut.depth)] for tap in range(cut.earlier + 1)]
-        products = sum(jnp.dot(*pair, preferred_element_type=jnp.float32) for pair in zip(seen, parts, strict=True))
+        products = _products(gathered, weight, summed, frame, cut)
         added = [_residual_of(ref, frame, cut) for ref in residuals]
         total = (_double_rows(products, added, doubled, cut) if doubled else _add_rows(products, added, cut)) + bias[...]
         total = jnp.where(_row_indices(total.shape) < cut.factor * cut.num_rows, total, 0.0)
@@ -333,6 +346,23 @@ def _kernel(*refs, cut: _Cut, epilogue: _Flags) -> None:
             make_frame(frame)
     else:
         jax.lax.fori_loop(0, cut.count, lambda frame, _: make_frame(frame), None)
+
+
+def _products(gathered, weight, summed, frame: jax.Array | int, cut: _Cut) -> jax.Array:
+    """[columns * H, row parts * N] of one frame: what it and the earlier ones give, added up, through `summed` where it is."""
+
+    def of_tap(tap: jax.Array | int) -> jax.Array:
+        seen = gathered[frame + tap].reshape(-1, cut.depth)
+        return jnp.dot(seen, weight[0, pl.ds(tap * cut.depth, cut.depth)], preferred_element_type=jnp.float32)
+
+    if summed is None:
+        return sum(of_tap(tap) for tap in range(cut.earlier + 1))
+
+    def add_tap(tap: jax.Array, _: None) -> None:
+        summed[...] = jnp.where(tap == 0, 0.0, summed[...]) + of_tap(tap)
+
+    jax.lax.fori_loop(0, cut.earlier + 1, add_tap, None)
+    return summed[...]
 
 
 def _gather(sources: list, edges: tuple, gathered, cut: _Cut) -> None:
