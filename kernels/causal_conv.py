@@ -25,12 +25,12 @@ MATRIX_UNIT = 256  # depth and width on v6e and v7x: what a product is padded to
 TAPS = 3  # columns, and rows
 NORM_EPS = 1e-12  # torch.nn.functional.normalize
 VMEM_LIMIT_BYTES = 52 * 2**20  # of the 64 MiB that the smallest core has (v5p, v7x)
-PLANNED_BYTES = 46 * 2**20  # of these, what `_Cut` counts; the compiler keeps spilled registers in the rest
+PLANNED_BYTES = 46 * 2**20  # of these, what `Cut` counts; the compiler keeps spilled registers in the rest
 MOST_WEIGHT_BYTES = 22 * 2**20  # of a weight that stays in the vector memory, bfloat16
 # Of whole matrix tiles, in a program without a loop: all frames, and the products of one. libtpu compiles 2,000 bundles a second.
 UNROLLED_CYCLES, FRAME_CYCLES = 10_000, 6_000
 ROWS_A_CYCLE = 4  # of a tile's product, both matrix units of v6e together
-ENOUGH_ROWS = 256  # in a matrix product: loading the matrix unit's 256 x 256 tile takes as long as 128 rows
+ENOUGH_ROWS = 192  # in a matrix product: loading the matrix unit's 256 x 256 tile takes as long as 128 rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ def causal_conv(
         return total if epilogue.keeps_sum else None, normal
     weight = _for_doubled_rows(weight) if doubles else weight
     earlier = weight.shape[1] // (TAPS * frames.shape[3]) - 1
-    cut = _Cut.of(frames.shape, earlier, weight.shape, epilogue, num_rows=num_rows, doubles=doubles)
+    cut = Cut.of(frames.shape, earlier, weight.shape, epilogue, num_rows=num_rows, doubles=doubles)
     inputs, specs = _inputs(cut, frames, before, weight, bias, edges, epilogue)
     blocks, columns = weight.shape[0], cut.factor * frames.shape[1]
     made_spec = pl.BlockSpec((cut.count, cut.made_columns, cut.made_rows, cut.width), lambda part, step: (0, step, 0, part))
@@ -173,7 +173,7 @@ def _flags(epilogue: Epilogue) -> _Flags:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Cut:
+class Cut:
     """One grid step: `columns` of the frames, all `count` frames of them and the `earlier` ones, to `width` output channels.
 
     `rows` are those of the arrays, `num_rows` those of the picture; `factor` is 2 where the picture is doubled. `weight_buffers`
@@ -194,7 +194,7 @@ class _Cut:
     @classmethod
     def of(
         cls, shape: tuple[int, ...], earlier: int, weight: tuple[int, ...], epilogue: Epilogue, *, num_rows: int, doubles: bool
-    ) -> _Cut:
+    ) -> Cut:
         """So many columns that the matrix unit has enough rows for each of its tiles, as far as all finds room."""
         count, columns, rows, channels = shape
         factor = 2 if doubles else 1
@@ -232,15 +232,15 @@ class _Cut:
     @property
     def is_unrolled(self) -> bool:
         """Whether every frame stands in the program, one's end beside the next one's products; else there is a loop."""
-        return self.count == 1 or self.count * self._frame_cycles <= UNROLLED_CYCLES
+        return self.count == 1 or self.count * self.frame_cycles <= UNROLLED_CYCLES
 
     @property
     def loops_over_taps(self) -> bool:
         """Whether one frame's products, too, are a loop, over the frames that it sees."""
-        return self.earlier > 0 and self._frame_cycles > FRAME_CYCLES
+        return self.earlier > 0 and self.frame_cycles > FRAME_CYCLES
 
     @property
-    def _frame_cycles(self) -> int:
+    def frame_cycles(self) -> int:
         depth, width = (self.earlier + 1) * self.depth, self.row_parts * self.width
         tiles = math.ceil(depth / MATRIX_UNIT) * math.ceil(width / MATRIX_UNIT)
         return tiles * self.made_columns * self.rows // ROWS_A_CYCLE
@@ -265,7 +265,7 @@ class _Cut:
         return [gathered, *doubled, *([summed] if self.loops_over_taps else [])]
 
 
-def _inputs(cut: _Cut, frames, before, weight, bias, edges: Edges, epilogue: Epilogue) -> tuple[list, list[pl.BlockSpec]]:
+def _inputs(cut: Cut, frames, before, weight, bias, edges: Edges, epilogue: Epilogue) -> tuple[list, list[pl.BlockSpec]]:
     """The kernel's arrays in its order, and what a step sees of each."""
     last = frames.shape[1] - 1
     inputs, specs = [], []
@@ -298,7 +298,7 @@ def _columns_at(array: jax.Array, count: int, size: int, place) -> pl.BlockSpec:
     return pl.BlockSpec((count, size, *array.shape[2:]), lambda part, step: (last, place(step), 0, 0))
 
 
-def _cost(cut: _Cut, columns: int, weight: tuple[int, ...], *, is_normalised: bool) -> pl.CostEstimate:
+def _cost(cut: Cut, columns: int, weight: tuple[int, ...], *, is_normalised: bool) -> pl.CostEstimate:
     """Products as the matrix unit does them, in whole tiles, for `columns` of results; bytes that move; elements that are
     normalised. libtpu's schedules for v6e come to 1.1 times the products' cycles and 3 a 1,024 normalised elements
     (docs/performance.md)."""
@@ -319,7 +319,7 @@ def _for_doubled_rows(weight: jax.Array) -> jax.Array:
     return jnp.concatenate([first, middle + last, first + middle, last], axis=-1)
 
 
-def _kernel(*refs, cut: _Cut, epilogue: _Flags) -> None:
+def _kernel(*refs, cut: Cut, epilogue: _Flags) -> None:
     """Some columns of every frame."""
     refs = list(refs)
     sources = [[refs.pop(0) for _ in range(3)] for _ in range(2 if cut.earlier else 1)]
@@ -348,24 +348,22 @@ def _kernel(*refs, cut: _Cut, epilogue: _Flags) -> None:
         jax.lax.fori_loop(0, cut.count, lambda frame, _: make_frame(frame), None)
 
 
-def _products(gathered, weight, summed, frame: jax.Array | int, cut: _Cut) -> jax.Array:
+def _products(gathered, weight, summed, frame: jax.Array | int, cut: Cut) -> jax.Array:
     """[columns * H, row parts * N] of one frame: what it and the earlier ones give, added up, through `summed` where it is."""
 
-    def of_tap(tap: jax.Array | int) -> jax.Array:
-        seen = gathered[frame + tap].reshape(-1, cut.depth)
-        return jnp.dot(seen, weight[0, pl.ds(tap * cut.depth, cut.depth)], preferred_element_type=jnp.float32)
-
-    if summed is None:
-        return sum(of_tap(tap) for tap in range(cut.earlier + 1))
+    if summed is None:  # one depth for all, because each is filled up to whole tiles of the matrix unit
+        seen = jnp.concatenate([gathered[frame + tap].reshape(-1, cut.depth) for tap in range(cut.earlier + 1)], axis=-1)
+        return jnp.dot(seen, weight[0], preferred_element_type=jnp.float32)
 
     def add_tap(tap: jax.Array, _: None) -> None:
-        summed[...] = jnp.where(tap == 0, 0.0, summed[...]) + of_tap(tap)
+        seen, part = gathered[frame + tap].reshape(-1, cut.depth), weight[0, pl.ds(tap * cut.depth, cut.depth)]
+        summed[...] = jnp.where(tap == 0, 0.0, summed[...]) + jnp.dot(seen, part, preferred_element_type=jnp.float32)
 
     jax.lax.fori_loop(0, cut.earlier + 1, add_tap, None)
     return summed[...]
 
 
-def _gather(sources: list, edges: tuple, gathered, cut: _Cut) -> None:
+def _gather(sources: list, edges: tuple, gathered, cut: Cut) -> None:
     """For each frame and each column to be made, the columns that it sees side by side."""
     is_first, is_last = pl.program_id(1) == 0, pl.program_id(1) == pl.num_programs(1) - 1
     places = [0, cut.earlier, cut.earlier + cut.count] if cut.earlier else [0, cut.count]
@@ -389,7 +387,7 @@ def _slice(place: int, size: int) -> slice:
     return slice(place * size, (place + 1) * size)
 
 
-def _residual_of(ref, frame: jax.Array | int, cut: _Cut) -> jax.Array:
+def _residual_of(ref, frame: jax.Array | int, cut: Cut) -> jax.Array:
     """[columns, H, N] float32 of the columns that are made."""
     frames, columns = ref.shape[:2]
     added = ref[frame // (cut.count // frames)].astype(jnp.float32)
@@ -399,7 +397,7 @@ def _residual_of(ref, frame: jax.Array | int, cut: _Cut) -> jax.Array:
     return jnp.concatenate([added[column // times][None] for column in range(cut.made_columns)])
 
 
-def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list, cut: _Cut) -> jax.Array:
+def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list, cut: Cut) -> jax.Array:
     """[columns * H, 4 N] of `_for_doubled_rows` to [columns, doubled H, N], through one buffer for each 128 channels."""
     count = products.shape[0]
     from_above, upper, lower, from_below = (products[:, _slice(part, cut.width)] for part in range(4))
@@ -414,7 +412,7 @@ def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list, cut
     return both[:, : cut.made_rows]
 
 
-def _add_rows(products: jax.Array, added: list[jax.Array], cut: _Cut) -> jax.Array:
+def _add_rows(products: jax.Array, added: list[jax.Array], cut: Cut) -> jax.Array:
     """[columns * H, 3 N], each row's share of the row below it, of itself and of the row above it, and the residual, summed to
     [columns, H, N]."""
     from_above, own, from_below = (products[:, _slice(part, cut.width)] for part in range(TAPS))
@@ -422,7 +420,7 @@ def _add_rows(products: jax.Array, added: list[jax.Array], cut: _Cut) -> jax.Arr
     return sum(added, total.reshape(cut.made_columns, cut.rows, cut.width))
 
 
-def _rolled(rows: jax.Array, by: int, cut: _Cut) -> jax.Array:
+def _rolled(rows: jax.Array, by: int, cut: Cut) -> jax.Array:
     """[columns * H, N], each column's rows moved down by one, or up by -1; zero comes in."""
     moved = pltpu.roll(rows, by % rows.shape[0], 0).reshape(cut.made_columns, cut.rows, cut.width)
     incoming = 0 if by > 0 else cut.rows - 1
