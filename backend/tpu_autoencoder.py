@@ -22,7 +22,8 @@ from jax.sharding import PartitionSpec as P
 
 from backend.sharding import Layout
 from backend.tpu_autoencoder_layers import Caches, Walk, Weights
-from kernels.causal_conv import arrange_weight, padded_channels, padded_rows, swap_rows_and_columns
+from kernels.causal_conv import arrange_weight, swap_rows_and_columns
+from kernels.causal_conv_cut import padded_channels, padded_rows
 
 SPATIAL_SCALE = 8  # of the network; Wan 2.2's sees patches of pixels
 RESIDUAL = {"dim_mult": [1, 2, 4, 4], "temperal_downsample": [False, True, True], "patch_size": 2}  # Wan 2.2's blocks

@@ -24,7 +24,8 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import (
     WanResidualUpBlock,
 )
 
-from kernels.causal_conv import Edges, Epilogue, causal_conv, norm_and_silu, padded_channels, rms_norm
+from kernels.causal_conv import Edges, Epilogue, causal_conv, norm_and_silu, rms_norm
+from kernels.causal_conv_cut import padded_channels
 
 KEPT_FRAMES = 2
 TEMPORAL_SCALE = 4

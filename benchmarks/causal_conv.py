@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from backend.tpu.kernels_cost import CONVOLUTION_CYCLES, ELEMENT_CYCLES
 from benchmarks.static_schedule import ScheduleReader
 from kernels import causal_conv as module
+from kernels.causal_conv_cut import Cut, padded_channels, padded_rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,9 +54,7 @@ SHAPES = (
 def read(reader: ScheduleReader, shape: Shape) -> tuple[int, int, int, int]:
     """Bundles of one grid step, loops counted as they run; grid steps; whole tiles' cycles of all of them; and the elements that
     are normalised inside."""
-    rows, channels, out = (
-        module.padded_rows(shape.rows), module.padded_channels(shape.channels), module.padded_channels(shape.out)
-    )  # fmt: skip
+    rows, channels, out = padded_rows(shape.rows), padded_channels(shape.channels), padded_channels(shape.out)
     taps = (shape.earlier + 1, 3, 3)
     weight = jax.eval_shape(
         module.arrange_weight, jax.ShapeDtypeStruct((shape.out, shape.channels, *taps), jnp.bfloat16)
@@ -78,8 +77,9 @@ def read(reader: ScheduleReader, shape: Shape) -> tuple[int, int, int, int]:
 
     schedule = reader.read("v6e", convolve, [frames, frames, weight, vector, edge, residual, vector])
     parts = (*weight.shape[:2], weight.shape[2] // 3 * (4 if shape.doubles else 3))
-    cut = module.Cut.of(
-        frames.shape, shape.earlier, parts, epilogue(residual, vector), num_rows=shape.rows, doubles=shape.doubles
+    cut = Cut.of(
+        frames.shape, parts, num_rows=shape.rows, doubles=shape.doubles, residuals=len(epilogue(residual, vector).residuals),
+        outputs=2 if is_normalised else 1,
     )  # fmt: skip
     loops = [1, 1] + ([] if cut.is_unrolled else [cut.count]) + ([cut.earlier + 1] if cut.loops_over_taps else [])
     step = sum(bundles * math.prod(loops[: depth + 1]) for depth, bundles in enumerate(schedule.by_depth) if depth)

@@ -19,18 +19,17 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-LANES = 128
-ROW_ALIGNMENT = 16  # sublanes of a bfloat16 tile
-MATRIX_UNIT = 256  # depth and width on v6e and v7x: what a product is padded to there
-TAPS = 3  # columns, and rows
+from kernels.causal_conv_cut import (
+    LANES,
+    MATRIX_UNIT,
+    TAPS,
+    VMEM_LIMIT_BYTES,
+    Cut,
+    channel_blocks,
+    padded_channels,
+)
+
 NORM_EPS = 1e-12  # torch.nn.functional.normalize
-VMEM_LIMIT_BYTES = 52 * 2**20  # of the 64 MiB that the smallest core has (v5p, v7x)
-PLANNED_BYTES = 46 * 2**20  # of these, what `Cut` counts; the compiler keeps spilled registers in the rest
-MOST_WEIGHT_BYTES = 22 * 2**20  # of a weight that stays in the vector memory, bfloat16
-# Of whole matrix tiles, in a program without a loop: all frames, and the products of one. libtpu compiles 2,000 bundles a second.
-UNROLLED_CYCLES, FRAME_CYCLES = 10_000, 6_000
-ROWS_A_CYCLE = 4  # of a tile's product, both matrix units of v6e together
-ENOUGH_ROWS = 192  # in a matrix product: loading the matrix unit's 256 x 256 tile takes as long as 128 rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,34 +56,14 @@ class Edges:
     right: jax.Array
 
 
-def padded_channels(channels: int) -> int:
-    """Channels as these arrays hold them: a multiple of 128, the rest zero."""
-    return math.ceil(channels / LANES) * LANES
-
-
-def padded_rows(rows: int) -> int:
-    """Rows as these arrays hold them: a multiple of 16, the rest zero."""
-    return math.ceil(rows / ROW_ALIGNMENT) * ROW_ALIGNMENT
-
-
 def arrange_weight(weight: jax.Array) -> jax.Array:
     """[N, C, T + 1, rows 3, columns 3], as PyTorch has it, to matrices [B, (T + 1) * 3 * C', 3 * N' / B] of padded channels."""
     out, channels, frames, rows, columns = weight.shape
     padding = ((0, padded_channels(out) - out), (0, padded_channels(channels) - channels), (0, 0), (0, 0), (0, 0))
     depth = frames * columns * padded_channels(channels)
-    blocks = _channel_blocks(padded_channels(channels), padded_channels(out))
+    blocks = channel_blocks(padded_channels(channels), padded_channels(out))
     ordered = jnp.pad(weight, padding).transpose(2, 4, 1, 3, 0).reshape(depth, rows, blocks, -1)
     return ordered.transpose(2, 0, 1, 3).reshape(blocks, depth, -1)
-
-
-def _channel_blocks(channels: int, out: int) -> int:
-    """How many blocks of output channels a weight comes in: one, or so many that two of a block find room, in whole tiles of the
-    matrix unit if that can be. A weight for one frame alone, too, because a block's program is compiled once."""
-    one = 2 * TAPS**3 * channels  # bytes of one output channel
-    if one * out <= MOST_WEIGHT_BYTES:
-        return 1
-    sizes = [size for size in range(LANES, out, LANES) if out % size == 0 and 2 * one * size <= 4 / 3 * MOST_WEIGHT_BYTES]
-    return out // max(sizes, key=lambda size: (size % MATRIX_UNIT == 0, size), default=LANES)
 
 
 def swap_rows_and_columns(weight: jax.Array, frames: int) -> jax.Array:
@@ -121,8 +100,10 @@ def causal_conv(
         normal = norm_and_silu(total.astype(jnp.float32), epilogue.norm, epilogue.norm_width).astype(total.dtype)
         return total if epilogue.keeps_sum else None, normal
     weight = _for_doubled_rows(weight) if doubles else weight
-    earlier = weight.shape[1] // (TAPS * frames.shape[3]) - 1
-    cut = Cut.of(frames.shape, earlier, weight.shape, epilogue, num_rows=num_rows, doubles=doubles)
+    cut = Cut.of(
+        frames.shape, weight.shape, num_rows=num_rows, doubles=doubles, residuals=len(epilogue.residuals),
+        outputs=int(epilogue.keeps_sum) + int(epilogue.norm is not None),
+    )  # fmt: skip
     inputs, specs = _inputs(cut, frames, before, weight, bias, edges, epilogue)
     blocks, columns = weight.shape[0], cut.factor * frames.shape[1]
     made_spec = pl.BlockSpec((cut.count, cut.made_columns, cut.made_rows, cut.width), lambda part, step: (0, step, 0, part))
@@ -159,110 +140,15 @@ def rms_norm(total: jax.Array, weight: jax.Array, width: int) -> jax.Array:
 class _Flags:
     """The epilogue without its arrays."""
 
-    num_residuals: int
     norm_width: int | None
     keeps_sum: bool
 
 
 def _flags(epilogue: Epilogue) -> _Flags:
     return _Flags(
-        num_residuals=len(epilogue.residuals),
         norm_width=epilogue.norm_width if epilogue.norm is not None else None,
         keeps_sum=epilogue.keeps_sum,
     )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Cut:
-    """One grid step: `columns` of the frames, all `count` frames of them and the `earlier` ones, to `width` output channels.
-
-    `rows` are those of the arrays, `num_rows` those of the picture; `factor` is 2 where the picture is doubled. `weight_buffers`
-    is 1 where the weight stays, or where two blocks find no room.
-    """
-
-    count: int
-    earlier: int
-    columns: int
-    rows: int
-    num_rows: int
-    channels: int
-    width: int
-    factor: int
-    outputs: int
-    weight_buffers: int
-
-    @classmethod
-    def of(
-        cls, shape: tuple[int, ...], earlier: int, weight: tuple[int, ...], epilogue: Epilogue, *, num_rows: int, doubles: bool
-    ) -> Cut:
-        """So many columns that the matrix unit has enough rows for each of its tiles, as far as all finds room."""
-        count, columns, rows, channels = shape
-        factor = 2 if doubles else 1
-        divisors = [size for size in range(1, columns + 1) if columns % size == 0]
-        wanted = next((size for size in divisors if factor * size * rows >= ENOUGH_ROWS), columns)
-        cuts = [
-            cls(
-                count=count, earlier=earlier, columns=size, rows=rows, num_rows=num_rows, channels=channels,
-                width=weight[2] // (TAPS + doubles), factor=factor,
-                outputs=int(epilogue.keeps_sum) + int(epilogue.norm is not None), weight_buffers=buffers,
-            )
-            for buffers in ((2, 1) if weight[0] > 1 else (1,))
-            for size in reversed(divisors[: divisors.index(wanted) + 1])
-        ]  # fmt: skip
-        return next((cut for cut in cuts if cut.bytes(len(epilogue.residuals)) <= PLANNED_BYTES), cuts[-1])
-
-    @property
-    def made_columns(self) -> int:
-        return self.factor * self.columns
-
-    @property
-    def made_rows(self) -> int:
-        """Of the results' arrays: no more than the doubled picture needs."""
-        return padded_rows(2 * self.num_rows) if self.factor == 2 else self.rows
-
-    @property
-    def row_parts(self) -> int:
-        """A product's columns over the output channels: three rows of the kernel, or four of the one for doubled rows."""
-        return TAPS + self.factor - 1
-
-    @property
-    def depth(self) -> int:
-        return TAPS * self.channels
-
-    @property
-    def is_unrolled(self) -> bool:
-        """Whether every frame stands in the program, one's end beside the next one's products; else there is a loop."""
-        return self.count == 1 or self.count * self.frame_cycles <= UNROLLED_CYCLES
-
-    @property
-    def loops_over_taps(self) -> bool:
-        """Whether one frame's products, too, are a loop, over the frames that it sees."""
-        return self.earlier > 0 and self.frame_cycles > FRAME_CYCLES
-
-    @property
-    def frame_cycles(self) -> int:
-        depth, width = (self.earlier + 1) * self.depth, self.row_parts * self.width
-        tiles = math.ceil(depth / MATRIX_UNIT) * math.ceil(width / MATRIX_UNIT)
-        return tiles * self.made_columns * self.rows // ROWS_A_CYCLE
-
-    def bytes(self, residuals: int) -> int:
-        """Of vector memory, bfloat16; inputs and outputs twice, because the next ones come while these are used."""
-        seen, taken = self.earlier + self.count, self.made_columns * self.rows
-        column, made = seen * self.rows * self.channels, self.count * taken * self.factor * self.width
-        weight = self.weight_buffers * (self.earlier + 1) * self.depth * self.row_parts * self.width
-        gathered, products = seen * taken * self.depth, 2 * taken * self.row_parts * self.width
-        doubled = taken * self.factor * self.width if self.factor == 2 else 0
-        pipelined = 2 * ((self.columns + 2) * column + self.outputs * made + residuals * made // self.factor**2)
-        return 2 * (weight + pipelined + 2 * column + gathered) + 4 * (products + doubled)
-
-    def scratch(self, dtype: jnp.dtype) -> list:
-        """The columns that each column sees, side by side; where rows are doubled, one buffer for each 128 channels; and where
-        products are a loop, their sum."""
-        gathered = pltpu.VMEM((self.earlier + self.count, self.columns, self.factor, self.rows, self.depth), dtype)
-        buffers = self.width // LANES if self.factor == 2 else 0
-        doubled = [pltpu.VMEM((self.made_columns * self.factor * self.rows, LANES), jnp.float32)] * buffers
-        summed = pltpu.VMEM((self.made_columns * self.rows, self.row_parts * self.width), jnp.float32)
-        return [gathered, *doubled, *([summed] if self.loops_over_taps else [])]
 
 
 def _inputs(cut: Cut, frames, before, weight, bias, edges: Edges, epilogue: Epilogue) -> tuple[list, list[pl.BlockSpec]]:
@@ -325,7 +211,7 @@ def _kernel(*refs, cut: Cut, epilogue: _Flags) -> None:
     sources = [[refs.pop(0) for _ in range(3)] for _ in range(2 if cut.earlier else 1)]
     edges = refs.pop(0), refs.pop(0)
     weight, bias = refs.pop(0), refs.pop(0)
-    residuals = [refs.pop(0) for _ in range(epilogue.num_residuals)]
+    residuals = [refs.pop(0) for _ in range(cut.residuals)]
     norm = refs.pop(0) if epilogue.norm_width is not None else None
     made, (gathered, *doubled) = refs[: cut.outputs], refs[cut.outputs :]
     summed = doubled.pop() if cut.loops_over_taps else None
