@@ -17,7 +17,8 @@ TAPS = 3  # columns, and rows
 VMEM_LIMIT_BYTES = 52 * 2**20  # of the 64 MiB that the smallest core has (v5p, v7x)
 PLANNED_BYTES = 46 * 2**20  # of these, what `Cut` counts; the compiler keeps spilled registers in the rest
 MOST_WEIGHT_BYTES = 22 * 2**20  # of a weight that stays in the vector memory, bfloat16
-# Of whole matrix tiles, in a program without a loop: all frames, and the products of one. libtpu compiles some 2,000 bundles a second.
+# Of whole matrix tiles, in a program without a loop: all frames, and the products of one. Longer ones take libtpu too long: some
+# 2,000 bundles a second (2026-11-21, one core).
 UNROLLED_CYCLES, FRAME_CYCLES = 10_000, 6_000
 ROWS_A_CYCLE = 4  # of a tile's product, both matrix units of v6e together
 ENOUGH_ROWS = 192  # in a matrix product: loading the matrix unit's 256 x 256 tile takes as long as 128 rows
