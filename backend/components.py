@@ -266,6 +266,7 @@ def make_programs(
     """The networks without weights, and their programs, on one mesh."""
     denoiser, vae = Denoiser(architecture.transformer, layout), VideoAutoencoder(architecture.vae, layout)
     program = functools.partial(Program, layout=layout, compiler=compiler)
+    used_up = (2,) if vae.uses_up_caches else ()
     return Programs(
         layout=layout,
         denoiser=denoiser,
@@ -275,13 +276,13 @@ def make_programs(
         prepare_text=program("the prompt's keys", denoiser.prepare_text, places=denoiser.place_text),
         encode_image=program("the image encoder", vae.encode_image),
         encode_first=program("the image encoder's first frame", vae.encode_first, places=vae.place_encoded),
-        encode_next=program("the image encoder's next frames", vae.encode_next, donated=(2,), places=vae.place_encoded),
+        encode_next=program("the image encoder's next frames", vae.encode_next, donated=used_up, places=vae.place_encoded),
         step=program("the denoising step", _step_function(denoiser), donated=(1,)),
         cached_step=program(
             "the denoising step with its cache", _cached_step_function(denoiser), donated=(1, 6), places=denoiser.place_cached
         ),
         decode_first=program("the decoder's first frame", vae.decode_first, places=vae.place_decoded),
-        decode_next=program("the decoder", vae.decode_next, donated=(2,), places=vae.place_decoded),
+        decode_next=program("the decoder", vae.decode_next, donated=used_up, places=vae.place_decoded),
     )
 
 

@@ -1,6 +1,6 @@
 """The Wan video autoencoder, one latent frame at a time, its causal caches as explicit state.
 
-On TPUs `backend.tpu_autoencoder` does Wan 2.1's.
+On TPUs `backend.tpu_autoencoder` does Wan's own, in bfloat16.
 
 diffusers' encoder and decoder keep a list of caches that starts as None, turns into tensors of one or two frames, and holds
 the word "Rep" where an upsampling layer has seen its first frame only. Every one of these means "zeros before what there
@@ -42,6 +42,12 @@ class VideoAutoencoder:
         self.spatial_scale: int = whole.scale_factor_spatial
         self.temporal_scale: int = whole.scale_factor_temporal
         self._mean, self._std = whole.latents_mean, whole.latents_std
+
+    @property
+    def uses_up_caches(self) -> bool:
+        """Whether a call may write its caches over those that it was given: `tpu_autoencoder` keeps results as they are, and
+        would have to copy them there."""
+        return not self._uses_strips(jnp.bfloat16)
 
     @property
     def latent_channels(self) -> int:

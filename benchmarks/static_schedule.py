@@ -7,6 +7,7 @@ what is compiled.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import re
@@ -32,9 +33,11 @@ HOST = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The largest Pallas kernel of a compilation. `slots` counts the uses of each unit, such as MATMUL, EUP or VSTORE:SPILL."""
+    """The largest Pallas kernel of a compilation. `slots` counts the uses of each unit, such as MATMUL, EUP or VSTORE:SPILL.
+    `by_depth` are the bundles outside all loops, in one loop (the grid's), in a loop inside it, and so on."""
 
     bundles: int
+    by_depth: tuple[int, ...]
     slots: dict[str, int]
     compile_seconds: float
 
@@ -81,11 +84,22 @@ class ScheduleReader:
         largest = max(counts, key=counts.__getitem__)
         program = re.match(r"\d+-(.*)-\d+-schedule", largest.name).group(1)
         (slots,) = largest.parent.glob(f"*-{program}-*final_hlo-static-per-bundle-utilization.txt")
-        return Schedule(bundles=counts[largest], slots=_slots(slots), compile_seconds=compile_seconds)
+        (listing,) = (path for path in largest.parent.glob(f"*-{program}-*-final_bundles.txt") if "schedule" not in path.name)
+        return Schedule(
+            bundles=counts[largest], by_depth=_by_depth(listing.read_text("utf-8")), slots=_slots(slots),
+            compile_seconds=compile_seconds,
+        )  # fmt: skip
 
 
 def _bundles(analysis: str) -> int:
     return int(re.search(r"total scheduled bundles:\s*(\d+)", analysis).group(1))
+
+
+def _by_depth(listing: str) -> tuple[int, ...]:
+    """A listed bundle stands behind as many ">" as there are loops around it."""
+    bundles = re.findall(r"^\s*(?:0x)?[0-9a-f]+ [A-Z ]*: *(>*) *\{", listing, re.MULTILINE)
+    counts = collections.Counter(len(marks) for marks in bundles)
+    return tuple(counts[depth] for depth in range(max(counts) + 1))
 
 
 def _slots(path: Path) -> dict[str, int]:

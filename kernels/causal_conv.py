@@ -1,10 +1,11 @@
 """Convolution over frames, columns and rows, causal over frames, as the video decoder needs it on a TPU: one pass an array.
 
 Arrays are [frames, columns, rows, channels]: channels along the lanes, rows along the sublanes, columns outside, so that a
-neighbouring column or an earlier frame is only another address. A grid step makes one column of every frame: the 3 x 3 columns
-and frames that it sees lie side by side as the depth of one matrix product, whose columns are the three rows of the kernel;
-shifting these by a row and adding them ends the convolution. What follows it in the network (bias, the residual, the next
-norm and its SiLU) is done before anything is written. Knows no network.
+neighbouring column or an earlier frame is only another address. A grid step makes some columns of every frame: the 3 x 3 columns
+and frames that they see are the depth of matrix products, whose columns are the three rows of the kernel; shifting these by a
+row and adding them ends the convolution. What follows it in the network (bias, the residual, the next norm and its SiLU) is done
+before anything is written. A weight too large for the vector memory comes in blocks of output channels, one after the other.
+Knows no network.
 """
 
 from __future__ import annotations
@@ -18,23 +19,30 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-LANES = 128
-ROW_ALIGNMENT = 16  # sublanes of a bfloat16 tile
-MATRIX_UNIT = 256  # depth and width on v6e and v7x: what a product is padded to there
-TAPS = 3  # columns, and rows
+from kernels.causal_conv_cut import (
+    LANES,
+    MATRIX_UNIT,
+    TAPS,
+    VMEM_LIMIT_BYTES,
+    Cut,
+    channel_blocks,
+    padded_channels,
+)
+
 NORM_EPS = 1e-12  # torch.nn.functional.normalize
-VMEM_LIMIT_BYTES = 48 * 2**20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Epilogue:
     """What is done to the sum before it is written.
 
-    `residual` [F, W, H, N] is added; `norm` [N] float32 is the weight of an RMS norm over `norm_width` channels followed by
-    SiLU. `keeps_sum`: the sum itself is written; with `norm`, its normalised form is too.
+    `residuals` are added: one [F, W, H, N]; or, of a picture that is doubled, two, for the upper and for the lower of two rows
+    that come from one, [F', W', H, N] each, where F' divides the frames and W' the columns: each stands that many times.
+    `norm` [N] float32 is the weight of an RMS norm over `norm_width` channels followed by SiLU. `keeps_sum`: the sum itself is
+    written; with `norm`, its normalised form is too.
     """
 
-    residual: jax.Array | None = None
+    residuals: tuple[jax.Array, ...] = ()
     norm: jax.Array | None = None
     norm_width: int = 0
     keeps_sum: bool = True
@@ -48,29 +56,21 @@ class Edges:
     right: jax.Array
 
 
-def padded_channels(channels: int) -> int:
-    """Channels as these arrays hold them: a multiple of 128, the rest zero."""
-    return math.ceil(channels / LANES) * LANES
-
-
-def padded_rows(rows: int) -> int:
-    """Rows as these arrays hold them: a multiple of 16, the rest zero."""
-    return math.ceil(rows / ROW_ALIGNMENT) * ROW_ALIGNMENT
-
-
 def arrange_weight(weight: jax.Array) -> jax.Array:
-    """[N, C, T + 1, rows 3, columns 3], as PyTorch has it, to the matrix [(T + 1) * 3 * C', 3 * N'] of padded channels."""
+    """[N, C, T + 1, rows 3, columns 3], as PyTorch has it, to matrices [B, (T + 1) * 3 * C', 3 * N' / B] of padded channels."""
     out, channels, frames, rows, columns = weight.shape
     padding = ((0, padded_channels(out) - out), (0, padded_channels(channels) - channels), (0, 0), (0, 0), (0, 0))
-    ordered = jnp.pad(weight, padding).transpose(2, 4, 1, 3, 0)
-    return ordered.reshape(frames * columns * padded_channels(channels), rows * padded_channels(out))
+    depth = frames * columns * padded_channels(channels)
+    blocks = channel_blocks(padded_channels(channels), padded_channels(out))
+    ordered = jnp.pad(weight, padding).transpose(2, 4, 1, 3, 0).reshape(depth, rows, blocks, -1)
+    return ordered.transpose(2, 0, 1, 3).reshape(blocks, depth, -1)
 
 
 def swap_rows_and_columns(weight: jax.Array, frames: int) -> jax.Array:
     """An arranged weight for a picture that lies on its side; `frames` is T + 1. Moves whole tiles only."""
-    depth, width = weight.shape
-    parts = weight.reshape(frames, TAPS, depth // frames // TAPS, TAPS, width // TAPS)
-    return parts.swapaxes(1, 3).reshape(depth, width)
+    blocks, depth, width = weight.shape
+    parts = weight.reshape(blocks, frames, TAPS, depth // frames // TAPS, TAPS, width // TAPS)
+    return parts.swapaxes(2, 4).reshape(weight.shape)
 
 
 def causal_conv(
@@ -87,39 +87,36 @@ def causal_conv(
 ) -> tuple[jax.Array | None, jax.Array | None]:
     """The sum and its normalised form, [F, W, H, N'] each, or None where the epilogue leaves it out.
 
-    `frames` [F, W, H, C'] and the T frames `before` them [T, W, H, C'], None for T = 0; `weight` as `arrange_weight` makes it,
-    for T + 1 frames; `bias` [N'] float32. Rows from `num_rows` on must be zero, and are zero in what comes out. With
-    `doubles` the picture is first made twice as wide and high, each pixel four times: then W and H of the results are twice
-    those of `frames`, and `num_rows` still counts those of `frames`.
+    `frames` [F, W, H, C'] and, unless T = 0, the frames `before` them, [T, W, H, C'] or the last T of some multiple of T;
+    `weight` as `arrange_weight` makes it, for T + 1 frames; `bias` [N'] float32. Rows from `num_rows` on must be zero, and are
+    zero in what comes out. With `doubles` the picture is first made twice as wide and high, each pixel four times: then W of the
+    results is twice that of `frames`, H is `padded_rows` of twice `num_rows`, which still counts those of `frames`.
     """
-    count, columns, rows, channels = frames.shape
-    width = weight.shape[1] // TAPS
-    earlier, factor = 0 if before is None else before.shape[0], 2 if doubles else 1
+    if epilogue.norm is not None and weight.shape[0] > 1:  # the norm sees all channels, a grid step some of them
+        whole = Epilogue(residuals=epilogue.residuals)
+        total, _ = causal_conv(
+            frames, before, weight, bias, edges, whole, num_rows=num_rows, doubles=doubles, interpret=interpret
+        )  # fmt: skip
+        normal = norm_and_silu(total.astype(jnp.float32), epilogue.norm, epilogue.norm_width).astype(total.dtype)
+        return total if epilogue.keeps_sum else None, normal
     weight = _for_doubled_rows(weight) if doubles else weight
-    column = functools.partial(_column_of, columns=columns, rows=rows, factor=factor)
-    made_column = functools.partial(_column_of, columns=factor * columns, rows=factor * rows)
-    sources = [frames] if before is None else [before, frames]
-    inputs = [array for array in sources for _ in range(TAPS)]
-    specs = [column(array.shape[0], channels, shift) for array in sources for shift in (-1, 0, 1)]
-    inputs += [edges.left, edges.right, weight, bias[None]]
-    specs += [_whole(array.shape) for array in inputs[-4:]]
-    if epilogue.residual is not None:
-        inputs.append(epilogue.residual)
-        specs.append(made_column(count, width, 0))
-    if epilogue.norm is not None:
-        inputs.append(epilogue.norm[None])
-        specs.append(_whole((1, width)))
-    outputs = int(epilogue.keeps_sum) + int(epilogue.norm is not None)
+    cut = Cut.of(
+        frames.shape, weight.shape, num_rows=num_rows, doubles=doubles, residuals=len(epilogue.residuals),
+        outputs=int(epilogue.keeps_sum) + int(epilogue.norm is not None),
+    )  # fmt: skip
+    inputs, specs = _inputs(cut, frames, before, weight, bias, edges, epilogue)
+    blocks, columns = weight.shape[0], cut.factor * frames.shape[1]
+    made_spec = pl.BlockSpec((cut.count, cut.made_columns, cut.made_rows, cut.width), lambda part, step: (0, step, 0, part))
+    made_shape = jax.ShapeDtypeStruct((cut.count, columns, cut.made_rows, blocks * cut.width), frames.dtype)
     made = pl.pallas_call(
-        functools.partial(_kernel, count=count, earlier=earlier, num_rows=factor * num_rows, epilogue=_flags(epilogue)),
-        grid=(factor * columns,),
+        functools.partial(_kernel, cut=cut, epilogue=_flags(epilogue)),
+        grid=(blocks, frames.shape[1] // cut.columns),
         in_specs=specs,
-        out_specs=[made_column(count, width, 0)] * outputs,
-        out_shape=[jax.ShapeDtypeStruct((count, factor * columns, factor * rows, width), frames.dtype)] * outputs,
-        scratch_shapes=[pltpu.VMEM((factor * rows, LANES), jnp.float32)] * (width // LANES if doubles else 0),
+        out_specs=[made_spec] * cut.outputs,
+        out_shape=[made_shape] * cut.outputs,
+        scratch_shapes=cut.scratch(frames.dtype),
         compiler_params=pltpu.CompilerParams(vmem_limit_bytes=VMEM_LIMIT_BYTES),
-        cost_estimate=_cost((count, factor * columns, rows, channels), weight.shape, factor * outputs * width,
-                            normalised=factor * width if epilogue.norm is not None else 0),
+        cost_estimate=_cost(cut, columns, weight.shape, is_normalised=epilogue.norm is not None),
         interpret=interpret,
         name="causal_conv",
     )(*inputs)
@@ -127,119 +124,194 @@ def causal_conv(
     return total, made[-1] if epilogue.norm is not None else None
 
 
+def norm_and_silu(total: jax.Array, weight: jax.Array, width: int) -> jax.Array:
+    """silu(`rms_norm`) of the same arguments."""
+    scaled = rms_norm(total, weight, width)
+    return scaled * jax.nn.sigmoid(scaled)
+
+
+def rms_norm(total: jax.Array, weight: jax.Array, width: int) -> jax.Array:
+    """Of float32 [..., N'] over its `width` channels; the padded ones are zero and stay so."""
+    length = jnp.sqrt(jnp.sum(total * total, axis=-1, keepdims=True))
+    return total * (width**0.5 / jnp.maximum(length, NORM_EPS)) * weight
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Flags:
     """The epilogue without its arrays."""
 
-    has_residual: bool
     norm_width: int | None
     keeps_sum: bool
 
 
 def _flags(epilogue: Epilogue) -> _Flags:
     return _Flags(
-        has_residual=epilogue.residual is not None,
         norm_width=epilogue.norm_width if epilogue.norm is not None else None,
         keeps_sum=epilogue.keeps_sum,
     )
 
 
-def _column_of(frames: int, channels: int, shift: int, *, columns: int, rows: int, factor: int = 1) -> pl.BlockSpec:
-    """All frames of the column that stands `shift` columns away where each stands `factor` times; past the ends the last one,
-    which an edge replaces."""
+def _inputs(cut: Cut, frames, before, weight, bias, edges: Edges, epilogue: Epilogue) -> tuple[list, list[pl.BlockSpec]]:
+    """The kernel's arrays in its order, and what a step sees of each."""
+    last = frames.shape[1] - 1
+    inputs, specs = [], []
+    for array, count in [(before, cut.earlier), (frames, cut.count)] if cut.earlier else [(frames, cut.count)]:
+        inputs += [array] * 3
+        specs += [
+            _columns_at(array, count, 1, lambda step: jnp.maximum(step * cut.columns - 1, 0)),  # past the ends is the last one,
+            _columns_at(array, count, cut.columns, lambda step: step),
+            _columns_at(array, count, 1, lambda step: jnp.minimum((step + 1) * cut.columns, last)),  # which an edge replaces
+        ]
+    inputs += [edges.left, edges.right, weight, bias[None]]
+    specs += [pl.BlockSpec(edges.left.shape, lambda part, step: (0, 0, 0, 0), pipeline_mode=pl.Buffered(1))] * 2
+    block = (1, *weight.shape[1:])
+    specs.append(pl.BlockSpec(block, lambda part, step: (part, 0, 0), pipeline_mode=pl.Buffered(cut.weight_buffers)))
+    specs.append(pl.BlockSpec((1, cut.width), lambda part, step: (0, part)))
+    for residual in epilogue.residuals:
+        inputs.append(residual)
+        size = cut.columns * residual.shape[1] // frames.shape[1]
+        block = (residual.shape[0], size, cut.rows, cut.width)
+        specs.append(pl.BlockSpec(block, lambda part, step: (0, step, 0, part)))
+    if epilogue.norm is not None:
+        inputs.append(epilogue.norm[None])
+        specs.append(pl.BlockSpec((1, cut.width), lambda part, step: (0, 0)))
+    return inputs, specs
 
-    def place(index: jax.Array) -> tuple:
-        return 0, jnp.clip(index + shift, 0, factor * columns - 1) // factor, 0, 0
 
-    return pl.BlockSpec((frames, 1, rows, channels), place)
-
-
-def _whole(shape: tuple[int, ...]) -> pl.BlockSpec:
-    return pl.BlockSpec(shape, lambda index: (0,) * len(shape))
+def _columns_at(array: jax.Array, count: int, size: int, place) -> pl.BlockSpec:
+    """`size` columns of the last `count` frames, from the column `size * place(step)` on."""
+    last = array.shape[0] // count - 1
+    return pl.BlockSpec((count, size, *array.shape[2:]), lambda part, step: (last, place(step), 0, 0))
 
 
-def _cost(shape: tuple[int, ...], weight: tuple[int, ...], written: int, normalised: int) -> pl.CostEstimate:
-    """Products as the matrix unit does them, in whole tiles, and the elements that are `written` and `normalised` a row of
-    [F, W, H, C]. libtpu's schedules for v6e come to 1.1 times the products' cycles and 3 a 1,024 normalised elements
+def _cost(cut: Cut, columns: int, weight: tuple[int, ...], *, is_normalised: bool) -> pl.CostEstimate:
+    """Products as the matrix unit does them, in whole tiles, for `columns` of results; bytes that move; elements that are
+    normalised. libtpu's schedules for v6e come to 1.1 times the products' cycles and 3 a 1,024 normalised elements
     (docs/performance.md)."""
-    depth, width = (math.ceil(size / MATRIX_UNIT) * MATRIX_UNIT for size in weight)
-    pixels = math.prod(shape[:3])
+    blocks, depth, width = weight[0], *(math.ceil(size / MATRIX_UNIT) * MATRIX_UNIT for size in weight[1:])
+    pixels, made = cut.count * columns * cut.rows, cut.count * columns * cut.made_rows * blocks * cut.width
+    read = blocks * (cut.earlier + cut.count) * columns // cut.factor * cut.rows * cut.channels * (cut.columns + 2) // cut.columns
     return pl.CostEstimate(
-        flops=2 * pixels * depth * width, bytes_accessed=2 * pixels * (weight[0] + written), transcendentals=pixels * normalised
+        flops=2 * blocks * pixels * depth * width,
+        bytes_accessed=2 * (math.prod(weight) + read + cut.outputs * made),
+        transcendentals=made if is_normalised else 0,
     )
 
 
 def _for_doubled_rows(weight: jax.Array) -> jax.Array:
-    """[K, 3 N] to [K, 4 N]: of pixels that stand in two rows each, a kernel's three rows see two. The upper of the two rows
+    """[B, K, 3 N] to [B, K, 4 N]: of pixels that stand in two rows each, a kernel's three rows see two. The upper of the two
     takes the first from the row above and the other two from its own; the lower one the first two from its own, and so on."""
-    first, middle, last = jnp.split(weight.astype(jnp.float32), TAPS, axis=1)
-    return jnp.concatenate([first, middle + last, first + middle, last], axis=1).astype(weight.dtype)
+    first, middle, last = jnp.split(weight, TAPS, axis=-1)
+    return jnp.concatenate([first, middle + last, first + middle, last], axis=-1)
 
 
-def _kernel(*refs, count: int, earlier: int, num_rows: int, epilogue: _Flags) -> None:
-    """One column of every frame."""
+def _kernel(*refs, cut: Cut, epilogue: _Flags) -> None:
+    """Some columns of every frame."""
     refs = list(refs)
-    sources = [[refs.pop(0) for _ in range(TAPS)] for _ in range(2 if earlier else 1)]
+    sources = [[refs.pop(0) for _ in range(3)] for _ in range(2 if cut.earlier else 1)]
     edges = refs.pop(0), refs.pop(0)
     weight, bias = refs.pop(0), refs.pop(0)
-    residual = refs.pop(0) if epilogue.has_residual else None
+    residuals = [refs.pop(0) for _ in range(cut.residuals)]
     norm = refs.pop(0) if epilogue.norm_width is not None else None
-    outputs = int(epilogue.keeps_sum) + int(norm is not None)
-    refs, scratch = refs[:outputs], refs[outputs:]  # scratch is there where rows are doubled
-    seen = [_frame(sources, edges, index, earlier) for index in range(earlier + count)]
-    for frame in range(count):
-        depth = jnp.concatenate([tap for taps in seen[frame : frame + earlier + 1] for tap in taps], axis=-1)
-        products = jnp.dot(depth, weight[...], preferred_element_type=jnp.float32)
-        total = (_double_rows(products, scratch) if scratch else _add_rows(products)) + bias[...]
-        if residual is not None:
-            total += residual[frame, 0].astype(jnp.float32)
-        total = jnp.where(_row_indices(total.shape) < num_rows, total, 0.0)
+    made, (gathered, *doubled) = refs[: cut.outputs], refs[cut.outputs :]
+    summed = doubled.pop() if cut.loops_over_taps else None
+    _gather(sources, edges, gathered, cut)
+
+    def make_frame(frame: jax.Array | int) -> None:
+        products = _products(gathered, weight, summed, frame, cut)
+        added = [_residual_of(ref, frame, cut) for ref in residuals]
+        total = (_double_rows(products, added, doubled, cut) if doubled else _add_rows(products, added, cut)) + bias[...]
+        total = jnp.where(_row_indices(total.shape) < cut.factor * cut.num_rows, total, 0.0)
         if epilogue.keeps_sum:
-            refs[0][frame, 0] = total.astype(refs[0].dtype)
+            made[0][frame] = total.astype(made[0].dtype)
         if norm is not None:
-            refs[-1][frame, 0] = _normalised(total, norm[...], epilogue.norm_width).astype(refs[-1].dtype)
+            made[-1][frame] = norm_and_silu(total, norm[...], epilogue.norm_width).astype(made[-1].dtype)
+
+    if cut.is_unrolled:  # one frame's end stands beside the next one's products then
+        for frame in range(cut.count):
+            make_frame(frame)
+    else:
+        jax.lax.fori_loop(0, cut.count, lambda frame, _: make_frame(frame), None)
 
 
-def _frame(sources, edges, index: int, earlier: int) -> list[jax.Array]:
-    """The left, middle and right column of one frame, [H, C] each."""
-    refs = sources[0] if index < earlier or not earlier else sources[1]
-    place = index if index < earlier or not earlier else index - earlier
-    left, middle, right = (ref[place, 0] for ref in refs)
-    step, last = pl.program_id(0), pl.num_programs(0) - 1
-    left = jnp.where(step == 0, edges[0][index, 0], left)
-    return [left, middle, jnp.where(step == last, edges[1][index, 0], right)]
+def _products(gathered, weight, summed, frame: jax.Array | int, cut: Cut) -> jax.Array:
+    """[columns * H, row parts * N] of one frame: what it and the earlier ones give, added up, through `summed` where it is."""
+
+    if summed is None:  # one depth for all, because each is filled up to whole tiles of the matrix unit
+        seen = jnp.concatenate([gathered[frame + tap].reshape(-1, cut.depth) for tap in range(cut.earlier + 1)], axis=-1)
+        return jnp.dot(seen, weight[0], preferred_element_type=jnp.float32)
+
+    def add_tap(tap: jax.Array, _: None) -> None:
+        seen, part = gathered[frame + tap].reshape(-1, cut.depth), weight[0, pl.ds(tap * cut.depth, cut.depth)]
+        summed[...] = jnp.where(tap == 0, 0.0, summed[...]) + jnp.dot(seen, part, preferred_element_type=jnp.float32)
+
+    jax.lax.fori_loop(0, cut.earlier + 1, add_tap, None)
+    return summed[...]
 
 
-def _double_rows(products: jax.Array, scratch: list) -> jax.Array:
-    """[H, 4 N] of `_for_doubled_rows` to [2 H, N], through one buffer for each 128 channels."""
-    rows, width = products.shape[0], products.shape[1] // 4
-    from_above, upper, lower, from_below = (products[:, part * width : (part + 1) * width] for part in range(4))
-    index = _row_indices(upper.shape)
-    upper += jnp.where(index == 0, 0.0, pltpu.roll(from_above, 1, 0))
-    lower += jnp.where(index == rows - 1, 0.0, pltpu.roll(from_below, rows - 1, 0))
-    for part, ref in enumerate(scratch):  # a store with a stride takes 128 lanes
-        lanes = slice(part * LANES, (part + 1) * LANES)
-        ref[pl.ds(0, rows, 2)] = upper[:, lanes]
-        ref[pl.ds(1, rows, 2)] = lower[:, lanes]
-    return jnp.concatenate([ref[...] for ref in scratch], axis=-1)
+def _gather(sources: list, edges: tuple, gathered, cut: Cut) -> None:
+    """For each frame and each column to be made, the columns that it sees side by side."""
+    is_first, is_last = pl.program_id(1) == 0, pl.program_id(1) == pl.num_programs(1) - 1
+    places = [0, cut.earlier, cut.earlier + cut.count] if cut.earlier else [0, cut.count]
+    for (left, middle, right), start, end in zip(sources, places[:-1], places[1:], strict=True):
+        frames = slice(start, end)
+        left = jnp.where(is_first, edges[0][frames], left[...])
+        right = jnp.where(is_last, edges[1][frames], right[...])
+        for made in range(cut.factor):
+            for tap in range(TAPS):
+                shift, lanes = (made + tap - 1) // cut.factor, _slice(tap, cut.channels)
+                if shift == 0:
+                    gathered[frames, :, made, :, lanes] = middle[...]
+                    continue
+                inner, outer = (slice(1, None), slice(0, 1)) if shift < 0 else (slice(0, -1), slice(cut.columns - 1, None))
+                gathered[frames, outer, made, :, lanes] = left if shift < 0 else right
+                if cut.columns > 1:
+                    gathered[frames, inner, made, :, lanes] = middle[:, :-1] if shift < 0 else middle[:, 1:]
 
 
-def _add_rows(products: jax.Array) -> jax.Array:
-    """[H, 3 N], each row's share of the row below it, of itself and of the row above it, summed to [H, N]."""
-    rows, width = products.shape[0], products.shape[1] // TAPS
-    from_above, own, from_below = (products[:, part * width : (part + 1) * width] for part in range(TAPS))
-    index = _row_indices(own.shape)
-    from_above = jnp.where(index == 0, 0.0, pltpu.roll(from_above, 1, 0))
-    from_below = jnp.where(index == rows - 1, 0.0, pltpu.roll(from_below, rows - 1, 0))
-    return from_above + own + from_below
+def _slice(place: int, size: int) -> slice:
+    return slice(place * size, (place + 1) * size)
+
+
+def _residual_of(ref, frame: jax.Array | int, cut: Cut) -> jax.Array:
+    """[columns, H, N] float32 of the columns that are made."""
+    frames, columns = ref.shape[:2]
+    added = ref[frame // (cut.count // frames)].astype(jnp.float32)
+    times = cut.made_columns // columns
+    if times == 1:
+        return added
+    return jnp.concatenate([added[column // times][None] for column in range(cut.made_columns)])
+
+
+def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list, cut: Cut) -> jax.Array:
+    """[columns * H, 4 N] of `_for_doubled_rows` to [columns, doubled H, N], through one buffer for each 128 channels."""
+    count = products.shape[0]
+    from_above, upper, lower, from_below = (products[:, _slice(part, cut.width)] for part in range(4))
+    upper += _rolled(from_above, 1, cut)
+    lower += _rolled(from_below, -1, cut)
+    if added:
+        upper, lower = (part + more.reshape(part.shape) for part, more in zip((upper, lower), added, strict=True))
+    for part, ref in enumerate(doubled):  # a store with a stride takes 128 lanes
+        ref[pl.ds(0, count, 2)] = upper[:, _slice(part, LANES)]
+        ref[pl.ds(1, count, 2)] = lower[:, _slice(part, LANES)]
+    both = jnp.concatenate([ref[...] for ref in doubled], axis=-1).reshape(cut.made_columns, 2 * cut.rows, cut.width)
+    return both[:, : cut.made_rows]
+
+
+def _add_rows(products: jax.Array, added: list[jax.Array], cut: Cut) -> jax.Array:
+    """[columns * H, 3 N], each row's share of the row below it, of itself and of the row above it, and the residual, summed to
+    [columns, H, N]."""
+    from_above, own, from_below = (products[:, _slice(part, cut.width)] for part in range(TAPS))
+    total = _rolled(from_above, 1, cut) + own + _rolled(from_below, -1, cut)
+    return sum(added, total.reshape(cut.made_columns, cut.rows, cut.width))
+
+
+def _rolled(rows: jax.Array, by: int, cut: Cut) -> jax.Array:
+    """[columns * H, N], each column's rows moved down by one, or up by -1; zero comes in."""
+    moved = pltpu.roll(rows, by % rows.shape[0], 0).reshape(cut.made_columns, cut.rows, cut.width)
+    incoming = 0 if by > 0 else cut.rows - 1
+    return jnp.where(_row_indices(moved.shape) == incoming, 0.0, moved).reshape(rows.shape)
 
 
 def _row_indices(shape: tuple[int, ...]) -> jax.Array:
-    return jax.lax.broadcasted_iota(jnp.int32, shape, 0)
-
-
-def _normalised(total: jax.Array, weight: jax.Array, width: int) -> jax.Array:
-    """silu(rms_norm(total)) in float32; the padded channels are zero and stay so."""
-    length = jnp.sqrt(jnp.sum(total * total, axis=-1, keepdims=True))
-    scaled = total * (width**0.5 / jnp.maximum(length, NORM_EPS)) * weight
-    return scaled * jax.nn.sigmoid(scaled)
+    return jax.lax.broadcasted_iota(jnp.int32, shape, 1)

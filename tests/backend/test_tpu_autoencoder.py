@@ -17,11 +17,12 @@ TOLERANCE = 2e-5  # pixels in [-1, 1], float32: the same sums in another order, 
 
 
 @pytest.mark.parametrize("devices", SIZES)
-def test_it_decodes_and_encodes_as_diffusers_layers_do(devices):
+@pytest.mark.parametrize("kind", ["wan2.1", "wan2.2"])
+def test_it_decodes_and_encodes_as_diffusers_layers_do(kind, devices):
     environment = {
         **os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu",
     }  # fmt: skip
-    words = [sys.executable, "-W", "ignore", "-m", "tests.backend.tpu_autoencoder_run", *SIZES[devices]]
+    words = [sys.executable, "-W", "ignore", "-m", "tests.backend.tpu_autoencoder_run", kind, *SIZES[devices]]
     done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
@@ -29,7 +30,7 @@ def test_it_decodes_and_encodes_as_diffusers_layers_do(devices):
     assert max(error for errors in found.values() for error in errors) <= TOLERANCE
 
 
-def test_wan_21_is_served_and_what_is_built_otherwise_is_not():
+def test_both_of_wans_are_served_and_what_is_built_otherwise_is_not():
     assert tpu_autoencoder.can_run(load_preset("wan2.1-t2v-14b-720p").network_configs()["vae"])
-    assert not tpu_autoencoder.can_run(load_preset("wan2.2-ti2v-5b-720p").network_configs()["vae"])
+    assert tpu_autoencoder.can_run(load_preset("wan2.2-ti2v-5b-720p").network_configs()["vae"])
     assert not tpu_autoencoder.can_run(load_preset("wan-tiny").network_configs()["vae"])

@@ -1,6 +1,6 @@
 """Run by `test_tpu_autoencoder.py` on as many virtual devices as it says: a tiny random autoencoder, both ways.
 
-Arguments are latent sizes HEIGHT,WIDTH. Prints one JSON object: for each the largest differences of three latent frames' pixels,
+Arguments are a kind (wan2.1 or wan2.2) and latent sizes HEIGHT,WIDTH. Prints one JSON object: for each the largest differences of three latent frames' pixels,
 then of their latents.
 """
 
@@ -21,6 +21,10 @@ VAE = dict(
     base_dim=8, z_dim=4, dim_mult=[1, 2, 4, 4], num_res_blocks=1, attn_scales=[], temperal_downsample=[False, True, True],
     latents_mean=[0.1] * 4, latents_std=[1.5] * 4, scale_factor_spatial=8, scale_factor_temporal=4,
 )  # fmt: skip
+RESIDUAL = dict(
+    decoder_base_dim=12, is_residual=True, patch_size=2, in_channels=12, out_channels=12, scale_factor_spatial=16,
+)  # fmt: skip
+KINDS = {"wan2.1": VAE, "wan2.2": VAE | RESIDUAL}
 FRAMES = 3
 
 
@@ -46,7 +50,7 @@ def encode_both(size: tuple[int, int], module: AutoencoderKLWan, layout: Layout)
     first, following = jax.jit(reference.encode_first), jax.jit(reference.encode_next)
     arranged = tpu_autoencoder.arrange(module, weights)
     encode = jax.jit(lambda frames, caches: tpu_autoencoder.encode(module, arranged, frames, caches, layout, interpret=True))
-    height, width = (side * 8 for side in size)
+    height, width = (side * module.config.scale_factor_spatial for side in size)
     errors, caches, own = [], None, None
     for index in range(FRAMES):
         pixels = jax.random.uniform(jax.random.key(index), (1, 3, 4 if index else 1, height, width), minval=-1.0)
@@ -59,10 +63,10 @@ def encode_both(size: tuple[int, int], module: AutoencoderKLWan, layout: Layout)
 
 def main() -> None:
     torch.manual_seed(0)
-    module = AutoencoderKLWan(**VAE).eval()
+    module = AutoencoderKLWan(**KINDS[sys.argv[1]]).eval()
     plan = MeshPlan(dp=2, sp=2, tp=2) if len(jax.devices()) == 8 else MeshPlan()
     layout = Layout.over(plan, jax.devices())
-    sizes = [tuple(int(side) for side in words.split(",")) for words in sys.argv[1:]]
+    sizes = [tuple(int(side) for side in words.split(",")) for words in sys.argv[2:]]
     found = {
         f"{height},{width}": decode_both((height, width), module, layout) + encode_both((height, width), module, layout)
         for height, width in sizes

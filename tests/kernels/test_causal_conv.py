@@ -5,15 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kernels.causal_conv import (
-    Edges,
-    Epilogue,
-    arrange_weight,
-    causal_conv,
-    padded_channels,
-    padded_rows,
-    swap_rows_and_columns,
-)
+from kernels import causal_conv_cut as module
+from kernels.causal_conv import Edges, Epilogue, arrange_weight, causal_conv, swap_rows_and_columns
+from kernels.causal_conv_cut import padded_channels, padded_rows
 
 TOLERANCE = 2e-5  # float32 sums of up to 27 * 130 products of order one, in another order
 
@@ -41,11 +35,23 @@ def vector(values: jax.Array) -> jax.Array:
     return jnp.pad(values, (0, padded_channels(values.shape[0]) - values.shape[0]))
 
 
-SHAPES = [(2, 2, 3, 20, 5, 7), (1, 2, 1, 16, 130, 3), (4, 2, 4, 9, 16, 130), (3, 0, 2, 33, 4, 8), (1, 0, 1, 1, 1, 1)]
+# the last two in more steps than one: of two columns, of one
+SHAPES = [(2, 2, 3, 20, 5, 7), (1, 2, 1, 16, 130, 3), (4, 2, 4, 9, 16, 130), (3, 0, 2, 33, 4, 8), (1, 0, 1, 1, 1, 1),
+          (1, 2, 4, 100, 5, 7), (2, 2, 3, 200, 4, 6)]  # fmt: skip
+
+
+@pytest.fixture(params=["plain", "looped", "in blocks"])
+def form(request, monkeypatch):
+    """How large arrays are done, here on small ones: programs in loops, and weights in blocks of 128 channels."""
+    if request.param == "looped":
+        monkeypatch.setattr(module, "UNROLLED_CYCLES", 0)
+        monkeypatch.setattr(module, "FRAME_CYCLES", 0)
+    if request.param == "in blocks":
+        monkeypatch.setattr(module, "MOST_WEIGHT_BYTES", 0)
 
 
 @pytest.mark.parametrize(("count", "earlier", "columns", "rows", "channels", "out"), SHAPES)
-def test_it_equals_xlas_convolution_with_residual_and_norm(draw, count, earlier, columns, rows, channels, out):
+def test_it_equals_xlas_convolution_with_residual_and_norm(draw, form, count, earlier, columns, rows, channels, out):
     frames = draw(earlier + count, columns + 2, rows, channels)  # a neighbour's column on either side
     weight, bias = draw(out, channels, earlier + 1, 3, 3), draw(out)
     residual, gamma = draw(count, columns, rows, out), draw(out)
@@ -54,9 +60,10 @@ def test_it_equals_xlas_convolution_with_residual_and_norm(draw, count, earlier,
 
     inner = padded(frames, rows)
     made, normalised = causal_conv(
-        inner[earlier:, 1:-1], inner[:earlier, 1:-1] if earlier else None, arrange_weight(weight), vector(bias),
+        inner[earlier:, 1:-1], jnp.concatenate([-inner[:earlier], inner[:earlier]])[:, 1:-1] if earlier else None,
+        arrange_weight(weight), vector(bias),
         Edges(left=inner[:, :1], right=inner[:, -1:]),
-        Epilogue(residual=padded(residual, rows), norm=vector(gamma), norm_width=out), num_rows=rows, interpret=True,
+        Epilogue(residuals=(padded(residual, rows),), norm=vector(gamma), norm_width=out), num_rows=rows, interpret=True,
     )  # fmt: skip
     scale = float(jnp.abs(total).max())
     assert np.allclose(made[:, :, :rows, :out], total, atol=TOLERANCE * scale)
@@ -76,7 +83,7 @@ def test_what_is_not_asked_for_is_not_written(draw):
 
 
 @pytest.mark.parametrize("columns", [1, 3])
-def test_doubling_equals_repeating_each_pixel(draw, columns):
+def test_doubling_equals_repeating_each_pixel(draw, form, columns):
     rows, channels, out = 7, 6, 130
     frames, weight, bias = draw(2, columns + 2, rows, channels), draw(out, channels, 1, 3, 3), draw(out)
     large = jnp.repeat(jnp.repeat(frames, 2, axis=1), 2, axis=2)[:, 1:-1]  # one column of each neighbour is enough
@@ -86,9 +93,34 @@ def test_doubling_equals_repeating_each_pixel(draw, columns):
         num_rows=rows, doubles=True, interpret=True,
     )  # fmt: skip
     want = expected(large, weight, bias)
-    assert made.shape == (2, 2 * columns, 32, 256)
+    assert made.shape == (2, 2 * columns, 16, 256)
     assert np.allclose(made[:, :, : 2 * rows, :out], want, atol=TOLERANCE * float(jnp.abs(want).max()))
     assert not np.asarray(made[:, :, 2 * rows :]).any()
+
+
+def test_a_doubled_picture_gets_what_each_of_its_rows_is_given(draw):
+    """Two residuals, for upper and lower rows; their one frame stands for both, and the second's columns for themselves."""
+    rows, columns, out = 5, 2, 4
+    frames, weight, bias = draw(2, columns, rows, 3), draw(out, 3, 1, 3, 3), draw(out)
+    upper, lower = draw(1, columns, rows, out), draw(1, 2 * columns, rows, out)
+    edge = padded(jnp.zeros((2, 1, rows, 3)), rows)
+
+    def made(*residuals):
+        sums, _ = causal_conv(
+            padded(frames, rows), None, arrange_weight(weight), vector(bias), Edges(left=edge, right=edge),
+            Epilogue(residuals=residuals), num_rows=rows, doubles=True, interpret=True,
+        )  # fmt: skip
+        return sums[:, :, : 2 * rows, :out]
+
+    added = made(padded(upper, rows), padded(lower, rows)) - made()
+    want = jnp.stack([jnp.repeat(upper, 2, axis=1), lower], axis=3).reshape(1, 2 * columns, 2 * rows, out)
+    assert np.allclose(added, jnp.repeat(want, 2, axis=0), atol=TOLERANCE * float(jnp.abs(made()).max()))
+
+
+@pytest.mark.parametrize(("channels", "out", "blocks"), [(1024, 1024, 4), (1024, 512, 2), (512, 512, 1), (640, 640, 1)])
+def test_a_weight_beyond_the_vector_memory_comes_in_blocks(channels, out, blocks):
+    weight = jax.ShapeDtypeStruct((out, channels, 3, 3, 3), jnp.bfloat16)
+    assert jax.eval_shape(arrange_weight, weight).shape == (blocks, 9 * channels, 3 * out // blocks)
 
 
 @pytest.mark.parametrize("frames", [1, 3])
