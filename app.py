@@ -14,7 +14,7 @@ def main(words: list[str]) -> int:
     arguments = parse(words)
     signal.signal(signal.SIGTERM, _stop)
     try:
-        return _run(arguments)
+        return _run(arguments, words)
     except RequestError as error:
         print_error(error)
         return WRONG_REQUEST
@@ -26,7 +26,7 @@ def main(words: list[str]) -> int:
         return FAILED
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace, words: list[str]) -> int:
     """Imports what the command needs, no more: the first page and the first error shall not wait."""
     if arguments.command == "presets":
         from backend.presets_command import show_presets
@@ -40,7 +40,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.command in STAGES:
         from backend.stage_command import run_stage
 
-        return run_stage(arguments)
+        return run_stage(words)
     if arguments.command == "models":
         from backend.models_command import models
 

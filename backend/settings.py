@@ -60,6 +60,12 @@ def compiler_environment(environment: Mapping[str, str] = os.environ) -> dict[st
     return dict(environment)
 
 
+def module_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment for a process that runs one of our modules in whatever folder it is started (PYTHONPATH)."""
+    paths = filter(None, (str(PROJECT_FOLDER), environment.get("PYTHONPATH")))
+    return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
+
+
 def gpu_sharing_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment in which jax takes a GPU's memory as it needs it, so that PyTorch can have it afterwards."""
     return {**environment, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}

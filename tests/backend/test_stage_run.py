@@ -19,7 +19,7 @@ from backend.events import Finished
 from backend.pipeline import generate
 from backend.request import find_preset
 from backend.settings import PROJECT_FOLDER
-from backend.stage_command import run_stage
+from backend.stage_run import run_stage
 from backend.video_file import read_frames, read_request
 
 pytestmark = pytest.mark.demo_model
