@@ -11,7 +11,7 @@ from backend.tpu.chips import CHIPS, DEVICE_KINDS
 from backend.tpu.flops import step_flops
 from backend.worker_facts import Device
 
-# Derived: check-tpu's predictions over their floors on v6e-8 are 1.24 (14B, 720p) to 1.5 (5B), docs/performance.md.
+# Derived: check-tpu's predictions over their floors on v6e-8 are 1.19 (14B, 720p) to 1.43 (5B), docs/performance.md.
 OVER_FLOOR = 1.3
 
 
