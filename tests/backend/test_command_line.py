@@ -59,7 +59,7 @@ def test_guidance_may_have_a_value_for_each_expert():
     ("words", "part"),
     [
         (["dance"], "invalid choice: 'dance'"),
-        (["encode"], "invalid choice: 'encode'"),
+        (["decode"], "--run"),
         (["--port", "99999"], "'99999' must be a number from 1 to 65535"),
         (["--port", "-1"], "'-1' must be a number from 1 to 65535"),
         (["--auth", "ann"], "must be USER:PASSWORD"),
