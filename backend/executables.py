@@ -25,6 +25,7 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 from backend.program import Made, compile_now
 from backend.settings import compiler_flags
 from backend.sharding import Layout
+from backend.whole_file import replacing
 
 SUFFIX = ".executable"
 FORMAT = 1
@@ -119,11 +120,10 @@ class ExecutableWriter:
 
 
 def write(path: Path, made: Identity, compiled: jax.stages.Compiled) -> None:
-    """Keep an executable with what it is for; the file takes its name once it is whole."""
+    """Keep an executable with what it is for."""
     payload, _, _ = serialize(compiled)
-    part = path.with_suffix(".part")
-    part.write_bytes(pickle.dumps({"identity": dataclasses.asdict(made), "payload": payload}))
-    part.replace(path)
+    with replacing(path) as part:
+        part.write_bytes(pickle.dumps({"identity": dataclasses.asdict(made), "payload": payload}))
 
 
 def read(path: Path, lowered: jax.stages.Lowered, layout: Layout) -> jax.stages.Compiled:

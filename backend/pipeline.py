@@ -67,7 +67,6 @@ class Run:
     def __post_init__(self) -> None:
         vae, preset = self.components.guided.vae, find_preset(self.request.preset)
         check_preset(self.components.family, (vae.spatial_scale, vae.temporal_scale), preset, "that is loaded")
-        self.folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def programs(self) -> Programs:
@@ -91,6 +90,7 @@ def generate(
     Raises: ModelError where the model is of another kind than the request's preset, or a LoRA fits nothing.
     """
     run = Run(request=request, components=components, folder=folder, is_cancelled=is_cancelled)
+    folder.mkdir(parents=True, exist_ok=True)
     yield from prepare(run)
     if is_cancelled():
         yield Cancelled(None)
@@ -272,7 +272,7 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
     """All steps, those left after `begun`, or those before a cancel. A step's picture is made while the next step runs."""
     request, components, clock = run.request, run.components, run.clock
     schedule = make_schedule(request.solver, request.steps, request.flow_shift)
-    done = begun.steps_done if begun else 0
+    done = first = begun.steps_done if begun else 0
     state = begun.state if begun else start(jnp.asarray(initial_noise(request, components)))
     lane, cache, reused = None, None, 0
     told: Callable[[], Step] | None = None
@@ -295,10 +295,10 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
                 yield told()
             with clock.stage("denoise"):
                 clean = np.asarray(conditions.with_first_frame(state.clean), np.float32)
-                moves = clock.seconds["denoise"] > ANIMATED_STEP_SECONDS * (index + 1)
+                moves = clock.seconds["denoise"] > ANIMATED_STEP_SECONDS * (index + 1 - first)
                 preview = previews.begin(clean, index + 1, moves)
             done = index + 1
-            told = functools.partial(_step_event, clock, schedule, index, time.monotonic() - started, preview)
+            told = functools.partial(_step_event, clock, schedule, first, index, time.monotonic() - started, preview)
         if told is not None:
             yield told()
     if request.step_cache:
@@ -329,11 +329,12 @@ def _run_step(
     return lane.programs.cached_step(*arguments, cache, jnp.float32(request.step_cache))
 
 
-def _step_event(clock: StageClock, schedule: Schedule, index: int, seconds: float, preview: Future[str]) -> Step:
-    """Once the picture is there, with the time that is left: the steps so far for those to come, and the decoder's share."""
+def _step_event(clock: StageClock, schedule: Schedule, first: int, index: int, seconds: float, preview: Future[str]) -> Step:
+    """Once the picture is there, with the seconds that are left: the steps since `first` for those to come, and the decoder's
+    share. Raises: OSError where the picture could not be written."""
     with clock.stage("denoise"):
         name = preview.result()
-    left = (schedule.steps - index - 1 + DECODE_SHARE * schedule.steps) * clock.seconds["denoise"] / (index + 1)
+    left = (schedule.steps - index - 1 + DECODE_SHARE * schedule.steps) * clock.seconds["denoise"] / (index + 1 - first)
     return Step(index + 1, schedule.steps, seconds, left, name)
 
 

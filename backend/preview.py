@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from backend.whole_file import replacing
+
 LONGEST_SIDE = 416  # pixels: half of 832, and a few tens of kilobytes
 RIDGE = 1e-2  # of the mean variance: the demo model has more channels than a small frame has latents
 _SHARP = 24.0  # a difference of this many of 255 steps lets a third of the first frame's detail through
@@ -22,10 +24,9 @@ def write_animation(latents: np.ndarray, first: np.ndarray, path: Path, fps: flo
     a second. The file appears whole.
     """
     frames = [Image.fromarray(frame) for frame in animation(latents, first)]
-    part = path.with_suffix(".part")
-    frames[0].save(part, "WEBP", save_all=True, append_images=frames[1:], duration=round(1000 / fps), loop=0, quality=70,
-                   method=0)  # fmt: skip
-    part.replace(path)
+    with replacing(path) as part:
+        frames[0].save(part, "WEBP", save_all=True, append_images=frames[1:], duration=round(1000 / fps), loop=0, quality=70,
+                       method=0)  # fmt: skip
 
 
 def animation(latents: np.ndarray, first: np.ndarray) -> np.ndarray:

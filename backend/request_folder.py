@@ -11,6 +11,7 @@ from PIL.Image import Image
 from backend.errors import RequestError
 from backend.image_input import load_checked_image
 from backend.request import GenerationRequest
+from backend.whole_file import replacing
 
 REQUEST = "request.json"
 
@@ -26,9 +27,8 @@ def write_request(request: GenerationRequest, pictures: Mapping[str, Image], fol
     for name, picture in pictures.items():
         picture.save(folder / f"{name}.png", compress_level=1)
     request = request.changed(**{name: str(folder / f"{name}.png") for name in pictures})
-    part = folder / f"{REQUEST}.part"
-    part.write_text(json.dumps(request.to_json(), indent=2, ensure_ascii=False), "utf-8")
-    part.replace(folder / REQUEST)
+    with replacing(folder / REQUEST) as part:
+        part.write_text(json.dumps(request.to_json(), indent=2, ensure_ascii=False), "utf-8")
     return request
 
 

@@ -23,6 +23,7 @@ from backend.denoiser import Condition, FirstFrame, ImageChannels
 from backend.request import GenerationRequest
 from backend.sampler import SamplerState
 from backend.text_encoder import padded_embeddings
+from backend.whole_file import replacing
 
 CONFIG = "generation_config.json"
 EMBEDDINGS, STATE, LATENTS = "stage1_embeddings.safetensors", "stage2_state.safetensors", "stage2_latents.safetensors"
@@ -112,9 +113,8 @@ def _is_same_video(one: GenerationRequest, other: GenerationRequest) -> bool:
 
 
 def _save(path: Path, arrays: dict[str, np.ndarray], request: GenerationRequest, notes: Mapping[str, str] | None = None) -> None:
-    part = path.with_suffix(".part")
-    save_file(arrays, part, metadata={"request": json.dumps(request.to_json(), ensure_ascii=False), **(notes or {})})
-    part.replace(path)
+    with replacing(path) as part:
+        save_file(arrays, part, metadata={"request": json.dumps(request.to_json(), ensure_ascii=False), **(notes or {})})
 
 
 def _load(path: Path) -> tuple[dict[str, np.ndarray], GenerationRequest | None, dict[str, str]]:

@@ -7,9 +7,8 @@ threads call.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import numpy as np
 from PIL import Image
 
 from backend.preview import write_animation
+from backend.whole_file import replacing
 
 PREVIEW_FOLDER = "previews"
 
@@ -64,14 +64,6 @@ class StepPreviews:
         if moves and clean.shape[2] > 1:
             write_animation(clean[0], first, self._folder / f"{name}.webp", self._fps)
             return f"{name}.webp"
-        with _replacing(self._folder / f"{name}.png") as part:
+        with replacing(self._folder / f"{name}.png") as part:
             Image.fromarray(first).save(part, format="PNG", compress_level=1)
         return f"{name}.png"
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A place to write to that takes the name `path` once it is whole."""
-    part = path.with_suffix(".part")
-    yield part
-    part.replace(path)

@@ -1,9 +1,7 @@
 """Writes mp4 files that carry the request they were made from, and reads both back. Makes no pixels of its own."""
 
 import json
-import os
 import re
-import secrets
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -20,6 +18,7 @@ from PIL import Image
 from backend import mp4_boxes
 from backend.errors import NoRequestInVideo, VideoFileError
 from backend.request import GenerationRequest
+from backend.whole_file import replacing
 
 QUALITY = 16  # libx264's constant rate factor: at 18 and below the loss is hard to see
 FORMAT = 1  # of the embedded metadata
@@ -61,7 +60,7 @@ def write_frames(frames: Iterable[Frame], path: Path, *, fps: int, comment: str)
     if first is None:
         raise VideoFileError("the video has no frame and", "needs at least one", "this is a bug: please report it")
     height, width = _checked(first, first.shape).shape[:2]
-    with _replacing(path) as part:
+    with replacing(path) as part:
         count = _encode(chain([first], frames), first.shape, part, fps, comment)
         if width % 2 or height % 2:
             mp4_boxes.set_shown_size(part, width, height)
@@ -169,17 +168,6 @@ def _running(command: list[str], log: IO[bytes] | int, *, stdin: int, stdout: in
                 pipe.close()
             except BrokenPipeError:
                 pass  # what was left to write has nobody to read it
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` that takes its place if the block succeeds and is removed if not."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        yield part
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _unplayable(path: Path) -> VideoFileError:

@@ -10,7 +10,6 @@ The one exception is the documented `/generate` endpoint for programs: it hands 
 copies it to an address that contains a SHA-256 of its content; who can work that out already has the file.
 """
 
-import secrets
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -23,6 +22,7 @@ from backend.engine import Engine
 from backend.errors import JobNotFound, VideoFileError
 from backend.store import Job
 from backend.video_file import extract_frame, read_facts
+from backend.whole_file import replacing
 from wan_ui.visitors import owner_of
 
 MEDIA_TYPES = {
@@ -76,9 +76,8 @@ def poster(folder: Path) -> Path | None:
     except VideoFileError:
         return None
     frame.thumbnail(POSTER_SIZE)
-    part = folder / f".{secrets.token_hex(4)}.webp"
-    frame.save(part, quality=80)
-    part.replace(path)
+    with replacing(path) as part:
+        frame.save(part, format="WEBP", quality=80)
     return path
 
 

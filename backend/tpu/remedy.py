@@ -67,10 +67,9 @@ def _slices(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
 def _frames(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
     request, scale = shortage.request, find_preset(shortage.request.preset).vae_scale_temporal
     share = _share(shortage)
-    while True:
-        count = pixel_frames(max(1, int(latent_frames(request.num_frames, scale) * share)), scale)
-        changed = _changed(request, num_frames=count)
-        if share <= 0 or count == 1 or changed is None:
+    while (count := int(latent_frames(request.num_frames, scale) * share)) > 1:
+        changed = _changed(request, num_frames=pixel_frames(count, scale))
+        if changed is None:
             return
         yield shortage.topology, changed
         share *= CAUTION**3
