@@ -8,9 +8,10 @@ import functools
 import jax
 import torch
 
+from backend.cpu.attention import attention
 from backend.sharding import Layout, cross_attention, self_attention
 from backend.torchax_setup import torchax
-from kernels.attention import TpuOptions, attention
+from kernels.attention import TpuOptions
 from kernels.qkv import HeadBounds
 
 FLAT_HEADS = TpuOptions(layout="columns")  # what the projections write and read, [B, S, H * D], without a copy

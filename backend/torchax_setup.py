@@ -2,7 +2,7 @@
 
 Three things stand in the way, each mended once and for the whole process, because they belong to torch's registry:
 torchax names operator overloads that torch has since removed; its `Tensor.type_as` writes into its own tensor; and its
-conv2d falls through to a C++ check that refuses bfloat16. A fourth is slow on CPUs: its `linear` in bfloat16.
+conv2d falls through to a C++ check that refuses bfloat16. A fourth is slow on CPUs: its `linear`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
+
+from backend.cpu import linear as cpu_linear
 
 _REMOVED_OVERLOADS = (
     "all.dimname",
@@ -71,7 +73,7 @@ def torchax() -> ModuleType:
 
 def _linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     """`value` [..., C] times `weight` [N, C] transposed, plus `bias` [N], in `value`'s dtype."""
-    return jax.lax.platform_dependent(value, weight, bias, cpu=_linear_rounded_once, default=_plain_linear)
+    return jax.lax.platform_dependent(value, weight, bias, cpu=_linear_on_cpu, default=_plain_linear)
 
 
 def _plain_linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
@@ -79,8 +81,10 @@ def _plain_linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -
     return product if bias is None else product + bias
 
 
-def _linear_rounded_once(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
-    """As PyTorch rounds. XLA's CPU product of bfloat16 is seven times as fast where its result is float32."""
+def _linear_on_cpu(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
+    """As PyTorch rounds, once. XLA's CPU product of bfloat16 is seven times as fast where its result is float32."""
+    if cpu_linear.serves(value, weight):
+        return cpu_linear.linear(value, weight, bias)
     product = jnp.einsum("...c,nc->...n", value, weight, preferred_element_type=jnp.float32)
     return (product if bias is None else product + bias).astype(value.dtype)
 

@@ -31,7 +31,7 @@ from safetensors.numpy import load_file
 
 from backend import components as components_module
 from backend import pipeline as pipeline_module
-from backend.denoiser import Denoiser, TextContext, split_weights, weight_dtype
+from backend.denoiser import Denoiser, DenoiserWeights, TextContext, split_weights, weight_dtype
 from backend.engine import Engine
 from backend.request import GenerationRequest
 from backend.sharding import Layout, MeshPlan
@@ -127,7 +127,11 @@ def blocks(name: str, repeats: int) -> Row:
     denoiser, weights = Denoiser(model.config, layout), split_weights(state, WAN_1_3B["num_layers"])
     context: TextContext = jax.jit(denoiser.prepare_text)(weights, jnp.asarray(text.numpy()), None)
     positions = denoiser.positions(tuple(latents.shape))
-    velocity = jax.jit(lambda noisy: denoiser.velocity(weights, noisy, jnp.float32(500.0), context, positions, None))
+
+    @jax.jit
+    def velocity(weights: DenoiserWeights, noisy: jax.Array, context: TextContext) -> jax.Array:
+        return denoiser.velocity(weights, noisy, jnp.float32(500.0), context, positions, None)
+
     ours_latents, timestep = jnp.asarray(latents.numpy()), torch.tensor([500.0])
     latents, text = latents.to(dtype), text.to(dtype)
 
@@ -135,7 +139,7 @@ def blocks(name: str, repeats: int) -> Row:
     def reference() -> np.ndarray:
         return model(latents, timestep, text, return_dict=False)[0].float().numpy()
 
-    return compare(name, lambda: np.asarray(velocity(ours_latents)), reference, repeats, TOLERANCES[dtype])
+    return compare(name, lambda: np.asarray(velocity(weights, ours_latents, context)), reference, repeats, TOLERANCES[dtype])
 
 
 def cold(_: int) -> Row:

@@ -67,6 +67,11 @@ def test_only_the_lower_layers_know_jax(name):
         assert not HEAVY & {top(imported) for imported in imports(name)}
 
 
+@pytest.mark.parametrize("name", [name for name in MODULES if top(name) == "kernels"])
+def test_the_kernels_know_jax_alone(name):
+    assert HEAVY & {top(imported) for imported in imports(name)} <= {"jax", "jaxlib"}
+
+
 @pytest.mark.parametrize("name", [name for name in MODULES if top(name) in LIGHT_LAYERS])
 def test_the_light_layers_need_few_packages(name):
     import sys
