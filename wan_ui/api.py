@@ -22,6 +22,7 @@ from backend.request import GenerationRequest, find_preset
 from presets import list_presets
 from wan_ui.desk import Desk
 from wan_ui.followers import follow
+from wan_ui.stage_view import StageView
 from wan_ui.uploads import to_cache, uploaded_path
 
 OVERRIDES = frozenset(
@@ -91,7 +92,12 @@ async def _wait(engine: Engine, job_id: str) -> VideoResult:
     view = None
     async for view in follow(engine, job_id):  # noqa: B007 - the last one counts
         pass
-    if view is None or view.phase != "finished":
+    return finished_video(view)
+
+
+def finished_video(view: StageView | None) -> VideoResult:
+    """The video in a job's last view. Raises: StudioError if there is none."""
+    if view is None or view.phase != "finished" or view.result is None:
         cause = view.cause if view and view.cause else "the video was stopped"
         raise StudioError(cause, fix=view.fix if view else "")
     return view.result

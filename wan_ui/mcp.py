@@ -1,26 +1,32 @@
 """`/mcp`: one tool, `generate_video`, for assistants that speak the Model Context Protocol over HTTP.
 
 Gradio's own MCP server needs the `mcp` package below version 2 and a pydantic older than ours, so this is the small part of the
-protocol that one tool needs: JSON-RPC in a POST, answered with JSON. No session is kept. Where visitors need a password, the
-operator's key is needed as a bearer token. Requests that a foreign web page makes are refused (Origin), as the protocol demands.
-Source: modelcontextprotocol.io, specification 2025-06-18, "Streamable HTTP" and "Tools".
+protocol that one tool needs: JSON-RPC in a POST, answered with JSON, or with a stream of events where the assistant asks for
+progress. No session is kept. Where visitors need a password, the operator's key is needed as a bearer token. Requests that a
+foreign web page makes are refused (Origin), as the protocol demands.
+Source: modelcontextprotocol.io, specification 2025-06-18, "Streamable HTTP", "Tools" and "Progress".
 """
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from backend.engine import Engine
+from backend.engine import Engine, Job
 from backend.errors import StudioError
-from backend.events import Event, Finished, VideoResult
+from backend.events import VideoResult
 from presets import list_presets
 from wan_ui.access import Access
-from wan_ui.api import OVERRIDES, Wanted
+from wan_ui.api import OVERRIDES, Wanted, finished_video
+from wan_ui.followers import follow
+from wan_ui.stage_html import progress_words
+from wan_ui.stage_view import StageView
+from wan_ui.text import ENGLISH
 from wan_ui.uploads import to_cache
 
 VERSIONS = ("2025-06-18", "2025-03-26")
@@ -43,7 +49,12 @@ def mcp_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
             return JSONResponse(_error(None, _INVALID, "one JSON-RPC 2.0 message is expected"), 400)
         if "id" not in message:
             return Response(status_code=202)  # a notification
-        return JSONResponse(await _answer(engine, message, str(request.base_url)))
+        if _wants_video(message):
+            messages = _make_video(engine, message, str(request.base_url))
+            if _progress_token(message) is not None and "text/event-stream" in request.headers.get("accept", ""):
+                return StreamingResponse(_as_events(messages), media_type="text/event-stream")
+            return JSONResponse([answer async for answer in messages][-1])
+        return JSONResponse(_answer(message))
 
     return Route("/mcp", answer, methods=["POST"])
 
@@ -55,9 +66,27 @@ def _is_allowed(request: Request, access: Access, is_open: bool) -> bool:
     return is_open or access.is_key(request.headers.get("authorization", "").removeprefix("Bearer "))
 
 
-async def _answer(engine: Engine, message: dict[str, Any], address: str) -> dict[str, Any]:
-    given = message.get("params")
-    params: dict[str, Any] = given if isinstance(given, dict) else {}
+def _params(message: dict[str, Any]) -> dict[str, Any]:
+    return _object(message.get("params"))
+
+
+def _object(given: Any) -> dict[str, Any]:
+    return given if isinstance(given, dict) else {}
+
+
+def _wants_video(message: dict[str, Any]) -> bool:
+    return message.get("method") == "tools/call" and _params(message).get("name") == "generate_video"
+
+
+def _progress_token(message: dict[str, Any]) -> str | int | None:
+    """What the assistant wants its progress to be called, or None if it wants none."""
+    token = _object(_params(message).get("_meta")).get("progressToken")
+    return token if isinstance(token, str | int) else None
+
+
+def _answer(message: dict[str, Any]) -> dict[str, Any]:
+    """To everything but a call of the tool."""
+    params = _params(message)
     match message.get("method"):
         case "initialize":
             wanted = params.get("protocolVersion")
@@ -69,8 +98,6 @@ async def _answer(engine: Engine, message: dict[str, Any], address: str) -> dict
             result = {}
         case "tools/list":
             result = {"tools": [tool()]}
-        case "tools/call" if params.get("name") == "generate_video":
-            result = await asyncio.to_thread(_call, engine, params.get("arguments"), address)
         case "tools/call":
             return _error(message["id"], _BAD_ARGUMENTS, "the only tool is generate_video")
         case method:
@@ -96,22 +123,40 @@ def tool() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _call(engine: Engine, given: Any, address: str) -> dict[str, Any]:
-    """Runs the tool. What goes wrong is the tool's answer, in the engine's words, so that the assistant can correct itself."""
-    arguments: dict[str, Any] = given if isinstance(given, dict) else {}
-    settings = arguments.get("settings")
+async def _make_video(engine: Engine, message: dict[str, Any], address: str) -> AsyncIterator[dict[str, Any] | None]:
+    """Runs the tool: its progress, for an assistant that gave a name for it, None while there is none, and last the answer.
+
+    What goes wrong is the tool's answer, in the engine's words, so that the assistant can correct itself.
+    """
+    token, told, view = _progress_token(message), -1.0, None
     try:
-        wanted = Wanted(prompt=str(arguments.get("prompt") or ""), preset=str(arguments.get("preset") or ""), image=None,
-                        settings=settings if isinstance(settings, dict) else {})  # fmt: skip
-        job = engine.submit(wanted.to_request(), OWNER, MOST_WAITING)
-        last: Event | None = None
-        for _, last in engine.events(job.id):  # noqa: B007 - the last one counts
-            pass
-        if not isinstance(last, Finished):
-            raise StudioError(getattr(last, "cause", "the video was stopped"), fix=getattr(last, "fix", ""))
+        job = await asyncio.to_thread(_submitted, engine, _object(_params(message).get("arguments")))
+        async for view in follow(engine, job.id):
+            yield None if token is None or view.fraction <= told else _progress(token, view)
+            told = max(told, view.fraction)
+        result = _told(finished_video(view), job.id, address)
     except StudioError as error:
-        return {"content": [{"type": "text", "text": str(error)}], "isError": True}
-    return _told(last.result, job.id, address)
+        result = {"content": [{"type": "text", "text": str(error)}], "isError": True}
+    yield {"jsonrpc": "2.0", "id": message["id"], "result": result}
+
+
+def _submitted(engine: Engine, arguments: dict[str, Any]) -> Job:
+    """Queues it. Raises: StudioError."""
+    wanted = Wanted(prompt=str(arguments.get("prompt") or ""), preset=str(arguments.get("preset") or ""), image=None,
+                    settings=_object(arguments.get("settings")))  # fmt: skip
+    return engine.submit(wanted.to_request(), OWNER, MOST_WAITING)
+
+
+def _progress(token: str | int, view: StageView) -> dict[str, Any]:
+    words = " · ".join(part for part in progress_words(view, ENGLISH) if part)
+    params = {"progressToken": token, "progress": round(view.fraction, 4), "total": 1, "message": words}
+    return {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+
+
+async def _as_events(messages: AsyncIterator[dict[str, Any] | None]) -> AsyncIterator[str]:
+    """Server-sent events; a comment where there is nothing to tell, so that nobody takes the connection for dead."""
+    async for message in messages:
+        yield ": still here\n\n" if message is None else f"event: message\ndata: {json.dumps(message)}\n\n"
 
 
 def _told(result: VideoResult, job_id: str, address: str) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def queue_place(ahead: int, texts: Texts) -> tuple[str, str]:
 
 
 def _readout(view: StageView, job: Job | None, texts: Texts) -> str:
-    headline, detail, numbers = _progress_words(view, texts)
+    headline, detail, numbers = progress_words(view, texts)
     if job and view.phase == "finished":
         detail = job.request.prompt
     percent = round(view.fraction * 100)
@@ -112,8 +112,8 @@ def _readout(view: StageView, job: Job | None, texts: Texts) -> str:
     )
 
 
-def _progress_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
-    """Headline, detail and numbers of the line above the bar."""
+def progress_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
+    """Headline, detail and numbers of the line above the bar, plain text."""
     match view.phase:
         case "queued":
             return texts.queued, "", ""

@@ -1,5 +1,7 @@
 """The tool for assistants: the protocol's few messages, a real video, and who is let in."""
 
+import json
+
 import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
@@ -39,6 +41,30 @@ def test_the_tool_makes_a_video(engine):
                arguments={"prompt": "a red square", "settings": {"steps": 2, "seed": 5}})["result"]  # fmt: skip
     assert told["structuredContent"]["seed"] == 5 and told["structuredContent"]["url"].endswith("video.mp4")
     assert "isError" not in told
+
+
+def test_an_assistant_that_asks_for_it_sees_the_steps_as_they_come(engine):
+    params = {"name": "generate_video", "arguments": {"prompt": "a red square", "settings": {"steps": 3}},
+              "_meta": {"progressToken": "mine"}}  # fmt: skip
+    message = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+    accepts = {"accept": "application/json, text/event-stream"}
+    answer = client(engine).post("/mcp", json=message, headers=accepts)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    *progress, last = [json.loads(line.removeprefix("data: ")) for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert last["id"] == 7 and last["result"]["structuredContent"]["url"].endswith("video.mp4")
+    assert {(told["method"], told["params"]["progressToken"]) for told in progress} == {("notifications/progress", "mine")}
+    reached = [told["params"]["progress"] for told in progress]
+    assert reached == sorted(set(reached)) and reached[-1] == progress[-1]["params"]["total"] == 1
+    assert "Done" in progress[-1]["params"]["message"]
+
+
+def test_progress_is_for_those_who_read_streams(engine):
+    params = {"name": "generate_video", "arguments": {"prompt": "a red square"}, "_meta": {"progressToken": 1}}
+    message = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+    assert client(engine).post("/mcp", json=message).json()["id"] == 7
+    refused = message | {"params": params | {"arguments": {}}}
+    told = client(engine).post("/mcp", json=refused, headers={"accept": "text/event-stream"})
+    assert "prompt is empty" in told.text and told.text.count("data: ") == 1
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
