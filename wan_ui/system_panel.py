@@ -5,15 +5,18 @@ Visitors see no prompt and no folder of others: errors and the worker's log are 
 
 import platform
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import gmtime, strftime
+from typing import get_args
 
 import gradio as gr
 
 from backend.engine import Engine
+from backend.store import JobState
 from backend.worker_facts import Device
 from wan_ui.desk import Desk
 from wan_ui.privacy import without_paths
@@ -79,7 +82,7 @@ def report_of(desk: Desk, texts: Texts, is_operator: bool) -> Report:
     return Report(
         sections=((texts.system_devices, devices), (texts.system_worker, worker),
                   (texts.system_storage, _storage(desk, texts)),
-                  (texts.system_jobs, tuple((state, str(count)) for state, count in sorted(engine.library.counts().items()))),
+                  (texts.system_jobs, _jobs(engine.library.counts(), texts)),
                   (texts.system_versions, _versions())),
         errors=_errors(engine) if is_operator else (), log=_log(engine) if is_operator else "",
     )  # fmt: skip
@@ -104,6 +107,10 @@ def _storage(desk: Desk, texts: Texts) -> tuple[tuple[str, str], ...]:
         (texts.system_cache, _size(sizes.bytes_of(settings.cache_dir))),
         (texts.system_disk, _size(shutil.disk_usage(settings.data_dir).free)),
     )
+
+
+def _jobs(counts: Mapping[str, int], texts: Texts) -> tuple[tuple[str, str], ...]:
+    return tuple((getattr(texts, f"job_{state}"), str(counts[state])) for state in get_args(JobState) if state in counts)
 
 
 def _versions() -> tuple[tuple[str, str], ...]:

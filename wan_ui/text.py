@@ -285,6 +285,11 @@ class Texts:
     worker_ready: str = "Ready"
     worker_busy: str = "Generating"
     worker_failed: str = "Model failed to start"
+    job_queued: str = "waiting"
+    job_running: str = "being made"
+    job_finished: str = "finished"
+    job_failed: str = "failed"
+    job_cancelled: str = "stopped"
 
     error_unexpected: str = "Something went wrong in the studio."
     error_unexpected_fix: str = "Try again; the server's log says more."

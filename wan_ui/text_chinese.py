@@ -257,6 +257,11 @@ CHINESE = Texts(
     worker_ready="就绪",
     worker_busy="正在生成",
     worker_failed="模型启动失败",
+    job_queued="排队中",
+    job_running="制作中",
+    job_finished="已完成",
+    job_failed="失败",
+    job_cancelled="已停止",
     error_unexpected="工作室出了问题。",
     error_unexpected_fix="请再试一次；服务器日志里有更多信息。",
 )

@@ -1,8 +1,11 @@
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import wan_ui
+from backend.store import JobState
+from backend.worker_process import WorkerState
 from wan_ui.desk import texts_for
 from wan_ui.languages import LANGUAGES
 from wan_ui.text import ENGLISH, Texts
@@ -11,7 +14,7 @@ from wan_ui.text_chinese import CHINESE
 
 def test_every_text_is_used():
     code = "".join(path.read_text() for path in Path(wan_ui.__file__).parent.glob("*.py") if path.name != "text.py")
-    states = {field.name for field in fields(Texts) if field.name.startswith("worker_")}  # looked up by the state
+    states = {f"worker_{state}" for state in get_args(WorkerState)} | {f"job_{state}" for state in get_args(JobState)}
     unused = [field.name for field in fields(Texts) if not re.search(rf"(texts|labels|ENGLISH)\.{field.name}\b", code)]
     assert set(unused) == states
 
