@@ -32,7 +32,7 @@ def table(found: dict[str, Any]) -> str:
     mesh = " ".join(f"{axis}={size}" for axis, size in found["mesh"].items())
     needed, capacity = found["hbm_bytes_per_device"] / GIB, found["hbm_capacity_bytes"] / GIB
     verdict = "fits" if found["fits"] else "does not fit"
-    weights = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in found["weight_bytes_per_device"].items())
+    weights = ", ".join(_weights_of(name, size) for name, size in found["weight_bytes_per_device"].items())
     lines = [
         f"{found['preset']} on {found['topology']} ({mesh}): {verdict}, {needed:.1f} of {capacity:.0f} GiB a chip",
         f"weights at rest: {weights}",
@@ -41,6 +41,10 @@ def table(found: dict[str, Any]) -> str:
     ]
     lines += [_row(name, part) for name, part in found["components"].items()]
     return "\n".join([*lines, "", *_closing(found)])
+
+
+def _weights_of(name: str, size: int) -> str:
+    return f"{name} {size / GIB:.2f} GiB" if size else f"{name} on the host but for the prompt"
 
 
 def _row(name: str, part: dict[str, Any]) -> str:

@@ -28,6 +28,7 @@ from backend.hub import OnBytes, find_file, find_model
 from backend.image_encoder import ImageEncoder
 from backend.lora import ScaledLora, read_lora
 from backend.lora_files import find_lora
+from backend.parking import device_bytes, parked, should_park
 from backend.program import Compiler, Program, compile_now
 from backend.sampler import SamplerState, advance
 from backend.settings import from_environment
@@ -135,7 +136,9 @@ def load(
         make_programs(architecture, text_encoder, layout, image_encoder, compiler=compiler)
         for layout in plan_layouts(architecture, jax.devices(), mesh, num_experts=family.num_experts, dtype=dtype)
     )
-    weights = _load_weights(checkpoint, text_encoder, image_encoder, guided, preset, on_event, stages)
+    num_experts = family.num_experts if "denoise" in stages else 0
+    text_weights = describe_text_weights(text_encoder, guided, dtype, num_experts)
+    weights = _load_weights(checkpoint, text_weights, image_encoder, guided, preset, on_event, stages)
     return Components(
         family=family, text_encoder=text_encoder, image_encoder=image_encoder, guided=guided, unguided=unguided, dtype=dtype,
         boundary=_boundary(checkpoint, preset), **weights,
@@ -144,15 +147,16 @@ def load(
 
 
 def _load_weights(
-    checkpoint: Checkpoint, text_encoder, image_encoder, programs: Programs, preset: Preset, on_event, stages: Collection[Stage]
+    checkpoint: Checkpoint, text_weights, image_encoder, programs: Programs, preset: Preset, on_event, stages: Collection[Stage]
 ) -> dict:
     """The stages' weights, part by part, the preset's own LoRAs merged; every file is known to fit before the first is read."""
     layout, dtype = programs.layout, jnp.dtype(preset.dtype)
     transformers = checkpoint.transformers if "denoise" in stages else ()
     flat = {"vae": programs.vae.describe_weights(dtype)}
     if "encode" in stages:
-        encoders = {"text_encoder": text_encoder, IMAGE_ENCODER: image_encoder}
-        flat |= {name: one.describe_weights(dtype, layout) for name, one in encoders.items() if one is not None}
+        flat["text_encoder"] = text_weights
+        if image_encoder is not None:
+            flat[IMAGE_ENCODER] = image_encoder.describe_weights(dtype, layout)
     parts = {name: Part(checkpoint.folder, name) for name in (*transformers, *flat)}
     progress = Progress(sum(part.num_bytes for part in parts.values()), on_event)
     described = programs.denoiser.describe_weights(dtype)
@@ -170,6 +174,17 @@ def _load_weights(
     )
     vae = programs.vae.arrange(load_flat(parts["vae"], flat["vae"], progress))
     return {"text_weights": text, "image_weights": image, "experts": experts, "vae_weights": vae}
+
+
+def describe_text_weights(
+    text_encoder: TextEncoder, programs: Programs, dtype: jnp.dtype, num_experts: int
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """The text encoder's weights where they rest: on the host if the devices have too little room for them beside the others."""
+    described = text_encoder.describe_weights(dtype, programs.layout)
+    others = num_experts * device_bytes(programs.denoiser.describe_weights(dtype))
+    others += device_bytes(programs.vae.describe_arranged(dtype))
+    memory = memory_bytes(programs.layout.mesh.devices.flat[0].device_kind)
+    return parked(described) if should_park(device_bytes(described) + others, memory) else described
 
 
 def _telling_download(on_event: Callable[[Event], None]) -> OnBytes:

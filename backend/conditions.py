@@ -16,6 +16,7 @@ from backend.components import Components, Programs
 from backend.denoiser import Condition, DenoiserWeights, FirstFrame, ImageChannels, StepCache, TextContext
 from backend.geometry import Geometry
 from backend.image_input import crop_to, load_checked_image
+from backend.parking import on_devices
 from backend.request import GenerationRequest
 from backend.text_encoder import TextTokens
 
@@ -86,10 +87,11 @@ def tokenize(request: GenerationRequest, components: Components) -> TextTokens:
 def encode(request: GenerationRequest, components: Components, tokens: TextTokens) -> Conditions:
     """Text and pictures to what the denoiser needs."""
     programs = components.programs(request.is_guided)
-    embeddings = programs.embed_text(components.text_weights, tokens.ids, tokens.mask)
+    with on_devices(components.text_weights) as weights:
+        embeddings = np.asarray(programs.embed_text(weights, tokens.ids, tokens.mask))
     pictures = list(_pictures(request))
     return Conditions(
-        embeddings=np.asarray(embeddings), bias=tokens.bias, seen=_seen(components, programs, pictures),
+        embeddings=embeddings, bias=tokens.bias, seen=_seen(components, programs, pictures),
         condition=_condition(request, components, programs, pictures),
     )  # fmt: skip
 

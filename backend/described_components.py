@@ -11,7 +11,7 @@ from jax.experimental import topologies
 from transformers import PreTrainedTokenizerBase
 
 from backend.architecture import Architecture
-from backend.components import Components, make_programs, plan_layouts
+from backend.components import Components, describe_text_weights, make_programs, plan_layouts
 from backend.denoiser import DenoiserWeights
 from backend.families import family_of_preset
 from backend.image_encoder import ImageEncoder
@@ -59,7 +59,8 @@ def describe_components(
     layout = guided.layout
     expert = DescribedExpert(weights=guided.denoiser.describe_weights(dtype))
     return Components(
-        family=family, text_encoder=text_encoder, text_weights=text_encoder.describe_weights(dtype, layout),
+        family=family, text_encoder=text_encoder,
+        text_weights=describe_text_weights(text_encoder, guided, dtype, family.num_experts),
         image_encoder=image_encoder, image_weights=image_encoder.describe_weights(dtype, layout) if image_encoder else {},
         experts=(expert,) * family.num_experts, boundary=preset.boundary, vae_weights=guided.vae.describe_arranged(dtype),
         guided=guided, unguided=unguided, dtype=dtype, versions={},

@@ -136,7 +136,7 @@ def warm_up(components: Components, request: GenerationRequest, stages: Collecti
     programs = components.programs(request.is_guided)
     if "encode" in stages:
         tokens = _tokens_like(request, components)
-        yield from _prepared(programs.embed_text, components.text_weights, tokens.ids, tokens.mask)
+        yield from _prepared(programs.embed_text, _text_weights_like(components, programs), tokens.ids, tokens.mask)
         if request.task == "i2v":
             yield from _warm_up_images(components, request)
     if "denoise" in stages:
@@ -173,9 +173,8 @@ def _num_pictures(request: GenerationRequest) -> int:
 def _warm_up_step(components: Components, request: GenerationRequest, is_guided: bool) -> Iterator[Event]:
     """Both programs of a lane; all experts have the same shapes, so one lane stands for all."""
     programs, weights, branches = components.programs(is_guided), components.experts[0].weights, 2 if is_guided else 1
-    tokens, encoder = _tokens_like(request, components), components.text_encoder
-    like = encoder.describe_weights(components.dtype, programs.layout)  # whether or not the encoder itself is loaded
-    embedded = programs.embed_text.describe(like, tokens.ids, tokens.mask)
+    tokens = _tokens_like(request, components)
+    embedded = programs.embed_text.describe(_text_weights_like(components, programs), tokens.ids, tokens.mask)
     embedded = jax.ShapeDtypeStruct((branches, *embedded.shape[1:]), embedded.dtype)
     bias = None if tokens.bias is None else tokens.bias[:branches]
     keys = (weights, *text_arguments(components, embedded, bias, _seen_like(request, components)))
@@ -188,6 +187,11 @@ def _warm_up_step(components: Components, request: GenerationRequest, is_guided:
         cache = programs.denoiser.describe_cache(text, positions)
         step, arguments = programs.cached_step, (*arguments, cache, jax.ShapeDtypeStruct((), jnp.float32))
     yield from _prepared(step, *arguments)
+
+
+def _text_weights_like(components: Components, programs: Programs) -> dict[str, jax.ShapeDtypeStruct]:
+    """Where the program takes them, loaded or not, and wherever they rest."""
+    return components.text_encoder.describe_weights(components.dtype, programs.layout)
 
 
 def _seen_like(request: GenerationRequest, components: Components) -> jax.ShapeDtypeStruct | None:

@@ -22,6 +22,7 @@ from backend.architecture import Architecture
 from backend.compiler_process import AXES, say
 from backend.components import Components, Programs
 from backend.described_components import describe_components, described_devices
+from backend.parking import device_bytes
 from backend.pipeline import warm_up
 from backend.program import Compiler, Made
 from backend.request import GenerationRequest, example_request, find_preset
@@ -174,13 +175,13 @@ def _lengths(slice_: Slice) -> AttentionLengths:
 
 
 def _weight_bytes(slice_: Slice) -> dict[str, int]:
-    """Bytes at rest on each device, by network."""
+    """Bytes at rest on each device, by network; none of one that is parked on the host."""
     components = slice_.components
     described = {"text encoder": components.text_weights, "image encoder": components.image_weights}
     described |= {_expert_name(index): expert.weights for index, expert in enumerate(components.experts)}
     described |= {"vae": components.vae_weights}
     described = {name: tree for name, tree in described.items() if tree}
-    return {name: sum(_bytes_on_device(leaf) for leaf in jax.tree.leaves(tree)) for name, tree in described.items()}
+    return {name: device_bytes(tree) for name, tree in described.items()}
 
 
 def _step_flops(slice_: Slice) -> StepFlops:
@@ -190,10 +191,6 @@ def _step_flops(slice_: Slice) -> StepFlops:
 
 def _expert_name(index: int) -> str:
     return "transformer" if index == 0 else f"transformer {index + 1}"
-
-
-def _bytes_on_device(leaf: jax.ShapeDtypeStruct) -> int:
-    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
 
 def _summary(slice_: Slice, components: dict[str, dict], resident: dict[str, int]) -> dict[str, Any]:
