@@ -21,6 +21,7 @@ from backend.conditions import Conditions, Lane, empty_cache, encode, latent_sha
 from backend.denoiser import Condition, FirstFrame, ImageChannels, StepCache
 from backend.events import Cancelled, Compiling, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
 from backend.families import check_preset
+from backend.live_events import live_events
 from backend.program import Program
 from backend.request import GenerationRequest, find_preset
 from backend.sampler import SamplerState, Schedule, make_schedule, start
@@ -110,6 +111,8 @@ def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
     Raises: ModelError where a LoRA fits nothing."""
     if "denoise" in stages:
         yield from _merge_loras(run)
+        if run.is_cancelled():
+            return
     with run.clock.stage("compile"):
         for event in warm_up(run.components, run.request, stages):
             yield event
@@ -118,14 +121,12 @@ def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
 
 
 def _merge_loras(run: Run) -> Iterator[Event]:
-    """The request's LoRAs into the weights, and those of the last request out of them."""
-    events: list[Event] = []
+    """The request's LoRAs into the weights, and those of the last request out of them, telling how a download comes on."""
     if not run.request.loras and all(expert.loras == () for expert in run.components.experts):
         return
     yield Loading(0, 0, "the LoRAs")
     with run.clock.stage("lora"):
-        run.notes.extend(merge_loras(run.components, run.request.loras, events.append))
-    yield from events[-1:]
+        yield from live_events(lambda tell: run.notes.extend(merge_loras(run.components, run.request.loras, tell)))
 
 
 def warm_up(components: Components, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Iterator[Event]:

@@ -121,7 +121,7 @@ def _handle(call: TorchCall, frame_pointer) -> int | None:
         with torch.inference_mode():
             call.function(*_tensors(frame.results), *_tensors(frame.operands))
         return None
-    except Exception as error:  # all of them: beyond this line there is no Python that could see it
+    except BaseException as error:  # all of them, an interrupt too: beyond this line there is no Python that could see it
         return _error(frame.api.contents, f"{call.name}: {type(error).__name__}: {error}")
 
 
