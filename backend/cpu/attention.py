@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from backend.cpu.torch_call import TorchCall
-from kernels.attention import TpuOptions
+from kernels.attention import TpuOptions, target_platform
 from kernels.attention import attention as kernels_attention
 
 
@@ -23,11 +23,12 @@ def attention(
     tpu: TpuOptions,
 ) -> jax.Array:
     """softmax(Q K^T / sqrt(D) + bias) V, [B, S_q, H, D] in the query's dtype: `kernels.attention` on every platform."""
+    here = functools.partial(torch_attention, num_keys=num_keys)
     elsewhere = functools.partial(kernels_attention, num_keys=num_keys, tpu=tpu)
-    arrays = (query, key, value) if bias is None else (query, key, value, bias)
-    if not _serves(query, key, value, tpu):
+    arrays, platform = (query, key, value) if bias is None else (query, key, value, bias), target_platform()
+    if platform not in (None, "cpu") or not _serves(query, key, value, tpu):
         return elsewhere(*arrays)
-    return jax.lax.platform_dependent(*arrays, cpu=functools.partial(torch_attention, num_keys=num_keys), default=elsewhere)
+    return here(*arrays) if platform == "cpu" else jax.lax.platform_dependent(*arrays, cpu=here, default=elsewhere)
 
 
 def torch_attention(

@@ -62,6 +62,14 @@ def test_programs_of_the_cpu_call_it_and_others_do_not():
     assert not calls_pytorch([array.astype(jnp.bfloat16) for array in arrays], "tpu")
 
 
+def test_where_the_platform_is_known_the_program_has_no_choice_to_make():
+    arrays = random_arrays(64, 64)
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:1]), ("x",))
+    with jax.set_mesh(mesh):
+        text = jax.jit(lambda *arrays: attention(*arrays, tpu=TpuOptions())).lower(*arrays).as_text()
+    assert "torch_cpu_attention" in text and "stablehlo.case" not in text
+
+
 def test_one_of_several_devices_and_other_dtypes_have_the_kernels_own():
     query, key, value = random_arrays(100, 100)
     assert cpu_attention._serves(query, key, value, TpuOptions())
