@@ -22,7 +22,7 @@ def attention(
     num_keys: int | None = None,
     tpu: TpuOptions,
 ) -> jax.Array:
-    """softmax(Q K^T / sqrt(D) + bias) V, [B, S_q, H, D] in the query's dtype: `kernels.attention` on every platform."""
+    """softmax(Q K^T / sqrt(D) + bias) V, [B, S_q, H, D] in the query's dtype; arguments are those of `kernels.attention`."""
     here = functools.partial(torch_attention, num_keys=num_keys)
     elsewhere = functools.partial(kernels_attention, num_keys=num_keys, tpu=tpu)
     arrays, platform = (query, key, value) if bias is None else (query, key, value, bias), target_platform()
