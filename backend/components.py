@@ -9,7 +9,7 @@ import importlib.metadata
 import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -137,8 +137,8 @@ def load(
         for layout in plan_layouts(architecture, jax.devices(), mesh, num_experts=family.num_experts, dtype=dtype)
     )
     num_experts = family.num_experts if "denoise" in stages else 0
-    text_weights = describe_text_weights(text_encoder, guided, dtype, num_experts)
-    weights = _load_weights(checkpoint, text_weights, image_encoder, guided, preset, on_event, stages)
+    described_text = describe_text_weights(text_encoder, guided, dtype, num_experts)
+    weights = _load_weights(checkpoint, described_text, image_encoder, guided, preset, on_event, stages)
     return Components(
         family=family, text_encoder=text_encoder, image_encoder=image_encoder, guided=guided, unguided=unguided, dtype=dtype,
         boundary=_boundary(checkpoint, preset), **weights,
@@ -147,14 +147,20 @@ def load(
 
 
 def _load_weights(
-    checkpoint: Checkpoint, text_weights, image_encoder, programs: Programs, preset: Preset, on_event, stages: Collection[Stage]
-) -> dict:
+    checkpoint: Checkpoint,
+    described_text: dict[str, jax.ShapeDtypeStruct],
+    image_encoder: ImageEncoder | None,
+    programs: Programs,
+    preset: Preset,
+    on_event: Callable[[Event], None],
+    stages: Collection[Stage],
+) -> dict[str, Any]:
     """The stages' weights, part by part, the preset's own LoRAs merged; every file is known to fit before the first is read."""
     layout, dtype = programs.layout, jnp.dtype(preset.dtype)
     transformers = checkpoint.transformers if "denoise" in stages else ()
     flat = {"vae": programs.vae.describe_weights(dtype)}
     if "encode" in stages:
-        flat["text_encoder"] = text_weights
+        flat["text_encoder"] = described_text
         if image_encoder is not None:
             flat[IMAGE_ENCODER] = image_encoder.describe_weights(dtype, layout)
     parts = {name: Part(checkpoint.folder, name) for name in (*transformers, *flat)}

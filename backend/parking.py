@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax
 
@@ -42,8 +43,8 @@ def on_devices(weights: Mapping[str, jax.Array]) -> Iterator[dict[str, jax.Array
             copy.delete()
 
 
-def device_bytes(tree) -> int:
-    """Bytes that described weights take on each device: none if they are parked, once if they are tied."""
+def device_bytes(tree: Any) -> int:
+    """Bytes that described weights, by name or any tree of them, take on each device: none if parked, once if tied."""
     names = tree if isinstance(tree, dict) else {}
     leaves = [leaf for name, leaf in names.items() if name != TIED[1] or TIED[0] not in names] or jax.tree.leaves(tree)
     return sum(

@@ -32,6 +32,7 @@ from wan_ui.uploads import to_cache
 VERSIONS = ("2025-06-18", "2025-03-26")
 OWNER = "mcp"
 MOST_WAITING = 20
+_AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies pass each event on
 _PARSE_ERROR, _INVALID, _UNKNOWN, _BAD_ARGUMENTS = -32700, -32600, -32601, -32602
 
 
@@ -52,7 +53,7 @@ def mcp_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
         if _wants_video(message):
             messages = _make_video(engine, message, str(request.base_url))
             if _progress_token(message) is not None and "text/event-stream" in request.headers.get("accept", ""):
-                return StreamingResponse(_as_events(messages), media_type="text/event-stream")
+                return StreamingResponse(_as_events(messages), media_type="text/event-stream", headers=_AT_ONCE)
             return JSONResponse([answer async for answer in messages][-1])
         return JSONResponse(_answer(message))
 

@@ -47,14 +47,18 @@ def _registered(call: TorchCall) -> object:
     return handler
 
 
+class _Struct(ctypes.Structure):
+    """How the interface's own structures begin."""
+
+    _fields_ = (("struct_size", ctypes.c_size_t), ("extensions", ctypes.c_void_p))
+
+
 class _Extension(ctypes.Structure):
     _fields_ = (("struct_size", ctypes.c_size_t), ("type", ctypes.c_int), ("next", ctypes.c_void_p))
 
 
-class _ApiVersion(ctypes.Structure):
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t), ("extensions", ctypes.c_void_p), ("major", ctypes.c_int), ("minor", ctypes.c_int),
-    )  # fmt: skip
+class _ApiVersion(_Struct):
+    _fields_ = (("major", ctypes.c_int), ("minor", ctypes.c_int))
 
 
 class _Metadata(ctypes.Structure):
@@ -67,44 +71,37 @@ class _MetadataExtension(ctypes.Structure):
     _fields_ = (("base", _Extension), ("metadata", ctypes.POINTER(_Metadata)))
 
 
-class _Buffer(ctypes.Structure):
+class _Buffer(_Struct):
     _fields_ = (
-        ("struct_size", ctypes.c_size_t), ("extensions", ctypes.c_void_p), ("dtype", ctypes.c_int), ("data", ctypes.c_void_p),
-        ("rank", ctypes.c_int64), ("dims", ctypes.POINTER(ctypes.c_int64)),
+        ("dtype", ctypes.c_int), ("data", ctypes.c_void_p), ("rank", ctypes.c_int64), ("dims", ctypes.POINTER(ctypes.c_int64)),
     )  # fmt: skip
 
 
-class _Buffers(ctypes.Structure):
+class _Buffers(_Struct):
     """XLA_FFI_Args and XLA_FFI_Rets, which are alike."""
 
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t), ("extensions", ctypes.c_void_p), ("size", ctypes.c_int64),
-        ("types", ctypes.c_void_p), ("values", ctypes.POINTER(ctypes.POINTER(_Buffer))),
-    )  # fmt: skip
+    _fields_ = (("size", ctypes.c_int64), ("types", ctypes.c_void_p), ("values", ctypes.POINTER(ctypes.POINTER(_Buffer))))
 
 
-class _ErrorArguments(ctypes.Structure):
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t), ("extensions", ctypes.c_void_p), ("message", ctypes.c_char_p), ("code", ctypes.c_int),
-    )  # fmt: skip
+class _ErrorArguments(_Struct):
+    _fields_ = (("message", ctypes.c_char_p), ("code", ctypes.c_int))
 
 
-class _Api(ctypes.Structure):
+class _Api(_Struct):
     """The beginning of XLA_FFI_Api."""
 
     _fields_ = (
-        ("struct_size", ctypes.c_size_t), ("extensions", ctypes.c_void_p), ("api_version", _ApiVersion),
-        ("internal", ctypes.c_void_p),
+        ("api_version", _ApiVersion), ("internal", ctypes.c_void_p),
         ("create_error", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorArguments))),
     )  # fmt: skip
 
 
-class _CallFrame(ctypes.Structure):
+class _CallFrame(_Struct):
     """The beginning of XLA_FFI_CallFrame: attributes and the future follow."""
 
     _fields_ = (
-        ("struct_size", ctypes.c_size_t), ("extensions", ctypes.POINTER(_Extension)), ("api", ctypes.POINTER(_Api)),
-        ("context", ctypes.c_void_p), ("stage", ctypes.c_int), ("operands", _Buffers), ("results", _Buffers),
+        ("api", ctypes.POINTER(_Api)), ("context", ctypes.c_void_p), ("stage", ctypes.c_int),
+        ("operands", _Buffers), ("results", _Buffers),
     )  # fmt: skip
 
 
@@ -114,8 +111,9 @@ _Handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_CallFrame))
 def _handle(call: TorchCall, frame_pointer) -> int | None:
     """Runs the call, or says which version of the interface this is. Returns: the address of an error that XLA will own."""
     frame = frame_pointer.contents
-    if frame.extensions and frame.extensions.contents.type == _METADATA_EXTENSION:
-        _describe(ctypes.cast(frame.extensions, ctypes.POINTER(_MetadataExtension)).contents.metadata.contents)
+    extension = ctypes.cast(frame.extensions, ctypes.POINTER(_MetadataExtension))
+    if extension and extension.contents.base.type == _METADATA_EXTENSION:
+        _describe(extension.contents.metadata.contents)
         return None
     try:
         with torch.inference_mode():
