@@ -5,7 +5,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from backend.command_line import FAILED, OK, STAGES, WRONG_REQUEST, model_of, parse, print_error, worker_options_of
+from backend.commands.command_line import FAILED, OK, STAGES, WRONG_REQUEST, model_of, parse, print_error, worker_options_of
 from backend.errors import RequestError, StudioError
 
 
@@ -29,28 +29,28 @@ def main(words: list[str]) -> int:
 def _run(arguments: argparse.Namespace, words: list[str]) -> int:
     """Imports what the command needs, no more: the first page and the first error shall not wait."""
     if arguments.command == "presets":
-        from backend.presets_command import show_presets
+        from backend.commands.presets import show_presets
 
         show_presets(arguments)
         return OK
     if arguments.command == "generate":
-        from backend.generate_command import generate
+        from backend.commands.generate import generate
 
         return generate(arguments)
     if arguments.command in STAGES:
-        from backend.stage_command import run_stage
+        from backend.commands.stages import run_stage
 
         return run_stage(words)
     if arguments.command == "models":
-        from backend.models_command import models
+        from backend.commands.models import models
 
         return OK if models(arguments) else FAILED
     if arguments.command == "check-tpu":
-        from backend.check_tpu_command import check_tpu
+        from backend.commands.check_tpu import check_tpu
 
         return OK if check_tpu(arguments) else FAILED
     if arguments.command == "precompile":
-        from backend.precompile_command import precompile
+        from backend.commands.precompile import precompile
 
         precompile(arguments)
         return OK
@@ -59,16 +59,19 @@ def _run(arguments: argparse.Namespace, words: list[str]) -> int:
 
 def _serve(arguments: argparse.Namespace) -> int:
     """Starts the worker first, so that it loads while the studio is being built."""
-    from backend.engine import Engine
+    from backend.engine.engine import Engine
     from backend.settings import from_environment
 
     engine = Engine(from_environment(arguments.data_dir).data_dir, model_of(arguments), options=worker_options_of(arguments))
     try:
-        from backend.prompt_rewriter import PromptRewriter
+        from wan_ui.desk.rewriter import PromptRewriter
         from wan_ui.serve import Doors, launch
 
-        launch(engine, Doors(host=arguments.host, port=arguments.port, share=arguments.share, auth=arguments.auth,
-                             is_open=arguments.open), PromptRewriter.of(arguments.rewriter))  # fmt: skip
+        launch(
+            engine,
+            Doors(host=arguments.host, port=arguments.port, share=arguments.share, auth=arguments.auth, is_open=arguments.open),
+            PromptRewriter.of(arguments.rewriter),
+        )
         return OK
     finally:
         engine.close()

@@ -86,10 +86,14 @@ def ours(reader: ScheduleReader, chip: Chip, shape: AttentionShape, form: Form, 
     tiles = sizes.block_q * sizes.block_kv / 1024
     steps = sizes.steps(shape.length_q, shape.length_kv)
     return Row(
-        name=name, blocks="/".join(map(str, dataclasses.astuple(sizes))), bundles=schedule.bundles,
-        bundles_a_tile=schedule.bundles / tiles, with_padding=schedule.bundles * steps * shape.heads / shape.score_tiles,
-        spills=schedule.slots["VLOAD:FILL"] + schedule.slots["VSTORE:SPILL"], compile_seconds=schedule.compile_seconds,
-    )  # fmt: skip
+        name=name,
+        blocks="/".join(map(str, dataclasses.astuple(sizes))),
+        bundles=schedule.bundles,
+        bundles_a_tile=schedule.bundles / tiles,
+        with_padding=schedule.bundles * steps * shape.heads / shape.score_tiles,
+        spills=schedule.slots["VLOAD:FILL"] + schedule.slots["VSTORE:SPILL"],
+        compile_seconds=schedule.compile_seconds,
+    )
 
 
 def library(
@@ -98,20 +102,27 @@ def library(
     """A library's kernel, best of `LIBRARY_BLOCKS`, without any mask: it needs whole blocks, and the padding is not masked."""
     rows = []
     for block_q, block_kv, compute in LIBRARY_BLOCKS:
-        padded_q, padded_kv = (math.ceil(length / block) * block for length, block in
-                               ((shape.length_q, block_q), (shape.length_kv, block_kv)))  # fmt: skip
+        padded_q, padded_kv = (
+            math.ceil(length / block) * block for length, block in ((shape.length_q, block_q), (shape.length_kv, block_kv))
+        )
         attend = make(shape.heads, padded_q, padded_kv, block_q, block_kv, compute)
-        arrays = [jax.ShapeDtypeStruct((shape.heads, length, shape.width), jnp.bfloat16)
-                  for length in (padded_q, padded_kv, padded_kv)]  # fmt: skip
+        arrays = [
+            jax.ShapeDtypeStruct((shape.heads, length, shape.width), jnp.bfloat16) for length in (padded_q, padded_kv, padded_kv)
+        ]
         vmem = {"xla_tpu_scoped_vmem_limit_kib": str(VMEM_LIMIT_BYTES[chip] // 1024)}  # jax's kernel asks for none itself
         schedule = reader.read(chip, attend, arrays, vmem)
         steps = padded_q // block_q * (padded_kv // block_kv)
-        rows.append(Row(
-            name=name, blocks=f"{block_q}/{block_kv}/{compute}", bundles=schedule.bundles,
-            bundles_a_tile=schedule.bundles * 1024 / (block_q * block_kv),
-            with_padding=schedule.bundles * steps * shape.heads / shape.score_tiles,
-            spills=schedule.slots["VLOAD:FILL"] + schedule.slots["VSTORE:SPILL"], compile_seconds=schedule.compile_seconds,
-        ))  # fmt: skip
+        rows.append(
+            Row(
+                name=name,
+                blocks=f"{block_q}/{block_kv}/{compute}",
+                bundles=schedule.bundles,
+                bundles_a_tile=schedule.bundles * 1024 / (block_q * block_kv),
+                with_padding=schedule.bundles * steps * shape.heads / shape.score_tiles,
+                spills=schedule.slots["VLOAD:FILL"] + schedule.slots["VSTORE:SPILL"],
+                compile_seconds=schedule.compile_seconds,
+            )
+        )
     return min(rows, key=lambda row: row.bundles_a_tile)
 
 
@@ -133,9 +144,12 @@ def make_tokamax(
     from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_mask as masks
 
     config = splash.SplashConfig(
-        block_q=block_q, block_kv=block_kv, block_kv_compute=compute, use_experimental_scheduler=True,
+        block_q=block_q,
+        block_kv=block_kv,
+        block_kv_compute=compute,
+        use_experimental_scheduler=True,
         max_logit_const=constant_maximum,
-    )  # fmt: skip
+    )
     return splash.make_splash_mha(masks.FullMask((length_q, length_kv)), config=config, q_seq_shards=1)
 
 
@@ -176,10 +190,17 @@ def table(rows: list[Row]) -> str:
     """The rows for people."""
     heads = ("kernel", "blocks", "bundles a step", "a tile", "with padding", "spills a step", "compile s")
     cells = [heads] + [
-        (row.name, row.blocks, _cell(row.bundles, "d"), _cell(row.bundles_a_tile, ".3f"), _cell(row.with_padding, ".3f"),
-         _cell(row.spills, "d"), _cell(row.compile_seconds, ".0f"))
+        (
+            row.name,
+            row.blocks,
+            _cell(row.bundles, "d"),
+            _cell(row.bundles_a_tile, ".3f"),
+            _cell(row.with_padding, ".3f"),
+            _cell(row.spills, "d"),
+            _cell(row.compile_seconds, ".0f"),
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
     widths = [max(len(line[column]) for line in cells) for column in range(len(heads))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells)
 
@@ -194,8 +215,10 @@ def measure(shape: AttentionShape, repeats: int = 5) -> dict[str, float | str]:
         raise SystemExit("--measure needs a GPU or a TPU that jax sees; without one, leave it out for the compiler's figures")
     keys = jax.random.split(jax.random.key(0), 3)
     lengths = (shape.length_q, shape.length_kv, shape.length_kv)
-    arrays = [jax.random.normal(key, (1, length, shape.heads, shape.width), jnp.bfloat16)
-              for key, length in zip(keys, lengths, strict=True)]  # fmt: skip
+    arrays = [
+        jax.random.normal(key, (1, length, shape.heads, shape.width), jnp.bfloat16)
+        for key, length in zip(keys, lengths, strict=True)
+    ]
     attend = jax.jit(attention)
     started = time.perf_counter()
     result = jax.block_until_ready(attend(*arrays))
@@ -206,8 +229,14 @@ def measure(shape: AttentionShape, repeats: int = 5) -> dict[str, float | str]:
         raise SystemExit(f"{shape.name} is off by {error:.2g}; nothing was timed")
     seconds = statistics.median(_seconds(attend, arrays) for _ in range(repeats))
     floating_point_operations = 4 * shape.length_q * shape.length_kv * shape.width * shape.heads
-    return {"shape": shape.name, "device": jax.devices()[0].device_kind, "seconds": seconds, "error": error,
-            "tflops": floating_point_operations / seconds / 1e12, "compile_seconds": compile_seconds - seconds}  # fmt: skip
+    return {
+        "shape": shape.name,
+        "device": jax.devices()[0].device_kind,
+        "seconds": seconds,
+        "error": error,
+        "tflops": floating_point_operations / seconds / 1e12,
+        "compile_seconds": compile_seconds - seconds,
+    }
 
 
 def _seconds(attend: Callable[..., jax.Array], arrays: list[jax.Array]) -> float:

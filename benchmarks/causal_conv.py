@@ -56,9 +56,7 @@ def read(reader: ScheduleReader, shape: Shape) -> tuple[int, int, int, int]:
     are normalised inside."""
     rows, channels, out = padded_rows(shape.rows), padded_channels(shape.channels), padded_channels(shape.out)
     taps = (shape.earlier + 1, 3, 3)
-    weight = jax.eval_shape(
-        module.arrange_weight, jax.ShapeDtypeStruct((shape.out, shape.channels, *taps), jnp.bfloat16)
-    )  # fmt: skip
+    weight = jax.eval_shape(module.arrange_weight, jax.ShapeDtypeStruct((shape.out, shape.channels, *taps), jnp.bfloat16))
     frames = jax.ShapeDtypeStruct((shape.frames, shape.columns, rows, channels), jnp.bfloat16)
     edge = jax.ShapeDtypeStruct((shape.earlier + shape.frames, 1, rows, channels), jnp.bfloat16)
     residual = jax.ShapeDtypeStruct((shape.frames, shape.columns, rows, out), jnp.bfloat16)
@@ -71,16 +69,26 @@ def read(reader: ScheduleReader, shape: Shape) -> tuple[int, int, int, int]:
 
     def convolve(frames, before, weight, bias, edge, residual, norm):
         return module.causal_conv(
-            frames, before if shape.earlier else None, weight, bias, module.Edges(left=edge, right=edge),
-            epilogue(residual, norm), num_rows=shape.rows, doubles=shape.doubles,
-        )  # fmt: skip
+            frames,
+            before if shape.earlier else None,
+            weight,
+            bias,
+            module.Edges(left=edge, right=edge),
+            epilogue(residual, norm),
+            num_rows=shape.rows,
+            doubles=shape.doubles,
+        )
 
     schedule = reader.read("v6e", convolve, [frames, frames, weight, vector, edge, residual, vector])
     parts = (*weight.shape[:2], weight.shape[2] // 3 * (4 if shape.doubles else 3))
     cut = Cut.of(
-        frames.shape, parts, num_rows=shape.rows, doubles=shape.doubles, residuals=len(epilogue(residual, vector).residuals),
+        frames.shape,
+        parts,
+        num_rows=shape.rows,
+        doubles=shape.doubles,
+        residuals=len(epilogue(residual, vector).residuals),
         outputs=2 if is_normalised else 1,
-    )  # fmt: skip
+    )
     loops = [1, 1] + ([] if cut.is_unrolled else [cut.count]) + ([cut.earlier + 1] if cut.loops_over_taps else [])
     step = sum(bundles * math.prod(loops[: depth + 1]) for depth, bundles in enumerate(schedule.by_depth) if depth)
     steps = parts[0] * shape.columns // cut.columns

@@ -105,8 +105,9 @@ def measure(folder: Path, only_load: bool) -> dict:
     import jax
     import numpy as np
 
-    from backend import components, pipeline
-    from backend.request import GenerationRequest
+    from backend.contract.request import GenerationRequest
+    from backend.pipeline.generate import generate as pipeline
+    from backend.pipeline.generate import load as components
 
     preset = load_preset(PRESET)
     jax.devices()
@@ -116,11 +117,14 @@ def measure(folder: Path, only_load: bool) -> dict:
     seconds = time.monotonic() - began
     on_device, peak = sum(array.nbytes for array in jax.live_arrays()), resident_bytes("VmHWM")
     found = {
-        "load_seconds": seconds, "checkpoint_bytes": sum(path.stat().st_size for path in folder.glob("*/*.safetensors")),
+        "load_seconds": seconds,
+        "checkpoint_bytes": sum(path.stat().st_size for path in folder.glob("*/*.safetensors")),
         "largest_shard_bytes": max(path.stat().st_size for path in folder.glob("*/*.safetensors")),
-        "device_bytes": on_device, "process_bytes_before": before, "load_peak_bytes": peak,
+        "device_bytes": on_device,
+        "process_bytes_before": before,
+        "load_peak_bytes": peak,
         "load_overhead_bytes": peak - on_device - before,
-    }  # fmt: skip
+    }
     if only_load:
         return found
     request = GenerationRequest.from_preset(preset, prompt="a red circle", seed=0, **SIZE)
@@ -142,8 +146,11 @@ def resident_bytes(kind: str) -> int:
 
 def table(found: dict) -> str:
     """For people."""
-    lines = [f"{name.removesuffix('_bytes').replace('_', ' '):24} {found[name] / GIGABYTE:8.2f} GB"
-             for name in found if name.endswith(("_bytes", "_before"))]  # fmt: skip
+    lines = [
+        f"{name.removesuffix('_bytes').replace('_', ' '):24} {found[name] / GIGABYTE:8.2f} GB"
+        for name in found
+        if name.endswith(("_bytes", "_before"))
+    ]
     lines.append(f"{'load':24} {found['load_seconds']:8.1f} s")
     for name in ("first_run_seconds", "second_run_seconds"):
         if name in found:

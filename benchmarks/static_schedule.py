@@ -86,9 +86,11 @@ class ScheduleReader:
         (slots,) = largest.parent.glob(f"*-{program}-*final_hlo-static-per-bundle-utilization.txt")
         (listing,) = (path for path in largest.parent.glob(f"*-{program}-*-final_bundles.txt") if "schedule" not in path.name)
         return Schedule(
-            bundles=counts[largest], by_depth=_by_depth(listing.read_text("utf-8")), slots=_slots(slots),
+            bundles=counts[largest],
+            by_depth=_by_depth(listing.read_text("utf-8")),
+            slots=_slots(slots),
             compile_seconds=compile_seconds,
-        )  # fmt: skip
+        )
 
 
 def _bundles(analysis: str) -> int:

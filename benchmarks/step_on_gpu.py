@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from backend.compiler_process import say
-from backend.request import GenerationRequest, find_preset
+from backend.commands.apart import say
+from backend.contract.request import GenerationRequest, find_preset
 from backend.settings import PROJECT_FOLDER, gpu_sharing_environment
 from presets import Preset
 
@@ -37,10 +37,10 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
 
-    from backend.described_components import describe_components
-    from backend.pipeline import initial_noise, step_inputs
-    from backend.program import compile_now
-    from backend.sampler import make_schedule, start
+    from backend.pipeline.describe import describe_components
+    from backend.pipeline.generate import initial_noise
+    from backend.runtime.program import compile_now
+    from backend.sampling.solvers import make_schedule, start, step_inputs
 
     jax.config.update("jax_default_prng_impl", "rbg")
     request = _request(preset)
@@ -65,8 +65,13 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
         seconds.append(time.perf_counter() - began)
     if not bool(jnp.isfinite(state.sample).all()):
         raise SystemExit("our step made values that are not finite; nothing was timed")
-    return {"side": "ours", "seconds": statistics.median(seconds[1:]), "first": seconds[0],
-            "device": jax.devices()[0].device_kind, "version": f"jax {jax.__version__}"}  # fmt: skip
+    return {
+        "side": "ours",
+        "seconds": statistics.median(seconds[1:]),
+        "first": seconds[0],
+        "device": jax.devices()[0].device_kind,
+        "version": f"jax {jax.__version__}",
+    }
 
 
 def diffusers(preset: Preset, repeats: int) -> dict[str, Any]:
@@ -92,8 +97,15 @@ def diffusers(preset: Preset, repeats: int) -> dict[str, Any]:
         raise SystemExit("none of diffusers' attention backends works here")
     best = min(found, key=lambda name: found[name][0])
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    return {"side": "diffusers", "seconds": found[best][0], "first": found[best][1], "device": name, "backend": best,
-            "others": {key: value[0] for key, value in found.items()}, "version": f"torch {torch.__version__}"}  # fmt: skip
+    return {
+        "side": "diffusers",
+        "seconds": found[best][0],
+        "first": found[best][1],
+        "device": name,
+        "backend": best,
+        "others": {key: value[0] for key, value in found.items()},
+        "version": f"torch {torch.__version__}",
+    }
 
 
 def _timed_backend(torch, model, arguments: tuple, backend: str, repeats: int, device: str) -> tuple[float, float] | None:
@@ -152,8 +164,7 @@ def _apart(side: str, preset: str, repeats: int) -> dict[str, Any]:
 
 def _flops(preset: Preset) -> float:
     """Of one guided step."""
-    from backend.architecture import Architecture
-    from backend.tpu.flops import step_flops
+    from backend.families.wan.family import Architecture, step_flops
 
     architecture, geometry = Architecture(**preset.network_configs()), _request(preset).geometry()
     return step_flops(architecture, geometry.num_tokens, branches=2).total

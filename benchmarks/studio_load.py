@@ -22,8 +22,11 @@ from pathlib import Path
 import gradio_client
 
 PROJECT = Path(__file__).resolve().parents[1]
-PROMPTS = ("a red circle moving right on a black background", "a small cyan star drifts to the left over a navy background",
-           "a magenta square moving down and to the right on a grey background")  # fmt: skip
+PROMPTS = (
+    "a red circle moving right on a black background",
+    "a small cyan star drifts to the left over a navy background",
+    "a magenta square moving down and to the right on a grey background",
+)
 ARRIVAL_SECONDS = 0.5  # between two visitors: all have come, and queued everything, before the tenth video is done
 TICK_SECONDS, RELOAD_SECONDS = 1.5, 6.0
 SLOWEST_ANSWER_SECONDS = 1.0
@@ -201,17 +204,21 @@ def figures_of(measured: Measured, wanted: int, seconds: float) -> dict:
     figures: dict = {"videos_wanted": wanted, "videos_finished": measured.finished, "seconds": round(seconds, 1)}
     for kind, answers in measured.answers.items():
         ordered = sorted(answers)
-        figures |= {f"{kind}_answers": len(ordered), f"{kind}_median_seconds": round(ordered[len(ordered) // 2], 3),
-                    f"{kind}_99_percent_seconds": round(ordered[int(0.99 * (len(ordered) - 1))], 3),
-                    f"{kind}_slowest_seconds": round(ordered[-1], 3)}  # fmt: skip
+        figures |= {
+            f"{kind}_answers": len(ordered),
+            f"{kind}_median_seconds": round(ordered[len(ordered) // 2], 3),
+            f"{kind}_99_percent_seconds": round(ordered[int(0.99 * (len(ordered) - 1))], 3),
+            f"{kind}_slowest_seconds": round(ordered[-1], 3),
+        }
     early, late = measured.memory.get(10, {}), measured.memory.get(wanted - wanted % 10, {})
     for name in ("server", "worker"):
         figures[f"{name}_mb_at_10th_and_last"] = [early.get(name), late.get(name)]
     slowest = max(figures["page_slowest_seconds"], figures["tick_slowest_seconds"])
     has_grown = any(late[name] > early[name] * (1 + MOST_GROWTH) for name in early) if early and late else True
     figures["failures"] = measured.failures[:5]
-    figures["passes"] = (measured.finished == wanted and not measured.failures and slowest < SLOWEST_ANSWER_SECONDS
-                         and not has_grown)  # fmt: skip
+    figures["passes"] = (
+        measured.finished == wanted and not measured.failures and slowest < SLOWEST_ANSWER_SECONDS and not has_grown
+    )
     return figures
 
 

@@ -62,9 +62,17 @@ def _chunked(block_q: int, block_kv: int, form: Form) -> list[BlockSizes]:
 def read_schedule(reader: ScheduleReader, chip: Chip, shape: AttentionShape, form: Form, sizes: BlockSizes) -> Schedule:
     """Compile one form of the kernel alone, for this shape. Raises: jax.errors.JaxRuntimeError where it does not fit."""
     problem = Problem(
-        batch=1, length_q=shape.length_q, length_kv=shape.length_kv, heads=shape.heads, width=shape.width, window=None,
-        layout="heads", has_bias=False, is_online=form == "online", sizes=sizes,
-    )  # fmt: skip
+        batch=1,
+        length_q=shape.length_q,
+        length_kv=shape.length_kv,
+        heads=shape.heads,
+        width=shape.width,
+        window=None,
+        layout="heads",
+        has_bias=False,
+        is_online=form == "online",
+        sizes=sizes,
+    )
     attend = functools.partial(attend_heads, problem, vmem_limit_bytes=VMEM_LIMIT_BYTES[chip], interpret=False)
     lengths = (shape.length_q, shape.length_kv, shape.length_kv)
     arrays = [jax.ShapeDtypeStruct((1, shape.heads, length, shape.width), jnp.bfloat16) for length in lengths]
@@ -81,8 +89,9 @@ def tune(reader: ScheduleReader, chip: Chip, shape: AttentionShape, form: Form, 
         except jax.errors.JaxRuntimeError as error:
             sys.stderr.write(f"{chip} {shape.name} {form} {sizes}: {str(error).splitlines()[0][:200]}\n")
             continue
-        row = TunedSizes(chip=chip, form=form, length_q=shape.length_q, length_kv=shape.length_kv, sizes=sizes,
-                         bundles=schedule.bundles)  # fmt: skip
+        row = TunedSizes(
+            chip=chip, form=form, length_q=shape.length_q, length_kv=shape.length_kv, sizes=sizes, bundles=schedule.bundles
+        )
         rows.append(row)
         sys.stderr.write(f"{chip} {shape.name} {form} {sizes}: {row.bundles_a_tile():.3f} ({schedule.compile_seconds:.0f} s)\n")
     return min(rows, key=TunedSizes.bundles_a_tile, default=None)

@@ -29,19 +29,27 @@ import torch
 from diffusers import WanPipeline, WanTransformer3DModel
 from safetensors.numpy import load_file
 
-from backend import components as components_module
-from backend import pipeline as pipeline_module
-from backend.denoiser import Denoiser, DenoiserWeights, TextContext, split_weights, weight_dtype
-from backend.engine import Engine
-from backend.request import GenerationRequest
-from backend.sharding import Layout, MeshPlan
+from backend.contract.request import GenerationRequest
+from backend.engine.engine import Engine
+from backend.families.wan.transformer import Denoiser, TextContext, weight_dtype
+from backend.pipeline.generate import generate as pipeline_module
+from backend.pipeline.generate import load as components_module
+from backend.runtime.mesh import Layout, MeshPlan
+from backend.weights.stacked import DenoiserWeights, split_weights
 from presets import load_preset
 
 PROMPT = "a red circle moving right on a black background"
 WAN_1_3B = dict(
-    num_attention_heads=12, attention_head_dim=128, in_channels=16, out_channels=16, text_dim=4096, freq_dim=256,
-    ffn_dim=8960, num_layers=2, cross_attn_norm=True,
-)  # fmt: skip
+    num_attention_heads=12,
+    attention_head_dim=128,
+    in_channels=16,
+    out_channels=16,
+    text_dim=4096,
+    freq_dim=256,
+    ffn_dim=8960,
+    num_layers=2,
+    cross_attn_norm=True,
+)
 LATENT_FRAMES = {"blocks-4680": 3, "blocks-17160": 11, "blocks-4680-bfloat16": 3}  # of 60 x 104 latents, 1560 tokens each
 BARS = {"demo": 1.2, "blocks-4680": 1.2, "blocks-17160": 1.0}
 MOST_SECONDS = {"cold": 60.0, "second": 8.0}
@@ -74,9 +82,15 @@ def compare(
     pairs = [(_seconds(ours), _seconds(reference)) for _ in range(repeats)]
     own, other = (statistics.median(times) for times in zip(*pairs, strict=True))
     ratio = statistics.median(second / first for first, second in pairs)
-    return Row(name=name, ours_seconds=own, diffusers_seconds=other, ratio=ratio,
-               compile_seconds=max(0.0, compile_seconds - own), error=error,
-               bar=f">= {BARS[name]}" if name in BARS else "")  # fmt: skip
+    return Row(
+        name=name,
+        ours_seconds=own,
+        diffusers_seconds=other,
+        ratio=ratio,
+        compile_seconds=max(0.0, compile_seconds - own),
+        error=error,
+        bar=f">= {BARS[name]}" if name in BARS else "",
+    )
 
 
 def _seconds(function: Callable[[], object]) -> float:
@@ -102,11 +116,16 @@ def demo(repeats: int) -> Row:
     def reference() -> np.ndarray:
         latents = []
         pipeline(
-            request.prompt, negative_prompt=request.negative_prompt, width=request.width, height=request.height,
-            num_frames=request.num_frames, num_inference_steps=request.steps, guidance_scale=request.guidance[0],
+            request.prompt,
+            negative_prompt=request.negative_prompt,
+            width=request.width,
+            height=request.height,
+            num_frames=request.num_frames,
+            num_inference_steps=request.steps,
+            guidance_scale=request.guidance[0],
             generator=torch.Generator().manual_seed(request.seed),
             callback_on_step_end=lambda pipe, step, timestep, values: latents.append(values["latents"]) or {},
-        )  # fmt: skip
+        )
         return latents[-1].numpy()
 
     return compare("demo", ours, reference, repeats, tolerance=1e-3)
@@ -145,8 +164,20 @@ def blocks(name: str, repeats: int) -> Row:
 def cold(_: int) -> Row:
     """`app.py generate` as a new process with nothing in any cache."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "app.py", "generate", "--preset", "wan-tiny", "--prompt", PROMPT, "--output",
-                   f"{folder}/out.mp4", "--data-dir", f"{folder}/data", "--json"]  # fmt: skip
+        command = [
+            sys.executable,
+            "app.py",
+            "generate",
+            "--preset",
+            "wan-tiny",
+            "--prompt",
+            PROMPT,
+            "--output",
+            f"{folder}/out.mp4",
+            "--data-dir",
+            f"{folder}/data",
+            "--json",
+        ]
         seconds = _seconds(lambda: subprocess.run(command, check=True, capture_output=True))
     return Row(name="cold", ours_seconds=seconds, bar=f"<= {MOST_SECONDS['cold']:g} s")
 
@@ -173,10 +204,17 @@ def table(rows: list[Row]) -> str:
     """The rows for people."""
     heads = ("work", "ours s", "diffusers s", "ratio", "bar", "compile s", "difference")
     cells = [heads] + [
-        (row.name, _cell(row.ours_seconds, ".2f"), _cell(row.diffusers_seconds, ".2f"), _cell(row.ratio, ".2f"), row.bar,
-         _cell(row.compile_seconds, ".1f"), _cell(row.error, ".1e"))
+        (
+            row.name,
+            _cell(row.ours_seconds, ".2f"),
+            _cell(row.diffusers_seconds, ".2f"),
+            _cell(row.ratio, ".2f"),
+            row.bar,
+            _cell(row.compile_seconds, ".1f"),
+            _cell(row.error, ".1e"),
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
     widths = [max(len(line[column]) for line in cells) for column in range(len(heads))]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
 

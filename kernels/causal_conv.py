@@ -96,14 +96,18 @@ def causal_conv(
         whole = Epilogue(residuals=epilogue.residuals)
         total, _ = causal_conv(
             frames, before, weight, bias, edges, whole, num_rows=num_rows, doubles=doubles, interpret=interpret
-        )  # fmt: skip
+        )
         normal = norm_and_silu(total.astype(jnp.float32), epilogue.norm, epilogue.norm_width).astype(total.dtype)
         return total if epilogue.keeps_sum else None, normal
     weight = _for_doubled_rows(weight) if doubles else weight
     cut = Cut.of(
-        frames.shape, weight.shape, num_rows=num_rows, doubles=doubles, residuals=len(epilogue.residuals),
+        frames.shape,
+        weight.shape,
+        num_rows=num_rows,
+        doubles=doubles,
+        residuals=len(epilogue.residuals),
         outputs=int(epilogue.keeps_sum) + int(epilogue.norm is not None),
-    )  # fmt: skip
+    )
     inputs, specs = _inputs(cut, frames, before, weight, bias, edges, epilogue)
     blocks, columns = weight.shape[0], cut.factor * frames.shape[1]
     made_spec = pl.BlockSpec((cut.count, cut.made_columns, cut.made_rows, cut.width), lambda part, step: (0, step, 0, part))

@@ -76,13 +76,21 @@ class Cut:
         wanted = next((size for size in divisors if factor * size * rows >= ENOUGH_ROWS), columns)
         cuts = [
             cls(
-                count=count, earlier=weight[1] // (TAPS * channels) - 1, columns=size, rows=rows, num_rows=num_rows,
-                channels=channels, width=weight[2] // (TAPS + doubles), factor=factor, residuals=residuals, outputs=outputs,
+                count=count,
+                earlier=weight[1] // (TAPS * channels) - 1,
+                columns=size,
+                rows=rows,
+                num_rows=num_rows,
+                channels=channels,
+                width=weight[2] // (TAPS + doubles),
+                factor=factor,
+                residuals=residuals,
+                outputs=outputs,
                 weight_buffers=buffers,
             )
             for buffers in ((2, 1) if weight[0] > 1 else (1,))
             for size in reversed(divisors[: divisors.index(wanted) + 1])
-        ]  # fmt: skip
+        ]
         return next((cut for cut in cuts if cut.vmem_bytes <= PLANNED_BYTES), cuts[-1])
 
     @property

@@ -160,19 +160,23 @@ def _rotating_pass(projected, weight, tables, how: Preparation, *, scale: float 
     table = pl.BlockSpec((rows, head), lambda b, s: (s, 0))
     return _pass(
         functools.partial(_rotating_kernel, eps=how.eps, scale=scale, statistic=statistic),
-        "normalise_and_rotate", (batch, length, width, rows, how.groups), projected.dtype,
+        "normalise_and_rotate",
+        (batch, length, width, rows, how.groups),
+        projected.dtype,
         [pl.BlockSpec((1, width), lambda b, s: (0, 0)), table, table],
-    )(projected, weight.reshape(1, width).astype(jnp.float32), *tables)  # fmt: skip
+    )(projected, weight.reshape(1, width).astype(jnp.float32), *tables)
 
 
 def _shifting_pass(array: jax.Array, shift: jax.Array, groups: int, head: int, *, statistic: Statistic):
     """`array` [B, S, W] less `shift` [B, 1, W], in groups, and a statistic of every block of tokens [B, N, 1, W]."""
     batch, length, width = array.shape
     return _pass(
-        functools.partial(_shifting_kernel, head=head, statistic=statistic), "shift_and_group",
-        (batch, length, width, _rows(length), groups), array.dtype,
+        functools.partial(_shifting_kernel, head=head, statistic=statistic),
+        "shift_and_group",
+        (batch, length, width, _rows(length), groups),
+        array.dtype,
         [pl.BlockSpec((None, 1, width), lambda b, s: (b, 0, 0))],
-    )(array, shift)  # fmt: skip
+    )(array, shift)
 
 
 def _pass(kernel, name: str, shape: tuple[int, int, int, int, int], dtype, specs: list[pl.BlockSpec]):

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy
 from PIL import Image
 
+from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
+from backend.contract.request import GenerationRequest
+from backend.contract.worker import Device
 from backend.errors import ModelError
-from backend.events import Cancelled, Compiling, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
-from backend.image_input import crop_to, load_checked_image
-from backend.request import GenerationRequest
-from backend.video_file import write_video
-from backend.worker_facts import Device
+from backend.media.pictures import crop_to, load_checked_image
+from backend.media.video import write_video
 from presets import Preset
 
 STEP_SECONDS = 0.02
@@ -114,6 +114,13 @@ def _result(request: GenerationRequest, folder: Path, background: numpy.ndarray)
     path = folder / "video.mp4"
     frames = (_frame(background, index / request.num_frames) for index in range(request.num_frames))
     write_video(frames, path, fps=request.fps, request=request)
-    return VideoResult(path=str(path), fps=request.fps, num_frames=request.num_frames, width=request.width,
-                       height=request.height, seconds={"encode": 0.01, "denoise": 0.4, "decode": 0.1},
-                       request=request, versions={"fake": "1"})  # fmt: skip
+    return VideoResult(
+        path=str(path),
+        fps=request.fps,
+        num_frames=request.num_frames,
+        width=request.width,
+        height=request.height,
+        seconds={"encode": 0.01, "denoise": 0.4, "decode": 0.1},
+        request=request,
+        versions={"fake": "1"},
+    )

@@ -32,10 +32,21 @@ def demo_hub(place: Path) -> Iterator[FakeHub]:
 
 def start(home: Path, endpoint: str, *words: str) -> subprocess.Popen:
     """`app.py WORDS` with everything of its own in `home`."""
-    environment = {**os.environ, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, "STUDIO_DATA_DIR": str(home / "data"),
-                   "HF_HUB_DISABLE_TELEMETRY": "1"}  # fmt: skip
-    return subprocess.Popen([sys.executable, "app.py", *words], cwd=PROJECT_FOLDER, env=environment, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    environment = {
+        **os.environ,
+        "HF_HOME": str(home),
+        "HF_ENDPOINT": endpoint,
+        "STUDIO_DATA_DIR": str(home / "data"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+    return subprocess.Popen(
+        [sys.executable, "app.py", *words],
+        cwd=PROJECT_FOLDER,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def app(home: Path, endpoint: str, *words: str) -> subprocess.CompletedProcess:

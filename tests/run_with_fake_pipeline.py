@@ -5,9 +5,9 @@ import sys
 from functools import partial
 
 import app
-from backend.command_line import parse
-from backend.engine import Engine
-from backend.generate_command import generate
+from backend.commands.command_line import parse
+from backend.commands.generate import generate
+from backend.engine.engine import Engine
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, app._stop)

@@ -117,10 +117,23 @@ def test_a_data_folder_that_cannot_be_used_is_exit_code_1(inputs, command):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_cleanly(tmp_path, number):
-    words = ["-m", "tests.run_with_fake_pipeline", "generate", "--preset", "wan-tiny", "--prompt", "a slow square",
-             "--output", str(tmp_path / "out.mp4"), "--data-dir", str(tmp_path / "data"), "--json"]  # fmt: skip
-    process = subprocess.Popen([sys.executable, *words], cwd=PROJECT_FOLDER, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    words = [
+        "-m",
+        "tests.run_with_fake_pipeline",
+        "generate",
+        "--preset",
+        "wan-tiny",
+        "--prompt",
+        "a slow square",
+        "--output",
+        str(tmp_path / "out.mp4"),
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--json",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, *words], cwd=PROJECT_FOLDER, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     while "Step 2" not in (line := process.stderr.readline()):
         assert line, "it ended too early"
     process.send_signal(number)
@@ -136,8 +149,12 @@ def test_the_first_page_comes_within_5_seconds_and_a_signal_ends_everything(tmp_
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     began = time.monotonic()
-    process = subprocess.Popen([sys.executable, "app.py", "--port", str(port), "--data-dir", str(tmp_path / "data")],
-                               cwd=PROJECT_FOLDER, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "app.py", "--port", str(port), "--data-dir", str(tmp_path / "data")],
+        cwd=PROJECT_FOLDER,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         while not _answers(port):
             assert process.poll() is None and time.monotonic() - began < 30

@@ -10,10 +10,10 @@ from html import escape
 
 import gradio as gr
 
-from backend.worker_process import WorkerStatus
-from wan_ui.icons import icon
-from wan_ui.privacy import without_paths
-from wan_ui.text import Texts
+from backend.contract.worker import WorkerStatus
+from wan_ui.parts.icons import icon
+from wan_ui.parts.notes import without_paths
+from wan_ui.words.english import Texts
 
 POLL_SECONDS = 1.5
 _LOGO = (
@@ -55,8 +55,12 @@ def build_header(status: WorkerStatus, texts: Texts) -> Header:
 
 def title_html(texts: Texts) -> str:
     """The product's name and the views."""
-    names = (("create", texts.view_create), ("compare", texts.view_compare), ("library", texts.view_library),
-             ("system", texts.view_system))  # fmt: skip
+    names = (
+        ("create", texts.view_create),
+        ("compare", texts.view_compare),
+        ("library", texts.view_library),
+        ("system", texts.view_system),
+    )
     tabs = "".join(f'<button type="button" data-view="{key}">{escape(name)}</button>' for key, name in names)
     return (
         f'<div class="top"><h1>{_LOGO}<span>{escape(texts.product)}</span></h1>'

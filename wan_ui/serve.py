@@ -8,20 +8,20 @@ from typing import Any
 import gradio as gr
 from starlette.middleware import Middleware
 
-from backend.engine import Engine
-from backend.prompt_rewriter import PromptRewriter
+from backend.engine.engine import Engine
 from presets.loader import EXAMPLES_FOLDER
-from wan_ui.access import Access, OperatorLink
-from wan_ui.compare_route import compare_route
-from wan_ui.labels import translations
-from wan_ui.mcp import mcp_route
-from wan_ui.media import media_route
-from wan_ui.metrics import health_route, metrics_route
+from wan_ui.compare.route import compare_route
+from wan_ui.desk.access import Access, OperatorLink
+from wan_ui.desk.media import media_route
+from wan_ui.desk.rewriter import PromptRewriter
+from wan_ui.desk.uploads import UploadLimit
+from wan_ui.desk.visitors import VisitorCookie
+from wan_ui.routes.mcp import mcp_route
+from wan_ui.routes.metrics import health_route, metrics_route
 from wan_ui.studio import build
-from wan_ui.text import ENGLISH
 from wan_ui.theme import ASSETS, favicon, studio_theme, stylesheet
-from wan_ui.uploads import UploadLimit
-from wan_ui.visitors import VisitorCookie
+from wan_ui.words.english import ENGLISH
+from wan_ui.words.labels import translations
 
 MOST_PAGES = 1000  # followers at once; an asynchronous one costs memory only, so this is far above any real use
 LARGEST_UPLOAD = "60mb"
@@ -68,15 +68,33 @@ def serve(blocks: gr.Blocks, engine: Engine, *, host: str, port: int, **options:
     access = Access.of(engine.settings.data_dir)
     before = [Middleware(OperatorLink, access=access), Middleware(VisitorCookie), Middleware(UploadLimit)]
     is_open = options.get("auth") is None
-    routes = [media_route(engine, access.is_operator), compare_route(engine, access.is_operator), health_route(engine),
-              metrics_route(engine, access, is_open=is_open), mcp_route(engine, access, is_open=is_open)]  # fmt: skip
+    routes = [
+        media_route(engine, access.is_operator),
+        compare_route(engine, access.is_operator),
+        health_route(engine),
+        metrics_route(engine, access, is_open=is_open),
+        mcp_route(engine, access, is_open=is_open),
+    ]
     _, address, _ = blocks.launch(
-        server_name=host, server_port=port, quiet=True, prevent_thread_lock=True, theme=studio_theme(),
-        css_paths=[stylesheet()], js=(ASSETS / "studio.js").read_text(encoding="utf-8"), favicon_path=favicon(),
-        allowed_paths=[str(EXAMPLES_FOLDER)], footer_links=[], run_history=False, enable_monitoring=False,
-        max_threads=MOST_PAGES, max_file_size=LARGEST_UPLOAD, ssr_mode=False, i18n=translations(),
-        app_kwargs={"middleware": before, "routes": routes}, **options,
-    )  # fmt: skip
+        server_name=host,
+        server_port=port,
+        quiet=True,
+        prevent_thread_lock=True,
+        theme=studio_theme(),
+        css_paths=[stylesheet()],
+        js=(ASSETS / "studio.js").read_text(encoding="utf-8"),
+        favicon_path=favicon(),
+        allowed_paths=[str(EXAMPLES_FOLDER)],
+        footer_links=[],
+        run_history=False,
+        enable_monitoring=False,
+        max_threads=MOST_PAGES,
+        max_file_size=LARGEST_UPLOAD,
+        ssr_mode=False,
+        i18n=translations(),
+        app_kwargs={"middleware": before, "routes": routes},
+        **options,
+    )
     return address
 
 

@@ -14,32 +14,32 @@ from typing import Any
 
 import gradio as gr
 
-from backend.engine import Engine
-from backend.prompt_rewriter import PromptRewriter
+from backend.engine.engine import Engine
 from presets import list_presets
-from wan_ui.access import Access
-from wan_ui.act import build_act
-from wan_ui.api import add_api
-from wan_ui.compare_handlers import CompareHandlers
-from wan_ui.compare_panel import ComparePanel, build_compare_panel
-from wan_ui.desk import Desk
-from wan_ui.fill_handlers import FillHandlers
-from wan_ui.form import Form
-from wan_ui.handlers import Handlers, Stage
+from wan_ui.compare.handlers import CompareHandlers
+from wan_ui.compare.panel import ComparePanel, build_compare_panel
+from wan_ui.desk.access import Access
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.presets import CanRun, PresetChoices, has_weights, preset_choices
+from wan_ui.desk.rewriter import PromptRewriter
+from wan_ui.form.fill import FillHandlers
+from wan_ui.form.form import Form
+from wan_ui.form.own_presets import OwnPresetHandlers, build_own_presets
+from wan_ui.form.picture import build_image_panel
+from wan_ui.form.prompt import build_prompt_panel
+from wan_ui.form.settings import build_settings_panel
 from wan_ui.header import Header, build_header
-from wan_ui.image_panel import build_image_panel
-from wan_ui.job_handlers import JobHandlers
-from wan_ui.labels import labels as make_labels
-from wan_ui.library_panel import LibraryPanel, build_library_panel
-from wan_ui.message import build_message
-from wan_ui.own_presets import OwnPresetHandlers, build_own_presets
-from wan_ui.page_handlers import PageHandlers
-from wan_ui.preset_choices import CanRun, PresetChoices, has_weights, preset_choices
-from wan_ui.prompt_panel import build_prompt_panel
-from wan_ui.queue_html import Queue, queue_html
-from wan_ui.result_panel import build_result_panel
-from wan_ui.settings_panel import build_settings_panel
-from wan_ui.text import ENGLISH, Texts
+from wan_ui.library.handlers import JobHandlers
+from wan_ui.library.panel import LibraryPanel, build_library_panel
+from wan_ui.page import PageHandlers
+from wan_ui.parts.buttons import build_act
+from wan_ui.parts.message import build_message
+from wan_ui.queue.html import Queue, queue_html
+from wan_ui.routes.api import add_api
+from wan_ui.stage.handlers import Handlers, Stage
+from wan_ui.stage.panel import build_result_panel
+from wan_ui.words.english import ENGLISH, Texts
+from wan_ui.words.labels import labels as make_labels
 
 CACHE_SECONDS = (3600, 24 * 3600)  # uploads are looked through every hour and deleted after a day
 _QUIET: dict[str, Any] = dict(queue=False, show_progress="hidden", api_visibility="private")
@@ -87,10 +87,13 @@ def _handlers(desk: Desk, page: Page) -> PageHandlers:
     return PageHandlers(
         main=Handlers(desk=desk, form=page.form, stage=page.stage),
         jobs=JobHandlers(desk=desk, queue=page.stage.queue, library=page.library, message=page.message, job_id=page.stage.job_id),
-        compare=CompareHandlers(desk=desk, form=page.form, panel=page.compare, message=page.message), fill=fill,
+        compare=CompareHandlers(desk=desk, form=page.form, panel=page.compare, message=page.message),
+        fill=fill,
         own=OwnPresetHandlers(desk=desk, form=page.form, fill=fill, panel=page.own, message=page.message),
-        header=page.header, system=page.system, seen=page.seen,
-    )  # fmt: skip
+        header=page.header,
+        system=page.system,
+        seen=page.seen,
+    )
 
 
 def _lay_out(desk: Desk, texts: Texts, labels: Texts) -> Page:
@@ -111,12 +114,30 @@ def _lay_out(desk: Desk, texts: Texts, labels: Texts) -> Page:
         with gr.Column(elem_id="queue-column", min_width=240):
             queue = gr.HTML(queue_html(Queue(), texts), elem_id="queue", apply_default_css=False)
     session = gr.BrowserState(None, storage_key="studio-settings", secret=desk.access.browser_secret())
-    stage = Stage(view=view, job_id=gr.State(None), editing=gr.State(None), generate=generate, leave=leave, stop=stop,
-                  estimate=estimate, session=session, queue=queue)  # fmt: skip
+    stage = Stage(
+        view=view,
+        job_id=gr.State(None),
+        editing=gr.State(None),
+        generate=generate,
+        leave=leave,
+        stop=stop,
+        estimate=estimate,
+        session=session,
+        queue=queue,
+    )
     return Page(
-        header=header, form=form, tab_items=tab_items, stage=stage, library=library, compare=compare, own=own,
-        system=system, message=build_message(), act=build_act(), seen=gr.State({}),
-    )  # fmt: skip
+        header=header,
+        form=form,
+        tab_items=tab_items,
+        stage=stage,
+        library=library,
+        compare=compare,
+        own=own,
+        system=system,
+        message=build_message(),
+        act=build_act(),
+        seen=gr.State({}),
+    )
 
 
 def _build_actions(can_generate: bool, labels: Texts) -> tuple[gr.Button, gr.Button, gr.Button, gr.HTML]:
@@ -221,8 +242,13 @@ def _follow(event: gr.events.Dependency, page: Page, handlers: Handlers) -> None
     A follower holds its place in Gradio's queue as long as its job runs, so there is no limit to them.
     """
     followed = event.then(
-        handlers.follow, page.stage.job_id, page.stage.view, concurrency_limit=None, show_progress="hidden",
-        api_visibility="private", trigger_mode="multiple",
-    )  # fmt: skip
+        handlers.follow,
+        page.stage.job_id,
+        page.stage.view,
+        concurrency_limit=None,
+        show_progress="hidden",
+        api_visibility="private",
+        trigger_mode="multiple",
+    )
     settled = followed.then(handlers.settle, None, [page.header.status, page.stage.stop, page.stage.queue], **_QUIET)
     settled.then(handlers.estimate, page.form.inputs, page.stage.estimate, **_RAW)

@@ -13,22 +13,47 @@ FONT = (
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Liberation Mono", "monospace")
 
 ACCENT = Color(
-    name="lagoon", c50="#effaf8", c100="#d5f2ec", c200="#aee4da", c300="#7ccfc2", c400="#45b3a4", c500="#1f9788",
-    c600="#127a6f", c700="#11625a", c800="#124e49", c900="#12413d", c950="#052725",
-)  # fmt: skip
+    name="lagoon",
+    c50="#effaf8",
+    c100="#d5f2ec",
+    c200="#aee4da",
+    c300="#7ccfc2",
+    c400="#45b3a4",
+    c500="#1f9788",
+    c600="#127a6f",
+    c700="#11625a",
+    c800="#124e49",
+    c900="#12413d",
+    c950="#052725",
+)
 GRAPHITE = Color(
-    name="graphite", c50="#f7f7f6", c100="#eeeeec", c200="#e0e0dd", c300="#c8c8c4", c400="#96979a", c500="#6d6f74",
-    c600="#4f5156", c700="#34363b", c800="#212328", c900="#17181c", c950="#0f1013",
-)  # fmt: skip
+    name="graphite",
+    c50="#f7f7f6",
+    c100="#eeeeec",
+    c200="#e0e0dd",
+    c300="#c8c8c4",
+    c400="#96979a",
+    c500="#6d6f74",
+    c600="#4f5156",
+    c700="#34363b",
+    c800="#212328",
+    c900="#17181c",
+    c950="#0f1013",
+)
 
 
 def studio_theme() -> gr.themes.Base:
     """The theme, light and dark. Only system fonts, so that no page waits for a font server."""
     theme = gr.themes.Base(
-        primary_hue=ACCENT, secondary_hue=GRAPHITE, neutral_hue=GRAPHITE, font=FONT, font_mono=MONO,
-        radius_size=gr.themes.sizes.radius_md, text_size=gr.themes.sizes.text_sm,
+        primary_hue=ACCENT,
+        secondary_hue=GRAPHITE,
+        neutral_hue=GRAPHITE,
+        font=FONT,
+        font_mono=MONO,
+        radius_size=gr.themes.sizes.radius_md,
+        text_size=gr.themes.sizes.text_sm,
         spacing_size=gr.themes.sizes.spacing_sm,
-    )  # fmt: skip
+    )
     return theme.set(**_surfaces(), **_inputs(), **_buttons())
 
 
@@ -44,45 +69,79 @@ def favicon() -> Path:
 
 def _surfaces() -> dict[str, str]:
     return dict(
-        body_background_fill="*neutral_100", body_background_fill_dark="*neutral_950",
-        body_text_color="*neutral_900", body_text_color_dark="*neutral_100",
-        body_text_color_subdued="*neutral_500", body_text_color_subdued_dark="*neutral_400",
-        background_fill_primary="white", background_fill_primary_dark="*neutral_900",
-        background_fill_secondary="*neutral_50", background_fill_secondary_dark="*neutral_950",
-        border_color_primary="*neutral_200", border_color_primary_dark="#2a2c32",
-        block_background_fill="*background_fill_primary", block_background_fill_dark="*background_fill_primary",
-        block_border_width="0px", block_shadow="none",
-        block_label_background_fill="transparent", block_label_background_fill_dark="transparent",
-        block_title_text_weight="550", block_title_text_color="*neutral_600", block_title_text_color_dark="*neutral_400",
-        block_info_text_color="*neutral_500", block_info_text_color_dark="*neutral_400",
-        layout_gap="12px", form_gap_width="0px",
-    )  # fmt: skip
+        body_background_fill="*neutral_100",
+        body_background_fill_dark="*neutral_950",
+        body_text_color="*neutral_900",
+        body_text_color_dark="*neutral_100",
+        body_text_color_subdued="*neutral_500",
+        body_text_color_subdued_dark="*neutral_400",
+        background_fill_primary="white",
+        background_fill_primary_dark="*neutral_900",
+        background_fill_secondary="*neutral_50",
+        background_fill_secondary_dark="*neutral_950",
+        border_color_primary="*neutral_200",
+        border_color_primary_dark="#2a2c32",
+        block_background_fill="*background_fill_primary",
+        block_background_fill_dark="*background_fill_primary",
+        block_border_width="0px",
+        block_shadow="none",
+        block_label_background_fill="transparent",
+        block_label_background_fill_dark="transparent",
+        block_title_text_weight="550",
+        block_title_text_color="*neutral_600",
+        block_title_text_color_dark="*neutral_400",
+        block_info_text_color="*neutral_500",
+        block_info_text_color_dark="*neutral_400",
+        layout_gap="12px",
+        form_gap_width="0px",
+    )
 
 
 def _inputs() -> dict[str, str]:
     return dict(
-        input_background_fill="white", input_background_fill_dark="#1d1f24",
-        input_border_color="*neutral_200", input_border_color_dark="#2f3239",
-        input_border_color_focus="*primary_500", input_border_color_focus_dark="*primary_400",
-        input_border_width="1px", input_shadow="none", input_shadow_focus="0 0 0 3px *primary_100",
+        input_background_fill="white",
+        input_background_fill_dark="#1d1f24",
+        input_border_color="*neutral_200",
+        input_border_color_dark="#2f3239",
+        input_border_color_focus="*primary_500",
+        input_border_color_focus_dark="*primary_400",
+        input_border_width="1px",
+        input_shadow="none",
+        input_shadow_focus="0 0 0 3px *primary_100",
         input_shadow_focus_dark="0 0 0 3px rgba(69, 179, 164, 0.22)",
-        slider_color="*primary_500", slider_color_dark="*primary_400",
-        checkbox_background_color_selected="*primary_600", checkbox_background_color_selected_dark="*primary_500",
-        checkbox_border_color_selected="*primary_600", checkbox_border_color_selected_dark="*primary_500",
-        checkbox_label_background_fill="transparent", checkbox_label_background_fill_dark="transparent",
-        checkbox_label_background_fill_hover="transparent", checkbox_label_background_fill_hover_dark="transparent",
-        checkbox_label_border_width="0px", checkbox_label_padding="0", checkbox_label_shadow="none",
-    )  # fmt: skip
+        slider_color="*primary_500",
+        slider_color_dark="*primary_400",
+        checkbox_background_color_selected="*primary_600",
+        checkbox_background_color_selected_dark="*primary_500",
+        checkbox_border_color_selected="*primary_600",
+        checkbox_border_color_selected_dark="*primary_500",
+        checkbox_label_background_fill="transparent",
+        checkbox_label_background_fill_dark="transparent",
+        checkbox_label_background_fill_hover="transparent",
+        checkbox_label_background_fill_hover_dark="transparent",
+        checkbox_label_border_width="0px",
+        checkbox_label_padding="0",
+        checkbox_label_shadow="none",
+    )
 
 
 def _buttons() -> dict[str, str]:
     return dict(
-        button_primary_background_fill="*primary_600", button_primary_background_fill_dark="*primary_400",
-        button_primary_background_fill_hover="*primary_700", button_primary_background_fill_hover_dark="*primary_300",
-        button_primary_text_color="white", button_primary_text_color_dark="*neutral_950",
-        button_secondary_background_fill="white", button_secondary_background_fill_dark="#24262c",
-        button_secondary_background_fill_hover="*neutral_50", button_secondary_background_fill_hover_dark="#2c2f36",
-        button_secondary_border_color="*neutral_200", button_secondary_border_color_dark="#33363e",
-        button_border_width="1px", button_large_radius="10px", button_large_text_weight="600",
-        button_primary_border_color="transparent", button_primary_border_color_dark="transparent",
-    )  # fmt: skip
+        button_primary_background_fill="*primary_600",
+        button_primary_background_fill_dark="*primary_400",
+        button_primary_background_fill_hover="*primary_700",
+        button_primary_background_fill_hover_dark="*primary_300",
+        button_primary_text_color="white",
+        button_primary_text_color_dark="*neutral_950",
+        button_secondary_background_fill="white",
+        button_secondary_background_fill_dark="#24262c",
+        button_secondary_background_fill_hover="*neutral_50",
+        button_secondary_background_fill_hover_dark="#2c2f36",
+        button_secondary_border_color="*neutral_200",
+        button_secondary_border_color_dark="#33363e",
+        button_border_width="1px",
+        button_large_radius="10px",
+        button_large_text_weight="600",
+        button_primary_border_color="transparent",
+        button_primary_border_color_dark="transparent",
+    )

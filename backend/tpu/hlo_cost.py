@@ -13,7 +13,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator
 
-from backend.tpu.chips import Chip
+from backend.chips import Chip
 
 KINDS = ("attention", "matmul", "element-wise", "layout", "collectives")
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4, "s64": 8, "u64": 8}

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 
-from backend.tpu.chips import Chip
+from backend.chips import Chip
 from backend.tpu.hlo_cost import Instruction, largest_bytes
 from kernels.attention import bundles_a_tile, predicted_bundles
 

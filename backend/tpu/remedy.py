@@ -7,10 +7,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
+from backend.chips import SLICES
+from backend.contract.geometry import latent_frames, pixel_frames
+from backend.contract.request import GenerationRequest, find_preset
 from backend.errors import RequestError
-from backend.geometry import latent_frames, pixel_frames
-from backend.request import GenerationRequest, find_preset
-from backend.tpu.chips import SLICES
 from presets import Preset, list_presets
 
 TRIES = 2  # compiles for each kind of remedy
@@ -51,8 +51,15 @@ def find_remedies(shortage: Shortage, compiled: Compiled) -> list[Remedy]:
         for _, (topology, request) in zip(range(TRIES), candidates, strict=False):
             size = compiled(topology, request)
             if size is not None:
-                found.append(Remedy(topology=topology, width=request.width, height=request.height,
-                                    num_frames=request.num_frames, hbm_bytes_per_device=size))  # fmt: skip
+                found.append(
+                    Remedy(
+                        topology=topology,
+                        width=request.width,
+                        height=request.height,
+                        num_frames=request.num_frames,
+                        hbm_bytes_per_device=size,
+                    )
+                )
                 break
     return found
 

@@ -18,22 +18,22 @@ from typing import Any
 
 import jax
 
-from backend.architecture import Architecture
-from backend.compiler_process import AXES, say
-from backend.components import Components, Programs
-from backend.described_components import describe_components, described_devices
-from backend.parking import device_bytes
-from backend.pipeline import warm_up
-from backend.program import Compiler, Made
-from backend.request import GenerationRequest, example_request, find_preset
-from backend.sharding import Layout
-from backend.text_encoder import MAX_SEQUENCE_LENGTH
-from backend.tpu.chips import Chip, chip_of
-from backend.tpu.flops import StepFlops, step_flops
+from backend.chips import Chip, StepFlops, chip_of
+from backend.commands.apart import AXES, say
+from backend.contract.request import GenerationRequest, example_request, find_preset
+from backend.families.wan.family import Architecture, step_flops
+from backend.families.wan.text_encoder import MAX_SEQUENCE_LENGTH
+from backend.pipeline.describe import describe_components
+from backend.pipeline.generate import warm_up
+from backend.pipeline.load import Components, Programs
+from backend.runtime.devices import described_devices
+from backend.runtime.mesh import Layout
+from backend.runtime.program import Compiler, Made
 from backend.tpu.hlo_cost import predict
 from backend.tpu.kernels_cost import AttentionLengths, KernelCost
 from backend.tpu.published import published_step
 from backend.tpu.remedy import Remedy, Shortage, find_remedies
+from backend.weights.parking import device_bytes
 
 COMPONENTS = {
     "the text encoder": "text_encode",
@@ -83,8 +83,10 @@ def describe_slice(request: GenerationRequest, topology: str, mesh: dict[str, in
     return Slice(
         request=request,
         architecture=Architecture(**preset.network_configs()),
-        components=describe_components(preset, devices, compiler, mesh), chip=chip_of(topology), num_devices=len(devices),
-    )  # fmt: skip
+        components=describe_components(preset, devices, compiler, mesh),
+        chip=chip_of(topology),
+        num_devices=len(devices),
+    )
 
 
 class Inspector:
@@ -124,8 +126,13 @@ def report(slice_: Slice, inspector: Inspector) -> dict[str, Any]:
         pass
     later = slice_.latent_shape[2] - 1
     experts = len(slice_.components.experts)
-    runs = {"denoise_step": slice_.request.steps, "denoise_step_cached": slice_.request.steps, "prompt_keys": experts,
-            "vae_encode_next": later, "vae_decode_next": later}  # fmt: skip
+    runs = {
+        "denoise_step": slice_.request.steps,
+        "denoise_step_cached": slice_.request.steps,
+        "prompt_keys": experts,
+        "vae_encode_next": later,
+        "vae_decode_next": later,
+    }
     components = {name: part | {"repeats": runs.get(name, 1)} for name, part in inspector.found.items()}
     return _summary(slice_, components, _weight_bytes(slice_))
 
@@ -157,21 +164,31 @@ def _refused(error: Exception, seconds: float) -> dict[str, Any]:
     size, unit = (group for group in found.groups() if group is not None)
     needed = float(size) * (2**30 if unit == "G" else 2**20)
     return {
-        "fits": False, "hbm_bytes_per_device": int(needed), "argument_bytes": None, "temporary_bytes": None,
-        "compile_seconds": round(seconds, 1), "predicted_seconds": None, "breakdown": None,
-    }  # fmt: skip
+        "fits": False,
+        "hbm_bytes_per_device": int(needed),
+        "argument_bytes": None,
+        "temporary_bytes": None,
+        "compile_seconds": round(seconds, 1),
+        "predicted_seconds": None,
+        "breakdown": None,
+    }
 
 
 def _lengths(slice_: Slice) -> AttentionLengths:
-    """What one chip attends to, as `backend.sharding` spreads it."""
+    """What one chip attends to, as `backend.runtime.mesh` spreads it."""
     layout, heads = slice_.programs.layout, slice_.architecture.heads // slice_.programs.layout.size("tp")
     sp, tokens = layout.size("sp"), slice_.programs.denoiser.describe_positions(slice_.latent_shape)
     padded, group = tokens.cosine.shape[1], math.gcd(heads, sp)
     return AttentionLengths(
-        heads=heads // group, head_width=slice_.architecture.transformer["attention_head_dim"],
-        queries=padded * group // sp, keys=tokens.num_tokens, text_heads=heads, text_queries=padded // sp,
-        text=MAX_SEQUENCE_LENGTH, batch=max(1, slice_.branches // layout.size("dp")),
-    )  # fmt: skip
+        heads=heads // group,
+        head_width=slice_.architecture.transformer["attention_head_dim"],
+        queries=padded * group // sp,
+        keys=tokens.num_tokens,
+        text_heads=heads,
+        text_queries=padded // sp,
+        text=MAX_SEQUENCE_LENGTH,
+        batch=max(1, slice_.branches // layout.size("dp")),
+    )
 
 
 def _weight_bytes(slice_: Slice) -> dict[str, int]:
@@ -228,9 +245,13 @@ def remedies(found: dict[str, Any], request: GenerationRequest, topology: str, m
         return result["hbm_bytes_per_device"] if result["fits"] else None
 
     shortage = Shortage(
-        request=request, topology=topology, num_devices=math.prod(found["mesh"].values()), weights=sum(resident.values()),
-        needed=found["hbm_bytes_per_device"], capacity=found["hbm_capacity_bytes"],
-    )  # fmt: skip
+        request=request,
+        topology=topology,
+        num_devices=math.prod(found["mesh"].values()),
+        weights=sum(resident.values()),
+        needed=found["hbm_bytes_per_device"],
+        capacity=found["hbm_capacity_bytes"],
+    )
     return find_remedies(shortage, compiled)
 
 

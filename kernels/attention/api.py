@@ -188,9 +188,18 @@ def _run_tpu(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, bi
     lengths = query.shape[1], call.num_keys
     find = default_sizes if chip is None else functools.partial(block_sizes, chip)
     return pallas_tpu.tpu_attention(
-        query, key, value, bias, scale=call.scale, window=call.window, layout=options.layout,
-        smooth_keys=options.smooth_keys, num_keys=call.num_keys, bounds=options.bounds,
-        tests_bounds=options.tests_bounds, sizes=options.sizes or find(*lengths),
+        query,
+        key,
+        value,
+        bias,
+        scale=call.scale,
+        window=call.window,
+        layout=options.layout,
+        smooth_keys=options.smooth_keys,
+        num_keys=call.num_keys,
+        bounds=options.bounds,
+        tests_bounds=options.tests_bounds,
+        sizes=options.sizes or find(*lengths),
         online_sizes=options.online_sizes or find(*lengths, form="online"),
         vmem_limit_bytes=min(VMEM_LIMIT_BYTES.values()) if chip is None else VMEM_LIMIT_BYTES[chip],
-    )  # fmt: skip
+    )

@@ -136,9 +136,16 @@ def tpu_attention(
         key = subtract_mean_key(key) if smooth_keys else key
         bounds = head_bounds(scaled, key, value)
     problem = functools.partial(
-        Problem, batch=query.shape[0], length_q=query.shape[1], length_kv=num_keys or key.shape[1], heads=query.shape[2],
-        width=query.shape[3], window=window, layout=layout, has_bias=bias is not None,
-    )  # fmt: skip
+        Problem,
+        batch=query.shape[0],
+        length_q=query.shape[1],
+        length_kv=num_keys or key.shape[1],
+        heads=query.shape[2],
+        width=query.shape[3],
+        window=window,
+        layout=layout,
+        has_bias=bias is not None,
+    )
     arrays = [_view(array, layout) for array in (scaled, key, value)] + ([] if bias is None else [bias])
     call = functools.partial(attend_heads, arrays=arrays, vmem_limit_bytes=vmem_limit_bytes, interpret=interpret)
     if not tests_bounds:

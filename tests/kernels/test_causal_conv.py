@@ -20,10 +20,17 @@ def draw():
 
 def expected(frames, weight, bias):
     """[F, W, H, N] of [T + F, W + 2, H, C], the edge columns included."""
-    return jax.lax.conv_general_dilated(
-        frames[None], weight.transpose(2, 4, 3, 1, 0), (1, 1, 1), [(0, 0), (0, 0), (1, 1)],
-        dimension_numbers=("NDHWC", "DHWIO", "NDHWC"), precision="highest",
-    )[0] + bias  # fmt: skip
+    return (
+        jax.lax.conv_general_dilated(
+            frames[None],
+            weight.transpose(2, 4, 3, 1, 0),
+            (1, 1, 1),
+            [(0, 0), (0, 0), (1, 1)],
+            dimension_numbers=("NDHWC", "DHWIO", "NDHWC"),
+            precision="highest",
+        )[0]
+        + bias
+    )
 
 
 def padded(array: jax.Array, rows: int) -> jax.Array:
@@ -60,11 +67,15 @@ def test_it_equals_xlas_convolution_with_residual_and_norm(draw, form, count, ea
 
     inner = padded(frames, rows)
     made, normalised = causal_conv(
-        inner[earlier:, 1:-1], jnp.concatenate([-inner[:earlier], inner[:earlier]])[:, 1:-1] if earlier else None,
-        arrange_weight(weight), vector(bias),
+        inner[earlier:, 1:-1],
+        jnp.concatenate([-inner[:earlier], inner[:earlier]])[:, 1:-1] if earlier else None,
+        arrange_weight(weight),
+        vector(bias),
         Edges(left=inner[:, :1], right=inner[:, -1:]),
-        Epilogue(residuals=(padded(residual, rows),), norm=vector(gamma), norm_width=out), num_rows=rows, interpret=True,
-    )  # fmt: skip
+        Epilogue(residuals=(padded(residual, rows),), norm=vector(gamma), norm_width=out),
+        num_rows=rows,
+        interpret=True,
+    )
     scale = float(jnp.abs(total).max())
     assert np.allclose(made[:, :, :rows, :out], total, atol=TOLERANCE * scale)
     assert np.allclose(normalised[:, :, :rows, :out], normal, atol=1e-3)  # where a sum is near zero its direction is not exact
@@ -89,9 +100,16 @@ def test_doubling_equals_repeating_each_pixel(draw, form, columns):
     large = jnp.repeat(jnp.repeat(frames, 2, axis=1), 2, axis=2)[:, 1:-1]  # one column of each neighbour is enough
     inner = padded(frames, rows)
     made, _ = causal_conv(
-        inner[:, 1:-1], None, arrange_weight(weight), vector(bias), Edges(left=inner[:, :1], right=inner[:, -1:]), Epilogue(),
-        num_rows=rows, doubles=True, interpret=True,
-    )  # fmt: skip
+        inner[:, 1:-1],
+        None,
+        arrange_weight(weight),
+        vector(bias),
+        Edges(left=inner[:, :1], right=inner[:, -1:]),
+        Epilogue(),
+        num_rows=rows,
+        doubles=True,
+        interpret=True,
+    )
     want = expected(large, weight, bias)
     assert made.shape == (2, 2 * columns, 16, 256)
     assert np.allclose(made[:, :, : 2 * rows, :out], want, atol=TOLERANCE * float(jnp.abs(want).max()))
@@ -107,9 +125,16 @@ def test_a_doubled_picture_gets_what_each_of_its_rows_is_given(draw):
 
     def made(*residuals):
         sums, _ = causal_conv(
-            padded(frames, rows), None, arrange_weight(weight), vector(bias), Edges(left=edge, right=edge),
-            Epilogue(residuals=residuals), num_rows=rows, doubles=True, interpret=True,
-        )  # fmt: skip
+            padded(frames, rows),
+            None,
+            arrange_weight(weight),
+            vector(bias),
+            Edges(left=edge, right=edge),
+            Epilogue(residuals=residuals),
+            num_rows=rows,
+            doubles=True,
+            interpret=True,
+        )
         return sums[:, :, : 2 * rows, :out]
 
     added = made(padded(upper, rows), padded(lower, rows)) - made()

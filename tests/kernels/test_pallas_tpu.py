@@ -151,11 +151,14 @@ def test_not_a_number_is_never_called_safe():
     assert not constant_maximum_is_safe(query.at[0, 3].set(jnp.nan), key, value).any()
 
 
-@pytest.mark.parametrize("change, reason", [
-    (lambda arrays: [array.astype(jnp.float32) for array in arrays], "takes bfloat16, not float32"),
-    (lambda arrays: [array[..., :64] for array in arrays], "steps of 128, not 64"),
-    (lambda arrays: [*arrays, jnp.zeros((1, 1, 8, 8))], "one bias a key"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        (lambda arrays: [array.astype(jnp.float32) for array in arrays], "takes bfloat16, not float32"),
+        (lambda arrays: [array[..., :64] for array in arrays], "steps of 128, not 64"),
+        (lambda arrays: [*arrays, jnp.zeros((1, 1, 8, 8))], "one bias a key"),
+    ],
+)
 def test_what_the_kernel_cannot_serve_is_refused_with_the_reason(change, reason):
     with pytest.raises(NotImplementedError, match=reason):
         attention(*change(random_arrays(8, 8)), implementation="pallas_tpu")

@@ -6,10 +6,10 @@ import json
 import math
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from backend.settings import PROJECT_FOLDER
 from kernels.attention import predicted_bundles
 from kernels.attention.block_sizes import (
     VMEM_LIMIT_BYTES,
@@ -23,7 +23,6 @@ from kernels.attention.block_sizes import (
 )
 from kernels.attention.shapes import SHAPES
 
-PROJECT_FOLDER = Path(__file__).parents[2]
 COMPILE = """
 import json, sys
 from benchmarks.static_schedule import ScheduleReader

@@ -11,11 +11,11 @@ from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler, 
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend import components as components_module
-from backend import pipeline as pipeline_module
-from backend.events import Event
-from backend.image_input import crop_to, load_checked_image
-from backend.request import GenerationRequest
+from backend.contract.events import Event
+from backend.contract.request import GenerationRequest
+from backend.media.pictures import crop_to, load_checked_image
+from backend.pipeline.generate import generate as pipeline_module
+from backend.pipeline.generate import load as components_module
 from presets import load_preset
 from tests.parity.tiny_runs import pictures, tiny, torch_on_one_thread
 
@@ -68,10 +68,16 @@ def run_reference(request: GenerationRequest, pipeline: WanPipeline) -> tuple[np
     """The same by diffusers: the text or the image pipeline, with the request's solver."""
     pipeline = _with_solver(pipeline, request)
     arguments = dict(
-        prompt=request.prompt, negative_prompt=request.negative_prompt, height=request.height, width=request.width,
-        num_frames=request.num_frames, num_inference_steps=request.steps, guidance_scale=request.guidance[0],
-        generator=torch.Generator().manual_seed(request.seed), output_type="latent",
-    )  # fmt: skip
+        prompt=request.prompt,
+        negative_prompt=request.negative_prompt,
+        height=request.height,
+        width=request.width,
+        num_frames=request.num_frames,
+        num_inference_steps=request.steps,
+        guidance_scale=request.guidance[0],
+        generator=torch.Generator().manual_seed(request.seed),
+        output_type="latent",
+    )
     if request.task == "i2v":
         arguments["image"] = crop_to(load_checked_image(request.image), request.width, request.height)
         pipeline = WanImageToVideoPipeline(**pipeline.components, expand_timesteps=True)

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from backend import components, pipeline
-from backend import request as request_module
-from backend.request import GenerationRequest
+from backend.contract import request as request_module
+from backend.contract.request import GenerationRequest
+from backend.pipeline.generate import generate as pipeline
+from backend.pipeline.generate import load as components
 from tests.parity.tiny_checkpoints import make_preset
 
 

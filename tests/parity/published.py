@@ -35,12 +35,29 @@ from tests.parity.tiny_checkpoints import DEMO, make_preset
 TEXT_WIDTH, TEXT_POSITIONS = 32, 16
 STEPS, GUIDANCE, NUM_FRAMES, SEED = 2, 6.0, 9, 0
 TINY_VAE = dict(base_dim=3, dim_mult=[1, 1, 1, 1], num_res_blocks=1, temperal_downsample=[False, True, True])
-VAE_22 = dict(z_dim=48, in_channels=12, out_channels=12, is_residual=True, patch_size=2, latents_mean=[0.0] * 48,
-              latents_std=[1.0] * 48, scale_factor_spatial=16, scale_factor_temporal=4)  # fmt: skip
+VAE_22 = dict(
+    z_dim=48,
+    in_channels=12,
+    out_channels=12,
+    is_residual=True,
+    patch_size=2,
+    latents_mean=[0.0] * 48,
+    latents_std=[1.0] * 48,
+    scale_factor_spatial=16,
+    scale_factor_temporal=4,
+)
 TINY_TRANSFORMER = dict(
-    patch_size=(1, 2, 2), num_attention_heads=2, attention_head_dim=12, text_dim=TEXT_WIDTH, freq_dim=256, ffn_dim=32,
-    num_layers=2, cross_attn_norm=True, qk_norm="rms_norm_across_heads", rope_max_seq_len=32,
-)  # fmt: skip
+    patch_size=(1, 2, 2),
+    num_attention_heads=2,
+    attention_head_dim=12,
+    text_dim=TEXT_WIDTH,
+    freq_dim=256,
+    ffn_dim=32,
+    num_layers=2,
+    cross_attn_norm=True,
+    qk_norm="rms_norm_across_heads",
+    rope_max_seq_len=32,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,11 +117,14 @@ def make_pipeline(case: Published) -> WanPipeline | WanImageToVideoPipeline:
     transformers = [_seeded(WanTransformer3DModel, **TINY_TRANSFORMER, **takes) for _ in range(2 if case.boundary else 1)]
     parts = {
         "vae": _seeded(AutoencoderKLWan, **TINY_VAE, **(VAE_22 if is_5b else {"z_dim": 16})),
-        "transformer": transformers[0], "transformer_2": (*transformers, None)[1],
-        "scheduler": _scheduler(case), "text_encoder": _silent_text_encoder(),
+        "transformer": transformers[0],
+        "transformer_2": (*transformers, None)[1],
+        "scheduler": _scheduler(case),
+        "text_encoder": _silent_text_encoder(),
         "tokenizer": AutoTokenizer.from_pretrained(DEMO / "tokenizer"),
-        "boundary_ratio": case.boundary, "expand_timesteps": is_5b,
-    }  # fmt: skip
+        "boundary_ratio": case.boundary,
+        "expand_timesteps": is_5b,
+    }
     if case.clip_size:
         size = case.clip_size
         parts["image_encoder"] = _seeded(CLIPVisionModelWithProjection, config=_clip(size))
@@ -118,10 +138,20 @@ def make_published_preset(case: Published, folder: Path) -> Preset:
     """A preset for the saved pipeline."""
     size, boundary = case.size, case.boundary
     own = dict(
-        name=f"published-{case.family}", width=size, height=size, num_frames=NUM_FRAMES, steps=STEPS, solver=case.solver,
-        size_multiple=size, min_width=size, min_height=size, sizes=[[size, size]], flow_shift=case.flow_shift,
-        guidance=[GUIDANCE] * (2 if boundary else 1), boundary=boundary,
-    )  # fmt: skip
+        name=f"published-{case.family}",
+        width=size,
+        height=size,
+        num_frames=NUM_FRAMES,
+        steps=STEPS,
+        solver=case.solver,
+        size_multiple=size,
+        min_width=size,
+        min_height=size,
+        sizes=[[size, size]],
+        flow_shift=case.flow_shift,
+        guidance=[GUIDANCE] * (2 if boundary else 1),
+        boundary=boundary,
+    )
     return Preset(**make_preset(case.family, folder).model_dump() | own)
 
 
@@ -144,5 +174,12 @@ def _silent_text_encoder() -> UMT5EncoderModel:
 
 
 def _clip(size: int) -> CLIPVisionConfig:
-    return CLIPVisionConfig(hidden_size=4, projection_dim=4, num_hidden_layers=2, num_attention_heads=2, image_size=size,
-                            intermediate_size=16, patch_size=1)  # fmt: skip
+    return CLIPVisionConfig(
+        hidden_size=4,
+        projection_dim=4,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=size,
+        intermediate_size=16,
+        patch_size=1,
+    )

@@ -8,7 +8,7 @@ import torch
 from diffusers import FirstBlockCacheConfig
 
 from backend.errors import ModelError
-from backend.families import FAMILIES
+from backend.families.wan.family import FAMILIES
 from tests.parity.tiny_runs import decode_reference, run_ours, run_reference
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model, pytest.mark.usefixtures("torch_on_one_thread")]
@@ -76,9 +76,17 @@ def test_guidance_runs_on_its_share_of_the_steps(tiny, tmp_path):
         return tensors
 
     reference = pipeline(
-        prompt=request.prompt, negative_prompt=request.negative_prompt, height=64, width=64, num_frames=9, num_inference_steps=4,
-        guidance_scale=4.0, generator=torch.Generator().manual_seed(5), output_type="latent", callback_on_step_end=stop_guiding,
-    ).frames.numpy()  # fmt: skip
+        prompt=request.prompt,
+        negative_prompt=request.negative_prompt,
+        height=64,
+        width=64,
+        num_frames=9,
+        num_inference_steps=4,
+        guidance_scale=4.0,
+        generator=torch.Generator().manual_seed(5),
+        output_type="latent",
+        callback_on_step_end=stop_guiding,
+    ).frames.numpy()
     assert np.abs(run_ours(made, request, tmp_path)[0] - reference).max() <= LATENT_TOLERANCE
 
 

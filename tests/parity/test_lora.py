@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from backend import components
-from backend.components import merge_loras
 from backend.errors import ModelError
-from backend.lora import original_name, read_lora
+from backend.pipeline.generate import load as components
+from backend.pipeline.load import merge_loras
 from backend.settings import from_environment
+from backend.weights.lora import original_name, read_lora
 from presets import LoraChoice
 from tests.parity.tiny_runs import Tiny, run_ours, run_reference
 
@@ -131,8 +131,10 @@ def test_the_image_projections_are_reached(tiny, loras, pictures, tmp_path):
 def test_what_fits_nothing_is_reported_and_nothing_at_all_is_refused(tiny, loras):
     made = tiny("wan2.1-t2v")
     state = low_rank(made, "diffusers")
-    extra = {"transformer.blocks.99.attn1.to_q.lora_A.weight": torch.zeros(4, 256),
-             "transformer.blocks.0.attn1.to_q.magnitude": torch.zeros(4)}  # fmt: skip
+    extra = {
+        "transformer.blocks.99.attn1.to_q.lora_A.weight": torch.zeros(4, 256),
+        "transformer.blocks.0.attn1.to_q.magnitude": torch.zeros(4),
+    }
     save_file(state | extra, loras / "partly.safetensors")
     notes = merge_loras(made.components, [LoraChoice(source="partly.safetensors")], lambda event: None)
     assert f"{len(state)} keys change {len(state) // 2} tensors; 2 keys fit nothing (" in notes[0] and "magnitude" in notes[0]
@@ -159,8 +161,14 @@ def test_differences_of_norms_and_modulation_are_added(tiny, loras):
     merge_loras(made.components, [], lambda event: None)
     before = {name: np.array(value) for name, value in expert.weights.blocks.items()}
     width = before["norm2.weight"].shape[1]
-    save_file({"diffusion_model.blocks.1.norm3.diff": torch.full((width,), 0.5), "diffusion_model.blocks.0.diff_m": torch.ones(1, 6, width),
-               "diffusion_model.blocks.1.self_attn.norm_k.diff": torch.full((width,), 2.0)}, loras / "differences.safetensors")  # fmt: skip
+    save_file(
+        {
+            "diffusion_model.blocks.1.norm3.diff": torch.full((width,), 0.5),
+            "diffusion_model.blocks.0.diff_m": torch.ones(1, 6, width),
+            "diffusion_model.blocks.1.self_attn.norm_k.diff": torch.full((width,), 2.0),
+        },
+        loras / "differences.safetensors",
+    )
     merge_loras(made.components, [LoraChoice(source="differences.safetensors", scale=2.0)], lambda event: None)
     after = {name: np.array(value) for name, value in expert.weights.blocks.items()}
     merge_loras(made.components, [], lambda event: None)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from backend.request import GenerationRequest
+from backend.contract.request import GenerationRequest
 from tests.parity.conftest import PRESET, run_ours, run_reference
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
@@ -22,9 +22,13 @@ def make_request(task: str, solver: str, guidance: float, picture, **changes) ->
     image = {"image": str(picture)} if task == "i2v" else {}
     settings = dict(width=96, height=96, num_frames=17, steps=6, seed=11, negative_prompt="a white star") | changes
     return GenerationRequest.from_preset(
-        PRESET, prompt="a large yellow circle drifts up and to the left over a navy background", solver=solver,
-        guidance=(guidance,), **settings, **image,
-    )  # fmt: skip
+        PRESET,
+        prompt="a large yellow circle drifts up and to the left over a navy background",
+        solver=solver,
+        guidance=(guidance,),
+        **settings,
+        **image,
+    )
 
 
 def psnr(ours: np.ndarray, reference: np.ndarray) -> float:

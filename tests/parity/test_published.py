@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from backend import components as components_module
-from backend import request as request_module
-from backend import text_encoder
-from backend.request import GenerationRequest
+from backend.contract import request as request_module
+from backend.contract.request import GenerationRequest
+from backend.families.wan import text_encoder
+from backend.pipeline.generate import load as components_module
 from presets import load_preset
 from tests.parity.published import (
     GUIDANCE,
@@ -51,10 +51,17 @@ def test_diffusers_still_gives_what_it_publishes(case):
     """The models are rebuilt rightly, and the prompt's embeddings do not matter."""
     images = {name: black(case.size) for name in case.pictures}
     video = make_pipeline(case)(
-        **PROMPTS, **images, height=case.size, width=case.size, num_frames=NUM_FRAMES, num_inference_steps=STEPS,
-        guidance_scale=GUIDANCE, max_sequence_length=TEXT_POSITIONS, generator=torch.Generator().manual_seed(SEED),
+        **PROMPTS,
+        **images,
+        height=case.size,
+        width=case.size,
+        num_frames=NUM_FRAMES,
+        num_inference_steps=STEPS,
+        guidance_scale=GUIDANCE,
+        max_sequence_length=TEXT_POSITIONS,
+        generator=torch.Generator().manual_seed(SEED),
         output_type="np",
-    ).frames[0]  # fmt: skip
+    ).frames[0]
     np.testing.assert_allclose(ends(video.transpose(0, 3, 1, 2)), case.pixels, atol=case.tolerance)
 
 

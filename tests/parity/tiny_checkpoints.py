@@ -16,13 +16,28 @@ DEMO = Path(load_preset("wan-tiny").model_source)
 HEADS, HEAD_WIDTH, LAYERS = 2, 128, 2
 IMAGE_WIDTH, IMAGE_TOKENS = 32, 5  # of the tiny CLIP: 28 x 28 pixels, patches of 14
 VAE_21 = dict(
-    base_dim=8, z_dim=16, dim_mult=[1, 2, 2, 2], num_res_blocks=1, temperal_downsample=[False, True, True],
-    scale_factor_spatial=8, scale_factor_temporal=4,
-)  # fmt: skip
+    base_dim=8,
+    z_dim=16,
+    dim_mult=[1, 2, 2, 2],
+    num_res_blocks=1,
+    temperal_downsample=[False, True, True],
+    scale_factor_spatial=8,
+    scale_factor_temporal=4,
+)
 VAE_22 = dict(
-    base_dim=8, decoder_base_dim=16, z_dim=48, dim_mult=[1, 2, 2, 2], num_res_blocks=1, temperal_downsample=[False, True, True],
-    is_residual=True, in_channels=12, out_channels=12, patch_size=2, scale_factor_spatial=16, scale_factor_temporal=4,
-)  # fmt: skip
+    base_dim=8,
+    decoder_base_dim=16,
+    z_dim=48,
+    dim_mult=[1, 2, 2, 2],
+    num_res_blocks=1,
+    temperal_downsample=[False, True, True],
+    is_residual=True,
+    in_channels=12,
+    out_channels=12,
+    patch_size=2,
+    scale_factor_spatial=16,
+    scale_factor_temporal=4,
+)
 VAE_ENTRIES_OF_2_1 = ("_class_name", "_diffusers_version", "attn_scales", "base_dim", "dim_mult", "dropout", "latents_mean",
                       "latents_std", "num_res_blocks", "temperal_downsample", "z_dim")  # fmt: skip
 BOUNDARIES = {"wan2.2-t2v": 0.875, "wan2.2-i2v": 0.9}
@@ -74,9 +89,15 @@ def _transformer(family: str) -> WanTransformer3DModel:
     if family == "wan2.1-flf2v":
         images["pos_embed_seq_len"] = 2 * IMAGE_TOKENS
     model = WanTransformer3DModel(
-        num_attention_heads=HEADS, attention_head_dim=HEAD_WIDTH, num_layers=LAYERS, ffn_dim=256, text_dim=256,
-        in_channels=2 * latents + 4 if family.endswith(("-i2v", "flf2v")) else latents, out_channels=latents, **images,
-    )  # fmt: skip
+        num_attention_heads=HEADS,
+        attention_head_dim=HEAD_WIDTH,
+        num_layers=LAYERS,
+        ffn_dim=256,
+        text_dim=256,
+        in_channels=2 * latents + 4 if family.endswith(("-i2v", "flf2v")) else latents,
+        out_channels=latents,
+        **images,
+    )
     with torch.no_grad():
         for name, value in model.named_parameters():
             if "norm" in name or "pos_embed" in name:  # ones and zeros would hide a mix-up
@@ -86,14 +107,24 @@ def _transformer(family: str) -> WanTransformer3DModel:
 
 
 def _vae(config: dict) -> AutoencoderKLWan:
-    statistics = {"latents_mean": torch.randn(config["z_dim"]).mul(0.3).tolist(),
-                  "latents_std": torch.rand(config["z_dim"]).add(0.7).tolist()}  # fmt: skip
+    statistics = {
+        "latents_mean": torch.randn(config["z_dim"]).mul(0.3).tolist(),
+        "latents_std": torch.rand(config["z_dim"]).add(0.7).tolist(),
+    }
     return AutoencoderKLWan(**config, **statistics)
 
 
 def _clip() -> CLIPVisionConfig:
-    return CLIPVisionConfig(hidden_size=IMAGE_WIDTH, intermediate_size=64, num_hidden_layers=3, num_attention_heads=2,
-                            image_size=28, patch_size=14, projection_dim=16, hidden_act="gelu")  # fmt: skip
+    return CLIPVisionConfig(
+        hidden_size=IMAGE_WIDTH,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        image_size=28,
+        patch_size=14,
+        projection_dim=16,
+        hidden_act="gelu",
+    )
 
 
 def make_preset(family: str, folder: Path) -> Preset:
@@ -101,11 +132,26 @@ def make_preset(family: str, folder: Path) -> Preset:
     scale = 16 if family == "wan2.2-ti2v" else 8
     demo = load_preset("wan-tiny").model_dump()
     own = dict(
-        name=f"tiny-{family}", family=family, model=str(folder), width=96, height=96, num_frames=9, steps=4,
-        size_multiple=2 * scale, vae_scale_spatial=scale, min_width=32, min_height=32, frame_counts=[5, 9], min_frames=5,
-        sizes=[[96, 96], [64, 64]], max_steps=50, flow_shift=SHIFT,
+        name=f"tiny-{family}",
+        family=family,
+        model=str(folder),
+        width=96,
+        height=96,
+        num_frames=9,
+        steps=4,
+        size_multiple=2 * scale,
+        vae_scale_spatial=scale,
+        min_width=32,
+        min_height=32,
+        frame_counts=[5, 9],
+        min_frames=5,
+        sizes=[[96, 96], [64, 64]],
+        max_steps=50,
+        flow_shift=SHIFT,
         tasks={"wan2.2-ti2v": ["t2v", "i2v"]}.get(family, ["t2v"] if family.endswith("t2v") else ["i2v"]),
-        guidance=[4.0, 3.0] if family in BOUNDARIES else [4.0], boundary=BOUNDARIES.get(family),
-        takes_last_image=family in ("wan2.1-flf2v", "wan2.2-i2v"), needs_last_image=family == "wan2.1-flf2v",
-    )  # fmt: skip
+        guidance=[4.0, 3.0] if family in BOUNDARIES else [4.0],
+        boundary=BOUNDARIES.get(family),
+        takes_last_image=family in ("wan2.1-flf2v", "wan2.2-i2v"),
+        needs_last_image=family == "wan2.1-flf2v",
+    )
     return Preset(**{**demo, **own})

@@ -14,12 +14,12 @@ from diffusers import WanImageToVideoPipeline, WanPipeline
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend import components as components_module
-from backend import pipeline as pipeline_module
-from backend import request as request_module
-from backend.components import Components
-from backend.events import Finished
-from backend.request import GenerationRequest
+from backend.contract import request as request_module
+from backend.contract.events import Finished
+from backend.contract.request import GenerationRequest
+from backend.pipeline.generate import generate as pipeline_module
+from backend.pipeline.generate import load as components_module
+from backend.pipeline.load import Components
 from presets import Preset, load_preset
 from tests.parity.tiny_checkpoints import make_checkpoint, make_preset
 
@@ -99,10 +99,18 @@ def run_reference(tiny: Tiny, request: GenerationRequest) -> np.ndarray:
     images = {name: Image.open(path).convert("RGB") for name in names if (path := getattr(request, name))}
     second = {"guidance_scale_2": request.guidance[1]} if len(request.guidance) > 1 else {}
     return pipeline(
-        prompt=request.prompt, negative_prompt=request.negative_prompt, height=request.height, width=request.width,
-        num_frames=request.num_frames, num_inference_steps=request.steps, guidance_scale=request.guidance[0], **second,
-        generator=torch.Generator().manual_seed(request.seed), output_type="latent", **images,
-    ).frames.numpy()  # fmt: skip
+        prompt=request.prompt,
+        negative_prompt=request.negative_prompt,
+        height=request.height,
+        width=request.width,
+        num_frames=request.num_frames,
+        num_inference_steps=request.steps,
+        guidance_scale=request.guidance[0],
+        **second,
+        generator=torch.Generator().manual_seed(request.seed),
+        output_type="latent",
+        **images,
+    ).frames.numpy()
 
 
 @torch.no_grad()

@@ -5,13 +5,12 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from backend.architecture import Architecture
-from backend.families import family_of_preset
-from backend.predicted import predicted_seconds
-from backend.request import example_request
-from backend.sampler import make_schedule
-from backend.step_plan import plan_steps
-from backend.worker_facts import Device
+from backend.contract.request import example_request
+from backend.contract.worker import Device
+from backend.engine.estimate import predicted_seconds
+from backend.families.wan.family import Architecture, family_of_preset
+from backend.sampling.plan import plan_steps
+from backend.sampling.solvers import make_schedule
 from presets import Preset, UnknownPreset, list_presets, load_preset
 from presets.loader import PRESET_FOLDER
 

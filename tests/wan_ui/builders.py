@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from backend.events import VideoResult
-from backend.request import GenerationRequest
-from backend.store import Job
+from backend.contract.events import VideoResult
+from backend.contract.request import GenerationRequest
+from backend.engine.store import Job
 from presets import load_preset
 
 
@@ -13,15 +13,30 @@ def a_request(**overrides) -> GenerationRequest:
 
 
 def a_job(folder: Path = Path("/data/runs/job-1"), owner: str = "visitor-1", **overrides) -> Job:
-    return Job(id=folder.name, owner=owner, request=a_request(**overrides), state="running", created=1.0, started=2.0,
-               ended=None, folder=folder)  # fmt: skip
+    return Job(
+        id=folder.name,
+        owner=owner,
+        request=a_request(**overrides),
+        state="running",
+        created=1.0,
+        started=2.0,
+        ended=None,
+        folder=folder,
+    )
 
 
 def a_result(job: Job, **seconds: float) -> VideoResult:
     request = job.request
-    return VideoResult(path=str(job.folder / "video.mp4"), fps=request.fps, num_frames=request.num_frames,
-                       width=request.width, height=request.height, seconds=seconds or {"denoise": 3.0, "total": 4.2},
-                       request=request, versions={})  # fmt: skip
+    return VideoResult(
+        path=str(job.folder / "video.mp4"),
+        fps=request.fps,
+        num_frames=request.num_frames,
+        width=request.width,
+        height=request.height,
+        seconds=seconds or {"denoise": 3.0, "total": 4.2},
+        request=request,
+        versions={},
+    )
 
 
 class FakeEngine:
@@ -48,6 +63,6 @@ class FakeEngine:
         return self._position
 
     def worker_status(self):
-        from backend.worker_process import WorkerStatus
+        from backend.contract.worker import WorkerStatus
 
         return WorkerStatus(state="loading", detail="Loading the square")

@@ -17,9 +17,9 @@ from typing import Self
 
 import pytest
 
+from backend.settings import PROJECT_FOLDER
 from presets import load_preset
 
-PROJECT = Path(__file__).resolve().parents[2]
 CHROMIUM = "/usr/bin/chromium"
 CHROMIUM_ARGUMENTS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -64,10 +64,17 @@ def start_again(studio, tmp_path) -> Callable[[], float]:
 def _studio(kind: str, server: "_serving") -> Studio:
     url, seconds = server.url, server.seconds
     if kind == "fake":
-        return Studio(kind=kind, url=url, first_page_seconds=seconds, slow_prompt="a slow red square", slow_steps=20,
-                      patience_ms=20_000)  # fmt: skip
-    return Studio(kind=kind, url=url, first_page_seconds=seconds, slow_prompt="a red square moving left on black",
-                  slow_steps=100, patience_ms=round(READY_SECONDS * 1000))  # fmt: skip
+        return Studio(
+            kind=kind, url=url, first_page_seconds=seconds, slow_prompt="a slow red square", slow_steps=20, patience_ms=20_000
+        )
+    return Studio(
+        kind=kind,
+        url=url,
+        first_page_seconds=seconds,
+        slow_prompt="a red square moving left on black",
+        slow_steps=100,
+        patience_ms=round(READY_SECONDS * 1000),
+    )
 
 
 class _serving:
@@ -83,7 +90,7 @@ class _serving:
     def __enter__(self) -> Self:
         started = time.monotonic()
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(self._command, cwd=PROJECT, stdout=log, stderr=log)
+            self._process = subprocess.Popen(self._command, cwd=PROJECT_FOLDER, stdout=log, stderr=log)
         while self.seconds < START_SECONDS and self._process.poll() is None:
             self.seconds = time.monotonic() - started
             if _answers(self.url):
@@ -140,9 +147,12 @@ def visit(chromium, studio) -> Iterator[Callable]:
 
     def open_page(width: int = 1440, height: int = 900, dark: bool = False):
         context = chromium.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light",
-            is_mobile=width < 760, has_touch=width < 760, accept_downloads=True,
-        )  # fmt: skip
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            is_mobile=width < 760,
+            has_touch=width < 760,
+            accept_downloads=True,
+        )
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(studio.patience_ms)
@@ -160,8 +170,12 @@ def visit(chromium, studio) -> Iterator[Callable]:
 def _watch(page, url: str, troubles: list[str]) -> None:
     page.on("console", lambda message: troubles.append(f"console: {message.text}") if message.type == "error" else None)
     page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
-    page.on("request", lambda request: troubles.append(f"left the server: {request.url}")
-            if not request.url.startswith((url, "data:", "blob:")) else None)  # fmt: skip
+    page.on(
+        "request",
+        lambda request: (
+            troubles.append(f"left the server: {request.url}") if not request.url.startswith((url, "data:", "blob:")) else None
+        ),
+    )
 
 
 @pytest.fixture

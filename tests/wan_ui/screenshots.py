@@ -24,9 +24,12 @@ def main(url: str, folder: Path) -> None:
         for theme in ("dark", "light"):
             for name, size in (("desktop", DESKTOP), ("phone", PHONE)):
                 context = browser.new_context(
-                    viewport={"width": size[0], "height": size[1]}, color_scheme=theme, is_mobile=name == "phone",
-                    has_touch=name == "phone", device_scale_factor=2 if name == "phone" else 1,
-                )  # fmt: skip
+                    viewport={"width": size[0], "height": size[1]},
+                    color_scheme=theme,
+                    is_mobile=name == "phone",
+                    has_touch=name == "phone",
+                    device_scale_factor=2 if name == "phone" else 1,
+                )
                 tour(context, url, folder, f"{name}-{theme}")
                 context.close()
         browser.close()

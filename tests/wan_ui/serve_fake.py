@@ -4,9 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from backend.engine import Engine
-from backend.prompt_rewriter import PromptRewriter
+from backend.engine.engine import Engine
 from presets import Preset
+from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.serve import serve
 from wan_ui.studio import build
 

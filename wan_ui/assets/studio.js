@@ -1,5 +1,5 @@
 // The page's own script: views, keys, buttons that carry data-act, dropping files, players. Talks to the server only through
-// window.studioAct and window.studioDrop, which wan_ui/act.py provides. Listens on the document, because panels are redrawn.
+// window.studioAct and window.studioDrop, which wan_ui/parts/buttons.py provides. Listens on the document, because panels are redrawn.
 
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];

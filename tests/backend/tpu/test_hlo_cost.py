@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.tpu.chips import CHIPS, chip_of
+from backend.chips import CHIPS, chip_of
 from backend.tpu.hlo_cost import parse, predict
 
 CHIP = CHIPS["v6e"]

@@ -1,6 +1,6 @@
 """What would fit is estimated, then compiled, and offered only where the compiler agrees."""
 
-from backend.request import GenerationRequest, example_request, find_preset
+from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.tpu.remedy import Remedy, Shortage, find_remedies
 
 GIB = 2**30
@@ -9,8 +9,9 @@ GIB = 2**30
 def shortage(*, weights: int, needed: int) -> Shortage:
     """Of the 720p preset on one chip of 32 GiB."""
     request = example_request(find_preset("wan2.1-t2v-14b-720p"))
-    return Shortage(request=request, topology="v6e:1x1", num_devices=1, weights=weights * GIB, needed=needed * GIB,
-                    capacity=32 * GIB)  # fmt: skip
+    return Shortage(
+        request=request, topology="v6e:1x1", num_devices=1, weights=weights * GIB, needed=needed * GIB, capacity=32 * GIB
+    )
 
 
 def test_each_kind_of_remedy_is_offered_as_compiled():

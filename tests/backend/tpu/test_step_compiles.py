@@ -5,13 +5,11 @@ import importlib.util
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from backend.settings import tpu_compiler_environment
+from backend.settings import PROJECT_FOLDER, tpu_compiler_environment
 
-PROJECT_FOLDER = Path(__file__).parents[3]
 # Compiled with jax 0.10.2, libtpu 0.0.51 at 15.1 and 14.1 GiB, of which 10.3 are copies of matrices that no step need gather
 # (the target for everything at once is 24 GB); predicted at 2.87 and 0.767 s, where the published runs measured 4.59 and 1.26.
 CEILINGS = {"wan2.1-t2v-14b-720p": (16.0 * 2**30, 2.93), "wan2.1-t2v-14b-480p": (15.0 * 2**30, 0.79)}  # bytes a chip, seconds
@@ -28,8 +26,12 @@ pytestmark = [
 def report(*words: str) -> dict:
     done = subprocess.run(
         [sys.executable, "-m", "backend.tpu.report", *words],
-        cwd=PROJECT_FOLDER, env=tpu_compiler_environment(), capture_output=True, text=True, timeout=900,
-    )  # fmt: skip
+        cwd=PROJECT_FOLDER,
+        env=tpu_compiler_environment(),
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])["report"]
 

@@ -13,7 +13,9 @@ def made(page, prompt: str, steps: int = 2) -> str:
     generate(page, prompt, steps)
     page.wait_for_function(
         """prompt => document.querySelector('.stage').dataset.phase === 'finished'
-           && document.querySelector('.stage .detail[title]').title === prompt""", arg=prompt)  # fmt: skip
+           && document.querySelector('.stage .detail[title]').title === prompt""",
+        arg=prompt,
+    )
     return page.locator(".stage").get_attribute("data-job")
 
 
@@ -49,5 +51,9 @@ def again(page):
 
 def lists(page, *prompts: str) -> None:
     """Waits until the queue's waiting items are these, in this order."""
-    until(page, """prompts => JSON.stringify([...document.querySelectorAll('.queue li[data-state="queued"] b')]
-          .map(item => item.innerText)) === JSON.stringify(prompts)""", list(prompts))  # fmt: skip
+    until(
+        page,
+        """prompts => JSON.stringify([...document.querySelectorAll('.queue li[data-state="queued"] b')]
+          .map(item => item.innerText)) === JSON.stringify(prompts)""",
+        list(prompts),
+    )

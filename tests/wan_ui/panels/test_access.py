@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 
 from tests.wan_ui.panels.steps import generate, made, ready
-from wan_ui.access import Access
+from wan_ui.desk.access import Access
 
 pytestmark = pytest.mark.browser
 
@@ -56,8 +56,8 @@ def test_metrics_ask_for_the_key_where_visitors_need_a_password(tmp_path):
     from starlette.applications import Starlette
     from starlette.testclient import TestClient
 
-    from backend.engine import Engine
-    from wan_ui.metrics import metrics_route
+    from backend.engine.engine import Engine
+    from wan_ui.routes.metrics import metrics_route
 
     engine = Engine(tmp_path, pipeline="tests.fake_pipeline", start_worker=False)
     access = Access("key")

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from backend.video_file import read_facts
+from backend.media.video import read_facts
 from tests.wan_ui.panels.steps import made, until
 
 pytestmark = pytest.mark.browser
@@ -20,7 +20,9 @@ def test_four_are_compared_together(visit, studio, tmp_path):
     page.locator('.compare[data-count="4"]').wait_for()
     page.locator('.compare[data-done="4"]').wait_for()
     times = "[...document.querySelectorAll('.compare video')].map(video => video.currentTime)"
-    until(page, f"(() => {{ const t = {times}; return t.every(time => time > 0.1) && Math.max(...t) - Math.min(...t) < 0.15 }})()")
+    until(
+        page, f"(() => {{ const t = {times}; return t.every(time => time > 0.1) && Math.max(...t) - Math.min(...t) < 0.15 }})()"
+    )
     page.locator("[data-compare=play]").click()
     page.locator("[data-compare=scrub]").fill("500")
     until(page, f"(() => {{ const t = {times}; return t.every(time => Math.abs(time - t[0]) < 0.07) && t[0] > 0.4 }})()")

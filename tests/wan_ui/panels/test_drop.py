@@ -14,14 +14,17 @@ def drop(page, path: Path) -> None:
     """Drops a file from the desktop onto the middle of the page."""
     import base64
 
-    page.evaluate("""([name, data]) => {
+    page.evaluate(
+        """([name, data]) => {
       const bytes = Uint8Array.from(atob(data), letter => letter.charCodeAt(0)), transfer = new DataTransfer();
       const kind = name.endsWith('.mp4') ? 'video/mp4' : name.endsWith('.png') ? 'image/png' : 'text/plain';
       transfer.items.add(new File([bytes], name, {type: kind}));
       const target = document.querySelector('#stage');
       for (const kind of ['dragover', 'drop'])
         target.dispatchEvent(new DragEvent(kind, {dataTransfer: transfer, bubbles: true, cancelable: true}));
-    }""", [path.name, base64.b64encode(path.read_bytes()).decode()])  # fmt: skip
+    }""",
+        [path.name, base64.b64encode(path.read_bytes()).decode()],
+    )
 
 
 def test_a_dropped_video_loads_its_settings(visit, tmp_path):

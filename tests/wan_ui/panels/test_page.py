@@ -1,10 +1,10 @@
 """The page as a whole in a real Chromium: keys, phones, languages, the system panel."""
 
 import re
-from pathlib import Path
 
 import pytest
 
+from backend.settings import PROJECT_FOLDER
 from tests.wan_ui.panels.steps import until
 
 pytestmark = pytest.mark.browser
@@ -17,7 +17,7 @@ def test_the_system_panel_tells_of_the_machine(visit):
     told = page.locator(".system").inner_text()
     assert "Square:0" in told and re.search(r"gradio\s+6", told) and re.search(r"Free on the disk\s+[\d.]+ GB", told)
     report = page.locator("[data-copy-text]").get_attribute("data-copy-text")
-    assert "Square:0" in report and str(Path(__file__).parents[3]) not in report
+    assert "Square:0" in report and str(PROJECT_FOLDER) not in report
 
 
 def test_keys_are_explained_and_views_have_theirs(visit):

@@ -1,0 +1,251 @@
+"""Checkpoints and LoRA files by their Hugging Face id: what is on this machine, and fetching what is not.
+
+Files lie in huggingface_hub's cache, which every other tool on the machine shares. `hub_file` brings each one there and
+continues within a file after a broken connection or a killed process, and the library makes its links. Brings no JAX.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+import httpx2
+from huggingface_hub import HfApi, RepoFile, constants, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.utils import filter_repo_objects, tqdm
+
+from backend.checkpoints.checkpoint import open_checkpoint
+from backend.checkpoints.hub_file import HubFile, blobs_folder, fetch, forget_begun
+from backend.checkpoints.tensors import weight_files
+from backend.errors import ModelError
+from backend.families.wan.family import recognise
+
+PARTS = ("transformer", "transformer_2", "vae", "text_encoder", "image_encoder", "image_processor", "scheduler")
+CONFIGURATIONS = ("model_index.json", *(f"{part}/config.json" for part in PARTS))
+PATTERNS = ("model_index.json", "tokenizer/*", *(f"{part}/*.{kind}" for part in PARTS for kind in ("json", "safetensors")))
+OnBytes = Callable[[int, int], None]
+OFFERS = "give its folder with --model, or take the preset wan-tiny, which runs anywhere"
+SECONDS_BETWEEN_LOOKS = 1.0
+FILES_AT_ONCE = 8  # as huggingface_hub
+HIDDEN_FROM_US = (401, 403, 404)
+
+
+def find_model(source: str, on_bytes: OnBytes | None = None) -> Path:
+    """The folder of a checkpoint: `source` itself, or the Hub's, downloaded if need be.
+
+    `on_bytes(done, total)` is called every second while bytes arrive. Raises: ModelError.
+    """
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        if (folder / "model_index.json").is_file():
+            return folder
+        raise ModelError(
+            f"{folder.name}", "must hold model_index.json, as diffusers writes it", "give a diffusers checkpoint folder"
+        )
+    if not is_hub_id(source):
+        raise ModelError(f"The model {folder.name}", "is not on this machine", OFFERS)
+    return cached_model(source) or download_model(source, on_bytes)
+
+
+def find_file(source: str, on_bytes: OnBytes | None = None) -> Path:
+    """The file "owner/repository:file", downloaded if need be. Raises: ModelError."""
+    return cached_file(source) or download_file(source, on_bytes)
+
+
+def is_hub_id(source: str) -> bool:
+    """Whether this has the form owner/name."""
+    return source.count("/") == 1 and not source.startswith(("/", ".", "~")) and ":" not in source
+
+
+def cached_model(source: str) -> Path | None:
+    """The folder of a checkpoint that is whole in the cache, without asking the network; None where it is not."""
+    folder = _cached(source, PATTERNS)
+    return folder if folder is not None and is_complete(folder) else None
+
+
+def cached_file(source: str) -> Path | None:
+    """The same for "owner/repository:file"."""
+    repository, _, name = source.partition(":")
+    folder = _cached(repository, (glob.escape(name),))
+    return folder / name if folder is not None and (folder / name).is_file() else None
+
+
+def newest_snapshot(source: str) -> Path | None:
+    """The folder of a checkpoint in the cache, however incomplete; None where there is none."""
+    folders = (blobs_folder(source).parent / "snapshots").glob("*")
+    return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether every file that the checkpoint's own indexes name is there."""
+    try:
+        checkpoint = open_checkpoint(folder)
+        for part in checkpoint.parts:
+            weight_files(folder, part)
+    except ModelError:
+        return False
+    return (folder / "tokenizer").is_dir()
+
+
+def download_model(source: str, on_bytes: OnBytes | None = None) -> Path:
+    """Fetch the files that are not there yet, the configurations first: what we cannot run costs kilobytes and not gigabytes.
+
+    Raises: ModelError.
+    """
+    checkpoint = open_checkpoint(_download(source, CONFIGURATIONS, None))
+    recognise(checkpoint.index, checkpoint.architecture)
+    return _download(source, PATTERNS, on_bytes)
+
+
+def download_file(source: str, on_bytes: OnBytes | None = None) -> Path:
+    """The same for "owner/repository:file"."""
+    repository, _, name = source.partition(":")
+    path = _download(repository, (glob.escape(name),), on_bytes, of_lora=name) / name
+    if not path.is_file():
+        raise ModelError(f"{source}", f"names a file that {repository} does not have", "check the name")
+    return path
+
+
+def _cached(repository: str, patterns: Sequence[str]) -> Path | None:
+    with contextlib.suppress(LocalEntryNotFoundError, HFValidationError):
+        return Path(snapshot_download(repository, allow_patterns=list(patterns), local_files_only=True))
+    return None
+
+
+def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes | None, of_lora: str = "") -> Path:
+    try:
+        everything = _listed(repository)
+        if "model_index.json" in patterns and all(file.name != "model_index.json" for file in everything):
+            raise ModelError(
+                f"{repository} holds no model_index.json:",
+                "a checkpoint must be in diffusers' layout",
+                "Wan's makers publish that under names that end in -Diffusers",
+            )
+        files = list(filter_repo_objects(everything, allow_patterns=list(patterns), key=lambda file: file.name))
+        forget_begun(repository, {file.content_hash for file in everything})
+        _check_space(repository, sum(file.num_bytes - file.arrived_bytes for file in files))
+        with _watching(files, on_bytes):
+            _fetch_all(files)
+        return Path(snapshot_download(repository, allow_patterns=list(patterns), tqdm_class=_NoBar))
+    except (HfHubHTTPError, HFValidationError, OSError, httpx2.TransportError) as error:
+        raise _explained(repository, error, of_lora) from error
+
+
+class _NoBar(tqdm):
+    """Nothing on the screen: when the library is asked, all bytes are there."""
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options | {"disable": True})
+
+
+def _listed(repository: str) -> list[HubFile]:
+    """Every file of the newest commit."""
+    hub = HfApi()
+    commit = hub.model_info(repository).sha
+    tree = hub.list_repo_tree(repository, recursive=True, revision=commit)
+    return [
+        HubFile(
+            repository=repository,
+            commit=commit,
+            name=entry.path,
+            num_bytes=entry.lfs.size if entry.lfs else entry.size,
+            content_hash=entry.lfs.sha256 if entry.lfs else entry.blob_id,
+        )
+        for entry in tree
+        if isinstance(entry, RepoFile)
+    ]
+
+
+def _fetch_all(files: Sequence[HubFile]) -> None:
+    """Several at once. The first that fails stops the others, and so does Ctrl-C; what has arrived stays.
+
+    What is too large for plain HTTP (50 GB a file, which no Wan has) is left to the library.
+    """
+    files = [file for file in files if file.num_bytes <= constants.MAX_HTTP_DOWNLOAD_SIZE]
+    stopped = threading.Event()
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="download") as pool:
+        try:
+            for fetched in as_completed([pool.submit(fetch, file, stopped) for file in files]):
+                fetched.result()
+        except BaseException:
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _check_space(repository: str, needed: int) -> None:
+    there = next(folder for folder in (Path(constants.HF_HUB_CACHE), *Path(constants.HF_HUB_CACHE).parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    if needed > free:
+        raise ModelError(
+            f"{repository} needs {needed / 1e9:.1f} GB more",
+            f"and the disk has {free / 1e9:.1f} GB free",
+            "free some, or let HF_HOME name a folder on a larger disk",
+        )
+
+
+@contextlib.contextmanager
+def _watching(files: Sequence[HubFile], on_bytes: OnBytes | None) -> Iterator[None]:
+    """Tells every second how many bytes have arrived, by looking at the files: what an earlier try left counts."""
+    if on_bytes is None:
+        yield
+        return
+    total, ended = sum(file.num_bytes for file in files), threading.Event()
+
+    def look() -> None:
+        while not ended.wait(SECONDS_BETWEEN_LOOKS):
+            on_bytes(sum(file.arrived_bytes for file in files), total)
+
+    thread = threading.Thread(target=look, name="watch download", daemon=True)
+    thread.start()
+    try:
+        yield
+        on_bytes(total, total)
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _explained(repository: str, error: Exception, of_lora: str) -> ModelError:
+    cause = error if isinstance(error, HfHubHTTPError) else error.__cause__
+    status = getattr(getattr(cause, "response", None), "status_code", None)
+    if status in HIDDEN_FROM_US or isinstance(error, HFValidationError):
+        return ModelError(
+            f"{repository}",
+            "is not on the Hugging Face Hub, or not for everybody",
+            "check the id, or log in with `hf auth login`",
+        )
+    if getattr(error, "errno", None) == errno.ENOSPC:
+        return ModelError(f"The disk is full while {repository} is downloaded:", "what has arrived is kept", "free some space")
+    if getattr(error, "filename", None):
+        return ModelError(f"{error.filename} cannot be written", f"({error.strerror})", "let HF_HOME name a folder of yours")
+    source = f"{repository}:{of_lora}" if of_lora else repository
+    here = "is here in part only" if not of_lora and any(blobs_folder(repository).glob("*")) else "is not on this machine"
+    fetch = f"run `python app.py models download {source}` where there is a network"
+    return ModelError(
+        f"{source} {here}, and the Hugging Face Hub cannot be reached",
+        f"({type(cause or error).__name__})",
+        f"{fetch}, or {'make the video without this LoRA' if of_lora else OFFERS}",
+    )
+
+
+class Speed:
+    """Bytes a second since the first time it was told how many there are."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._first: tuple[float, int] | None = None
+
+    def __call__(self, done: int) -> float:
+        """The speed now that `done` bytes are there; 0 while nothing can be said."""
+        now = self._clock()
+        self._first = self._first or (now, done)
+        seconds, count = now - self._first[0], done - self._first[1]
+        return count / seconds if seconds > 0 else 0.0

@@ -1,0 +1,80 @@
+"""Where LoRA files are: the data folder's `loras` folder, and what the command line may bring into it. Reads no weights.
+
+A request names a LoRA, never a path: what comes from a web page can reach this folder's own files and nothing else.
+"""
+
+import filecmp
+import os
+import shutil
+from pathlib import Path
+
+from backend.errors import RequestError
+
+SUFFIX = ".safetensors"
+
+
+def list_loras(folder: Path) -> list[str]:
+    """The names of the LoRA files in the folder, for `LoraChoice.source`."""
+    return sorted(path.name for path in folder.glob(f"*{SUFFIX}") if path.is_file() and not path.name.startswith("."))
+
+
+def find_lora(name: str, folder: Path) -> Path:
+    """The file of this name in the folder. Raises: RequestError with the names that there are."""
+    if name not in list_loras(folder):  # a name is never used as a path
+        there = ", ".join(list_loras(folder)) or "nothing"
+        raise RequestError(
+            f"the LoRA {name!r}",
+            f"must be a file in the data folder's loras folder, which holds {there}",
+            "put it there, or give --lora its path on the command line",
+        )
+    return folder / name
+
+
+def is_hub_source(source: str) -> bool:
+    """Whether this is "owner/repository:file.safetensors" and no path that exists."""
+    owner, _, rest = source.partition("/")
+    return bool(owner) and ":" in rest and not Path(source).exists()
+
+
+def check_lora(source: str, folder: Path) -> None:
+    """Raises: RequestError where a path or name from the command line is no file that `adopt_lora` can bring in."""
+    if is_hub_source(source):
+        return
+    path = _path_of(source, folder)
+    if path.suffix != SUFFIX or not path.is_file():
+        raise RequestError(
+            f"lora={source!r}",
+            f"must be a {SUFFIX} file, a name in the data folder's loras folder, or owner/repository:file.safetensors",
+            "check the path",
+        )
+    kept = folder / path.name
+    if kept.exists() and not (kept.samefile(path) or filecmp.cmp(kept, path, shallow=False)):
+        raise RequestError(
+            f"lora={source!r} has the name of another LoRA that was used before, and",
+            "a name must stay with its file, so that a video can be made again",
+            "rename it",
+        )
+
+
+def adopt_lora(source: str, folder: Path) -> None:
+    """Bring a file that `check_lora` has passed into the folder, as a link where the file system allows it."""
+    if is_hub_source(source):
+        return
+    path = _path_of(source, folder)
+    if (folder / path.name).exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(path, folder / path.name)
+    except OSError:
+        shutil.copyfile(path, folder / path.name)
+
+
+def source_of(source: str) -> str:
+    """What `LoraChoice.source` says for a path, a name or a Hub file from the command line."""
+    return source if is_hub_source(source) else Path(source).name
+
+
+def _path_of(source: str, folder: Path) -> Path:
+    path = Path(source).expanduser()
+    return path if path.exists() else folder / path.name if path.name == source else path

@@ -1,0 +1,122 @@
+"""Where in a checkpoint's safetensors files each tensor lies, from their headers alone. Reads no weights.
+
+Files are checked before anything is loaded: a missing, cut or foreign file is named, with what was expected.
+Source of the format: huggingface/safetensors, README.md ("Format").
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backend.checkpoints.checkpoint import AGAIN, read_json, shown
+from backend.errors import ModelError
+
+LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
+ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
+              "F8_E4M3": 1, "F8_E5M2": 1}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorPlace:
+    """One tensor's bytes, `start` to `end` from the file's beginning; `dtype` as safetensors names it."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.end - self.start
+
+
+def weight_files(folder: Path, part: str) -> list[Path]:
+    """The safetensors files of one part: those that its index names, or what lies there. Raises: ModelError."""
+    indexes = sorted((folder / part).glob("*.safetensors.index.json"))
+    if not indexes:
+        paths = sorted((folder / part).glob("*.safetensors"))
+        if not paths:
+            raise ModelError(f"{shown(folder / part)} holds no .safetensors file:", "a checkpoint needs its weights", AGAIN)
+        return paths
+    paths = [folder / part / name for name in sorted(set(read_json(indexes[0]).get("weight_map", {}).values()))]
+    for path in paths:
+        if not path.is_file():
+            raise ModelError(f"{shown(path)} is missing:", f"{indexes[0].name} names {len(paths)} files", AGAIN)
+    return paths
+
+
+def part_tensors(folder: Path, part: str) -> dict[str, TensorPlace]:
+    """Where each of a part's tensors lies, in the order of the files. Raises: ModelError for a file that is not whole."""
+    return {name: place for path in weight_files(folder, part) for name, place in read_header(path).items()}
+
+
+def read_header(path: Path) -> dict[str, TensorPlace]:
+    """One file's tensors in the order of their bytes. Raises: ModelError where the file is cut short or no safetensors."""
+    size = os.path.getsize(path)
+    entries, begin = _header(path, size)
+    places = {name: _place(path, name, entry, begin) for name, entry in entries.items() if name != "__metadata__"}
+    expected = max((place.end for place in places.values()), default=begin)
+    if size != expected:
+        how = "cut short" if size < expected else "too long"
+        raise ModelError(f"{shown(path)} is {how}: it has {size:,} bytes and", f"must have {expected:,}", AGAIN)
+    return dict(sorted(places.items(), key=lambda item: item[1].start))
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """What a file says about itself besides its tensors."""
+    return _header(path, os.path.getsize(path))[0].get("__metadata__", {})
+
+
+def _header(path: Path, size: int) -> tuple[dict[str, Any], int]:
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(LARGEST_HEADER, size - 8):
+            raise ModelError(
+                f"{shown(path)} has {size:,} bytes, and its header alone says {length:,}:",
+                "it must be a whole safetensors file",
+                AGAIN,
+            )
+        try:
+            return json.loads(file.read(length)), 8 + length
+        except ValueError:
+            raise ModelError(shown(path), "must be a safetensors file, and its header cannot be read", AGAIN) from None
+
+
+def _place(path: Path, name: str, entry: dict[str, Any], begin: int) -> TensorPlace:
+    start, end = (begin + offset for offset in entry["data_offsets"])
+    place = TensorPlace(path=path, dtype=entry["dtype"], shape=tuple(entry["shape"]), start=start, end=end)
+    expected = math.prod(place.shape) * ITEM_BYTES.get(place.dtype, 0)
+    if place.num_bytes != expected:
+        raise ModelError(
+            f"{shown(path)}: {name} has {place.num_bytes:,} bytes,",
+            f"and {place.dtype} {list(place.shape)} needs {expected:,}",
+            AGAIN,
+        )
+    return place
+
+
+def check_shapes(part: str, found: dict[str, TensorPlace], expected: dict[str, Sequence[int]]) -> None:
+    """Raises: ModelError where a tensor is missing or has another shape than the configuration makes."""
+    missing = sorted(expected.keys() - found.keys())
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ModelError(
+            f"{part} lacks the tensor {missing[0]}{more}:",
+            f"its config.json needs {len(expected)} tensors",
+            "the files are of another model: " + AGAIN,
+        )
+    for name, shape in expected.items():
+        place = found[name]
+        if place.shape != tuple(shape):
+            raise ModelError(
+                f"{shown(place.path)}: {name} has the shape {list(place.shape)},",
+                f"and config.json makes it {list(shape)}",
+                "the file is of another model: " + AGAIN,
+            )

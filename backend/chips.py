@@ -1,0 +1,84 @@
+"""Facts about TPU chips, from Google Cloud's public TPU pages (cloud.google.com/tpu/docs/v5e, v5p, v6e, tpu7x), per jax device.
+
+A v7x chip shows as two jax devices, so its figures are halves. Clocks are not published on those pages: they follow from the
+published peak and the size of the matrix units, and agree with the cycles that the compiler itself counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chip:
+    """One jax device. `interconnect` is all links together, one direction, bytes a second."""
+
+    name: str
+    hbm_bytes: int
+    peak_flops: float
+    clock_hz: float
+    hbm_bytes_per_second: float
+    interconnect_bytes_per_second: float
+
+
+CHIPS = {
+    "v5e": Chip(name="v5e", hbm_bytes=16 * GIB, peak_flops=197e12, clock_hz=1.5e9, hbm_bytes_per_second=819e9,
+                interconnect_bytes_per_second=1600e9 / 8 / 2),
+    "v5p": Chip(name="v5p", hbm_bytes=95 * GIB, peak_flops=459e12, clock_hz=1.75e9, hbm_bytes_per_second=2765e9,
+                interconnect_bytes_per_second=4800e9 / 8 / 2),
+    "v6e": Chip(name="v6e", hbm_bytes=32 * GIB, peak_flops=918e12, clock_hz=1.75e9, hbm_bytes_per_second=1640e9,
+                interconnect_bytes_per_second=3584e9 / 8 / 2),
+    "tpu7x": Chip(name="tpu7x", hbm_bytes=96 * GIB, peak_flops=2307e12 / 2, clock_hz=2.2e9, hbm_bytes_per_second=7380e9 / 2,
+                  interconnect_bytes_per_second=9600e9 / 8 / 2 / 2),
+}  # fmt: skip
+
+DEVICE_KINDS = {
+    "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU v6e": "v6e",
+    "TPU7x": "tpu7x", "TPU v7x": "tpu7x",
+}  # fmt: skip
+
+TOPOLOGIES = ("v5e:2x4", "v5p:2x2x2", "v6e:1x1", "v6e:2x2", "v6e:2x4", "v6e:4x4", "tpu7x:2x2x1")
+"""The slices that `check-tpu` is tested on; the compiler knows more."""
+
+
+_SQUARES = {"1x1": 1, "2x2": 4, "2x4": 8, "4x4": 16}
+SLICES = {"v5e": _SQUARES, "v6e": _SQUARES, "v5p": {"2x2x1": 4, "2x2x2": 8, "2x2x4": 16}, "tpu7x": {"2x2x1": 8, "2x2x2": 16}}
+"""The shapes that are offered where a smaller slice is too small, with their jax devices, smallest first."""
+
+
+def chip_of(topology: str) -> Chip:
+    """The chip of a topology such as "v6e:2x4". Raises: KeyError."""
+    return CHIPS[topology.partition(":")[0]]
+
+
+def memory_bytes(device_kind: str) -> int | None:
+    """HBM of a jax device by its `device_kind`, or None for one that is no TPU we know."""
+    name = DEVICE_KINDS.get(device_kind)
+    return None if name is None else CHIPS[name].hbm_bytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepFlops:
+    """Floating-point operations of one denoising step, all branches together; a multiplication and an addition are two."""
+
+    attention: float
+    matmul: float
+
+    @property
+    def total(self) -> float:
+        return self.attention + self.matmul
+
+    def roofline_seconds(self, chip: Chip, num_devices: int) -> float:
+        """At the peak rate throughout."""
+        return self.total / chip.peak_flops / num_devices
+
+    def floor_seconds(self, chip: Chip, num_devices: int, head_width: int) -> float:
+        """With scores at the rate that a contraction over `head_width` allows where the matrix unit is 256 deep."""
+        slowdown = 1.0 + 0.5 * (_matrix_depth(chip) / min(head_width, _matrix_depth(chip)) - 1)
+        return (self.attention * slowdown + self.matmul) / chip.peak_flops / num_devices
+
+
+def _matrix_depth(chip: Chip) -> int:
+    return 256 if chip.name in ("v6e", "tpu7x") else 128

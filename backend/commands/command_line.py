@@ -1,0 +1,280 @@
+"""The words of the command line: what may be typed, and what each word means. Runs nothing."""
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, get_args
+
+from backend.checkpoints.loras import source_of
+from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.worker import WorkerOptions
+from backend.errors import RequestError
+from presets.loader import Expert, Solver
+
+OK, FAILED, WRONG_REQUEST = 0, 1, 2
+STAGES = ("encode", "denoise", "decode")
+COMMANDS = ("serve", "generate", *STAGES, "presets", "check-tpu", "precompile", "models")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraOption:
+    """One `--lora`: a path, a name in the loras folder or a Hub file, with its scale and its expert."""
+
+    source: str
+    scale: float = 1.0
+    expert: Expert = "both"
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses on one line and with the exit code for a wrong request."""
+
+    def error(self, message: str) -> NoReturn:
+        print_error(f"{message}; `{self.prog} --help` lists what is allowed")
+        raise SystemExit(WRONG_REQUEST)
+
+
+def print_error(message: object) -> None:
+    """One line on standard error."""
+    sys.stderr.write(f"{message}\n")
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command and its options; no command means `serve`."""
+    if not words or words[0] not in (*COMMANDS, "-h", "--help"):
+        words = ["serve", *words] if not words or words[0].startswith("-") else words
+    return build_parser().parse_args(words)
+
+
+def build_parser() -> Parser:
+    """All commands, with help that names units and defaults."""
+    parser = Parser(prog="app.py", description="Makes videos from a prompt or a picture.", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_serve(commands)
+    _add_generate(commands)
+    _add_stages(commands)
+    _add_presets(commands)
+    _add_check_tpu(commands)
+    _add_models(commands)
+    _add_precompile(commands)
+    return parser
+
+
+def request_of(arguments: argparse.Namespace) -> GenerationRequest:
+    """The request that `generate`'s options describe; LoRAs come on top of the preset's own. Raises: RequestError."""
+    preset = find_preset(arguments.preset)
+    return GenerationRequest.from_preset(
+        preset,
+        prompt=arguments.prompt,
+        negative_prompt=arguments.negative_prompt,
+        image=absolute(arguments.image),
+        last_image=absolute(arguments.last_image),
+        width=arguments.width,
+        height=arguments.height,
+        num_frames=arguments.frames,
+        fps=arguments.fps,
+        steps=arguments.steps,
+        guidance=arguments.guidance,
+        flow_shift=arguments.flow_shift,
+        seed=arguments.seed,
+        solver=arguments.solver,
+        guidance_interval=arguments.guidance_interval,
+        step_cache=arguments.step_cache,
+        loras=(*preset.loras, *map(_lora_choice, arguments.lora)),
+    )
+
+
+def _lora_choice(option: LoraOption) -> dict:
+    return {"source": source_of(option.source), "scale": option.scale, "expert": option.expert}
+
+
+def model_of(arguments: argparse.Namespace) -> str | None:
+    """The checkpoint given with --model: a folder as an absolute path, or a hub id. Raises: RequestError."""
+    model = arguments.model
+    if model is None or os.path.isdir(model):
+        return absolute(model)
+    looks_like_a_path = model.startswith(("/", ".", "~")) or model.count("/") != 1
+    if looks_like_a_path:
+        raise RequestError(f"model={model!r}", "must be a checkpoint folder or an id such as Wan-AI/NAME", "check the path")
+    return model
+
+
+def worker_options_of(arguments: argparse.Namespace) -> WorkerOptions:
+    """How the worker uses the devices. Raises: RequestError where the folder of executables is none."""
+    folder = arguments.executables
+    if folder is not None and not folder.is_dir():
+        raise RequestError(f"executables={str(folder)!r}", "must be a folder that `precompile` wrote", "check the path")
+    mesh = {axis: getattr(arguments, axis) for axis in ("dp", "sp", "tp")}
+    return WorkerOptions(executables=folder and folder.absolute(), **mesh)
+
+
+def _add_serve(commands: argparse._SubParsersAction) -> None:
+    serve = commands.add_parser("serve", help="open the studio in the browser (the default)", allow_abbrev=False)
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for every one (%(default)s)")
+    serve.add_argument("--port", type=_port, default=7860, help="port to listen on (%(default)s)")
+    serve.add_argument("--share", action="store_true", help="also make a public link")
+    serve.add_argument(
+        "--auth",
+        type=_credentials,
+        metavar="USER:PASSWORD",
+        help="ask visitors for these; made and shown where others can come in and none is given",
+    )
+    serve.add_argument("--rewriter", metavar="COMMAND", help="a program that suggests prompts; see the user guide")
+    serve.add_argument("--open", action="store_true", help="let everybody in who can reach it, without a password")
+    _add_common(serve)
+
+
+def _add_generate(commands: argparse._SubParsersAction) -> None:
+    generate = commands.add_parser("generate", help="make one video, then end", allow_abbrev=False)
+    _add_request(generate, is_required=True)
+    _add_sampling(generate)
+    generate.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
+    generate.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    _add_common(generate)
+
+
+def _add_stages(commands: argparse._SubParsersAction) -> None:
+    """The three stages of a video, each from what the one before it left in the folder."""
+    encode = commands.add_parser("encode", help="a video's first stage: read the prompt and the pictures", allow_abbrev=False)
+    denoise = commands.add_parser("denoise", help="its second: the latents; goes on where it was stopped", allow_abbrev=False)
+    decode = commands.add_parser("decode", help="its third: the mp4", allow_abbrev=False)
+    for stage in (encode, denoise, decode):
+        stage.add_argument("--run", required=True, metavar="DIR", help="the folder that holds what the stages make")
+        stage.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    _add_request(encode, is_required=False)
+    for stage in (encode, denoise):
+        _add_sampling(stage)
+    for stage in (encode, denoise, decode):
+        _add_common(stage)
+
+
+def _add_request(parser: argparse.ArgumentParser, *, is_required: bool) -> None:
+    """What a video shows, its size and its LoRAs."""
+    parser.add_argument("--preset", required=is_required, metavar="NAME", help="one of `app.py presets list`")
+    parser.add_argument("--prompt", required=is_required, metavar="TEXT", help="what the video shows")
+    parser.add_argument("--negative-prompt", metavar="TEXT", help="what it shall not show")
+    parser.add_argument("--image", metavar="FILE", help="the first frame; cropped to the video's aspect")
+    parser.add_argument("--last-image", metavar="FILE", help="the last frame, for presets that take one")
+    for name, what in (
+        ("width", "pixels"),
+        ("height", "pixels"),
+        ("frames", "number of frames, 4n+1"),
+        ("fps", "frames a second"),
+    ):
+        parser.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's own)")
+    lora = "a LoRA on top of the preset's own, again for more: a path, a name in the data folder's loras folder, or "
+    lora += "owner/repository:file.safetensors; EXPERT is high or low, for models that have two"
+    parser.add_argument("--lora", type=_lora, action="append", default=[], metavar="FILE[:SCALE[:EXPERT]]", help=lora)
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    """How it is denoised."""
+    parser.add_argument("--steps", type=int, metavar="N", help="denoising steps (the preset's own)")
+    parser.add_argument("--guidance", type=_numbers, metavar="X[,Y]", help="one number per expert; 1 or less is off")
+    parser.add_argument("--flow-shift", type=float, metavar="X", help="where the steps gather (the preset's own)")
+    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same video (drawn at random)")
+    parser.add_argument("--solver", choices=get_args(Solver), help="the sampler (the preset's own)")
+    interval = "the share of the steps that guidance runs on, such as 0,0.6 (the preset's own)"
+    parser.add_argument("--guidance-interval", type=_numbers, metavar="X,Y", help=interval)
+    cache = "relative change below which a step reuses the last one's work; 0 is off (the preset's own)"
+    parser.add_argument("--step-cache", type=float, metavar="X", help=cache)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", metavar="ID_OR_DIR", help="a checkpoint in place of the preset's own")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where jobs are kept (data in this project)")
+    precompiled = "what `precompile` wrote; a program that is not there is compiled"
+    parser.add_argument("--executables", type=Path, metavar="DIR", help=precompiled)
+    _add_mesh(parser)
+
+
+def _add_presets(commands: argparse._SubParsersAction) -> None:
+    presets = commands.add_parser("presets", help="list the presets, or show one", allow_abbrev=False)
+    actions = presets.add_subparsers(dest="action", metavar="list|show", required=True)
+    listing = actions.add_parser("list", help="one line each", allow_abbrev=False)
+    showing = actions.add_parser("show", help="everything about one", allow_abbrev=False)
+    showing.add_argument("name", metavar="NAME")
+    for parser in (listing, showing):
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_models(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser("models", help="list, download or verify checkpoints", allow_abbrev=False)
+    actions = parser.add_subparsers(dest="action", metavar="list|download|verify", required=True)
+    listing = actions.add_parser("list", help="the presets' models and LoRAs, and which are here", allow_abbrev=False)
+    listing.add_argument("--data-dir", type=Path, metavar="DIR", help="where your LoRAs are (data in this project)")
+    download = actions.add_parser("download", help="fetch a checkpoint, or what is missing of it", allow_abbrev=False)
+    download.add_argument("id", metavar="ID", help="a preset's name, OWNER/NAME, or OWNER/NAME:FILE for a LoRA")
+    verify = actions.add_parser("verify", help="whether a checkpoint's files are whole", allow_abbrev=False)
+    verify.add_argument("id", metavar="ID", help="a preset's name, OWNER/NAME, or a folder")
+    for action in (listing, verify):
+        action.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_check_tpu(commands: argparse._SubParsersAction) -> None:
+    check = commands.add_parser("check-tpu", help="what the TPU compiler says about a preset, without a TPU", allow_abbrev=False)
+    check.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
+    check.add_argument("--topology", required=True, metavar="CHIP:SHAPE", help="such as v6e:2x4")
+    check.add_argument("--json", metavar="FILE", help="also write the report there")
+    _add_mesh(check)
+
+
+def _add_precompile(commands: argparse._SubParsersAction) -> None:
+    about = "compile a preset's programs into files, so that the studio need not"
+    command = commands.add_parser("precompile", help=about, allow_abbrev=False)
+    command.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
+    command.add_argument("--output", required=True, metavar="DIR", help="where to put the files")
+    command.add_argument("--topology", metavar="CHIP:SHAPE", help="a slice that is not here, such as v6e:2x4 (this machine)")
+    for name, what in (("width", "pixels"), ("height", "pixels"), ("frames", "number of frames, 4n+1")):
+        command.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's own)")
+    command.add_argument("--json", action="store_true", help="print what was written as one JSON object")
+    _add_mesh(command)
+
+
+def _add_mesh(parser: argparse.ArgumentParser) -> None:
+    for axis, what in (
+        ("dp", "guidance branches apart, 1 or 2"),
+        ("sp", "chips that share the tokens"),
+        ("tp", "chips that share the matrices' columns"),
+    ):
+        parser.add_argument(f"--{axis}", type=int, metavar="N", help=f"{what} (planned)")
+
+
+def absolute(path: str | None) -> str | None:
+    """The path from the root, `~` and `..` resolved; None stays None."""
+    return None if path is None else os.path.abspath(os.path.expanduser(path))
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number from 1 to 65535")
+    return int(text)
+
+
+def _credentials(text: str) -> tuple[str, str]:
+    user, _, password = text.partition(":")
+    if not user or not password:
+        raise argparse.ArgumentTypeError("must be USER:PASSWORD, neither of them empty")
+    return user, password
+
+
+def _lora(text: str) -> LoraOption:
+    source, expert, scale = text, "both", 1.0
+    head, _, tail = source.rpartition(":")
+    if head and tail in get_args(Expert):
+        source, expert = head, tail
+        head, _, tail = source.rpartition(":")
+    if head and not tail.endswith(".safetensors"):
+        try:
+            source, scale = head, float(tail)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} must be FILE, FILE:SCALE or FILE:SCALE:EXPERT") from None
+    return LoraOption(source=source, scale=scale, expert=expert)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must be numbers separated by commas, such as 4 or 4,3") from None

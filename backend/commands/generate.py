@@ -1,0 +1,143 @@
+"""The command `generate`: one request through the engine, its progress on standard error, its video in place."""
+
+import argparse
+import json
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from backend.checkpoints.loras import adopt_lora, check_lora
+from backend.commands.command_line import FAILED, OK, absolute, model_of, print_error, request_of, worker_options_of
+from backend.commands.progress import Progress
+from backend.contract.events import (
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    VideoResult,
+)
+from backend.engine.engine import Engine, Job
+from backend.errors import OutputError, VideoFileError
+from backend.media.pictures import load_checked_image
+from backend.settings import from_environment
+
+STAGES = ("load", "compile", "encode", "denoise", "decode", "total")
+
+
+def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] = Engine) -> int:
+    """Makes one video and returns the exit code. Raises: RequestError before anything is written or started."""
+    began = time.monotonic()
+    request, model, options = request_of(arguments), model_of(arguments), worker_options_of(arguments)
+    for image in filter(None, (request.image, request.last_image)):
+        load_checked_image(image)
+    output, settings = check_output(arguments.output), from_environment(arguments.data_dir)
+    for lora in arguments.lora:
+        check_lora(lora.source, settings.loras_dir)
+    engine = make_engine(settings.data_dir, model, preset=request.preset, warm_up=False, resume=False, options=options)
+    try:
+        for lora in arguments.lora:
+            adopt_lora(lora.source, settings.loras_dir)
+        job = engine.submit(request, owner="command line")
+        final = follow(engine, job, Progress(sys.stderr))
+        return _report(final, job, output, arguments.json, time.monotonic() - began)
+    finally:
+        engine.close()
+
+
+def check_output(path: str | None) -> Path | None:
+    """The output's absolute path, once it is sure that a file can be put there. Raises: OutputError."""
+    if path is None:
+        return None
+    output = Path(absolute(path))
+    if output.suffix.lower() != ".mp4":
+        raise OutputError(f"output={path!r}", "must end in .mp4", f"for example {output.stem or 'video'}.mp4")
+    if os.path.isdir(output):  # unlike Path.is_dir, it takes a name of any length
+        raise OutputError(f"output={path!r}", "must be a file, and is a folder", "add a file name to it")
+    if not os.path.isdir(output.parent):
+        raise OutputError(
+            f"output={path!r}",
+            f"must lie in a folder, and {str(output.parent)!r} is none",
+            "make that folder first, or choose another",
+        )
+    trial = _part_of(output)
+    try:
+        trial.touch(exist_ok=False)
+        trial.unlink()
+    except OSError as error:
+        raise OutputError(f"output={path!r}", f"must be writable ({error.strerror})", "choose another") from None
+    return output
+
+
+def follow(engine: Engine, job: Job, progress: "Progress") -> Event:
+    """Shows the job's events until the final one, and returns that. Ctrl+C cancels; a second one gives up waiting."""
+    try:
+        for _, event in engine.events(job.id):
+            progress.show(event)
+    except KeyboardInterrupt:
+        progress.say("Stopping")
+        engine.cancel(job.id)
+        *_, (_, event) = engine.events(job.id)
+    progress.end()
+    return event
+
+
+def place(video: Path, output: Path) -> None:
+    """Copies the video to `output`, which appears complete or not at all. Raises: VideoFileError."""
+    part = _part_of(output)
+    try:
+        shutil.copyfile(video, part)
+        os.replace(part, output)
+    except OSError as error:
+        raise VideoFileError(
+            f"output={str(output)!r}", f"could not be written ({error.strerror})", f"the video is at {video}"
+        ) from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _report(final: Event, job: Job, output: Path | None, as_json: bool, seconds: float) -> int:
+    match final:
+        case Finished(result):
+            path = Path(result.path)
+            if output is not None:
+                place(path, output)
+            for note in result.notes:
+                sys.stderr.write(f"{note}\n")
+            summary = _summary(result, job, output or path, seconds)
+            sys.stdout.write(json.dumps(summary) + "\n" if as_json else _sentence(summary))
+            return OK
+        case Failed(cause, fix):
+            print_error(f"{cause}; {fix}")
+        case Cancelled(result):
+            print_error(f"Stopped; what there is of it is at {result.path}" if result else "Stopped")
+    return FAILED
+
+
+def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[str, Any]:
+    """What `--json` prints; `total` is the whole command's time, not the job's alone."""
+    stages = {stage: round(result.seconds.get(stage, 0.0), 3) for stage in STAGES} | {"total": round(seconds, 3)}
+    return {
+        "path": str(path),
+        "width": result.width,
+        "height": result.height,
+        "num_frames": result.num_frames,
+        "fps": result.fps,
+        "seed": result.request.seed,
+        "seconds": stages,
+        "preset": result.request.preset,
+        "job_id": job.id,
+    }
+
+
+def _sentence(summary: dict[str, Any]) -> str:
+    shape = "{width}x{height}, {num_frames} frames at {fps} a second, seed {seed}".format(**summary)
+    return f"{summary['path']} ({shape}, {summary['seconds']['total']:.1f} s)\n"
+
+
+def _part_of(output: Path) -> Path:
+    return output.with_name(f".{output.name}.{secrets.token_hex(4)}.part")

@@ -1,0 +1,178 @@
+"""The command `models`: which checkpoints there are, fetching one, and looking whether one is whole."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from backend.checkpoints.hub import Speed, cached_file, cached_model, download_file, download_model, is_hub_id, newest_snapshot
+from backend.checkpoints.hub_file import bytes_here
+from backend.checkpoints.loras import list_loras
+from backend.checkpoints.verify import Verification, verify
+from backend.errors import RequestError
+from backend.settings import from_environment
+from presets import Preset, list_presets
+
+
+def models(arguments: argparse.Namespace) -> bool:
+    """Does what was asked for; whether all is well. Raises: RequestError, ModelError."""
+    if arguments.action == "list":
+        _list(arguments)
+        return True
+    if arguments.action == "download":
+        for source in _sources(arguments.id):
+            _download(source)
+        return True
+    return _verify(arguments)
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    rows = [*_model_rows(), *_lora_rows(from_environment(arguments.data_dir).loras_dir)]
+    if arguments.json:
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        return
+    widest = max(len(row["id"]) for row in rows)
+    for row in rows:
+        sys.stdout.write(f"{row['id']:{widest}}  {_where(row):>18}  {', '.join(row['presets']) or 'a LoRA of yours'}\n")
+
+
+def _where(row: dict[str, Any]) -> str:
+    if row["bytes"] is not None:
+        return f"{_size(row['bytes'])} here"
+    return f"{_size(row['begun_bytes'])} here in part" if row["begun_bytes"] else "not here"
+
+
+def _model_rows() -> Iterator[dict[str, Any]]:
+    presets = list_presets()
+    for model in dict.fromkeys(preset.model for preset in presets):
+        folder = _folder_of(next(preset for preset in presets if preset.model == model))
+        yield _row("model", model, folder, [preset.name for preset in presets if preset.model == model])
+    for source in dict.fromkeys(lora.source for preset in presets for lora in preset.loras):
+        users = [preset.name for preset in presets if any(lora.source == source for lora in preset.loras)]
+        yield _row("lora", source, cached_file(source), users)
+
+
+def _lora_rows(folder: Path) -> Iterator[dict[str, Any]]:
+    for name in list_loras(folder):
+        yield _row("lora", name, folder / name, [])
+
+
+def _row(kind: str, source: str, path: Path | None, presets: list[str]) -> dict[str, Any]:
+    is_begun = path is None and kind == "model"  # a repository of LoRAs holds many, of which one is asked for
+    return {
+        "kind": kind,
+        "id": source,
+        "bytes": None if path is None else _num_bytes(path),
+        "begun_bytes": bytes_here(source) if is_begun else 0,
+        "presets": presets,
+    }
+
+
+def _num_bytes(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+
+
+def _folder_of(preset: Preset) -> Path | None:
+    return cached_model(preset.model) if is_hub_id(preset.model_source) else Path(preset.model_source)
+
+
+def _sources(given: str) -> list[str]:
+    """What to fetch for a preset's name, a checkpoint's id or a LoRA's. Raises: RequestError."""
+    preset = next((preset for preset in list_presets() if preset.name == given), None)
+    if preset is not None:
+        model = [preset.model] if is_hub_id(preset.model_source) else []
+        return [*model, *(lora.source for lora in preset.loras if lora.is_on_hub)]
+    if not is_hub_id(given.partition(":")[0]):
+        raise RequestError(
+            f"id={given!r}",
+            "must be a preset's name, owner/name, or owner/name:file.safetensors",
+            "`python app.py models list` shows those that the presets use",
+        )
+    return [given]
+
+
+def _download(source: str) -> None:
+    cached, download = (cached_file, download_file) if ":" in source else (cached_model, download_model)
+    path = cached(source)
+    if path is None:
+        path = download(source, _Line(sys.stderr, source))
+        sys.stderr.write("\n" if sys.stderr.isatty() else "")
+    sys.stdout.write(f"{source} is at {path} ({_size(_num_bytes(path))})\n")
+
+
+class _Line:
+    """Bytes, speed and what is left, on one line that changes on a terminal, elsewhere a line every tenth of the way."""
+
+    def __init__(self, stream: TextIO, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._what, self._speed = stream, what, Speed(clock)
+        self._told = -1
+
+    def __call__(self, done: int, total: int) -> None:
+        speed = self._speed(done)
+        left = f", {(total - done) / speed:.0f} s left" if speed > 0 else ""
+        text = f"{self._what}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {speed / 1e6:.1f} MB/s{left}"
+        tenth = 10 * done // max(total, 1)
+        if self._stream.isatty():
+            self._stream.write(f"\r\x1b[K{text}")
+        elif tenth > self._told:
+            self._stream.write(text + "\n")
+        self._told = max(self._told, tenth)
+        self._stream.flush()
+
+
+def _verify(arguments: argparse.Namespace) -> bool:
+    found = [verify(_there(source), _Line(sys.stderr, source)) for source in _verifiable(arguments.id)]
+    if arguments.json:
+        sys.stdout.write(json.dumps([_facts(one) for one in found], indent=2) + "\n")
+    else:
+        sys.stdout.write("\n".join(_sentences(one) for one in found) + "\n")
+    return not any(one.problems for one in found)
+
+
+def _verifiable(given: str) -> list[str]:
+    preset = next((preset for preset in list_presets() if preset.name == given), None)
+    return [given] if preset is None else [preset.model_source]
+
+
+def _there(source: str) -> Path:
+    """The checkpoint's folder, however incomplete. Raises: RequestError where there is nothing."""
+    if Path(source).is_dir():
+        return Path(source)
+    folder = newest_snapshot(source) if is_hub_id(source) else None
+    if folder is None:
+        raise RequestError(
+            f"id={source!r}",
+            "is neither a folder nor a checkpoint in the cache of this machine",
+            f"`python app.py models download {source}` fetches it",
+        )
+    return folder
+
+
+def _facts(found: Verification) -> dict[str, Any]:
+    family = None if found.family is None else found.family.name
+    return {
+        "folder": str(found.folder),
+        "family": family,
+        "files": found.files,
+        "hashed": found.hashed,
+        "bytes": found.num_bytes,
+        "problems": list(found.problems),
+    }
+
+
+def _sentences(found: Verification) -> str:
+    if found.problems:
+        return "\n".join(found.problems)
+    family = found.family.name
+    hashes = f"{found.hashed} hashes are right" if found.hashed else "no hashes are known for a plain folder, sizes are right"
+    return f"{found.folder}: a whole {family}, {found.files} files, {_size(found.num_bytes)}; {hashes}"

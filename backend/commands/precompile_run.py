@@ -1,0 +1,79 @@
+"""Compile a preset's real programs without its weights and keep them as files, for this machine's devices or a described slice.
+
+Runs in a process of its own (`python -m backend.commands.precompile_run`, started by `app.py precompile`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from backend.commands.apart import AXES, say
+from backend.contract.request import GenerationRequest, example_request, find_preset
+from backend.pipeline.describe import describe_components
+from backend.pipeline.generate import warm_up
+from backend.runtime.devices import described_devices
+from backend.runtime.executables import ExecutableWriter
+from presets import Preset
+
+
+def precompile(preset: Preset, topology: str | None, folder: Path, mesh: dict[str, int | None], sizes: dict) -> dict:
+    """Write every program that the preset's own requests run; what each file is for, and how long it took."""
+    began, files = time.monotonic(), []
+
+    def tell(name: str, path: Path, seconds: float | None) -> None:
+        files.append({"program": name, "file": path.name, "bytes": path.stat().st_size, "compile_seconds": seconds})
+        say({"progress": f"{name}: " + ("is there already" if seconds is None else f"compiled in {seconds:.1f} s")})
+
+    devices = described_devices(topology) if topology else jax.devices()
+    tokenizer = None if topology else _tokenizer(preset)
+    components = describe_components(preset, devices, ExecutableWriter(folder=folder, tell=tell), mesh, tokenizer)
+    for request in _requests(preset, sizes, every_length=tokenizer is not None):
+        for _ in warm_up(components, request):
+            pass
+    return {
+        "preset": preset.name,
+        "topology": topology,
+        "devices": len(devices),
+        "device_kind": devices[0].device_kind,
+        "mesh": {"guided": components.guided.layout.plan_text, "unguided": components.unguided.layout.plan_text},
+        "output": str(folder),
+        "files": files,
+        "seconds": time.monotonic() - began,
+    }
+
+
+def _requests(preset: Preset, sizes: dict, every_length: bool) -> Iterator[GenerationRequest]:
+    """The preset's own request in each task; prompts of all compiled lengths where the tokenizer is here."""
+    prompts = [" ".join([preset.examples[0]] * times) for times in ((1, 2, 4, 8, 16) if every_length else (1,))]
+    for task in preset.tasks:
+        for prompt in prompts:
+            yield example_request(preset, task, prompt=prompt, **sizes)
+
+
+def _tokenizer(preset: Preset) -> PreTrainedTokenizerBase | None:
+    folder = Path(preset.model_source) / "tokenizer"
+    return AutoTokenizer.from_pretrained(folder) if folder.is_dir() else None
+
+
+def main() -> None:
+    about = "Started by `app.py precompile`, not by hand."
+    parser = argparse.ArgumentParser(prog="backend.commands.precompile_run", description=about)
+    parser.add_argument("--preset", required=True)
+    parser.add_argument("--topology")
+    parser.add_argument("--output", required=True, type=Path)
+    for name in (*AXES, "width", "height", "frames"):
+        parser.add_argument(f"--{name}", type=int)
+    arguments = parser.parse_args()
+    mesh = {axis: getattr(arguments, axis) for axis in AXES}
+    sizes = {"width": arguments.width, "height": arguments.height, "num_frames": arguments.frames}
+    say({"report": precompile(find_preset(arguments.preset), arguments.topology, arguments.output, mesh, sizes)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""One line on a terminal that says how a job comes along."""
+
+from typing import TextIO
+
+from backend.contract.events import Compiling, Decoding, Encoding, Event, Loading, Queued, Step
+
+
+class Progress:
+    """Says on one stream how far a job is: a line that changes on a terminal, a line for each news elsewhere."""
+
+    def __init__(self, stream: TextIO):
+        self._stream, self._is_terminal, self._last = stream, stream.isatty(), ""
+
+    def show(self, event: Event) -> None:
+        """Says what this event means, if it is news."""
+        text = describe(event)
+        if self._is_terminal and isinstance(event, Loading) and event.bytes_per_second:
+            text += f" at {event.bytes_per_second / 1e6:.1f} MB/s"  # elsewhere it would be a line every second
+        if text and text != self._last:
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """Says this."""
+        self._last = text
+        self._stream.write(f"\r\x1b[K{text}" if self._is_terminal else f"{text}\n")
+        self._stream.flush()
+
+    def end(self) -> None:
+        """Leaves the terminal's cursor on a line of its own."""
+        if self._is_terminal:
+            self._stream.write("\n")
+
+
+def describe(event: Event) -> str:
+    """The event in a few words; empty for one that needs none."""
+    match event:
+        case Queued(position):
+            return f"Waiting, {position} before it" if position else "Starting"
+        case Loading(done, total, what):
+            return f"Loading {what}" + (f" ({100 * done // total} %)" if total else "")
+        case Compiling(what, is_loaded):
+            return f"Loaded {what} precompiled" if is_loaded else f"Compiling {what}"
+        case Encoding():
+            return "Reading the prompt"
+        case Step(index, total, seconds, left):
+            return f"Step {index} of {total} ({seconds:.2f} s a step, {left:.0f} s left)"
+        case Decoding(frame, total):
+            return f"Decoding frame {frame} of {total}"
+    return ""

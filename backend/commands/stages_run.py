@@ -1,0 +1,246 @@
+"""One stage of a video in a folder of its own, which continues from what is there.
+
+`python -m backend.commands.stages_run denoise --run DIR`, started by `backend.commands.stages` with the words of `app.py`. Loads
+only the networks that the stage uses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+from backend.checkpoints.loras import adopt_lora, check_lora
+from backend.commands.command_line import FAILED, OK, WRONG_REQUEST, model_of, parse, print_error, request_of, worker_options_of
+from backend.commands.progress import Progress
+from backend.contract.events import Cancelled, Event, Finished
+from backend.contract.request import GenerationRequest, find_preset
+from backend.engine.folder import REQUEST, open_pictures, read_request, write_request
+from backend.errors import RequestError, StudioError
+from backend.media.video import read_request as read_video_request
+from backend.pipeline.generate import Denoised, Run, decode, denoise, encode_conditions, prepare
+from backend.pipeline.load import load
+from backend.pipeline.stage_files import (
+    EMBEDDINGS,
+    LATENTS,
+    read_conditions,
+    read_latents,
+    read_state,
+    write_latents,
+    write_state,
+)
+from backend.settings import Settings, from_environment
+
+VIDEO = "video.mp4"
+NEXT = {"encode": "denoise", "denoise": "decode"}
+CHANGEABLE = ("steps", "guidance", "flow_shift", "seed", "solver", "guidance_interval", "step_cache")  # by `denoise`
+
+
+def run_stage(arguments: argparse.Namespace) -> int:
+    """Runs the stage that the command names and returns the exit code. Raises: RequestError before anything is written."""
+    began, folder = time.monotonic(), Path(arguments.run).expanduser().absolute()
+    settings, model, options = from_environment(arguments.data_dir), model_of(arguments), worker_options_of(arguments)
+    if folder.is_relative_to(settings.data_dir):
+        raise RequestError(
+            f"run={arguments.run!r}",
+            "belongs to the studio, whose library shows it as it was made",
+            "copy that folder somewhere else, and give the copy",
+        )
+    request = _REQUESTS[arguments.command](arguments, folder, settings)
+    product = folder / {"encode": EMBEDDINGS, "denoise": LATENTS, "decode": VIDEO}[arguments.command]
+    if _is_there(arguments.command, folder, request):
+        return _tell(arguments, product, {"total": time.monotonic() - began}, "was there already")
+    progress, stop = Progress(sys.stderr), threading.Event()
+    with _until_stopped(stop):
+        mesh = {axis: getattr(options, axis) for axis in ("dp", "sp", "tp")}
+        components = load(find_preset(request.preset), model, progress.show, mesh, options.executables, (arguments.command,))
+        loaded = time.monotonic() - began
+        run = Run(request=request, components=components, folder=folder, is_cancelled=stop.is_set)
+        ended = _followed(_STAGES[arguments.command](run), progress)
+    progress.end()
+    if ended is not None:
+        print_error(ended)
+        return FAILED
+    for note in run.notes:
+        sys.stderr.write(f"{note}\n")
+    return _tell(arguments, product, {"load": loaded, **run.clock.seconds, "total": time.monotonic() - began})
+
+
+def _requested(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
+    """What `encode` shall begin, written into the folder; or what it began there, to be gone on with."""
+    begun = read_request(folder) if (folder / REQUEST).is_file() else None
+    if arguments.preset is None or arguments.prompt is None:
+        if begun is None:
+            raise RequestError("preset and prompt are missing:", f"{str(folder)!r} holds no run", "give --preset and --prompt")
+        return begun
+    request = request_of(arguments)
+    if begun is not None:
+        seed = request.seed if arguments.seed is not None else begun.seed
+        if request.changed(seed=seed).for_sharing() != begun.changed().for_sharing():
+            raise RequestError(f"run={arguments.run!r}", "holds another video", "choose another folder")
+        return begun
+    if folder.is_dir() and any(folder.iterdir()):
+        raise RequestError(f"run={arguments.run!r}", "must be a new or an empty folder", "choose another folder")
+    pictures = open_pictures(request)
+    for lora in arguments.lora:
+        check_lora(lora.source, settings.loras_dir)
+        adopt_lora(lora.source, settings.loras_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_request(request, pictures, folder)
+
+
+def _changed(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
+    """The folder's request with what `denoise` shall do differently, which is written back."""
+    request = read_request(folder)
+    given = {name: getattr(arguments, name) for name in CHANGEABLE if getattr(arguments, name) is not None}
+    changed = request.changed(**given) if given else request
+    if read_conditions(folder, changed) is None:
+        raise RequestError(f"run={arguments.run!r}", "holds no embeddings for this video", _command("encode", folder))
+    return changed if changed == request else write_request(changed, {}, folder)
+
+
+def _denoised(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
+    request = read_request(folder)
+    if read_latents(folder, request) is None:
+        raise RequestError(f"run={arguments.run!r}", "holds no latents of this video", _command("denoise", folder))
+    return request
+
+
+def _is_there(stage: str, folder: Path, request: GenerationRequest) -> bool:
+    if stage == "encode":
+        return read_conditions(folder, request) is not None
+    if stage == "denoise":
+        return read_latents(folder, request) is not None
+    try:
+        return read_video_request(folder / VIDEO).for_sharing() == request.for_sharing()
+    except (StudioError, OSError):
+        return False
+
+
+def _encode(run: Run) -> Generator[Event, None, str | None]:
+    yield from prepare(run, ("encode",))
+    if not run.is_cancelled():
+        yield from encode_conditions(run)
+    return _stopped("encode", run) if run.is_cancelled() else None
+
+
+def _denoise(run: Run) -> Generator[Event, None, str | None]:
+    """Goes on where it was stopped, unless a step cache was at work, whose contents are not kept."""
+    conditions = read_conditions(run.folder, run.request)
+    begun = None if run.request.step_cache else read_state(run.folder, run.request)
+    yield from prepare(run, ("denoise",))
+    if run.is_cancelled():
+        return _stopped("denoise", run)
+    denoised = yield from denoise(run, conditions, begun and Denoised(state=begun[0], steps_done=begun[1]))
+    if denoised.steps_done < run.request.steps:
+        write_state(run.folder, run.request, denoised.state, denoised.steps_done)
+        return _stopped("denoise", run, f" after step {denoised.steps_done} of {run.request.steps}")
+    write_latents(run.folder, run.request, conditions.with_first_frame(denoised.state.sample))
+    return None
+
+
+def _decode(run: Run) -> Generator[Event, None, str | None]:
+    yield from prepare(run, ("decode",))
+    if run.is_cancelled():
+        return _stopped("decode", run)
+    _set_aside(run.folder / VIDEO)
+    for event in decode(run, read_latents(run.folder, run.request)):
+        yield event
+        if isinstance(event, Cancelled):
+            (run.folder / VIDEO).unlink(missing_ok=True)  # a part of it; the whole is made again from the latents
+            return _stopped("decode", run)
+    return None
+
+
+_REQUESTS: dict[str, Callable[[argparse.Namespace, Path, Settings], GenerationRequest]] = {
+    "encode": _requested,
+    "denoise": _changed,
+    "decode": _denoised,
+}
+_STAGES: dict[str, Callable[[Run], Generator[Event, None, str | None]]] = {
+    "encode": _encode,
+    "denoise": _denoise,
+    "decode": _decode,
+}
+
+
+def _followed(stage: Generator[Event, None, str | None], progress: Progress) -> str | None:
+    """Shows the stage's events; what it says about a stop, or None where it came to its end."""
+    while True:
+        try:
+            event = next(stage)
+        except StopIteration as end:
+            return end.value
+        if not isinstance(event, Finished):
+            progress.show(event)
+
+
+def _set_aside(video: Path) -> None:
+    """A video of other settings gets a name of its own: nothing that was made is overwritten."""
+    if not video.is_file():
+        return
+    free = next(path for number in range(1, 10_000) if not (path := video.with_stem(f"video-{number}")).exists())
+    video.rename(free)
+    sys.stderr.write(f"The video that was there is {free.name} now\n")
+
+
+def _stopped(stage: str, run: Run, when: str = "") -> str:
+    return f"Stopped{when}; {_command(stage, run.folder)}"
+
+
+def _command(stage: str, folder: Path) -> str:
+    return f"`python app.py {stage} --run {folder}` {'goes on' if stage != 'encode' else 'makes them'}"
+
+
+def _tell(arguments: argparse.Namespace, product: Path, seconds: dict[str, float], news: str = "") -> int:
+    if arguments.json:
+        found: dict[str, Any] = {"run": str(product.parent), "stage": arguments.command, "path": str(product)}
+        found |= {"seconds": {name: round(value, 3) for name, value in seconds.items()}}
+        sys.stdout.write(json.dumps(found) + "\n")
+        return OK
+    following = NEXT.get(arguments.command)
+    hint = f"; next: python app.py {following} --run {product.parent}" if following else ""
+    sys.stdout.write(f"{product} {news or '({:.1f} s)'.format(seconds['total'])}{hint}\n")
+    return OK
+
+
+@contextlib.contextmanager
+def _until_stopped(stop: threading.Event) -> Iterator[None]:
+    """The first request to end stops between two steps; the second one ends at once."""
+
+    def handle(number: int, frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def main() -> int:
+    """Runs the stage that the command line names."""
+    try:
+        return run_stage(parse(sys.argv[1:]))
+    except RequestError as error:
+        print_error(error)
+        return WRONG_REQUEST
+    except (StudioError, OSError) as error:
+        print_error(error)
+    except KeyboardInterrupt:
+        print_error("Stopped")
+    return FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The values that cross processes: requests, events, shapes, what a worker says of itself. Light."""

@@ -1,0 +1,149 @@
+"""What happens to a job, as frozen values with a JSON form. Stored first, then shown."""
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
+
+from backend.contract.request import GenerationRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoResult:
+    """A finished video. `seconds` by stage (load, lora, compile, encode, denoise, decode, total), `versions` by library, `notes`
+    what one should know of how it was made, a sentence each."""
+
+    path: str
+    fps: int
+    num_frames: int
+    width: int
+    height: int
+    seconds: dict[str, float]
+    request: GenerationRequest
+    versions: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for `from_json`."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {"request": self.request.to_json()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """The result that `to_json` wrote."""
+        notes = tuple(data.get("notes", ()))
+        return cls(**data | {"request": GenerationRequest.from_stored(data["request"]), "notes": notes})
+
+
+class _Event:
+    """What all events share: their kind and their JSON form."""
+
+    kind: ClassVar[str]
+    is_final: ClassVar[bool] = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values with the kind, for `from_json`."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if isinstance(values.get("result"), VideoResult):
+            values["result"] = values["result"].to_json()
+        return {"kind": self.kind} | values
+
+
+@dataclass(frozen=True)
+class Queued(_Event):
+    """Waiting; `position` other jobs wait before it (0: it is next, once the one that runs has ended)."""
+
+    kind: ClassVar[str] = "queued"
+    position: int
+
+
+@dataclass(frozen=True)
+class Loading(_Event):
+    """The checkpoint is being read, or downloaded at `bytes_per_second`; `bytes_total` and the speed are 0 while unknown."""
+
+    kind: ClassVar[str] = "loading"
+    bytes_done: int
+    bytes_total: int
+    what: str
+    bytes_per_second: float = 0.0
+
+
+@dataclass(frozen=True)
+class Compiling(_Event):
+    """A program for `what` is being compiled; or, with `is_loaded`, has just been loaded from a file instead."""
+
+    kind: ClassVar[str] = "compiling"
+    what: str
+    is_loaded: bool = False
+
+
+@dataclass(frozen=True)
+class Encoding(_Event):
+    """The prompt, and the image if there is one, are being encoded."""
+
+    kind: ClassVar[str] = "encoding"
+
+
+@dataclass(frozen=True)
+class Step(_Event):
+    """Denoising step `index` (from 1) of `total` is done.
+
+    `seconds` this step took, `seconds_left` until the video is expected, `preview` a file name in the job's folder.
+    """
+
+    kind: ClassVar[str] = "step"
+    index: int
+    total: int
+    seconds: float
+    seconds_left: float
+    preview: str | None = None
+
+
+@dataclass(frozen=True)
+class Decoding(_Event):
+    """`frame` of `total` pixel frames are decoded."""
+
+    kind: ClassVar[str] = "decoding"
+    frame: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Finished(_Event):
+    """The video is there."""
+
+    kind: ClassVar[str] = "finished"
+    is_final: ClassVar[bool] = True
+    result: VideoResult
+
+
+@dataclass(frozen=True)
+class Failed(_Event):
+    """It went wrong: `cause` says why, `fix` what to do, a sentence each."""
+
+    kind: ClassVar[str] = "failed"
+    is_final: ClassVar[bool] = True
+    cause: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Cancelled(_Event):
+    """It was stopped; `result` is what there was by then, or None."""
+
+    kind: ClassVar[str] = "cancelled"
+    is_final: ClassVar[bool] = True
+    result: VideoResult | None = None
+
+
+Event = Queued | Loading | Compiling | Encoding | Step | Decoding | Finished | Failed | Cancelled
+_KINDS = {cls.kind: cls for cls in (Queued, Loading, Compiling, Encoding, Step, Decoding, Finished, Failed, Cancelled)}
+
+
+def from_json(data: dict[str, Any]) -> Event:
+    """The event that `to_json` wrote. Raises: ValueError for a kind that there is not."""
+    values = dict(data)
+    kind = values.pop("kind", None)
+    if kind not in _KINDS:
+        raise ValueError(f"event kind {kind!r} must be one of {', '.join(_KINDS)}")
+    if isinstance(values.get("result"), dict):
+        values["result"] = VideoResult.from_json(values["result"])
+    return _KINDS[kind](**values)

@@ -1,0 +1,291 @@
+"""What somebody asks for: one frozen value that is right from the moment it exists. Opens no file, rounds nothing."""
+
+import math
+import secrets
+import unicodedata
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+from backend.contract.geometry import Geometry, is_frame_count, nearest_frame_counts, nearest_sizes
+from backend.errors import RequestError
+from presets import LoraChoice, Preset, UnknownPreset, load_preset
+
+SEED_LIMIT = 2**32
+MAX_GUIDANCE = 30.0
+MAX_FLOW_SHIFT = 100.0
+MAX_LORAS = 8  # each adds seconds to the switch of LoRAs; nobody has been seen to use more
+CHARACTERS_PER_TOKEN = 8  # generous: English text has about four characters a token, so no real prompt is refused
+_STORED = {"is_stored": True}
+
+Focus = Annotated[float, Field(ge=0, le=1)]
+
+
+class GenerationRequest(BaseModel):
+    """One video to make.
+
+    `width`, `height` in pixels, `num_frames` in pixel frames, `guidance` one value per expert (1 or less: unguided),
+    `image` and `last_image` absolute paths, `image_focus` the point (x, y in 0..1) that a crop keeps in view. `loras` count on
+    top of one another. Guidance runs on the steps within `guidance_interval`, a share (0..1) of them; `step_cache` is the
+    relative change below which a step reuses the last one's work, 0 for never.
+    Raises: RequestError at construction, whatever is wrong.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    preset: str
+    task: Literal["t2v", "i2v"]
+    prompt: str
+    negative_prompt: str = ""
+    width: int
+    height: int
+    num_frames: int
+    fps: int
+    steps: int
+    guidance: tuple[float, ...]
+    flow_shift: float
+    solver: Literal["unipc", "euler", "euler-distilled"] = "unipc"
+    seed: int
+    image: str | None = None
+    last_image: str | None = None
+    image_focus: tuple[Focus, Focus] = (0.5, 0.5)
+    loras: tuple[LoraChoice, ...] = ()
+    guidance_interval: tuple[float, float] = (0.0, 1.0)
+    step_cache: float = 0.0
+
+    @classmethod
+    def from_preset(cls, preset: Preset, **overrides: Any) -> Self:
+        """The preset's own settings with `overrides` in their place; one that is None counts as not given.
+
+        The task follows from whether there is an image; a seed that is not given is drawn at random.
+        """
+        given = {name: value for name, value in overrides.items() if value is not None}
+        task = "i2v" if {"image", "last_image"} & given.keys() else "t2v"
+        own = preset.model_dump(include=set(cls.model_fields))
+        drawn = {"preset": preset.name, "task": task, "seed": secrets.randbelow(SEED_LIMIT), "prompt": ""}
+        return cls(**{**own, **drawn, **given})
+
+    @classmethod
+    def from_stored(cls, data: dict[str, Any]) -> Self:
+        """A request from a job or a video made earlier, whatever limits the presets have today."""
+        return cls.model_validate(data, context=_STORED)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for `from_stored`."""
+        return self.model_dump(mode="json")
+
+    def changed(self, **changes: Any) -> Self:
+        """A copy with these fields replaced, checked like any other."""
+        return type(self)(**{**self.model_dump(), **changes})
+
+    def for_sharing(self) -> dict[str, Any]:
+        """As `to_json`, with images by file name only: a video must not tell where it was made."""
+        data = self.to_json()
+        return data | {name: Path(data[name]).name for name in ("image", "last_image") if data[name]}
+
+    @property
+    def is_guided(self) -> bool:
+        """Whether the unprompted branch runs too, in any step."""
+        return any(value > 1.0 for value in self.guidance) and self.guidance_interval[0] < self.guidance_interval[1]
+
+    def geometry(self) -> Geometry:
+        """The video's shape as pixels, latents and tokens."""
+        preset = find_preset(self.preset)
+        return Geometry(
+            width=self.width,
+            height=self.height,
+            num_frames=self.num_frames,
+            spatial_scale=preset.vae_scale_spatial,
+            temporal_scale=preset.vae_scale_temporal,
+            patch=preset.size_multiple // preset.vae_scale_spatial,
+        )
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _checked(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        try:
+            request = handler(data)
+        except ValidationError as error:
+            raise _explained(error) from None
+        if info.context != _STORED:
+            check(request, find_preset(request.preset))
+        return request
+
+
+def find_preset(name: str) -> Preset:
+    """The preset of this name. Raises: RequestError with the names and the nearest one."""
+    try:
+        return load_preset(name)
+    except UnknownPreset as error:
+        raise RequestError(error.what, error.allowed, error.fix) from None
+
+
+def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, **overrides: Any) -> GenerationRequest:
+    """What the preset makes of its first example, for compiling ahead: its pictures are named, and need not exist."""
+    image = "/image.png" if (task or preset.tasks[0]) == "i2v" else None
+    last_image = "/last_image.png" if image and preset.needs_last_image else None
+    given = {"prompt": preset.examples[0], "seed": 0, "image": image, "last_image": last_image} | overrides
+    return GenerationRequest.from_preset(preset, **given)
+
+
+def check(request: GenerationRequest, preset: Preset) -> None:
+    """Raises RequestError at the first thing that the preset cannot make."""
+    _check_task(request, preset)
+    _check_text("prompt", request.prompt, preset)
+    if not request.prompt.strip():
+        raise RequestError("prompt is empty and", "must say what the video shows", f"for example {preset.examples[0]!r}")
+    _check_text("negative_prompt", request.negative_prompt, preset)
+    check_size(preset, request.width, request.height, request.num_frames)
+    _check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
+    _check_whole("steps", request.steps, 1, preset.max_steps, preset.steps)
+    _check_guidance(request.guidance, preset)
+    _check_flow_shift(request.flow_shift, preset)
+    _check_guidance_interval(request.guidance_interval)
+    _check_step_cache(request.step_cache)
+    _check_loras(request.loras, preset)
+    if not 0 <= request.seed < SEED_LIMIT:
+        raise RequestError(f"seed={request.seed}", f"must lie between 0 and {SEED_LIMIT - 1}", "leave it out to have one drawn")
+
+
+def check_size(preset: Preset, width: int, height: int, num_frames: int) -> None:
+    """Raises RequestError where the preset makes no video of this size (pixels) and length (pixel frames)."""
+    _check_size("width", width, preset.min_width, preset.max_width, preset)
+    _check_size("height", height, preset.min_height, preset.max_height, preset)
+    _check_frames(num_frames, preset)
+
+
+def _check_task(request: GenerationRequest, preset: Preset) -> None:
+    if request.task not in preset.tasks:
+        others = "text to video only" if preset.tasks == ("t2v",) else "image to video only"
+        fix = "leave the image out" if request.task == "i2v" else "give an image"
+        raise RequestError(
+            f"task={request.task}", f"is not what {preset.name} does: {others}", f"{fix}, or choose another preset"
+        )
+    if request.task == "i2v" and request.image is None:
+        raise RequestError("image is missing:", "image to video starts from one", "give the first frame as image")
+    if request.task == "t2v" and (request.image or request.last_image):
+        raise RequestError("image was given", "but text to video takes none", "leave it out, or ask for task i2v")
+    if request.last_image is not None and not preset.takes_last_image:
+        raise RequestError("last_image was given", f"but {preset.name} takes a first image only", "leave it out")
+    if request.last_image is None and preset.needs_last_image:
+        raise RequestError("last_image is missing:", f"{preset.name} goes from a first image to a last one", "give both")
+    for name, path in (("image", request.image), ("last_image", request.last_image)):
+        if path is not None and not Path(path).is_absolute():
+            raise RequestError(f"{name}={path!r}", "must be an absolute path", "give the whole path")
+
+
+def _check_text(name: str, text: str, preset: Preset) -> None:
+    most = preset.max_prompt_tokens * CHARACTERS_PER_TOKEN
+    if len(text) > most:
+        raise RequestError(
+            f"{name} has {len(text)} characters and",
+            f"must have at most {most}",
+            f"shorten it: the model reads {preset.max_prompt_tokens} tokens at most",
+        )
+    for place, character in enumerate(text):
+        if unicodedata.category(character) in ("Cc", "Cs") and character not in "\t\n\r":
+            raise RequestError(
+                f"{name} has the control character U+{ord(character):04X} at position {place} and",
+                "must be plain text",
+                "remove that character",
+            )
+
+
+def _check_size(name: str, size: int, smallest: int, largest: int, preset: Preset) -> None:
+    rules = []
+    if size % preset.size_multiple:
+        rules.append(f"a multiple of {preset.size_multiple}")
+    if not smallest <= size <= largest:
+        rules.append(f"between {smallest} and {largest}")
+    if rules:
+        nearest = nearest_sizes(size, preset.size_multiple, smallest, largest)
+        raise RequestError(f"{name}={size}", f"must be {' and '.join(rules)} for {preset.name}", _either(nearest))
+
+
+def _check_frames(num_frames: int, preset: Preset) -> None:
+    scale, rules = preset.vae_scale_temporal, []
+    if not is_frame_count(num_frames, scale):
+        rules.append(f"{scale}n+1")
+    if not preset.min_frames <= num_frames <= preset.max_frames:
+        rules.append(f"between {preset.min_frames} and {preset.max_frames} for {preset.name}")
+    if rules:
+        nearest = nearest_frame_counts(num_frames, preset.min_frames, preset.max_frames, scale)
+        raise RequestError(f"num_frames={num_frames}", f"must be {' and '.join(rules)}", _either(nearest))
+
+
+def _check_whole(name: str, value: int, smallest: int, largest: int, usual: int) -> None:
+    if not smallest <= value <= largest:
+        raise RequestError(f"{name}={value}", f"must be between {smallest} and {largest}", f"{usual} is usual")
+
+
+def _check_guidance(guidance: tuple[float, ...], preset: Preset) -> None:
+    usual = ", ".join(f"{value:g}" for value in preset.guidance)
+    if len(guidance) != preset.num_experts:
+        raise RequestError(
+            f"guidance has {len(guidance)} values and",
+            f"must have {preset.num_experts}, one per expert of {preset.name}",
+            f"{usual} is usual",
+        )
+    for value in guidance:
+        if not (math.isfinite(value) and 0 <= value <= MAX_GUIDANCE):
+            raise RequestError(f"guidance={value:g}", f"must be between 0 and {MAX_GUIDANCE:g}", f"{usual} is usual")
+
+
+def _check_flow_shift(flow_shift: float, preset: Preset) -> None:
+    if not (math.isfinite(flow_shift) and 0 < flow_shift <= MAX_FLOW_SHIFT):
+        raise RequestError(
+            f"flow_shift={flow_shift:g}", f"must be above 0 and at most {MAX_FLOW_SHIFT:g}", f"{preset.flow_shift:g} is usual"
+        )
+
+
+def _check_guidance_interval(interval: tuple[float, float]) -> None:
+    start, end = interval
+    if not 0 <= start <= end <= 1:
+        raise RequestError(
+            f"guidance_interval={start:g},{end:g}",
+            "must be two shares of the steps, 0 <= first <= second <= 1",
+            "0,1 runs guidance throughout",
+        )
+
+
+def _check_step_cache(threshold: float) -> None:
+    if not 0 <= threshold <= 1:
+        raise RequestError(f"step_cache={threshold:g}", "must be between 0 and 1", "0 is off, 0.05 to 0.15 is usual")
+
+
+def _check_loras(loras: tuple[LoraChoice, ...], preset: Preset) -> None:
+    if len(loras) > MAX_LORAS:
+        raise RequestError(f"{len(loras)} LoRAs were given, and", f"at most {MAX_LORAS} can be", "leave some out")
+    for lora in loras:
+        if lora.expert != "both" and preset.num_experts == 1:
+            raise RequestError(
+                f"the LoRA {lora.source} is for the {lora.expert}-noise expert, and",
+                f"{preset.name} has one network only",
+                "leave the expert out",
+            )
+
+
+def _either(values: list[int]) -> str:
+    return f"nearest: {' or '.join(str(value) for value in values)}"
+
+
+def _explained(error: ValidationError) -> RequestError:
+    """The first of pydantic's complaints (a wrong type, an unknown or a missing field) in our own form."""
+    first = error.errors(include_url=False)[0]
+    name = ".".join(str(part) for part in first["loc"]) or "the request"
+    if first["type"] == "missing":
+        return RequestError(f"{name} is missing:", "it has no default", f"give {name}")
+    given = repr(first["input"])
+    shown = given if len(given) <= 60 else given[:57] + "..."
+    message = first["msg"].removeprefix("Value error, ")
+    rule = message[0].lower() + message[1:]
+    return RequestError(f"{name}={shown} is refused:", rule, f"correct {name}")

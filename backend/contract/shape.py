@@ -1,0 +1,62 @@
+"""What the compiler sees of a request. Requests of one shape share every compiled program; compares, compiles nothing."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from backend.contract.request import GenerationRequest, find_preset
+from backend.errors import RequestError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """One set of compiled programs: the checkpoint, the task with its pictures, the video's size, and how steps run.
+
+    `is_guided` says that the unprompted branch runs in some step, `is_mixed` that it does not in all; `is_cached` that steps may
+    be reused.
+    """
+
+    model: str
+    task: str
+    width: int
+    height: int
+    num_frames: int
+    is_guided: bool
+    is_mixed: bool = False
+    is_cached: bool = False
+    num_pictures: int = 0
+
+    @classmethod
+    def of(cls, request: GenerationRequest, model: str | None = None) -> Self:
+        """The request's shape; `model` is the checkpoint that stands in for the presets' own, if there is one."""
+        return cls(
+            model=model or _model_of(request.preset),
+            task=request.task,
+            width=request.width,
+            height=request.height,
+            num_frames=request.num_frames,
+            is_guided=request.is_guided,
+            is_cached=request.step_cache > 0,
+            is_mixed=request.is_guided and _has_unguided_steps(request),
+            num_pictures=sum(picture is not None for picture in (request.image, request.last_image)),
+        )
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """The shape that `to_json` wrote."""
+        return cls(**data)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for `from_json`."""
+        return asdict(self)
+
+
+def _has_unguided_steps(request: GenerationRequest) -> bool:
+    return request.guidance_interval != (0.0, 1.0) or any(value <= 1.0 for value in request.guidance)
+
+
+def _model_of(preset: str) -> str:
+    """The preset's checkpoint; a preset that there is no more stands for itself."""
+    try:
+        return find_preset(preset).model_source
+    except RequestError:
+        return preset

@@ -1,0 +1,1 @@
+"""The queue and what it keeps. Light."""

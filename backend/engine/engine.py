@@ -1,0 +1,405 @@
+"""The queue and its one worker: requests in, stored events out. Imports neither jax nor torch."""
+
+import logging
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from backend.contract.events import Cancelled, Event, Failed, Finished, Queued
+from backend.contract.request import GenerationRequest
+from backend.contract.shape import Shape
+from backend.contract.worker import Device, WorkerFacts, WorkerOptions, WorkerStatus
+from backend.engine.estimate import Estimate, Run, estimate, predicted_seconds
+from backend.engine.folder import open_pictures, write_request
+from backend.engine.library import Library
+from backend.engine.lock import EngineLock
+from backend.engine.order import Waiting, in_turn, moved_place, new_place
+from backend.engine.shelf import Shelf
+from backend.engine.store import Job, Store, new_job_id
+from backend.errors import DataFolderError, JobHasBegun, QueueFull, RequestError, StudioError
+from backend.settings import from_environment
+from backend.workers.process import WorkerPlan
+from backend.workers.supervisor import Supervisor
+from presets import Preset, list_presets
+
+__all__ = ["Engine", "Job", "WorkerStatus"]
+
+_POLL_SECONDS = 1.0  # how late an event of another process's job may be seen; our own wake the reader at once
+_CLOSED = Failed("The studio was stopped while this video was being made", "Make it again")
+_DIED = Failed("The studio ended unexpectedly while this video was being made", "Make it again")
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """Runs requests one after another in a worker process; safe to use from several threads.
+
+    Jobs that waited when an earlier engine ended are taken up again; the one that ran then is marked as failed and not
+    repeated, because it may be what brought the machine down.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        model: str | None = None,
+        start_worker: bool = True,
+        *,
+        preset: str | None = None,
+        warm_up: bool = True,
+        resume: bool = True,
+        pipeline: str | None = None,
+        options: WorkerOptions | None = None,
+    ):
+        """Opens the data folder and starts the worker.
+
+        `model` replaces the presets' checkpoint, `preset` is loaded first, `warm_up` compiles its shapes ahead,
+        `resume` takes up what earlier engines left, `pipeline` names a stand-in module for tests, `options` say how the
+        worker uses its devices.
+        Without `start_worker` the process starts with the first job. Raises: DataFolderError.
+        """
+        self.settings = settings = from_environment(data_dir)
+        self._runs = _made(settings.data_dir / "runs")
+        self._store = Store(settings.data_dir / "jobs.sqlite3")
+        self._lock = EngineLock(_made(settings.data_dir / "engines"))
+        self.library = Library(self._store, self._runs)
+        self.shelf = Shelf(settings.data_dir / "jobs.sqlite3")
+        self._model = model
+        self._changed = threading.Condition()
+        self._changes = 0
+        self._sequences: dict[str, int] = {}  # the number of the last event that was stored here, by job id
+        self._estimates: dict[tuple, Estimate | None] = {}
+        self._waiting: list[Waiting] = []  # in the order in which they will run
+        self._announced: dict[str, int] = {}  # the place that was last told, by job id
+        self._running: str | None = None
+        self._last: Waiting | None = None  # the job that runs or ran last
+        self._is_closed = False
+        plan = WorkerPlan(
+            preset=preset or _first_preset(model).name,
+            model=model,
+            warm_up=warm_up,
+            settings=settings,
+            pipeline=pipeline,
+            options=options or WorkerOptions(),
+        )
+        self._worker = Supervisor(plan, self._record)
+        if start_worker:
+            self._worker.start()
+        if resume:
+            self.library.empty_bin()
+            self._take_over()
+
+    def submit(self, request: GenerationRequest, owner: str = "local", most_waiting: int | None = None) -> Job:
+        """Stores the request with copies of its images, then queues it.
+
+        Raises: ImageError if an image cannot be used, QueueFull if the owner has `most_waiting` jobs in line already,
+        DataFolderError if nothing can be written; nothing is left then.
+        """
+        images = open_pictures(request)
+        job_id = new_job_id()
+        folder = self._runs / job_id
+        try:
+            self._check_open()
+            self._check_room(owner, most_waiting)
+            folder.mkdir()
+            request = write_request(request, images, folder)
+            return self._enqueue(job_id, request, owner, folder)
+        except (OSError, sqlite3.Error) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise DataFolderError(
+                f"{folder.parent} cannot be written ({error}):",
+                "it must be a folder with room",
+                "make room, or choose another with --data-dir",
+            ) from error
+        except StudioError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def job(self, job_id: str) -> Job:
+        """Raises: JobNotFound."""
+        return self._store.job(job_id)
+
+    def jobs(self, owner: str | None = None) -> list[Job]:
+        """All jobs, or those of one owner, newest first."""
+        return self._store.jobs(owner)
+
+    def events(self, job_id: str, after: int = 0) -> Iterator[tuple[int, Event]]:
+        """Replays the events with a sequence number above `after`, follows, ends after the final one.
+
+        Also ends when the engine closes. Raises: JobNotFound, at the call.
+        """
+        self._store.job(job_id)
+        return self._follow(job_id, after)
+
+    def position(self, job_id: str) -> int | None:
+        """How many waiting jobs stand before this one (0: it is next); None once it runs or has ended."""
+        with self._changed:
+            return next((number for number, entry in enumerate(self._waiting) if entry.job_id == job_id), None)
+
+    def line(self) -> list[str]:
+        """The ids of the waiting jobs in the order in which they will run."""
+        with self._changed:
+            return [entry.job_id for entry in self._waiting]
+
+    def changes(self) -> int:
+        """A number that grows with everything that happens here: while it stays, there is nothing new to show."""
+        return self._changes
+
+    def touch(self) -> None:
+        """Counts a change that was made past the queue, so that every page looks again."""
+        with self._changed:
+            self._changes += 1
+
+    def last_event(self, job_id: str) -> Event | None:
+        """What was said of a job last."""
+        return self._store.last_event(job_id)
+
+    def move(self, job_id: str, index: int) -> None:
+        """Makes a waiting job number `index` (from 0) among its owner's; does nothing to one that waits no more."""
+        with self._changed:
+            if job_id not in self._ids():
+                return
+            place = moved_place(self._waiting, job_id, index)
+            self._store.put(job_id, place)
+            self._waiting = [replace(entry, place=place) if entry.job_id == job_id else entry for entry in self._waiting]
+            self._replan()
+
+    def revise(self, job_id: str, request: GenerationRequest) -> Job:
+        """Puts another request in the place of a waiting job's.
+
+        Raises: JobHasBegun if it waits no more, ImageError if an image cannot be used; nothing is changed then.
+        """
+        images, job = open_pictures(request), self._store.job(job_id)
+        with self._changed:
+            if job_id not in self._ids():
+                raise JobHasBegun(
+                    "this video is being made already and", "can be changed only while it waits", "stop it, or queue another"
+                )
+            request = write_request(request, images, job.folder)
+            self._store.revise(job_id, request)
+            shape = Shape.of(request, self._model)
+            self._waiting = [replace(entry, shape=shape) if entry.job_id == job_id else entry for entry in self._waiting]
+            self._replan()
+            return self._store.job(job_id)
+
+    def shape(self, request: GenerationRequest) -> Shape:
+        """What is compiled for this request."""
+        return Shape.of(request, self._model)
+
+    def estimate(self, request: GenerationRequest) -> Estimate | None:
+        """How long it will take here, learned from this machine's runs; before the first one predicted for TPUs, else None."""
+        shape, facts = self.shape(request), self._worker.facts()
+        is_warm = shape in facts.warm
+        key = (shape, request.steps, is_warm, facts.devices)
+        if key not in self._estimates:
+            learned = estimate(request, shape, self._store.timings(), is_warm)
+            self._estimates[key] = learned or _predicted(request, facts.devices, is_warm)
+        return self._estimates[key]
+
+    def cancel(self, job_id: str) -> None:
+        """Stops a job, waiting or running; does nothing to one that has ended. Raises: JobNotFound."""
+        self._store.job(job_id)
+        with self._changed:
+            if job_id in self._ids():
+                self._waiting = [entry for entry in self._waiting if entry.job_id != job_id]
+                self._append(job_id, Cancelled(None))
+                self._replan()
+            elif job_id == self._running:
+                self._worker.cancel(job_id)
+
+    def worker_status(self) -> WorkerStatus:
+        """What the worker does right now: state starting|loading|warming|ready|busy|failed, and a sentence."""
+        return self._worker.status()
+
+    def worker_facts(self) -> WorkerFacts:
+        """The worker's devices, its model and the shapes that are compiled."""
+        return self._worker.facts()
+
+    def worker_log(self) -> Path | None:
+        """The newest worker's log."""
+        return self._worker.log
+
+    def worker_pid(self) -> int | None:
+        """The worker's process id, or None while there is no such process."""
+        return self._worker.pid
+
+    def close(self) -> None:
+        """Stops the worker and the queue; jobs that wait stay stored, the one that runs fails. May be called twice."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._changed.notify_all()
+        self._worker.close()
+        with self._changed:
+            if self._running is not None:
+                self._append(self._running, _CLOSED)
+            self._store.close()
+            self.shelf.close()
+            self._lock.release()
+
+    def _enqueue(self, job_id: str, request: GenerationRequest, owner: str, folder: Path) -> Job:
+        now, shape = time.time(), Shape.of(request, self._model)
+        with self._changed:
+            self._check_open()
+            place = new_place(self._waiting, owner, shape, now)
+            job = Job(
+                id=job_id,
+                owner=owner,
+                request=request,
+                state="queued",
+                created=now,
+                started=None,
+                ended=None,
+                folder=folder,
+                place=place,
+            )
+            self._store.add(job, self._lock.name)
+            self._waiting.append(Waiting(job_id=job_id, owner=owner, shape=shape, place=place))
+            self._replan()
+            self._dispatch()
+            return self._store.job(job_id)
+
+    def _check_room(self, owner: str, most_waiting: int | None) -> None:
+        with self._changed:
+            waiting = sum(entry.owner == owner for entry in self._waiting)
+        if most_waiting is not None and waiting >= most_waiting:
+            raise QueueFull(
+                f"you have {waiting} videos in line and",
+                f"may have {most_waiting}",
+                "wait for one of them, or take one out of the queue",
+            )
+
+    def _ids(self) -> list[str]:
+        return [entry.job_id for entry in self._waiting]
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StudioError("the studio is shutting down and", "takes no more requests", "start it again")
+
+    def _follow(self, job_id: str, after: int) -> Iterator[tuple[int, Event]]:
+        has_looked = False
+        while True:
+            with self._changed:
+                if self._is_closed:
+                    return
+                if has_looked and self._sequences.get(job_id, after + 1) <= after:
+                    self._changed.wait(_POLL_SECONDS)  # another job's event: sixty readers must not all ask the store
+                    continue
+                has_ended = self._store.job(job_id).has_ended  # asked first: events that come between are then seen
+                fresh, has_looked = self._store.events(job_id, after), True
+                if not fresh and not has_ended:
+                    self._changed.wait(_POLL_SECONDS)
+            for after, event in fresh:
+                yield after, event
+            if has_ended:
+                return
+
+    def _record(self, job_id: str, event: Event) -> None:
+        """Stores what the worker reports; its final event makes room for the next job."""
+        with self._changed:
+            if self._is_closed or job_id != self._running:
+                return
+            self._append(job_id, event)
+            if event.is_final:
+                self._learn(event)
+                self._running = None
+                self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Gives the worker the next job, if it has none. The lock is held."""
+        while self._running is None and self._waiting:
+            entry = self._waiting.pop(0)
+            job_id = entry.job_id
+            if not self._store.start(job_id):
+                continue
+            self._running, self._last, job = job_id, entry, self._store.job(job_id)
+            self._replan()
+            try:
+                self._worker.run(job_id, job.request, job.folder)
+            except OSError as error:
+                self._running = None
+                self._append(job_id, Failed(f"The worker could not be started: {error}", "Free memory, then try again"))
+
+    def _replan(self) -> None:
+        """Puts those who wait into their order, and tells each whose place is another now. The lock is held."""
+        self._waiting = in_turn(self._waiting, self._last)
+        told, self._announced = self._announced, {job_id: place for place, job_id in enumerate(self._ids())}
+        moved = [(job_id, Queued(place)) for job_id, place in self._announced.items() if told.get(job_id) != place]
+        try:
+            self._sequences |= self._store.append_all(moved)
+        except sqlite3.Error:
+            logger.exception("The places in line could not be stored")
+        self._changes += 1
+        self._changed.notify_all()
+
+    def _learn(self, event: Event) -> None:
+        """Keeps what a finished video took; one that was stopped says nothing about whole ones."""
+        if not isinstance(event, Finished) or self._last is None:
+            return
+        try:
+            request = event.result.request
+            self._store.add_timing(
+                Run(
+                    shape=self._last.shape,
+                    steps=request.steps,
+                    num_tokens=request.geometry().num_tokens,
+                    seconds=event.result.seconds,
+                )
+            )
+            self._estimates.clear()
+        except (sqlite3.Error, RequestError):
+            logger.exception("What a video took could not be kept")
+
+    def _append(self, job_id: str, event: Event) -> None:
+        try:
+            sequence = self._store.append(job_id, event)
+            self._sequences |= {job_id: sequence} if sequence else {}
+        except sqlite3.Error:
+            logger.exception("An event of job %s could not be stored", job_id)
+        self._changes += 1
+        self._changed.notify_all()
+
+    def _take_over(self) -> None:
+        """Takes up the jobs of engines that are no more: what waited waits again, what ran has failed."""
+        with self._changed:
+            for engine in self._store.engines_at_work():
+                with self._lock.of_dead_engine(engine) as is_dead:
+                    for job in self._store.unfinished(engine) if is_dead else []:
+                        self._adopt(job)
+            self._replan()
+            self._dispatch()
+
+    def _adopt(self, job: Job) -> None:
+        if job.state == "running":
+            self._append(job.id, _DIED)
+        else:
+            self._store.hand_over(job.id, self._lock.name)
+            self._waiting.append(Waiting(job_id=job.id, owner=job.owner, shape=self.shape(job.request), place=job.place))
+
+
+def _predicted(request: GenerationRequest, devices: tuple[Device, ...], is_warm: bool) -> Estimate | None:
+    seconds = predicted_seconds(request, devices)
+    if seconds is None:
+        return None
+    compiling = 0.0 if is_warm else None
+    return Estimate(seconds=seconds, compile_seconds=compiling, is_warm=is_warm, basis="predicted", runs=0)
+
+
+def _first_preset(model: str | None) -> Preset:
+    """The preset to load first: the one made for this checkpoint, else the first of all."""
+    presets = list_presets()
+    return next((preset for preset in presets if model in (preset.model, preset.model_source)), presets[0])
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataFolderError(
+            f"{folder} cannot be made ({error.strerror}):", "the data folder must be writable", "choose another with --data-dir"
+        ) from error
+    return folder

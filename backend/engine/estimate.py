@@ -1,0 +1,91 @@
+"""How long a video will take, learned from what this machine has made. Pure arithmetic over stored runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from backend.chips import CHIPS, DEVICE_KINDS
+from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.shape import Shape
+from backend.contract.worker import Device
+from backend.families.wan.family import Architecture, step_flops
+
+# Derived: check-tpu's predictions over their floors on v6e-8 are 1.19 (14B, 720p) to 1.43 (5B), docs/performance.md.
+OVER_FLOOR = 1.3
+
+Basis = Literal["measured", "scaled", "predicted"]
+_SCALING = 1.5  # derived: between 1 (projections dominate, short videos) and 2 (attention dominates, long ones)
+_COMPILED_SECONDS = 0.5  # a run that spent less on compiling found its programs ready
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A finished video: its shape, its steps, its tokens and its seconds by stage."""
+
+    shape: Shape
+    steps: int
+    num_tokens: int
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Expected seconds. `compile_seconds` is their part for compiling: 0 if warm, None if that is not known.
+
+    `basis` is "measured" for runs of this very shape, "scaled" for runs of another one; `runs` says how many. "predicted": no run
+    of this model was made here, and the devices' published rates say this.
+    """
+
+    seconds: float
+    compile_seconds: float | None
+    is_warm: bool
+    basis: Basis
+    runs: int
+
+
+def estimate(request: GenerationRequest, shape: Shape, runs: Sequence[Run], is_warm: bool) -> Estimate | None:
+    """What these runs, newest first, let expect; None if none of them is of the same model."""
+    same = [run for run in runs if run.shape == shape]
+    akin = [run for run in runs if run.shape.model == shape.model]
+    used = (same or akin)[:20]
+    if not used:
+        return None
+    tokens = request.geometry().num_tokens
+    seconds = median(_scaled(run, request, shape, tokens) for run in used)
+    compiling = 0.0 if is_warm else _compiling(akin)
+    return Estimate(
+        seconds=seconds + (compiling or 0.0),
+        compile_seconds=compiling,
+        is_warm=is_warm,
+        basis="measured" if same else "scaled",
+        runs=len(used),
+    )
+
+
+def _scaled(run: Run, request: GenerationRequest, shape: Shape, tokens: int) -> float:
+    """This run's seconds for the request's steps and size, without compiling and loading."""
+    size = (tokens / max(run.num_tokens, 1)) ** _SCALING
+    branches = (2 if shape.is_guided else 1) / (2 if run.shape.is_guided else 1)
+    step = run.seconds.get("denoise", 0.0) / max(run.steps, 1)
+    pixels = shape.width * shape.height * shape.num_frames
+    own_pixels = max(run.shape.width * run.shape.height * run.shape.num_frames, 1)
+    rest = run.seconds.get("encode", 0.0) + run.seconds.get("decode", 0.0) * pixels / own_pixels
+    return step * request.steps * size * branches + rest
+
+
+def _compiling(runs: Sequence[Run]) -> float | None:
+    known = [run.seconds["compile"] for run in runs if run.seconds.get("compile", 0.0) > _COMPILED_SECONDS]
+    return median(known[:20]) if known else None
+
+
+def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> float | None:
+    """Seconds of the denoising steps on these devices; None where they are not TPUs of one kind that we know."""
+    names = {DEVICE_KINDS.get(device.kind) for device in devices}
+    if len(names) != 1 or None in names:
+        return None
+    chip = CHIPS[names.pop()]
+    architecture = Architecture(**find_preset(request.preset).network_configs())
+    flops = step_flops(architecture, request.geometry().num_tokens, 2 if request.is_guided else 1)
+    floor = flops.floor_seconds(chip, len(devices), architecture.transformer["attention_head_dim"])
+    return OVER_FLOOR * floor * request.steps

@@ -1,0 +1,71 @@
+"""Everything that was made: found again, starred, put into the bin and taken out of it. Runs nothing."""
+
+import shutil
+import time
+from pathlib import Path
+
+from backend.contract.events import Failed, VideoResult
+from backend.engine.store import Job, Selection, Store
+from backend.errors import StudioError
+
+BIN_SECONDS = 7 * 24 * 3600  # what was deleted can be taken back for a week, then its files go at the next start
+
+
+class Library:
+    """The jobs of a store as a collection of videos."""
+
+    def __init__(self, store: Store, runs: Path):
+        self._store, self._runs = store, runs
+
+    def videos(self, selection: Selection) -> list[Job]:
+        """The videos that fit the selection, newest first."""
+        return self._store.videos(selection)
+
+    def count(self, selection: Selection) -> int:
+        """How many fit it, without its limit."""
+        return self._store.count_videos(selection)
+
+    def result(self, job_id: str) -> VideoResult | None:
+        """The job's video with its seconds and versions, if it left one."""
+        return self._store.result(job_id)
+
+    def unended(self, owner: str | None) -> list[Job]:
+        """The jobs that wait or run, oldest first."""
+        return self._store.unended(owner)
+
+    def ended(self, owner: str | None, most: int) -> list[Job]:
+        """The jobs that ended last, whatever came of them."""
+        return self._store.ended(owner, most)
+
+    def failures(self, most: int) -> list[tuple[Job, Failed]]:
+        """The jobs that failed last, with their reasons."""
+        return self._store.failures(most)
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs there are in each state."""
+        return self._store.counts()
+
+    def prompts(self, owner: str, most: int) -> list[str]:
+        """The owner's last prompts, newest first, each once."""
+        return list(dict.fromkeys(job.request.prompt for job in self._store.jobs(owner)[: 4 * most]))[:most]
+
+    def star(self, job_id: str, is_starred: bool) -> None:
+        """Marks a video as one of the best, or takes the mark away."""
+        self._store.star(job_id, is_starred)
+
+    def delete(self, job_id: str) -> None:
+        """Puts an ended job into the bin. Raises: StudioError for one that has not ended."""
+        if not self._store.job(job_id).has_ended:
+            raise StudioError("this video is still being made and", "can be deleted once it has ended", "stop it first")
+        self._store.delete(job_id, True)
+
+    def restore(self, job_id: str) -> None:
+        """Takes a job out of the bin."""
+        self._store.delete(job_id, False)
+
+    def empty_bin(self) -> None:
+        """Removes for good what has lain in the bin for long enough."""
+        for job in self._store.deleted_before(time.time() - BIN_SECONDS):
+            if job.folder.parent == self._runs:  # a store that was moved here does not make us delete elsewhere
+                shutil.rmtree(job.folder, ignore_errors=True)
+            self._store.forget(job.id)

@@ -1,0 +1,46 @@
+"""Tells living engines from dead ones: each holds a lock on a file of its own, which the system frees when it dies."""
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from backend.errors import DataFolderError
+
+
+class EngineLock:
+    """The life sign of one engine, under a name of its own."""
+
+    def __init__(self, folder: Path):
+        """Raises: DataFolderError if the folder cannot be written."""
+        self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._folder = folder
+        try:
+            self._file = (folder / self.name).open("w")
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        except OSError as error:
+            raise DataFolderError(
+                f"{folder} cannot be written ({error.strerror}):",
+                "the data folder must be writable",
+                "choose another with --data-dir",
+            ) from error
+
+    @contextmanager
+    def of_dead_engine(self, name: str) -> Iterator[bool]:
+        """Whether the engine of this name is dead; while the block runs, nobody else takes over from it."""
+        path = self._folder / name
+        with path.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+            path.unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Ends this life sign."""
+        (self._folder / self.name).unlink(missing_ok=True)
+        self._file.close()

@@ -1,0 +1,67 @@
+"""In which order waiting jobs run. Pure: knows neither threads nor files.
+
+Everybody gets a turn: the first waiting job of each owner comes before anybody's second, and whoever's job runs has had
+a turn. Within a turn, jobs of one compiled shape stand together, those of the running shape first. Among an owner's own
+jobs the owner decides: their `place` is the order, and a new job is put beside the last one of its shape.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backend.contract.shape import Shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """A job in line. `place` orders an owner's jobs, smaller first."""
+
+    job_id: str
+    owner: str
+    shape: Shape
+    place: float
+
+
+def in_turn(waiting: Sequence[Waiting], running: Waiting | None) -> list[Waiting]:
+    """The waiting jobs in the order in which they will run, as things stand."""
+    turns: dict[int, list[Waiting]] = defaultdict(list)
+    taken = Counter([running.owner] if running else [])
+    for entry in sorted(waiting, key=lambda entry: entry.place):
+        turns[taken[entry.owner]].append(entry)
+        taken[entry.owner] += 1
+    planned: list[Waiting] = []
+    shape = running.shape if running else None
+    for number in sorted(turns):
+        planned += _grouped(turns[number], shape)
+        shape = planned[-1].shape
+    return planned
+
+
+def new_place(waiting: Sequence[Waiting], owner: str, shape: Shape, now: float) -> float:
+    """The place for an owner's new job: behind the last of its own of this shape, else at the end."""
+    own = sorted((entry for entry in waiting if entry.owner == owner), key=lambda entry: entry.place)
+    same = [index for index, entry in enumerate(own) if entry.shape == shape]
+    if same and same[-1] + 1 < len(own):
+        return _between(own[same[-1]].place, own[same[-1] + 1].place)
+    return max(now, own[-1].place + 1.0) if own else now
+
+
+def moved_place(waiting: Sequence[Waiting], job_id: str, index: int) -> float:
+    """The place that makes this job number `index` (from 0) among its owner's waiting jobs."""
+    entry = next(entry for entry in waiting if entry.job_id == job_id)
+    others = sorted(other.place for other in waiting if other.owner == entry.owner and other.job_id != job_id)
+    if not others:
+        return entry.place
+    index = min(max(index, 0), len(others))
+    if index == 0:
+        return others[0] - 1.0
+    return others[-1] + 1.0 if index == len(others) else _between(others[index - 1], others[index])
+
+
+def _grouped(entries: list[Waiting], shape: Shape | None) -> list[Waiting]:
+    first = {entry.shape: number for number, entry in reversed(list(enumerate(entries)))}
+    return sorted(entries, key=lambda entry: (entry.shape != shape, first[entry.shape]))
+
+
+def _between(low: float, high: float) -> float:
+    return (low + high) / 2

@@ -1,0 +1,103 @@
+"""What visitors keep besides videos: presets of their own, and comparisons. Rows in SQLite, never a path."""
+
+import json
+import secrets
+import sqlite3
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from backend.errors import DataFolderError, RequestError
+
+LONGEST_NAME = 60
+MOST_PRESETS = 200  # of one visitor
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS own_presets (
+    owner TEXT NOT NULL, name TEXT NOT NULL, settings TEXT NOT NULL, changed REAL NOT NULL, PRIMARY KEY (owner, name));
+CREATE TABLE IF NOT EXISTS comparisons (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, jobs TEXT NOT NULL, created REAL NOT NULL);
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Up to four jobs that are looked at side by side."""
+
+    id: str
+    owner: str
+    jobs: tuple[str, ...]
+
+
+class Shelf:
+    """Safe from several threads. Each method is one transaction."""
+
+    def __init__(self, path: Path):
+        """Opens or makes the tables. Raises: DataFolderError."""
+        self._lock = threading.Lock()
+        try:
+            self._database = sqlite3.connect(path, timeout=10.0, check_same_thread=False, isolation_level=None)
+            self._database.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            raise DataFolderError(
+                f"{path} cannot be used ({error}):",
+                "it must be a writable SQLite file",
+                "move it away, or choose another folder with --data-dir",
+            ) from error
+
+    def presets(self, owner: str) -> dict[str, dict]:
+        """The owner's presets by name: settings as plain values."""
+        rows = self._run("SELECT name, settings FROM own_presets WHERE owner = ? ORDER BY name COLLATE NOCASE", (owner,))
+        return {name: json.loads(settings) for name, settings in rows}
+
+    def save_preset(self, owner: str, name: str, settings: dict) -> None:
+        """Keeps settings under a name, in place of what had it. Raises: RequestError."""
+        name = checked_name(name)
+        there = self.presets(owner)
+        if name not in there and len(there) >= MOST_PRESETS:
+            raise RequestError(f"{len(there)} presets are kept and", f"there may be {MOST_PRESETS}", "delete one first")
+        self._run("INSERT OR REPLACE INTO own_presets VALUES (?, ?, ?, ?)", (owner, name, json.dumps(settings), time.time()))
+
+    def rename_preset(self, owner: str, old: str, new: str) -> None:
+        """Gives a preset another name. Raises: RequestError if that is taken or no name."""
+        new = checked_name(new)
+        if new != old and new in self.presets(owner):
+            raise RequestError(f"the name {new!r}", "is taken already", "choose another")
+        self._run("UPDATE own_presets SET name = ? WHERE owner = ? AND name = ?", (new, owner, old))
+
+    def delete_preset(self, owner: str, name: str) -> None:
+        """Forgets a preset."""
+        self._run("DELETE FROM own_presets WHERE owner = ? AND name = ?", (owner, name))
+
+    def compare(self, owner: str, jobs: tuple[str, ...]) -> Comparison:
+        """Keeps a comparison under an id that cannot be guessed."""
+        made = Comparison(id=secrets.token_hex(8), owner=owner, jobs=jobs)
+        self._run("INSERT INTO comparisons VALUES (?, ?, ?, ?)", (made.id, owner, json.dumps(jobs), time.time()))
+        return made
+
+    def comparison(self, comparison_id: str) -> Comparison | None:
+        """The comparison of this id."""
+        rows = self._run("SELECT id, owner, jobs FROM comparisons WHERE id = ?", (comparison_id,))
+        return next((Comparison(id=key, owner=owner, jobs=tuple(json.loads(jobs))) for key, owner, jobs in rows), None)
+
+    def last_comparison(self, owner: str) -> Comparison | None:
+        """The owner's newest comparison."""
+        rows = self._run("SELECT id FROM comparisons WHERE owner = ? ORDER BY created DESC LIMIT 1", (owner,))
+        return self.comparison(rows[0][0]) if rows else None
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._lock:
+            self._database.close()
+
+    def _run(self, sql: str, values: tuple) -> list[tuple]:
+        with self._lock:
+            return self._database.execute(sql, values).fetchall()
+
+
+def checked_name(name: str) -> str:
+    """The name without blanks around it. Raises: RequestError."""
+    name = " ".join(str(name or "").split())
+    if not name or len(name) > LONGEST_NAME or not name.isprintable():
+        raise RequestError(f"name={name[:80]!r}", f"must have 1 to {LONGEST_NAME} characters", "type a short name")
+    return name

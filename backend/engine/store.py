@@ -1,0 +1,356 @@
+"""Jobs and their events in SQLite. Knows no queue and no worker; safe from several threads and processes."""
+
+import json
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from backend.contract import events
+from backend.contract.events import Event, Failed, VideoResult
+from backend.contract.request import GenerationRequest
+from backend.contract.shape import Shape
+from backend.engine.estimate import Run
+from backend.errors import DataFolderError, JobNotFound
+
+JobState = Literal["queued", "running", "finished", "failed", "cancelled"]
+_WAIT_SECONDS = 10.0  # for another process's write; each takes milliseconds
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS jobs (
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, engine TEXT NOT NULL,
+    request TEXT NOT NULL, state TEXT NOT NULL, created REAL NOT NULL, started REAL, ended REAL, folder TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS jobs_by_owner ON jobs (owner, number);
+CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, number);
+CREATE TABLE IF NOT EXISTS events (
+    job_id TEXT NOT NULL REFERENCES jobs (id), sequence INTEGER NOT NULL, time REAL NOT NULL, event TEXT NOT NULL,
+    PRIMARY KEY (job_id, sequence)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS timings (
+    number INTEGER PRIMARY KEY, shape TEXT NOT NULL, steps INTEGER NOT NULL, tokens INTEGER NOT NULL, seconds TEXT NOT NULL);
+"""
+# What came after the first version; a file of that version gets them when it is opened.
+_LATER_COLUMNS = {
+    "place": "REAL",  # orders an owner's waiting jobs; NULL: by creation
+    "starred": "INTEGER NOT NULL DEFAULT 0",
+    "deleted": "REAL",  # seconds since the epoch
+    "has_video": "INTEGER",
+}
+_FILL_LATER_COLUMNS = """
+UPDATE jobs SET has_video = EXISTS (
+    SELECT 1 FROM events WHERE job_id = jobs.id AND json_extract(event, '$.result.path') IS NOT NULL) WHERE has_video IS NULL;
+CREATE INDEX IF NOT EXISTS jobs_with_video ON jobs (has_video, number);
+"""
+MOST_TIMINGS = 500  # the newest that estimates look at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One request on its way. Times are seconds since the epoch, None while they have not come."""
+
+    id: str
+    owner: str
+    request: GenerationRequest
+    state: JobState
+    created: float
+    started: float | None
+    ended: float | None
+    folder: Path
+    place: float = 0.0
+    is_starred: bool = False
+    deleted: float | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its final event is stored."""
+        return self.state not in ("queued", "running")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which videos to list. Empty fields choose everything; all `words` must occur in the prompt."""
+
+    owner: str | None = None
+    words: tuple[str, ...] = ()
+    presets: tuple[str, ...] = ()
+    is_starred: bool = False
+    is_deleted: bool = False
+    most: int = 60
+
+
+def new_job_id() -> str:
+    """An id that sorts by time and cannot be guessed."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{secrets.token_hex(12)}"
+
+
+class Store:
+    """The one SQLite file. Each method is one transaction."""
+
+    def __init__(self, path: Path):
+        """Opens or makes the file. Raises: DataFolderError."""
+        self._lock = threading.Lock()
+        try:
+            self._database = sqlite3.connect(path, timeout=_WAIT_SECONDS, check_same_thread=False, isolation_level=None)
+            self._database.row_factory = sqlite3.Row
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=NORMAL")  # WAL stays whole; a power cut may cost the last events
+            self._database.executescript(_SCHEMA)
+            self._add_later_columns()
+        except sqlite3.Error as error:
+            raise DataFolderError(
+                f"{path} cannot be used as job store ({error}):",
+                "it must be a writable SQLite file",
+                "move it away, or choose another folder with --data-dir",
+            ) from error
+
+    def add(self, job: Job, engine: str) -> None:
+        """Stores a new job, in the hands of one engine."""
+        row = (
+            job.id,
+            job.owner,
+            engine,
+            json.dumps(job.request.to_json()),
+            job.state,
+            job.created,
+            str(job.folder),
+            job.place or job.created,
+        )
+        with self._transaction() as database:
+            database.execute(
+                "INSERT INTO jobs (id, owner, engine, request, state, created, folder, place, has_video)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
+                row,
+            )
+
+    def job(self, job_id: str) -> Job:
+        """Raises: JobNotFound."""
+        rows = self._rows("SELECT * FROM jobs WHERE id = ?", (job_id,))
+        if not rows:
+            raise JobNotFound(f"job {job_id[:60]!r}", "must be one of those in the store", "check its id")
+        return _job(rows[0])
+
+    def jobs(self, owner: str | None = None) -> list[Job]:
+        """All jobs, or those of one owner, newest first."""
+        where, values = ("", ()) if owner is None else ("WHERE owner = ?", (owner,))
+        return [_job(row) for row in self._rows(f"SELECT * FROM jobs {where} ORDER BY number DESC", values)]
+
+    def unended(self, owner: str | None = None) -> list[Job]:
+        """The jobs that wait or run, of all or of one owner, oldest first."""
+        sql = "SELECT * FROM jobs WHERE state IN ('queued', 'running') AND (? IS NULL OR owner = ?) ORDER BY number"
+        return [_job(row) for row in self._rows(sql, (owner, owner))]
+
+    def ended(self, owner: str | None = None, most: int = 6) -> list[Job]:
+        """The jobs that ended last and are not deleted, newest end first."""
+        sql = (
+            "SELECT * FROM jobs WHERE ended IS NOT NULL AND deleted IS NULL AND (? IS NULL OR owner = ?)"
+            " ORDER BY ended DESC LIMIT ?"
+        )
+        return [_job(row) for row in self._rows(sql, (owner, owner, most))]
+
+    def videos(self, selection: Selection) -> list[Job]:
+        """The jobs that left a video and fit the selection, newest first."""
+        where, values = _where(selection)
+        sql = f"SELECT * FROM jobs WHERE {where} ORDER BY number DESC LIMIT ?"
+        return [_job(row) for row in self._rows(sql, (*values, selection.most))]
+
+    def count_videos(self, selection: Selection) -> int:
+        """How many fit the selection, without a limit."""
+        where, values = _where(selection)
+        return self._rows(f"SELECT COUNT(*) FROM jobs WHERE {where}", values)[0][0]
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs there are in each state."""
+        return {row["state"]: row["n"] for row in self._rows("SELECT state, COUNT(*) AS n FROM jobs GROUP BY state", ())}
+
+    def star(self, job_id: str, is_starred: bool) -> None:
+        """Marks a job as one of the best, or takes the mark away."""
+        with self._transaction() as database:
+            database.execute("UPDATE jobs SET starred = ? WHERE id = ?", (int(is_starred), job_id))
+
+    def delete(self, job_id: str, is_deleted: bool) -> None:
+        """Puts an ended job into the bin, or takes it out again. Its files stay until `forget`."""
+        with self._transaction() as database:
+            database.execute(
+                "UPDATE jobs SET deleted = ? WHERE id = ? AND state NOT IN ('queued', 'running')",
+                (time.time() if is_deleted else None, job_id),
+            )
+
+    def deleted_before(self, moment: float) -> list[Job]:
+        """The jobs that were put into the bin before this time."""
+        return [_job(row) for row in self._rows("SELECT * FROM jobs WHERE deleted < ?", (moment,))]
+
+    def forget(self, job_id: str) -> None:
+        """Removes a job and its events for good."""
+        with self._transaction() as database:
+            database.execute("DELETE FROM events WHERE job_id = ?", (job_id,))
+            database.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+
+    def put(self, job_id: str, place: float) -> None:
+        """Gives a job another place in line."""
+        with self._transaction() as database:
+            database.execute("UPDATE jobs SET place = ? WHERE id = ?", (place, job_id))
+
+    def revise(self, job_id: str, request: GenerationRequest) -> bool:
+        """Puts another request in the place of a waiting job's; False if it waits no more."""
+        with self._transaction() as database:
+            sql = "UPDATE jobs SET request = ? WHERE id = ? AND state = 'queued'"
+            return database.execute(sql, (json.dumps(request.to_json()), job_id)).rowcount == 1
+
+    def last_event(self, job_id: str) -> Event | None:
+        """What was said of a job last."""
+        sql = "SELECT event FROM events WHERE job_id = ? ORDER BY sequence DESC LIMIT 1"
+        return next((events.from_json(json.loads(row["event"])) for row in self._rows(sql, (job_id,))), None)
+
+    def result(self, job_id: str) -> VideoResult | None:
+        """The job's video, if it left one."""
+        return getattr(self.last_event(job_id), "result", None)
+
+    def failures(self, most: int) -> list[tuple[Job, Failed]]:
+        """The jobs that failed last, with their reasons, newest first."""
+        sql = "SELECT * FROM jobs WHERE state = 'failed' ORDER BY ended DESC LIMIT ?"
+        told = [(job, self.last_event(job.id)) for job in map(_job, self._rows(sql, (most,)))]
+        return [(job, event) for job, event in told if isinstance(event, Failed)]
+
+    def add_timing(self, run: Run) -> None:
+        """Keeps what a finished video took, so that the next can be estimated."""
+        row = (json.dumps(run.shape.to_json()), run.steps, run.num_tokens, json.dumps(run.seconds))
+        with self._transaction() as database:
+            database.execute("INSERT INTO timings (shape, steps, tokens, seconds) VALUES (?, ?, ?, ?)", row)
+            database.execute("DELETE FROM timings WHERE number <= (SELECT MAX(number) FROM timings) - ?", (MOST_TIMINGS,))
+
+    def timings(self) -> list[Run]:
+        """What finished videos took, newest first."""
+        return [
+            Run(
+                shape=Shape.from_json(json.loads(row["shape"])),
+                steps=row["steps"],
+                num_tokens=row["tokens"],
+                seconds=json.loads(row["seconds"]),
+            )
+            for row in self._rows("SELECT * FROM timings ORDER BY number DESC", ())
+        ]
+
+    def start(self, job_id: str) -> bool:
+        """Marks a waiting job as running; False if it waits no more."""
+        with self._transaction() as database:
+            sql = "UPDATE jobs SET state = 'running', started = ? WHERE id = ? AND state = 'queued'"
+            return database.execute(sql, (time.time(), job_id)).rowcount == 1
+
+    def append(self, job_id: str, event: Event) -> int | None:
+        """Stores an event and returns its sequence number, from 1; a final one also ends the job.
+
+        None, and nothing is stored, if the job has ended: nothing follows a final event.
+        """
+        with self._transaction() as database:
+            return self._appended(database, job_id, event)
+
+    def append_all(self, said: Iterable[tuple[str, Event]]) -> dict[str, int]:
+        """Stores an event of each of several jobs at once: when one moves in line, many do. Gives their numbers."""
+        with self._transaction() as database:
+            numbers = {job_id: self._appended(database, job_id, event) for job_id, event in said}
+        return {job_id: number for job_id, number in numbers.items() if number is not None}
+
+    def _appended(self, database: sqlite3.Connection, job_id: str, event: Event) -> int | None:
+        if not self._may_follow(database, job_id, event):
+            return None
+        last = database.execute("SELECT COALESCE(MAX(sequence), 0) FROM events WHERE job_id = ?", (job_id,))
+        sequence = last.fetchone()[0] + 1
+        row = (job_id, sequence, time.time(), json.dumps(event.to_json()))
+        database.execute("INSERT INTO events VALUES (?, ?, ?, ?)", row)
+        return sequence
+
+    def events(self, job_id: str, after: int = 0) -> list[tuple[int, Event]]:
+        """The events with a sequence number above `after`, in order."""
+        sql = "SELECT sequence, event FROM events WHERE job_id = ? AND sequence > ? ORDER BY sequence"
+        return [(row["sequence"], events.from_json(json.loads(row["event"]))) for row in self._rows(sql, (job_id, after))]
+
+    def engines_at_work(self) -> list[str]:
+        """The engines that jobs which have not ended are in the hands of."""
+        sql = "SELECT DISTINCT engine FROM jobs WHERE state IN ('queued', 'running') ORDER BY engine"
+        return [row["engine"] for row in self._rows(sql, ())]
+
+    def unfinished(self, engine: str) -> list[Job]:
+        """The jobs of one engine that have not ended, in their order."""
+        sql = "SELECT * FROM jobs WHERE engine = ? AND state IN ('queued', 'running') ORDER BY COALESCE(place, created), number"
+        return [_job(row) for row in self._rows(sql, (engine,))]
+
+    def hand_over(self, job_id: str, engine: str) -> None:
+        """Puts a job into the hands of another engine."""
+        with self._transaction() as database:
+            database.execute("UPDATE jobs SET engine = ? WHERE id = ?", (engine, job_id))
+
+    def close(self) -> None:
+        """Closes the file; the store cannot be used afterwards."""
+        with self._lock:
+            self._database.close()
+
+    @staticmethod
+    def _may_follow(database: sqlite3.Connection, job_id: str, event: Event) -> bool:
+        if not event.is_final:
+            sql = "SELECT 1 FROM jobs WHERE id = ? AND state IN ('queued', 'running')"
+            return database.execute(sql, (job_id,)).fetchone() is not None
+        has_video = int(getattr(event, "result", None) is not None)
+        sql = "UPDATE jobs SET state = ?, ended = ?, has_video = ? WHERE id = ? AND state IN ('queued', 'running')"
+        return database.execute(sql, (event.kind, time.time(), has_video, job_id)).rowcount == 1
+
+    def _add_later_columns(self) -> None:
+        with self._transaction() as database:
+            there = {row["name"] for row in database.execute("PRAGMA table_info(jobs)")}
+            for name, kind in _LATER_COLUMNS.items():
+                if name not in there:
+                    database.execute(f"ALTER TABLE jobs ADD COLUMN {name} {kind}")
+            for statement in filter(str.strip, _FILL_LATER_COLUMNS.split(";")):
+                database.execute(statement)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")
+
+    def _rows(self, sql: str, values: tuple) -> list[sqlite3.Row]:
+        with self._lock:
+            return self._database.execute(sql, values).fetchall()
+
+
+def _job(row: sqlite3.Row) -> Job:
+    return Job(
+        id=row["id"],
+        owner=row["owner"],
+        request=GenerationRequest.from_stored(json.loads(row["request"])),
+        state=row["state"],
+        created=row["created"],
+        started=row["started"],
+        ended=row["ended"],
+        folder=Path(row["folder"]),
+        place=row["place"] if row["place"] is not None else row["created"],
+        is_starred=bool(row["starred"]),
+        deleted=row["deleted"],
+    )
+
+
+def _where(selection: Selection) -> tuple[str, tuple]:
+    """The selection as a condition with its values."""
+    parts = ["has_video = 1", f"deleted IS {'NOT ' if selection.is_deleted else ''}NULL"]
+    values: list[str] = []
+    if selection.owner is not None:
+        parts.append("owner = ?")
+        values.append(selection.owner)
+    if selection.is_starred:
+        parts.append("starred = 1")
+    if selection.presets:
+        parts.append(f"json_extract(request, '$.preset') IN ({', '.join('?' * len(selection.presets))})")
+        values += selection.presets
+    for word in selection.words:
+        parts.append("instr(lower(json_extract(request, '$.prompt')), lower(?)) > 0")
+        values.append(word)
+    return " AND ".join(parts), tuple(values)

@@ -1,0 +1,102 @@
+"""The attention that runs inside diffusers' Wan blocks: our kernels, with rotary embedding and cached text keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import torch
+
+from backend.runtime.cpu_attention import attention
+from backend.runtime.mesh import Layout
+from backend.runtime.torch_modules import torchax
+from backend.runtime.ulysses import cross_attention, self_attention
+from kernels.attention import TpuOptions
+from kernels.qkv import HeadBounds
+
+FLAT_HEADS = TpuOptions(layout="columns")  # what the projections write and read, [B, S, H * D], without a copy
+FEW_KEYS = TpuOptions(layout="columns", tests_bounds=False)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextKeys:
+    """One layer's cross-attention keys and values, which depend on the prompt only: computed once a video.
+
+    `key`, `value` [B, L, H, D]; `bias` [B, 1, 1, L], added to the logits, or None where all positions count alike;
+    `image` the same pair for what an image encoder saw, attended to on its own, or None.
+    """
+
+    key: jax.Array
+    value: jax.Array
+    bias: jax.Array | None
+    image: tuple[jax.Array, jax.Array] | None = None
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["cosine", "sine"], meta_fields=["num_tokens"])
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Positions:
+    """The rotary embedding, `cosine` and `sine` [1, S, 1, D] float32, of `num_tokens` tokens; what S has more is padding."""
+
+    cosine: jax.Array
+    sine: jax.Array
+    num_tokens: int
+
+
+class KernelAttention:
+    """A processor for `WanAttention`: self-attention with `Positions`, cross-attention where it is handed `TextKeys`."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None) -> torch.Tensor:
+        if isinstance(encoder_hidden_states, TextKeys):
+            attended = self._attend_to_text(attn, hidden_states, encoder_hidden_states)
+        else:
+            attended = self._attend_to_self(attn, hidden_states, rotary_emb)
+        return attn.to_out[0](torchax().interop.torch_view(attended))
+
+    def _attend_to_self(self, attn, hidden_states: torch.Tensor, positions: Positions) -> jax.Array:
+        query, key, value = (_array(project(hidden_states)) for project in (attn.to_q, attn.to_k, attn.to_v))
+        cosine, sine = (_array(table)[0, :, 0] for table in (positions.cosine, positions.sine))
+        norms = (_array(attn.norm_q.weight), _array(attn.norm_k.weight))
+        attend = functools.partial(_attend_to_real, head_width=cosine.shape[1], num_tokens=positions.num_tokens)
+        return self_attention(self._layout, attend, (query, key, value), norms, (cosine, sine), attn.norm_q.eps)
+
+    def _attend_to_text(self, attn, hidden_states: torch.Tensor, text: TextKeys) -> jax.Array:
+        query = self._heads(attn.norm_q(attn.to_q(hidden_states)), attn)
+        bias = None if text.bias is None else _array(text.bias)
+        attend = functools.partial(attention, tpu=FEW_KEYS)
+        attended = cross_attention(self._layout, attend, query, _array(text.key), _array(text.value), bias)
+        if text.image is not None:
+            attended = attended + cross_attention(self._layout, attend, query, *map(_array, text.image), None)
+        return attended.reshape(*attended.shape[:2], -1)
+
+    def _heads(self, projected: torch.Tensor, attn) -> jax.Array:
+        array = _array(projected)
+        return self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), self._layout.heads)
+
+
+def _attend_to_real(query, key, value, bounds: HeadBounds | None, *, head_width: int, num_tokens: int) -> jax.Array:
+    """Attention [B, S, W] of flat heads to the tokens before the padding."""
+    query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (query, key, value))
+    options = dataclasses.replace(FLAT_HEADS, bounds=bounds)
+    attended = attention(query, key, value, num_keys=num_tokens, tpu=options)
+    return attended.reshape(*attended.shape[:2], -1)
+
+
+def text_keys(attn, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values [B, L, H, D] of the embedded text [B, L, D] for one layer's cross-attention."""
+    key = attn.norm_k(attn.to_k(text)).unflatten(2, (attn.heads, -1))
+    return key, attn.to_v(text).unflatten(2, (attn.heads, -1))
+
+
+def image_keys(attn, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of the embedded pictures [1, L, D]."""
+    key = attn.norm_added_k(attn.add_k_proj(image)).unflatten(2, (attn.heads, -1))
+    return key, attn.add_v_proj(image).unflatten(2, (attn.heads, -1))
+
+
+def _array(value) -> jax.Array:
+    return value if isinstance(value, jax.Array) else torchax().interop.jax_view(value)

@@ -1,0 +1,62 @@
+"""The CLIP vision encoder of Wan 2.1's image-to-video models: pictures to what the cross-attention sees of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from PIL import Image
+from transformers import CLIPVisionConfig, CLIPVisionModel
+from transformers.image_processing_utils import BaseImageProcessor
+
+from backend.runtime.mesh import Layout
+from backend.runtime.torch_modules import call_module
+
+HIDDEN_STATE = -2  # Wan reads the last layer but one
+
+
+class ImageEncoder:
+    """A preprocessor and an encoder's modules; its weights are handed to every call. Without a preprocessor it only embeds."""
+
+    def __init__(self, config: Mapping[str, Any], processor: BaseImageProcessor | None) -> None:
+        known = CLIPVisionConfig(**{name: value for name, value in config.items() if name != "architectures"})
+        with torch.device("meta"):
+            self._model = CLIPVisionModel(known).eval()
+        self._processor = processor
+        self._size, self._patch, self._width = known.image_size, known.patch_size, known.hidden_size
+        self._buffers = [name for name, _ in self._model.named_buffers() if name.endswith("position_ids")]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens a picture: one for the whole, one a patch."""
+        return (self._size // self._patch) ** 2 + 1
+
+    def pixels_like(self, num_images: int, dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
+        """The shape of what `preprocess` returns."""
+        return jax.ShapeDtypeStruct((num_images, 3, self._size, self._size), dtype)
+
+    def tokens_like(self, num_images: int, dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
+        """The shape of what `embed` returns."""
+        return jax.ShapeDtypeStruct((num_images, self.num_tokens, self._width), dtype)
+
+    def describe_weights(self, dtype: jnp.dtype, layout: Layout) -> dict[str, jax.ShapeDtypeStruct]:
+        """The weights' shapes and where they rest, without the weights."""
+        shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._model.state_dict().items()}
+        return layout.describe(shapes, layout.outer_weight)
+
+    def preprocess(self, images: Sequence[Image.Image]) -> np.ndarray:
+        """Pixels [N, 3, height, width] as the checkpoint's own preprocessor makes them."""
+        return self._processor(images=list(images), return_tensors="np")["pixel_values"]
+
+    def embed(self, weights: Mapping[str, jax.Array], pixels: jax.Array) -> jax.Array:
+        """Tokens [N, num_tokens, width] of `preprocess`ed pixels. Pure, to be compiled."""
+        places = jnp.arange(self.num_tokens)[None]
+        return call_module(self._model, {**weights, **dict.fromkeys(self._buffers, places)}, _hidden_state, pixels)
+
+
+def _hidden_state(model: CLIPVisionModel, pixels: torch.Tensor) -> torch.Tensor:
+    return model(pixel_values=pixels, output_hidden_states=True).hidden_states[HIDDEN_STATE]

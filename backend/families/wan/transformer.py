@@ -1,0 +1,381 @@
+"""The Wan transformer as one scan over stacked layers: diffusers' own modules, our attention, guidance as a batch of two.
+
+What depends on the prompt and the pictures alone (the text's keys and values in every layer) is computed once a video. A
+token's timestep is the step's own, or 0 for the latent frame that an image gives (`expand_timesteps`, Wan 2.2 TI2V), so two time
+embeddings serve all tokens; or a picture comes as further input channels, and all tokens share one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from diffusers import WanTransformer3DModel
+from jax.sharding import PartitionSpec as P
+
+from backend.families.wan.attention import KernelAttention, Positions, TextKeys, image_keys, text_keys
+from backend.runtime.mesh import Layout
+from backend.runtime.torch_modules import call_module
+from backend.weights.stacked import DenoiserWeights, _as_checkpoint, split_weights
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextContext:
+    """All layers' text keys and values [layers, B, L, H, D] and the shared `bias` [B, 1, 1, L], or None where all
+    positions count alike; B is 2 under guidance, the prompt first. `image` is the pair for what the image encoder saw."""
+
+    key: jax.Array
+    value: jax.Array
+    bias: jax.Array | None
+    image: tuple[jax.Array, jax.Array] | None = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FirstFrame:
+    """The clean latent frame of image-to-video, [1, C, 1, H, W], normalised."""
+
+    latents: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageChannels:
+    """The mask and the latents of a clip that holds the pictures, [1, 4 + C, F, H, W]: further channels of the input."""
+
+    values: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepCache:
+    """What the first layer, and all layers after it, added to the tokens in the last step that ran them all, [B, S, D];
+    `is_filled` once there was one, and how many steps have `reused` it, scalars."""
+
+    first: jax.Array
+    rest: jax.Array
+    is_filled: jax.Array
+    reused: jax.Array
+
+    @classmethod
+    def empty(cls, described: StepCache) -> StepCache:
+        """A cache of the shapes that `Denoiser.describe_cache` says, which no step has filled."""
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), described)
+
+
+Condition = FirstFrame | ImageChannels | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Time:
+    """Time embeddings [N, D] and modulations [N, 6, D], float32: the step's own, and second those of the `still_tokens` that
+    come first, which are at timestep 0. Spread over the tokens only where they are used, so that no [S, 6, D] is kept."""
+
+    embedding: jax.Array
+    modulation: jax.Array
+    still_tokens: int
+
+    def embedding_of(self, tokens: int) -> jax.Array:
+        """[1, S or 1, D]."""
+        return self._of_tokens(self.embedding, tokens)
+
+    def modulation_of(self, tokens: int) -> jax.Array:
+        """[1, S or 1, 6, D]."""
+        return self._of_tokens(self.modulation, tokens)
+
+    def _of_tokens(self, values: jax.Array, tokens: int) -> jax.Array:
+        if not self.still_tokens:
+            return values[None]
+        is_still = (jnp.arange(tokens) < self.still_tokens).reshape(-1, *[1] * (values.ndim - 1))
+        return jnp.where(is_still, values[1], values[0])[None]
+
+
+class Denoiser:
+    """Shapes and modules of one transformer; its weights are handed to every call. All methods are pure, to be compiled."""
+
+    def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
+        with torch.device("meta"):
+            self._model = WanTransformer3DModel.from_config(dict(config)).eval()
+        self._layout = layout
+        self._block = self._model.blocks[0]
+        for attn in (self._block.attn1, self._block.attn2):
+            attn.set_processor(KernelAttention(layout))
+        self._rope = WanTransformer3DModel.from_config({**config, "num_layers": 0}).rope
+
+    @property
+    def in_channels(self) -> int:
+        return self._model.config.in_channels
+
+    def describe_weights(self, dtype: jnp.dtype) -> DenoiserWeights:
+        """The weights' shapes and where they rest, without the weights."""
+        state = {
+            name: jax.ShapeDtypeStruct(value.shape, weight_dtype(name, dtype)) for name, value in self._model.state_dict().items()
+        }
+        shapes = jax.eval_shape(lambda tensors: split_weights(tensors, self._model.config.num_layers), state)
+        layout = self._layout
+        return DenoiserWeights(
+            outer=layout.describe(shapes.outer, layout.outer_weight), blocks=layout.describe(shapes.blocks, layout.block_weight)
+        )
+
+    def describe_positions(self, latent_shape: tuple[int, ...]) -> Positions:
+        """Shapes and places of what `positions` returns."""
+        num_tokens = self._num_tokens(latent_shape)
+        length = num_tokens + -num_tokens % self._layout.token_multiple
+        sharding = self._layout.sharding(self._layout.positions)
+        table = jax.ShapeDtypeStruct((1, length, 1, self._model.config.attention_head_dim), jnp.float32, sharding=sharding)
+        return Positions(cosine=table, sine=table, num_tokens=num_tokens)
+
+    def _num_tokens(self, latent_shape: tuple[int, ...]) -> int:
+        return math.prod(latent_shape[2:]) // math.prod(self._model.config.patch_size)
+
+    def positions(self, latent_shape: tuple[int, ...]) -> Positions:
+        """The rotary embedding for latents of this shape, B C F H W, padded and spread as the layout wants it."""
+        with torch.no_grad():
+            cosine, sine = (table.float().numpy() for table in self._rope(torch.empty(latent_shape)))
+        num_tokens = cosine.shape[1]
+        padding = ((0, 0), (0, -num_tokens % self._layout.token_multiple), (0, 0), (0, 0))
+        tables = self._layout.spread(
+            {"cosine": np.pad(cosine, padding), "sine": np.pad(sine, padding)}, lambda name, shape: self._layout.positions
+        )
+        return Positions(num_tokens=num_tokens, **tables)
+
+    def prepare_text(
+        self, weights: DenoiserWeights, text: jax.Array, bias: jax.Array | None, image: jax.Array | None = None
+    ) -> TextContext:
+        """Every layer's cross-attention keys and values for text embeddings [B, L, D] with logit bias [B, 1, 1, L], and for
+        what an image encoder saw [pictures, tokens, D], where the model has one: attended to on its own, or together with the
+        text where the model has no keys of its own for it."""
+        text = text.astype(weights.outer["proj_out.weight"].dtype)
+        embedded = self._embed_condition("text_embedder", weights, text)
+        seen = None if image is None else self._embed_condition("image_embedder", weights, image.astype(text.dtype))
+        if seen is not None and self._block.attn2.add_k_proj is None:
+            embedded, bias, seen = *_one_sequence(seen, embedded, bias), None
+
+        def one_layer(_, block: dict[str, jax.Array]):
+            parameters = _with_prefix(self._gathered(block), "attn2.")
+            keys = call_module(self._block.attn2, parameters, text_keys, embedded)
+            if seen is not None:
+                of_image = call_module(self._block.attn2, parameters, image_keys, seen)
+                keys += tuple(jnp.broadcast_to(array, (len(text), *array.shape[1:])) for array in of_image)
+            return None, tuple(self._layout.constrain(array, self._layout.text_heads) for array in keys)
+
+        _, (key, value, *of_image) = jax.lax.scan(one_layer, None, weights.blocks)
+        return TextContext(key=key, value=value, bias=bias, image=tuple(of_image) or None)
+
+    def _embed_condition(self, name: str, weights: DenoiserWeights, value: jax.Array) -> jax.Array:
+        parameters = _with_prefix(weights.outer, f"condition_embedder.{name}.")
+        module = getattr(self._model.condition_embedder, name)
+        return call_module(module, parameters, lambda module, value: module(value), value)
+
+    def place_text(self, shapes: TextContext) -> TextContext:
+        """Where the result of `prepare_text` lies: heads over tp, guidance branches over dp."""
+        sharding = self._layout.sharding(self._layout.stacked_text_heads)
+        keys = dataclasses.replace(shapes, bias=None)
+        placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), keys)
+        return dataclasses.replace(placed, bias=jax.tree.map(self._replicated, shapes.bias))
+
+    def place_cached(self, shapes: tuple[Any, StepCache]) -> tuple[Any, StepCache]:
+        """Where the result of a step with a cache lies: the state on all devices, the cache as `describe_cache` says."""
+        state, cache = shapes
+        tokens = self._layout.sharding(self._layout.tokens)
+        first, rest = (jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=tokens) for leaf in (cache.first, cache.rest))
+        cache = dataclasses.replace(jax.tree.map(self._replicated, cache), first=first, rest=rest)
+        return jax.tree.map(self._replicated, state), cache
+
+    def _replicated(self, leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._layout.replicated)
+
+    def velocity(
+        self,
+        weights: DenoiserWeights,
+        latents: jax.Array,
+        timestep: jax.Array,
+        text: TextContext,
+        positions: Positions,
+        condition: Condition,
+    ) -> jax.Array:
+        """Velocity (noise - data) [B, C, F, H, W] float32 of `latents` [1, C, F, H, W], one for each entry of `text`.
+
+        `timestep` is a scalar, 0 to 1000. A `FirstFrame` replaces the first one at timestep 0.
+        """
+        hidden, time = self._begin(weights, latents, timestep, text, positions, condition)
+
+        def one_layer(hidden, layer):
+            return self._run_layer(hidden, layer, time, text.bias, positions), None
+
+        hidden, _ = jax.lax.scan(one_layer, hidden, (weights.blocks, text.key, text.value, text.image))
+        return self._finish(weights, hidden, time, positions, latents.shape)
+
+    def cached_velocity(
+        self,
+        weights: DenoiserWeights,
+        latents: jax.Array,
+        timestep: jax.Array,
+        text: TextContext,
+        positions: Positions,
+        condition: Condition,
+        cache: StepCache,
+        threshold: jax.Array,
+    ) -> tuple[jax.Array, StepCache]:
+        """As `velocity`, but the layers after the first are skipped where the first one's change of the tokens differs from
+        that of the last full step by less than `threshold`, relatively, in every branch.
+
+        Source: first-block caching as in chengzeyi/ParaAttention and diffusers' `FirstBlockCacheConfig`.
+        """
+        hidden, time = self._begin(weights, latents, timestep, text, positions, condition)
+        layers = (weights.blocks, text.key, text.value, text.image)
+
+        def run(index, hidden):
+            layer = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), layers)
+            return self._run_layer(hidden, layer, time, text.bias, positions)
+
+        first = run(0, hidden)
+        change = first - hidden
+        reuses = cache.is_filled & (_relative_change(change, cache.first, positions.num_tokens) <= threshold)
+        rest = jax.lax.cond(
+            reuses,
+            lambda: cache.rest,
+            lambda: jax.lax.fori_loop(1, self._model.config.num_layers, run, first) - first,
+        )
+        kept = jnp.where(reuses, cache.first, change)
+        cache = StepCache(
+            first=self._layout.constrain(kept, self._layout.tokens),
+            rest=self._layout.constrain(rest, self._layout.tokens),
+            is_filled=jnp.ones_like(cache.is_filled),
+            reused=cache.reused + reuses,
+        )
+        return self._finish(weights, first + rest, time, positions, latents.shape), cache
+
+    def describe_cache(self, text: TextContext, positions: Positions) -> StepCache:
+        """Shapes and places of an empty cache for these conditions."""
+        shape = (text.key.shape[1], positions.cosine.shape[1], text.key.shape[3] * text.key.shape[4])
+        tokens = jax.ShapeDtypeStruct(shape, text.key.dtype, sharding=self._layout.sharding(self._layout.tokens))
+        flag, count = (jax.ShapeDtypeStruct((), dtype, sharding=self._layout.replicated) for dtype in (bool, jnp.int32))
+        return StepCache(first=tokens, rest=tokens, is_filled=flag, reused=count)
+
+    def _begin(self, weights: DenoiserWeights, latents, timestep, text: TextContext, positions: Positions, condition: Condition):
+        """Padded tokens [B, S, D] and the time embeddings that they share."""
+        hidden = self._embed_patches(weights, _conditioned(latents, condition), batch=text.key.shape[1])
+        still_tokens = hidden.shape[1] // latents.shape[2] if isinstance(condition, FirstFrame) else 0
+        return self._pad(hidden, positions), self._embed_time(weights, timestep, still_tokens)
+
+    def _run_layer(self, hidden: jax.Array, layer: tuple, time: _Time, bias: jax.Array | None, positions: Positions) -> jax.Array:
+        """One block on tokens [B, S, D]; `layer` is its weights, and its keys and values of text and pictures."""
+        block, key, value, image = layer
+        keys, modulation = TextKeys(key=key, value=value, bias=bias, image=image), time.modulation_of(hidden.shape[1])
+        hidden = call_module(self._block, self._gathered(block), _run_block, hidden, keys, modulation, positions)
+        return self._layout.constrain(hidden, self._layout.tokens)
+
+    def _finish(self, weights: DenoiserWeights, hidden: jax.Array, time: _Time, positions: Positions, shape) -> jax.Array:
+        velocity = self._project_out(weights, hidden, time.embedding_of(hidden.shape[1]))[:, : positions.num_tokens]
+        return _from_patches(velocity, shape, self._model.config.patch_size)
+
+    def _pad(self, hidden: jax.Array, positions: Positions) -> jax.Array:
+        """Tokens up to the layout's multiple, spread over the chips."""
+        padding = positions.cosine.shape[1] - hidden.shape[1]
+        padded = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0))) if padding else hidden
+        return self._layout.constrain(padded, self._layout.tokens)
+
+    def _gathered(self, block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """One layer's parameters in the checkpoint's shapes, gathered from the chips that they rest on."""
+        layout = self._layout
+        return _as_checkpoint({name: layout.gather(name, value) if value.ndim == 2 else value for name, value in block.items()})
+
+    def _embed_patches(self, weights: DenoiserWeights, latents: jax.Array, batch: int) -> jax.Array:
+        """Tokens [B, S, D]; the same latents for every guidance branch."""
+        kernel, bias = weights.outer["patch_embedding.weight"], weights.outer["patch_embedding.bias"]
+        patches = _to_patches(latents.astype(kernel.dtype), self._model.config.patch_size)
+        tokens = patches @ kernel.reshape(kernel.shape[0], -1).T + bias
+        return jnp.broadcast_to(tokens, (batch, *tokens.shape[1:]))
+
+    def _embed_time(self, weights: DenoiserWeights, timestep: jax.Array, still_tokens: int) -> _Time:
+        """The step's time embedding, and that of timestep 0 where there are still tokens."""
+        timesteps = jnp.stack([timestep, jnp.zeros_like(timestep)]) if still_tokens else timestep[None]
+        embedder = _with_prefix(weights.outer, "condition_embedder.")
+        embedding, modulation = call_module(self._model.condition_embedder, embedder, _time_embedding, timesteps)
+        return _Time(
+            embedding=self._layout.constrain(embedding, P()),
+            modulation=self._layout.constrain(modulation, P()).reshape(len(timesteps), 6, -1),
+            still_tokens=still_tokens,
+        )
+
+    def _project_out(self, weights: DenoiserWeights, hidden: jax.Array, time: jax.Array) -> jax.Array:
+        """Patches of velocity [B, S, patch volume * C] float32."""
+        shift, scale = jnp.moveaxis(weights.outer["scale_shift_table"] + time[:, :, None], 2, 0)
+        hidden = call_module(self._model.norm_out, {}, lambda norm, value: norm(value), hidden.astype(jnp.float32))
+        hidden = (hidden * (1 + scale) + shift).astype(weights.outer["proj_out.weight"].dtype)
+        patches = hidden @ weights.outer["proj_out.weight"].T + weights.outer["proj_out.bias"]
+        return patches.astype(jnp.float32)
+
+
+def _with_prefix(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Array]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
+def _one_sequence(image: jax.Array, text: jax.Array, bias: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
+    """The pictures' tokens [1, I, D] before each branch's text [B, L, D], and the text's bias, none for the pictures."""
+    image = jnp.broadcast_to(image, (len(text), *image.shape[1:]))
+    widened = None if bias is None else jnp.pad(bias, ((0, 0), (0, 0), (0, 0), (image.shape[1], 0)))
+    return jnp.concatenate([image, text], axis=1), widened
+
+
+def _relative_change(change: jax.Array, before: jax.Array, num_tokens: int) -> jax.Array:
+    """The mean size of the difference over that of what was before, the largest of the branches; padding does not count."""
+    is_real = (jnp.arange(change.shape[1]) < num_tokens)[None, :, None]
+
+    def size(values: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.abs(jnp.where(is_real, values, 0)).astype(jnp.float32), axis=(1, 2))
+
+    return jnp.max(size(change - before) / jnp.maximum(size(before), 1e-30))
+
+
+def _conditioned(latents: jax.Array, condition: Condition) -> jax.Array:
+    """What the transformer is given: the latents with the picture's frame in place, or its channels behind them."""
+    if isinstance(condition, FirstFrame):
+        return jnp.concatenate([condition.latents, latents[:, :, 1:]], axis=2)
+    if isinstance(condition, ImageChannels):
+        return jnp.concatenate([latents, condition.values.astype(latents.dtype)], axis=1)
+    return latents
+
+
+def weight_dtype(name: str, dtype: jnp.dtype) -> jnp.dtype:
+    """The dtype that a transformer's weight is kept in: diffusers keeps some parts in float32 whatever the model's own."""
+    keeps = WanTransformer3DModel._keep_in_fp32_modules
+    return jnp.dtype(jnp.float32) if any(part in keeps for part in name.split(".")) else dtype
+
+
+def _time_embedding(embedder, timesteps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Time embedding [N, D] and its projection [N, 6 D], float32, as `WanTimeTextImageEmbedding.forward` makes them."""
+    frequencies = embedder.timesteps_proj(timesteps)
+    time = embedder.time_embedder(frequencies.to(embedder.time_embedder.linear_1.weight.dtype))
+    time = time.to(embedder.time_proj.weight.dtype)
+    projected = embedder.time_proj(embedder.act_fn(time))
+    return time.float(), projected.float()
+
+
+def _run_block(block, hidden: torch.Tensor, text: TextKeys, modulation: torch.Tensor, rotary) -> torch.Tensor:
+    """One diffusers block; four-dimensional modulation takes its path for per-token timesteps."""
+    return block(hidden, text, modulation, rotary)
+
+
+def _to_patches(latents: jax.Array, patch: tuple[int, int, int]) -> jax.Array:
+    """[B, C, F, H, W] -> [B, S, C * patch volume], the order of a convolution kernel's weights."""
+    batch, channels, frames, height, width = latents.shape
+    t, h, w = patch
+    split = latents.reshape(batch, channels, frames // t, t, height // h, h, width // w, w)
+    return split.transpose(0, 2, 4, 6, 1, 3, 5, 7).reshape(batch, -1, channels * math.prod(patch))
+
+
+def _from_patches(patches: jax.Array, latent_shape: tuple[int, ...], patch: tuple[int, int, int]) -> jax.Array:
+    """[B, S, patch volume * C] -> [B, C, F, H, W], the order of `proj_out`."""
+    _, _, frames, height, width = latent_shape
+    t, h, w = patch
+    split = patches.reshape(patches.shape[0], frames // t, height // h, width // w, t, h, w, -1)
+    return split.transpose(0, 7, 1, 4, 2, 5, 3, 6).reshape(patches.shape[0], -1, frames, height, width)

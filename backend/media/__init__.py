@@ -1,0 +1,1 @@
+"""Pictures and videos as files. Light."""

@@ -1,0 +1,140 @@
+"""Opens pictures from strangers: refuses what cannot be used, gives everything else as upright opaque RGB."""
+
+import os
+import struct
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from backend.errors import ImageError
+
+MAX_PIXELS = 50_000_000  # 8660 x 5773: above any camera phone's ordinary mode, and 150 MB once decoded
+MIN_SIDE = 16  # below this there is nothing to see
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+_BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
+_BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, struct.error, zlib.error)
+
+Box = tuple[float, float, float, float]
+
+
+def load_checked_image(path: str | Path) -> Image.Image:
+    """The picture as RGB, turned upright, transparency laid on white; the first picture of an animation.
+
+    Raises: ImageError, a message of its own for each way in which a file can be unusable.
+    """
+    path = Path(path)
+    _check_file(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow warns of sizes that are refused here anyway, and of odd metadata
+        with _open(path) as image:
+            _check_size(image.size, path)
+            return _as_rgb(_decode(image, path), path)
+
+
+def crop_to(image: Image.Image, width: int, height: int, focus: tuple[float, float] = (0.5, 0.5)) -> Image.Image:
+    """The picture at exactly width x height pixels: cropped to that aspect, then resized (Lanczos), RGB."""
+    box = crop_box(image.size, (width, height), focus)
+    return image.convert("RGB").resize((width, height), Image.Resampling.LANCZOS, box=box)
+
+
+def crop_box(size: tuple[int, int], target: tuple[int, int], focus: tuple[float, float] = (0.5, 0.5)) -> Box:
+    """The largest part of a picture that has the target's aspect, as (left, top, right, bottom) in pixels.
+
+    `focus` in 0..1 says where along the spare room that part sits: 0 left or top, 0.5 in the middle, 1 right or bottom.
+    """
+    scale = min(size[0] / target[0], size[1] / target[1])
+    width, height = min(target[0] * scale, size[0]), min(target[1] * scale, size[1])
+    left, top = (size[0] - width) * focus[0], (size[1] - height) * focus[1]
+    return (left, top, min(left + width, size[0]), min(top + height, size[1]))
+
+
+def _check_file(path: Path) -> None:
+    if not os.path.exists(path):  # unlike Path.exists, it takes a name of any length
+        raise ImageError(f"image {path.name!r}", "must be a file, and there is none at that path", "check the path")
+    if not path.is_file():
+        raise ImageError(f"image {path.name!r}", "must be a file, and this is a folder or a device", "give a picture")
+    if path.stat().st_size == 0:
+        raise ImageError(f"image {path.name!r}", "must be a picture, and this file is empty", "give another file")
+
+
+def _open(path: Path) -> Image.Image:
+    """Reads the header only."""
+    try:
+        return Image.open(path, formats=FORMATS)
+    except Image.DecompressionBombError:
+        raise _too_large("far more", path) from None
+    except PermissionError:
+        raise ImageError(f"image {path.name!r}", "must be readable, and is not", "change its permissions") from None
+    except UnidentifiedImageError:
+        raise _not_a_picture(path) from None
+    except _BROKEN:
+        raise _damaged(path) from None
+
+
+def _decode(image: Image.Image, path: Path) -> Image.Image:
+    try:
+        image.load()
+        return ImageOps.exif_transpose(image)
+    except _BROKEN:
+        raise _damaged(path) from None
+
+
+def _check_size(size: tuple[int, int], path: Path) -> None:
+    width, height = size
+    if width * height > MAX_PIXELS:
+        raise _too_large(f"{width}x{height}, more", path)
+    if min(size) < MIN_SIDE:
+        raise ImageError(
+            f"image {path.name!r} has {width}x{height} pixels and",
+            f"must have at least {MIN_SIDE} on each side",
+            "give a larger picture",
+        )
+
+
+def _as_rgb(image: Image.Image, path: Path) -> Image.Image:
+    if image.mode == "F" or image.mode == "I" and image.getextrema()[1] > 65535:
+        raise ImageError(
+            f"image {path.name!r} has {image.mode}-type pixels of unknown range and",
+            "must have 8 or 16 bits a channel",
+            "save it as an ordinary PNG",
+        )
+    if image.mode.startswith("I"):  # 16 bits, a single channel
+        grey = numpy.asarray(image, dtype=numpy.float32) / 257 + 0.5
+        return Image.fromarray(grey.astype(numpy.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        opaque = Image.new("RGBA", image.size, "white")
+        opaque.alpha_composite(image.convert("RGBA"))
+        return opaque.convert("RGB")
+    return image.convert("RGB")
+
+
+def _too_large(how_much: str, path: Path) -> ImageError:
+    return ImageError(
+        f"image {path.name!r} is too large ({how_much} than {MAX_PIXELS:,} pixels) and",
+        f"must have at most {MAX_PIXELS:,} pixels, such as 8000x6000",
+        "make it smaller: a video needs far fewer",
+    )
+
+
+def _not_a_picture(path: Path) -> ImageError:
+    with path.open("rb") as file:
+        beginning = file.read(4096)
+    if beginning.startswith(_BEGINNINGS):
+        return _damaged(path)
+    what = "a text file" if _is_text(beginning) else "something else"
+    return ImageError(f"image {path.name!r} is {what} and", f"must be a picture ({', '.join(FORMATS)})", "choose another file")
+
+
+def _is_text(beginning: bytes) -> bool:
+    return not any(byte < 32 and byte not in b"\t\n\r\f" for byte in beginning)
+
+
+def _damaged(path: Path) -> ImageError:
+    return ImageError(
+        f"image {path.name!r} is damaged or cut short and",
+        "must be a whole picture",
+        "copy or download it again, or open and save it in an image editor",
+    )

@@ -1,0 +1,84 @@
+"""Several videos side by side as one, each with its label. The file carries all their requests."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+
+import numpy
+from PIL import Image, ImageDraw, ImageFont
+
+from backend.contract.request import GenerationRequest
+from backend.media.video import FORMAT, Frame, read_frames, write_frames
+
+LABEL_HEIGHT = 28  # pixels
+SMALLEST_TILE = 320  # pixels wide: below that a label cannot be read, so small videos are enlarged
+_INK, _PAPER = (235, 235, 235), (18, 18, 20)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """One video and what stands below it."""
+
+    path: Path
+    label: str
+
+
+def write_tiled(tiles: Sequence[Tile], requests: Sequence[GenerationRequest], path: Path) -> int:
+    """Writes the tiles in two columns (or one row of two); a shorter video stays on its last frame. Gives the frame count.
+
+    Raises: VideoFileError.
+    """
+    comment = json.dumps({"format": FORMAT, "compared": [request.for_sharing() for request in requests]}, ensure_ascii=True)
+    return write_frames(_frames(tiles), path, fps=max(request.fps for request in requests), comment=comment)
+
+
+def _frames(tiles: Sequence[Tile]) -> Iterator[Frame]:
+    readers = [read_frames(tile.path) for tile in tiles]
+    latest: list[Frame | None] = [None] * len(tiles)
+    captions: list[Image.Image] = []
+    while True:
+        fresh = [next(reader, None) for reader in readers]
+        if all(frame is None for frame in fresh):
+            return
+        latest = [old if frame is None else frame for frame, old in zip(fresh, latest, strict=True)]
+        cell = _cell(latest)
+        captions = captions or [_caption(tile.label, cell[0]) for tile in tiles]
+        yield _sheet(latest, captions, cell)
+
+
+def _cell(frames: Sequence[Frame | None]) -> tuple[int, int]:
+    """Width and height that hold every video, both even."""
+    width = max(frame.shape[1] for frame in frames if frame is not None)
+    height = max(frame.shape[0] for frame in frames if frame is not None)
+    scale = max(1, ceil(SMALLEST_TILE / width))
+    return 2 * ceil(width * scale / 2), 2 * ceil(height * scale / 2)
+
+
+def _sheet(frames: Sequence[Frame | None], captions: Sequence[Image.Image], cell: tuple[int, int]) -> Frame:
+    columns = 2 if len(frames) > 1 else 1
+    rows = ceil(len(frames) / columns)
+    sheet = Image.new("RGB", (columns * cell[0], rows * (cell[1] + LABEL_HEIGHT)), _PAPER)
+    for number, (frame, caption) in enumerate(zip(frames, captions, strict=True)):
+        left, top = number % columns * cell[0], number // columns * (cell[1] + LABEL_HEIGHT)
+        if frame is not None:
+            sheet.paste(_fitted(frame, cell), (left, top))
+        sheet.paste(caption, (left, top + cell[1]))
+    return numpy.asarray(sheet)
+
+
+def _fitted(frame: Frame, cell: tuple[int, int]) -> Image.Image:
+    """The frame as large as the cell allows, in its middle."""
+    picture = Image.fromarray(frame)
+    scale = min(cell[0] / picture.width, cell[1] / picture.height)
+    size = (round(picture.width * scale), round(picture.height * scale))
+    fitted = Image.new("RGB", cell, _PAPER)
+    fitted.paste(picture.resize(size, Image.Resampling.LANCZOS), ((cell[0] - size[0]) // 2, (cell[1] - size[1]) // 2))
+    return fitted
+
+
+def _caption(text: str, width: int) -> Image.Image:
+    caption = Image.new("RGB", (width, LABEL_HEIGHT), _PAPER)
+    ImageDraw.Draw(caption).text((10, 6), text, fill=_INK, font=ImageFont.load_default(14))
+    return caption

@@ -1,0 +1,256 @@
+"""Writes mp4 files that carry the request they were made from, and reads both back. Makes no pixels of its own."""
+
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO
+
+import imageio_ffmpeg
+import numpy
+from PIL import Image
+
+from backend.contract.request import GenerationRequest
+from backend.errors import NoRequestInVideo, VideoFileError
+from backend.files import replacing
+from backend.media import mp4 as mp4_boxes
+
+QUALITY = 16  # libx264's constant rate factor: at 18 and below the loss is hard to see
+FORMAT = 1  # of the embedded metadata
+
+Frame = numpy.ndarray
+
+_STREAM = re.compile(  # such as "Video: h264 (High) (avc1 / 0x31), yuv420p(tv, bt709), 127x97 [SAR 1:1], 16 fps,"
+    r"Video: (?P<codec>\w+).*?, (?P<pixels>\w+)(?:\([^)]*\))?, (?P<width>\d+)x(?P<height>\d+).*?, (?P<fps>[\d.]+) fps"
+)
+_DURATION = re.compile(r"Duration: (\d+):(\d+):([\d.]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoFacts:
+    """What a video file says of itself: pixels, frames a second, seconds, names of codec and pixel format."""
+
+    width: int
+    height: int
+    fps: float
+    seconds: float
+    codec: str
+    pixel_format: str
+
+
+def write_video(frames: Iterable[Frame], path: Path, *, fps: int, request: GenerationRequest) -> int:
+    """Encodes frames, each uint8 [height, width, 3], as H.264 (yuv420p, index first); returns how many there were.
+
+    Frames are taken one at a time. The file appears at `path` complete, or not at all. yuv420p stores even sizes only:
+    an odd side is encoded with its last row or column twice, and the file states the true size, which decoders cut to.
+    Raises: VideoFileError.
+    """
+    return write_frames(frames, path, fps=fps, comment=_metadata(request))
+
+
+def write_frames(frames: Iterable[Frame], path: Path, *, fps: int, comment: str) -> int:
+    """As `write_video`, with any ASCII text as the file's comment."""
+    frames = iter(frames)
+    first = next(frames, None)
+    if first is None:
+        raise VideoFileError("the video has no frame and", "needs at least one", "this is a bug: please report it")
+    height, width = _checked(first, first.shape).shape[:2]
+    with replacing(path) as part:
+        count = _encode(chain([first], frames), first.shape, part, fps, comment)
+        if width % 2 or height % 2:
+            mp4_boxes.set_shown_size(part, width, height)
+    return count
+
+
+def read_request(path: Path) -> GenerationRequest:
+    """The request that a video of ours was made from; its images are file names only.
+
+    Raises: VideoFileError for what is no mp4, NoRequestInVideo for one that carries no request of ours.
+    """
+    path = Path(path)
+    if not path.is_file() or not mp4_boxes.is_mp4(path):
+        raise VideoFileError(f"{path.name!r}", "must be an mp4 video", "give one that was made here")
+    try:
+        data = json.loads(mp4_boxes.read_comment(path) or "")
+        return GenerationRequest.from_stored(data["request"])
+    except Exception as error:  # the comment may be anybody's text
+        raise NoRequestInVideo(
+            f"{path.name!r} carries no request and",
+            "must have been made here and not edited since",
+            "set the prompt and the sizes by hand",
+        ) from error
+
+
+def read_facts(path: Path) -> VideoFacts:
+    """What the file says of itself. Raises: VideoFileError."""
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-i", str(path)]
+    told = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).stderr.decode(errors="replace")
+    stream, duration = _STREAM.search(told), _DURATION.search(told)
+    if stream is None or duration is None:
+        raise _unplayable(path)
+    hours, minutes, seconds = (float(part) for part in duration.groups())
+    return VideoFacts(
+        width=int(stream["width"]),
+        height=int(stream["height"]),
+        fps=float(stream["fps"]),
+        codec=stream["codec"],
+        pixel_format=stream["pixels"],
+        seconds=3600 * hours + 60 * minutes + seconds,
+    )
+
+
+def read_frames(path: Path) -> Iterator[Frame]:
+    """The frames, each uint8 [height, width, 3], one at a time. Raises: VideoFileError."""
+    command = [
+        imageio_ffmpeg.get_ffmpeg_exe(),
+        "-loglevel",
+        "error",
+        "-i",
+        str(path),
+        "-map",
+        "0:v:0",
+        "-fps_mode",
+        "passthrough",
+        "-f",
+        "image2pipe",
+        "-c:v",
+        "ppm",
+        "-pix_fmt",
+        "rgb24",
+        "-",
+    ]
+    with _running(command, subprocess.DEVNULL, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        while process.stdout.readline() == b"P6\n":
+            width, height = (int(word) for word in process.stdout.readline().split())
+            process.stdout.readline()  # the largest value, 255
+            yield numpy.frombuffer(process.stdout.read(width * height * 3), numpy.uint8).reshape(height, width, 3)
+        if process.wait() != 0:
+            raise _unplayable(path)
+
+
+def extract_frame(path: Path, index: int = 0) -> Image.Image:
+    """Frame `index` as RGB, counted from the end where it is negative. Raises: VideoFileError."""
+    frames = list(read_frames(path)) if index < 0 else list(islice(read_frames(path), index + 1))
+    try:
+        return Image.fromarray(frames[index])
+    except IndexError:
+        raise VideoFileError(
+            f"frame {index} of {Path(path).name!r}", f"must be one of the {len(frames)} there are", "choose another"
+        ) from None
+
+
+def _metadata(request: GenerationRequest) -> str:
+    """ASCII JSON, so that neither the command line nor a player can spoil it."""
+    return json.dumps({"format": FORMAT, "request": request.for_sharing()}, ensure_ascii=True)
+
+
+def _encode(frames: Iterable[Frame], shape: tuple[int, ...], part: Path, fps: int, comment: str) -> int:
+    height, width = shape[0] + shape[0] % 2, shape[1] + shape[1] % 2
+    count = 0
+    command = _command(width, height, fps, comment, part)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    with tempfile.TemporaryFile() as log, _running(command, log, **pipes) as process:
+        try:
+            for frame in frames:
+                process.stdin.write(_even(_checked(frame, shape)).tobytes())
+                count += 1
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # ffmpeg gave up: its exit code and log say why
+        if process.wait() != 0:
+            raise VideoFileError("the video could not be encoded:", _last_line(log), "check the space on the disk")
+    return count
+
+
+def _command(width: int, height: int, fps: int, comment: str, path: Path) -> list[str]:
+    """Colours are BT.709, and tagged so: players guess otherwise by size."""
+    return [
+        imageio_ffmpeg.get_ffmpeg_exe(),
+        "-hide_banner",
+        "-loglevel",
+        "error",
+        "-y",
+        "-f",
+        "rawvideo",
+        "-pixel_format",
+        "rgb24",
+        "-video_size",
+        f"{width}x{height}",
+        "-framerate",
+        str(fps),
+        "-i",
+        "-",
+        "-an",
+        "-vf",
+        "scale=out_color_matrix=bt709:out_range=tv:flags=accurate_rnd",
+        "-c:v",
+        "libx264",
+        "-preset",
+        "medium",
+        "-crf",
+        str(QUALITY),
+        "-pix_fmt",
+        "yuv420p",
+        "-colorspace",
+        "bt709",
+        "-color_primaries",
+        "bt709",
+        "-color_trc",
+        "bt709",
+        "-color_range",
+        "tv",
+        "-movflags",
+        "+faststart",
+        "-metadata",
+        f"comment={comment}",
+        "-f",
+        "mp4",
+        str(path),
+    ]
+
+
+@contextmanager
+def _running(command: list[str], log: IO[bytes] | int, *, stdin: int, stdout: int) -> Iterator[subprocess.Popen]:
+    """A process that never outlives the block."""
+    process = subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=log)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                pass  # what was left to write has nobody to read it
+
+
+def _unplayable(path: Path) -> VideoFileError:
+    return VideoFileError(f"{Path(path).name!r}", "must be a video that can be played", "give another")
+
+
+def _checked(frame: Frame, shape: tuple[int, ...]) -> Frame:
+    if frame.dtype != numpy.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or frame.shape != shape:
+        raise VideoFileError(
+            f"a frame is {frame.dtype} {list(frame.shape)} and",
+            f"must be uint8 [height, width, 3] like the first, {list(shape)}",
+            "this is a bug: please report it",
+        )
+    return frame
+
+
+def _even(frame: Frame) -> Frame:
+    height, width = frame.shape[:2]
+    return numpy.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+
+
+def _last_line(log: IO[bytes]) -> str:
+    log.seek(0)
+    lines = log.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "ffmpeg gave no reason"

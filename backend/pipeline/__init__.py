@@ -1,0 +1,1 @@
+"""One video of any model: loading, warming up, generating."""

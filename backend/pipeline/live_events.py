@@ -1,0 +1,21 @@
+"""What a long piece of work tells of itself, yielded while it goes on."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from backend.contract.events import Event
+
+
+def live_events(work: Callable[[Callable[[Event], None]], None]) -> Iterator[Event]:
+    """Runs `work(tell)` in a thread of its own and yields each event that it tells, at once; `tell` may be called from any
+    thread. Leaving the iterator early waits for the work. Raises: what the work raises, after its last event."""
+    events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+    with ThreadPoolExecutor(1, "live-events") as thread:
+        working = thread.submit(work, events.put)
+        working.add_done_callback(lambda _: events.put(None))
+        while (event := events.get()) is not None:
+            yield event
+    working.result()

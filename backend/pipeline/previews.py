@@ -1,0 +1,69 @@
+"""The picture that every denoising step shows, made in a thread of its own while the next step runs.
+
+A TPU runs programs in the order of their calls: the decoder's call for step k must come before the call of step k + 1, or the
+picture would wait for that step. `begin` therefore returns once the decoder has been called. A CPU runs side by side what two
+threads call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+import numpy as np
+from PIL import Image
+
+from backend.files import replacing
+from backend.media.animation import write_animation
+
+PREVIEW_FOLDER = "previews"
+
+
+def to_bytes(frames: jax.Array) -> np.ndarray:
+    """uint8 [F, H, W, 3] from [1, 3, F, H, W] in [-1, 1]."""
+    values = np.asarray(frames, np.float32)[0].transpose(1, 2, 3, 0)
+    return np.round((values + 1) * 127.5).clip(0, 255).astype(np.uint8)
+
+
+class StepPreviews:
+    """Writes the previews of one job into `folder`. A context: leaving it waits for the picture in the making.
+
+    `decode` makes pixels [1, 3, 1, H, W] of one latent frame [1, C, 1, h, w]; `fps` are latent frames a second. With
+    `beside_the_next_step` false, `begin` waits for the picture.
+    """
+
+    def __init__(self, decode: Callable[[np.ndarray], jax.Array], folder: Path, fps: float, beside_the_next_step: bool) -> None:
+        self._decode, self._folder, self._fps, self._is_beside = decode, folder, fps, beside_the_next_step
+        self._thread = ThreadPoolExecutor(1, "preview")
+        (folder / PREVIEW_FOLDER).mkdir(exist_ok=True)
+
+    def __enter__(self) -> StepPreviews:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+
+    def begin(self, clean: np.ndarray, index: int, moves: bool) -> Future[str]:
+        """Starts on the clean estimate [1, C, F, h, w] of step `index`, as a moving picture or a still; the result is the
+        picture's name inside the job's folder. Raises, there: OSError."""
+        called = threading.Event()
+        preview = self._thread.submit(self._make, clean, f"{PREVIEW_FOLDER}/step-{index:03d}", moves, called)
+        preview.add_done_callback(lambda _: called.set())  # an error too ends the waiting
+        called.wait()
+        if not self._is_beside:
+            preview.exception()
+        return preview
+
+    def _make(self, clean: np.ndarray, name: str, moves: bool, called: threading.Event) -> str:
+        frames = self._decode(clean[:, :, :1])
+        called.set()
+        first = to_bytes(frames)[0]
+        if moves and clean.shape[2] > 1:
+            write_animation(clean[0], first, self._folder / f"{name}.webp", self._fps)
+            return f"{name}.webp"
+        with replacing(self._folder / f"{name}.png") as part:
+            Image.fromarray(first).save(part, format="PNG", compress_level=1)
+        return f"{name}.png"

@@ -1,0 +1,1 @@
+"""JAX itself: the mesh, programs, executables, devices. Knows no model."""

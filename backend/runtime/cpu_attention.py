@@ -1,0 +1,55 @@
+"""Attention on a CPU by PyTorch's own fused kernel, vectorised by hand where XLA's exponentials are not; `kernels` elsewhere."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from backend.runtime.torch_call import TorchCall
+from kernels.attention import TpuOptions, target_platform
+from kernels.attention import attention as kernels_attention
+
+
+def attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None = None,
+    *,
+    num_keys: int | None = None,
+    tpu: TpuOptions,
+) -> jax.Array:
+    """softmax(Q K^T / sqrt(D) + bias) V, [B, S_q, H, D] in the query's dtype; arguments are those of `kernels.attention`."""
+    here = functools.partial(torch_attention, num_keys=num_keys)
+    elsewhere = functools.partial(kernels_attention, num_keys=num_keys, tpu=tpu)
+    arrays, platform = (query, key, value) if bias is None else (query, key, value, bias), target_platform()
+    if platform not in (None, "cpu") or not _serves(query, key, value, tpu):
+        return elsewhere(*arrays)
+    return here(*arrays) if platform == "cpu" else jax.lax.platform_dependent(*arrays, cpu=here, default=elsewhere)
+
+
+def torch_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None, *, num_keys: int | None = None
+) -> jax.Array:
+    """The same by PyTorch alone; float32 or bfloat16. For programs of the CPU only."""
+    operands = (query, key[:, :num_keys], value[:, :num_keys], *([] if bias is None else [bias.astype(query.dtype)]))
+    return _ATTEND(jax.ShapeDtypeStruct(query.shape, query.dtype), *operands)
+
+
+def _serves(query: jax.Array, key: jax.Array, value: jax.Array, tpu: TpuOptions) -> bool:
+    """Whether PyTorch can do it: not arrays prepared for a TPU, nor one of several devices, which share the processor's cores."""
+    dtypes = {array.dtype.name for array in (query, key, value)}
+    return tpu.bounds is None and dtypes in ({"float32"}, {"bfloat16"}) and jax.sharding.get_abstract_mesh().size <= 1
+
+
+def _attend(
+    attended: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor | None = None
+) -> None:
+    heads_first = (array.transpose(1, 2) for array in (query, key, value))
+    attended.copy_(scaled_dot_product_attention(*heads_first, attn_mask=bias).transpose(1, 2))
+
+
+_ATTEND = TorchCall("torch_cpu_attention", _attend)

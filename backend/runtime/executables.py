@@ -1,0 +1,143 @@
+"""Compiled programs kept as files, so that a later start, here or on a TPU machine, compiles nothing.
+
+A file's name is a digest of everything that decides what the compiler makes: the program itself (its shapes, shardings and
+our kernels' code stand in its text), the compiler's options and flags, the versions, the devices and their places. A program
+that differs in any of them is another file, so nothing stale is ever run; files are removed by deleting them.
+Files are pickles: whoever can write into the folder can run code here, as with jax's own cache.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import logging
+import pickle
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+from jax.experimental.serialize_executable import deserialize_and_load, serialize
+
+from backend.files import replacing
+from backend.runtime.mesh import Layout
+from backend.runtime.program import Made, compile_now
+from backend.settings import compiler_flags
+
+SUFFIX = ".executable"
+FORMAT = 1
+_LOCATIONS = re.compile(r"\s*loc\([^\n]*\)|^#loc.*$", re.MULTILINE)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What a file is for, in words: kept beside the executable, and compared in a report on why none fits."""
+
+    program: str
+    mesh: str
+    devices: str
+    versions: dict[str, str]
+    flags: dict[str, str]
+    digest: str
+
+
+def identity(name: str, lowered: jax.stages.Lowered, layout: Layout) -> Identity:
+    """Everything that matters for one program."""
+    versions = (
+        {package: _version(package) for package in ("jax", "jaxlib", "libtpu")}
+        if layout.platform == "tpu"
+        else {package: _version(package) for package in ("jax", "jaxlib")}
+    )
+    flags = compiler_flags() | {key: str(value) for key, value in sorted(layout.compiler_options.items())}
+    devices, mesh = _devices(layout), layout.plan_text
+    text = _LOCATIONS.sub("", lowered.as_text())
+    digest = hashlib.sha256((json.dumps([FORMAT, name, mesh, devices, versions, flags]) + text).encode()).hexdigest()
+    return Identity(program=name, mesh=mesh, devices=devices, versions=versions, flags=flags, digest=digest)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def _devices(layout: Layout) -> str:
+    """Kind, number and places of the devices, in the mesh's order."""
+    devices = layout.mesh.devices.flatten()
+    places = [f"{device.id}@{getattr(device, 'coords', '')}" for device in devices]
+    return f"{len(devices)} x {devices[0].device_kind}: {' '.join(places)}"
+
+
+class ExecutableFolders:
+    """Looks for a program's executable in folders; compiles where there is none. A `Compiler`."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = [folder for folder in folders if any(folder.glob(f"*{SUFFIX}"))] if folders else []
+
+    def __call__(self, name: str, lowered: jax.stages.Lowered, layout: Layout) -> Made:
+        loaded = self._loaded(name, lowered, layout)
+        return compile_now(name, lowered, layout) if loaded is None else Made(loaded, is_loaded=True)
+
+    def _loaded(self, name: str, lowered: jax.stages.Lowered, layout: Layout) -> jax.stages.Compiled | None:
+        if not self._folders:
+            return None
+        wanted = identity(name, lowered, layout)
+        path = next((path for folder in self._folders if (path := _path(folder, wanted)).is_file()), None)
+        if path is None:
+            logger.info("%s: no precompiled executable fits (%s; %s); compiling", name, wanted.devices, wanted.mesh)
+            return None
+        try:
+            started = time.monotonic()
+            executable = read(path, lowered, layout)
+        except Exception as error:  # whatever a driver says of a file that another machine made: compiling still works
+            logger.warning("%s: %s cannot be loaded (%s); compiling", name, path.name, error)
+            return None
+        logger.info("%s: loaded from %s in %.1f s", name, path.name, time.monotonic() - started)
+        return executable
+
+
+@dataclasses.dataclass(kw_only=True)
+class ExecutableWriter:
+    """A `Compiler` that keeps what it makes in `folder`; what is there already is not made again. `tell` hears of each file."""
+
+    folder: Path
+    tell: Callable[[str, Path, float | None], None]
+
+    def __call__(self, name: str, lowered: jax.stages.Lowered, layout: Layout) -> Made:
+        wanted = identity(name, lowered, layout)
+        path, started = _path(self.folder, wanted), time.monotonic()
+        if path.is_file():
+            self.tell(name, path, None)
+            return Made(None)
+        made = compile_now(name, lowered, layout)
+        write(path, wanted, made.executable)
+        self.tell(name, path, time.monotonic() - started)
+        return made
+
+
+def write(path: Path, made: Identity, compiled: jax.stages.Compiled) -> None:
+    """Keep an executable with what it is for."""
+    payload, _, _ = serialize(compiled)
+    with replacing(path) as part:
+        part.write_bytes(pickle.dumps({"identity": dataclasses.asdict(made), "payload": payload}))
+
+
+def read(path: Path, lowered: jax.stages.Lowered, layout: Layout) -> jax.stages.Compiled:
+    """The executable, on the layout's devices. Raises: whatever the runtime says of a file that it cannot take."""
+    content = pickle.loads(path.read_bytes())
+    devices = list(layout.mesh.devices.flatten())
+    by_id = sorted(devices, key=lambda device: device.id)
+    return deserialize_and_load(
+        content["payload"], lowered.in_tree, lowered.out_tree, backend=devices[0].client, execution_devices=by_id
+    )
+
+
+def _path(folder: Path, made: Identity) -> Path:
+    words = re.sub(r"[^a-z0-9]+", "-", made.program.lower()).strip("-")
+    return folder / f"{words}-{made.digest[:32]}{SUFFIX}"

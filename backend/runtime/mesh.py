@@ -1,0 +1,268 @@
+"""Which chip holds what: the mesh ('dp', 'sp', 'tp'), and the one place that maps arrays' axes to it.
+
+- dp: the two guidance branches, one half of the chips each.
+- sp: the video's tokens. Self-attention exchanges them for heads (all-to-all, DeepSpeed-Ulysses, arXiv:2309.14509); where
+  the heads do not go round, the chips of a smaller group exchange heads and gather keys and values from the other groups.
+- tp: the columns of the wide matrices and the heads that they make (Megatron-LM, arXiv:1909.08053).
+
+Matrices rest spread over `weight_axes` too and are gathered layer by layer (FSDP). Knows no model, only axes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from backend.errors import RequestError
+
+AXES = ("dp", "sp", "tp")
+LARGE_MATRIX = 2**24  # elements: below it a copy on every chip costs less than gathering at every step
+TOKEN_ALIGNMENT = 128  # tokens a device are padded to this, on TPUs and where there are several devices
+COLUMN_PARALLEL = ("to_q.weight", "to_k.weight", "to_v.weight", "ffn.net.0.proj.weight")
+ROW_PARALLEL = ("to_out.0.weight", "ffn.net.2.weight")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshPlan:
+    """How many chips each axis has."""
+
+    dp: int = 1
+    sp: int = 1
+    tp: int = 1
+
+    @property
+    def num_devices(self) -> int:
+        return self.dp * self.sp * self.tp
+
+    def __str__(self) -> str:
+        return f"dp={self.dp} sp={self.sp} tp={self.tp}"
+
+
+def plan_mesh(num_devices: int, *, heads: int, is_guided: bool, asked: Mapping[str, int | None] | None = None) -> MeshPlan:
+    """The mesh for all of `num_devices`: guidance branches apart where there are two and they divide the chips, tokens
+    over the rest. `asked` fixes axes by name.
+
+    Raises: RequestError naming the legal choices, where the axes do not multiply to the devices, the heads do not divide
+    by tp, or dp is 2 without guidance.
+    """
+    wishes = {axis: (asked or {}).get(axis) for axis in AXES}
+    choices = list(legal_plans(num_devices, heads=heads, is_guided=is_guided))
+    fitting = [plan for plan in choices if all(wish in (None, getattr(plan, axis)) for axis, wish in wishes.items())]
+    if not fitting:
+        given = " ".join(f"--{axis} {wish}" for axis, wish in wishes.items() if wish is not None)
+        raise RequestError(
+            f"{given} on {num_devices} chips",
+            f"must be one of: {'; '.join(map(str, choices))}",
+            "leave the options out to let the studio choose",
+        )
+    return max(fitting, key=lambda plan: (plan.dp, plan.sp))
+
+
+def legal_plans(num_devices: int, *, heads: int, is_guided: bool) -> Iterator[MeshPlan]:
+    """Every mesh that uses all devices and that the model's heads allow."""
+    for dp in (1, 2) if is_guided else (1,):
+        for tp in range(1, num_devices + 1):
+            if num_devices % (dp * tp) == 0 and heads % tp == 0:
+                yield MeshPlan(dp=dp, sp=num_devices // (dp * tp), tp=tp)
+
+
+COPIED_FIRST = (
+    *(f"attn1.{part}.weight" for part in ("to_q", "to_k", "to_v", "to_out.0")),
+    *(f"attn2.{part}.weight" for part in ("to_q", "to_out.0")),
+    "ffn.net.0.proj.weight",
+    "ffn.net.2.weight",
+)  # the matrices of a block that every step uses
+COPIES_SHARE = 3 / 8  # of a chip's memory may hold copies, all transformers together; the rest is for everything else
+
+
+def plan_copies(
+    sizes: Mapping[str, int], num_layers: int, plan: MeshPlan, memory_bytes: int | None, num_transformers: int = 1
+) -> frozenset[str]:
+    """Which block matrices every chip keeps whole, so that no step gathers them: as many as `COPIES_SHARE` of a chip's memory
+    holds. `sizes` are bytes in one layer by name; memory that is not known holds none."""
+    if memory_bytes is None or plan.dp * plan.sp == 1:
+        return frozenset()
+    spare, copied = COPIES_SHARE * memory_bytes / num_transformers, set()
+    for name in COPIED_FIRST:
+        spare -= sizes[name] * num_layers / plan.tp
+        if spare < 0:
+            break
+        copied.add(name)
+    return frozenset(copied)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A mesh, and where each kind of array lies on it."""
+
+    mesh: Mesh
+    weight_axes: tuple[str, ...] = ("dp", "sp")
+    copied: frozenset[str] = frozenset()  # block matrices of which every chip keeps a copy, by name within a block
+
+    @classmethod
+    def over(cls, plan: MeshPlan, devices: Sequence[jax.Device], copied: Iterable[str] = ()) -> Layout:
+        """The plan on these devices; neighbours in the list are neighbours on sp."""
+        grid = np.asarray(devices, dtype=object).reshape(plan.dp, plan.tp, plan.sp).transpose(0, 2, 1)
+        return cls(mesh=Mesh(grid, AXES), copied=frozenset(copied))
+
+    @property
+    def platform(self) -> str:
+        """What the devices are: "cpu", "tpu", "gpu"; of a described slice as of a real one."""
+        return self.mesh.devices.flat[0].platform
+
+    @property
+    def compiler_options(self) -> dict[str, Any]:
+        """For `Lowered.compile`. What each option gave stands in docs/performance.md.
+
+        On TPUs XLA's own fusions may take half of the vector memory, because its default of 16 MiB makes the matrix products a
+        fifth slower; and collectives run beside other work: gathers on the SparseCore (chips without one ignore that),
+        exchanges started early. Sources: jax's tests of overlapping collectives, MaxText's and maxdiffusion's recipes.
+        """
+        if self.platform != "tpu":
+            return {}
+        has_much = any(name in self.mesh.devices.flat[0].device_kind for name in ("v6", "v5 lite", "v5e"))
+        return {
+            "xla_tpu_scoped_vmem_limit_kib": "65536" if has_much else "32768",
+            "xla_tpu_enable_sparse_core_collective_offload_all_gather": "true",
+            "xla_tpu_enable_async_all_to_all": "true",
+        }
+
+    def uses_tpu_passes(self, dtype: jnp.dtype) -> bool:
+        """Whether the Pallas passes around the attention serve: on TPUs, in the kernel's bfloat16, where no head's norm needs
+        another chip's channels."""
+        return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16
+
+    @property
+    def maps_chips(self) -> bool:
+        """Whether attention is written for one chip of the mesh: wherever there are several, and on one TPU chip too, because
+        the kernel is chosen by the mesh that it finds itself on."""
+        return self.mesh.size > 1 or self.platform == "tpu"
+
+    def size(self, axis: str) -> int:
+        return self.mesh.shape[axis]
+
+    def sharding(self, spec: P) -> NamedSharding:
+        return NamedSharding(self.mesh, spec)
+
+    @property
+    def replicated(self) -> NamedSharding:
+        return self.sharding(P())
+
+    @property
+    def tokens(self) -> P:
+        """[B, S, D]."""
+        return P("dp", "sp", None)
+
+    @property
+    def heads(self) -> P:
+        """[B, S, H, D], outside the attention."""
+        return P("dp", "sp", "tp", None)
+
+    @property
+    def text_heads(self) -> P:
+        """[B, L, H, D]."""
+        return P("dp", None, "tp", None)
+
+    @property
+    def stacked_text_heads(self) -> P:
+        """[layers, B, L, H, D]."""
+        return P(None, *self.text_heads)
+
+    @property
+    def plan_text(self) -> str:
+        return " ".join(f"{axis}={self.size(axis)}" for axis in AXES)
+
+    @property
+    def token_multiple(self) -> int:
+        """What the number of tokens is padded to."""
+        is_aligned = self.platform == "tpu" or self.size("sp") > 1
+        return self.size("sp") * TOKEN_ALIGNMENT if is_aligned else 1
+
+    @property
+    def positions(self) -> P:
+        """Tables of the rotary embedding, [1, S, 1, D]."""
+        return P(None, "sp", None, None)
+
+    def space(self, height: int, width: int) -> P:
+        """Pixels or latents [B, C, F, H, W] spread over as many chips as divide one of the two sides, the wider first."""
+        spreads = [AXES, ("dp", "sp"), ("sp", "tp"), ("sp",), ("dp",), ("tp",), ()]
+        for axes in sorted(spreads, key=lambda axes: -self._count(axes)):
+            for side, length in ((4, width), (3, height)):
+                if length % self._count(axes) == 0:
+                    return P(*[axes or None if index == side else None for index in range(5)])
+        raise AssertionError("one chip divides every side")
+
+    def describe_spread(self, arrays: Mapping[Any, Any]) -> dict[Any, jax.ShapeDtypeStruct]:
+        """Shapes of arrays [B, C, F, H, W] that lie as `space` says."""
+        return {
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self.sharding(self.space(*leaf.shape[3:])))
+            for name, leaf in arrays.items()
+        }
+
+    def text_weight(self, name: str, shape: tuple[int, ...]) -> P:
+        """UMT5's matrices [out, in]: heads and hidden units over all chips, the embedding by its columns; vectors everywhere."""
+        if len(shape) != 2 or "relative_attention_bias" in name:
+            return P()
+        by_columns = name.endswith((".o.weight", ".wo.weight", "shared.weight", "embed_tokens.weight"))
+        divides = shape[by_columns] % self.mesh.size == 0
+        return P() if not divides else P(None, AXES) if by_columns else P(AXES, None)
+
+    def _count(self, axes: tuple[str, ...]) -> int:
+        return math.prod(self.size(axis) for axis in axes)
+
+    def vae_weight(self, name: str, shape: tuple[int, ...]) -> P:
+        """The VAE is small: its weights lie everywhere."""
+        return P()
+
+    def spread(self, weights: Mapping[str, jax.Array], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.Array]:
+        """Weights on the mesh, each where `spec(name, shape)` says."""
+        return {name: jax.device_put(value, self.sharding(spec(name, value.shape))) for name, value in weights.items()}
+
+    def describe(self, shapes: Mapping[str, Any], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.ShapeDtypeStruct]:
+        """The same for weights of which only shape and dtype are known."""
+        return {
+            name: jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=self.sharding(spec(name, value.shape)))
+            for name, value in shapes.items()
+        }
+
+    def constrain(self, array: jax.Array, spec: P) -> jax.Array:
+        """Say where an array lies, inside a compiled function."""
+        return array if self.mesh.size == 1 else jax.lax.with_sharding_constraint(array, self.sharding(spec))
+
+    def block_weight(self, name: str, shape: tuple[int, ...]) -> P:
+        """Where one stacked matrix of the blocks rests, [layers, in, out]; vectors lie everywhere.
+
+        Spread over the in axis, which is gathered without reordering memory; or where it is used, if it is `copied`.
+        """
+        if len(shape) != 3:
+            return P()
+        split_in, split_out = self.gathered_weight(name)
+        if name in self.copied:
+            return P(None, split_in, split_out)
+        axes = (*((split_in,) if split_in else ()), *self.weight_axes)
+        return P(None, axes if shape[1] % self._count(axes) == 0 else split_in, split_out)
+
+    def gather(self, name: str, matrix: jax.Array) -> jax.Array:
+        """One layer's matrix [in, out] where it is used."""
+        if name in self.copied:
+            return jax.lax.optimization_barrier(matrix)  # else it is cut out of the stack inside the product, which is slower
+        return self.constrain(matrix, self.gathered_weight(name))
+
+    def gathered_weight(self, name: str) -> P:
+        """Where one layer's matrix lies while it is used, [in, out]: split over tp only."""
+        if name.endswith(COLUMN_PARALLEL):
+            return P(None, "tp")
+        return P("tp", None) if name.endswith(ROW_PARALLEL) else P(None, None)
+
+    def outer_weight(self, name: str, shape: tuple[int, ...]) -> P:
+        """Where a weight outside the blocks rests, [out, in]: large matrices are spread, the rest lies everywhere."""
+        is_large = len(shape) == 2 and math.prod(shape) >= LARGE_MATRIX
+        return P(self.weight_axes, None) if is_large and shape[0] % self._count(self.weight_axes) == 0 else P()

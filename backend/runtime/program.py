@@ -1,0 +1,109 @@
+"""A function compiled ahead of time, once for every set of shapes that it meets, and run from those executables."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from backend.runtime.mesh import Layout
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What a `Compiler` came back with: an executable, or None where it made nothing to run; and whether it was loaded from a
+    file instead of compiled."""
+
+    executable: jax.stages.Compiled | None
+    is_loaded: bool = False
+
+
+Compiler = Callable[[str, jax.stages.Lowered, Layout], Made]
+
+
+def compile_now(name: str, lowered: jax.stages.Lowered, layout: Layout) -> Made:
+    """The plain `Compiler`. Others keep executables on disk, or look at what the compiler makes."""
+    return Made(lowered.compile(compiler_options=layout.compiler_options))
+
+
+class Program:
+    """`function` on pytrees of arrays that lie on the layout's mesh; what lies elsewhere is put on all of its devices.
+
+    Calling it compiles what is missing; `prepare` does so beforehand. `donated` are the positions of arguments that a call
+    uses up. `places` says where results lie, shapes to shapes with shardings; without it they lie on all devices.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable,
+        layout: Layout,
+        *,
+        donated: Sequence[int] = (),
+        places: Callable[[Any], Any] | None = None,
+        compiler: Compiler = compile_now,
+    ) -> None:
+        self.name = name
+        self._layout = layout
+        self._function, self._donated = function, tuple(donated)
+        self._places = places or self._on_all_devices
+        self._compiler = compiler
+        self._made: dict[Any, Made] = {}
+        self.compile_seconds = 0.0
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._make(arguments).executable(*jax.tree.map(self._place, arguments))
+
+    def is_ready(self, *arguments: Any) -> bool:
+        """Whether arguments of these shapes run without compiling; arrays or `jax.ShapeDtypeStruct`s."""
+        return _signature(arguments) in self._made
+
+    def is_loaded(self, *arguments: Any) -> bool:
+        """Whether what runs for these shapes came from a file."""
+        return self.is_ready(*arguments) and self._make(arguments).is_loaded
+
+    def prepare(self, *arguments: Any) -> Any:
+        """Compile for arguments of these shapes if need be; the result's shapes and shardings, as `jax.ShapeDtypeStruct`s."""
+        self._make(arguments)
+        return self.describe(*arguments)
+
+    def describe(self, *arguments: Any) -> Any:
+        """The result's shapes and shardings, without compiling."""
+        return self._places(jax.eval_shape(self._function, *arguments))
+
+    def _make(self, arguments: tuple) -> Made:
+        signature = _signature(arguments)
+        if signature not in self._made:
+            started = time.monotonic()
+            places = jax.tree.map(lambda leaf: leaf.sharding, self.describe(*arguments))
+            jitted = jax.jit(self._function, donate_argnums=self._donated, out_shardings=places)
+            lowered = jitted.lower(*jax.tree.map(self._describe, arguments))
+            self._made[signature] = self._compiler(self.name, lowered, self._layout)
+            self.compile_seconds += time.monotonic() - started
+        return self._made[signature]
+
+    def _place(self, leaf: Any) -> jax.Array:
+        return leaf if self._lies_on_mesh(leaf) else jax.device_put(leaf, self._layout.replicated)
+
+    def _describe(self, leaf: Any) -> jax.ShapeDtypeStruct:
+        return _shape_on(leaf, leaf.sharding if self._lies_on_mesh(leaf) else self._layout.replicated)
+
+    def _on_all_devices(self, shapes: Any) -> Any:
+        return jax.tree.map(lambda leaf: _shape_on(leaf, self._layout.replicated), shapes)
+
+    def _lies_on_mesh(self, leaf: Any) -> bool:
+        sharding = getattr(leaf, "sharding", None)
+        return isinstance(sharding, NamedSharding) and sharding.mesh.devices.size == self._layout.mesh.size
+
+
+def _shape_on(leaf: Any, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _signature(arguments: tuple) -> Any:
+    leaves, structure = jax.tree.flatten(arguments)
+    return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)

@@ -1,0 +1,155 @@
+"""A PyTorch function as one operation of a compiled CPU program, on XLA's own buffers: nothing is copied on the way.
+
+It is a custom call by name, so that programs stay in JAX's persistent compilation cache, which a `jax.pure_callback` would keep
+them out of. The structures are those of XLA's FFI, major version 0: `xla/ffi/api/c_api.h` in `jax.ffi.include_dir()`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import torch
+
+_API_VERSION = (0, 3)
+_METADATA_EXTENSION = 1
+_INTERNAL_ERROR = 13
+_DTYPES = {11: torch.float32, 16: torch.bfloat16}  # by XLA_FFI_DataType
+
+
+@dataclasses.dataclass(frozen=True)
+class TorchCall:
+    """`function(result, *operands)` on tensors, which fills `result`.
+
+    `name` stands for what the function does, here and in programs that another process has compiled: one name, one function.
+    It runs in one of XLA's threads; it must not keep its tensors nor call jax. What it raises comes out of the program as
+    jax.errors.JaxRuntimeError, with its text.
+    """
+
+    name: str
+    function: Callable[..., None]
+
+    def __call__(self, result: jax.ShapeDtypeStruct, *operands: jax.Array) -> jax.Array:
+        """What the function fills, an array of `result`'s shape; all are float32 or bfloat16. For programs of the CPU alone."""
+        _registered(self)
+        return jax.ffi.ffi_call(self.name, result, vmap_method="sequential")(*operands)
+
+
+@functools.cache
+def _registered(call: TorchCall) -> object:
+    """XLA's handler of the call, which lives as long as the process, as does its registration."""
+    handler = _Handler(functools.partial(_handle, call))
+    jax.ffi.register_ffi_target(call.name, jax.ffi.pycapsule(handler), platform="cpu")
+    return handler
+
+
+class _Struct(ctypes.Structure):
+    """How the interface's own structures begin."""
+
+    _fields_ = (("struct_size", ctypes.c_size_t), ("extensions", ctypes.c_void_p))
+
+
+class _Extension(ctypes.Structure):
+    _fields_ = (("struct_size", ctypes.c_size_t), ("type", ctypes.c_int), ("next", ctypes.c_void_p))
+
+
+class _ApiVersion(_Struct):
+    _fields_ = (("major", ctypes.c_int), ("minor", ctypes.c_int))
+
+
+class _Metadata(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("api_version", _ApiVersion),
+        ("traits", ctypes.c_uint32),
+        ("state", ctypes.c_int64),
+    )
+
+
+class _MetadataExtension(ctypes.Structure):
+    _fields_ = (("base", _Extension), ("metadata", ctypes.POINTER(_Metadata)))
+
+
+class _Buffer(_Struct):
+    _fields_ = (
+        ("dtype", ctypes.c_int),
+        ("data", ctypes.c_void_p),
+        ("rank", ctypes.c_int64),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+    )
+
+
+class _Buffers(_Struct):
+    """XLA_FFI_Args and XLA_FFI_Rets, which are alike."""
+
+    _fields_ = (("size", ctypes.c_int64), ("types", ctypes.c_void_p), ("values", ctypes.POINTER(ctypes.POINTER(_Buffer))))
+
+
+class _ErrorArguments(_Struct):
+    _fields_ = (("message", ctypes.c_char_p), ("code", ctypes.c_int))
+
+
+class _Api(_Struct):
+    """The beginning of XLA_FFI_Api."""
+
+    _fields_ = (
+        ("api_version", _ApiVersion),
+        ("internal", ctypes.c_void_p),
+        ("create_error", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorArguments))),
+    )
+
+
+class _CallFrame(_Struct):
+    """The beginning of XLA_FFI_CallFrame: attributes and the future follow."""
+
+    _fields_ = (
+        ("api", ctypes.POINTER(_Api)),
+        ("context", ctypes.c_void_p),
+        ("stage", ctypes.c_int),
+        ("operands", _Buffers),
+        ("results", _Buffers),
+    )
+
+
+_Handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_CallFrame))
+
+
+def _handle(call: TorchCall, frame_pointer) -> int | None:
+    """Runs the call, or says which version of the interface this is. Returns: the address of an error that XLA will own."""
+    frame = frame_pointer.contents
+    extension = ctypes.cast(frame.extensions, ctypes.POINTER(_MetadataExtension))
+    if extension and extension.contents.base.type == _METADATA_EXTENSION:
+        _describe(extension.contents.metadata.contents)
+        return None
+    try:
+        with torch.inference_mode():
+            call.function(*_tensors(frame.results), *_tensors(frame.operands))
+        return None
+    except BaseException as error:  # all of them, an interrupt too: beyond this line there is no Python that could see it
+        return _error(frame.api.contents, f"{call.name}: {type(error).__name__}: {error}")
+
+
+def _describe(metadata: _Metadata) -> None:
+    metadata.api_version.major, metadata.api_version.minor = _API_VERSION
+    metadata.traits = metadata.state = 0
+
+
+def _tensors(buffers: _Buffers) -> list[torch.Tensor]:
+    return [_tensor(buffers.values[index].contents) for index in range(buffers.size)]
+
+
+def _tensor(buffer: _Buffer) -> torch.Tensor:
+    """The buffer's own memory."""
+    shape, dtype = buffer.dims[: buffer.rank], _DTYPES[buffer.dtype]
+    size_bytes = math.prod(shape) * dtype.itemsize
+    return torch.frombuffer((ctypes.c_char * size_bytes).from_address(buffer.data), dtype=dtype).reshape(shape)
+
+
+def _error(api: _Api, message: str) -> int:
+    text = message.encode("utf-8")
+    arguments = _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, text, _INTERNAL_ERROR)
+    return api.create_error(ctypes.byref(arguments))

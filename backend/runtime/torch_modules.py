@@ -1,0 +1,101 @@
+"""Makes torchax 0.0.13 work with torch 2.13. Import torchax through here, and only in the worker process.
+
+Three things stand in the way, each mended once and for the whole process, because they belong to torch's registry:
+torchax names operator overloads that torch has since removed; its `Tensor.type_as` writes into its own tensor; and its
+conv2d falls through to a C++ check that refuses bfloat16. A fourth is slow on CPUs: its `linear`.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from backend.runtime import cpu_linear
+
+_REMOVED_OVERLOADS = (
+    "all.dimname",
+    "all.dimname_out",
+    "index_add.dimname",
+    "index_copy.dimname",
+    "index_copy_.dimname",
+    "index_fill.Dimname_Scalar",
+    "index_fill.Dimname_Tensor",
+    "index_fill_.Dimname_Scalar",
+    "index_fill_.Dimname_Tensor",
+    "norm.names_ScalarOpt_dim",
+    "norm.names_ScalarOpt_dim_dtype",
+    "norm.names_dtype_out",
+    "norm.names_out",
+    "prod.dim_Dimname",
+    "std.correction_names",
+    "std.correction_names_out",
+    "std.names_dim",
+    "std.names_out",
+    "std_mean.correction_names",
+    "std_mean.names_dim",
+    "unbind.Dimname",
+)
+
+
+@functools.cache
+def _removed_overloads() -> torch.library.Library:
+    """Placeholders for the overloads, never called; the registration lasts as long as this object does."""
+    library = torch.library.Library("aten", "FRAGMENT")
+    for removed in _REMOVED_OVERLOADS:
+        name, overload = removed.split(".")
+        if overload not in getattr(torch.ops.aten, name).overloads():
+            library.define(f"{removed}(Tensor self) -> Tensor")
+    return library
+
+
+@functools.cache
+def torchax() -> ModuleType:
+    """The torchax module, mended. The first call takes some seconds."""
+    _removed_overloads()
+    warnings.filterwarnings("ignore", message="Explicitly requested dtype (int|float)64")  # positions fit into 32 bits
+    import torchax as module
+    from torchax.ops import jaten
+
+    module.tensor.Tensor.type_as = lambda self, other: self.to(other.dtype)
+    environment = module.default_env()
+    convolve = functools.partial(module.interop.call_jax, jaten._aten_conv2d)
+    environment.override_op_definition(torch.nn.functional.conv2d, convolve)
+    environment.override_op_definition(torch.nn.functional.linear, functools.partial(module.interop.call_jax, _linear))
+    return module
+
+
+def _linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+    """`value` [..., C] times `weight` [N, C] transposed, plus `bias` [N], in `value`'s dtype."""
+    return jax.lax.platform_dependent(value, weight, bias, cpu=_linear_on_cpu, default=_plain_linear)
+
+
+def _plain_linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
+    product = jnp.einsum("...c,nc->...n", value, weight)
+    return product if bias is None else product + bias
+
+
+def _linear_on_cpu(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
+    """As PyTorch rounds, once. XLA's CPU product of bfloat16 is seven times as fast where its result is float32."""
+    if cpu_linear.serves(value, weight):
+        return cpu_linear.linear(value, weight, bias)
+    product = jnp.einsum("...c,nc->...n", value, weight, preferred_element_type=jnp.float32)
+    return (product if bias is None else product + bias).astype(value.dtype)
+
+
+def call_module(module: torch.nn.Module, parameters: Mapping[str, jax.Array], function: Callable, *arguments: Any) -> Any:
+    """`function(module, *arguments)` with these parameters in place of the module's own, on jax arrays throughout.
+
+    Arrays in `arguments` reach the function as tensors, and the tensors that it returns come back as arrays. The module
+    itself may lie on the meta device.
+    """
+    interop = torchax().interop
+    values = interop.torch_view(dict(parameters))
+    with torchax().default_env(), torch.nn.utils.stateless._reparametrize_module(module, values):
+        return interop.jax_view(function(module, *interop.torch_view(arguments)))

@@ -1,0 +1,97 @@
+"""Attention over a sequence that is spread over chips: tokens are exchanged for heads and back.
+
+Source: DeepSpeed-Ulysses, arXiv:2309.14509; where the heads do not go round, the chips of a smaller group exchange heads and
+gather keys and values from the other groups.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from backend.runtime.mesh import Layout
+from kernels.qkv import Preparation, prepare, ungroup_heads
+
+
+def self_attention(
+    layout: Layout,
+    attend: Callable,
+    projected: tuple[jax.Array, jax.Array, jax.Array],
+    norms: tuple[jax.Array, jax.Array],
+    tables: tuple[jax.Array, jax.Array],
+    eps: float,
+) -> jax.Array:
+    """Attention [B, S, W] over the whole sequence of the projected query, key and value, each [B, S, W].
+
+    Every chip prepares its own tokens, tokens go out for heads, and `attend(query, key, value, bounds)` sees all tokens of
+    some heads, [B, S, W]; what it returns goes back. `norms` [W] of query and key; `tables` [S, D], cosine and sine.
+    """
+    local = functools.partial(_local_attention, layout=layout, attend=attend, eps=eps)
+    if not layout.maps_chips:
+        return local(projected, norms, tables)
+    flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
+    specs = ((flat,) * 3, (norm,) * 2, (table,) * 2)
+    return jax.shard_map(local, mesh=layout.mesh, in_specs=specs, out_specs=flat, check_vma=False)(projected, norms, tables)
+
+
+def _local_attention(projected, norms, tables, *, layout: Layout, attend: Callable, eps: float) -> jax.Array:
+    """One chip's part. `group` chips exchange heads; `sp / group` such groups share out the queries and gather the keys."""
+    sp, tp = layout.size("sp"), layout.size("tp")
+    heads = projected[0].shape[2] // tables[0].shape[1]
+    group = math.gcd(heads, sp)
+    use_pallas = layout.uses_tpu_passes(projected[0].dtype)
+    how = Preparation(
+        eps=eps,
+        groups=group,
+        token_axis="sp" if sp > 1 else None,
+        channel_axis="tp" if tp > 1 else None,
+        use_pallas=use_pallas,
+    )
+    prepared = prepare(projected, norms, tables, how)
+    query, key, value = (_to_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
+    if group < sp:
+        across = [list(range(offset, sp, group)) for offset in range(group)]
+        key, value = (jax.lax.all_gather(array, "sp", axis=1, tiled=True, axis_index_groups=across) for array in (key, value))
+    own = jax.lax.axis_index("sp") % group * (heads // group) if sp > 1 else 0
+    bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), prepared.bounds)
+    attended = attend(query, key, value, bounds)
+    return _to_tokens(attended, group, sp, use_pallas=use_pallas)
+
+
+def _to_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:
+    """[groups, B, S, W / groups] of this chip's tokens -> [B, groups * S, W / groups] of this chip's heads."""
+    exchanged = _exchange(grouped, group, sp)
+    return jnp.moveaxis(exchanged, 0, 1).reshape(grouped.shape[1], -1, grouped.shape[3])
+
+
+def _to_tokens(attended: jax.Array, group: int, sp: int, use_pallas: bool) -> jax.Array:
+    """The way back, [B, groups * S, W / groups] -> [B, S, W]."""
+    batch, _, width = attended.shape
+    exchanged = _exchange(jnp.moveaxis(attended.reshape(batch, group, -1, width), 1, 0), group, sp)
+    return ungroup_heads(exchanged, use_pallas=use_pallas)
+
+
+def _exchange(parts: jax.Array, group: int, sp: int) -> jax.Array:
+    """The i-th part goes to the i-th chip of the group, and comes from there."""
+    if group == 1:
+        return parts
+    within = [list(range(start, start + group)) for start in range(0, sp, group)]
+    return jax.lax.all_to_all(parts, "sp", split_axis=0, concat_axis=0, tiled=True, axis_index_groups=within)
+
+
+def cross_attention(
+    layout: Layout, attend: Callable, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None
+) -> jax.Array:
+    """`attend` of each chip's tokens to the whole text: `query` as `layout.heads`, `key` and `value` as
+    `layout.text_heads`; `bias` [B, 1, 1, L] or None."""
+    if not layout.maps_chips:
+        return attend(query, key, value, bias)
+    specs = (layout.heads, layout.text_heads, layout.text_heads, None if bias is None else P("dp"))
+    return jax.shard_map(attend, mesh=layout.mesh, in_specs=specs, out_specs=layout.heads, check_vma=False)(
+        query, key, value, bias
+    )

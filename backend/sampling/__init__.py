@@ -1,0 +1,1 @@
+"""From noise to clean latents: solvers and the plan of the steps."""

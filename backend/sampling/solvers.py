@@ -1,0 +1,207 @@
+"""UniPC and Euler flow solvers as tables of linear coefficients, computed once in float64.
+
+A step of either solver is a linear combination of the current sample, the clean estimates of the last steps and the
+sample before the last prediction. So the table is made before the loop, and a step is one small jitted function.
+
+Source: UniPC, Zhao et al. 2023, in the B(h) = exp(h) - 1 form with order 2, as diffusers' `UniPCMultistepScheduler` runs it
+for Wan (flow prediction, flow sigmas, `lower_order_final`); Euler as diffusers' `FlowMatchEulerDiscreteScheduler`;
+"euler-distilled" is Euler on sigmas 1, (n-1)/n, ... 1/n before the shift, the steps that step-distilled LoRAs were trained on
+(ModelTC/LightX2V, denoising_step_list [1000, 750, 500, 250] with sample_shift 5).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+NUM_TRAIN_TIMESTEPS = 1000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Everything about the solver that is known before the first step.
+
+    `sigmas` [N + 1] float32, the last one 0; `timesteps` [N] float32, what the model is told; `corrector` [N, 5] and
+    `predictor` [N, 3] float32, each row the weights of one step's two linear combinations, in the order of `advance`.
+    """
+
+    sigmas: np.ndarray
+    timesteps: np.ndarray
+    corrector: np.ndarray
+    predictor: np.ndarray
+
+    @property
+    def steps(self) -> int:
+        return len(self.timesteps)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplerState:
+    """What one step hands to the next; all of the latents' shape, float32.
+
+    `sample` is the noisy latents that the model sees next; `before` the corrected sample that the last prediction started
+    from; `clean` and `older` the clean estimates of the last two steps.
+    """
+
+    sample: jax.Array
+    before: jax.Array
+    clean: jax.Array
+    older: jax.Array
+
+
+def start(noise: jax.Array) -> SamplerState:
+    """The state before the first step, whose coefficients make nothing of the three empty places."""
+    before, clean, older = (jnp.zeros_like(noise) for _ in range(3))
+    return SamplerState(sample=noise, before=before, clean=clean, older=older)
+
+
+def advance(
+    state: SamplerState, velocity: jax.Array, sigma: jax.Array, corrector: jax.Array, predictor: jax.Array
+) -> SamplerState:
+    """One step, given the model's velocity (noise - data) at `state.sample`.
+
+    `sigma` is a scalar; `corrector` and `predictor` are this step's rows of the schedule:
+    corrected = corrector . (sample, before, clean estimate now, clean, older),
+    next sample = predictor . (corrected, clean estimate now, clean).
+    """
+    clean = state.sample - sigma * velocity
+    corrected = (
+        corrector[0] * state.sample
+        + corrector[1] * state.before
+        + corrector[2] * clean
+        + corrector[3] * state.clean
+        + corrector[4] * state.older
+    )
+    sample = predictor[0] * corrected + predictor[1] * clean + predictor[2] * state.clean
+    return SamplerState(sample=sample, before=corrected, clean=clean, older=state.clean)
+
+
+def make_schedule(solver: Literal["unipc", "euler", "euler-distilled"], steps: int, flow_shift: float) -> Schedule:
+    """The tables for this many steps. Raises: ValueError for an unknown solver."""
+    if solver == "unipc":
+        return _unipc(steps, flow_shift)
+    if solver == "euler":
+        return _euler(steps, flow_shift)
+    if solver == "euler-distilled":
+        return _euler_schedule(_shifted(np.linspace(1, 0, steps + 1), flow_shift))
+    raise ValueError(f"solver={solver!r} must be unipc, euler or euler-distilled")
+
+
+def _shifted(sigmas: np.ndarray, flow_shift: float) -> np.ndarray:
+    return flow_shift * sigmas / (1 + (flow_shift - 1) * sigmas)
+
+
+def _euler(steps: int, flow_shift: float) -> Schedule:
+    base = np.linspace(1, 1 / NUM_TRAIN_TIMESTEPS, NUM_TRAIN_TIMESTEPS, dtype=np.float32).astype(np.float64)
+    trained = _shifted(base, flow_shift)
+    ends = np.linspace(trained[0] * NUM_TRAIN_TIMESTEPS, trained[-1] * NUM_TRAIN_TIMESTEPS, steps) / NUM_TRAIN_TIMESTEPS
+    return _euler_schedule(np.append(_shifted(ends, flow_shift), 0.0))
+
+
+def _euler_schedule(sigmas: np.ndarray) -> Schedule:
+    """x' = x + (s' - s) v, written with the clean estimate: x' = (s' / s) x + (1 - s' / s) clean."""
+    steps, ratio = len(sigmas) - 1, sigmas[1:] / sigmas[:-1]
+    predictor = np.stack([ratio, 1 - ratio, np.zeros(steps)], 1)
+    corrector = np.tile([1.0, 0, 0, 0, 0], (steps, 1))
+    return _schedule(sigmas, sigmas[:-1] * NUM_TRAIN_TIMESTEPS, corrector, predictor)
+
+
+def _unipc(steps: int, flow_shift: float) -> Schedule:
+    sigmas = _shifted(np.linspace(1, 1 / NUM_TRAIN_TIMESTEPS, steps + 1)[:-1], flow_shift)
+    if abs(sigmas[0] - 1) < 1e-6:
+        sigmas[0] -= 1e-6  # lambda is infinite at sigma = 1
+    timesteps = np.trunc(sigmas * NUM_TRAIN_TIMESTEPS)  # the scheduler hands integers to the model
+    sigmas = np.append(sigmas, 0.0).astype(np.float32).astype(np.float64)
+    corrector = np.stack([_correct(sigmas, step) for step in range(steps)])
+    predictor = np.stack([_predict(sigmas, step, order=min(2, step + 1, steps - step)) for step in range(steps)])
+    return _schedule(sigmas, timesteps, corrector, predictor)
+
+
+def _schedule(sigmas, timesteps, corrector, predictor) -> Schedule:
+    tables = (np.asarray(table, np.float32) for table in (sigmas, timesteps, corrector, predictor))
+    return Schedule(**dict(zip(("sigmas", "timesteps", "corrector", "predictor"), tables, strict=True)))
+
+
+def _log_snr(sigma: float) -> float:
+    """lambda = log(alpha / sigma) with alpha = 1 - sigma."""
+    return math.log((1 - sigma) / sigma) if sigma > 0 else math.inf
+
+
+def _predict(sigmas: np.ndarray, step: int, order: int) -> list[float]:
+    """Weights of (corrected sample, clean estimate now, clean estimate before) in the next sample: UniP."""
+    now, following = sigmas[step], sigmas[step + 1]
+    growth = -math.expm1(_log_snr(now) - _log_snr(following))  # 1 - exp(-h), so 1 at the last step
+    weight = (1 - following) * growth
+    if order == 1:
+        return [following / now, weight, 0.0]
+    ratio = (_log_snr(sigmas[step - 1]) - _log_snr(now)) / (_log_snr(following) - _log_snr(now))
+    slope = weight * 0.5 / ratio
+    return [following / now, weight - slope, slope]
+
+
+def _correct(sigmas: np.ndarray, step: int) -> list[float]:
+    """Weights of (sample, before, clean now, clean, older) in the corrected sample: UniC, of the last predictor's order."""
+    if step == 0:
+        return [1.0, 0.0, 0.0, 0.0, 0.0]
+    before, now = sigmas[step - 1], sigmas[step]
+    order = min(2, step)
+    h = _log_snr(now) - _log_snr(before)
+    ratios = [(_log_snr(sigmas[step - 2]) - _log_snr(before)) / h] if order == 2 else []
+    rho = _unic_weights(h, [*ratios, 1.0])
+    scale = (1 - now) * math.expm1(-h)  # alpha * B(h)
+    newest = -scale * rho[-1]
+    older = -scale * rho[0] / ratios[0] if order == 2 else 0.0
+    previous = -scale - newest - older
+    return [0.0, now / before, newest, previous, older]
+
+
+def _unic_weights(h: float, ratios: list[float]) -> np.ndarray:
+    """Solve R rho = b of UniC-p with B(h) = exp(-h) - 1 (Zhao et al. 2023, eq. 9); order 1 is fixed at one half."""
+    order = len(ratios)
+    if order == 1:
+        return np.array([0.5])
+    matrix = np.stack([np.power(ratios, power) for power in range(order)])
+    target, factorial = [], 1.0
+    phi = math.expm1(-h) / -h - 1
+    for power in range(1, order + 1):
+        target.append(phi * factorial / math.expm1(-h))
+        factorial *= power + 1
+        phi = phi / -h - 1 / factorial
+    return np.linalg.solve(matrix, np.array(target))
+
+
+def guide(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
+    """Classifier-free guidance: unguided + guidance * (guided - unguided), from [2, ...] to [1, ...], the prompt first."""
+    if velocity.shape[0] == 1:
+        return velocity
+    prompted, unprompted = velocity[:1], velocity[1:]
+    return unprompted + guidance * (prompted - unprompted)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepInputs:
+    """One step's row of the schedule, as arrays, so that all steps share one program."""
+
+    timestep: jax.Array
+    sigma: jax.Array
+    corrector: jax.Array
+    predictor: jax.Array
+    guidance: jax.Array
+
+
+def step_inputs(schedule: Schedule, index: int, guidance: float) -> StepInputs:
+    """One step's row of the schedule."""
+    return StepInputs(
+        timestep=jnp.asarray(schedule.timesteps[index]),
+        sigma=jnp.asarray(schedule.sigmas[index]),
+        corrector=jnp.asarray(schedule.corrector[index]),
+        predictor=jnp.asarray(schedule.predictor[index]),
+        guidance=jnp.asarray(guidance, jnp.float32),
+    )

@@ -1,0 +1,201 @@
+"""LoRA files: which of a transformer's tensors each key changes, and the changed tensor. Keeps no weights in memory.
+
+Understood are the key styles of diffusers and PEFT (`transformer.blocks.0.attn1.to_q.lora_A.weight`), of Wan's own names as
+lightx2v and ComfyUI write them (`diffusion_model.blocks.0.self_attn.q.lora_down.weight`, `.alpha`, `.diff`, `.diff_b`,
+`.diff_m`) and of kohya's trainers (`lora_unet_blocks_0_self_attn_q.lora_down.weight`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from backend.checkpoints.tensors import TensorPlace, read_header, read_metadata
+from backend.errors import ModelError
+from backend.weights.read import read_tensor
+
+Shapes = Mapping[str, tuple[int, ...]]
+PREFIXES = ("base_model.model.", "model.diffusion_model.", "diffusion_model.", "transformer_2.", "transformer.",
+            "lora_unet__", "lora_unet_", "lora_transformer_")  # fmt: skip
+SECOND_EXPERT = "transformer_2."
+SUFFIXES = {
+    ".lora_A.weight": "down", ".lora_A.default.weight": "down", ".lora_down.weight": "down", ".lora.down.weight": "down",
+    ".lora_B.weight": "up", ".lora_B.default.weight": "up", ".lora_up.weight": "up", ".lora.up.weight": "up",
+    ".alpha": "alpha", ".diff": "diff", ".diff_b": "bias", ".lora_B.bias": "bias", ".diff_m": "modulation",
+}  # fmt: skip
+ORIGINAL_NAMES = (  # diffusers' name -> the one in Wan's own checkpoints; source: diffusers, scripts/convert_wan_to_diffusers.py
+    (r"\.attn1\.", ".self_attn."), (r"\.attn2\.", ".cross_attn."), (r"\.to_out\.0$", ".o"), (r"\.to_(q|k|v)$", r".\1"),
+    (r"\.add_(k|v)_proj$", r".\1_img"), (r"\.norm_added_k$", ".norm_k_img"), (r"\.ffn\.net\.0\.proj$", ".ffn.0"),
+    (r"\.ffn\.net\.2$", ".ffn.2"), (r"^(blocks\.\d+)\.norm2$", r"\1.norm3"),
+    (r"^(blocks\.\d+)\.scale_shift_table$", r"\1.modulation"),
+    (r"^scale_shift_table$", "head.modulation"), (r"^proj_out$", "head.head"),
+    (r"^condition_embedder\.text_embedder\.linear_1$", "text_embedding.0"),
+    (r"^condition_embedder\.text_embedder\.linear_2$", "text_embedding.2"),
+    (r"^condition_embedder\.time_embedder\.linear_1$", "time_embedding.0"),
+    (r"^condition_embedder\.time_embedder\.linear_2$", "time_embedding.2"),
+    (r"^condition_embedder\.time_proj$", "time_projection.1"),
+    (r"^condition_embedder\.image_embedder\.norm1$", "img_emb.proj.0"),
+    (r"^condition_embedder\.image_embedder\.ff\.net\.0\.proj$", "img_emb.proj.1"),
+    (r"^condition_embedder\.image_embedder\.ff\.net\.2$", "img_emb.proj.3"),
+    (r"^condition_embedder\.image_embedder\.norm2$", "img_emb.proj.4"),
+    (r"^condition_embedder\.image_embedder\.pos_embed$", "img_emb.emb_pos"),
+)  # fmt: skip
+SHOWN_KEYS = 3
+
+
+@dataclass(kw_only=True)
+class _Change:
+    """One tensor's change: low-rank (`up` times `down`, times `alpha` over the rank) or the difference itself."""
+
+    down: TensorPlace | None = None
+    up: TensorPlace | None = None
+    alpha: float | None = None
+    difference: TensorPlace | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.difference is not None or (self.down is not None and self.up is not None)
+
+    def of(self, shape: Sequence[int]) -> torch.Tensor:
+        """The change at scale 1, float32."""
+        total = torch.zeros(tuple(shape)) if self.difference is None else read_tensor(self.difference).float().reshape(shape)
+        if self.down is not None and self.up is not None:
+            down, up = (read_tensor(place).float().flatten(1) for place in (self.down, self.up))
+            total += (up @ down).reshape(shape) * (1.0 if self.alpha is None else self.alpha / down.shape[0])
+        return total
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Whether its shapes make a tensor of this one."""
+        size = int(torch.Size(shape).numel())
+        if self.difference is not None and torch.Size(self.difference.shape).numel() != size:
+            return False
+        if self.down is None or self.up is None:
+            return True
+        rank, width = self.down.shape[0], torch.Size(self.down.shape[1:]).numel()
+        return len(self.up.shape) > 1 and self.up.shape[1] == rank and self.up.shape[0] == shape[0] and shape[0] * width == size
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraFile:
+    """What one file changes in one transformer: `changes` by the tensor's name in the checkpoint, keys that fit nothing."""
+
+    name: str
+    changes: dict[str, _Change]
+    used_keys: int
+    unused_keys: tuple[str, ...] = field(default=())
+
+    def report(self) -> str:
+        """Which keys were used, in one sentence."""
+        text = f"LoRA {self.name}: {self.used_keys} keys change {len(self.changes)} tensors"
+        if not self.unused_keys:
+            return text
+        shown = ", ".join(self.unused_keys[:SHOWN_KEYS]) + (", ..." if len(self.unused_keys) > SHOWN_KEYS else "")
+        return f"{text}; {len(self.unused_keys)} keys fit nothing ({shown})"
+
+
+def read_lora(path: Path, shapes: Shapes, expert: int = 0) -> LoraFile:
+    """What the file changes in a transformer whose tensors have these shapes; `expert` 1 is the low-noise one.
+
+    Raises: ModelError where it changes nothing, or is no whole safetensors file.
+    """
+    header = _whole_header(path)
+    if any(key.startswith(SECOND_EXPERT) for key in header):
+        header = {key: place for key, place in header.items() if key.startswith(SECOND_EXPERT) == (expert == 1)}
+    default_alpha, targets = _default_alpha(path), _targets(shapes)
+    changes: dict[str, _Change] = {}
+    keys_of: dict[str, list[str]] = {}
+    unused = []
+    for key, place in header.items():
+        tensor, role = _meaning(key, targets)
+        if tensor is None:
+            unused.append(key)
+            continue
+        _add(changes.setdefault(tensor, _Change(alpha=default_alpha)), role, place)
+        keys_of.setdefault(tensor, []).append(key)
+    for tensor in [name for name, change in changes.items() if not (change.is_whole and change.fits(shapes[name]))]:
+        del changes[tensor]
+        unused += keys_of.pop(tensor)
+    if not changes:
+        raise ModelError(
+            f"The LoRA {path.name} changes nothing in this model: none of its {len(header)} keys",
+            f"such as {next(iter(header), 'none')} fits",
+            "take one that was made for this model",
+        )
+    return LoraFile(name=path.name, changes=changes, used_keys=sum(map(len, keys_of.values())), unused_keys=tuple(unused))
+
+
+def _whole_header(path: Path) -> dict[str, TensorPlace]:
+    try:
+        return read_header(path)
+    except ModelError as error:
+        raise ModelError(error.what, error.allowed, "copy or download the LoRA again") from None
+
+
+def _add(change: _Change, role: str, place: TensorPlace) -> None:
+    if role == "down":
+        change.down = place
+    elif role == "up":
+        change.up = place
+    elif role == "alpha":
+        change.alpha = float(read_tensor(place).float())
+    else:
+        change.difference = place
+
+
+def _meaning(key: str, targets: Mapping[str, str]) -> tuple[str | None, str]:
+    """The tensor that a key changes, and how; None where it changes none."""
+    suffix = max((suffix for suffix in SUFFIXES if key.endswith(suffix)), key=len, default="")
+    if not suffix:
+        return None, ""
+    role, stem = SUFFIXES[suffix], key.removesuffix(suffix)
+    stem = next((stem.removeprefix(prefix) for prefix in PREFIXES if stem.startswith(prefix)), stem)
+    ending = {"bias": ".bias", "modulation": ".modulation"}.get(role, "")
+    return targets.get(stem + ending), role
+
+
+def _targets(shapes: Shapes) -> dict[str, str]:
+    """Every way of writing a module's name -> its weight; with ".bias" behind it its bias."""
+    targets = {}
+    for name in shapes:
+        stem, _, kind = name.rpartition(".")
+        stem, ending = (stem, ".bias" if kind == "bias" else "") if kind in ("weight", "bias") else (name, "")
+        for alias in (stem, original_name(stem)):
+            targets[alias + ending] = targets[alias.replace(".", "_") + ending] = name
+    return targets
+
+
+def original_name(stem: str) -> str:
+    """A module's name in Wan's own checkpoints."""
+    for pattern, replacement in ORIGINAL_NAMES:
+        stem = re.sub(pattern, replacement, stem)
+    return stem
+
+
+def _default_alpha(path: Path) -> float | None:
+    """The alpha that diffusers writes into the file's metadata, where it does."""
+    try:
+        metadata = json.loads(read_metadata(path).get("lora_adapter_metadata", "{}"))
+    except ValueError:
+        return None
+    return next((float(value) for key, value in metadata.items() if key.endswith("lora_alpha")), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledLora:
+    """A LoRA file and how strongly it counts."""
+
+    file: LoraFile
+    scale: float
+
+
+def adjusted(loras: Sequence[ScaledLora], name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with all changes that these LoRAs make to it, summed in float32; the tensor itself where there is none."""
+    changes = [(lora.file.changes[name], lora.scale) for lora in loras if name in lora.file.changes]
+    if not changes:
+        return tensor
+    return sum((scale * change.of(tensor.shape) for change, scale in changes), tensor.float())

@@ -1,0 +1,1 @@
+"""The processes that make videos, and the conversation with them."""

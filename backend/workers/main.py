@@ -1,0 +1,290 @@
+"""The worker process's main loop: messages in, events out. Makes nothing itself: the pipeline does.
+
+Started by `backend.workers.supervisor` as `python -m backend.workers.main`, and ends when the pipe to the engine closes.
+"""
+
+import argparse
+import functools
+import importlib
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from backend.contract.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Loading, VideoResult
+from backend.contract.request import GenerationRequest, example_request, find_preset
+from backend.contract.shape import Shape
+from backend.contract.worker import Device, WorkerFacts
+from backend.errors import StudioError, one_line
+from backend.workers.channel import Channel, Message
+from presets import Preset
+
+logger = logging.getLogger(__name__)
+
+POLITENESS = 10  # the page is answered first: on two cores, loading and compiling would make it wait for seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """The functions that a worker needs; imported late, because they bring JAX with them."""
+
+    load: Callable[[Preset, str | None, Callable[[Event], None]], Any]
+    warm_up: Callable[[Any, GenerationRequest], Iterator[Event]]
+    generate: Callable[[GenerationRequest, Any, Path, Callable[[], bool]], Iterator[Event]]
+    devices: Callable[[], list[Device]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A job in the worker. `arrived` is a monotonic time in seconds; `is_cancelled` may be set at any moment."""
+
+    job_id: str
+    request: GenerationRequest
+    folder: Path
+    arrived: float
+    is_cancelled: threading.Event
+
+
+class Worker:
+    """Keeps one model in memory and runs one job after another.
+
+    The main thread loads and generates; a second one reads messages, so that a cancel is seen at once.
+    """
+
+    def __init__(self, channel: Channel, import_pipeline: Callable[[], Pipeline], model: str | None):
+        self._channel, self._import_pipeline, self._model = channel, import_pipeline, model
+        self._pipeline: Pipeline | None = None
+        self._components: Any = None
+        self._loaded: tuple[str, str] | None = None
+        self._waiting: queue.Queue[Task | None] = queue.Queue()
+        self._lock = threading.Lock()
+        self._tasks: dict[str, Task] = {}  # not ended, by job id
+        self._begun: str | None = None  # the job whose pipeline runs
+        self._warm: set[Shape] = set()  # whose programs are all compiled
+
+    def run(self, preset: Preset, warm_up: bool) -> None:
+        """Loads, warms up, then serves jobs until the engine says stop or is gone."""
+        threading.Thread(target=self._read, name="messages", daemon=True).start()
+        self._prepare(preset, warm_up)
+        while (task := self._waiting.get()) is not None:
+            self._serve(task)
+
+    def _read(self) -> None:
+        """Handles messages until the engine is gone; then nobody waits for anything here, whatever is being done."""
+        try:
+            for message in self._channel.receive():
+                self._handle(message)
+        except Exception:
+            logger.exception("A message could not be handled")
+            os._exit(1)
+        os._exit(0)
+
+    def _handle(self, message: Message) -> None:
+        if message["type"] == "run":
+            task = Task(
+                job_id=message["job_id"],
+                request=GenerationRequest.from_stored(message["request"]),
+                folder=Path(message["folder"]),
+                arrived=time.monotonic(),
+                is_cancelled=threading.Event(),
+            )
+            with self._lock:
+                self._tasks[task.job_id] = task
+            self._waiting.put(task)
+        elif message["type"] == "cancel":
+            self._cancel(message["job_id"])
+        elif message["type"] == "stop":
+            os._exit(0)
+
+    def _cancel(self, job_id: str) -> None:
+        """Ends a job that has not begun at once; one that has begun is ended by its pipeline."""
+        with self._lock:
+            task = self._tasks.get(job_id)
+            if task is not None:
+                task.is_cancelled.set()
+            is_waiting = task is not None and self._begun != job_id
+        if is_waiting:
+            self._send_event(job_id, Cancelled(None))
+
+    def _prepare(self, preset: Preset, warm_up: bool) -> None:
+        """Gets ready for the first job; what fails here fails again, with its job, when one comes."""
+        try:
+            self._load(preset)
+            if warm_up:
+                self._warm_up(preset)
+            self._send_facts()
+            self._send_status("ready", "Ready")
+        except Exception as error:
+            logger.exception("The model could not be prepared")
+            failed = explain(error)
+            self._send_status("failed", f"{failed.cause}; {failed.fix}")
+
+    def _warm_up(self, preset: Preset) -> None:
+        """Compiles the preset's own shapes ahead; stops as soon as a job waits."""
+        self._send_status("warming", "Compiling ahead of the first video")
+        request = example_request(preset)
+        for event in self._pipeline.warm_up(self._components, request):
+            if not self._waiting.empty():
+                return
+            if isinstance(event, Compiling):
+                self._send_status("warming", f"Loaded {event.what} precompiled" if event.is_loaded else f"Compiling {event.what}")
+        self._warm.add(Shape.of(request, self._model))
+
+    def _load(self, preset: Preset) -> None:
+        wanted = (self._model or preset.model_source, preset.dtype)
+        if self._loaded == wanted:
+            return
+        self._components = self._loaded = None  # two models may not fit side by side
+        self._warm.clear()
+        self._send_status("loading", "Starting the runtime")
+        self._pipeline = self._pipeline or self._import_pipeline()
+        self._send_status("loading", f"Loading {preset.title}")
+        self._components = self._pipeline.load(preset, self._model, self._report_loading)
+        self._loaded = wanted
+        self._send_facts()
+
+    def _report_loading(self, event: Event) -> None:
+        """Tells everybody, and the jobs that wait for it, how far the loading is."""
+        if isinstance(event, Loading):
+            self._send_status("loading", f"Loading {event.what}{_share(event)}")
+        with self._lock:
+            jobs = [task.job_id for task in self._tasks.values() if not task.is_cancelled.is_set()]
+        for job_id in jobs:
+            self._send_event(job_id, event)
+
+    def _serve(self, task: Task) -> None:
+        final = self._result_of(task)
+        if self._loaded:
+            self._send_facts()
+        if final is not None:
+            self._send_event(task.job_id, final)
+        with self._lock:
+            self._begun = None
+            self._tasks.pop(task.job_id, None)
+        if self._loaded:
+            self._send_status("ready", "Ready")
+        elif isinstance(final, Failed):
+            self._send_status("failed", f"{final.cause}; {final.fix}")
+
+    def _result_of(self, task: Task) -> Event | None:
+        """Runs one job to its final event, which is not yet sent; None if it was cancelled before it began."""
+        try:
+            self._load(find_preset(task.request.preset))
+            if not self._begin(task):
+                return None
+            loaded = time.monotonic()
+            for event in self._pipeline.generate(task.request, self._components, task.folder, task.is_cancelled.is_set):
+                if isinstance(event, Encoding):
+                    self._warm.add(Shape.of(task.request, self._model))
+                if event.is_final:
+                    return _with_seconds(event, load=loaded - task.arrived, total=time.monotonic() - task.arrived)
+                self._send_event(task.job_id, event)
+                if isinstance(event, Compiling) and task.is_cancelled.is_set():
+                    return Cancelled(None)  # nothing is there to keep yet, and compiling may take minutes
+            return Failed("The pipeline ended without a result", "This is a bug: please report it")
+        except Exception as error:
+            logger.exception("Job %s failed", task.job_id)
+            return explain(error)
+
+    def _begin(self, task: Task) -> bool:
+        with self._lock:
+            if task.is_cancelled.is_set():
+                return False
+            self._begun = task.job_id
+        self._send_status("busy", "Making a video")
+        return True
+
+    def _send_event(self, job_id: str, event: Event) -> None:
+        self._channel.send({"type": "event", "job_id": job_id, "event": event.to_json()})
+
+    def _send_facts(self) -> None:
+        facts = WorkerFacts(
+            devices=tuple(self._pipeline.devices()),
+            model=self._loaded[0] if self._loaded else None,
+            warm=frozenset(self._warm),
+            versions=getattr(self._components, "versions", {}),
+        )
+        self._channel.send({"type": "facts", "facts": facts.to_json()})
+
+    def _send_status(self, state: str, detail: str) -> None:
+        self._channel.send({"type": "status", "state": state, "detail": detail})
+
+
+def explain(error: Exception) -> Failed:
+    """An exception as one sentence on its cause and one on what to do."""
+    if isinstance(error, StudioError):
+        return Failed(error.cause, error.fix or "Change the request, or see the worker's log")
+    text = one_line(str(error))[:300]
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower():
+        return Failed("There is not enough memory for this video", "Choose a smaller size or fewer frames")
+    return Failed(
+        f"{type(error).__name__}: {text}" if text else type(error).__name__,
+        "See the newest file in the data folder's logs for details",
+    )
+
+
+def import_pipeline(module: str | None, **options: Any) -> Pipeline:
+    """The real pipeline, loading with these options; or, for tests, a module that has all its functions."""
+    if module is not None:
+        stand_in = importlib.import_module(module)
+        return Pipeline(load=stand_in.load, warm_up=stand_in.warm_up, generate=stand_in.generate, devices=stand_in.device_facts)
+    from backend.pipeline.generate import generate, warm_up
+    from backend.pipeline.load import load
+    from backend.runtime.devices import device_facts
+
+    return Pipeline(load=functools.partial(load, **options), warm_up=warm_up, generate=generate, devices=device_facts)
+
+
+def _with_seconds(event: Event, **seconds: float) -> Event:
+    """The final event with its result's seconds completed; a stage that the pipeline measured itself stays."""
+    result = getattr(event, "result", None)
+    if not isinstance(event, Finished | Cancelled) or not isinstance(result, VideoResult):
+        return event
+    return replace(event, result=replace(result, seconds={**seconds, **result.seconds, "total": seconds["total"]}))
+
+
+def _share(event: Loading) -> str:
+    if not event.bytes_total:
+        return ""
+    speed = f", {event.bytes_per_second / 1e6:.1f} MB/s" if event.bytes_per_second else ""
+    return f" ({event.bytes_done / 1e6:.0f} of {event.bytes_total / 1e6:.0f} MB{speed})"
+
+
+def take_channel() -> Channel:
+    """The pipes on standard input and output; afterwards whatever a library prints goes to the log."""
+    incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    sys.stdout.reconfigure(line_buffering=True)
+    return Channel(incoming, outgoing)
+
+
+def main() -> None:
+    """Runs one worker until its engine is gone."""
+    parser = argparse.ArgumentParser(prog="backend.workers.main", description="Started by the engine, not by hand.")
+    parser.add_argument("--preset", required=True, help="the preset to load first")
+    parser.add_argument("--model", help="a checkpoint in place of the presets' own")
+    parser.add_argument("--pipeline", help="a module with load, warm_up and generate; for tests")
+    parser.add_argument("--warm-up", action="store_true", help="compile the preset's own shapes ahead")
+    parser.add_argument("--executables", type=Path, help="a folder of precompiled programs")
+    for axis in ("dp", "sp", "tp"):
+        parser.add_argument(f"--{axis}", type=int, help="size of this axis of the mesh")
+    arguments = parser.parse_args()
+    channel = take_channel()
+    os.nice(POLITENESS)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    mesh = {axis: getattr(arguments, axis) for axis in ("dp", "sp", "tp")}
+    make = functools.partial(import_pipeline, arguments.pipeline, mesh=mesh, executables=arguments.executables)
+    worker = Worker(channel, make, arguments.model)
+    worker.run(find_preset(arguments.preset), arguments.warm_up)
+
+
+if __name__ == "__main__":
+    main()

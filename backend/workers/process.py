@@ -1,0 +1,99 @@
+"""One worker process: how it is started, and the conversation with it."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from backend.contract.worker import WorkerOptions
+from backend.settings import PROJECT_FOLDER, Settings, worker_environment
+from backend.workers.channel import Channel, Message
+
+logger = logging.getLogger(__name__)
+_STOP_SECONDS = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerPlan:
+    """How to start a worker: what to load first, and whether to compile ahead. `pipeline` is for tests."""
+
+    preset: str
+    model: str | None
+    warm_up: bool
+    settings: Settings
+    pipeline: str | None = None
+    options: WorkerOptions = WorkerOptions()
+
+    def command(self) -> list[str]:
+        """The command line that starts it."""
+        options = [("--preset", self.preset), ("--model", self.model), ("--pipeline", self.pipeline)]
+        given = [part for name, value in options if value is not None for part in (name, value)]
+        return [
+            sys.executable,
+            "-m",
+            "backend.workers.main",
+            *given,
+            *self.options.words(),
+            *(["--warm-up"] if self.warm_up else []),
+        ]
+
+
+class WorkerProcess:
+    """One process. `on_message` and `on_exit` are called from a thread of its own, `on_exit` once, at the end."""
+
+    def __init__(self, plan: WorkerPlan, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[int], None]):
+        self._on_message, self._on_exit = on_message, on_exit
+        with log.open("ab") as stream:
+            self._process = _spawn(plan, stream)
+        self._channel = Channel(self._process.stdout, self._process.stdin)
+        self._thread = threading.Thread(target=self._read, name="worker", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    def send(self, message: Message) -> None:
+        """Sends a message; one that a dead process does not get is dropped, `on_exit` tells."""
+        self._channel.send(message)
+
+    def stop(self) -> None:
+        """Asks it to end, and ends it if it does not. Never called from a callback."""
+        self.send({"type": "stop"})
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)  # and what it has started
+            self._process.wait()
+        self._thread.join(_STOP_SECONDS)
+
+    def _read(self) -> None:
+        try:
+            for message in self._channel.receive():
+                self._on_message(message)
+        except Exception:  # whatever it is, the job must end and the queue go on
+            logger.exception("A message of the worker could not be handled; it is ended")
+            self._process.kill()
+        code = self._process.wait()
+        self._channel.close()
+        self._on_exit(code)
+
+
+def _spawn(plan: WorkerPlan, log: IO[bytes]) -> subprocess.Popen:
+    """A fresh interpreter (a fork would share locks), deaf to the terminal's Ctrl+C, talking over its own pipes."""
+    return subprocess.Popen(
+        plan.command(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        cwd=PROJECT_FOLDER,
+        env=worker_environment(plan.settings),
+        start_new_session=True,
+    )

@@ -1,0 +1,148 @@
+"""Starts, feeds, cancels and restarts the worker process. Knows jobs by id only: the queue is the engine's."""
+
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from backend.contract import events
+from backend.contract.events import Event, Failed
+from backend.contract.request import GenerationRequest
+from backend.contract.worker import WorkerFacts, WorkerStatus
+from backend.workers.channel import Message
+from backend.workers.process import WorkerPlan, WorkerProcess
+
+MAX_IDLE_RESTARTS = 2  # after that, a worker that dies without a job stays down until a job comes
+KEPT_LOGS = 10
+
+logger = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Keeps one worker process alive for one job at a time.
+
+    `on_event(job_id, event)` is called from the worker's thread with no lock held; a job that was given to `run` gets
+    exactly one final event, also when the process dies.
+    """
+
+    def __init__(self, plan: WorkerPlan, on_event: Callable[[str, Event], None]):
+        self._plan, self._on_event = plan, on_event
+        self._lock = threading.Lock()
+        self._process: WorkerProcess | None = None
+        self._job_id: str | None = None
+        self._idle_restarts = 0
+        self._is_closed = False
+        self._log: Path | None = None
+        self._status = WorkerStatus(state="starting", detail="The worker has not been started")
+        self._facts = WorkerFacts()
+
+    def start(self) -> None:
+        """Starts the process if there is none."""
+        with self._lock:
+            self._start()
+
+    def run(self, job_id: str, request: GenerationRequest, folder: Path) -> None:
+        """Gives the worker a job; it must not have another."""
+        with self._lock:
+            self._job_id, self._idle_restarts = job_id, 0
+            if self._process is None:
+                self._start()
+            self._process.send({"type": "run", "job_id": job_id, "request": request.to_json(), "folder": str(folder)})
+
+    def cancel(self, job_id: str) -> None:
+        """Asks the worker to stop this job; its final event follows."""
+        with self._lock:
+            if self._process is not None and self._job_id == job_id:
+                self._process.send({"type": "cancel", "job_id": job_id})
+
+    def status(self) -> WorkerStatus:
+        """What the worker does right now."""
+        with self._lock:
+            return self._status
+
+    def facts(self) -> WorkerFacts:
+        """What the worker last told of its devices, its model and the shapes that are compiled."""
+        with self._lock:
+            return self._facts
+
+    @property
+    def log(self) -> Path | None:
+        """The newest worker's log, for the operator."""
+        with self._lock:
+            return self._log
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id, or None while there is no process."""
+        with self._lock:
+            return self._process.pid if self._process else None
+
+    def close(self) -> None:
+        """Ends the process. No callback comes afterwards."""
+        with self._lock:
+            self._is_closed = True
+            process = self._process
+        if process is not None:
+            process.stop()
+
+    def _start(self) -> None:
+        self._log = _new_log(self._plan.settings.data_dir / "logs")
+        self._status = WorkerStatus(state="starting", detail="Starting the worker")
+        self._process = WorkerProcess(self._plan, self._log, self._receive, self._mourn)
+
+    def _receive(self, message: Message) -> None:
+        if message["type"] == "status":
+            with self._lock:
+                self._status = WorkerStatus(state=message["state"], detail=message["detail"])
+        elif message["type"] == "facts":
+            with self._lock:
+                self._facts = WorkerFacts.from_json(message["facts"])
+        elif message["type"] == "event":
+            self._pass_on(message["job_id"], events.from_json(message["event"]))
+
+    def _pass_on(self, job_id: str, event: Event) -> None:
+        with self._lock:
+            if self._is_closed or job_id != self._job_id:
+                return  # a word on a job that has already ended
+            if event.is_final:
+                self._job_id = None
+        self._on_event(job_id, event)
+
+    def _mourn(self, code: int) -> None:
+        """The process is dead: fails its job, and starts another unless dying has become a habit."""
+        with self._lock:
+            if self._is_closed:
+                return
+            job_id, self._job_id = self._job_id, None
+            self._process, self._facts = None, WorkerFacts()
+            death = _death(code)
+            self._status = WorkerStatus(state="failed", detail=f"The worker {death}; its log is {self._log}")
+            logger.error("%s", self._status.detail)
+        if job_id is not None:
+            self._on_event(job_id, Failed(f"The worker process {death}", _advice(code, self._log)))
+        with self._lock:
+            if self._process is None and not self._is_closed and self._idle_restarts < MAX_IDLE_RESTARTS:
+                self._idle_restarts += 1
+                self._start()
+
+
+def _death(code: int) -> str:
+    if code < 0:
+        return f"was killed by signal {-code} ({signal.Signals(-code).name})"
+    return f"ended with exit code {code}"
+
+
+def _advice(code: int, log: Path) -> str:
+    if -code == signal.SIGKILL:
+        return "The machine may be out of memory: choose a smaller size or fewer frames, and try again"
+    return f"Try again; if it happens again, the reason stands at the end of {log}"
+
+
+def _new_log(folder: Path) -> Path:
+    """A fresh log file's path; the oldest ones are removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in sorted(folder.glob("worker-*.log"))[: -KEPT_LOGS + 1]:
+        old.unlink(missing_ok=True)
+    return folder / f"worker-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.log"

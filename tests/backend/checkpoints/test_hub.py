@@ -1,0 +1,209 @@
+"""Downloads that are cut off, killed, doubled or wrong, held against the log of a Hub on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import threading
+from pathlib import Path
+
+import httpx2
+import pytest
+from huggingface_hub import snapshot_download
+from huggingface_hub.utils import WeakFileLock
+
+from backend.checkpoints import hub_file
+from backend.checkpoints.hub_file import HubFile, Stopped, fetch, forget_begun
+from tests.backend.conftest import wait_for
+from tests.fake_hub import REPOSITORY, FakeHub, Sent
+from tests.hub_runs import DEMO, NOWHERE, WEIGHTS, app, blobs, snapshot, start
+
+CHUNK = 10 * 2**20  # huggingface_hub writes this much at a time
+LONG = (WEIGHTS, "vae/diffusion_pytorch_model.safetensors")  # 14 and 11 MB: what is longer than a chunk
+DOWNLOAD = ("models", "download", REPOSITORY)
+
+pytestmark = pytest.mark.demo_model
+
+
+def size(name: str) -> int:
+    return (DEMO / name).stat().st_size
+
+
+def begun(home: Path) -> list[int]:
+    """The sizes of the files that are begun."""
+    sizes = []
+    for path in blobs(home).glob("*.incomplete"):
+        with contextlib.suppress(FileNotFoundError):  # it has become whole
+            sizes.append(path.stat().st_size)
+    return sizes
+
+
+def whole_bytes(home: Path) -> int:
+    return sum(path.stat().st_size for path in snapshot(home).rglob("*") if path.is_file())
+
+
+def kill_midway(hub: FakeHub, home: Path) -> None:
+    """Start a download, and SIGKILL it when one chunk of each long file has arrived. The log begins anew."""
+    hub.stop_after, hub.stalls = CHUNK + 100_000, True
+    process = start(home, hub.url, *DOWNLOAD)
+    with process:
+        wait_for(lambda: begun(home) == [CHUNK, CHUNK], 60)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+    hub.stop_after, hub.stalls = None, False
+    hub.log.clear()
+
+
+def test_after_a_kill_only_the_missing_bytes_come(hub: FakeHub, tmp_path):
+    kill_midway(hub, tmp_path)
+    done = app(tmp_path, hub.url, *DOWNLOAD)
+    assert done.returncode == 0, done.stderr
+    assert sorted(hub.log, key=lambda sent: sent.name) == [Sent(name, CHUNK, size(name) - CHUNK) for name in LONG]
+    assert app(tmp_path, NOWHERE, "models", "verify", REPOSITORY).returncode == 0
+    weights = (snapshot(tmp_path) / WEIGHTS).resolve()
+    assert weights.name == hashlib.sha256(weights.read_bytes()).hexdigest() and not begun(tmp_path)
+
+
+def test_the_library_finds_what_we_have_fetched(hub: FakeHub, tmp_path):
+    app(tmp_path, hub.url, *DOWNLOAD)
+    found = snapshot_download(REPOSITORY, cache_dir=tmp_path / "hub", local_files_only=True, allow_patterns=list(LONG))
+    assert (Path(found) / WEIGHTS).read_bytes() == (DEMO / WEIGHTS).read_bytes()
+
+
+def test_a_broken_connection_goes_on_within_the_file(hub: FakeHub, tmp_path):
+    hub.stop_after = CHUNK + 100_000
+    done = app(tmp_path, hub.url, *DOWNLOAD)
+    assert done.returncode == 0, done.stderr
+    assert {Sent(name, CHUNK, size(name) - CHUNK) for name in LONG} <= set(hub.log)
+    assert app(tmp_path, NOWHERE, "models", "verify", REPOSITORY).returncode == 0
+
+
+def test_the_token_stays_with_the_hub(hub: FakeHub, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert app(tmp_path, hub.url, *DOWNLOAD).returncode == 0
+    assert hub.tokens_at_storage == {None}
+
+
+def test_a_server_without_ranges_sends_all_again(hub: FakeHub, tmp_path):
+    kill_midway(hub, tmp_path)
+    hub.ignores_ranges = True
+    done = app(tmp_path, hub.url, *DOWNLOAD)
+    assert done.returncode == 0, done.stderr
+    assert sorted(hub.log, key=lambda sent: sent.name) == [Sent(name, 0, size(name)) for name in LONG]
+    assert app(tmp_path, NOWHERE, "models", "verify", REPOSITORY).returncode == 0
+
+
+def test_a_file_that_has_changed_on_the_hub_begins_anew(hub: FakeHub, tmp_path):
+    kill_midway(hub, tmp_path)
+    data = bytearray((DEMO / WEIGHTS).read_bytes())
+    data[100_000:100_004] = b"new!"
+    (hub.folder / WEIGHTS).write_bytes(data)
+    hub.commit = "d" * 40
+    done = app(tmp_path, hub.url, *DOWNLOAD)
+    assert done.returncode == 0, done.stderr
+    assert Sent(WEIGHTS, 0, len(data)) in hub.log and Sent(LONG[1], CHUNK, size(LONG[1]) - CHUNK) in hub.log
+    assert (snapshot(tmp_path, hub.commit) / WEIGHTS).read_bytes() == data
+    assert not begun(tmp_path)  # the old one's bytes are of no use to anyone
+
+
+def test_wrong_bytes_are_told_and_removed(hub: FakeHub, tmp_path):
+    kill_midway(hub, tmp_path)
+    hub.flips = True
+    done = app(tmp_path, hub.url, *DOWNLOAD)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "safetensors arrived with the hash" in done.stderr and "it was removed; download again" in done.stderr
+    assert "Traceback" not in done.stderr and not list(snapshot(tmp_path).rglob("*.safetensors"))
+    hub.flips = False
+    assert app(tmp_path, hub.url, *DOWNLOAD).returncode == 0
+    assert app(tmp_path, NOWHERE, "models", "verify", REPOSITORY).returncode == 0
+
+
+def test_two_processes_fetch_every_byte_once(hub: FakeHub, tmp_path):
+    processes = [start(tmp_path, hub.url, *DOWNLOAD) for _ in range(2)]
+    complaints = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], complaints
+    assert hub.sent == whole_bytes(tmp_path)
+    assert app(tmp_path, NOWHERE, "models", "verify", REPOSITORY).returncode == 0
+
+
+def test_a_hub_that_goes_away_says_that_a_part_is_here(hub: FakeHub, tmp_path):
+    kill_midway(hub, tmp_path)
+    told = app(tmp_path, NOWHERE, *DOWNLOAD).stderr
+    assert f"{REPOSITORY} is here in part only, and the Hugging Face Hub cannot be reached" in told
+    assert begun(tmp_path) == [CHUNK, CHUNK]
+
+
+def test_a_cache_that_cannot_be_written_is_named(hub: FakeHub, tmp_path):
+    (tmp_path / "home").write_text("a file")
+    done = app(tmp_path / "home", hub.url, *DOWNLOAD)
+    assert done.returncode == 1 and "cannot be written" in done.stderr and "HF_HOME" in done.stderr, done.stderr
+
+
+def test_ctrl_c_stops_at_once_and_keeps_what_has_arrived(hub: FakeHub, tmp_path):
+    hub.stop_after, hub.stalls = CHUNK + 100_000, True
+    with start(tmp_path, hub.url, *DOWNLOAD) as process:
+        wait_for(lambda: begun(tmp_path) == [CHUNK, CHUNK], 60)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert begun(tmp_path) == [CHUNK, CHUNK]
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch) -> HubFile:
+    """Six bytes that no Hub has."""
+    monkeypatch.setattr(hub_file.constants, "HF_HUB_CACHE", str(tmp_path))
+    digest = hashlib.sha256(b"abcdef").hexdigest()
+    return HubFile(repository="owner/name", commit="c" * 40, name="x.safetensors", content_hash=digest, num_bytes=6)
+
+
+def test_a_reset_connection_is_tried_again_while_it_brings_something(file: HubFile, monkeypatch):
+    starts = []
+
+    def http_get(url, out, *, resume_size, **options):
+        starts.append(resume_size)
+        out.write(b"abcdef"[resume_size : resume_size + 2])
+        if resume_size < 4:
+            raise httpx2.ReadError("reset by peer")
+
+    monkeypatch.setattr(hub_file, "http_get", http_get)
+    fetch(file, threading.Event())
+    assert starts == [0, 2, 4] and file.blob.read_bytes() == b"abcdef"
+
+
+def test_a_connection_that_brings_nothing_more_is_an_error(file: HubFile, monkeypatch):
+    def http_get(url, out, **options):
+        raise httpx2.ReadError("reset by peer")
+
+    monkeypatch.setattr(hub_file, "http_get", http_get)
+    with pytest.raises(httpx2.ReadError):
+        fetch(file, threading.Event())
+
+
+def test_a_begun_file_that_is_too_long_begins_anew(file: HubFile, monkeypatch):
+    file.blob.parent.mkdir(parents=True)
+    file.begun.write_bytes(b"abcdefgh")
+    monkeypatch.setattr(hub_file, "http_get", lambda url, out, *, resume_size, **options: out.write(b"abcdef"[resume_size:]))
+    fetch(file, threading.Event())
+    assert file.blob.read_bytes() == b"abcdef"
+
+
+def test_who_waits_for_another_process_can_be_stopped(file: HubFile):
+    stopped = threading.Event()
+    with WeakFileLock(hub_file._lock(file.repository, file.content_hash)):
+        threading.Timer(0.1, stopped.set).start()
+        with pytest.raises(Stopped):
+            fetch(file, stopped)
+
+
+def test_only_what_nobody_writes_and_nobody_can_use_is_forgotten(file: HubFile):
+    folder = file.blob.parent
+    folder.mkdir(parents=True)
+    old, busy, library = (folder / f"{name}.incomplete" for name in ("1" * 64, "2" * 64, f"{file.content_hash}.1234abcd"))
+    for path in (file.begun, old, busy, library):
+        path.touch()
+    with contextlib.ExitStack() as held:
+        held.enter_context(WeakFileLock(hub_file._lock(file.repository, "2" * 64)))
+        forget_begun(file.repository, {file.content_hash})
+    assert set(folder.iterdir()) == {file.begun, busy}

@@ -1,0 +1,110 @@
+"""What may be typed, and what it means."""
+
+import pytest
+
+from backend.commands.command_line import model_of, parse, request_of
+from backend.errors import RequestError
+
+
+def refusal(capsys, *words: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        parse(list(words))
+    assert caught.value.code == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.count("\n") == 1
+    return told.err
+
+
+@pytest.mark.parametrize("words", [[], ["--port", "8000"], ["serve"]])
+def test_no_command_means_serve(words):
+    assert parse(words).command == "serve"
+
+
+def test_serve_understands_its_options(tmp_path):
+    options = parse(["--host", "0.0.0.0", "--port", "80", "--share", "--auth", "ann:se:cret", "--data-dir", str(tmp_path)])
+    assert (options.host, options.port, options.share, options.auth) == ("0.0.0.0", 80, True, ("ann", "se:cret"))
+    assert options.data_dir == tmp_path
+
+
+def test_generate_understands_every_option():
+    words = (
+        "generate --preset wan-tiny --prompt circle --negative-prompt star --width 96 --height 128 --frames 17 "
+        "--fps 8 --steps 4 --guidance 2.5 --flow-shift 5 --seed 9 --solver euler"
+    ).split()
+    made = request_of(parse(words))
+    assert (made.prompt, made.negative_prompt, made.width, made.height, made.num_frames) == ("circle", "star", 96, 128, 17)
+    assert (made.fps, made.steps, made.guidance, made.flow_shift, made.seed) == (8, 4, (2.5,), 5.0, 9)
+    assert made.solver == "euler"
+
+
+def test_loras_have_a_scale_and_an_expert(tmp_path):
+    words = [
+        "generate",
+        "--preset",
+        "wan-tiny",
+        "--prompt",
+        "x",
+        "--lora",
+        str(tmp_path / "a.safetensors"),
+        "--lora",
+        "b.safetensors:0.5",
+        "--lora",
+        "me/loras:c.safetensors:-1",
+        "--guidance-interval",
+        "0,0.6",
+        "--step-cache",
+        "0.1",
+    ]
+    made = request_of(parse(words))
+    assert [(lora.source, lora.scale, lora.expert) for lora in made.loras] == [
+        ("a.safetensors", 1.0, "both"),
+        ("b.safetensors", 0.5, "both"),
+        ("me/loras:c.safetensors", -1.0, "both"),
+    ]
+    assert (made.guidance_interval, made.step_cache) == ((0.0, 0.6), 0.1)
+    assert parse([*words, "--lora", "d.safetensors:2:low"]).lora[-1].expert == "low"
+
+
+def test_an_image_path_becomes_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = request_of(parse(["generate", "--preset", "wan-tiny", "--prompt", "x", "--image", "a.png"]))
+    assert (made.image, made.task) == (str(tmp_path / "a.png"), "i2v")
+
+
+def test_guidance_may_have_a_value_for_each_expert():
+    assert parse(["generate", "--preset", "p", "--prompt", "x", "--guidance", "4,3"]).guidance == (4.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["dance"], "invalid choice: 'dance'"),
+        (["decode"], "--run"),
+        (["--port", "99999"], "'99999' must be a number from 1 to 65535"),
+        (["--port", "-1"], "'-1' must be a number from 1 to 65535"),
+        (["--auth", "ann"], "must be USER:PASSWORD"),
+        (["--por", "80"], "unrecognized arguments: --por"),
+        (["generate", "--prompt", "x"], "--preset"),
+        (["generate", "--preset", "wan-tiny"], "--prompt"),
+        (["generate", "--preset", "p", "--prompt", "x", "--frames", "many"], "invalid int value: 'many'"),
+        (["generate", "--preset", "p", "--prompt", "x", "--guidance", "much"], "must be numbers separated by commas"),
+        (["generate", "--preset", "p", "--prompt", "x", "--solver", "magic"], "invalid choice: 'magic'"),
+        (["generate", "--preset", "p", "--prompt", "x", "--lora", "a.safetensors:much"], "must be FILE, FILE:SCALE"),
+        (["presets"], "list|show"),
+        (["presets", "show"], "NAME"),
+    ],
+)
+def test_a_mistyped_command_is_refused_on_one_line(capsys, words, part):
+    message = refusal(capsys, *words)
+    assert part in message and "--help` lists what is allowed" in message
+
+
+def test_a_model_is_a_folder_or_an_id(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    assert model_of(parse(["--model", "tiny"])) == str(tmp_path / "tiny")
+    assert model_of(parse(["--model", "Wan-AI/Wan2.1-T2V-1.3B-Diffusers"])) == "Wan-AI/Wan2.1-T2V-1.3B-Diffusers"
+    assert model_of(parse([])) is None
+    for path in ("/no/folder", "./none", "typo"):
+        with pytest.raises(RequestError, match="must be a checkpoint folder or an id"):
+            model_of(parse(["--model", path]))

@@ -1,0 +1,116 @@
+"""`encode`, `denoise` and `decode`: what they make together, going on after a stop, and what they refuse."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import load_file
+
+from backend.commands.command_line import parse
+from backend.commands.stages_run import run_stage
+from backend.contract.events import Finished
+from backend.contract.request import find_preset
+from backend.engine.engine import folder as request_folder
+from backend.errors import RequestError
+from backend.media.video import read_frames, read_request
+from backend.pipeline.generate import generate
+from backend.pipeline.load import load
+from backend.settings import PROJECT_FOLDER
+
+pytestmark = pytest.mark.demo_model
+PROMPT = "a red circle moving right on a black background"
+
+
+def words_of(stage: str, folder: Path, *words: str) -> list[str]:
+    return [stage, "--run", str(folder), "--data-dir", str(folder.parent / "data"), *words]
+
+
+def run(stage: str, folder: Path, *words: str) -> None:
+    """The stage in this process, to its good end. Raises: RequestError."""
+    assert run_stage(parse(words_of(stage, folder, *words))) == 0
+
+
+def started(stage: str, folder: Path) -> subprocess.Popen:
+    """The stage in a process of its own."""
+    command = [sys.executable, str(PROJECT_FOLDER / "app.py"), *words_of(stage, folder)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def latents(folder: Path) -> np.ndarray:
+    return load_file(folder / "stage2_latents.safetensors")["latents"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A video made in three stages, from a picture."""
+    folder = tmp_path_factory.mktemp("stages") / "whole"
+    picture = folder.parent / "square.png"
+    Image.fromarray(np.full((96, 96, 3), (14, 20, 82), np.uint8)).save(picture)
+    run("encode", folder, "--preset", "wan-tiny", "--prompt", PROMPT, "--seed", "3", "--image", str(picture))
+    run("denoise", folder)
+    run("decode", folder)
+    return folder
+
+
+def test_three_stages_make_what_one_run_makes(whole, tmp_path):
+    request = read_request(whole / "video.mp4")
+    assert (request.seed, request.prompt) == (3, PROMPT) and len(list(read_frames(whole / "video.mp4"))) == 17
+    components = load(find_preset("wan-tiny"), None, lambda event: None)
+    *_, ended = generate(request_folder.read_request(whole), components, tmp_path, lambda: False)
+    assert isinstance(ended, Finished)
+    np.testing.assert_array_equal(latents(whole), latents(tmp_path))
+
+
+def test_what_is_there_is_told_and_not_made_again_and_a_changed_seed_keeps_the_old_video(whole, capsys):
+    run("decode", whole, "--json")
+    assert set(json.loads(capsys.readouterr().out)["seconds"]) == {"total"}
+    first, before = (whole / "video.mp4").read_bytes(), latents(whole)
+    run("denoise", whole, "--seed", "4")
+    assert np.abs(latents(whole) - before).max() > 0.1
+    run("decode", whole)
+    assert (whole / "video-1.mp4").read_bytes() == first and read_request(whole / "video.mp4").seed == 4
+    assert "The video that was there is video-1.mp4 now" in capsys.readouterr().err
+
+
+def test_a_stopped_denoising_goes_on_and_comes_to_the_same(tmp_path, capsys):
+    stopped, at_once = tmp_path / "stopped", tmp_path / "at_once"
+    for folder in (stopped, at_once):
+        run("encode", folder, "--preset", "wan-tiny", "--prompt", PROMPT, "--seed", "5", "--steps", "60")
+    with started("denoise", stopped) as process:
+        for line in process.stderr:
+            if line.startswith("Step 10 "):
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stderr.read()
+    assert process.returncode == 1 and "Stopped after step " in rest and f"denoise --run {stopped}` goes on" in rest
+    assert (stopped / "stage2_state.safetensors").is_file() and not (stopped / "stage2_latents.safetensors").exists()
+    capsys.readouterr()
+    run("denoise", stopped)
+    told = capsys.readouterr().err
+    assert "Step 1 of" not in told and "Step 60 of 60" in told
+    assert not (stopped / "stage2_state.safetensors").exists()
+    run("denoise", at_once)
+    np.testing.assert_allclose(latents(stopped), latents(at_once), atol=1e-5)
+
+
+def test_a_stage_without_what_it_needs_is_refused_and_leaves_nothing(whole, tmp_path):
+    new, begin = tmp_path / "new", ("--preset", "wan-tiny", "--prompt", PROMPT)
+    for stage, folder, words, message in (
+        ("encode", new, (), "preset and prompt are missing"),
+        ("encode", new, ("--preset", "wan-tny", "--prompt", PROMPT), "did you mean wan-tiny?"),
+        ("encode", whole, ("--preset", "wan-tiny", "--prompt", "another"), "holds another video; choose another folder"),
+        ("encode", whole.parent, begin, "must be a new or an empty folder"),
+        ("denoise", new, (), "must be a folder that `app.py encode` or the studio has written"),
+        ("denoise", whole, ("--steps", "0"), "steps=0 must be between 1 and 100"),
+        ("decode", new, (), "must be a folder that `app.py encode` or the studio has written"),
+        ("decode", tmp_path / "data" / "jobs", ("--data-dir", str(tmp_path / "data")), "belongs to the studio"),
+    ):
+        with pytest.raises(RequestError) as refused:
+            run(stage, folder, *words)
+        assert message in str(refused.value)
+    assert not new.exists() and request_folder.read_request(whole).steps == 20

@@ -1,0 +1,32 @@
+"""Every event survives its JSON form."""
+
+import json
+
+import pytest
+
+from backend.contract import events
+from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Failed, Finished, Loading, Queued, Step, VideoResult
+from backend.contract.request import GenerationRequest
+from presets import load_preset
+
+REQUEST = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a red circle", seed=1)
+RESULT = VideoResult(
+    path="/v.mp4", fps=16, num_frames=33, width=128, height=96, seconds={"total": 1.5}, request=REQUEST, versions={"jax": "0"}
+)
+ALL = [Queued(2), Loading(1, 2, "the denoiser"), Compiling("a step"), Encoding(), Step(1, 20, 0.1, 1.9, "previews/1.png"),
+       Step(2, 20, 0.1, 1.8), Decoding(4, 33), Finished(RESULT), Failed("It broke", "Mend it"), Cancelled(None),
+       Cancelled(RESULT)]  # fmt: skip
+
+
+@pytest.mark.parametrize("event", ALL, ids=lambda event: event.kind)
+def test_an_event_survives_json(event):
+    assert events.from_json(json.loads(json.dumps(event.to_json()))) == event
+
+
+def test_exactly_three_kinds_are_final():
+    assert {event.kind for event in ALL if event.is_final} == {"finished", "failed", "cancelled"}
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match="'exploded' must be one of queued, loading"):
+        events.from_json({"kind": "exploded"})

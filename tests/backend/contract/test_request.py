@@ -1,0 +1,197 @@
+"""A request is right from the moment it exists, and says in one line why it is not."""
+
+import json
+import math
+import re
+
+import pytest
+
+from backend.contract.request import SEED_LIMIT, GenerationRequest, find_preset
+from backend.errors import RequestError
+from presets import load_preset
+
+TINY, WAN = load_preset("wan-tiny"), load_preset("wan2.1-t2v-14b-720p")
+
+
+def request(preset=TINY, **changes) -> GenerationRequest:
+    return GenerationRequest.from_preset(preset, **{"prompt": "a red circle", "seed": 7, **changes})
+
+
+def refusal(preset=TINY, **changes) -> str:
+    with pytest.raises(RequestError) as caught:
+        request(preset, **changes)
+    message = str(caught.value)
+    assert "\n" not in message and caught.value.fix
+    return message
+
+
+def test_the_presets_values_are_the_defaults():
+    made = request()
+    assert (made.width, made.height, made.num_frames, made.fps, made.steps) == (96, 96, 17, 16, 20)
+    assert (made.guidance, made.flow_shift, made.solver, made.task) == ((4.0,), 3.0, "unipc", "t2v")
+
+
+def test_none_counts_as_not_given_and_a_seed_is_drawn():
+    seeds = {GenerationRequest.from_preset(TINY, prompt="x", seed=None, width=None).seed for _ in range(8)}
+    assert len(seeds) > 1 and all(0 <= seed < SEED_LIMIT for seed in seeds)
+
+
+def test_an_image_makes_it_image_to_video():
+    assert request(image="/a/b.png").task == "i2v"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_frames": 30}, "num_frames=30 must be 4n+1; nearest: 29 or 33"),
+        ({"num_frames": 80}, "num_frames=80 must be 4n+1 and between 5 and 33 for wan-tiny; nearest: 33"),
+        ({"num_frames": 0}, "num_frames=0 must be 4n+1 and between 5 and 33 for wan-tiny; nearest: 5"),
+        ({"width": 0}, "width=0 must be between 96 and 128 for wan-tiny; nearest: 96"),
+        ({"height": 100}, "height=100 must be a multiple of 32 for wan-tiny; nearest: 96 or 128"),
+        ({"width": -32}, "width=-32 must be between 96 and 128 for wan-tiny; nearest: 96"),
+        ({"height": 100_000}, "height=100000 must be between 96 and 128 for wan-tiny; nearest: 128"),
+        ({"steps": -1}, "steps=-1 must be between 1 and 100; 20 is usual"),
+        ({"steps": 0}, "steps=0 must be between 1 and 100; 20 is usual"),
+        ({"steps": 101}, "steps=101 must be between 1 and 100; 20 is usual"),
+        ({"fps": 0}, "fps=0 must be between 1 and 60; 16 is usual"),
+        ({"seed": -1}, "seed=-1 must lie between 0 and 4294967295; leave it out to have one drawn"),
+        ({"seed": 2**32}, "seed=4294967296 must lie between 0 and 4294967295; leave it out to have one drawn"),
+        ({"guidance": (4.0, 3.0)}, "guidance has 2 values and must have 1, one per expert of wan-tiny; 4 is usual"),
+        ({"guidance": ()}, "guidance has 0 values and must have 1, one per expert of wan-tiny; 4 is usual"),
+        ({"guidance": (math.nan,)}, "guidance=nan must be between 0 and 30; 4 is usual"),
+        ({"guidance": (-1.0,)}, "guidance=-1 must be between 0 and 30; 4 is usual"),
+        ({"flow_shift": math.inf}, "flow_shift=inf must be above 0 and at most 100; 3 is usual"),
+        ({"flow_shift": 0.0}, "flow_shift=0 must be above 0 and at most 100; 3 is usual"),
+        ({"task": "i2v"}, "image is missing: image to video starts from one; give the first frame as image"),
+        ({"image": "/a.png", "task": "t2v"}, "image was given but text to video takes none; leave it out, or ask for task i2v"),
+        ({"image": "a.png"}, "image='a.png' must be an absolute path; give the whole path"),
+        ({"image": "/a.png", "last_image": "/b.png"}, "last_image was given but wan-tiny takes a first image only; leave it out"),
+        (
+            {"prompt": "a\0b"},
+            "prompt has the control character U+0000 at position 1 and must be plain text; remove that character",
+        ),
+        (
+            {"negative_prompt": "\udc80"},
+            "negative_prompt has the control character U+DC80 at position 0 and must be plain text; remove that character",
+        ),
+        (
+            {"prompt": "x" * 4097},
+            "prompt has 4097 characters and must have at most 4096; shorten it: the model reads 512 tokens at most",
+        ),
+    ],
+)
+def test_a_wrong_value_is_refused_in_these_words(changes, message):
+    assert refusal(**changes) == message
+
+
+def test_wan_frames_get_the_nearest_two():
+    assert refusal(WAN, num_frames=80) == "num_frames=80 must be 4n+1; nearest: 77 or 81"
+
+
+@pytest.mark.parametrize("prompt", ["", " ", "\n\t", "\u3000"])
+def test_a_blank_prompt_is_refused_with_an_example(prompt):
+    message = refusal(prompt=prompt)
+    assert message.startswith("prompt is empty and must say what the video shows; for example 'a red circle")
+
+
+def test_an_image_for_a_text_model_is_refused():
+    assert refusal(WAN, image="/a.png").startswith("task=i2v is not what wan2.1-t2v-14b-720p does: text to video only")
+
+
+@pytest.mark.parametrize(
+    ("changes", "beginning"),
+    [
+        ({"width": 81.5}, "width=81.5 is refused"),
+        ({"width": math.nan}, "width=nan is refused"),
+        ({"width": "wide"}, "width='wide' is refused"),
+        ({"solver": "magic"}, "solver='magic' is refused: input should be 'unipc', 'euler' or 'euler-distilled'"),
+        ({"colour": "red"}, "colour='red' is refused"),
+        ({"prompt": 3}, "prompt=3 is refused"),
+        ({"image_focus": (0.5, 1.5)}, "image_focus.1=1.5 is refused"),
+        ({"prompt": ["x" * 500]}, "prompt=['xxx"),
+    ],
+)
+def test_a_wrong_type_is_a_request_error_too(changes, beginning):
+    message = refusal(**changes)
+    assert message.startswith(beginning) and len(message) < 200
+
+
+def test_a_missing_field_is_named():
+    with pytest.raises(RequestError, match="task is missing"):
+        GenerationRequest(preset="wan-tiny", prompt="x")
+
+
+def test_an_unknown_preset_is_a_request_error():
+    with pytest.raises(RequestError, match="did you mean wan-tiny"):
+        find_preset("wan-tny")
+    with pytest.raises(RequestError, match="preset='nothing' must be one of"):
+        GenerationRequest(**{**request().model_dump(), "preset": "nothing"})
+
+
+def test_nothing_is_changed_on_the_way_in():
+    text = '  a "red"\ncircle\tand 圆 \U0001f600 '
+    assert request(prompt=text).prompt == text
+
+
+def test_it_survives_json():
+    made = request(image="/a/b.png", image_focus=(0.25, 1.0), prompt="圆\n'\"")
+    assert GenerationRequest.from_stored(json.loads(json.dumps(made.to_json()))) == made
+    assert GenerationRequest.model_validate_json(made.model_dump_json()) == made
+
+
+def test_a_stored_request_is_readable_whatever_the_presets_say_today():
+    old = request().to_json() | {"preset": "gone", "num_frames": 12_345}
+    assert GenerationRequest.from_stored(old).num_frames == 12_345
+
+
+def test_a_changed_copy_is_checked():
+    assert request().changed(steps=3).steps == 3
+    with pytest.raises(RequestError):
+        request().changed(steps=0)
+
+
+def test_it_cannot_be_modified():
+    with pytest.raises(ValueError, match="frozen"):
+        request().steps = 3
+
+
+def test_what_is_shared_tells_no_folders():
+    assert request(image="/home/somebody/cat.png").for_sharing()["image"] == "cat.png"
+    assert request().for_sharing()["image"] is None
+
+
+def test_its_geometry_is_the_models():
+    assert request().geometry().num_tokens == 45
+    assert request(WAN).geometry().num_tokens == 75_600
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"guidance_interval": (0.6, 0.2)}, "guidance_interval=0.6,0.2 must be two shares"),
+        ({"guidance_interval": (0, 2)}, "guidance_interval=0,2 must be two shares"),
+        ({"step_cache": 2}, "step_cache=2 must be between 0 and 1"),
+        ({"loras": [{"source": "/etc/passwd"}]}, "loras.0.source='/etc/passwd' is refused: must be the name"),
+        ({"loras": [{"source": "a.safetensors", "scale": 11}]}, "loras.0.scale=11"),
+        ({"loras": [{"source": "a.safetensors", "expert": "low"}]}, "wan-tiny has one network only"),
+        ({"loras": [{"source": "a.safetensors"}] * 9}, "at most 8"),
+    ],
+)
+def test_loras_and_shares_are_checked(changes, message):
+    with pytest.raises(RequestError, match=re.escape(message)):
+        GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="x", **changes)
+
+
+def test_a_request_stored_before_these_fields_existed_still_loads():
+    old = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="x").to_json()
+    for name in ("loras", "guidance_interval", "step_cache"):
+        del old[name]
+    loaded = GenerationRequest.from_stored(old)
+    assert (loaded.loras, loaded.guidance_interval, loaded.step_cache) == ((), (0.0, 1.0), 0.0)
+
+
+def test_guidance_counts_where_it_runs():
+    def make(**changes):
+        return GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="x", **changes)
+
+    assert make().is_guided and not make(guidance=(1.0,)).is_guided and not make(guidance_interval=(0.3, 0.3)).is_guided

@@ -1,0 +1,299 @@
+"""The engine from outside: queue, events, cancelling, owners, restarts. The worker is real, its pipeline a stand-in."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from PIL import Image
+
+from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Failed, Finished, Loading, Queued, Step
+from backend.errors import DataFolderError, ImageError, JobNotFound, StudioError
+from backend.media.video import read_frames, read_request
+from backend.settings import PROJECT_FOLDER
+from tests.backend.conftest import FAKE, all_events, request, wait_for
+
+
+def test_a_request_becomes_a_video(engine):
+    job = engine.submit(request())
+    events = all_events(engine, job.id)
+    assert isinstance(events[0], Queued) and isinstance(events[-1], Finished)
+    assert [event.index for event in events if isinstance(event, Step)] == [1, 2, 3]
+    assert {type(event) for event in events} == {Queued, Loading, Encoding, Step, Decoding, Finished}
+    result, ended = events[-1].result, engine.job(job.id)
+    assert (ended.state, ended.request) == ("finished", job.request) and ended.created <= ended.started <= ended.ended
+    assert len(list(read_frames(result.path))) == 17 and read_request(result.path) == job.request
+    assert {"load", "encode", "denoise", "decode", "total"} <= result.seconds.keys()
+
+
+def test_its_folder_holds_what_the_events_name(engine):
+    job = engine.submit(request())
+    previews = [event.preview for event in all_events(engine, job.id) if isinstance(event, Step)]
+    assert all((job.folder / preview).is_file() for preview in previews)
+    assert (job.folder / "request.json").is_file() and (job.folder / "video.mp4").is_file()
+
+
+def test_late_readers_see_the_same(engine):
+    job = engine.submit(request())
+    followed = list(engine.events(job.id))
+    assert [number for number, _ in followed] == list(range(1, len(followed) + 1))
+    assert list(engine.events(job.id)) == followed
+    assert list(engine.events(job.id, after=4)) == followed[4:]
+    assert list(engine.events(job.id, after=len(followed))) == []
+
+
+def test_readers_at_the_same_time_see_the_same(engine):
+    job, seen = engine.submit(request()), [None] * 4
+
+    def follow(place: int) -> None:
+        seen[place] = list(engine.events(job.id))
+
+    threads = [threading.Thread(target=follow, args=(place,)) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert seen[0] and all(events == seen[0] for events in seen)
+
+
+def test_a_reader_stops_after_the_last_event_that_it_has_seen(engine):
+    job = engine.submit(request())
+    last = len(all_events(engine, job.id))
+    began = time.monotonic()
+    assert all_events(engine, job.id, after=last + 5) == []
+    assert time.monotonic() - began < 0.5
+
+
+def test_jobs_run_in_order_and_the_waiting_hear_of_it(engine):
+    jobs = [engine.submit(request(f"square {number}")) for number in range(4)]
+    assert [engine.position(job.id) for job in jobs] == [None, 0, 1, 2]
+    histories = [all_events(engine, job.id) for job in jobs]
+    positions = [[event.position for event in events if isinstance(event, Queued)] for events in histories]
+    assert positions == [[0], [0], [1, 0], [2, 1, 0]]
+    ended = [engine.job(job.id).ended for job in jobs]
+    assert ended == sorted(ended) and engine.position(jobs[3].id) is None
+
+
+def test_many_threads_may_submit(engine):
+    jobs, lock = [], threading.Lock()
+
+    def submit(number: int) -> None:
+        job = engine.submit(request(f"square {number}", steps=1), owner=f"visitor {number}")
+        with lock:
+            jobs.append(job)
+
+    threads = [threading.Thread(target=submit, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for job in jobs:
+        events = all_events(engine, job.id)
+        assert isinstance(events[-1], Finished) and events[-1].result.request == job.request
+
+
+def test_owners_do_not_see_each_other(engine):
+    mine, theirs = engine.submit(request(), owner="ann"), engine.submit(request(), owner="bob")
+    assert [job.id for job in engine.jobs("ann")] == [mine.id]
+    assert [job.id for job in engine.jobs()] == [theirs.id, mine.id]
+
+
+def test_an_unknown_job_is_an_error_at_once(engine):
+    for ask in (engine.job, engine.events, engine.cancel):
+        with pytest.raises(JobNotFound):
+            ask("nobody")
+
+
+def test_a_running_job_stops_between_two_steps_and_keeps_what_there_is(engine):
+    job = engine.submit(request("a slow square", steps=50))
+    for _, event in engine.events(job.id):
+        if isinstance(event, Step):
+            break
+    began = time.monotonic()
+    engine.cancel(job.id)
+    final = all_events(engine, job.id)[-1]
+    assert isinstance(final, Cancelled) and len(list(read_frames(final.result.path))) == 17
+    assert time.monotonic() - began < 2 and engine.job(job.id).state == "cancelled"
+
+
+def test_a_waiting_job_stops_at_once_and_the_others_move_up(engine):
+    running, waiting, last = (engine.submit(request("a slow square", steps=2)) for _ in range(3))
+    engine.cancel(waiting.id)
+    assert all_events(engine, waiting.id)[-1] == Cancelled(None)
+    assert engine.position(last.id) == 0
+    assert isinstance(all_events(engine, last.id)[-1], Finished)
+
+
+def test_a_job_that_waits_for_the_model_stops_at_once(make_engine):
+    engine = make_engine(model="slow")
+    job = engine.submit(request())
+    for _, event in engine.events(job.id):
+        if isinstance(event, Loading):
+            break
+    began = time.monotonic()
+    engine.cancel(job.id)
+    assert all_events(engine, job.id)[-1] == Cancelled(None)
+    assert time.monotonic() - began < 0.5
+    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
+
+
+def test_a_job_that_compiles_stops_before_the_next_program(engine):
+    job = engine.submit(request("compile a square"))
+    for _, event in engine.events(job.id):
+        if isinstance(event, Compiling):
+            break
+    engine.cancel(job.id)
+    events = all_events(engine, job.id)
+    assert events[-1] == Cancelled(None) and sum(isinstance(event, Compiling) for event in events) < 4
+    assert not any(isinstance(event, Encoding) for event in events)
+
+
+def test_cancelling_what_has_ended_changes_nothing(engine):
+    job = engine.submit(request())
+    before = all_events(engine, job.id)
+    engine.cancel(job.id)
+    assert all_events(engine, job.id) == before
+
+
+@pytest.mark.parametrize(
+    ("prompt", "cause", "fix"),
+    [
+        ("explode", "ValueError: the square exploded", "See the newest file in the data folder's logs for details"),
+        ("memory", "There is not enough memory for this video", "Choose a smaller size or fewer frames"),
+        ("vanish", "The pipeline ended without a result", "This is a bug: please report it"),
+    ],
+)
+def test_a_failing_pipeline_fails_its_job_only(engine, prompt, cause, fix):
+    job, pid = engine.submit(request(prompt)), engine.worker_pid()
+    assert all_events(engine, job.id)[-1] == Failed(cause, fix)
+    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
+    assert engine.worker_pid() == pid
+
+
+def test_a_traceback_is_in_the_log(engine, tmp_path):
+    all_events(engine, engine.submit(request("explode")).id)
+    (log,) = (tmp_path / "data" / "logs").iterdir()
+    assert "ValueError: the square\nexploded" in log.read_text()
+
+
+def test_what_libraries_print_does_no_harm(engine, tmp_path):
+    assert isinstance(all_events(engine, engine.submit(request("noise")).id)[-1], Finished)
+    (log,) = (tmp_path / "data" / "logs").iterdir()
+    assert log.read_text().count("noise") == 1000
+
+
+def test_a_missing_model_says_so_in_the_status_and_in_the_job(make_engine):
+    engine = make_engine(model="missing")
+    wait_for(lambda: engine.worker_status().state == "failed")
+    assert "must be a checkpoint folder; download it first" in engine.worker_status().detail
+    final = all_events(engine, engine.submit(request()).id)[-1]
+    assert final == Failed("model 'missing' must be a checkpoint folder", "download it first")
+
+
+def test_the_status_tells_the_way_to_ready(make_engine):
+    engine, seen = make_engine(), []
+
+    def is_ready() -> bool:
+        seen.append(engine.worker_status().state)
+        return seen[-1] == "ready"
+
+    wait_for(is_ready)
+    assert list(dict.fromkeys(seen)) == ["starting", "loading", "warming", "ready"]
+
+
+def test_no_worker_starts_before_it_is_needed(make_engine):
+    engine = make_engine(start_worker=False)
+    assert engine.worker_pid() is None
+    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
+
+
+def test_the_model_is_loaded_once(engine):
+    wait_for(lambda: engine.worker_status().state == "ready")
+    events = all_events(engine, engine.submit(request()).id)
+    assert not any(isinstance(event, Loading) for event in events)
+
+
+def test_another_presets_model_takes_the_place(engine):
+    from backend.contract.request import GenerationRequest
+    from presets import load_preset
+
+    wait_for(lambda: engine.worker_status().state == "ready")
+    large = GenerationRequest.from_preset(
+        load_preset("wan2.1-t2v-1.3b-480p"), prompt="x", steps=1, num_frames=5, width=256, height=256
+    )
+    events = all_events(engine, engine.submit(large).id)
+    assert any(isinstance(event, Loading) for event in events) and isinstance(events[-1], Finished)
+
+
+def test_images_are_copied_so_that_the_original_may_go(engine, tmp_path):
+    path = tmp_path / "a.png"
+    Image.new("RGB", (50, 40), "blue").save(path)
+    engine.submit(request("a slow square", steps=1))
+    job = engine.submit(request(image=str(path)))
+    path.unlink()
+    assert job.request.image == str(job.folder / "image.png")
+    assert isinstance(all_events(engine, job.id)[-1], Finished)
+
+
+def test_a_bad_image_leaves_nothing(engine, tmp_path):
+    path = tmp_path / "a.png"
+    path.write_text("words")
+    with pytest.raises(ImageError):
+        engine.submit(request(image=str(path)))
+    assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == []
+
+
+def test_a_data_folder_that_cannot_be_made_is_explained(tmp_path):
+    from backend.engine.engine import Engine
+
+    (tmp_path / "file").touch()
+    with pytest.raises(DataFolderError, match="choose another with --data-dir"):
+        Engine(tmp_path / "file" / "data", pipeline=FAKE)
+
+
+def test_closing_ends_readers_and_refuses_more(make_engine, tmp_path):
+    engine = make_engine()
+    running, waiting = engine.submit(request("a slow square")), engine.submit(request())
+    reader = threading.Thread(target=lambda: all_events(engine, running.id))
+    reader.start()
+    engine.close()
+    engine.close()
+    reader.join(5)
+    assert not reader.is_alive()
+    with pytest.raises(StudioError, match="takes no more requests"):
+        engine.submit(request())
+    assert len(list((tmp_path / "data" / "runs").iterdir())) == 2
+    later = make_engine()
+    assert all_events(later, running.id)[-1] == Failed("The studio was stopped while this video was being made", "Make it again")
+    assert isinstance(all_events(later, waiting.id)[-1], Finished)
+
+
+def test_engines_side_by_side_keep_to_their_own_jobs(make_engine):
+    first = make_engine()
+    running, waiting = first.submit(request("a slow square", steps=2)), first.submit(request())
+    second = make_engine()
+    assert second.job(running.id).state == "running" and second.position(waiting.id) is None
+    assert isinstance(all_events(second, second.submit(request()).id)[-1], Finished)
+    assert isinstance(all_events(first, waiting.id)[-1], Finished)
+    assert isinstance(all_events(second, running.id)[-1], Finished)
+
+
+def test_an_engine_for_one_job_leaves_the_rest_alone(make_engine):
+    first = make_engine()
+    first.submit(request("a slow square"))
+    waiting = first.submit(request())
+    first.close()
+    second = make_engine(resume=False)
+    assert isinstance(all_events(second, second.submit(request()).id)[-1], Finished)
+    assert second.job(waiting.id).state == "queued"
+
+
+def test_importing_the_engine_brings_no_jax_and_takes_no_second():
+    code = (
+        "import sys, time; began = time.monotonic(); import backend.engine.engine; seconds = time.monotonic() - began;"
+        "heavy = {'jax', 'torch', 'diffusers', 'transformers', 'gradio', 'torchax'} & set(sys.modules);"
+        "print(sorted(heavy), seconds < 1.0)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], cwd=PROJECT_FOLDER, capture_output=True, text=True, check=True)
+    assert told.stdout.split("\n")[0] == "[] True", told.stdout + told.stderr

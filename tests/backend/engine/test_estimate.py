@@ -1,0 +1,40 @@
+"""Estimates come from this machine's runs, of the same shape before others, and say which."""
+
+import pytest
+
+from backend.contract.shape import Shape
+from backend.engine.estimate import Run, estimate
+from tests.backend.conftest import request
+
+WANTED = request(steps=10)
+SHAPE = Shape.of(WANTED)
+TOKENS = WANTED.geometry().num_tokens
+
+
+def run(shape: Shape = SHAPE, steps: int = 10, tokens: int = TOKENS, **seconds: float) -> Run:
+    given = {"encode": 0.5, "denoise": 10.0, "decode": 1.0, "compile": 0.0, **seconds}
+    return Run(shape=shape, steps=steps, num_tokens=tokens, seconds=given)
+
+
+def test_nothing_known_gives_no_number():
+    assert estimate(WANTED, SHAPE, [], True) is None
+    other = Shape(**{**SHAPE.to_json(), "model": "another"})
+    assert estimate(WANTED, SHAPE, [run(other)], True) is None
+
+
+def test_the_same_shape_is_measured_and_scaled_by_steps_only():
+    told = estimate(request(steps=20), SHAPE, [run(), run(), run(denoise=100.0)], True)
+    assert (told.seconds, told.basis, told.runs, told.compile_seconds) == (21.5, "measured", 3, 0.0)
+
+
+def test_another_size_is_scaled_and_says_so():
+    small = Shape(**{**SHAPE.to_json(), "width": 48})
+    told = estimate(WANTED, SHAPE, [run(small, tokens=TOKENS // 2, decode=1.0)], True)
+    assert told.basis == "scaled" and told.seconds == pytest.approx(10 * 2**1.5 + 0.5 + 2.0, rel=0.15)
+
+
+def test_a_cold_shape_pays_for_compiling_once_that_is_known():
+    cold = estimate(WANTED, SHAPE, [run()], False)
+    assert cold.compile_seconds is None and cold.seconds == 11.5
+    known = estimate(WANTED, SHAPE, [run(), run(compile=6.0)], False)
+    assert known.compile_seconds == 6.0 and known.seconds == 17.5

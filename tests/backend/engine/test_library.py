@@ -1,0 +1,134 @@
+"""Everything made is found again; what is deleted can be taken back."""
+
+import sqlite3
+import time
+
+import pytest
+
+from backend.contract.events import Finished, Queued
+from backend.engine.store import Selection, Store
+from backend.errors import JobHasBegun, QueueFull, StudioError
+from tests.backend.conftest import all_events, request, wait_for
+
+
+def made(engine, prompt: str, owner: str = "ann", **changes) -> str:
+    job = engine.submit(request(prompt, steps=1, **changes), owner=owner)
+    all_events(engine, job.id)
+    return job.id
+
+
+def found(engine, **selection) -> list[str]:
+    return [job.id for job in engine.library.videos(Selection(**{"owner": "ann", **selection}))]
+
+
+def test_videos_are_found_by_words_star_and_preset(engine):
+    red, blue, theirs = made(engine, "A red Circle"), made(engine, "blue 圆 100%"), made(engine, "red", owner="bob")
+    failed = made(engine, "explode")
+    assert found(engine) == [blue, red] and failed not in found(engine)
+    assert found(engine, owner=None) == [theirs, blue, red]
+    assert found(engine, words=("circle", "RED")) == [red] and found(engine, words=("圆",)) == [blue]
+    assert found(engine, words=("0%",)) == [blue] and found(engine, words=("_",)) == []
+    engine.library.star(blue, True)
+    assert found(engine, is_starred=True) == [blue] and engine.job(blue).is_starred
+    assert found(engine, presets=("wan-tiny",)) == [blue, red] and found(engine, presets=("x",)) == []
+    assert engine.library.count(Selection(owner="ann", most=1)) == 2
+    assert engine.library.prompts("ann", 2) == ["explode", "blue 圆 100%"]
+
+
+def test_what_is_deleted_can_be_taken_back_and_goes_only_much_later(engine, make_engine):
+    job = made(engine, "a red square")
+    engine.library.delete(job)
+    assert found(engine) == [] and found(engine, is_deleted=True) == [job]
+    engine.library.restore(job)
+    assert found(engine) == [job]
+    engine.library.delete(job)
+    engine.library.empty_bin()
+    assert engine.job(job).folder.is_dir()
+    engine._store._database.execute("UPDATE jobs SET deleted = ?", (time.time() - 8 * 24 * 3600,))
+    folder = engine.job(job).folder
+    engine.library.empty_bin()
+    assert not folder.exists() and found(engine, is_deleted=True) == []
+
+
+def test_what_is_being_made_cannot_be_deleted(engine):
+    job = engine.submit(request("a slow square"))
+    with pytest.raises(StudioError, match="stop it first"):
+        engine.library.delete(job.id)
+
+
+def test_waiting_jobs_can_be_put_into_another_order(engine):
+    engine.submit(request("a slow square", steps=3))
+    first, second, third = (engine.submit(request(f"square {number}", steps=1)).id for number in range(3))
+    engine.move(third, 0)
+    assert engine.line() == [third, first, second]
+    assert [event.position for event in map(engine.last_event, (first, second)) if isinstance(event, Queued)] == [1, 2]
+    engine.move("nobody", 0)
+
+
+def test_jobs_of_one_shape_are_put_together(engine):
+    engine.submit(request("a slow square", steps=3))
+    small, wide = engine.submit(request("small")).id, engine.submit(request("wide", width=128)).id
+    again = engine.submit(request("small again")).id
+    assert engine.line() == [small, again, wide]
+
+
+def test_a_waiting_job_can_be_changed_and_a_running_one_cannot(engine):
+    running, waiting = engine.submit(request("a slow square", steps=2)), engine.submit(request("blue"))
+    engine.revise(waiting.id, request("green", steps=2, width=128))
+    result = all_events(engine, waiting.id)[-1].result
+    assert (result.request.prompt, result.width, engine.job(waiting.id).request.steps) == ("green", 128, 2)
+    with pytest.raises(JobHasBegun, match="while it waits"):
+        engine.revise(running.id, request("green"))
+
+
+def test_an_owner_may_have_only_so_many_in_line(engine, tmp_path):
+    engine.submit(request("a slow square", steps=3), owner="ann")
+    for _ in range(2):
+        engine.submit(request(), owner="ann", most_waiting=2)
+    with pytest.raises(QueueFull, match="you have 2 videos in line and may have 2"):
+        engine.submit(request(), owner="ann", most_waiting=2)
+    engine.submit(request(), owner="bob", most_waiting=2)
+    assert len(list((tmp_path / "data" / "runs").iterdir())) == 4
+
+
+def test_the_order_and_the_queue_outlive_the_engine(make_engine):
+    engine = make_engine()
+    engine.submit(request("a slow square"))
+    first, second = engine.submit(request("one")).id, engine.submit(request("two")).id
+    engine.move(second, 0)
+    engine.close()
+    later = make_engine()
+    assert isinstance(all_events(later, first)[-1], Finished)
+    assert later.job(second).started < later.job(first).started
+
+
+def test_it_learns_how_long_a_video_takes_and_what_is_compiled(engine):
+    wait_for(lambda: engine.worker_status().state == "ready")
+    assert engine.estimate(request()) is None
+    made(engine, "wide", width=128)
+    wide = engine.estimate(request(width=128))
+    assert wide.basis == "measured" and wide.is_warm and wide.seconds > 0
+    assert engine.estimate(request(width=96, height=128)).is_warm is False
+    [device] = engine.worker_facts().devices
+    assert (device.kind, engine.worker_facts().model is not None) == ("square", True)
+
+
+def test_a_store_of_the_first_version_is_taken_over(tmp_path):
+    old = sqlite3.connect(tmp_path / "jobs.sqlite3")
+    old.executescript("""
+      CREATE TABLE jobs (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, engine TEXT NOT NULL,
+        request TEXT NOT NULL, state TEXT NOT NULL, created REAL NOT NULL, started REAL, ended REAL, folder TEXT NOT NULL);
+      CREATE TABLE events (job_id TEXT NOT NULL, sequence INTEGER NOT NULL, time REAL NOT NULL, event TEXT NOT NULL,
+        PRIMARY KEY (job_id, sequence)) WITHOUT ROWID;""")
+    import json
+
+    data = json.dumps(request("an old one").to_json())
+    for name, event in (("a", '{"kind": "finished", "result": {"path": "/x"}}'), ("b", '{"kind": "failed"}')):
+        old.execute("INSERT INTO jobs VALUES (NULL, ?, 'ann', 'e', ?, 'finished', 5.0, 5.0, 6.0, '/x')", (name, data))
+        old.execute("INSERT INTO events VALUES (?, 1, 5.0, ?)", (name, event))
+    old.commit()
+    old.close()
+    store = Store(tmp_path / "jobs.sqlite3")
+    [job] = store.videos(Selection())
+    assert (job.id, job.place, job.is_starred, job.deleted) == ("a", 5.0, False, None)
+    store.close()

@@ -1,0 +1,51 @@
+"""The order of waiting jobs: turns between owners, one shape together, the owner's own order kept."""
+
+from backend.contract.shape import Shape
+from backend.engine.order import Waiting, in_turn, moved_place, new_place
+
+
+def shape(width: int = 96) -> Shape:
+    return Shape(model="m", task="t2v", width=width, height=96, num_frames=17, is_guided=True)
+
+
+def entry(job_id: str, place: float, owner: str = "ann", width: int = 96) -> Waiting:
+    return Waiting(job_id=job_id, owner=owner, shape=shape(width), place=place)
+
+
+def ids(waiting) -> list[str]:
+    return [entry.job_id for entry in waiting]
+
+
+def test_one_owners_jobs_run_in_their_places():
+    assert ids(in_turn([entry("b", 2), entry("a", 1), entry("c", 3)], None)) == ["a", "b", "c"]
+
+
+def test_nobody_waits_behind_all_of_anothers_jobs():
+    anns = [entry(f"a{number}", number) for number in range(3)]
+    assert ids(in_turn([*anns, entry("b0", 10, "bob")], None)) == ["a0", "b0", "a1", "a2"]
+
+
+def test_whoever_runs_has_had_a_turn():
+    planned = in_turn([entry("a1", 1), entry("b0", 2, "bob")], entry("a0", 0))
+    assert ids(planned) == ["b0", "a1"]
+
+
+def test_within_a_turn_one_shape_stands_together_and_the_running_one_comes_first():
+    waiting = [entry("b", 1, "bob", 128), entry("c", 2, "cat", 96), entry("d", 3, "dan", 128)]
+    assert ids(in_turn(waiting, entry("a", 0, width=96))) == ["c", "b", "d"]
+
+
+def test_a_new_job_joins_the_last_of_its_shape():
+    waiting = [entry("a", 1, width=96), entry("b", 2, width=128), entry("c", 3, width=128)]
+    assert 1 < new_place(waiting, "ann", shape(96), now=9) < 2
+    assert new_place(waiting, "ann", shape(128), now=9) == 9
+    assert new_place(waiting, "bob", shape(96), now=9) == 9
+    assert new_place([entry("a", 50)], "ann", shape(128), now=9) > 50
+
+
+def test_a_job_moves_among_its_owners_jobs():
+    waiting = [entry("a", 1), entry("b", 2), entry("c", 3), entry("x", 1.5, "bob")]
+    assert moved_place(waiting, "c", 0) < 1
+    assert 1 < moved_place(waiting, "c", 1) < 2
+    assert moved_place(waiting, "a", 99) > 3
+    assert moved_place(waiting, "x", 5) == 1.5

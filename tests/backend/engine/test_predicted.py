@@ -1,0 +1,24 @@
+"""Before the first run on TPUs, published rates say how long; elsewhere nothing is made up."""
+
+import pytest
+
+from backend.contract.request import example_request, find_preset
+from backend.contract.worker import Device
+from backend.engine.estimate import predicted_seconds
+
+EIGHT = tuple(Device(name=f"tpu:{index}", kind="TPU v6 lite") for index in range(8))
+WAN = example_request(find_preset("wan2.1-t2v-14b-720p"))
+
+
+def test_wan_14b_on_eight_chips_lies_near_what_check_tpu_predicts():
+    assert predicted_seconds(WAN, EIGHT) == pytest.approx(50 * 2.87, rel=0.1)  # docs/performance.md, the step on a TPU slice
+
+
+def test_half_the_chips_take_twice_as_long_and_one_branch_half():
+    assert predicted_seconds(WAN, EIGHT[:4]) == pytest.approx(2 * predicted_seconds(WAN, EIGHT))
+    assert predicted_seconds(WAN.changed(guidance=(1.0,)), EIGHT) == pytest.approx(predicted_seconds(WAN, EIGHT) / 2)
+
+
+@pytest.mark.parametrize("devices", [(), (Device(name="cpu:0", kind="cpu"),), (*EIGHT, Device(name="x", kind="TPU v5 lite"))])
+def test_unknown_or_mixed_devices_give_no_number(devices):
+    assert predicted_seconds(WAN, devices) is None

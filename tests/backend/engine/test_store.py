@@ -1,0 +1,121 @@
+"""Jobs and events last, in order, with one final event each, whoever writes."""
+
+import threading
+import time
+
+import pytest
+
+from backend.contract.events import Cancelled, Encoding, Failed, Queued
+from backend.contract.request import GenerationRequest
+from backend.engine.store import Job, Store, new_job_id
+from backend.errors import DataFolderError, JobNotFound
+from presets import load_preset
+
+REQUEST = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="圆", seed=1)
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(tmp_path / "jobs.sqlite3")
+    yield store
+    store.close()
+
+
+def add(store: Store, owner: str = "ann", engine: str = "e") -> str:
+    job_id = new_job_id()
+    store.add(
+        Job(
+            id=job_id,
+            owner=owner,
+            request=REQUEST,
+            state="queued",
+            created=time.time(),
+            started=None,
+            ended=None,
+            folder=store_folder(),
+        ),
+        engine,
+    )
+    return job_id
+
+
+def store_folder():
+    from pathlib import Path
+
+    return Path("/runs/x")
+
+
+def test_a_job_comes_back_as_it_was(store):
+    job = store.job(add(store))
+    assert (job.owner, job.request, job.state, job.started, job.ended) == ("ann", REQUEST, "queued", None, None)
+
+
+def test_ids_sort_by_time_and_cannot_be_guessed():
+    first = new_job_id()
+    time.sleep(0.001)
+    second = new_job_id()
+    assert first < second and len(first.split("-")[1]) == 24
+
+
+def test_an_unknown_job_is_an_error(store):
+    with pytest.raises(JobNotFound, match="job 'nobody'"):
+        store.job("nobody")
+
+
+def test_owners_see_their_own_newest_first(store):
+    ids = [add(store, owner) for owner in ("ann", "bob", "ann")]
+    assert [job.id for job in store.jobs("ann")] == [ids[2], ids[0]]
+    assert len(store.jobs()) == 3 and store.jobs("eve") == []
+
+
+def test_events_are_numbered_from_one(store):
+    job = add(store)
+    assert [store.append(job, event) for event in (Queued(0), Encoding())] == [1, 2]
+    assert store.events(job) == [(1, Queued(0)), (2, Encoding())]
+    assert store.events(job, after=1) == [(2, Encoding())] and store.events(job, after=2) == []
+
+
+def test_nothing_follows_a_final_event(store):
+    job = add(store)
+    assert store.append(job, Failed("a", "b")) == 1
+    assert store.append(job, Cancelled(None)) is None and store.append(job, Encoding()) is None
+    assert store.job(job).state == "failed" and store.job(job).has_ended and store.job(job).ended
+    assert store.start(job) is False
+
+
+def test_starting_happens_once(store):
+    job = add(store)
+    assert store.start(job) and not store.start(job)
+    assert store.job(job).state == "running" and store.job(job).started
+
+
+def test_many_threads_lose_nothing(store):
+    job = add(store)
+    threads = [threading.Thread(target=lambda: [store.append(job, Encoding()) for _ in range(25)]) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [number for number, _ in store.events(job)] == list(range(1, 201))
+
+
+def test_it_outlives_the_process_that_wrote_it(store, tmp_path):
+    job = add(store)
+    store.append(job, Queued(3))
+    other = Store(tmp_path / "jobs.sqlite3")
+    assert other.events(job) == [(1, Queued(3))]
+    other.close()
+
+
+def test_work_can_be_handed_over(store):
+    first, second = add(store, engine="old"), add(store, engine="old")
+    store.append(second, Failed("a", "b"))
+    assert store.engines_at_work() == ["old"] and [job.id for job in store.unfinished("old")] == [first]
+    store.hand_over(first, "new")
+    assert store.engines_at_work() == ["new"]
+
+
+def test_a_spoilt_file_is_explained(tmp_path):
+    (tmp_path / "jobs.sqlite3").write_text("this is no database, by any means" * 100)
+    with pytest.raises(DataFolderError, match="cannot be used as job store"):
+        Store(tmp_path / "jobs.sqlite3")

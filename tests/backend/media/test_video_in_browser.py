@@ -1,0 +1,38 @@
+"""Our videos play in a real Chromium, to the end and at their exact size."""
+
+import base64
+import shutil
+
+import pytest
+
+from backend.media.video import write_video
+from tests.backend.media.test_video import REQUEST, moving
+
+PLAY = """async () => {
+    const video = document.querySelector('video');
+    await new Promise((loaded, failed) => {
+        video.oncanplaythrough = loaded; video.onerror = () => failed(video.error.message); video.load();
+    });
+    const ended = new Promise(ended => video.onended = ended);
+    await video.play();
+    await ended;
+    return [video.videoWidth, video.videoHeight, video.getVideoPlaybackQuality().totalVideoFrames, video.duration];
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "height"), [(128, 128), (127, 97), (90, 51), (17, 34)])
+def test_it_plays_to_the_end_at_its_size(tmp_path, width, height):
+    from playwright.sync_api import sync_playwright
+
+    path = tmp_path / "v.mp4"
+    write_video(moving(width, height, 17), path, fps=16, request=REQUEST)
+    data = base64.b64encode(path.read_bytes()).decode()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page()
+        page.set_content(f'<video muted src="data:video/mp4;base64,{data}"></video>')
+        shown_width, shown_height, frames, seconds = page.evaluate(PLAY)
+        browser.close()
+    assert (shown_width, shown_height, frames) == (width, height, 17)
+    assert seconds == pytest.approx(17 / 16, abs=0.02)

@@ -1,0 +1,33 @@
+"""Events that arrive while the work goes on."""
+
+import threading
+
+import pytest
+
+from backend.contract.events import Loading
+from backend.pipeline.live_events import live_events
+
+
+def test_each_event_arrives_before_the_work_goes_on():
+    seen = threading.Event()
+
+    def work(tell):
+        tell(Loading(1, 2, "it"))
+        assert seen.wait(10)  # only once the first has been looked at
+        tell(Loading(2, 2, "it"))
+
+    events = live_events(work)
+    assert next(events).bytes_done == 1
+    seen.set()
+    assert [event.bytes_done for event in events] == [2]
+
+
+def test_what_the_work_raises_comes_after_what_it_told():
+    def work(tell):
+        tell(Loading(1, 2, "it"))
+        raise OSError("the disk is full")
+
+    events = live_events(work)
+    assert next(events) == Loading(1, 2, "it")
+    with pytest.raises(OSError, match="disk is full"):
+        next(events)

@@ -1,0 +1,133 @@
+"""Run by `test_mesh.py` in a process with eight CPU devices: the real programs of a tiny random model on one mesh after the other.
+
+Prints one JSON object: for every mesh the largest relative difference of the latents, and the video's PSNR in dB, against one
+device.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from diffusers import AutoencoderKLWan, WanTransformer3DModel
+from safetensors.numpy import save_file
+from transformers import UMT5Config, UMT5EncoderModel
+
+from backend.families.wan.family import Architecture
+from backend.families.wan.text_encoder import TextEncoder
+from backend.pipeline.generate import decode_frames
+from backend.pipeline.load import Programs, make_programs
+from backend.runtime.mesh import COPIED_FIRST, Layout, MeshPlan
+from backend.sampling.solvers import make_schedule, start, step_inputs
+from backend.weights.read import Part, Progress, load_transformer
+from backend.weights.stacked import DenoiserWeights
+
+HEADS = 6  # 4 chips cannot share them out evenly: two exchange heads, and gather keys from the other two
+TRANSFORMER = dict(
+    patch_size=(1, 2, 2),
+    num_attention_heads=HEADS,
+    attention_head_dim=32,
+    in_channels=4,
+    out_channels=4,
+    text_dim=32,
+    freq_dim=32,
+    ffn_dim=96,
+    num_layers=2,
+    cross_attn_norm=True,
+    qk_norm="rms_norm_across_heads",
+    eps=1e-6,
+)
+VAE = dict(
+    base_dim=8,
+    z_dim=4,
+    dim_mult=[1, 2, 2, 2],
+    num_res_blocks=1,
+    attn_scales=[],
+    temperal_downsample=[False, True, True],
+    latents_mean=[0.1] * 4,
+    latents_std=[1.5] * 4,
+    scale_factor_spatial=8,
+    scale_factor_temporal=4,
+)
+TEXT = dict(
+    vocab_size=64,
+    d_model=32,
+    d_kv=16,
+    d_ff=64,
+    num_layers=2,
+    num_heads=8,
+    feed_forward_proj="gated-gelu",
+    relative_attention_num_buckets=32,
+    relative_attention_max_distance=128,
+    dropout_rate=0.0,
+)
+LATENT_SHAPE = (1, 4, 3, 16, 16)
+STEPS = 3
+
+
+def make_models() -> tuple[Architecture, dict, dict, dict]:
+    torch.manual_seed(0)
+    transformer, vae, text = WanTransformer3DModel(**TRANSFORMER), AutoencoderKLWan(**VAE), UMT5EncoderModel(UMT5Config(**TEXT))
+    torch.nn.init.normal_(transformer.proj_out.weight, std=0.1)
+    architecture = Architecture(transformer=dict(transformer.config), vae=dict(vae.config), text_encoder=TEXT)
+    return architecture, *(
+        {name: value.numpy() for name, value in model.state_dict().items()} for model in (transformer, vae, text)
+    )
+
+
+def load(transformer: dict[str, np.ndarray], programs: Programs) -> DenoiserWeights:
+    """The weights through a file, as every checkpoint's."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "transformer").mkdir()
+        save_file(transformer, Path(folder) / "transformer" / "model.safetensors")
+        described, part = programs.denoiser.describe_weights(jnp.dtype("float32")), Part(Path(folder), "transformer")
+        progress = Progress(part.num_bytes, lambda event: None)
+        return load_transformer(part, described, lambda name, tensor: tensor, progress)
+
+
+def run(plan: MeshPlan, is_guided: bool, models, copied: tuple[str, ...] = ()) -> tuple[np.ndarray, np.ndarray]:
+    """Latents after the steps, and the video, of the same weights, noise and tokens."""
+    architecture, transformer, vae, text = models
+    layout = Layout.over(plan, jax.devices()[: plan.num_devices], copied)
+    programs = make_programs(architecture, TextEncoder(TEXT, None), layout)
+    weights = load(transformer, programs)
+    generator = np.random.default_rng(0)
+    branches = 2 if is_guided else 1
+    ids = generator.integers(2, 64, (branches, 16)).astype(np.int32)
+    mask = np.ones_like(ids)
+    embedded = programs.embed_text(layout.spread(text, layout.text_weight), ids, mask)
+    context = programs.prepare_text(weights, embedded, np.zeros((branches, 1, 1, 16), np.float32))
+    noise = generator.standard_normal(LATENT_SHAPE).astype(np.float32)
+    schedule, positions = make_schedule("unipc", STEPS, 3.0), programs.denoiser.positions(LATENT_SHAPE)
+    state = start(jnp.asarray(noise))
+    for index in range(STEPS):
+        inputs = step_inputs(schedule, index, 4.0 if is_guided else 1.0)
+        state = programs.step(weights, state, inputs, context, positions, None)
+    latents = state.sample
+    frames = list(decode_frames(programs, layout.spread(vae, layout.vae_weight), latents))
+    return np.asarray(latents), np.concatenate([np.asarray(frame) for frame in frames], axis=2)
+
+
+def compare(plan: MeshPlan, is_guided: bool, models, reference, copied: tuple[str, ...]) -> dict[str, float]:
+    latents, video = run(plan, is_guided, models, copied)
+    error = float(np.abs(latents - reference[0]).max() / np.abs(reference[0]).max())
+    mean_square = float(np.square(video - reference[1]).mean())
+    return {"latents": error, "psnr": float(10 * np.log10(4 / max(mean_square, 1e-20)))}
+
+
+def main() -> None:
+    models, found = make_models(), {}
+    references = {is_guided: run(MeshPlan(), is_guided, models) for is_guided in (True, False)}
+    for words in sys.argv[1:]:
+        dp, sp, tp, guided, *copies = (int(word) for word in words.split(","))
+        copied = COPIED_FIRST[: copies[0]] if copies else ()
+        found[words] = compare(MeshPlan(dp=dp, sp=sp, tp=tp), bool(guided), models, references[bool(guided)], copied)
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

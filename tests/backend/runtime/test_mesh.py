@@ -1,0 +1,72 @@
+"""Eight virtual devices give what one gives: guidance, tokens and columns apart, alone and together."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from backend.errors import RequestError
+from backend.runtime.mesh import COPIED_FIRST, MeshPlan, legal_plans, plan_copies, plan_mesh
+from backend.settings import PROJECT_FOLDER
+
+MESHES = (
+    "2,1,1,1",
+    "1,2,1,0",
+    "1,4,1,1",
+    "1,8,1,0",
+    "1,1,2,1",
+    "1,1,3,0",
+    "2,2,1,1",
+    "2,2,2,1",
+    "2,4,1,1",
+    "2,4,1,1,6",
+    "1,2,2,0,8",
+)
+"""dp, sp, tp, guided, and how many of a block's matrices are copied; with six heads sp=4 and sp=8 exchange in pairs and
+gather the rest."""
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, dict[str, float]]:
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    words = [sys.executable, "-W", "ignore", "-m", "tests.backend.runtime.mesh_run", *MESHES]
+    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_mesh_gives_the_one_device_result(results, mesh):
+    assert results[mesh]["latents"] <= 2e-3  # relative, float32: sums in another order, through three steps and two layers
+    assert results[mesh]["psnr"] >= 60
+
+
+def test_copies_take_their_share_of_a_chip_and_no_more():
+    sizes = dict.fromkeys(COPIED_FIRST, 2**20)
+    plan = MeshPlan(dp=2, sp=4)
+    assert plan_copies(sizes, 40, plan, 320 * 2**20) == frozenset(COPIED_FIRST[:3])  # 3/8 of 320 MiB: three times 40
+    assert plan_copies(sizes, 40, plan, 320 * 2**20, num_transformers=2) == frozenset(COPIED_FIRST[:1])
+    assert plan_copies(sizes, 40, MeshPlan(dp=2, sp=2, tp=2), 320 * 2**20) == frozenset(COPIED_FIRST[:6])  # half a matrix each
+    assert plan_copies(sizes, 40, plan, None) == plan_copies(sizes, 40, MeshPlan(), 2**40) == frozenset()
+
+
+def test_the_plan_uses_every_device_and_parts_the_guidance_branches():
+    assert plan_mesh(8, heads=40, is_guided=True) == MeshPlan(dp=2, sp=4)
+    assert plan_mesh(8, heads=40, is_guided=False) == MeshPlan(sp=8)
+    assert plan_mesh(1, heads=12, is_guided=True) == MeshPlan()
+    assert plan_mesh(8, heads=40, is_guided=True, asked={"tp": 2}) == MeshPlan(dp=2, sp=2, tp=2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_guided"), [({"tp": 3}, True), ({"dp": 2}, False), ({"sp": 3}, True), ({"dp": 2, "sp": 8}, True)]
+)
+def test_an_impossible_mesh_is_refused_with_the_legal_choices(asked, is_guided):
+    with pytest.raises(RequestError, match="dp=1 sp=8 tp=1"):
+        plan_mesh(8, heads=40, is_guided=is_guided, asked=asked)
+
+
+def test_every_legal_plan_uses_all_devices():
+    for plan in legal_plans(16, heads=40, is_guided=True):
+        assert plan.num_devices == 16 and 40 % plan.tp == 0

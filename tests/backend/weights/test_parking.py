@@ -1,0 +1,58 @@
+"""A text encoder that rests on the host: what is counted, when it is parked, and that a video comes out the same."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from backend.contract.request import GenerationRequest
+from backend.families.wan import conditions
+from backend.pipeline.generate import load as components_module
+from backend.weights.parking import HOST, device_bytes, on_devices, parked, should_park
+from backend.weights.read import TIED
+from presets import load_preset
+
+SHARDING = NamedSharding(Mesh(np.asarray(jax.devices()[:1]), ("x",)), PartitionSpec())
+
+
+def described(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=SHARDING)
+
+
+def test_bytes_are_counted_once_and_only_on_devices():
+    network = {TIED[0]: described(10, 4), TIED[1]: described(10, 4), "other": described(3)}
+    assert device_bytes(network) == 2 * (40 + 3)
+    assert device_bytes({TIED[1]: described(10, 4)}) == 80
+    assert device_bytes(parked(network)) == device_bytes({}) == 0
+    assert device_bytes([described(2), {"inner": described(3)}]) == 10
+
+
+def test_it_is_parked_where_weights_take_most_of_a_known_memory():
+    assert not should_park(10**12, None)
+    assert should_park(61, 100) and not should_park(60, 100)
+
+
+def test_parked_arrays_come_to_the_devices_for_a_while_and_tied_ones_together():
+    resting = jax.device_put(np.arange(4.0), SHARDING.with_memory_kind(HOST))
+    staying = jax.device_put(np.ones(3), SHARDING)
+    with on_devices({TIED[0]: resting, TIED[1]: resting, "staying": staying}) as weights:
+        assert weights[TIED[0]] is weights[TIED[1]] and weights["staying"] is staying
+        assert weights[TIED[0]].sharding.memory_kind == "device"
+        np.testing.assert_array_equal(weights[TIED[0]] + 1, np.arange(4.0) + 1)
+    assert weights[TIED[0]].is_deleted() and not resting.is_deleted() and not staying.is_deleted()
+
+
+@pytest.mark.demo_model
+def test_a_model_with_a_parked_text_encoder_understands_the_same(monkeypatch):
+    preset = load_preset("wan-tiny")
+    request = GenerationRequest.from_preset(preset, prompt="a red circle moving right on a black background", seed=1)
+
+    def embedded(parks: bool) -> np.ndarray:
+        monkeypatch.setattr(components_module, "memory_bytes", lambda kind: 1 if parks else None)
+        loaded = components_module.load(preset, None, lambda event: None)
+        kinds = {array.sharding.memory_kind for array in loaded.text_weights.values()}
+        assert kinds == ({HOST} if parks else {"device"})
+        return conditions.encode(request, loaded, conditions.tokenize(request, loaded)).embeddings
+
+    np.testing.assert_array_equal(embedded(parks=True), embedded(parks=False))

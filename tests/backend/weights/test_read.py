@@ -1,0 +1,200 @@
+"""Weights go from their files into sharded arrays: right values, right dtypes, little memory; and a broken file is named."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from diffusers import WanTransformer3DModel
+from safetensors.torch import load_file, save_file
+
+from backend.checkpoints.checkpoint import open_checkpoint
+from backend.checkpoints.tensors import read_header
+from backend.errors import ModelError
+from backend.families.wan.transformer import Denoiser
+from backend.runtime.mesh import Layout, MeshPlan
+from backend.settings import PROJECT_FOLDER
+from backend.weights.read import Part, Progress, checkpoint_shapes, load_transformer
+from backend.weights.stacked import split_weights
+
+CONFIG = dict(
+    num_attention_heads=2,
+    attention_head_dim=32,
+    in_channels=4,
+    out_channels=4,
+    text_dim=16,
+    freq_dim=32,
+    ffn_dim=96,
+    num_layers=3,
+)
+
+
+def silent(event) -> None:
+    pass
+
+
+@pytest.fixture
+def checkpoint(tmp_path) -> Path:
+    """A transformer in two shards with an index, float32."""
+    torch.manual_seed(0)
+    model = WanTransformer3DModel(**CONFIG)
+    model.save_pretrained(tmp_path / "transformer", max_shard_size="300KB")
+    assert len(list((tmp_path / "transformer").glob("*.safetensors"))) > 1
+    return tmp_path
+
+
+def load(folder: Path, dtype: str):
+    denoiser = Denoiser(CONFIG, Layout.over(MeshPlan(), jax.devices()[:1]))
+    part = Part(folder, "transformer")
+    described = denoiser.describe_weights(jnp.dtype(dtype))
+    return load_transformer(part, described, lambda name, tensor: tensor, Progress(part.num_bytes, silent)), described
+
+
+def state_of(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: value for path in (folder / "transformer").glob("*.safetensors") for name, value in load_file(path).items()}
+
+
+def test_values_and_places_are_those_of_the_checkpoint(checkpoint):
+    weights, described = load(checkpoint, "float32")
+    expected = split_weights({name: jnp.asarray(value.numpy()) for name, value in state_of(checkpoint).items()}, 3)
+    jax.tree.map(np.testing.assert_array_equal, weights, expected)
+    jax.tree.map(
+        lambda leaf, like: (leaf.shape, leaf.dtype, leaf.sharding) == (like.shape, like.dtype, like.sharding) or 1 / 0,
+        weights,
+        described,
+    )
+
+
+def test_parts_that_diffusers_keeps_in_float32_stay_so(checkpoint):
+    model = WanTransformer3DModel.from_pretrained(checkpoint / "transformer", torch_dtype=torch.bfloat16)
+    expected = {name: value.dtype for name, value in model.state_dict().items()}
+    weights, _ = load(checkpoint, "bfloat16")
+    names = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+    for name, value in weights.outer.items():
+        assert value.dtype == names[expected[name]], name
+    for name, value in weights.blocks.items():
+        assert value.dtype == names[expected[f"blocks.0.{name}"]], name
+    assert {"float32", "bfloat16"} == {str(value.dtype) for value in weights.blocks.values()}
+    state = model.state_dict()
+    np.testing.assert_array_equal(
+        np.asarray(weights.blocks["ffn.net.2.weight"][1], np.float32), state["blocks.1.ffn.net.2.weight"].float().numpy().T
+    )
+
+
+def test_a_missing_shard_is_named_with_what_was_expected(checkpoint):
+    shards = sorted((checkpoint / "transformer").glob("*.safetensors"))
+    shards[1].unlink()
+    with pytest.raises(ModelError, match=rf"transformer/{shards[1].name} is missing: .* names {len(shards)} files; copy"):
+        load(checkpoint, "float32")
+
+
+def test_a_file_of_another_model_is_named_with_both_shapes(checkpoint):
+    path = min((checkpoint / "transformer").glob("*.safetensors"))
+    state = load_file(path)
+    name = next(name for name in state if name.endswith("to_q.weight"))
+    save_file(state | {name: torch.zeros(7, 5)}, path)
+    with pytest.raises(ModelError, match=rf"{name} has the shape \[7, 5\], and config.json makes it \[64, 64\]"):
+        load(checkpoint, "float32")
+
+
+def test_a_tensor_that_is_not_there_is_named(checkpoint):
+    path = max((checkpoint / "transformer").glob("*.safetensors"))
+    state = load_file(path)
+    name = sorted(state)[0]
+    save_file({key: value for key, value in state.items() if key != name}, path)
+    with pytest.raises(ModelError, match=f"transformer lacks the tensor {name}: its config.json needs"):
+        load(checkpoint, "float32")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "has 0 bytes"),
+        (b"<html>404</html>", "must be a whole safetensors file"),
+        (b"\x05\0\0\0\0\0\0\0{a:1}", "cannot be read"),
+    ],
+)
+def test_what_is_no_safetensors_file_is_said(tmp_path, content, said):
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(ModelError, match=said):
+        read_header(tmp_path / "model.safetensors")
+
+
+def write_other_parts(checkpoint: Path, *more: str, vae: str = '{"z_dim": 16}') -> None:
+    """What a checkpoint's index and configurations say besides the transformer's."""
+    text = json.dumps({"d_model": 8, "d_ff": 8, "num_layers": 1, "vocab_size": 8})
+    index = {part: ["diffusers", "a network"] for part in ("transformer", "vae", "text_encoder", *more)}
+    (checkpoint / "model_index.json").write_text(json.dumps(index))
+    for part, config in (("vae", vae), ("text_encoder", text)):
+        (checkpoint / part).mkdir()
+        (checkpoint / part / "config.json").write_text(config)
+
+
+@pytest.mark.parametrize(
+    ("vae", "said"),
+    [
+        ("{}", "vae/config.json does not say z_dim: a vae needs z_dim"),
+        ("[1]", "vae/config.json must be a JSON object, and is a list"),
+        ("{", "vae/config.json must be JSON"),
+    ],
+)
+def test_a_configuration_that_says_too_little_is_named(checkpoint, vae, said):
+    write_other_parts(checkpoint, vae=vae)
+    with pytest.raises(ModelError, match=said):
+        open_checkpoint(checkpoint)
+
+
+def test_experts_of_different_shape_are_refused(checkpoint):
+    shutil.copytree(checkpoint / "transformer", checkpoint / "transformer_2")
+    config = json.loads((checkpoint / "transformer_2" / "config.json").read_text())
+    (checkpoint / "transformer_2" / "config.json").write_text(json.dumps(config | {"num_layers": 2}))
+    write_other_parts(checkpoint, "transformer_2")
+    with pytest.raises(ModelError, match="transformer_2/config.json says num_layers=2, and transformer/config.json 3"):
+        open_checkpoint(checkpoint)
+
+
+def test_every_tensor_of_a_checkpoint_is_asked_for(checkpoint):
+    _, described = load(checkpoint, "float32")
+    assert {name: tuple(value.shape) for name, value in state_of(checkpoint).items()} == checkpoint_shapes(described)
+
+
+@pytest.mark.slow
+def test_loading_needs_little_more_than_the_arrays_themselves(tmp_path):
+    """1.3 GB in shards of 200 MB: the peak lies less than one shard and 150 MB above the arrays, which on a CPU lie in the same
+    memory; in a process of its own."""
+    words = [
+        "--folder",
+        str(tmp_path / "model"),
+        "--layers",
+        "2",
+        "--disk",
+        "float32",
+        "--text-layers",
+        "1",
+        "--vocabulary",
+        "256",
+        "--shard-bytes",
+        "200000000",
+        "--only",
+    ]
+    run = [sys.executable, "-m", "benchmarks.full_size", *words]
+    subprocess.run([*run, "build"], check=True, cwd=PROJECT_FOLDER, capture_output=True)
+    done = subprocess.run([*run, "load", "--measure"], check=True, cwd=PROJECT_FOLDER, capture_output=True, text=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["checkpoint_bytes"] > 1e9 and found["load_overhead_bytes"] < found["largest_shard_bytes"] + 150e6
+
+
+@pytest.mark.parametrize("prefix", ["", "vision_model."])
+def test_a_clip_encoder_is_read_by_the_names_of_transformers_4_and_5(tmp_path, prefix):
+    names = ("embeddings.class_embedding", "encoder.layers.0.layer_norm1.bias")
+    (tmp_path / "image_encoder").mkdir()
+    save_file({prefix + name: torch.ones(3) for name in names}, tmp_path / "image_encoder" / "model.safetensors")
+    part = Part(tmp_path, "image_encoder")
+    assert set(part.places) == set(names)
+    assert {name for name, _ in part.read(names, Progress(part.num_bytes, silent))} == set(names)

@@ -1,0 +1,68 @@
+"""What is compared: one thing varied, two to four that differ, and what the table says of them."""
+
+import pytest
+
+from backend.errors import RequestError
+from tests.wan_ui.builders import a_request
+from wan_ui.compare.html import differences, labels_of
+from wan_ui.compare.panel import variations
+from wan_ui.form.fill import read_settings, settings_code
+from wan_ui.page import varied
+from wan_ui.words.english import ENGLISH
+
+
+@pytest.mark.parametrize(
+    ("what", "text", "values"),
+    [
+        ("steps", "4, 8,20", [4, 8, 20]),
+        ("seed", "1;2 3", [1, 2, 3]),
+        ("flow_shift", "1.5, 3", [1.5, 3.0]),
+    ],
+)
+def test_one_thing_is_varied_and_the_rest_stays(what, text, values):
+    made = variations(a_request(), what, text, [])
+    assert [getattr(request, what) for request in made] == values
+    assert [name for name, _ in differences(made)] == [what] and varied(made)[0] == what
+
+
+def test_guidance_is_varied_for_all_experts():
+    made = variations(a_request(), "guidance", "1, 4.5", [])
+    assert [request.guidance for request in made] == [(1.0,), (4.5,)] and varied(made) == ("guidance", ["1", "4.5"])
+
+
+def test_no_seeds_are_four_new_ones():
+    assert len({request.seed for request in variations(a_request(), "seed", " ", [])}) == 4
+
+
+@pytest.mark.parametrize(
+    ("what", "text", "words"),
+    [
+        ("steps", "4", "compare has 1 different"),
+        ("steps", "4, 4", "compare has 1 different"),
+        ("steps", "1,2,3,4,5", "compare has 5"),
+        ("steps", "x, 3", "must be numbers"),
+        ("steps", "1.5, 3", "whole number"),
+        ("steps", "1e999, 3", "must be numbers"),
+        ("steps", "4, 9999", "steps=9999"),
+        ("loras", "", "name a LoRA"),
+        ("preset", "", "choose 2 to 4 models"),
+        ("owner", "1, 2", "compare has 0"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(what, text, words):
+    with pytest.raises(RequestError, match=words):
+        variations(a_request(), what, text, [])
+
+
+def test_models_bring_their_own_settings_and_keep_prompt_and_seed():
+    tiny, large = variations(a_request(), "preset", "", ["wan-tiny", "wan2.1-t2v-1.3b-480p"])
+    assert (large.prompt, large.seed, large.steps) == (tiny.prompt, tiny.seed, 50) and large.width == 832
+    assert "preset wan-tiny" in labels_of([tiny, large], ENGLISH)[0]
+
+
+def test_settings_survive_a_link_and_rubbish_does_not():
+    request = a_request(prompt="圆 & <b>", steps=3)
+    assert read_settings(settings_code(request)) == request
+    for code in ("", "x", "e30", settings_code(request)[:-9]):
+        with pytest.raises(RequestError):
+            read_settings(code)

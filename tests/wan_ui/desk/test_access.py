@@ -1,0 +1,99 @@
+"""The operator's key, the password that is made, and limits on uploads."""
+
+import stat
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from wan_ui.desk.access import KEY_FILE, Access, OperatorLink
+from wan_ui.desk.uploads import UploadLimit
+from wan_ui.parts.notes import without_paths
+from wan_ui.serve import Doors
+
+
+@pytest.fixture
+def access(tmp_path) -> Access:
+    return Access.of(tmp_path)
+
+
+def site(access: Access) -> TestClient:
+    async def home(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("operator" if access.is_operator(request.cookies) else "visitor")
+
+    return TestClient(Starlette(routes=[Route("/", home)], middleware=[Middleware(OperatorLink, access=access)]))
+
+
+def test_the_key_is_kept_and_is_for_its_owner_only(access, tmp_path):
+    assert Access.of(tmp_path).key == access.key and len(access.key) == 43
+    assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
+
+
+def test_the_link_makes_a_browser_the_operators_and_leaves_the_address(access):
+    client = site(access)
+    answer = client.get(f"/?operator={access.key}", follow_redirects=False)
+    cookie = answer.headers["set-cookie"]
+    assert (answer.status_code, answer.headers["location"]) == (303, "/") and access.key not in cookie
+    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+    assert client.get("/").text == "operator"
+
+
+@pytest.mark.parametrize("key", ["", "wrong", "圆"])
+def test_another_key_does_nothing(access, key):
+    client = site(access)
+    assert "set-cookie" not in client.get(f"/?operator={key}", follow_redirects=False).headers
+    assert client.get("/").text == "visitor"
+    assert not access.is_operator({"studio_operator": access.key})
+
+
+@pytest.mark.parametrize(
+    ("doors", "is_needed"),
+    [
+        (dict(host="127.0.0.1", share=False), False),
+        (dict(host="localhost", share=False), False),
+        (dict(host="127.0.0.1", share=True), True),
+        (dict(host="0.0.0.0", share=False), True),
+        (dict(host="10.0.0.5", share=False, auth=("a", "b")), False),
+        (dict(host="0.0.0.0", share=True, is_open=True), False),
+    ],
+)
+def test_a_password_is_made_where_others_can_come_in(doors, is_needed):
+    assert Doors(**{"port": 1, "auth": None} | doors).needs_password is is_needed
+
+
+def test_uploads_are_limited_for_each_visitor():
+    async def take(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(str(len(await request.body())))
+
+    def visitor(letter: str) -> TestClient:
+        return TestClient(app, cookies={"studio_visitor": letter * 43})
+
+    app = Starlette(
+        routes=[Route("/gradio_api/upload", take, methods=["POST"]), Route("/other", take, methods=["POST"])],
+        middleware=[Middleware(UploadLimit, most_bytes=100)],
+    )
+    assert visitor("A").post("/gradio_api/upload", content=b"x" * 60).text == "60"
+    refused = visitor("A").post("/gradio_api/upload", content=b"x" * 60)
+    assert refused.status_code == 429 and "Try again later" in refused.text
+    assert visitor("A").post("/gradio_api/upload", content=b"x" * 40).status_code == 200
+    assert visitor("B").post("/gradio_api/upload", content=b"x" * 60).status_code == 200
+    assert visitor("A").post("/other", content=b"x" * 600).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "Try again; the reason stands at the end of /home/me/data/logs/worker-1.log",
+            "Try again; the reason stands at the end of worker-1.log",
+        ),
+        ("FileNotFoundError: '/srv/models/wan tiny/x.bin'", "FileNotFoundError: 'wan tiny/x.bin'"),
+        ("3 / 4 of a/b and https://example.com/a/b", "3 / 4 of a/b and https://example.com/a/b"),
+    ],
+)
+def test_folders_are_cut_out_of_what_visitors_read(text, shown):
+    assert without_paths(text) == shown

@@ -1,0 +1,53 @@
+import asyncio
+
+from backend.contract import events
+from backend.errors import StudioError
+from tests.wan_ui.builders import FakeEngine, a_job, a_result
+from wan_ui.desk.desk import followers
+from wan_ui.desk.followers import follow, placed
+from wan_ui.parts.progress import StageView
+
+
+def views(engine) -> list[StageView]:
+    async def collect():
+        return [view async for view in follow(engine, "job-1")]
+
+    return asyncio.run(collect())
+
+
+def test_a_follower_ends_with_the_final_event():
+    job = a_job()
+    seen = views(FakeEngine([job], [events.Queued(0), events.Step(1, 1, 1, 0, None), events.Finished(a_result(job))]))
+    assert seen[-1].phase == "finished"
+
+
+def test_events_that_arrive_together_make_one_view():
+    steps = [events.Step(index, 200, 0.01, 1, None) for index in range(1, 201)]
+    assert len(views(FakeEngine([a_job()], [*steps, events.Cancelled(None)]))) < 20
+
+
+def test_an_error_of_the_engine_is_shown_not_swallowed():
+    class Broken(FakeEngine):
+        def events(self, job_id, after=0):
+            raise StudioError("the store is gone", fix="start the studio again")
+
+    assert (views(Broken([a_job()]))[-1].phase, views(Broken([a_job()]))[-1].cause) == ("failed", "the store is gone")
+
+
+def test_silence_still_gives_a_view_so_that_a_closed_page_is_noticed(monkeypatch):
+    monkeypatch.setattr(followers, "HEARTBEAT_SECONDS", 0.05)
+
+    class Slow(FakeEngine):
+        def events(self, job_id, after=0):
+            import time
+
+            time.sleep(0.5)
+            yield 1, events.Cancelled(None)
+
+    assert len(views(Slow([a_job()], position=3))) > 3
+
+
+def test_the_place_is_the_engines_and_a_job_that_left_the_queue_is_starting():
+    assert placed(StageView(phase="queued"), FakeEngine([], position=2), "x").ahead == 2
+    assert placed(StageView(phase="queued"), FakeEngine([]), "x").phase == "starting"
+    assert placed(StageView(phase="denoising"), FakeEngine([], position=2), "x").phase == "denoising"

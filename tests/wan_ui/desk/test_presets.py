@@ -1,0 +1,35 @@
+from presets import load_preset
+from wan_ui.desk.presets import preset_choices
+from wan_ui.form.settings import elsewhere_html, length_words, settings_of
+from wan_ui.words.english import ENGLISH
+
+
+def test_only_what_can_run_is_offered_and_the_rest_is_explained():
+    choices = preset_choices("t2v", lambda preset: preset.name == "wan-tiny")
+    assert choices.dropdown() == [("Demo model trained on synthetic shapes", "wan-tiny")]
+    html = elsewhere_html(choices, ENGLISH)
+    assert "Wan 2.1" in html and "weights are not on this machine" in html
+
+
+def test_a_choice_is_kept_where_it_can_be_and_replaced_where_not():
+    choices = preset_choices("t2v", lambda preset: True)
+    assert choices.pick("wan2.1-t2v-14b-480p").name == "wan2.1-t2v-14b-480p"
+    assert choices.pick("nothing").name == "wan-tiny"
+    assert preset_choices("t2v", lambda preset: False).pick("wan-tiny") is None
+
+
+def test_the_demo_model_is_never_called_wan():
+    preset = load_preset("wan-tiny")
+    assert "wan" not in preset.title.lower() and "synthetic shapes" in preset.title
+
+
+def test_the_controls_offer_only_what_the_preset_allows():
+    preset = load_preset("wan-tiny")
+    offered = settings_of(preset, ENGLISH)
+    assert all((count - 1) % 4 == 0 for _, count in offered["length"]["choices"])
+    assert (f"{preset.width} × {preset.height}", f"{preset.width}x{preset.height}") in offered["resolution"]["choices"]
+    assert offered["guidance_low"]["visible"] is False
+
+
+def test_a_length_is_said_in_seconds_first():
+    assert length_words(33, 16, ENGLISH) == "2.1 s · 33 frames"

@@ -1,0 +1,52 @@
+"""Settings that come back: of drafts at full quality, of LoRA lines, of presets of one's own."""
+
+import pytest
+
+from backend.contract.request import GenerationRequest
+from backend.errors import RequestError
+from presets import list_presets, load_preset
+from tests.wan_ui.builders import a_request
+from wan_ui.desk.presets import full_preset
+from wan_ui.form.loras import lora_lines, read_loras
+from wan_ui.form.own_presets import checked_settings, settings_of_form
+from wan_ui.form.settings import Values, settings_of
+from wan_ui.words.english import ENGLISH
+
+
+def test_a_draft_leads_to_its_full_preset_and_nothing_else_does():
+    drafts = [preset for preset in list_presets() if preset.draft_of]
+    assert drafts
+    for draft in drafts:
+        request = GenerationRequest.from_stored(a_request().to_json() | {"preset": draft.name})
+        assert full_preset(request) == load_preset(draft.draft_of)
+    assert full_preset(a_request()) is None
+    assert full_preset(GenerationRequest.from_stored(a_request().to_json() | {"preset": "gone"})) is None
+
+
+def test_loras_survive_as_lines():
+    text = "style.safetensors = 0.8\nowner/name:file.safetensors = 1.5 high"
+    assert lora_lines(read_loras(text)) == text
+    assert read_loras("style.safetensors")[0].scale == 1.0 and read_loras(" \n") == () == read_loras(None)
+
+
+@pytest.mark.parametrize("line", ["../x.safetensors", "/etc/passwd", "a.safetensors = x", "a.safetensors = 1 both more", "a.txt"])
+def test_a_line_that_cannot_be_read_is_refused(line):
+    with pytest.raises(RequestError, match="loras="):
+        read_loras(line)
+
+
+def test_own_presets_keep_nothing_personal():
+    kept = settings_of_form(a_request(prompt="a secret", seed=5))
+    assert not {"prompt", "seed", "image", "last_image"} & kept.keys() and kept["steps"] == 20
+    assert checked_settings(kept | {"image": "/etc/passwd", "prompt": "x"}).image is None
+    with pytest.raises(RequestError):
+        checked_settings(kept | {"steps": "many"})
+
+
+def test_values_that_a_preset_does_not_offer_are_shown_all_the_same():
+    preset = load_preset("wan-tiny")
+    request = a_request(width=128, height=128, num_frames=21, guidance=(0.5,), flow_shift=20.0, steps=90)
+    shown = settings_of(preset, ENGLISH, Values.of(request))
+    assert shown["resolution"]["value"] == "128x128" and ("128 × 128", "128x128") in shown["resolution"]["choices"]
+    assert shown["length"]["value"] == 21 in [value for _, value in shown["length"]["choices"]]
+    assert shown["guidance"]["minimum"] == 0.5 and shown["flow_shift"]["maximum"] == 20.0 and shown["steps"]["value"] == 90

@@ -1,0 +1,62 @@
+import pytest
+
+from backend.errors import RequestError
+from wan_ui.form.form import Draft, parse_size
+
+
+def a_draft(**changes) -> Draft:
+    return Draft(
+        **dict(
+            task="t2v",
+            preset="wan-tiny",
+            prompt="a red circle",
+            negative_prompt="",
+            width=128,
+            height=128,
+            num_frames=33,
+            steps=20,
+            guidance=4.0,
+            guidance_low=2.0,
+            flow_shift=3.0,
+            seed=5,
+            image=None,
+            image_focus=(0.5, 0.5),
+        )
+        | changes
+    )
+
+
+def test_a_draft_becomes_the_request_that_it_says():
+    request = a_draft(seed=9, steps=8, guidance=2.5).to_request()
+    assert (request.seed, request.steps, request.guidance, request.fps) == (9, 8, (2.5,), 16)
+
+
+def test_text_to_video_leaves_a_picture_of_the_other_tab_alone():
+    assert a_draft(image="/tmp/a.png").to_request().image is None
+
+
+def test_image_to_video_takes_picture_and_crop_along():
+    request = a_draft(task="i2v", image="/tmp/a.png", image_focus=(0.2, 1.0)).to_request()
+    assert (request.task, request.image, request.image_focus) == ("i2v", "/tmp/a.png", (0.2, 1.0))
+
+
+@pytest.mark.parametrize("changes", [{"prompt": " "}, {"seed": -1}, {"preset": "nothing"}, {"task": "i2v"}])
+def test_what_is_wrong_is_refused_in_the_engines_words(changes):
+    with pytest.raises(RequestError):
+        a_draft(**changes).to_request()
+
+
+def test_sizes_are_width_first():
+    assert parse_size("832x480") == (832, 480)
+
+
+@pytest.mark.parametrize("choice", ["832", "axb", None, "1x2x3", "999999x1", ["a"]])
+def test_a_size_that_was_not_offered_is_refused(choice):
+    with pytest.raises(RequestError, match="resolution"):
+        parse_size(choice)
+
+
+@pytest.mark.parametrize("changes", [{"steps": 999}, {"steps": None}, {"seed": 1.5}, {"guidance": "x"}, {"flow_shift": 0}])
+def test_numbers_that_were_typed_past_the_controls_are_refused(changes):
+    with pytest.raises(RequestError):
+        a_draft(**changes).to_request()

@@ -1,0 +1,43 @@
+import pytest
+from PIL import Image
+
+from presets import load_preset
+from wan_ui.form.picture import describe_picture, focus_at, picture_examples_html
+from wan_ui.words.english import ENGLISH
+
+
+@pytest.fixture
+def wide(tmp_path):
+    path = tmp_path / "wide.png"
+    Image.new("RGB", (400, 100), "red").save(path)
+    return str(path)
+
+
+def test_a_picture_is_shown_as_the_video_will_start(wide):
+    preview, note = describe_picture(wide, (128, 96), (0.5, 0.5), ENGLISH)
+    assert "data:image/jpeg" in preview and "Crop to 128 × 96" in preview and "--ratio: 1.3333" in preview
+    assert "hidden" in note
+
+
+def test_no_picture_and_no_note():
+    preview, note = describe_picture(None, (128, 128), (0.5, 0.5), ENGLISH)
+    assert "<img" not in preview and "hidden" in note
+
+
+def test_a_file_that_is_no_picture_is_explained(tmp_path):
+    path = tmp_path / "fake.png"
+    path.write_text("I am a text file")
+    preview, note = describe_picture(str(path), (128, 128), (0.5, 0.5), ENGLISH)
+    assert "<img" not in preview and "is a text file" in note
+
+
+@pytest.mark.parametrize(("point", "focus"), [((0, 50), (0.0, 0.5)), ((200, 9), (0.5, 0.5)), ((399, 50), (1.0, 0.5))])
+def test_a_click_moves_the_crop_as_far_as_the_picture_goes(wide, point, focus):
+    assert focus_at(wide, point, (128, 128)) == pytest.approx(focus)
+
+
+def test_the_demo_models_example_pictures_exist_and_come_with_prompts():
+    preset = load_preset("wan-tiny")
+    assert len(preset.image_examples) >= 3
+    html = picture_examples_html(preset, ENGLISH)
+    assert all(example.prompt in html and example.path.is_file() for example in preset.image_examples)

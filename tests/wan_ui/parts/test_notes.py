@@ -1,0 +1,29 @@
+import pytest
+
+from backend.errors import ImageError, RequestError
+from wan_ui.parts.notes import Notes, note_html, notes_for, sentence
+
+
+@pytest.mark.parametrize(
+    ("error", "place"),
+    [
+        (RequestError("prompt is empty and", "must say something"), "prompt"),
+        (RequestError("negative_prompt has 9000 characters"), "prompt"),
+        (RequestError("image is missing:", "image to video starts from one"), "image"),
+        (ImageError("picture.png is damaged"), "image"),
+        (RequestError("num_frames=80", "must be 4n+1", "nearest: 77 or 81"), "settings"),
+        (RequestError("(odd) message"), "settings"),
+    ],
+)
+def test_an_error_stands_beside_its_cause(error, place):
+    assert getattr(notes_for(error), place) == sentence(error)
+
+
+def test_a_note_is_a_sentence_and_escaped():
+    assert sentence(RequestError("width=3 is <small>")) == "Width=3 is <small>."
+    assert "&lt;small&gt;" in note_html("<small>")
+
+
+def test_empty_notes_are_hidden():
+    assert all(" hidden>" in html for html in Notes().html())
+    assert "hidden" not in note_html("wrong")

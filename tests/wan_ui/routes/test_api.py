@@ -1,0 +1,64 @@
+"""The endpoint for programs, its parts and through a running studio."""
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from gradio.utils import get_upload_folder
+
+from backend.errors import ImageError, RequestError
+from backend.settings import PROJECT_FOLDER
+from wan_ui.desk.uploads import uploaded_path
+from wan_ui.routes.api import Wanted
+
+META = {"meta": {"_type": "gradio.FileData"}}
+
+
+def wanted(**changes) -> Wanted:
+    return Wanted(**dict(prompt="a red circle", preset="wan-tiny", image=None, settings={}) | changes)
+
+
+def test_settings_replace_the_presets_own():
+    request = wanted(settings={"steps": 3, "seed": 1, "guidance": [2.0]}).to_request()
+    assert (request.steps, request.seed, request.guidance, request.task) == (3, 1, (2.0,), "t2v")
+
+
+@pytest.mark.parametrize("name", ["image", "last_image", "preset", "loras", "task"])
+def test_settings_cannot_smuggle_in_paths_or_other_fields(name):
+    with pytest.raises(RequestError, match=name):
+        wanted(settings={name: "/etc/passwd"}).to_request()
+
+
+def test_only_uploaded_files_are_opened():
+    folder = Path(get_upload_folder())
+    assert uploaded_path({"path": str(folder / "abc" / "a.png"), **META}) == (folder / "abc" / "a.png").resolve()
+    for path in ("/etc/passwd", str(folder / ".." / "a.png"), str(folder), "a.png"):
+        with pytest.raises(ImageError):
+            uploaded_path({"path": path, **META})
+    with pytest.raises(ImageError):
+        uploaded_path({"path": str(folder / "abc" / "a.png")})
+
+
+@pytest.mark.browser
+def test_a_program_gets_a_video_and_its_facts(studio, picture):
+    import gradio_client
+
+    client = gradio_client.Client(studio.url, verbose=False)
+    video, facts = client.predict(
+        "a red circle", "", gradio_client.handle_file(str(picture)), {"steps": 2, "seed": 3}, api_name="/generate"
+    )
+    assert Path(video).read_bytes()[4:8] == b"ftyp"
+    assert (facts["seed"], facts["width"], facts["num_frames"]) == (3, 96, 17)
+    with pytest.raises(Exception, match="prompt is empty"):
+        client.predict(" ", api_name="/generate")
+
+
+@pytest.mark.browser
+def test_generate_is_the_only_endpoint_and_job_files_are_not_served_by_path(studio):
+    with urllib.request.urlopen(f"{studio.url}gradio_api/info") as answer:
+        assert list(json.load(answer)["named_endpoints"]) == ["/generate"]
+    for path in ("/etc/passwd", str(Path(__file__).resolve()), str(PROJECT_FOLDER / "app.py")):
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(f"{studio.url}gradio_api/file={path}")

@@ -1,0 +1,102 @@
+"""The tool for assistants: the protocol's few messages, a real video, and who is let in."""
+
+import json
+
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from backend.engine.engine import Engine
+from wan_ui.desk.access import Access
+from wan_ui.routes.mcp import mcp_route
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    engine = Engine(tmp_path_factory.mktemp("mcp"), pipeline="tests.fake_pipeline")
+    yield engine
+    engine.close()
+
+
+def client(engine, is_open: bool = True) -> TestClient:
+    return TestClient(Starlette(routes=[mcp_route(engine, Access("key"), is_open=is_open)]))
+
+
+def ask(engine, method: str, **params):
+    return client(engine).post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).json()
+
+
+def test_an_assistant_is_greeted_and_told_of_the_tool(engine):
+    greeted = ask(engine, "initialize", protocolVersion="2025-03-26", capabilities={})["result"]
+    assert greeted["protocolVersion"] == "2025-03-26" and "tools" in greeted["capabilities"]
+    assert ask(engine, "initialize", protocolVersion="1999")["result"]["protocolVersion"] == "2025-06-18"
+    [tool] = ask(engine, "tools/list")["result"]["tools"]
+    assert tool["name"] == "generate_video" and "wan-tiny" in tool["inputSchema"]["properties"]["preset"]["enum"]
+    note = client(engine).post("/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+    assert (note.status_code, note.content) == (202, b"")
+
+
+def test_the_tool_makes_a_video(engine):
+    told = ask(
+        engine, "tools/call", name="generate_video", arguments={"prompt": "a red square", "settings": {"steps": 2, "seed": 5}}
+    )["result"]
+    assert told["structuredContent"]["seed"] == 5 and told["structuredContent"]["url"].endswith("video.mp4")
+    assert "isError" not in told
+
+
+def test_an_assistant_that_asks_for_it_sees_the_steps_as_they_come(engine):
+    params = {
+        "name": "generate_video",
+        "arguments": {"prompt": "a red square", "settings": {"steps": 3}},
+        "_meta": {"progressToken": "mine"},
+    }
+    message = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+    accepts = {"accept": "application/json, text/event-stream"}
+    answer = client(engine).post("/mcp", json=message, headers=accepts)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    *progress, last = [json.loads(line.removeprefix("data: ")) for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert last["id"] == 7 and last["result"]["structuredContent"]["url"].endswith("video.mp4")
+    assert {(told["method"], told["params"]["progressToken"]) for told in progress} == {("notifications/progress", "mine")}
+    reached = [told["params"]["progress"] for told in progress]
+    assert reached == sorted(set(reached)) and reached[-1] == progress[-1]["params"]["total"] == 1
+    assert "Done" in progress[-1]["params"]["message"]
+
+
+def test_progress_is_for_those_who_read_streams(engine):
+    params = {"name": "generate_video", "arguments": {"prompt": "a red square"}, "_meta": {"progressToken": 1}}
+    message = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+    assert client(engine).post("/mcp", json=message).json()["id"] == 7
+    refused = message | {"params": params | {"arguments": {}}}
+    told = client(engine).post("/mcp", json=refused, headers={"accept": "text/event-stream"})
+    assert "prompt is empty" in told.text and told.text.count("data: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "prompt is empty"),
+        ({"prompt": "x", "preset": "none"}, "must be one of"),
+        ({"prompt": "explode"}, "exploded"),
+        ({"prompt": "x", "settings": {"image": "/etc/passwd"}}, "settings has 'image'"),
+        ("nonsense", "prompt is empty"),
+    ],
+)
+def test_what_is_wrong_is_told_to_the_assistant(engine, arguments, words):
+    told = ask(engine, "tools/call", name="generate_video", arguments=arguments)["result"]
+    assert told["isError"] and words in told["content"][0]["text"]
+
+
+def test_unknown_messages_are_errors(engine):
+    assert ask(engine, "resources/list")["error"]["code"] == -32601
+    assert ask(engine, "tools/call", name="delete_everything")["error"]["code"] == -32602
+    assert client(engine).post("/mcp", content=b"{").status_code == 400
+    assert client(engine).post("/mcp", json=[1]).status_code == 400
+
+
+def test_foreign_pages_and_strangers_stay_out(engine):
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    assert client(engine).post("/mcp", json=ping, headers={"origin": "http://evil.example"}).status_code == 403
+    assert client(engine).post("/mcp", json=ping, headers={"origin": "http://testserver"}).status_code == 200
+    assert client(engine, is_open=False).post("/mcp", json=ping).status_code == 401
+    allowed = client(engine, is_open=False).post("/mcp", json=ping, headers={"authorization": "Bearer key"})
+    assert allowed.json()["result"] == {}

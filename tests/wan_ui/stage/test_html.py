@@ -1,0 +1,79 @@
+from html.parser import HTMLParser
+
+from backend.contract import events
+from tests.wan_ui.builders import a_job, a_result
+from wan_ui.parts.progress import StageView, advance, queue_place
+from wan_ui.stage.html import Model, stage_html
+from wan_ui.words.english import ENGLISH
+
+
+class Skeleton(HTMLParser):
+    """The tags of a fragment in their order and depth, which is what Gradio patches by."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.tags: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        self.tags.append(f"/{tag}")
+
+
+def screen(html: str) -> list[str]:
+    return Skeleton(html[: html.index('<div class="foot">')]).tags
+
+
+def test_the_skeleton_of_the_screen_never_changes():
+    job = a_job()
+    views = [
+        StageView(),
+        StageView(phase="queued", ahead=2),
+        StageView(phase="denoising", preview="previews/1.png"),
+        StageView(phase="finished", fraction=1, result=a_result(job)),
+        StageView(phase="failed", cause="no"),
+    ]
+    assert len({tuple(screen(stage_html(view, job, ENGLISH))) for view in views}) == 1
+
+
+def test_what_a_person_wrote_is_escaped_everywhere():
+    nasty = '<script>alert("1")</script>'
+    job = a_job(prompt=nasty)
+    finished = stage_html(StageView(phase="finished", result=a_result(job)), job, ENGLISH, Model(title=nasty, full_title=nasty))
+    failed = stage_html(StageView(phase="failed", cause=nasty, fix=nasty), job, ENGLISH)
+    assert "<script" not in finished + failed
+
+
+def test_a_finished_video_shows_seed_timings_and_a_download():
+    job = a_job()
+    html = stage_html(advance(StageView(), events.Finished(a_result(job))), job, ENGLISH, Model(title="Demo model"))
+    assert 'src="studio/media/job-1/video.mp4"' in html and 'download="wan-tiny-7.mp4"' in html
+    assert "<dt>Seed</dt><dd>7</dd>" in html and "<dt>Denoise</dt><dd>3.0 s</dd>" in html
+    assert "Done in 4.2 s" in html and "Demo model" in html
+
+
+def test_a_step_shows_rate_and_time_left():
+    html = stage_html(advance(StageView(), events.Step(3, 20, 0.31, 5.2, None)), a_job(), ENGLISH)
+    assert "Step 3 of 20" in html and "0.31 s a step · 5.2 s left" in html and 'aria-valuenow="17"' in html
+
+
+def test_the_place_in_the_queue_counts_the_running_video_too():
+    assert queue_place(0, ENGLISH) == ("Next in the queue", "One video comes first.")
+    assert queue_place(2, ENGLISH) == ("Place 3 in the queue", "3 videos come first.")
+
+
+def test_a_stopped_job_says_what_was_kept():
+    job = a_job()
+    kept = stage_html(StageView(phase="cancelled", result=a_result(job)), job, ENGLISH)
+    nothing = stage_html(StageView(phase="cancelled"), job, ENGLISH)
+    assert ENGLISH.cancelled_partial in kept and ENGLISH.cancelled_nothing in nothing
+
+
+def test_a_download_says_its_speed_and_what_is_left():
+    def shown(*values) -> str:
+        return stage_html(advance(StageView(), events.Loading(*values)), a_job(), ENGLISH)
+
+    assert "30 / 100 MB · 10.0 MB/s · 7.0 s left" in shown(30_000_000, 100_000_000, "the download", 10e6)
+    assert "MB/s" not in shown(30_000_000, 100_000_000, "transformer")

@@ -1,0 +1,42 @@
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import wan_ui
+from backend.contract.worker import WorkerState
+from backend.engine.store import JobState
+from wan_ui.desk.desk import texts_for
+from wan_ui.words.chinese import CHINESE
+from wan_ui.words.english import ENGLISH, Texts
+from wan_ui.words.languages import LANGUAGES
+
+
+def test_every_text_is_used():
+    code = "".join(path.read_text() for path in Path(wan_ui.__file__).parent.rglob("*.py") if path.name != "english.py")
+    states = {f"worker_{state}" for state in get_args(WorkerState)} | {f"job_{state}" for state in get_args(JobState)}
+    unused = [field.name for field in fields(Texts) if not re.search(rf"(texts|labels|ENGLISH)\.{field.name}\b", code)]
+    assert set(unused) == states
+
+
+def test_every_language_says_everything_with_the_same_places_to_fill():
+    only_english = {"serving", "password_made", "operator_link"}  # these are for the terminal
+    for texts in LANGUAGES.values():
+        for field in fields(Texts):
+            said, english = getattr(texts, field.name), getattr(ENGLISH, field.name)
+            assert texts is ENGLISH or field.name in only_english or said != english, field.name
+            if isinstance(english, str):
+                assert sorted(re.findall(r"\{(\w+)", said)) == sorted(re.findall(r"\{(\w+)", english)), field.name
+            else:
+                assert [key for key, _ in said] == [key for key, _ in english]
+
+
+def test_the_language_is_the_first_that_the_browser_names_and_we_have():
+    for header, texts in (
+        ("zh-CN,zh;q=0.9,en;q=0.8", CHINESE),
+        ("fr-FR,fr;q=0.9,zh-TW;q=0.5", CHINESE),
+        ("fr", ENGLISH),
+        ("en-GB,zh;q=0.5", ENGLISH),
+        ("", ENGLISH),
+    ):
+        assert texts_for({"accept-language": header}) is texts

@@ -1,0 +1,1 @@
+"""The view that puts up to four settings side by side."""

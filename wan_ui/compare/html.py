@@ -1,0 +1,147 @@
+"""Draws a comparison: players side by side, what controls them together, and a table of what differs. Pure."""
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from backend.contract.events import VideoResult
+from backend.contract.request import GenerationRequest
+from backend.engine.store import Job
+from wan_ui.desk.media import media_url
+from wan_ui.parts.buttons import icon_button
+from wan_ui.parts.icons import icon
+from wan_ui.parts.progress import StageView, spoken_seconds
+from wan_ui.parts.values import NO_PICTURE, value_words
+from wan_ui.words.english import Texts
+
+MOST = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One job of a comparison."""
+
+    job: Job
+    view: StageView
+
+    @property
+    def result(self) -> VideoResult | None:
+        return self.view.result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """What the compare view shows. `chosen` counts videos that wait for others to be compared with."""
+
+    id: str = ""
+    cells: tuple[Cell, ...] = ()
+    chosen: int = 0
+
+
+def compare_html(side: Side, texts: Texts) -> str:
+    """The whole view below its bar."""
+    if not side.cells:
+        words = texts.compare_tray.format(count=side.chosen) if side.chosen else texts.compare_empty
+        return (
+            f'<section class="compare" data-count="0"><div class="empty"><p class="title">{escape(texts.compare_empty_title)}</p>'
+            f'<p class="hint">{escape(words)}</p></div></section>'
+        )
+    requests = [cell.job.request for cell in side.cells]
+    labels = labels_of(requests, texts)
+    cells = "".join(_cell(cell, label, texts) for cell, label in zip(side.cells, labels, strict=True))
+    done = sum(cell.result is not None for cell in side.cells)
+    ratio = max(request.width / request.height for request in requests)
+    return (
+        f'<section class="compare" data-count="{len(side.cells)}" data-done="{done}" data-comparison="{escape(side.id)}">'
+        f'<div class="grid" style="--ratio: {ratio:.4f}; --columns: {1 if len(side.cells) == 1 else 2}">{cells}'
+        f'<input type="range" class="edge" min="0" max="100" value="50" aria-label="{escape(texts.compare_wipe_edge)}" hidden>'
+        f"</div>"
+        f"{_bar(side, labels, done, texts)}{_table(side, texts)}</section>"
+    )
+
+
+def _cell(cell: Cell, label: str, texts: Texts) -> str:
+    job, view = cell.job, cell.view
+    video = (
+        f'<video muted playsinline preload="auto" src="{media_url(job, view.result.path)}"></video>'
+        if view.result
+        else ("<video muted playsinline hidden></video>")
+    )
+    source = media_url(job, view.preview) if view.preview and not view.result else NO_PICTURE
+    state = "" if view.result else _state(cell, texts)
+    return (
+        f'<figure data-job="{escape(job.id)}" data-state="{job.state}" data-fps="{job.request.fps}">'
+        f'<div class="screen">{video}<img src="{source}" alt=""{" hidden" if view.result else ""}>'
+        f'<p class="state">{escape(state)}</p></div>'
+        f"<figcaption>{escape(label)}</figcaption></figure>"
+    )
+
+
+def _state(cell: Cell, texts: Texts) -> str:
+    match cell.job.state:
+        case "queued":
+            return texts.queued
+        case "running":
+            if cell.view.phase == "denoising":
+                return texts.denoising_step.format(index=cell.view.index, total=cell.view.total)
+            return texts.starting
+        case "failed":
+            return texts.failed
+    return texts.cancelled
+
+
+def _bar(side: Side, labels: list[str], done: int, texts: Texts) -> str:
+    total = len(side.cells)
+    progress = texts.compare_progress.format(done=done, total=total) if done < total else ""
+    options = "".join(f'<option value="{number}">{escape(label)}</option>' for number, label in enumerate(labels))
+    second = options.replace('value="1"', 'value="1" selected')
+    export = (
+        f'<a id="compare-export" href="studio/compare/{escape(side.id)}.mp4" download="comparison.mp4">{icon("download")}'
+        f"<span>{escape(texts.compare_export)}</span></a>"
+        if done == total
+        else ""
+    )
+    return (
+        f'<div class="together"><button type="button" class="quiet-button" data-compare="play" title="{escape(texts.play)}"'
+        f' aria-label="{escape(texts.play)}">{icon("play")}</button>'
+        f'<input type="range" min="0" max="1000" value="0" data-compare="scrub" aria-label="{escape(texts.scrub)}">'
+        f"<output></output>"
+        f'<label class="wipe"><input type="checkbox" data-compare="wipe"><span>{escape(texts.compare_wipe)}</span></label>'
+        f'<select data-compare="left" aria-label="{escape(texts.compare_wipe_left)}" hidden>{options}</select>'
+        f'<select data-compare="right" aria-label="{escape(texts.compare_wipe_right)}" hidden>{second}</select>'
+        f'<span class="progress" role="status">{escape(progress)}</span>'
+        f'<span class="actions">{export}{icon_button("compare:link", "link", texts.compare_link)}'
+        f"{icon_button('compare:clear', 'cross', texts.compare_clear)}</span></div>"
+    )
+
+
+def _table(side: Side, texts: Texts) -> str:
+    """What differs, and the seconds."""
+    requests = [cell.job.request for cell in side.cells]
+    rows = [(name, [value_words(value) or texts.compare_off for value in values]) for name, values in differences(requests)]
+    note = f'<p class="hint">{escape(texts.compare_same)}</p>' if not rows else ""
+    seconds = [spoken_seconds(cell.result.seconds.get("total", 0.0)) if cell.result else "" for cell in side.cells]
+    rows.append((texts.compare_seconds, seconds))
+    body = "".join(
+        f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{escape(value)}</td>" for value in values)}</tr>'
+        for name, values in rows
+    )
+    return f'{note}<table class="differences"><tbody>{body}</tbody></table>'
+
+
+def differences(requests: list[GenerationRequest]) -> list[tuple[str, list[Any]]]:
+    """The fields that are not the same in all requests, with their values."""
+    shared = [request.for_sharing() for request in requests]
+    return [(name, [data[name] for data in shared]) for name in shared[0] if len({str(data[name]) for data in shared}) > 1]
+
+
+def labels_of(requests: list[GenerationRequest], texts: Texts) -> list[str]:
+    """A name for each, from what differs first; numbers where nothing does."""
+    differing = differences(requests)
+    if not differing:
+        return [str(number) for number in range(1, len(requests) + 1)]
+    shown = [row for row in differing if row[0] != "seed"][:2] or differing[:1]
+    return [
+        " · ".join(f"{name.replace('_', ' ')} {value_words(values[number]) or texts.compare_off}" for name, values in shown)
+        for number in range(len(requests))
+    ]

@@ -1,0 +1,53 @@
+"""Serves a comparison as one tiled mp4, made when it is first asked for, to those who may see its videos."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from backend.engine.engine import Engine
+from backend.errors import JobNotFound, VideoFileError
+from backend.media.tiles import Tile, write_tiled
+from wan_ui.compare.html import labels_of
+from wan_ui.desk.visitors import owner_of
+from wan_ui.words.english import ENGLISH
+
+FOLDER = "comparisons"
+
+
+def compare_route(engine: Engine, is_operator: Callable[[dict[str, str]], bool]) -> Route:
+    """`/studio/compare/ID.mp4`. A comparison of somebody else looks like none (404)."""
+    making = threading.Lock()  # one at a time: each decodes up to four videos
+
+    def serve(request: Request) -> Response:
+        with making:
+            path = _tiled(engine, request, is_operator)
+        if path is None:
+            return PlainTextResponse("Not found", status_code=404)
+        return FileResponse(path, media_type="video/mp4", headers={"Cache-Control": "private, no-store"})
+
+    return Route("/studio/compare/{comparison_id}.mp4", serve, methods=["GET", "HEAD"])
+
+
+def _tiled(engine: Engine, request: Request, is_operator: Callable[[dict[str, str]], bool]) -> Path | None:
+    found = engine.shelf.comparison(request.path_params["comparison_id"])
+    if found is None or not (is_operator(request.cookies) or found.owner == owner_of(request.cookies)):
+        return None
+    folder = engine.settings.data_dir / FOLDER
+    path = folder / f"{found.id}.mp4"  # the id is one of ours, as the store has just said
+    if path.is_file():
+        return path
+    try:
+        jobs = [engine.job(job_id) for job_id in found.jobs]
+        tiles = [
+            Tile(path=job.folder / "video.mp4", label=label)
+            for job, label in zip(jobs, labels_of([job.request for job in jobs], ENGLISH), strict=True)
+        ]
+        folder.mkdir(exist_ok=True)
+        write_tiled(tiles, [job.request for job in jobs], path)
+    except (JobNotFound, VideoFileError):
+        return None
+    return path

@@ -1,0 +1,91 @@
+"""Serves previews and videos to the visitor who made them, and to nobody else.
+
+Gradio's own file route serves whatever lies in its cache or in `allowed_paths` to anybody who knows the path, so no job
+ever goes there: the data folder is not an allowed path, and the page shows its pictures through this route alone. It
+answers only if (1) the job exists, (2) the cookie of the request is its owner's or the operator's, so that neither a
+guessed nor an overheard address is enough, and (3) the name, after links are resolved, is a picture or a video below that
+job's own folder. All three failures look alike (404), so that the answer does not tell which jobs exist.
+
+The one exception is the documented `/generate` endpoint for programs: it hands the finished file to Gradio, which
+copies it to an address that contains a SHA-256 of its content; who can work that out already has the file.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from backend.engine.engine import Engine
+from backend.engine.store import Job
+from backend.errors import JobNotFound, VideoFileError
+from backend.files import replacing
+from backend.media.video import extract_frame, read_facts
+from wan_ui.desk.visitors import owner_of
+
+MEDIA_TYPES = {
+    ".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif",
+}  # fmt: skip
+_PREFIX = "studio/media"
+POSTER = "poster.webp"
+POSTER_SIZE = (320, 320)
+
+
+def media_url(job: Job, file: str | Path) -> str:
+    """The address of a file of this job: an absolute path below its folder, or a name relative to it."""
+    path = Path(file)
+    name = path.relative_to(job.folder) if path.is_absolute() else path
+    return f"{_PREFIX}/{quote(job.id)}/{quote(name.as_posix())}"
+
+
+def media_route(engine: Engine, is_operator: Callable[[dict[str, str]], bool] = lambda cookies: False) -> Route:
+    """The route that `media_url` points to. `is_operator` says of cookies whether they may see everybody's files."""
+
+    def serve(request: Request) -> Response:
+        path = _owned_file(engine, request, is_operator)
+        if path is None:
+            return PlainTextResponse("Not found", status_code=404)
+        headers = {"Cache-Control": "private, max-age=86400", "X-Content-Type-Options": "nosniff"}
+        return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], headers=headers)
+
+    return Route(f"/{_PREFIX}/{{job_id}}/{{name:path}}", serve, methods=["GET", "HEAD"])
+
+
+def _owned_file(engine: Engine, request: Request, is_operator: Callable[[dict[str, str]], bool]) -> Path | None:
+    try:
+        job = engine.job(request.path_params["job_id"])
+    except JobNotFound:
+        return None
+    if job.owner != owner_of(request.cookies) and not is_operator(request.cookies):
+        return None
+    if request.path_params["name"] == POSTER:
+        return poster(job.folder)
+    return file_below(job.folder, request.path_params["name"])
+
+
+def poster(folder: Path) -> Path | None:
+    """A small picture of the job's video, made when it is first asked for; None where there is no video."""
+    path = folder / POSTER
+    if path.is_file():
+        return path
+    try:
+        facts = read_facts(folder / "video.mp4")
+        frame = extract_frame(folder / "video.mp4", round(facts.seconds * facts.fps / 2))
+    except VideoFileError:
+        return None
+    frame.thumbnail(POSTER_SIZE)
+    with replacing(path) as part:
+        frame.save(part, format="WEBP", quality=80)
+    return path
+
+
+def file_below(folder: Path, name: str) -> Path | None:
+    """The picture or video of this name if it exists below `folder`, whatever dots or links the name holds."""
+    if "\0" in name:
+        return None
+    root = folder.resolve()
+    path = (root / name).resolve()
+    is_media = path.suffix in MEDIA_TYPES and path.is_file()
+    return path if is_media and path.is_relative_to(root) else None

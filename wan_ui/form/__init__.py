@@ -1,0 +1,1 @@
+"""What is asked for: prompt, picture, settings."""

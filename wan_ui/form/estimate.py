@@ -1,0 +1,29 @@
+"""One line at the Generate button: how long it will take, by what, and whether anything is compiled first."""
+
+from html import escape
+
+from backend.engine.estimate import Estimate
+from wan_ui.parts.progress import spoken_seconds
+from wan_ui.words.english import Texts
+
+
+def estimate_html(estimate: Estimate | None, is_warm: bool, texts: Texts) -> str:
+    """The line; `is_warm` says whether everything is compiled where there is no estimate."""
+    hint = ""
+    if estimate is not None:
+        words = {"measured": texts.estimate_measured, "scaled": texts.estimate_scaled, "predicted": texts.estimate_predicted}
+        hint = words[estimate.basis].format(count=estimate.runs)
+    return f'<p class="estimate" title="{escape(hint)}">{escape(" · ".join(_parts(estimate, is_warm, texts)))}</p>'
+
+
+def _parts(estimate: Estimate | None, is_warm: bool, texts: Texts) -> list[str]:
+    if estimate is None:
+        return [texts.estimate_none, texts.estimate_warm if is_warm else texts.estimate_compiles_unknown]
+    about = (texts.estimate_about_predicted if estimate.basis == "predicted" else texts.estimate_about).format(
+        seconds=spoken_seconds(estimate.seconds)
+    )
+    if estimate.is_warm:
+        return [about, texts.estimate_warm]
+    if estimate.compile_seconds is None:
+        return [about, texts.estimate_compiles_unknown]
+    return [about, texts.estimate_compiles.format(seconds=spoken_seconds(estimate.compile_seconds))]

@@ -1,0 +1,203 @@
+"""Puts settings into the form: of a job, of a dropped video, of a link, of the last session, of a preset of one's own.
+
+Nothing is queued here, and nothing is changed without a word: what cannot be loaded as it is gets a message.
+"""
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from backend.contract.request import GenerationRequest, find_preset
+from backend.engine.store import Job
+from backend.errors import RequestError, StudioError
+from backend.media.video import extract_frame, read_request
+from presets import Preset
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.presets import full_preset, preset_choices
+from wan_ui.desk.uploads import checked_upload, picture_to_cache, to_cache
+from wan_ui.form.form import Form
+from wan_ui.form.picture import CENTRE
+from wan_ui.parts.buttons import Act, text_button
+from wan_ui.parts.message import Message
+from wan_ui.parts.notes import sentence
+from wan_ui.words.english import Texts
+
+Updates = dict[gr.Component, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FillHandlers:
+    """Handlers that change the form. `editing` holds the id of the waiting job that is being changed."""
+
+    desk: Desk
+    form: Form
+    message: gr.HTML
+    editing: gr.State
+
+    @property
+    def outputs(self) -> list[gr.Component]:
+        return [*self.form.filled, self.message, self.editing]
+
+    def act(self, request: gr.Request, event: gr.EventData) -> Updates:
+        """A button that loads settings."""
+        act, texts = Act.of(event), self.desk.texts(request)
+        if act.what == "prompt":
+            return {self.form.prompt.prompt: act.value}
+        if act.what == "new":
+            said = Message(text=texts.loaded_new_seed)
+            return {self.form.settings.is_seed_random: True, self.message: said.html(texts)}
+        job = self.desk.job(act.job, request)
+        if job is None:
+            return {self.message: gr.skip()}
+        do = {"use": self._use, "edit": self._edit, "full": self._full, "continue": self._continue}
+        try:
+            return do.get(act.what, self._use)(job, texts)
+        except StudioError as error:
+            return self._refused(error, texts)
+
+    def drop(self, request: gr.Request, event: gr.EventData) -> Updates:
+        """A file that was dropped on the page: a video of ours loads its settings, a picture becomes the first frame."""
+        texts = self.desk.texts(request)
+        try:
+            path = checked_upload(Act.of(event).value)
+            if path.suffix.lower() not in (".mp4", ".m4v", ".mov"):
+                return self._picture(str(path), texts)
+            return self._video(str(path), request, texts)
+        except StudioError as error:
+            return self._refused(error, texts)
+
+    def link(self, code: str, texts: Texts) -> Updates:
+        """Settings from a link."""
+        try:
+            request = read_settings(code)
+            return self._loaded(request, texts, Message(text=texts.loaded.format(seed=request.seed), view="create"))
+        except StudioError as error:
+            return self._refused(error, texts)
+
+    def stored(self, settings: dict[str, Any] | None, texts: Texts) -> Updates:
+        """The last session's settings, if the browser has kept any that still can be used."""
+        try:
+            given = dict(settings or {})
+            is_seed_new = bool(given.pop("is_seed_new", True))
+            request = GenerationRequest.from_stored(given | {"image": None, "last_image": None})
+            self._check_here(request, texts)
+            return self.form.show(request, texts, self.desk.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
+        except (StudioError, TypeError):
+            return {self.message: gr.skip()}
+
+    def shown(self, request: GenerationRequest, texts: Texts, said: Message) -> Updates:
+        """A request's settings with something to say about them. Raises: StudioError for a model that is not here."""
+        return self._loaded(request, texts, said)
+
+    def _use(self, job: Job, texts: Texts) -> Updates:
+        again = text_button("fill:new", texts.loaded_seed_button)
+        said = Message(text=texts.loaded.format(seed=job.request.seed), button=again, view="create")
+        return self._loaded(job.request, texts, said) | self._pictures(job.request)
+
+    def _edit(self, job: Job, texts: Texts) -> Updates:
+        said = Message(text=texts.loaded_editing, view="create")
+        return self._loaded(job.request, texts, said) | self._pictures(job.request) | {self.editing: job.id}
+
+    def _full(self, job: Job, texts: Texts) -> Updates:
+        """The preset that finishes what this one shows quickly, with the same prompt, pictures and seed."""
+        preset = full_preset(job.request)
+        if preset is None:
+            return self._use(job, texts)
+        old = job.request
+        request = GenerationRequest.from_preset(
+            preset, prompt=old.prompt, seed=old.seed, image=old.image, last_image=old.last_image, image_focus=old.image_focus
+        )
+        said = Message(text=texts.loaded_full.format(title=preset.title), view="create")
+        return self._loaded(request, texts, said) | self._pictures(request)
+
+    def _continue(self, job: Job, texts: Texts) -> Updates:
+        """Image to video, from the last frame."""
+        picture = picture_to_cache(extract_frame(job.folder / "video.mp4", -1), job.folder)
+        preset = self._image_preset(job.request)
+        same = job.request.preset == preset.name
+        base = (
+            job.request.changed(task="i2v", image=picture, last_image=None, image_focus=CENTRE)
+            if same
+            else (GenerationRequest.from_preset(preset, prompt=job.request.prompt, image=picture))
+        )
+        said = Message(text=texts.loaded_continue, view="create")
+        return self._loaded(base, texts, said, is_seed_new=True) | {self.form.image.image: picture}
+
+    def _image_preset(self, request: GenerationRequest) -> Preset:
+        """The request's own preset if it starts from pictures, else the first here that does. Raises: RequestError."""
+        choices = preset_choices("i2v", self.desk.can_run)
+        preset = choices.pick(request.preset)
+        if preset is None:
+            raise RequestError("continuing", "needs a model that starts from a picture, and none is here", "download one")
+        return preset
+
+    def _video(self, path: str, visitor: gr.Request, texts: Texts) -> Updates:
+        request = read_request(path)
+        again = text_button("fill:new", texts.loaded_seed_button) if request.task == "t2v" else ""
+        text = texts.loaded.format(seed=request.seed)
+        if request.task == "t2v":
+            return self._loaded(request, texts, Message(text=text, button=again, view="create"))
+        job = self._original(request, visitor)
+        if job is not None:
+            return self._loaded(request, texts, Message(text=text, view="create")) | self._pictures(job.request)
+        folder = self.desk.engine.settings.data_dir
+        said = Message(text=f"{text} {texts.loaded_first_frame}", view="create")
+        picture = picture_to_cache(extract_frame(path, 0), folder)
+        return self._loaded(request, texts, said) | {self.form.image.image: picture, self.form.image.focus: CENTRE}
+
+    def _original(self, request: GenerationRequest, visitor: gr.Request) -> Job | None:
+        """The visitor's own job that made this video, if it is still here."""
+        shared = request.for_sharing()
+        jobs = self.desk.engine.jobs(self.desk.owner(visitor))
+        return next((job for job in jobs if job.request.for_sharing() == shared), None)
+
+    def _picture(self, path: str, texts: Texts) -> Updates:
+        preset = preset_choices("i2v", self.desk.can_run).pick(None)
+        if preset is None:
+            raise RequestError("a picture", "needs a model that starts from one, and none is here", "download one")
+        return {
+            self.form.tabs: gr.update(selected="i2v"),
+            self.form.task: "i2v",
+            self.form.image.image: path,
+            self.form.image.focus: CENTRE,
+            self.message: Message(view="create").html(texts),
+        }
+
+    def _loaded(self, request: GenerationRequest, texts: Texts, said: Message, is_seed_new: bool = False) -> Updates:
+        self._check_here(request, texts)
+        shown = self.form.show(request, texts, self.desk.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
+        return shown | {self.message: said.html(texts), self.editing: None}
+
+    def _check_here(self, request: GenerationRequest, texts: Texts) -> None:
+        """Raises: StudioError for a model that is not on this machine: another one would make another video."""
+        if not self.desk.can_run(find_preset(request.preset)):
+            raise StudioError(texts.loaded_elsewhere.format(preset=request.preset).rstrip("."))
+
+    def _pictures(self, request: GenerationRequest) -> Updates:
+        """A job's pictures, copied to where Gradio may show them."""
+        image, last = (to_cache(path) if path else None for path in (request.image, request.last_image))
+        return {self.form.image.image: image, self.form.image.last_image: last} if image else {}
+
+    def _refused(self, error: StudioError, texts: Texts) -> Updates:
+        return {self.message: Message(text=sentence(error), is_bad=True).html(texts)}
+
+
+def settings_code(request: GenerationRequest) -> str:
+    """A request's settings as a part of a link; without pictures."""
+    data = {name: value for name, value in request.for_sharing().items() if name not in ("image", "last_image")}
+    return base64.urlsafe_b64encode(json.dumps(data, ensure_ascii=False).encode()).decode().rstrip("=")
+
+
+def read_settings(code: str) -> GenerationRequest:
+    """The request of a link. Raises: RequestError."""
+    try:
+        data = json.loads(base64.urlsafe_b64decode(code[:20_000] + "=" * (-len(code) % 4)))
+        request = GenerationRequest.from_stored(dict(data) | {"image": None, "last_image": None})
+        find_preset(request.preset)
+        return request
+    except (ValueError, TypeError, binascii.Error):
+        raise RequestError("the link's settings", "must be whole", "copy the link again") from None

@@ -1,0 +1,176 @@
+"""What the visitor has filled in, read once into one frozen value, and the request that it makes."""
+
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from backend.contract.request import SEED_LIMIT, GenerationRequest, find_preset
+from backend.errors import RequestError
+from presets import LoraChoice
+from presets.loader import Task
+from wan_ui.desk.presets import CanRun, preset_choices
+from wan_ui.form.loras import read_loras
+from wan_ui.form.picture import ImagePanel, uploaded_picture
+from wan_ui.form.prompt import PromptPanel
+from wan_ui.form.settings import SettingsPanel, Values
+from wan_ui.words.english import Texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A filled-in form, as it came from the page: the request checks it. `image` is the path of an upload."""
+
+    task: Task
+    preset: str
+    prompt: str
+    negative_prompt: str
+    width: int
+    height: int
+    num_frames: int
+    steps: int
+    guidance: float
+    guidance_low: float
+    flow_shift: float
+    seed: int
+    image: str | None
+    image_focus: tuple[float, float]
+    last_image: str | None = None
+    fps: int | None = None
+    solver: str | None = None
+    guidance_interval: tuple[float, float] | None = None
+    step_cache: float | None = None
+    loras: tuple[LoraChoice, ...] | None = None
+
+    def to_request(self) -> GenerationRequest:
+        """The request; what is None is the preset's own. Raises: RequestError, in the engine's own words."""
+        return GenerationRequest(**self._values())
+
+    def settings(self) -> GenerationRequest:
+        """The settings as they are, finished or not, without pictures: for presets and links. Raises: RequestError."""
+        return GenerationRequest.from_stored(self._values() | {"image": None, "last_image": None})
+
+    def _values(self) -> dict[str, Any]:
+        preset = find_preset(self.preset)
+        own = preset.model_dump(include=set(_PRESETS_OWN))
+        own |= {name: value for name in _PRESETS_OWN if (value := getattr(self, name)) is not None}
+        plain = {name: getattr(self, name) for name in _SAME_NAMES}
+        guidance = (self.guidance, self.guidance_low)[: preset.num_experts]
+        is_image = self.task == "i2v"
+        focus = {"image_focus": self.image_focus} if is_image else {}
+        if is_image and preset.takes_last_image:
+            focus["last_image"] = self.last_image
+        return own | plain | focus | {"guidance": guidance, "image": self.image if is_image else None}
+
+
+_PRESETS_OWN = ("fps", "solver", "guidance_interval", "step_cache", "loras")
+_SAME_NAMES = (
+    "task", "preset", "prompt", "negative_prompt", "width", "height", "num_frames", "steps", "flow_shift", "seed"
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """The panels together. Handlers take `inputs` as a set, so that Gradio hands them one argument."""
+
+    task: gr.State
+    tabs: gr.Tabs
+    prompt: PromptPanel
+    settings: SettingsPanel
+    image: ImagePanel
+
+    @property
+    def inputs(self) -> set[gr.Component]:
+        settings, image = self.settings, self.image
+        return {
+            self.task,
+            self.prompt.prompt,
+            image.image,
+            image.last_image,
+            image.focus,
+            settings.preset,
+            settings.seed,
+            settings.is_seed_random,
+            *settings.follows_preset,
+        }
+
+    @property
+    def filled(self) -> list[gr.Component]:
+        """What loading settings may change, in a fixed order."""
+        return [self.tabs, *sorted(self.inputs, key=lambda component: component._id)]
+
+    def show(self, request: GenerationRequest, texts: Texts, can_run: CanRun) -> dict[gr.Component, Any]:
+        """Gradio updates that put a request's settings into the controls; prompt, seed and pictures stay as they are."""
+        preset = find_preset(request.preset)
+        choices = preset_choices(request.task, can_run)
+        named = [
+            (found.title, found.name)
+            for found in (*choices.available, *choices.elsewhere)
+            if found in choices.available or found == preset
+        ]
+        return {
+            self.task: request.task,
+            self.tabs: gr.update(selected=request.task),
+            self.settings.preset: gr.update(choices=named, value=preset.name),
+            self.image.last_image: gr.update(visible=preset.takes_last_image),
+            **self.settings.values(Values.of(request), preset, texts),
+        }
+
+    def show_prompt(self, request: GenerationRequest, *, is_seed_new: bool) -> dict[gr.Component, Any]:
+        """What `show` leaves out: the prompt, and the seed, or a new seed each time."""
+        return {
+            self.prompt.prompt: request.prompt,
+            self.settings.seed: request.seed,
+            self.settings.is_seed_random: is_seed_new,
+            self.image.focus: request.image_focus,
+        }
+
+    def read(self, values: dict[gr.Component, Any]) -> Draft:
+        """The values of `inputs` as a draft; draws the seed if it shall be a new one each time.
+
+        Raises: RequestError for a size that cannot be read.
+        """
+        settings, more = self.settings, self.settings.more
+        width, height = parse_size(values[settings.resolution])
+        is_random = values[settings.is_seed_random] or values[settings.seed] is None
+        return Draft(
+            task=values[self.task],
+            preset=values[settings.preset] or "",
+            prompt=values[self.prompt.prompt] or "",
+            negative_prompt=values[more.negative_prompt] or "",
+            width=width,
+            height=height,
+            num_frames=values[settings.length],
+            steps=values[settings.steps],
+            guidance=values[settings.guidance],
+            guidance_low=values[settings.guidance_low],
+            flow_shift=values[settings.flow_shift],
+            seed=secrets.randbelow(SEED_LIMIT) if is_random else values[settings.seed],
+            image=uploaded_picture(values[self.image.image]),
+            image_focus=tuple(values[self.image.focus]),
+            last_image=uploaded_picture(values[self.image.last_image]),
+            fps=values[more.fps],
+            solver=values[more.solver],
+            guidance_interval=(_share(values[more.guidance_start]), _share(values[more.guidance_end])),
+            step_cache=values[more.step_cache],
+            loras=read_loras(values[more.loras]),
+        )
+
+
+def _share(percent: Any) -> float:
+    """A share from per cent. Raises: RequestError."""
+    try:
+        return round(float(percent) / 100, 8)
+    except (TypeError, ValueError):
+        what = f"guidance_interval={str(percent)[:40]!r}"
+        raise RequestError(what, "must be numbers of per cent", "0 to 100 is usual") from None
+
+
+def parse_size(choice: str) -> tuple[int, int]:
+    """Width and height from a value of the resolution dropdown, such as "832x480". Raises: RequestError."""
+    sizes = re.fullmatch(r"(\d{1,5})x(\d{1,5})", str(choice))
+    if sizes is None:
+        raise RequestError(f"resolution={str(choice)[:40]!r}", "must be WIDTHxHEIGHT", "choose one that is offered")
+    return int(sizes[1]), int(sizes[2])

@@ -1,0 +1,37 @@
+"""LoRAs as lines of text and back: "FILE", "FILE = STRENGTH" or "FILE = STRENGTH EXPERT". Opens no file."""
+
+from collections.abc import Iterable
+
+from pydantic import ValidationError
+
+from backend.errors import RequestError
+from presets import LoraChoice
+
+
+def lora_lines(loras: Iterable[LoraChoice]) -> str:
+    """One line for each."""
+    return "\n".join(_line(lora) for lora in loras)
+
+
+def read_loras(text: str | None) -> tuple[LoraChoice, ...]:
+    """What the lines say; empty lines say nothing. Raises: RequestError for a line that cannot be read."""
+    return tuple(_read(line.strip()) for line in (text or "").splitlines() if line.strip())
+
+
+def _line(lora: LoraChoice) -> str:
+    expert = "" if lora.expert == "both" else f" {lora.expert}"
+    return f"{lora.source} = {lora.scale:g}{expert}"
+
+
+def _read(line: str) -> LoraChoice:
+    source, _, rest = line.partition("=")
+    words = rest.split()
+    try:
+        expert = {"expert": words[1]} if len(words) > 1 else {}
+        if len(words) > 2:
+            raise ValueError("too many words")
+        return LoraChoice(source=source.strip(), scale=float(words[0]) if words else 1.0, **expert)
+    except (ValueError, ValidationError):
+        raise RequestError(
+            f"loras={line[:80]!r}", "must be FILE.safetensors, and may go on with = STRENGTH, and high or low", "correct the line"
+        ) from None

@@ -1,0 +1,155 @@
+"""Presets of one's own: the form's settings under a name, without prompt, seed and pictures. Behind a button at the model.
+
+Element ids: `own-presets`, inside it `own-name`, `own-file`. They lie in the store under the visitor's name.
+"""
+
+import base64
+import json
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import gradio as gr
+
+from backend.contract.request import GenerationRequest, find_preset
+from backend.errors import RequestError, StudioError
+from wan_ui.desk.desk import Desk
+from wan_ui.form.fill import FillHandlers, settings_code
+from wan_ui.form.form import Form
+from wan_ui.parts.buttons import Act, icon_button, text_button
+from wan_ui.parts.message import Message
+from wan_ui.parts.notes import sentence
+from wan_ui.words.english import Texts
+
+_PERSONAL = ("prompt", "seed", "image", "last_image", "image_focus")
+_FORMAT = "wan-studio-presets"
+
+
+# Redrawing would close the menu.
+_ON_LOAD = """
+let isOpen = false;
+element.addEventListener('toggle', event => { isOpen = event.target.open; }, true);
+watch('value', () => { if (isOpen) element.querySelector('details').open = true; });
+"""
+
+
+def build_own_presets(texts: Texts) -> gr.HTML:
+    """The menu, with no preset yet."""
+    return gr.HTML(own_presets_html({}, texts), js_on_load=_ON_LOAD, elem_id="own-presets")
+
+
+def own_presets_html(presets: dict[str, dict], texts: Texts) -> str:
+    """The button and what it opens."""
+    rows = "".join(
+        f"<li>{text_button('own:load', name, hint=texts.own_load.format(name=name), value=name)}"
+        f"{icon_button('own:rename', 'edit', texts.own_rename, value=name)}"
+        f"{icon_button('own:delete', 'bin', texts.own_delete, value=name)}</li>"
+        for name in presets
+    )
+    listed = f"<ul>{rows}</ul>" if rows else f'<p class="hint">{escape(texts.own_none)}</p>'
+    named = escape(texts.own_name)
+    return (
+        f'<details class="popover" id="own-menu"><summary>{escape(texts.own_presets)}</summary><div>'
+        f"<h3>{escape(texts.own_title)}</h3>{listed}"
+        f'<p class="row"><input id="own-name" maxlength="60" placeholder="{named}" aria-label="{named}">'
+        f"{text_button('own:save', texts.own_save)}</p>"
+        f'<p class="row">{text_button("own:link", texts.own_link, name="link")}{_export(presets, texts)}'
+        f'<label class="button"><input type="file" id="own-file" accept=".json,application/json">'
+        f"{escape(texts.own_import)}</label></p></div></details>"
+    )
+
+
+def _export(presets: dict[str, dict], texts: Texts) -> str:
+    if not presets:
+        return ""
+    content = json.dumps({"format": _FORMAT, "presets": presets}, ensure_ascii=False, indent=2)
+    address = f"data:application/json;base64,{base64.b64encode(content.encode()).decode()}"
+    return f'<a class="button" href="{address}" download="presets.json">{escape(texts.own_export)}</a>'
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnPresetHandlers:
+    """Save, load, rename, delete, import, and the link to the form's settings."""
+
+    desk: Desk
+    form: Form
+    fill: FillHandlers
+    panel: gr.HTML
+    message: gr.HTML
+
+    @property
+    def outputs(self) -> list[gr.Component]:
+        return [*self.fill.outputs, self.panel]
+
+    def act(self, values: dict[gr.Component, Any], request: gr.Request, event: gr.EventData) -> dict:
+        """One press in the menu."""
+        act, texts = Act.of(event), self.desk.texts(request)
+        owner = self.desk.owner(request)
+        try:
+            done = self._do(act, values, owner, texts)
+        except StudioError as error:
+            done = {self.message: Message(text=sentence(error), is_bad=True).html(texts)}
+        return done | {self.panel: self.html(request)}
+
+    def html(self, request: gr.Request) -> str:
+        """The menu as it is now."""
+        return own_presets_html(self.desk.engine.shelf.presets(self.desk.owner(request)), self.desk.texts(request))
+
+    def _do(self, act: Act, values: dict[gr.Component, Any], owner: str, texts: Texts) -> dict:
+        shelf = self.desk.engine.shelf
+        match act.what:
+            case "save":
+                shelf.save_preset(owner, act.job, settings_of_form(self.form.read(values).settings()))
+                return self._said(texts.own_saved.format(name=act.job), texts)
+            case "rename":
+                shelf.rename_preset(owner, act.value, act.job)
+            case "delete":
+                shelf.delete_preset(owner, act.value)
+            case "load":
+                return self._load(shelf.presets(owner).get(act.value), texts)
+            case "import":
+                return self._import(act.value, owner, texts)
+            case "link":
+                code = settings_code(self.form.read(values).settings())
+                return {self.message: Message(text=texts.own_linked, copy=f"?settings={code}").html(texts)}
+        return {}
+
+    def _load(self, settings: dict | None, texts: Texts) -> dict:
+        if settings is None:
+            return {}
+        request = checked_settings(settings)
+        if not self.desk.can_run(find_preset(request.preset)):
+            raise StudioError(texts.loaded_elsewhere.format(preset=request.preset).rstrip("."))
+        return self.form.show(request, texts, self.desk.can_run)
+
+    def _import(self, text: str, owner: str, texts: Texts) -> dict:
+        """All presets of a file, or none."""
+        try:
+            data = json.loads(text)
+            if not isinstance(data, dict) or data.get("format") != _FORMAT:
+                raise ValueError("it is of another kind")
+            presets = {str(name): dict(settings) for name, settings in dict(data["presets"]).items()}
+            for settings in presets.values():
+                checked_settings(settings)
+        except (ValueError, TypeError, KeyError, StudioError) as error:
+            raise RequestError(texts.own_bad_file.format(reason=str(error)[:200])) from None
+        for name, settings in presets.items():
+            self.desk.engine.shelf.save_preset(owner, name, settings)
+        return self._said(texts.own_imported.format(count=len(presets)), texts)
+
+    def _said(self, text: str, texts: Texts) -> dict:
+        return {self.message: Message(text=text).html(texts)}
+
+
+def settings_of_form(request: GenerationRequest) -> dict[str, Any]:
+    """What a preset of one's own keeps."""
+    return {name: value for name, value in request.for_sharing().items() if name not in _PERSONAL}
+
+
+def checked_settings(settings: dict[str, Any]) -> GenerationRequest:
+    """The settings as a request with nothing personal in it. Raises: RequestError."""
+    request = GenerationRequest.from_stored(
+        {name: value for name, value in settings.items() if name not in _PERSONAL} | {"prompt": "", "seed": 0}
+    )
+    find_preset(request.preset)
+    return request

@@ -1,0 +1,65 @@
+"""The prompt, earlier ones, and examples that fit the model.
+
+Element ids: `prompt`, `history`, `examples`, `prompt-note`, and those in `rewrite`.
+"""
+
+from dataclasses import dataclass
+from html import escape
+
+import gradio as gr
+
+from presets import Preset
+from presets.loader import Task
+from wan_ui.form.rewrite import RewritePanel, build_rewrite_panel
+from wan_ui.parts.notes import build_note
+from wan_ui.words.english import Texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptPanel:
+    """The panel's components."""
+
+    prompt: gr.Textbox
+    history: gr.HTML
+    rewrite: RewritePanel
+    examples: gr.Dataset
+    note: gr.HTML
+
+
+def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter: bool) -> PromptPanel:
+    """Lays the panel out, filled for this preset."""
+    with gr.Column(elem_id="prompt-column"):
+        prompt = gr.Textbox(label=labels.prompt, placeholder=labels.prompt_placeholder, lines=3, max_lines=6, elem_id="prompt")
+        history = gr.HTML(history_html([], texts), elem_id="history")
+        rewrite = build_rewrite_panel(labels, has_rewriter)
+    note = build_note("prompt-note")
+    examples = gr.Dataset(
+        label=labels.examples,
+        components=[gr.Textbox(visible=False)],
+        samples=example_samples(preset),
+        layout="gallery",
+        samples_per_page=50,
+        elem_id="examples",
+    )
+    examples.click(lambda sample: sample[0], examples, prompt, queue=False, show_progress="hidden", api_visibility="private")
+    return PromptPanel(prompt=prompt, history=history, rewrite=rewrite, examples=examples, note=note)
+
+
+def history_html(prompts: list[str], texts: Texts) -> str:
+    """The visitor's earlier prompts behind one quiet button; each goes into the prompt."""
+    rows = "".join(
+        f'<li><button type="button" data-act="fill:prompt" data-value="{escape(prompt)}">{escape(prompt)}</button></li>'
+        for prompt in prompts
+    )
+    inside = f"<ul>{rows}</ul>" if rows else f'<p class="hint">{escape(texts.history_empty)}</p>'
+    return f'<details class="popover"><summary>{escape(texts.history)}</summary><div>{inside}</div></details>'
+
+
+def example_samples(preset: Preset) -> list[list[str]]:
+    """The preset's examples as rows of a Gradio dataset."""
+    return [[example] for example in preset.examples]
+
+
+def shows_prompts(task: Task, preset: Preset | None) -> bool:
+    """Whether the example prompts are shown: not where example pictures come with prompts of their own."""
+    return task == "t2v" or preset is None or not preset.image_examples

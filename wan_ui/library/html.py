@@ -1,0 +1,104 @@
+"""Draws the library: a grid of videos, and everything about the one that is chosen. Pure."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+from pathlib import PurePath
+
+from backend.contract.events import VideoResult
+from backend.engine.store import Job
+from wan_ui.desk.media import media_url
+from wan_ui.parts.buttons import icon_button, text_button
+from wan_ui.parts.icons import icon
+from wan_ui.parts.progress import spoken_seconds
+from wan_ui.parts.values import value_words
+from wan_ui.words.english import Texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shelf:
+    """What the grid shows: jobs with a video, how many there are in all, and what is chosen."""
+
+    jobs: tuple[Job, ...]
+    count: int
+    chosen: str = ""
+    is_filtered: bool = False
+
+
+def library_html(shelf: Shelf, texts: Texts) -> str:
+    """The grid."""
+    count = texts.library_one if shelf.count == 1 else texts.library_count.format(count=shelf.count)
+    if not shelf.jobs:
+        words = texts.library_none if shelf.is_filtered else texts.library_empty
+        return f'<section class="library"><p class="hint empty">{escape(words)}</p></section>'
+    cards = "".join(_card(job, job.id == shelf.chosen, texts) for job in shelf.jobs)
+    more = f'<p class="more">{text_button("choose:more", texts.library_more)}</p>' if shelf.count > len(shelf.jobs) else ""
+    return (
+        f'<section class="library"><p class="count">{escape(count)}</p>'
+        f'<ul role="listbox" aria-label="{escape(count)}">{cards}</ul>{more}</section>'
+    )
+
+
+def _card(job: Job, is_chosen: bool, texts: Texts) -> str:
+    request, one = job.request, {"job": job.id}
+    ratio = f"{request.width / request.height:.4f}"
+    if job.deleted:
+        buttons = icon_button("queue:restore", "again", texts.restore, **one)
+    else:
+        buttons = (
+            icon_button("queue:star", "star", texts.star, **one)
+            + icon_button("compare:add", "compare", texts.add_compare, **one)
+            + icon_button("queue:delete", "bin", texts.delete, **one)
+        )
+    return (
+        f'<li role="option" aria-selected="{"true" if is_chosen else "false"}" tabindex="0" data-job="{escape(job.id)}"'
+        f' data-starred="{"true" if job.is_starred else "false"}" data-act="choose:choose" aria-label="{escape(request.prompt)}">'
+        f'<div class="tile" style="--ratio: {ratio}"><img src="{media_url(job, "poster.webp")}" alt="" loading="lazy">'
+        f'<video muted loop playsinline preload="none" data-src="{media_url(job, "video.mp4")}"></video></div>'
+        f'<p>{escape(request.prompt)}</p><span class="buttons">{buttons}</span></li>'
+    )
+
+
+def detail_html(job: Job | None, result: VideoResult | None, texts: Texts, owner: str = "") -> str:
+    """All about one video. `owner` is named to the operator only."""
+    if job is None or result is None:
+        return f'<aside class="detail"><p class="hint empty">{escape(texts.library_choose)}</p></aside>'
+    label = escape(texts.video_label.format(prompt=job.request.prompt))
+    made = datetime.fromtimestamp(job.created, UTC)
+    owned = f"<p>{escape(texts.library_owner.format(owner=owner))}</p>" if owner else ""
+    seconds = [(name, spoken_seconds(result.seconds[key])) for key, name in texts.stage_names if key in result.seconds]
+    return (
+        f'<aside class="detail" data-job="{escape(job.id)}"><video controls muted loop playsinline autoplay'
+        f' src="{media_url(job, result.path)}" aria-label="{label}"></video>'
+        f'<p class="prompt">{escape(job.request.prompt)}</p>{_detail_actions(job, result, texts, bool(owner))}'
+        f"<p>{escape(texts.library_made.format(when=f'{made:%Y-%m-%d %H:%M}'))}</p>{owned}"
+        f"<h3>{escape(texts.library_request)}</h3>{_table(_request_rows(job))}"
+        f"<h3>{escape(texts.compare_seconds)}</h3>{_table(seconds)}"
+        f"<h3>{escape(texts.library_versions)}</h3>{_table(sorted(result.versions.items()))}</aside>"
+    )
+
+
+def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bool) -> str:
+    one = {"job": job.id}
+    name = f"{job.request.preset}-{job.request.seed}{PurePath(result.path).suffix}"
+    if job.deleted:
+        return f'<div class="actions">{text_button("queue:restore", texts.restore, name="again", **one)}</div>'
+    return (
+        f'<div class="actions">{text_button("show:show", texts.show, name="show", **one)}'
+        f"{text_button('fill:use', texts.use_settings, name='use', **one)}"
+        f"{text_button('again:seed', texts.new_seed, name='dice', **one)}"
+        f"{text_button('fill:continue', texts.go_on, name='go_on', hint=texts.go_on_hint, **one)}"
+        f'<a href="{media_url(job, result.path)}" download="{escape(name)}">{icon("download")}'
+        f"<span>{escape(texts.download)}</span></a>"
+        f"{text_button('queue:folder', texts.open_folder, name='show', **one) if is_operator else ''}</div>"
+    )
+
+
+def _request_rows(job: Job) -> list[tuple[str, str]]:
+    """The whole request by its own field names: what a file or the API would say."""
+    data = job.request.for_sharing()
+    return [(name, value_words(value)) for name, value in data.items() if value not in (None, "", []) and name != "prompt"]
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+    return f"<dl>{''.join(f'<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>' for name, value in rows)}</dl>"

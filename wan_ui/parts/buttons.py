@@ -1,0 +1,67 @@
+"""Buttons inside HTML panels, and the one component that hears them.
+
+A button says what it does in `data-act` ("group:what"), to which job in `data-job`, with an optional `data-value`. The page's
+script hands every press (and the keys for it) to the component below, which triggers the Gradio event of that group. So
+panels are plain HTML, and each group has one handler with the outputs that it changes.
+
+Groups: `act_queue` (order, star, bin), `act_show` (a job on the stage), `act_fill` (settings into the form), `act_again`
+(queue at once), `act_choose` (a card of the library), `act_compare`, `act_own` (presets of one's own), `act_drop` (a file
+dropped on the page, after its upload), `act_look` (the system panel came into view).
+"""
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import gradio as gr
+
+from wan_ui.parts.icons import icon
+
+# The names of custom events stand in quotes here, because Gradio learns them from this text.
+_ON_LOAD = """
+const groups = ['act_queue', 'act_show', 'act_fill', 'act_again', 'act_choose', 'act_compare', 'act_own', 'act_drop', 'act_look'];
+window.studioAct = (group, data) => {
+  if (groups.includes('act_' + group)) trigger('act_' + group, data);
+};
+window.studioDrop = async file => trigger('act_drop', {what: 'drop', value: (await upload(file)).path});
+"""
+
+_LONGEST = 500_000  # characters; a file of presets is the longest that a page sends
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act:
+    """A press of a button, as it came from the page: checked by whoever uses it."""
+
+    what: str
+    job: str
+    value: str
+
+    @classmethod
+    def of(cls, event: gr.EventData) -> "Act":
+        """What a page said, anything else than short texts left out."""
+        data: dict[str, Any] = event._data if isinstance(event._data, dict) else {}
+        texts = {name: str(data.get(name) or "")[:_LONGEST] for name in ("what", "job", "value")}
+        return cls(**texts)
+
+
+def build_act() -> gr.HTML:
+    """The component that hears the buttons; it shows nothing."""
+    return gr.HTML("<span hidden></span>", js_on_load=_ON_LOAD, elem_id="act")
+
+
+def icon_button(act: str, name: str, label: str, **data: str) -> str:
+    """A button with a drawing; `label` is its tooltip and its name for screen readers."""
+    said = escape(label)
+    button = f'<button type="button" class="quiet-button" {_data(act, data)} title="{said}" aria-label="{said}">'
+    return f"{button}{icon(name)}</button>"
+
+
+def text_button(act: str, label: str, *, name: str = "", hint: str = "", **data: str) -> str:
+    """A button with words, and a drawing before them if it has one."""
+    title = f' title="{escape(hint)}"' if hint else ""
+    return f'<button type="button" {_data(act, data)}{title}>{icon(name) if name else ""}<span>{escape(label)}</span></button>'
+
+
+def _data(act: str, data: dict[str, str]) -> str:
+    return " ".join([f'data-act="{escape(act)}"', *(f'data-{key}="{escape(value)}"' for key, value in data.items())])

@@ -1,0 +1,57 @@
+"""One line at the bottom of the page that says what has just happened, may offer a button, and may do two things that only
+a browser can: open a view, and put a link into the clipboard. Element id: `message`."""
+
+import secrets
+from dataclasses import dataclass
+from html import escape
+
+import gradio as gr
+
+from wan_ui.words.english import Texts
+
+_ON_LOAD = """
+let timer = 0;
+watch('value', () => {
+  const note = element.querySelector('.message');
+  if (!note || !note.dataset.nonce) return;
+  if (note.dataset.view && window.studioView) window.studioView(note.dataset.view);
+  if (note.dataset.copy) {
+    const link = location.origin + location.pathname + note.dataset.copy;
+    note.querySelector('input').value = link;
+    navigator.clipboard?.writeText(link).catch(() => {});
+  }
+  clearTimeout(timer);
+  const isSaid = note.querySelector('span').textContent.trim() !== '';
+  note.classList.toggle('shown', isSaid);
+  if (isSaid) timer = setTimeout(() => note.classList.remove('shown'), 9000);
+});
+element.addEventListener('click', event => {
+  if (event.target.closest('[data-act], .close')) element.querySelector('.message').classList.remove('shown');
+});
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """What is said. `button` is HTML from `wan_ui.parts.buttons`; `view` is opened; `copy` goes into the clipboard."""
+
+    text: str = ""
+    button: str = ""
+    view: str = ""
+    copy: str = ""
+    is_bad: bool = False
+
+    def html(self, texts: Texts) -> str:
+        """The line; a number that is new each time makes the page notice a message that was said before."""
+        where = f'<input readonly value="{escape(self.copy)}" aria-label="{escape(texts.compare_link)}">' if self.copy else ""
+        return (
+            f'<div class="message" role="{"alert" if self.is_bad else "status"}" data-nonce="{secrets.token_hex(4)}"'
+            f' data-view="{escape(self.view)}" data-copy="{escape(self.copy)}" data-bad="{"true" if self.is_bad else "false"}">'
+            f"<span>{escape(self.text)}</span>{where}{self.button}"
+            f'<button type="button" class="close" aria-label="{escape(texts.close)}">×</button></div>'
+        )
+
+
+def build_message() -> gr.HTML:
+    """The line, with nothing said yet."""
+    return gr.HTML('<div class="message"></div>', js_on_load=_ON_LOAD, elem_id="message")

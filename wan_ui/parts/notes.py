@@ -1,0 +1,69 @@
+"""Errors in place: a note below the control that caused them, from the engine's own explanation."""
+
+import re
+from dataclasses import dataclass
+from html import escape
+from typing import Literal
+
+import gradio as gr
+
+from backend.errors import ImageError, StudioError
+
+_PATH = re.compile(r"(?<![\w:/.])(?:/[^\s/'\":;,()]+){2,}/?")
+
+_SHOW = """
+watch('value', () => {
+  const note = element.querySelector('.note:not([hidden])');
+  if (note) note.scrollIntoView({block: 'center', behavior: 'smooth'});
+});
+"""
+
+Place = Literal["prompt", "image", "settings"]
+_PLACES: dict[str, Place] = {"prompt": "prompt", "negative_prompt": "prompt", "image": "image", "last_image": "image"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notes:
+    """One sentence or two for each place; empty where all is well."""
+
+    prompt: str = ""
+    image: str = ""
+    settings: str = ""
+
+    def html(self) -> tuple[str, str, str]:
+        """The three notes as HTML, in the order of the fields."""
+        return note_html(self.prompt), note_html(self.image), note_html(self.settings)
+
+
+def build_note(elem_id: str) -> gr.HTML:
+    """An empty note; once it says something it comes into view."""
+    return gr.HTML(note_html(), js_on_load=_SHOW, elem_id=elem_id)
+
+
+def notes_for(error: StudioError) -> Notes:
+    """The error's own words, next to the control that it speaks of."""
+    return Notes(**{place_of(error): sentence(error)})
+
+
+def place_of(error: StudioError) -> Place:
+    """Where an error belongs: its first word is the name of the field that is wrong."""
+    if isinstance(error, ImageError):
+        return "image"
+    name = re.match(r"\w*", error.what).group()
+    return _PLACES.get(name, "settings")
+
+
+def sentence(error: StudioError) -> str:
+    """The error as a sentence: it starts with a capital and ends with a full stop."""
+    text = str(error)
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
+
+
+def note_html(text: str = "") -> str:
+    """A note, announced to screen readers when it appears."""
+    return f'<p class="note" role="alert"{"" if text else " hidden"}>{escape(text)}</p>'
+
+
+def without_paths(text: str) -> str:
+    """The text with the name alone in place of each absolute path."""
+    return _PATH.sub(lambda found: found[0].rstrip("/").rpartition("/")[2], text)

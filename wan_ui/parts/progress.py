@@ -1,0 +1,168 @@
+"""What the stage shows, as a frozen value, and how each event changes it. Pure: no Gradio, no HTML, no files."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from backend.contract import events
+from backend.contract.events import Event, VideoResult
+from wan_ui.words.english import Texts
+
+Phase = Literal[
+    "idle",
+    "queued",
+    "starting",
+    "loading",
+    "compiling",
+    "encoding",
+    "denoising",
+    "decoding",
+    "finished",
+    "cancelled",
+    "failed",
+]
+ACTIVE_PHASES = ("queued", "starting", "loading", "compiling", "encoding", "denoising", "decoding")
+# Shares of the bar: on the demo model and on published Wan runs alike, denoising is by far the longest part.
+ENCODED, DENOISED = 0.04, 0.88
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageView:
+    """One moment of one job.
+
+    `fraction` (0 to 1) never goes back; `ahead` counts the waiting jobs before this one, besides the one that runs;
+    `preview` is a file name in the job's folder; `what` says what is loaded, compiled or waited for, and `bytes_per_second`
+    how fast it is downloaded.
+    """
+
+    phase: Phase = "idle"
+    fraction: float = 0.0
+    ahead: int = 0
+    index: int = 0
+    total: int = 0
+    seconds_per_step: float | None = None
+    seconds_left: float | None = None
+    what: str = ""
+    bytes_per_second: float = 0.0
+    preview: str | None = None
+    result: VideoResult | None = None
+    cause: str = ""
+    fix: str = ""
+
+    @property
+    def is_active(self) -> bool:
+        return self.phase in ACTIVE_PHASES
+
+
+def advance(view: StageView, event: Event) -> StageView:
+    """The view after this event."""
+    match event:
+        case events.Queued(position=position):
+            return replace(view, phase="queued", ahead=position)
+        case events.Loading(bytes_done=done, bytes_total=total, what=what, bytes_per_second=speed):
+            return replace(view, phase="loading", what=what, index=done, total=total, bytes_per_second=speed)
+        case events.Compiling(what=what, is_loaded=is_loaded):
+            return replace(view, phase="starting" if is_loaded else "compiling", what=what)
+        case events.Encoding():
+            return _reach(view, "encoding", ENCODED / 2)
+        case events.Step():
+            return _after_step(view, event)
+        case events.Decoding(frame=frame, total=total):
+            reached = DENOISED + (1 - DENOISED) * frame / max(total, 1)
+            return replace(_reach(view, "decoding", reached), index=frame, total=total, seconds_left=None)
+        case _:
+            return _ended(view, event)
+
+
+def _after_step(view: StageView, step: events.Step) -> StageView:
+    reached = ENCODED + (DENOISED - ENCODED) * step.index / max(step.total, 1)
+    return replace(
+        _reach(view, "denoising", reached),
+        index=step.index,
+        total=step.total,
+        seconds_per_step=step.seconds,
+        seconds_left=step.seconds_left,
+        preview=step.preview or view.preview,
+    )
+
+
+def _ended(view: StageView, event: Event) -> StageView:
+    match event:
+        case events.Finished(result=result):
+            return replace(view, phase="finished", fraction=1.0, result=result)
+        case events.Cancelled(result=result):
+            return replace(view, phase="cancelled", result=result)
+        case events.Failed(cause=cause, fix=fix):
+            return replace(view, phase="failed", cause=cause, fix=fix)
+    return view
+
+
+def _reach(view: StageView, phase: Phase, fraction: float) -> StageView:
+    return replace(view, phase=phase, fraction=max(view.fraction, fraction))
+
+
+def spoken_seconds(seconds: float) -> str:
+    """A duration as people write it: 0.31 s, 4.2 s, 48 s, 3 min 20 s, 1 h 5 min."""
+    if seconds < 1:
+        return f"{seconds:.2f} s"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if round(seconds) < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
+
+
+def queue_place(ahead: int, texts: Texts) -> tuple[str, str]:
+    """The place in the queue and what it means, with this many waiting before and one running."""
+    if ahead == 0:
+        return texts.queued_next, texts.queued_one_first
+    return texts.queued_place.format(place=ahead + 1), texts.queued_first.format(count=ahead + 1)
+
+
+def progress_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
+    """Headline, detail and numbers of the line above the bar, plain text."""
+    match view.phase:
+        case "queued":
+            return texts.queued, "", ""
+        case "starting":
+            return texts.starting, view.what, ""
+        case "loading":
+            return texts.loading, view.what, _megabytes(view, texts)
+        case "compiling":
+            return texts.compiling.format(what=view.what), "", ""
+        case "encoding":
+            return texts.encoding, "", ""
+        case "denoising":
+            return texts.denoising, texts.denoising_step.format(index=view.index, total=view.total), _rate(view, texts)
+        case "decoding":
+            return texts.decoding, texts.decoding_frame.format(frame=view.index, total=view.total), ""
+        case "finished":
+            return texts.finished.format(seconds=spoken_seconds(view.result.seconds.get("total", 0.0))), "", ""
+        case "cancelled":
+            kept = bool(view.result or view.preview)
+            return texts.cancelled, texts.cancelled_partial if kept else "", ""
+        case "failed":
+            return texts.failed, "", ""
+    return "", "", ""
+
+
+def _megabytes(view: StageView, texts: Texts) -> str:
+    if not view.total:
+        return ""
+    parts = [f"{view.index / 1e6:,.0f} / {view.total / 1e6:,.0f} MB"]
+    if view.bytes_per_second:
+        left = spoken_seconds((view.total - view.index) / view.bytes_per_second)
+        parts += [f"{view.bytes_per_second / 1e6:.1f} MB/s", texts.time_left.format(seconds=left)]
+    return " · ".join(parts)
+
+
+def _rate(view: StageView, texts: Texts) -> str:
+    parts = []
+    if view.seconds_per_step is not None:
+        parts.append(texts.rate.format(seconds=spoken_seconds(view.seconds_per_step)))
+    if view.seconds_left is not None:
+        parts.append(texts.time_left.format(seconds=spoken_seconds(view.seconds_left)))
+    return " · ".join(parts)

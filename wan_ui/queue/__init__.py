@@ -1,0 +1,1 @@
+"""The line of waiting videos."""

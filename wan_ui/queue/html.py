@@ -1,0 +1,133 @@
+"""Draws the queue: what is made now, what waits, grouped by what is compiled, and what has just ended. Pure."""
+
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+
+from backend.contract.shape import Shape
+from backend.engine.estimate import Estimate
+from backend.engine.store import Job
+from wan_ui.desk.media import media_url
+from wan_ui.parts.buttons import icon_button
+from wan_ui.parts.progress import StageView, spoken_seconds
+from wan_ui.words.english import Texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A job in the queue. `wait` is when it is expected to be done, in seconds from now (None where nobody
+    knows); `place` counts everybody's waiting jobs from 1."""
+
+    job: Job
+    view: StageView
+    shape: Shape
+    is_warm: bool
+    place: int = 0
+    wait: float | None = None
+    estimate: Estimate | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    """What one visitor sees of the queue. `others` counts the waiting videos that are not theirs."""
+
+    running: tuple[Entry, ...] = ()
+    waiting: tuple[Entry, ...] = ()
+    recent: tuple[Entry, ...] = ()
+    others: int = 0
+
+
+def queue_html(queue: Queue, texts: Texts) -> str:
+    """The panel."""
+    is_empty = not (queue.running or queue.waiting)
+    empty = f'<p class="hint">{escape(texts.queue_empty)}</p>' if is_empty and not queue.recent else ""
+    others = f'<p class="hint">{escape(texts.queue_others.format(count=queue.others))}</p>' if queue.others else ""
+    count = len(queue.running) + len(queue.waiting)
+    recent = f"<h3>{escape(texts.queue_recent)}</h3>" + _list(queue.recent, texts) if queue.recent else ""
+    return (
+        f'<section class="queue" data-count="{count}" aria-label="{escape(texts.queue_title)}">'
+        f"<h2>{escape(texts.queue_title)}</h2>{empty}{_list(queue.running, texts)}{_groups(queue.waiting, texts)}"
+        f"{others}{recent}</section>"
+    )
+
+
+def _groups(waiting: tuple[Entry, ...], texts: Texts) -> str:
+    parts = []
+    for shape, entries in groupby(waiting, key=lambda entry: entry.shape):
+        entries = tuple(entries)
+        words = texts.queue_group.format(width=shape.width, height=shape.height, frames=shape.num_frames)
+        state = texts.queue_warm if entries[0].is_warm else texts.queue_cold
+        last = entries[-1].wait
+        wait = f" · {texts.queue_wait.format(seconds=spoken_seconds(last))}" if last is not None else ""
+        parts.append(
+            f'<h3 class="group" data-warm="{"true" if entries[0].is_warm else "false"}"><b>{escape(words)}</b>'
+            f"<span>{escape(state + wait)}</span></h3>{_list(entries, texts)}"
+        )
+    return "".join(parts)
+
+
+def _list(entries: tuple[Entry, ...], texts: Texts) -> str:
+    return f"<ol>{''.join(_item(entry, texts) for entry in entries)}</ol>" if entries else ""
+
+
+def _item(entry: Entry, texts: Texts) -> str:
+    job, request = entry.job, entry.job.request
+    label = escape(texts.queue_show.format(prompt=request.prompt))
+    facts = texts.queue_steps.format(steps=request.steps, seed=request.seed)
+    percent = round(entry.view.fraction * 100)
+    bar = f'<div class="bar"><i style="width: {percent}%"></i></div>' if job.state == "running" else ""
+    return (
+        f'<li data-job="{escape(job.id)}" data-state="{job.state}"{" draggable=true" if job.state == "queued" else ""}>'
+        f'<button type="button" class="main" data-act="show:show" data-job="{escape(job.id)}" aria-label="{label}">'
+        f'{_thumb(entry)}<span class="words"><b>{escape(request.prompt)}</b>'
+        f"<small>{escape(_state(entry, texts) or facts)}</small>"
+        f"{bar}</span></button>{_buttons(entry, texts)}</li>"
+    )
+
+
+def _thumb(entry: Entry) -> str:
+    if entry.job.state == "running" and entry.view.preview:
+        return f'<img src="{media_url(entry.job, entry.view.preview)}" alt="">'
+    if entry.view.result:
+        return f'<img src="{media_url(entry.job, "poster.webp")}" alt="" loading="lazy">'
+    return f'<i class="thumb">{entry.place or ""}</i>'
+
+
+def _state(entry: Entry, texts: Texts) -> str:
+    """What the job does or did, in a few words; nothing for one that waits."""
+    view = entry.view
+    match entry.job.state:
+        case "running":
+            if view.phase == "denoising":
+                left = f" · {texts.time_left.format(seconds=spoken_seconds(view.seconds_left))}" if view.seconds_left else ""
+                return texts.denoising_step.format(index=view.index, total=view.total) + left
+            words = {"loading": texts.loading, "encoding": texts.encoding, "decoding": texts.decoding}
+            return texts.compiling.format(what=view.what) if view.phase == "compiling" else words.get(view.phase, texts.starting)
+        case "finished":
+            return texts.finished.format(seconds=spoken_seconds(view.result.seconds.get("total", 0.0))) if view.result else ""
+        case "cancelled":
+            return texts.cancelled
+        case "failed":
+            return texts.failed
+    return ""
+
+
+def _buttons(entry: Entry, texts: Texts) -> str:
+    job_id = entry.job.id
+    match entry.job.state:
+        case "queued":
+            buttons = [
+                icon_button("queue:up", "up", texts.queue_up, job=job_id),
+                icon_button("queue:down", "down", texts.queue_down, job=job_id),
+                icon_button("fill:edit", "edit", texts.queue_edit, job=job_id),
+                icon_button("again:same", "copy", texts.queue_duplicate, job=job_id),
+                icon_button("queue:cancel", "cross", texts.queue_cancel, job=job_id),
+            ]
+        case "running":
+            buttons = [
+                icon_button("again:same", "copy", texts.queue_duplicate, job=job_id),
+                icon_button("queue:cancel", "stop", texts.queue_stop, job=job_id),
+            ]
+        case _:
+            buttons = [icon_button("again:same", "again", texts.same_again, job=job_id)]
+    return f'<span class="buttons">{"".join(buttons)}</span>'

@@ -1,0 +1,60 @@
+"""Reads from the engine what one visitor sees of the queue. Element ids: `queue`; items carry `data-job`, `data-state`."""
+
+from dataclasses import replace
+
+import gradio as gr
+
+from backend.engine.estimate import Estimate
+from backend.engine.store import Job
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.followers import view_of
+from wan_ui.queue.html import Entry, Queue
+
+MOST_RECENT = 5
+
+
+def queue_of(desk: Desk, request: gr.Request) -> Queue:
+    """The queue as this visitor sees it; the operator sees everybody's."""
+    engine, scope = desk.engine, desk.scope(request)
+    line = engine.line()
+    everybody = {job.id: job for job in engine.library.unended(None)}
+    own = {key for key, job in everybody.items() if scope in (None, job.owner)}
+    running = tuple(_entry(desk, job) for key, job in everybody.items() if key in own and job.state == "running")
+    waiting = _with_waits(desk, [everybody[key] for key in line if key in everybody], everybody)
+    recent = tuple(_entry(desk, job) for job in engine.library.ended(scope, MOST_RECENT))
+    return Queue(
+        running=running,
+        waiting=tuple(entry for entry in waiting if entry.job.id in own),
+        recent=recent,
+        others=sum(key not in own for key in line),
+    )
+
+
+def _with_waits(desk: Desk, line: list[Job], everybody: dict[str, Job]) -> list[Entry]:
+    """Everybody who waits, each with the time when it is expected to be done: all before it count."""
+    passed = sum(_left(desk, job) or 0.0 for job in everybody.values() if job.state == "running")
+    known, entries, compiled = True, [], set()
+    for job in line:
+        entry = _entry(desk, job)
+        known = known and entry.estimate is not None
+        if entry.estimate is not None:
+            passed += entry.estimate.seconds - (entry.estimate.compile_seconds or 0.0) * (entry.shape in compiled)
+            compiled.add(entry.shape)
+        entries.append(replace(entry, wait=passed if known else None, place=len(entries) + 1))
+    return entries
+
+
+def _entry(desk: Desk, job: Job) -> Entry:
+    estimated: Estimate | None = desk.engine.estimate(job.request) if job.state == "queued" else None
+    shape = desk.engine.shape(job.request)
+    return Entry(
+        job=job, view=view_of(desk, job), shape=shape, estimate=estimated, is_warm=shape in desk.engine.worker_facts().warm
+    )
+
+
+def _left(desk: Desk, job: Job) -> float | None:
+    view = view_of(desk, job)
+    if view.seconds_left is not None:
+        return view.seconds_left
+    estimated = desk.engine.estimate(job.request)
+    return estimated.seconds if estimated else None

@@ -1,0 +1,117 @@
+"""The endpoint for programs: `/generate`, through gradio_client or plain HTTP. Its name and arguments are stable.
+
+    client = gradio_client.Client("http://127.0.0.1:7860/")
+    video, facts = client.predict("a red circle moving right", api_name="/generate")
+    video, facts = client.predict("...", "wan-tiny", gradio_client.handle_file("first.png"), {"steps": 8, "seed": 1},
+                                  api_name="/generate")
+
+It takes its place in the same queue as everybody else and returns when the video is done.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from backend.contract.events import VideoResult
+from backend.contract.request import GenerationRequest, find_preset
+from backend.engine.engine import Engine, Job
+from backend.errors import RequestError, StudioError
+from presets import list_presets
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.followers import follow
+from wan_ui.desk.uploads import to_cache, uploaded_path
+from wan_ui.parts.progress import StageView
+
+OVERRIDES = frozenset(
+    {"negative_prompt", "width", "height", "num_frames", "fps", "steps", "guidance", "flow_shift", "solver", "seed"}
+)
+
+
+def add_api(desk: Desk) -> None:
+    """Adds the endpoint to the page that is being built."""
+    gr.api(_generate_with(desk), api_name="generate", concurrency_limit=None)
+
+
+def _generate_with(desk: Desk) -> Callable:
+    async def generate(
+        prompt: str,
+        preset: str = "",
+        image: dict | None = None,
+        settings: dict | None = None,
+        request: gr.Request = None,  # type: ignore[assignment]
+    ) -> tuple[dict, dict]:
+        """Makes a video.
+
+        Parameters:
+            prompt: what the video shows
+            preset: name of a preset; empty for the first
+            image: the first frame as an uploaded file, for image to video
+            settings: values to use in place of the preset's own: negative_prompt, width, height, num_frames, fps,
+                steps, guidance (a list, one value per expert), flow_shift, solver, seed
+        Returns:
+            the video file, and its facts: job_id, seed, width, height, num_frames, fps, seconds by stage
+        """
+        try:
+            wanted = Wanted(prompt=prompt, preset=preset, image=image, settings=settings or {})
+            job = await asyncio.to_thread(_submitted, desk, wanted, request)
+            result = await _wait(desk.engine, job.id)
+        except StudioError as error:
+            raise gr.Error(str(error), print_exception=False) from None
+        return _file(result), _facts(job.id, result)
+
+    return generate
+
+
+def _submitted(desk: Desk, wanted: "Wanted", request: gr.Request) -> Job:
+    """Queues it; not in the event loop, because it opens pictures and writes files."""
+    return desk.engine.submit(wanted.to_request(), desk.owner(request), desk.limit(request))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A call's arguments, as they came from outside."""
+
+    prompt: str
+    preset: str
+    image: dict[str, Any] | None
+    settings: dict[str, Any]
+
+    def to_request(self) -> GenerationRequest:
+        """The request. Raises: RequestError."""
+        unknown = sorted(set(self.settings) - OVERRIDES)
+        if unknown:
+            raise RequestError(
+                f"settings has {unknown[0]!r} and", f"may have {', '.join(sorted(OVERRIDES))}", "correct its name or leave it out"
+            )
+        preset = find_preset(self.preset or list_presets()[0].name)
+        image = str(uploaded_path(self.image)) if self.image else None
+        return GenerationRequest.from_preset(preset, prompt=self.prompt, image=image, **self.settings)
+
+
+async def _wait(engine: Engine, job_id: str) -> VideoResult:
+    """The job's video. Raises: StudioError if there is none."""
+    view = None
+    async for view in follow(engine, job_id):  # noqa: B007 - the last one counts
+        pass
+    return finished_video(view)
+
+
+def finished_video(view: StageView | None) -> VideoResult:
+    """The video in a job's last view. Raises: StudioError if there is none."""
+    if view is None or view.phase != "finished" or view.result is None:
+        cause = view.cause if view and view.cause else "the video was stopped"
+        raise StudioError(cause, fix=view.fix if view else "")
+    return view.result
+
+
+def _file(result: VideoResult) -> dict[str, Any]:
+    """A copy in Gradio's cache, the only place that it serves files from; see `media` for who can fetch it."""
+    return gr.FileData(path=to_cache(result.path), mime_type="video/mp4").model_dump()
+
+
+def _facts(job_id: str, result: VideoResult) -> dict[str, Any]:
+    names = ("width", "height", "num_frames", "fps", "seconds")
+    return {"job_id": job_id, "seed": result.request.seed} | {name: getattr(result, name) for name in names}

@@ -1,0 +1,1 @@
+"""The view of the video that is being made."""

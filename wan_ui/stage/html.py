@@ -1,0 +1,203 @@
+"""Draws a `StageView` as HTML. Pure: the same view gives the same text.
+
+Gradio's HTML component patches the page node by node, by position. So the skeleton below always has the same elements
+in the same places and only attributes and texts change: the picture swaps without a flash, the bar glides, and a
+playing video is left alone. Everything that comes from a person is escaped here and nowhere else.
+"""
+
+from dataclasses import dataclass
+from html import escape
+from pathlib import PurePath
+
+from backend.contract.events import VideoResult
+from backend.contract.request import GenerationRequest
+from backend.engine.store import Job
+from wan_ui.desk.media import media_url
+from wan_ui.parts.buttons import icon_button, text_button
+from wan_ui.parts.icons import icon
+from wan_ui.parts.notes import without_paths
+from wan_ui.parts.progress import StageView, progress_words, queue_place, spoken_seconds
+from wan_ui.parts.values import NO_PICTURE
+from wan_ui.words.english import Texts
+
+_GLYPH = (
+    '<svg class="glyph" viewBox="0 0 64 64" aria-hidden="true"><rect x="6" y="12" width="52" height="40" rx="8"/>'
+    '<path d="M27 24.5v15l13-7.5z"/></svg>'
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """What the stage says of the model: its title, and the title of the one that makes the same at full quality."""
+
+    title: str = ""
+    full_title: str = ""
+
+
+def stage_html(view: StageView, job: Job | None, texts: Texts, model: Model = Model()) -> str:
+    """The stage for this view; `job` is None only while nothing was made yet."""
+    ratio = f"{job.request.width / job.request.height:.4f}" if job else "1.3333"
+    return (
+        f'<section class="stage" data-phase="{view.phase}" data-active="{_flag(view.is_active)}"'
+        f' data-job="{escape(job.id if job else "")}">'
+        f'<div class="viewport"><div class="screen" style="--ratio: {ratio}">'
+        f"{_picture(view, job, texts)}{_video(view, job, texts)}{_veil(view, texts)}</div></div>"
+        f'<div class="foot">{_readout(view, job, texts)}{_player(view, texts)}{_actions(view, job, texts, model)}'
+        f'{_facts(view, job, texts)}<p class="caption">{escape(model.title)}</p></div></section>'
+    )
+
+
+def _picture(view: StageView, job: Job | None, texts: Texts) -> str:
+    is_shown = bool(job and view.preview and not view.result)
+    source = media_url(job, view.preview) if is_shown else NO_PICTURE
+    return f'<img class="preview" alt="{escape(texts.preview_label)}" src="{source}"{_hidden(not is_shown)}>'
+
+
+def _video(view: StageView, job: Job | None, texts: Texts) -> str:
+    if not job or not view.result:
+        return "<video muted loop playsinline hidden></video>"
+    label = escape(texts.video_label.format(prompt=job.request.prompt))
+    source = media_url(job, view.result.path)
+    return f'<video muted loop playsinline autoplay tabindex="0" aria-label="{label}" src="{source}"></video>'
+
+
+def _veil(view: StageView, texts: Texts) -> str:
+    title, detail = _message(view, texts)
+    role = "alert" if view.phase == "failed" else "note"
+    hidden = _hidden(not title)
+    return (
+        f'<div class="veil" role="{role}"{hidden}>{_GLYPH}<p class="title">{escape(title)}</p>'
+        f'<p class="detail">{escape(detail)}</p></div>'
+    )
+
+
+def _message(view: StageView, texts: Texts) -> tuple[str, str]:
+    """What stands on the screen where there is no picture."""
+    match view.phase:
+        case "idle":
+            return texts.idle_title, texts.idle_detail
+        case "queued":
+            return queue_place(view.ahead, texts)
+        case "failed":
+            return without_paths(view.cause) or texts.failed, without_paths(view.fix)
+        case "cancelled" if not view.result and not view.preview:
+            return texts.cancelled, texts.cancelled_nothing
+        case "starting":
+            return texts.starting, view.what
+        case "compiling" if not view.preview:
+            return texts.compiling.format(what=view.what), texts.compiling_detail
+    return "", ""
+
+
+def _readout(view: StageView, job: Job | None, texts: Texts) -> str:
+    headline, detail, numbers = progress_words(view, texts)
+    if job and view.phase == "finished":
+        detail = job.request.prompt
+    percent = round(view.fraction * 100)
+    is_waiting = view.phase in ("queued", "starting", "loading", "compiling", "encoding")
+    return (
+        f'<div class="readout"{_hidden(view.phase == "idle")}>'
+        f'<p class="line"><span class="headline" role="status">{escape(headline)}</span>'
+        f'<span class="detail" title="{escape(detail)}">{escape(detail)}</span>'
+        f'<span class="numbers">{escape(numbers)}</span></p>'
+        f'<div class="bar" role="progressbar" aria-label="{escape(headline)}" aria-valuemin="0" aria-valuemax="100"'
+        f' aria-valuenow="{percent}" data-waiting="{_flag(is_waiting)}"><i style="width: {percent}%"></i></div></div>'
+    )
+
+
+def _facts(view: StageView, job: Job | None, texts: Texts) -> str:
+    if not job or not view.result:
+        return '<div class="facts" hidden></div>'
+    pairs = settings_pairs(view.result, job.request, texts)
+    timings = [
+        (name, spoken_seconds(view.result.seconds[key]))
+        for key, name in texts.stage_names
+        if view.result.seconds.get(key, 0.0) >= 0.005
+    ]
+    lists = f'<dl class="settings">{_pairs(pairs)}</dl><dl class="timings">{_pairs(timings)}</dl>'
+    return f'<div class="facts">{lists}</div>'
+
+
+def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
+    """The settings that matter most, by their names."""
+    seconds = result.num_frames / result.fps
+    return [
+        (texts.fact_seed, str(request.seed)),
+        (texts.fact_size, f"{result.width} × {result.height}"),
+        (texts.fact_length, texts.length_choice.format(seconds=seconds, frames=result.num_frames)),
+        (texts.fact_steps, str(request.steps)),
+        (texts.fact_guidance, " / ".join(f"{value:g}" for value in request.guidance)),
+        (texts.fact_shift, f"{request.flow_shift:g}"),
+    ]
+
+
+def _pairs(pairs: list[tuple[str, str]]) -> str:
+    return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs)
+
+
+def _player(view: StageView, texts: Texts) -> str:
+    """Play, frame by frame, position, loop: the page's script moves them."""
+    result = view.result
+    facts = f'data-fps="{result.fps}" data-frames="{result.num_frames}"' if result else ""
+    return (
+        f'<div class="player" {facts}{_hidden(not result)}>{_key("back", texts.frame_back)}{_key("play", texts.play)}'
+        f'{_key("forward", texts.frame_on)}<input type="range" min="0" max="{result.num_frames - 1 if result else 1}" step="1"'
+        f' value="0" data-player="scrub" aria-label="{escape(texts.scrub)}"><output></output>'
+        f"{_key('loop', texts.loop, is_pressed=True)}</div>"
+    )
+
+
+def _key(name: str, label: str, is_pressed: bool = False) -> str:
+    more = ' aria-pressed="true"' if is_pressed else ""
+    return (
+        f'<button type="button" class="quiet-button" data-player="{name}" title="{escape(label)}"'
+        f' aria-label="{escape(label)}"{more}>{icon(name)}</button>'
+    )
+
+
+def _actions(view: StageView, job: Job | None, texts: Texts, model: Model) -> str:
+    """What can be done with what there is; a video that failed can be made again."""
+    if not job or view.is_active or view.phase == "idle":
+        return '<div class="actions" hidden></div>'
+    one = {"job": job.id}
+    buttons = [
+        text_button("again:same", texts.same_again, name="again", **one),
+        text_button("again:seed", texts.new_seed, name="dice", **one),
+    ]
+    if view.result:
+        buttons = [_download(view, job, texts), *buttons, *_video_buttons(job, texts, model)]
+    return f'<div class="actions">{"".join(buttons)}</div>'
+
+
+def _download(view: StageView, job: Job, texts: Texts) -> str:
+    name = f"{job.request.preset}-{job.request.seed}{PurePath(view.result.path).suffix}"
+    return (
+        f'<a id="download" href="{media_url(job, view.result.path)}" download="{escape(name)}">'
+        f"{icon('download')}<span>{escape(texts.download)}</span></a>"
+    )
+
+
+def _video_buttons(job: Job, texts: Texts, model: Model) -> list[str]:
+    one = {"job": job.id}
+    hint = texts.full_quality_hint.format(title=model.full_title)
+    full = [text_button("fill:full", texts.full_quality, name="quality", hint=hint, **one)] if model.full_title else []
+    seed = escape(texts.keep_seed)
+    starred = "true" if job.is_starred else "false"
+    return [
+        *full,
+        text_button("fill:continue", texts.go_on, name="go_on", hint=texts.go_on_hint, **one),
+        f'<button type="button" class="quiet-button" data-action="keep_seed" title="{seed}" aria-label="{seed}">'
+        f"{icon('pin')}</button>",
+        icon_button("fill:use", "use", texts.use_settings, **one),
+        icon_button("queue:star", "star", texts.star, **one, on=starred),
+        icon_button("compare:add", "compare", texts.add_compare, **one),
+        icon_button("queue:delete", "bin", texts.delete, **one),
+    ]
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _hidden(is_hidden: bool) -> str:
+    return " hidden" if is_hidden else ""

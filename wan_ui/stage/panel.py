@@ -1,0 +1,38 @@
+"""The stage: what is being made or was made last, large, with its progress, its numbers and what can be done with it.
+
+Element ids: `stage`, inside it `download`; the phase is the attribute `data-phase` of `.stage`, the job `data-job`.
+"""
+
+import gradio as gr
+
+from wan_ui.parts.progress import StageView
+from wan_ui.stage.html import stage_html
+from wan_ui.words.english import Texts
+
+# The names of custom events stand in quotes here, because Gradio learns them from this text.
+_ON_LOAD = """
+const actions = ['keep_seed'];
+element.addEventListener('click', event => {
+  const button = event.target.closest('[data-action]');
+  if (button && actions.includes(button.dataset.action)) trigger(button.dataset.action);
+});
+let shown = '', job = element.querySelector('.stage').dataset.job;
+watch('value', () => {
+  const stage = element.querySelector('.stage'), video = element.querySelector('video');
+  const source = video.getAttribute('src') || '';
+  if (source !== shown) {
+    shown = source;
+    video.load();
+    if (source) video.play().catch(() => {});
+  }
+  if (stage.dataset.job !== job) {
+    job = stage.dataset.job;
+    window.scrollTo({top: 0, behavior: 'smooth'});
+  }
+});
+"""
+
+
+def build_result_panel(texts: Texts) -> gr.HTML:
+    """Lays the stage out, with nothing made yet."""
+    return gr.HTML(stage_html(StageView(), None, texts), js_on_load=_ON_LOAD, elem_id="stage", apply_default_css=False)

@@ -1,0 +1,297 @@
+"""Every sentence that a visitor reads, in English. Other languages are further values of `Texts`, one file each
+(`wan_ui.words.chinese`); `wan_ui.words.languages` has them all. Nothing else in `wan_ui` spells words out."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """The studio's words in one language. Fields with braces are filled in with `str.format`."""
+
+    product: str = "Wan TPU Studio"
+    serving: str = "{product} is at {address}"
+    theme_toggle: str = "Switch between light and dark"
+
+    view_create: str = "Create"
+    view_compare: str = "Compare"
+    view_library: str = "Library"
+    view_system: str = "System"
+    views: str = "Views"
+    help_title: str = "Keyboard"
+    help_keys: tuple[tuple[str, str], ...] = (
+        ("Ctrl ↵", "Generate"),
+        ("Esc", "Stop, or close what is open"),
+        ("Alt 1 – 4", "Create, Compare, Library, System"),
+        ("Alt Q", "Show or hide the queue"),
+        (", .", "One frame back, one frame on"),
+        ("Space", "Play or pause"),
+        ("← → ↑ ↓", "Move in the library; Enter shows the video"),
+        ("S C Del", "Star, compare, delete the chosen video"),
+        ("?", "This list"),
+    )
+
+    tab_text: str = "Text to video"
+    tab_image: str = "Image to video"
+
+    prompt: str = "Prompt"
+    prompt_placeholder: str = "What should the video show?"
+    negative_prompt: str = "Negative prompt"
+    negative_placeholder: str = "What it should not show (optional)"
+    examples: str = "Try one of these"
+
+    rewrite: str = "Suggest"
+    rewrite_use: str = "Use it"
+    rewrite_same: str = "There is nothing to change."
+    history: str = "Earlier prompts"
+    history_empty: str = "Your prompts will be kept here."
+
+    preset: str = "Model"
+    presets_elsewhere: str = "{count} more, not on this machine"
+    presets_none: str = "No model on this machine can do this."
+    preset_missing: str = "Its weights are not on this machine."
+    preset_fix: str = "Start the studio with --model {model} on a machine that holds them."
+
+    resolution: str = "Resolution"
+    length: str = "Length"
+    length_choice: str = "{seconds:.1f} s · {frames} frames"
+    steps: str = "Steps"
+    guidance: str = "Guidance"
+    guidance_low: str = "Guidance, low noise"
+    flow_shift: str = "Flow shift"
+    seed: str = "Seed"
+    seed_random: str = "New seed each time"
+
+    more: str = "More settings"
+    fps: str = "Frames a second"
+    solver: str = "Sampler"
+    guidance_start: str = "Guidance from (% of steps)"
+    guidance_end: str = "Guidance until (% of steps)"
+    step_cache: str = "Reuse similar steps (0 is off)"
+    loras: str = "LoRAs, one a line"
+    loras_info: str = "FILE.safetensors from the loras folder, or OWNER/NAME:FILE; then = and a strength"
+
+    image: str = "First frame"
+    image_placeholder: str = "Drop, paste or choose a picture"
+    image_preview: str = "Crop to {width} × {height}"
+    image_preview_empty: str = "The part that the video starts from appears here."
+    image_hint: str = "Click the picture to move the crop."
+    image_examples: str = "Or start from one of these"
+    last_image: str = "Last frame (optional)"
+    image_pad: str = "Add bars instead"
+
+    generate: str = "Generate"
+    stop: str = "Stop"
+    stopping: str = "Stopping…"
+    save_changes: str = "Save changes"
+    keep_as_it_is: str = "Leave it as it is"
+    estimate_about: str = "About {seconds}"
+    estimate_measured: str = "By the last {count} of this size that were made here"
+    estimate_scaled: str = "Reckoned from {count} of other sizes that were made here"
+    estimate_about_predicted: str = "About {seconds} (predicted)"
+    estimate_predicted: str = "Predicted from the chips' published rates: nothing was made here with this model yet"
+    estimate_none: str = "No estimate before its first video"
+    estimate_compiles: str = "compiles first ({seconds})"
+    estimate_compiles_unknown: str = "compiles first"
+    estimate_warm: str = "nothing to compile"
+
+    queue_title: str = "Queue"
+    queue_empty: str = "Nothing is waiting. Generate as often as you like: videos are made one after another."
+    queue_recent: str = "Just ended"
+    queue_group: str = "{width} × {height} · {frames} frames"
+    queue_warm: str = "compiled"
+    queue_cold: str = "compiles first"
+    queue_wait: str = "done in about {seconds}"
+    queue_others: str = "{count} videos of others are in line too; everybody gets a turn."
+    queue_up: str = "Earlier"
+    queue_down: str = "Later"
+    queue_edit: str = "Change before it starts"
+    queue_duplicate: str = "Queue the same once more"
+    queue_cancel: str = "Take out of the queue"
+    queue_stop: str = "Stop and keep what there is"
+    queue_show: str = "Show: {prompt}"
+    queue_steps: str = "{steps} steps · seed {seed}"
+
+    same_again: str = "Same again"
+    new_seed: str = "New seed"
+    full_quality: str = "Full quality"
+    full_quality_hint: str = "Load the settings of {title}: same prompt and seed"
+    go_on: str = "Continue"
+    go_on_hint: str = "Start the next video from the last frame of this one"
+    use_settings: str = "Use settings"
+    star: str = "Star"
+    delete: str = "Delete"
+    deleted: str = "Deleted."
+    undo: str = "Undo"
+    restore: str = "Take back"
+    restored: str = "It is back in the library."
+    open_folder: str = "Open folder"
+    folder_opened: str = "Opened on the server: {folder}"
+    folder_at: str = "The server has no desktop to open it on. It is at {folder}"
+    add_compare: str = "Compare"
+    frame_back: str = "One frame back"
+    frame_on: str = "One frame on"
+    play: str = "Play or pause"
+    loop: str = "Loop"
+    scrub: str = "Position in the video"
+    close: str = "Close"
+    loaded: str = "Settings loaded, with the seed {seed}."
+    loaded_new_seed: str = "Settings loaded; a new seed is drawn each time."
+    loaded_seed_button: str = "New seed instead"
+    loaded_elsewhere: str = "{preset} is not on this machine, so nothing was loaded."
+    loaded_first_frame: str = "Its first frame was taken from the video itself."
+    loaded_editing: str = "You are changing a video that waits."
+    loaded_full: str = "These are the settings of {title}. Press Generate when you like them."
+    loaded_continue: str = "The last frame is now the first one. Say how it goes on."
+    drop_here: str = "Drop it here: a video of ours loads its settings, a picture becomes the first frame"
+
+    library_search: str = "Search in prompts"
+    library_presets: str = "All models"
+    library_starred: str = "Starred"
+    library_bin: str = "Deleted"
+    library_count: str = "{count} videos"
+    library_one: str = "1 video"
+    library_none: str = "No video fits."
+    library_empty: str = "Every video that you make appears here."
+    library_more: str = "Show more"
+    library_choose: str = "Choose a video to see all about it."
+    library_request: str = "Settings"
+    library_versions: str = "Made with"
+    library_made: str = "Made {when} UTC"
+    library_owner: str = "By {owner}"
+    show: str = "Show on the stage"
+
+    compare_vary: str = "Vary"
+    compare_values: str = "Values, up to four"
+    compare_presets: str = "Models, up to four"
+    compare_start: str = "Queue them"
+    compare_what: tuple[tuple[str, str], ...] = (
+        ("seed", "Seed"),
+        ("steps", "Steps"),
+        ("guidance", "Guidance"),
+        ("flow_shift", "Flow shift"),
+        ("preset", "Model"),
+        ("loras", "LoRAs on and off"),
+    )
+    compare_hint: str = "Such as 8, 20, 40; no seeds: four new ones"
+    compare_empty_title: str = "Nothing to compare yet"
+    compare_empty: str = "Vary one setting of the form on the left, or choose videos with Compare in the library."
+    compare_tray: str = "{count} chosen. Choose another to see them side by side."
+    compare_export: str = "Save as one video"
+    compare_link: str = "Copy link"
+    compare_linked: str = "The link is in the clipboard. Only you see the videos behind it; others get the settings."
+    compare_wipe: str = "Wipe"
+    compare_wipe_left: str = "Left video"
+    compare_wipe_right: str = "Right video"
+    compare_wipe_edge: str = "Where the wipe is"
+    compare_clear: str = "Start over"
+    compare_seconds: str = "Seconds"
+    compare_same: str = "All settings are the same."
+    compare_progress: str = "{done} of {total} done"
+    compare_shared: str = "Somebody else's comparison: here are its settings. Queue them to see the videos."
+    compare_off: str = "off"
+
+    own_presets: str = "Presets"
+    own_title: str = "Your presets"
+    own_none: str = "Keep the settings of the form under a name of your own."
+    own_name: str = "Name"
+    own_save: str = "Save"
+    own_saved: str = "Saved as {name}."
+    own_rename: str = "Rename to the name above"
+    own_export: str = "Export all"
+    own_import: str = "Import"
+    own_delete: str = "Delete"
+    own_load: str = "Load {name}"
+    own_imported: str = "{count} presets came in."
+    own_link: str = "Copy link"
+    own_linked: str = "The link is in the clipboard. It opens the studio with these settings."
+    own_bad_file: str = "This file holds no presets of ours: {reason}"
+
+    system_devices: str = "Devices"
+    system_memory: str = "{used} of {limit} in use"
+    system_memory_unknown: str = "does not tell its memory"
+    system_worker: str = "Worker"
+    system_model: str = "Model loaded"
+    system_no_model: str = "none"
+    system_shapes: str = "Compiled sizes"
+    system_no_shapes: str = "none yet"
+    system_shape: str = "{task} {width} × {height}, {frames} frames, {guided}"
+    system_guided: str = "guided"
+    system_unguided: str = "unguided"
+    system_storage: str = "Storage"
+    system_cache: str = "Compiler cache"
+    system_videos: str = "Videos and jobs"
+    system_disk: str = "Free on the disk"
+    system_jobs: str = "Jobs"
+    system_versions: str = "Versions"
+    system_errors: str = "Recent errors"
+    system_no_errors: str = "None."
+    system_copy: str = "Copy report"
+    system_copied: str = "The report is in the clipboard."
+    system_operator: str = "You are the operator: you see everybody's jobs and videos."
+    system_visitor: str = "You see your own jobs and videos."
+    system_log: str = "End of the worker's log"
+
+    upload_refused: str = "Too much was uploaded from here within an hour: at most {megabytes} MB. Try again later."
+
+    password_made: str = "Visitors are asked for user {user} and password {password} (--auth sets others, --open asks for none)"
+    operator_link: str = "For the operator, who sees everybody's videos: {address}"
+    idle_title: str = "Nothing made yet"
+    idle_detail: str = "Write a prompt and press Generate. Every step appears here as it is computed."
+    queued_next: str = "Next in the queue"
+    queued_place: str = "Place {place} in the queue"
+    queued_first: str = "{count} videos come first."
+    queued_one_first: str = "One video comes first."
+    queued: str = "Waiting"
+    starting: str = "Starting"
+    loading: str = "Loading the model"
+    compiling: str = "Compiling {what}"
+    compiling_detail: str = "This happens once for each size and length."
+    encoding: str = "Reading the prompt"
+    denoising: str = "Denoising"
+    denoising_step: str = "Step {index} of {total}"
+    decoding: str = "Decoding"
+    decoding_frame: str = "Frame {frame} of {total}"
+    finished: str = "Done in {seconds}"
+    cancelled: str = "Stopped"
+    cancelled_partial: str = "This is what there was when it stopped."
+    cancelled_nothing: str = "It stopped before there was a picture to keep."
+    failed: str = "It did not work"
+    rate: str = "{seconds} a step"
+    time_left: str = "{seconds} left"
+    preview_label: str = "Preview of the video so far"
+    video_label: str = "Generated video: {prompt}"
+
+    fact_seed: str = "Seed"
+    fact_size: str = "Size"
+    fact_length: str = "Length"
+    fact_steps: str = "Steps"
+    fact_guidance: str = "Guidance"
+    fact_shift: str = "Shift"
+    stage_names: tuple[tuple[str, str], ...] = (
+        ("load", "Load"),
+        ("compile", "Compile"),
+        ("encode", "Encode"),
+        ("denoise", "Denoise"),
+        ("decode", "Decode"),
+        ("total", "Total"),
+    )
+    download: str = "Download"
+    keep_seed: str = "Use this seed"
+
+    worker_starting: str = "Starting…"
+    worker_loading: str = "Model is loading…"
+    worker_warming: str = "Warming up…"
+    worker_ready: str = "Ready"
+    worker_busy: str = "Generating"
+    worker_failed: str = "Model failed to start"
+    job_queued: str = "waiting"
+    job_running: str = "being made"
+    job_finished: str = "finished"
+    job_failed: str = "failed"
+    job_cancelled: str = "stopped"
+
+    error_unexpected: str = "Something went wrong in the studio."
+    error_unexpected_fix: str = "Try again; the server's log says more."
+
+
+ENGLISH = Texts()

@@ -1,0 +1,6 @@
+"""The languages that the studio speaks, by the code that browsers ask for."""
+
+from wan_ui.words.chinese import CHINESE
+from wan_ui.words.english import ENGLISH
+
+LANGUAGES = {"en": ENGLISH, "zh": CHINESE}
