@@ -20,7 +20,7 @@ from wan_ui.compare.handlers import CompareHandlers
 from wan_ui.compare.panel import ComparePanel, build_compare_panel
 from wan_ui.desk.access import Access
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.presets import CanRun, PresetChoices, has_weights, preset_choices
+from wan_ui.desk.presets import CanRun, PresetChoices, preset_choices
 from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.form.fill import FillHandlers
 from wan_ui.form.form import Form
@@ -67,10 +67,11 @@ class Page:
 
 
 def build(
-    engine: Engine, texts: Texts = ENGLISH, can_run: CanRun = has_weights, rewriter: PromptRewriter | None = None
+    engine: Engine, texts: Texts = ENGLISH, can_run: CanRun | None = None, rewriter: PromptRewriter | None = None
 ) -> gr.Blocks:
-    """The page, wired to this engine."""
-    desk = Desk(engine=engine, access=Access.of(engine.settings.data_dir), can_run=can_run, rewriter=rewriter)
+    """The page, wired to this engine. `can_run` says which presets it offers: without it, those that need no download."""
+    access = Access.of(engine.settings.data_dir)
+    desk = Desk(engine=engine, access=access, can_run=can_run or engine.has_weights, rewriter=rewriter)
     with gr.Blocks(title=texts.product, fill_width=True, analytics_enabled=False, delete_cache=CACHE_SECONDS) as blocks:
         page = _lay_out(desk, texts, make_labels())
         handlers = _handlers(desk, page)

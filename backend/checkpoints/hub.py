@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
+import os
 import shutil
 import threading
 import time
@@ -74,7 +75,7 @@ def cached_file(source: str) -> Path | None:
     """The same for "owner/repository:file"."""
     repository, _, name = source.partition(":")
     folder = _cached(repository, (glob.escape(name),))
-    return folder / name if folder is not None and (folder / name).is_file() else None
+    return folder / name if folder is not None and os.path.isfile(folder / name) else None  # it takes a name of any length
 
 
 def newest_snapshot(source: str) -> Path | None:

@@ -42,7 +42,7 @@ def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] =
     try:
         for lora in arguments.lora:
             adopt_lora(lora.source, settings.loras_dir)
-        job = engine.submit(request, owner="command line")
+        job = engine.submit(request, owner="command line", may_download=True)
         final = follow(engine, job, Progress(sys.stderr))
         return _report(final, job, output, arguments.json, time.monotonic() - began)
     finally:

@@ -20,6 +20,7 @@ from backend.engine.lock import EngineLock
 from backend.engine.order import Waiting, in_turn, moved_place, new_place
 from backend.engine.shelf import Shelf
 from backend.engine.store import Job, Store, new_job_id
+from backend.engine.weights_here import check_here, fits, has_weights
 from backend.errors import DataFolderError, JobHasBegun, QueueFull, RequestError, StudioError
 from backend.settings import from_environment
 from backend.workers.process import WorkerPlan
@@ -92,12 +93,20 @@ class Engine:
             self.library.empty_bin()
             self._take_over()
 
-    def submit(self, request: GenerationRequest, owner: str = "local", most_waiting: int | None = None) -> Job:
-        """Stores the request with copies of its images, then queues it.
+    def submit(
+        self,
+        request: GenerationRequest,
+        owner: str = "local",
+        most_waiting: int | None = None,
+        *,
+        may_download: bool = False,
+    ) -> Job:
+        """Stores the request with copies of its images, then queues it. `may_download` is for the machine's own people.
 
-        Raises: ImageError if an image cannot be used, QueueFull if the owner has `most_waiting` jobs in line already,
-        DataFolderError if nothing can be written; nothing is left then.
+        Raises: RequestError if it needs a download that it may not begin, ImageError if an image cannot be used, QueueFull if the
+        owner has `most_waiting` jobs in line already, DataFolderError if nothing can be written; nothing is left then.
         """
+        self._check_here(request, may_download)
         images = open_pictures(request)
         job_id = new_job_id()
         folder = self._runs / job_id
@@ -167,11 +176,13 @@ class Engine:
             self._waiting = [replace(entry, place=place) if entry.job_id == job_id else entry for entry in self._waiting]
             self._replan()
 
-    def revise(self, job_id: str, request: GenerationRequest) -> Job:
-        """Puts another request in the place of a waiting job's.
+    def revise(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Job:
+        """Puts another request in the place of a waiting job's; `may_download` as for `submit`.
 
-        Raises: JobHasBegun if it waits no more, ImageError if an image cannot be used; nothing is changed then.
+        Raises: JobHasBegun if it waits no more, RequestError if it needs a download that it may not begin, ImageError if an image
+        cannot be used; nothing is changed then.
         """
+        self._check_here(request, may_download)
         images, job = open_pictures(request), self._store.job(job_id)
         with self._changed:
             if job_id not in self._ids():
@@ -184,6 +195,10 @@ class Engine:
             self._waiting = [replace(entry, shape=shape) if entry.job_id == job_id else entry for entry in self._waiting]
             self._replan()
             return self._store.job(job_id)
+
+    def has_weights(self, preset: Preset) -> bool:
+        """Whether a video can be made with this preset and without a download, as far as the files here say."""
+        return has_weights(preset, self._model)
 
     def shape(self, request: GenerationRequest) -> Shape:
         """What is compiled for this request."""
@@ -262,6 +277,10 @@ class Engine:
             self._replan()
             self._dispatch()
             return self._store.job(job_id)
+
+    def _check_here(self, request: GenerationRequest, may_download: bool) -> None:
+        if not may_download:
+            check_here(request, self._model)
 
     def _check_room(self, owner: str, most_waiting: int | None) -> None:
         with self._changed:
@@ -390,9 +409,10 @@ def _predicted(request: GenerationRequest, devices: tuple[Device, ...], is_warm:
 
 
 def _first_preset(model: str | None) -> Preset:
-    """The preset to load first: the one made for this checkpoint, else the first of all."""
+    """The preset to load first: the one made for this checkpoint, else one of its kind, else the first of all."""
     presets = list_presets()
-    return next((preset for preset in presets if model in (preset.model, preset.model_source)), presets[0])
+    named = [preset for preset in presets if model in (preset.model, preset.model_source)]
+    return next(iter(named), None) or next((preset for preset in presets if model and fits(preset, model)), presets[0])
 
 
 def _made(folder: Path) -> Path:

@@ -67,13 +67,13 @@ class CompareHandlers:
 
     def _submitted(self, wanted: list, request: gr.Request) -> tuple[str, ...]:
         """Queues all; takes back those that were queued if one is refused."""
-        engine, made = self.desk.engine, []
+        made: list[str] = []
         try:
             for one in wanted:
-                made.append(engine.submit(one, self.desk.owner(request), self.desk.limit(request)).id)
+                made.append(self.desk.submit(one, request).id)
         except StudioError:
             for job_id in made:
-                engine.cancel(job_id)
+                self.desk.engine.cancel(job_id)
             raise
         return tuple(made)
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import gradio as gr
 
+from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.engine.store import Job
 from backend.errors import JobNotFound
 from wan_ui.desk.access import Access
-from wan_ui.desk.presets import CanRun, has_weights
+from wan_ui.desk.presets import CanRun
 from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.desk.visitors import owner_of
 from wan_ui.system.folder_sizes import FolderSizes
@@ -27,7 +28,7 @@ class Desk:
 
     engine: Engine
     access: Access
-    can_run: CanRun = has_weights
+    can_run: CanRun
     most_waiting: int = MOST_WAITING
     rewriter: PromptRewriter | None = None
     sizes: FolderSizes = field(default_factory=FolderSizes)
@@ -55,6 +56,15 @@ class Desk:
     def limit(self, request: gr.Request) -> int | None:
         """How many videos the visitor may have in line; None: as many as they like."""
         return None if self.is_operator(request) else self.most_waiting
+
+    def submit(self, wanted: GenerationRequest, request: gr.Request) -> Job:
+        """Queues it for the visitor, within their limits. Raises: StudioError."""
+        is_operator = self.is_operator(request)
+        return self.engine.submit(wanted, self.owner(request), self.limit(request), may_download=is_operator)
+
+    def revise(self, job: Job, wanted: GenerationRequest, request: gr.Request) -> Job:
+        """Puts it in the place of a waiting job's request, within the visitor's limits. Raises: StudioError."""
+        return self.engine.revise(job.id, wanted, may_download=self.is_operator(request))
 
     def texts(self, request: gr.Request) -> Texts:
         """The words in the first language of the visitor's browser that there is."""

@@ -1,10 +1,10 @@
-"""Which presets can be run here, and why the others cannot. Reads the preset files and looks for their weights."""
+"""Which presets can be run here, and why the others cannot. Reads the preset files; `backend.engine.weights_here` looks for weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from backend.contract.request import GenerationRequest, find_preset
+from backend.engine.weights_here import has_weights
 from backend.errors import RequestError
 from presets import Preset, list_presets
 from presets.loader import Task
@@ -27,11 +27,6 @@ class PresetChoices:
         """The preset of this name if it can run here, else the first that can."""
         named = [preset for preset in self.available if preset.name == name]
         return next(iter([*named, *self.available]), None)
-
-
-def has_weights(preset: Preset) -> bool:
-    """Whether the preset's checkpoint is a folder on this machine."""
-    return (Path(preset.model_source) / "model_index.json").is_file()
 
 
 def preset_choices(task: Task, can_run: CanRun = has_weights) -> PresetChoices:

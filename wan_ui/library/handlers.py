@@ -63,7 +63,7 @@ class JobHandlers:
             return {self.message: gr.skip()}
         try:
             wanted = job.request.changed(seed=_new_seed(job.request.seed)) if act.what == "seed" else job.request
-            made = self.desk.engine.submit(wanted, self.desk.owner(request), self.desk.limit(request))
+            made = self.desk.submit(wanted, request)
         except StudioError as error:
             return {self.message: Message(text=sentence(error), is_bad=True).html(texts)}
         shown = made.id if job.has_ended else gr.skip()  # a copy of what still waits does not push it off the stage

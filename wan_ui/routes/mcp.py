@@ -2,8 +2,9 @@
 
 Gradio's own MCP server needs the `mcp` package below version 2 and a pydantic older than ours, so this is the small part of the
 protocol that one tool needs: JSON-RPC in a POST, answered with JSON, or with a stream of events where the assistant asks for
-progress. No session is kept. Where visitors need a password, the operator's key is needed as a bearer token. Requests that a
-foreign web page makes are refused (Origin), as the protocol demands.
+progress. No session is kept. Where visitors need a password, the operator's key is needed as a bearer token; elsewhere who gives
+it is the operator, and who does not is a visitor. Requests that a foreign web page makes are refused (Origin), as the protocol
+demands.
 Source: modelcontextprotocol.io, specification 2025-06-18, "Streamable HTTP", "Tools" and "Progress".
 """
 
@@ -50,7 +51,7 @@ def mcp_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
         if "id" not in message:
             return Response(status_code=202)  # a notification
         if _wants_video(message):
-            messages = _make_video(engine, message, str(request.base_url))
+            messages = _make_video(engine, message, str(request.base_url), is_operator=_has_key(request, access))
             if _progress_token(message) is not None and "text/event-stream" in request.headers.get("accept", ""):
                 return StreamingResponse(_as_events(messages), media_type="text/event-stream", headers=_AT_ONCE)
             return JSONResponse([answer async for answer in messages][-1])
@@ -63,7 +64,11 @@ def _is_allowed(request: Request, access: Access, is_open: bool) -> bool:
     origin = request.headers.get("origin")
     if origin and urlsplit(origin).netloc != request.headers.get("host"):
         return False
-    return is_open or access.is_key(request.headers.get("authorization", "").removeprefix("Bearer "))
+    return is_open or _has_key(request, access)
+
+
+def _has_key(request: Request, access: Access) -> bool:
+    return access.is_key(request.headers.get("authorization", "").removeprefix("Bearer "))
 
 
 def _params(message: dict[str, Any]) -> dict[str, Any]:
@@ -126,14 +131,16 @@ def tool() -> dict[str, Any]:
     }
 
 
-async def _make_video(engine: Engine, message: dict[str, Any], address: str) -> AsyncIterator[dict[str, Any] | None]:
+async def _make_video(
+    engine: Engine, message: dict[str, Any], address: str, *, is_operator: bool
+) -> AsyncIterator[dict[str, Any] | None]:
     """Runs the tool: its progress, for an assistant that gave a name for it, None while there is none, and last the answer.
 
     What goes wrong is the tool's answer, in the engine's words, so that the assistant can correct itself.
     """
     token, told, view = _progress_token(message), -1.0, None
     try:
-        job = await asyncio.to_thread(_submitted, engine, _object(_params(message).get("arguments")))
+        job = await asyncio.to_thread(_submitted, engine, _object(_params(message).get("arguments")), is_operator)
         async for view in follow(engine, job.id):
             yield None if token is None or view.fraction <= told else _progress(token, view)
             told = max(told, view.fraction)
@@ -143,7 +150,7 @@ async def _make_video(engine: Engine, message: dict[str, Any], address: str) -> 
     yield {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
 
-def _submitted(engine: Engine, arguments: dict[str, Any]) -> Job:
+def _submitted(engine: Engine, arguments: dict[str, Any], is_operator: bool) -> Job:
     """Queues it. Raises: StudioError."""
     wanted = Wanted(
         prompt=str(arguments.get("prompt") or ""),
@@ -151,7 +158,7 @@ def _submitted(engine: Engine, arguments: dict[str, Any]) -> Job:
         image=None,
         settings=_object(arguments.get("settings")),
     )
-    return engine.submit(wanted.to_request(), OWNER, MOST_WAITING)
+    return engine.submit(wanted.to_request(), OWNER, MOST_WAITING, may_download=is_operator)
 
 
 def _progress(token: str | int, view: StageView) -> dict[str, Any]:

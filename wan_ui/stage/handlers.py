@@ -116,8 +116,8 @@ class Handlers:
     def _queue(self, wanted, editing: str | None, request: gr.Request) -> Job:
         old = self.desk.job(editing, request)
         if old is not None:
-            return self.desk.engine.revise(old.id, wanted)
-        return self.desk.engine.submit(wanted, self.desk.owner(request), self.desk.limit(request))
+            return self.desk.revise(old, wanted, request)
+        return self.desk.submit(wanted, request)
 
     def _notes(self, notes: Notes) -> dict:
         form = self.form

@@ -6,12 +6,15 @@ import threading
 import time
 
 import pytest
+from huggingface_hub import constants
 from PIL import Image
 
 from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Failed, Finished, Loading, Queued, Step
-from backend.errors import DataFolderError, ImageError, JobNotFound, StudioError
+from backend.contract.request import GenerationRequest
+from backend.errors import DataFolderError, ImageError, JobNotFound, RequestError, StudioError
 from backend.media.video import read_frames, read_request
 from backend.settings import PROJECT_FOLDER
+from presets import load_preset
 from tests.backend.conftest import FAKE, all_events, request, wait_for
 
 
@@ -214,16 +217,34 @@ def test_the_model_is_loaded_once(engine):
     assert not any(isinstance(event, Loading) for event in events)
 
 
-def test_another_presets_model_takes_the_place(engine):
-    from backend.contract.request import GenerationRequest
-    from presets import load_preset
+def of_preset(name: str) -> GenerationRequest:
+    """A short request for another preset than the demo's."""
+    return GenerationRequest.from_preset(load_preset(name), prompt="x", steps=1, num_frames=5, width=256, height=256)
 
+
+def test_another_presets_model_takes_the_place(engine):
     wait_for(lambda: engine.worker_status().state == "ready")
-    large = GenerationRequest.from_preset(
-        load_preset("wan2.1-t2v-1.3b-480p"), prompt="x", steps=1, num_frames=5, width=256, height=256
-    )
-    events = all_events(engine, engine.submit(large).id)
+    events = all_events(engine, engine.submit(of_preset("wan2.1-t2v-1.3b-480p"), may_download=True).id)
     assert any(isinstance(event, Loading) for event in events) and isinstance(events[-1], Finished)
+
+
+def test_only_who_may_download_gets_a_model_that_is_not_here(make_engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    engine, wanted = make_engine(start_worker=False, warm_up=False), of_preset("wan2.1-t2v-1.3b-480p")
+    with pytest.raises(RequestError, match="only the operator may download it; take another preset"):
+        engine.submit(wanted)
+    assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == [] and engine.worker_pid() is None
+    engine.submit(request("a slow square"))
+    waiting = engine.submit(request())
+    with pytest.raises(RequestError, match="only the operator may download it; take another preset"):
+        engine.revise(waiting.id, wanted)
+    assert engine.job(waiting.id).request == waiting.request
+    assert engine.revise(waiting.id, wanted, may_download=True).request == wanted
+
+
+def test_a_model_that_is_named_for_all_presets_counts_as_here(make_engine):
+    job = make_engine(model="square").submit(of_preset("wan2.1-t2v-1.3b-480p"))
+    assert job.request.preset == "wan2.1-t2v-1.3b-480p"
 
 
 def test_images_are_copied_so_that_the_original_may_go(engine, tmp_path):

@@ -1,0 +1,73 @@
+"""Whether what a request needs is on this machine already, or would have to be downloaded, which only the operator may begin.
+
+Asked for every request and every page, so it looks at a few small files, and never asks the network.
+"""
+
+from pathlib import Path
+
+from backend.checkpoints.checkpoint import open_checkpoint
+from backend.contract.request import GenerationRequest, find_preset
+from backend.errors import ModelError, RequestError
+from backend.families.wan.family import check_preset, recognise
+from presets import LoraChoice, Preset
+
+_RULE = "must be on this machine already: only the operator may download it"
+_FIX = "ask the operator to run `python app.py models download {}`"
+
+
+def has_weights(preset: Preset, model: str | None = None) -> bool:
+    """Whether a video can be made with this preset and without a download, as far as the files on this machine say.
+
+    Its checkpoint must be a folder, or whole in the Hub's cache, and so must each LoRA of its own. A checkpoint `model` that
+    stands in for the presets' own counts as here, because the operator has named it; it must be of the preset's kind.
+    """
+    is_here = _folder_of(preset.model_source) is not None if model is None else fits(preset, model)
+    return is_here and all(_is_here(lora) for lora in preset.loras)
+
+
+def fits(preset: Preset, model: str) -> bool:
+    """Whether the checkpoint `model` is of the preset's kind, as far as the files on this machine say."""
+    folder = _folder_of(model)
+    if folder is None:
+        return True
+    try:
+        checkpoint = open_checkpoint(folder)
+        family = recognise(checkpoint.index, checkpoint.architecture)
+        check_preset(family, checkpoint.architecture.scales, preset, folder.name)
+    except ModelError:
+        return False
+    return True
+
+
+def check_here(request: GenerationRequest, model: str | None = None) -> None:
+    """Raises: RequestError where this request would begin a download. `model` as for `has_weights`.
+
+    A LoRA that is in the cache may be used by everybody, one from a private repository too: the operator has brought it to this
+    server, like the files in the `loras` folder, and only videos leave the server. The cache does not record what is private,
+    and to ask the Hub would take the operator's token. What visitors should not use belongs in another cache (HF_HOME).
+    """
+    preset = find_preset(request.preset)
+    if model is None and _folder_of(preset.model_source) is None:
+        raise RequestError(f"preset={preset.name!r}: its model", _RULE, f"take another preset, or {_FIX.format(preset.name)}")
+    for lora in (*preset.loras, *request.loras):
+        if not _is_here(lora):
+            raise RequestError(f"the LoRA {lora.source}", _RULE, f"leave it out, or {_FIX.format(lora.source)}")
+
+
+def _folder_of(source: str) -> Path | None:
+    """The folder of a whole checkpoint on this machine, or None."""
+    folder = Path(source).expanduser()
+    if (folder / "model_index.json").is_file():
+        return folder
+    from backend.checkpoints.hub import cached_model, is_hub_id
+
+    return cached_model(source) if is_hub_id(source) else None
+
+
+def _is_here(lora: LoraChoice) -> bool:
+    """Whether it needs no download; a name in the `loras` folder is looked up when it is merged."""
+    if not lora.is_on_hub:
+        return True
+    from backend.checkpoints.hub import cached_file
+
+    return cached_file(lora.source) is not None
