@@ -66,6 +66,10 @@ class DataFolderError(StudioError):
     """The data folder cannot be used."""
 
 
+class Stopped(Exception):
+    """Somebody has stopped what was being done, or another part of it has failed. Nothing needs an explanation."""
+
+
 def one_line(text: str) -> str:
     """The text on a single line, its line breaks and runs of blanks turned into one blank."""
     return " ".join(str(text).split())

@@ -2,20 +2,25 @@
 
 Files lie in huggingface_hub's cache, which every other tool on the machine shares. `hub_file` brings each one there and
 continues within a file after a broken connection or a killed process, and the library makes its links. Brings no JAX.
+
+A download is stopped by its `on_bytes(done, total)`: it is called every second from the thread that asked for the download, with
+a total of 0 while that is not known, and whatever it raises ends the download. What has arrived stays.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import glob
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import httpx2
 from huggingface_hub import HfApi, RepoFile, constants, snapshot_download
@@ -38,11 +43,12 @@ FILES_AT_ONCE = 8  # as huggingface_hub
 HIDDEN_FROM_US = (401, 403, 404)
 
 
-def find_model(source: str, on_bytes: OnBytes | None = None) -> Path:
-    """The folder of a checkpoint: `source` itself, or the Hub's, downloaded if need be.
+def untold(done: int, total: int) -> None:
+    """For those who ask for no progress."""
 
-    `on_bytes(done, total)` is called every second while bytes arrive. Raises: ModelError.
-    """
+
+def find_model(source: str, on_bytes: OnBytes = untold) -> Path:
+    """The folder of a checkpoint: `source` itself, or the Hub's, downloaded if need be. Raises: ModelError."""
     folder = Path(source).expanduser()
     if folder.is_dir():
         if (folder / "model_index.json").is_file():
@@ -55,7 +61,7 @@ def find_model(source: str, on_bytes: OnBytes | None = None) -> Path:
     return cached_model(source) or download_model(source, on_bytes)
 
 
-def find_file(source: str, on_bytes: OnBytes | None = None) -> Path:
+def find_file(source: str, on_bytes: OnBytes = untold) -> Path:
     """The file "owner/repository:file", downloaded if need be. Raises: ModelError."""
     return cached_file(source) or download_file(source, on_bytes)
 
@@ -95,17 +101,17 @@ def is_complete(folder: Path) -> bool:
     return (folder / "tokenizer").is_dir()
 
 
-def download_model(source: str, on_bytes: OnBytes | None = None) -> Path:
+def download_model(source: str, on_bytes: OnBytes = untold) -> Path:
     """Fetch the files that are not there yet, the configurations first: what we cannot run costs kilobytes and not gigabytes.
 
     Raises: ModelError.
     """
-    checkpoint = open_checkpoint(_download(source, CONFIGURATIONS, None))
+    checkpoint = open_checkpoint(_download(source, CONFIGURATIONS, lambda done, total: on_bytes(0, 0)))
     recognise(checkpoint.index, checkpoint.architecture)
     return _download(source, PATTERNS, on_bytes)
 
 
-def download_file(source: str, on_bytes: OnBytes | None = None) -> Path:
+def download_file(source: str, on_bytes: OnBytes = untold) -> Path:
     """The same for "owner/repository:file"."""
     repository, _, name = source.partition(":")
     path = _download(repository, (glob.escape(name),), on_bytes, of_lora=name) / name
@@ -120,9 +126,9 @@ def _cached(repository: str, patterns: Sequence[str]) -> Path | None:
     return None
 
 
-def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes | None, of_lora: str = "") -> Path:
+def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes, of_lora: str = "") -> Path:
     try:
-        everything = _listed(repository)
+        [everything] = _together([lambda stopped: _listed(repository)], lambda: on_bytes(0, 0))
         if "model_index.json" in patterns and all(file.name != "model_index.json" for file in everything):
             raise ModelError(
                 f"{repository} holds no model_index.json:",
@@ -132,9 +138,9 @@ def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes | None
         files = list(filter_repo_objects(everything, allow_patterns=list(patterns), key=lambda file: file.name))
         forget_begun(repository, {file.content_hash for file in everything})
         _check_space(repository, sum(file.num_bytes - file.arrived_bytes for file in files))
-        with _watching(files, on_bytes):
-            _fetch_all(files)
-        return Path(snapshot_download(repository, allow_patterns=list(patterns), tqdm_class=_NoBar))
+        _fetch_all(files, on_bytes)
+        linked = functools.partial(snapshot_download, repository, allow_patterns=list(patterns), tqdm_class=_NoBar)
+        return Path(*_together([lambda stopped: linked()], lambda: on_bytes(0, 0)))
     except (HfHubHTTPError, HFValidationError, OSError, httpx2.TransportError) as error:
         raise _explained(repository, error, of_lora) from error
 
@@ -164,21 +170,39 @@ def _listed(repository: str) -> list[HubFile]:
     ]
 
 
-def _fetch_all(files: Sequence[HubFile]) -> None:
-    """Several at once. The first that fails stops the others, and so does Ctrl-C; what has arrived stays.
+def _fetch_all(files: Sequence[HubFile], on_bytes: OnBytes) -> None:
+    """Several at once; what an earlier try left counts as arrived.
 
     What is too large for plain HTTP (50 GB a file, which no Wan has) is left to the library.
     """
-    files = [file for file in files if file.num_bytes <= constants.MAX_HTTP_DOWNLOAD_SIZE]
-    stopped = threading.Event()
-    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="download") as pool:
-        try:
-            for fetched in as_completed([pool.submit(fetch, file, stopped) for file in files]):
-                fetched.result()
-        except BaseException:
-            stopped.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    total, small = sum(file.num_bytes for file in files), constants.MAX_HTTP_DOWNLOAD_SIZE
+    fetches = [functools.partial(fetch, file) for file in files if file.num_bytes <= small]
+    _together(fetches, lambda: on_bytes(sum(file.arrived_bytes for file in files), total))
+    on_bytes(total, total)
+
+
+def _together(works: Sequence[Callable[[threading.Event], Any]], on_look: Callable[[], None]) -> list[Any]:
+    """What these return, run several at once, with a look every second.
+
+    The first that fails stops the others, and so does Ctrl-C, or a look that raises. Nobody waits for those that are stopped:
+    each ends when it next looks at its event, which on a slow or silent connection may take a while.
+    """
+    stopped, pool = threading.Event(), ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="download")
+    try:
+        futures: list[Future] = [pool.submit(work, stopped) for work in works]
+        while wait(futures, SECONDS_BETWEEN_LOOKS, FIRST_EXCEPTION).not_done:
+            _raise_what_failed(futures)
+            on_look()
+        return [future.result() for future in futures]
+    finally:
+        stopped.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _raise_what_failed(futures: Sequence[Future]) -> None:
+    for future in futures:
+        if future.done():
+            future.result()
 
 
 def _check_space(repository: str, needed: int) -> None:
@@ -190,28 +214,6 @@ def _check_space(repository: str, needed: int) -> None:
             f"and the disk has {free / 1e9:.1f} GB free",
             "free some, or let HF_HOME name a folder on a larger disk",
         )
-
-
-@contextlib.contextmanager
-def _watching(files: Sequence[HubFile], on_bytes: OnBytes | None) -> Iterator[None]:
-    """Tells every second how many bytes have arrived, by looking at the files: what an earlier try left counts."""
-    if on_bytes is None:
-        yield
-        return
-    total, ended = sum(file.num_bytes for file in files), threading.Event()
-
-    def look() -> None:
-        while not ended.wait(SECONDS_BETWEEN_LOOKS):
-            on_bytes(sum(file.arrived_bytes for file in files), total)
-
-    thread = threading.Thread(target=look, name="watch download", daemon=True)
-    thread.start()
-    try:
-        yield
-        on_bytes(total, total)
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _explained(repository: str, error: Exception, of_lora: str) -> ModelError:

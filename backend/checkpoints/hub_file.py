@@ -22,14 +22,10 @@ from huggingface_hub import constants, hf_hub_url
 from huggingface_hub.file_download import http_get, repo_folder_name
 from huggingface_hub.utils import WeakFileLock, build_hf_headers, silent_tqdm
 
-from backend.errors import ModelError
+from backend.errors import ModelError, Stopped
 from backend.files import hash_like
 
 SECONDS_BETWEEN_TRIES = 1.0  # to get the lock; so fast is a waiting download stopped
-
-
-class Stopped(Exception):
-    """Another file of the same download has failed. What has arrived stays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +72,7 @@ def bytes_here(repository: str) -> int:
 
 
 def fetch(file: HubFile, stopped: threading.Event) -> None:
-    """Bring the whole file to its place, unless it is there. Ends within one chunk (10 MiB) of `stopped`.
+    """Bring the whole file to its place, unless it is there. Ends within one chunk (10 MiB) of `stopped`; what has arrived stays.
 
     Raises: Stopped; ModelError where the bytes are not those that the Hub promised, which are removed; OSError;
     httpx2.TransportError when the connection broke and trying again brought nothing more.

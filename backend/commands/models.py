@@ -118,10 +118,12 @@ class _Line:
         self._told = -1
 
     def __call__(self, done: int, total: int) -> None:
+        if not total:
+            return
         speed = self._speed(done)
         left = f", {(total - done) / speed:.0f} s left" if speed > 0 else ""
         text = f"{self._what}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {speed / 1e6:.1f} MB/s{left}"
-        tenth = 10 * done // max(total, 1)
+        tenth = 10 * done // total
         if self._stream.isatty():
             self._stream.write(f"\r\x1b[K{text}")
         elif tenth > self._told:

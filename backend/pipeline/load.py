@@ -190,7 +190,7 @@ def describe_text_weights(
 def _telling_download(on_event: Callable[[Event], None]) -> OnBytes:
     """Tells how much of a download has arrived, and how fast."""
     speed = Speed()
-    return lambda done, total: on_event(Loading(done, total, "the download", speed(done)))
+    return lambda done, total: on_event(Loading(done, total, "the download", speed(done) if total else 0.0))
 
 
 def _boundary(checkpoint: Checkpoint, preset: Preset) -> float | None:

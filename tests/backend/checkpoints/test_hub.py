@@ -7,6 +7,7 @@ import hashlib
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import httpx2
@@ -15,6 +16,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.utils import WeakFileLock
 
 from backend.checkpoints import hub_file
+from backend.checkpoints.hub import download_model
 from backend.checkpoints.hub_file import HubFile, Stopped, fetch, forget_begun
 from tests.backend.conftest import wait_for
 from tests.fake_hub import REPOSITORY, FakeHub, Sent
@@ -148,6 +150,20 @@ def test_ctrl_c_stops_at_once_and_keeps_what_has_arrived(hub: FakeHub, tmp_path)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
     assert begun(tmp_path) == [CHUNK, CHUNK]
+
+
+def test_stop_does_not_wait_for_a_silent_hub(monkeypatch):
+    answered = threading.Event()
+
+    def stop(done: int, total: int) -> None:
+        raise Stopped
+
+    monkeypatch.setattr("backend.checkpoints.hub._listed", lambda repository: answered.wait(30) and [])
+    began = time.monotonic()
+    with pytest.raises(Stopped):
+        download_model(REPOSITORY, stop)
+    assert time.monotonic() - began < 3
+    answered.set()
 
 
 @pytest.fixture
