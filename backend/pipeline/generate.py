@@ -18,6 +18,7 @@ import torch
 
 from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
 from backend.contract.request import GenerationRequest, find_preset
+from backend.errors import Stopped
 from backend.families.wan.conditions import (
     Conditions,
     Lane,
@@ -32,7 +33,7 @@ from backend.families.wan.family import check_preset
 from backend.families.wan.text_encoder import TextTokens
 from backend.families.wan.transformer import Condition, FirstFrame, ImageChannels, StepCache
 from backend.media.video import write_video
-from backend.pipeline.live_events import live_events
+from backend.pipeline.live_events import live_events, until
 from backend.pipeline.load import STAGES, Components, Programs, Stage, merge_loras
 from backend.pipeline.previews import StepPreviews, to_bytes
 from backend.pipeline.stage_files import write_conditions, write_latents
@@ -130,12 +131,17 @@ def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
 
 
 def _merge_loras(run: Run) -> Iterator[Event]:
-    """The request's LoRAs into the weights, and those of the last request out of them, telling how a download comes on."""
+    """The request's LoRAs into the weights, and those of the last request out of them, with a download's progress. A cancel ends
+    it within a second or so; the next request's LoRAs then take the place of what there is."""
     if not run.request.loras and all(expert.loras == () for expert in run.components.experts):
         return
     yield Loading(0, 0, "the LoRAs")
-    with run.clock.stage("lora"):
-        yield from live_events(lambda tell: run.notes.extend(merge_loras(run.components, run.request.loras, tell)))
+
+    def merge(tell: Callable[[Event], None]) -> None:
+        run.notes.extend(merge_loras(run.components, run.request.loras, until(run.is_cancelled, tell)))
+
+    with run.clock.stage("lora"), contextlib.suppress(Stopped):
+        yield from live_events(merge)
 
 
 def warm_up(components: Components, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Iterator[Event]:

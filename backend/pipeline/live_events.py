@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from backend.contract.events import Event
+from backend.errors import Stopped
 
 
 def live_events(work: Callable[[Callable[[Event], None]], None]) -> Iterator[Event]:
@@ -19,3 +20,14 @@ def live_events(work: Callable[[Callable[[Event], None]], None]) -> Iterator[Eve
         while (event := events.get()) is not None:
             yield event
     working.result()
+
+
+def until(is_stopped: Callable[[], bool], tell: Callable[[Event], None]) -> Callable[[Event], None]:
+    """The same `tell`, which raises Stopped once `is_stopped`: work that reports its progress ends there."""
+
+    def tell_or_stop(event: Event) -> None:
+        if is_stopped():
+            raise Stopped
+        tell(event)
+
+    return tell_or_stop

@@ -10,12 +10,12 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Finished, Step
+from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Finished, Loading, Step
 from backend.contract.request import GenerationRequest
 from backend.media.video import read_facts, read_frames, read_request
 from backend.pipeline.generate import generate as pipeline
 from backend.pipeline.generate import load as components_module
-from presets import load_preset
+from presets import LoraChoice, load_preset
 
 PRESET = load_preset("wan-tiny")
 
@@ -99,6 +99,23 @@ def test_stop_before_the_first_step_leaves_no_video(components, tmp_path):
     run(make_request(), components, tmp_path / "warm")
     events = run(make_request(), components, tmp_path, lambda: True)
     assert events[-1] == Cancelled(None) and not (tmp_path / "video.mp4").exists()
+
+
+def test_stop_ends_the_download_of_a_lora(components, tmp_path, monkeypatch):
+    def download(components, choices, on_event) -> list[str]:
+        for done in range(100):
+            on_event(Loading(done, 100, "the download"))
+            time.sleep(0.1)
+        raise AssertionError("it was not stopped")
+
+    monkeypatch.setattr(pipeline, "merge_loras", download)
+    stopped, events = threading.Event(), []
+    request = make_request(loras=(LoraChoice(source="owner/name:style.safetensors"),))
+    for event in pipeline.generate(request, components, tmp_path, stopped.is_set):
+        events.append(event)
+        stopped.set()
+    assert events[-1] == Cancelled(None) and len(events) < 10
+    assert all(isinstance(event, Loading) for event in events[:-1])
 
 
 def test_image_to_video_begins_with_the_picture(components, tmp_path):

@@ -5,7 +5,8 @@ import threading
 import pytest
 
 from backend.contract.events import Loading
-from backend.pipeline.live_events import live_events
+from backend.errors import Stopped
+from backend.pipeline.live_events import live_events, until
 
 
 def test_each_event_arrives_before_the_work_goes_on():
@@ -31,3 +32,13 @@ def test_what_the_work_raises_comes_after_what_it_told():
     assert next(events) == Loading(1, 2, "it")
     with pytest.raises(OSError, match="disk is full"):
         next(events)
+
+
+def test_work_that_is_stopped_ends_when_it_next_reports():
+    told, stopped = [], threading.Event()
+    tell = until(stopped.is_set, told.append)
+    tell(Loading(1, 2, "it"))
+    stopped.set()
+    with pytest.raises(Stopped):
+        tell(Loading(2, 2, "it"))
+    assert told == [Loading(1, 2, "it")]
