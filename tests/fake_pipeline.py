@@ -23,6 +23,7 @@ from backend.media.video import write_video
 from presets import Preset
 
 STEP_SECONDS = 0.02
+MISSING_PRESET, LARGE_PRESET, ENDLESS_PRESET = "wan2.1-t2v-14b-720p", "wan2.1-t2v-14b-480p", "wan2.2-ti2v-5b-720p"
 
 
 @dataclass(frozen=True)
@@ -32,16 +33,24 @@ class FakeComponents:
     model: str
 
 
-def load(preset: Preset, model: str | None, on_event: Callable[[Event], None]) -> FakeComponents:
-    """Pretends to read a checkpoint of 4 MB; "missing" is not there, "deadly" ends the process, "slow" takes 2 s."""
-    source = model or preset.model_source
-    if source == "missing":
+def check(preset: Preset, model: str | None, on_event: Callable[[Event], None]) -> None:
+    """Pretends to look at a checkpoint: "missing" is not there, nor is that of `MISSING_PRESET`."""
+    if model == "missing" or preset.name == MISSING_PRESET:
         raise ModelError("model 'missing'", "must be a checkpoint folder", "download it first")
+
+
+def load(preset: Preset, model: str | None, on_event: Callable[[Event], None]) -> FakeComponents:
+    """Pretends to read a checkpoint of 4 MB; "deadly" ends the process, "slow" takes 2 s, `LARGE_PRESET` lacks memory, and
+    `ENDLESS_PRESET` takes a minute."""
+    source = model or preset.model_source
     if source == "deadly":
         os._exit(7)
-    for done in range(0, 5_000_000, 1_000_000):
-        on_event(Loading(done, 4_000_000, "the square"))
-        time.sleep(0.4 if source == "slow" else STEP_SECONDS)
+    if preset.name == LARGE_PRESET:
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate")
+    parts = 120 if preset.name == ENDLESS_PRESET else 4
+    for part in range(parts + 1):
+        on_event(Loading(part * 4_000_000 // parts, 4_000_000, "the square"))
+        time.sleep(0.5 if parts > 4 else 0.4 if source == "slow" else STEP_SECONDS)
     return FakeComponents(source)
 
 

@@ -36,7 +36,7 @@ def verify(folder: Path, on_bytes: Callable[[int, int], None] | None = None) -> 
         checkpoint = open_checkpoint(folder)
         family = recognise(checkpoint.index, checkpoint.architecture)
         for part in checkpoint.parts:
-            problems += _problems_of(lambda part=part: _check_part(checkpoint, part))
+            problems += _problems_of(lambda part=part: check_part(checkpoint, part))
         if not (folder / "tokenizer").is_dir():
             problems.append(f"tokenizer is missing: a checkpoint needs it; {AGAIN}")
     except ModelError as error:
@@ -50,7 +50,7 @@ def verify(folder: Path, on_bytes: Callable[[int, int], None] | None = None) -> 
     )
 
 
-def _check_part(checkpoint: Checkpoint, part: str) -> None:
+def check_part(checkpoint: Checkpoint, part: str) -> None:
     """Raises: ModelError where a file is not whole, or is of a network that the part's configuration does not make."""
     check_shapes(part, part_tensors(checkpoint.folder, part), telling_shapes(checkpoint.architecture, part))
 

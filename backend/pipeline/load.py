@@ -15,19 +15,18 @@ import jax
 import jax.numpy as jnp
 from transformers import AutoTokenizer, CLIPImageProcessorPil, PreTrainedTokenizerBase
 
-from backend.checkpoints.checkpoint import AGAIN, Checkpoint, open_checkpoint
-from backend.checkpoints.hub import OnBytes, Speed, find_file, find_model
-from backend.checkpoints.loras import find_lora
+from backend.checkpoints.checkpoint import AGAIN, Checkpoint
 from backend.checkpoints.tensors import check_shapes
 from backend.chips import memory_bytes
-from backend.contract.events import Event, Loading
+from backend.contract.events import Event
 from backend.errors import ModelError
 from backend.families.wan.attention import Positions
-from backend.families.wan.family import IMAGE_ENCODER, Architecture, Family, check_preset, recognise
+from backend.families.wan.family import IMAGE_ENCODER, Architecture, Family
 from backend.families.wan.image_encoder import ImageEncoder
 from backend.families.wan.text_encoder import LENGTHS, MAX_SEQUENCE_LENGTH, TextEncoder
 from backend.families.wan.transformer import Condition, Denoiser, StepCache, TextContext
 from backend.families.wan.vae import VideoAutoencoder
+from backend.pipeline.model_files import lora_file, open_model
 from backend.runtime.executables import ExecutableFolders
 from backend.runtime.mesh import Layout, plan_copies, plan_mesh
 from backend.runtime.program import Compiler, Program, compile_now
@@ -108,15 +107,12 @@ def load(
 
     `mesh` fixes axes of the mesh by name; `executables` is a folder of precompiled programs. Networks that none of the `stages`
     uses stay on the disk; the autoencoder serves all three. Raises: ModelError where the checkpoint is missing, incomplete or
-    of another kind; RequestError where the devices or the model do not allow the mesh.
+    of another kind; RequestError where the devices or the model do not allow the mesh; whatever `on_event` raises.
     """
     _use_compilation_cache()
     gc.collect()  # whatever model was here before leaves the devices first
-    source = model or preset.model_source
-    checkpoint = open_checkpoint(find_model(source, _telling_download(on_event)))
+    checkpoint, family = open_model(preset, model, on_event)
     architecture, dtype = checkpoint.architecture, jnp.dtype(preset.dtype)
-    family = recognise(checkpoint.index, architecture)
-    check_preset(family, architecture.scales, preset, Path(source).name)
     text_encoder = TextEncoder(architecture.text_encoder, _tokenizer(checkpoint), _text_lengths())
     image_encoder = _image_encoder(checkpoint)
     compiler = ExecutableFolders([folder for folder in (executables, from_environment().executables_dir) if folder])
@@ -187,12 +183,6 @@ def describe_text_weights(
     return parked(described) if should_park(device_bytes(described) + others, memory) else described
 
 
-def _telling_download(on_event: Callable[[Event], None]) -> OnBytes:
-    """Tells how much of a download has arrived, and how fast."""
-    speed = Speed()
-    return lambda done, total: on_event(Loading(done, total, "the download", speed(done) if total else 0.0))
-
-
 def _boundary(checkpoint: Checkpoint, preset: Preset) -> float | None:
     """The checkpoint's own boundary between its experts, or the preset's where it says none."""
     own = checkpoint.index.get("boundary_ratio")
@@ -219,7 +209,7 @@ def _image_encoder(checkpoint: Checkpoint) -> ImageEncoder | None:
 def merge_loras(components: Components, choices: Sequence[LoraChoice], on_event: Callable[[Event], None]) -> list[str]:
     """Merge these LoRAs into the experts, and no others; what was used of each, a sentence each.
 
-    Reads and writes nothing where they are merged already. Raises: ModelError, RequestError.
+    Reads and writes nothing where they are merged already. Raises: ModelError, RequestError; whatever `on_event` raises.
     """
     notes = []
     for index, expert in enumerate(components.experts):
@@ -235,13 +225,7 @@ def _loras_of(
 ) -> tuple[ScaledLora, ...]:
     """What these choices change in one expert."""
     chosen = [choice for choice in choices if choice.expert in ("both", EXPERT_NAMES[index]) and choice.scale]
-    return tuple(ScaledLora(file=read_lora(_lora_file(choice, on_event), shapes, index), scale=choice.scale) for choice in chosen)
-
-
-def _lora_file(choice: LoraChoice, on_event: Callable[[Event], None]) -> Path:
-    if choice.is_on_hub:
-        return find_file(choice.source, _telling_download(on_event))
-    return find_lora(choice.source, from_environment().loras_dir)
+    return tuple(ScaledLora(file=read_lora(lora_file(choice, on_event), shapes, index), scale=choice.scale) for choice in chosen)
 
 
 def _text_lengths() -> tuple[int, ...]:

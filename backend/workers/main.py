@@ -21,7 +21,8 @@ from backend.contract.events import Cancelled, Compiling, Encoding, Event, Faile
 from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.shape import Shape
 from backend.contract.worker import Device, WorkerFacts
-from backend.errors import StudioError, one_line
+from backend.errors import Stopped, StudioError, one_line
+from backend.pipeline.live_events import until
 from backend.workers.channel import Channel, Message
 from presets import Preset
 
@@ -32,8 +33,10 @@ POLITENESS = 10  # the page is answered first: on two cores, loading and compili
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """The functions that a worker needs; imported late, because they bring JAX with them."""
+    """The functions that a worker needs; imported late, because they bring JAX with them. What the event function raises ends
+    `check` and `load`."""
 
+    check: Callable[[Preset, str | None, Callable[[Event], None]], None]
     load: Callable[[Preset, str | None, Callable[[Event], None]], Any]
     warm_up: Callable[[Any, GenerationRequest], Iterator[Event]]
     generate: Callable[[GenerationRequest, Any, Path, Callable[[], bool]], Iterator[Event]]
@@ -62,6 +65,8 @@ class Worker:
         self._pipeline: Pipeline | None = None
         self._components: Any = None
         self._loaded: tuple[str, str] | None = None
+        self._is_of_use = False  # whether some request can be served, as far as is known
+        self._trouble = ""  # what went wrong last
         self._waiting: queue.Queue[Task | None] = queue.Queue()
         self._lock = threading.Lock()
         self._tasks: dict[str, Task] = {}  # not ended, by job id
@@ -113,17 +118,17 @@ class Worker:
             self._send_event(job_id, Cancelled(None))
 
     def _prepare(self, preset: Preset, warm_up: bool) -> None:
-        """Gets ready for the first job; what fails here fails again, with its job, when one comes."""
+        """Gets ready for the first job; what fails here fails again, with its job, when one comes. No job's cancel ends it: what
+        is loaded here the operator has asked for."""
         try:
             self._load(preset)
             if warm_up:
                 self._warm_up(preset)
             self._send_facts()
-            self._send_status("ready", "Ready")
         except Exception as error:
             logger.exception("The model could not be prepared")
-            failed = explain(error)
-            self._send_status("failed", f"{failed.cause}; {failed.fix}")
+            self._explain(error)
+        self._send_rest()
 
     def _warm_up(self, preset: Preset) -> None:
         """Compiles the preset's own shapes ahead; stops as soon as a job waits."""
@@ -136,18 +141,31 @@ class Worker:
                 self._send_status("warming", f"Loaded {event.what} precompiled" if event.is_loaded else f"Compiling {event.what}")
         self._warm.add(Shape.of(request, self._model))
 
-    def _load(self, preset: Preset) -> None:
+    def _load(self, preset: Preset, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Loads the preset's model, if it is not the one that is loaded. That one goes last, when the files of the other are here
+        and are known to be fit: two may not fit side by side. Raises: Stopped within a second or so of `is_stopped`.
+        """
         wanted = (self._model or preset.model_source, preset.dtype)
         if self._loaded == wanted:
             return
-        self._components = self._loaded = None  # two models may not fit side by side
-        self._warm.clear()
-        self._send_status("loading", "Starting the runtime")
-        self._pipeline = self._pipeline or self._import_pipeline()
+        self._start_runtime()
         self._send_status("loading", f"Loading {preset.title}")
-        self._components = self._pipeline.load(preset, self._model, self._report_loading)
-        self._loaded = wanted
+        report = until(is_stopped, self._report_loading)
+        self._pipeline.check(preset, self._model, report)
+        self._components = self._loaded = None
+        self._warm.clear()
+        self._components = self._pipeline.load(preset, self._model, report)
+        self._loaded, self._is_of_use = wanted, True
         self._send_facts()
+
+    def _start_runtime(self) -> None:
+        """Imports the pipeline and asks for the devices, once. Then some preset may run, unless one model stands in for all."""
+        if self._pipeline is not None:
+            return
+        self._send_status("loading", "Starting the runtime")
+        pipeline = self._import_pipeline()
+        pipeline.devices()
+        self._pipeline, self._is_of_use = pipeline, self._model is None
 
     def _report_loading(self, event: Event) -> None:
         """Tells everybody, and the jobs that wait for it, how far the loading is."""
@@ -160,22 +178,19 @@ class Worker:
 
     def _serve(self, task: Task) -> None:
         final = self._result_of(task)
-        if self._loaded:
+        if self._pipeline is not None:
             self._send_facts()
         if final is not None:
             self._send_event(task.job_id, final)
         with self._lock:
             self._begun = None
             self._tasks.pop(task.job_id, None)
-        if self._loaded:
-            self._send_status("ready", "Ready")
-        elif isinstance(final, Failed):
-            self._send_status("failed", f"{final.cause}; {final.fix}")
+        self._send_rest()
 
     def _result_of(self, task: Task) -> Event | None:
-        """Runs one job to its final event, which is not yet sent; None if it was cancelled before it began."""
+        """Runs one job to its final event, which is not yet sent; None if it was cancelled before it began, as `_cancel` said."""
         try:
-            self._load(find_preset(task.request.preset))
+            self._load(find_preset(task.request.preset), lambda: self._is_given_up(task))
             if not self._begin(task):
                 return None
             loaded = time.monotonic()
@@ -188,9 +203,28 @@ class Worker:
                 if isinstance(event, Compiling) and task.is_cancelled.is_set():
                     return Cancelled(None)  # nothing is there to keep yet, and compiling may take minutes
             return Failed("The pipeline ended without a result", "This is a bug: please report it")
+        except Stopped:
+            return None
         except Exception as error:
             logger.exception("Job %s failed", task.job_id)
-            return explain(error)
+            return self._explain(error)
+
+    def _is_given_up(self, task: Task) -> bool:
+        """Whether nobody waits for the model that is loaded for this task: it was cancelled, and no other task needs the same."""
+        if not task.is_cancelled.is_set():
+            return False
+        with self._lock:
+            others = [other.request for other in self._tasks.values() if not other.is_cancelled.is_set()]
+        return self._model_of(task.request) not in map(self._model_of, others)
+
+    def _model_of(self, request: GenerationRequest) -> str:
+        return Shape.of(request, self._model).model
+
+    def _explain(self, error: Exception) -> Failed:
+        """The error explained, and kept for the status."""
+        failed = explain(error)
+        self._trouble = f"{failed.cause}; {failed.fix}"
+        return failed
 
     def _begin(self, task: Task) -> bool:
         with self._lock:
@@ -211,6 +245,15 @@ class Worker:
             versions=getattr(self._components, "versions", {}),
         )
         self._channel.send({"type": "facts", "facts": facts.to_json()})
+
+    def _send_rest(self) -> None:
+        """How the worker stands while it does nothing; "failed" only where no request can be served."""
+        if self._loaded is not None:
+            self._send_status("ready", "Ready")
+        elif self._is_of_use:
+            self._send_status("ready", "Ready, with no model loaded")
+        else:
+            self._send_status("failed", self._trouble)
 
     def _send_status(self, state: str, detail: str) -> None:
         self._channel.send({"type": "status", "state": state, "detail": detail})
@@ -233,12 +276,23 @@ def import_pipeline(module: str | None, **options: Any) -> Pipeline:
     """The real pipeline, loading with these options; or, for tests, a module that has all its functions."""
     if module is not None:
         stand_in = importlib.import_module(module)
-        return Pipeline(load=stand_in.load, warm_up=stand_in.warm_up, generate=stand_in.generate, devices=stand_in.device_facts)
-    from backend.pipeline.generate import generate, warm_up
-    from backend.pipeline.load import load
-    from backend.runtime.devices import device_facts
-
-    return Pipeline(load=functools.partial(load, **options), warm_up=warm_up, generate=generate, devices=device_facts)
+        return Pipeline(
+            check=stand_in.check,
+            load=stand_in.load,
+            warm_up=stand_in.warm_up,
+            generate=stand_in.generate,
+            devices=stand_in.device_facts,
+        )
+    names = ("model_files", "components", "pipeline", "device_facts")
+    files, components, pipeline, devices = (importlib.import_module(f"backend.{name}") for name in names)
+    load = functools.partial(components.load, **options)
+    return Pipeline(
+        check=files.check_model,
+        load=load,
+        warm_up=pipeline.warm_up,
+        generate=pipeline.generate,
+        devices=devices.device_facts,
+    )
 
 
 def _with_seconds(event: Event, **seconds: float) -> Event:

@@ -18,7 +18,10 @@ from huggingface_hub.utils import WeakFileLock
 from backend.checkpoints import hub_file
 from backend.checkpoints.hub import download_model
 from backend.checkpoints.hub_file import HubFile, Stopped, fetch, forget_begun
-from tests.backend.conftest import wait_for
+from backend.contract.events import Finished, Loading
+from backend.contract.request import example_request
+from presets import load_preset
+from tests.backend.conftest import all_events, request, wait_for
 from tests.fake_hub import REPOSITORY, FakeHub, Sent
 from tests.hub_runs import DEMO, NOWHERE, WEIGHTS, app, blobs, snapshot, start
 
@@ -150,6 +153,21 @@ def test_ctrl_c_stops_at_once_and_keeps_what_has_arrived(hub: FakeHub, tmp_path)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
     assert begun(tmp_path) == [CHUNK, CHUNK]
+
+
+def test_stop_ends_a_download_and_the_next_job_starts(hub: FakeHub, tmp_path, monkeypatch, make_engine):
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    hub.stop_after, hub.stalls = CHUNK + 100_000, True
+    engine = make_engine(pipeline="tests.hub_pipeline")
+    job = engine.submit(example_request(load_preset("wan2.2-ti2v-5b-720p")), may_download=True)
+    following = engine.submit(request())
+    wait_for(lambda: begun(tmp_path) == [CHUNK, CHUNK], 60)
+    began = time.monotonic()
+    engine.cancel(job.id)
+    assert isinstance(all_events(engine, following.id)[-1], Finished)
+    assert time.monotonic() - began < 4 and begun(tmp_path) == [CHUNK, CHUNK]
+    assert not any(isinstance(event, Loading) for event in all_events(engine, following.id))  # the demo model had stayed
 
 
 def test_stop_does_not_wait_for_a_silent_hub(monkeypatch):

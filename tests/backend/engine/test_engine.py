@@ -16,6 +16,7 @@ from backend.media.video import read_frames, read_request
 from backend.settings import PROJECT_FOLDER
 from presets import load_preset
 from tests.backend.conftest import FAKE, all_events, request, wait_for
+from tests.fake_pipeline import ENDLESS_PRESET, LARGE_PRESET, MISSING_PRESET
 
 
 def test_a_request_becomes_a_video(engine):
@@ -245,6 +246,58 @@ def test_only_who_may_download_gets_a_model_that_is_not_here(make_engine, tmp_pa
 def test_a_model_that_is_named_for_all_presets_counts_as_here(make_engine):
     job = make_engine(model="square").submit(of_preset("wan2.1-t2v-1.3b-480p"))
     assert job.request.preset == "wan2.1-t2v-1.3b-480p"
+
+
+def test_a_model_that_cannot_be_had_costs_nobody_the_one_that_is_loaded(engine):
+    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
+    final = all_events(engine, engine.submit(of_preset(MISSING_PRESET), may_download=True).id)[-1]
+    assert final == Failed("model 'missing' must be a checkpoint folder", "download it first")
+    wait_for(lambda: engine.worker_status().state != "loading")
+    assert (engine.worker_status().state, engine.worker_facts().model) == ("ready", load_preset("wan-tiny").model_source)
+    events = all_events(engine, engine.submit(request()).id)
+    assert isinstance(events[-1], Finished) and not any(isinstance(event, Loading) for event in events)
+
+
+def test_after_a_model_that_does_not_fit_into_memory_others_can_be_loaded(engine):
+    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
+    assert isinstance(all_events(engine, engine.submit(of_preset(LARGE_PRESET), may_download=True).id)[-1], Failed)
+    wait_for(lambda: engine.worker_status().state != "loading")
+    assert (engine.worker_status().state, engine.worker_facts().model) == ("ready", None)
+    assert engine.worker_status().detail == "Ready, with no model loaded"
+    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
+
+
+def first_loading(engine, job_id: str) -> Loading:
+    return next(event for _, event in engine.events(job_id) if isinstance(event, Loading) and event.bytes_done)
+
+
+def test_stop_ends_a_load_and_the_next_job_starts(engine):
+    wait_for(lambda: engine.worker_status().state == "ready")
+    job, following = engine.submit(of_preset(ENDLESS_PRESET), may_download=True), engine.submit(request())
+    first_loading(engine, job.id)
+    began = time.monotonic()
+    engine.cancel(job.id)
+    assert all_events(engine, job.id)[-1] == Cancelled(None)
+    assert isinstance(all_events(engine, following.id)[-1], Finished)
+    assert time.monotonic() - began < 5
+
+
+def test_stop_leaves_a_load_to_the_next_job_that_needs_it(engine):
+    wait_for(lambda: engine.worker_status().state == "ready")
+    job, following = (engine.submit(of_preset(ENDLESS_PRESET), may_download=True) for _ in range(2))
+    reached = first_loading(engine, job.id).bytes_done
+    engine.cancel(job.id)
+    assert all_events(engine, job.id)[-1] == Cancelled(None)
+    loading = next(event for _, event in engine.events(following.id) if isinstance(event, Loading))
+    assert loading.bytes_done > reached
+
+
+def test_a_runtime_that_does_not_start_is_a_failed_worker(make_engine):
+    engine = make_engine(pipeline="tests.no_such_pipeline")
+    wait_for(lambda: engine.worker_status().state == "failed")
+    assert "no_such_pipeline" in engine.worker_status().detail
+    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Failed)
+    wait_for(lambda: engine.worker_status().state == "failed")
 
 
 def test_images_are_copied_so_that_the_original_may_go(engine, tmp_path):

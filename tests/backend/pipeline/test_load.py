@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from backend.contract.events import Loading
-from backend.errors import ModelError
+from backend.errors import ModelError, Stopped
 from backend.pipeline.generate import load as components
 from presets import load_preset
 
@@ -43,6 +43,15 @@ def test_loading_tells_every_byte(checkpoint):
     assert [event.bytes_done for event in told] == sorted(event.bytes_done for event in told)
     assert loaded.family.name == "wan2.2-ti2v" and loaded.dtype == "float32"
     assert set(loaded.versions) >= {"jax", "torch", "diffusers"}
+
+
+def test_loading_ends_where_its_report_is_refused(checkpoint):
+    def stop(event: Loading) -> None:
+        if event.what == "transformer":
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        components.load(PRESET, str(checkpoint), stop)
 
 
 def test_a_folder_that_is_not_there():

@@ -1,0 +1,54 @@
+"""Bringing a model's files to this machine, and looking at them before anything is given up for them. Loads no weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from backend.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from backend.checkpoints.hub import OnBytes, Speed, find_file, find_model
+from backend.checkpoints.loras import find_lora
+from backend.checkpoints.verify import check_part
+from backend.contract.events import Event, Loading
+from backend.families.wan.family import Family, check_preset, recognise
+from backend.settings import from_environment
+from presets import LoraChoice, Preset
+
+OnEvent = Callable[[Event], None]
+
+
+def check_model(preset: Preset, model: str | None, on_event: OnEvent) -> None:
+    """Bring here what loading the preset's model needs, and look whether it is whole and can be run.
+
+    Raises: ModelError, RequestError; whatever `on_event` raises.
+    """
+    checkpoint, _ = open_model(preset, model, on_event)
+    for part in checkpoint.parts:
+        check_part(checkpoint, part)
+    for lora in preset.loras:
+        lora_file(lora, on_event)
+
+
+def open_model(preset: Preset, model: str | None, on_event: OnEvent) -> tuple[Checkpoint, Family]:
+    """The preset's checkpoint, or `model` (a folder or a Hub id) in its place, downloaded if need be, and what it is.
+
+    Raises: ModelError where it cannot be had, or is of another kind than the preset; whatever `on_event` raises.
+    """
+    source = model or preset.model_source
+    checkpoint = open_checkpoint(find_model(source, _telling_download(on_event)))
+    family = recognise(checkpoint.index, checkpoint.architecture)
+    check_preset(family, checkpoint.architecture.scales, preset, Path(source).name)
+    return checkpoint, family
+
+
+def lora_file(choice: LoraChoice, on_event: OnEvent) -> Path:
+    """The LoRA's file, downloaded if need be. Raises: ModelError, RequestError; whatever `on_event` raises."""
+    if choice.is_on_hub:
+        return find_file(choice.source, _telling_download(on_event))
+    return find_lora(choice.source, from_environment().loras_dir)
+
+
+def _telling_download(on_event: OnEvent) -> OnBytes:
+    """Reports how much of a download has arrived, and how fast."""
+    speed = Speed()
+    return lambda done, total: on_event(Loading(done, total, "the download", speed(done) if total else 0.0))
