@@ -3,10 +3,12 @@
 import json
 
 import pytest
+from huggingface_hub import constants
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from backend.engine.engine import Engine
+from tests.fake_pipeline import MISSING_PRESET
 from wan_ui.desk.access import Access
 from wan_ui.routes.mcp import mcp_route
 
@@ -84,6 +86,16 @@ def test_progress_is_for_those_who_read_streams(engine):
 def test_what_is_wrong_is_told_to_the_assistant(engine, arguments, words):
     told = ask(engine, "tools/call", name="generate_video", arguments=arguments)["result"]
     assert told["isError"] and words in told["content"][0]["text"]
+
+
+def test_only_the_operators_key_may_begin_a_download(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    call = {"name": "generate_video", "arguments": {"prompt": "x", "preset": MISSING_PRESET}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    refused = "only the operator may download it"
+    for key, words in {"": refused, "Bearer no": refused, "Bearer key": "must be a checkpoint folder"}.items():
+        told = client(engine).post("/mcp", json=message, headers={"authorization": key}).json()["result"]
+        assert told["isError"] and words in told["content"][0]["text"]
 
 
 def test_unknown_messages_are_errors(engine):
