@@ -107,7 +107,7 @@ def measure(folder: Path, only_load: bool) -> dict:
 
     from backend.contract.request import GenerationRequest
     from backend.pipeline.generate import generate as pipeline
-    from backend.pipeline.generate import load as components
+    from backend.pipeline import load as components
 
     preset = load_preset(PRESET)
     jax.devices()

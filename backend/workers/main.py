@@ -283,16 +283,13 @@ def import_pipeline(module: str | None, **options: Any) -> Pipeline:
             generate=stand_in.generate,
             devices=stand_in.device_facts,
         )
-    names = ("model_files", "components", "pipeline", "device_facts")
-    files, components, pipeline, devices = (importlib.import_module(f"backend.{name}") for name in names)
-    load = functools.partial(components.load, **options)
-    return Pipeline(
-        check=files.check_model,
-        load=load,
-        warm_up=pipeline.warm_up,
-        generate=pipeline.generate,
-        devices=devices.device_facts,
-    )
+    from backend.pipeline.generate import generate, warm_up
+    from backend.pipeline.load import load
+    from backend.pipeline.model_files import check_model
+    from backend.runtime.devices import device_facts
+
+    load = functools.partial(load, **options)
+    return Pipeline(check=check_model, load=load, warm_up=warm_up, generate=generate, devices=device_facts)
 
 
 def _with_seconds(event: Event, **seconds: float) -> Event:

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from backend.contract import request as request_module
 from backend.contract.request import GenerationRequest
 from backend.pipeline.generate import generate as pipeline
-from backend.pipeline.generate import load as components
+from backend.pipeline import load as components
 from tests.parity.tiny_checkpoints import make_preset
 
 

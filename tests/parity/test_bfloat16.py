@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from backend.pipeline.generate import load as components_module
+from backend.pipeline import load as components_module
 from tests.parity.tiny_runs import Tiny, run_ours
 
 pytestmark = [pytest.mark.slow, pytest.mark.demo_model, pytest.mark.usefixtures("torch_on_one_thread")]

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from backend.errors import ModelError
-from backend.pipeline.generate import load as components
+from backend.pipeline import load as components
 from backend.pipeline.load import merge_loras
 from backend.settings import from_environment
 from backend.weights.lora import original_name, read_lora

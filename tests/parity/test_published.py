@@ -13,7 +13,7 @@ from PIL import Image
 from backend.contract import request as request_module
 from backend.contract.request import GenerationRequest
 from backend.families.wan import text_encoder
-from backend.pipeline.generate import load as components_module
+from backend.pipeline import load as components_module
 from presets import load_preset
 from tests.parity.published import (
     GUIDANCE,

@@ -14,7 +14,7 @@ from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Fi
 from backend.contract.request import GenerationRequest
 from backend.media.video import read_facts, read_frames, read_request
 from backend.pipeline.generate import generate as pipeline
-from backend.pipeline.generate import load as components_module
+from backend.pipeline import load as components_module
 from presets import LoraChoice, load_preset
 
 PRESET = load_preset("wan-tiny")

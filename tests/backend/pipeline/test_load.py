@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from backend.contract.events import Loading
 from backend.errors import ModelError, Stopped
-from backend.pipeline.generate import load as components
+from backend.pipeline import load as components
 from presets import load_preset
 
 PRESET = load_preset("wan-tiny")

@@ -8,7 +8,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from backend.contract.request import GenerationRequest
 from backend.families.wan import conditions
-from backend.pipeline.generate import load as components_module
+from backend.pipeline import load as components_module
 from backend.weights.parking import HOST, device_bytes, on_devices, parked, should_park
 from backend.weights.read import TIED
 from presets import load_preset
