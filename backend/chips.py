@@ -61,10 +61,14 @@ def memory_bytes(device_kind: str) -> int | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepFlops:
-    """Floating-point operations of one denoising step, all branches together; a multiplication and an addition are two."""
+    """Floating-point operations of one denoising step, all branches together; a multiplication and an addition are two.
+
+    `attention` are those of scores over heads of `head_width`, `matmul` all others.
+    """
 
     attention: float
     matmul: float
+    head_width: int
 
     @property
     def total(self) -> float:
@@ -74,9 +78,9 @@ class StepFlops:
         """At the peak rate throughout."""
         return self.total / chip.peak_flops / num_devices
 
-    def floor_seconds(self, chip: Chip, num_devices: int, head_width: int) -> float:
+    def floor_seconds(self, chip: Chip, num_devices: int) -> float:
         """With scores at the rate that a contraction over `head_width` allows where the matrix unit is 256 deep."""
-        slowdown = 1.0 + 0.5 * (_matrix_depth(chip) / min(head_width, _matrix_depth(chip)) - 1)
+        slowdown = 1.0 + 0.5 * (_matrix_depth(chip) / min(self.head_width, _matrix_depth(chip)) - 1)
         return (self.attention * slowdown + self.matmul) / chip.peak_flops / num_devices
 
 

@@ -106,8 +106,8 @@ def measure(folder: Path, only_load: bool) -> dict:
     import numpy as np
 
     from backend.contract.request import GenerationRequest
-    from backend.pipeline.generate import generate as pipeline
     from backend.pipeline import load as components
+    from backend.pipeline.generate import generate as pipeline
 
     preset = load_preset(PRESET)
     jax.devices()

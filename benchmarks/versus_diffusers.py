@@ -32,8 +32,8 @@ from safetensors.numpy import load_file
 from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.families.wan.transformer import Denoiser, TextContext, weight_dtype
-from backend.pipeline.generate import generate as pipeline_module
 from backend.pipeline import load as components_module
+from backend.pipeline.generate import generate as pipeline_module
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.weights.stacked import DenoiserWeights, split_weights
 from presets import load_preset

@@ -1,11 +1,12 @@
 """Reads the preset files beside this module. Knows nothing of models, requests or devices."""
 
 import difflib
+import functools
 import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
@@ -18,6 +19,7 @@ EMBEDDED_PREFIX = "embedded:"
 Task = Literal["t2v", "i2v"]
 Solver = Literal["unipc", "euler", "euler-distilled"]
 Expert = Literal["both", "high", "low"]
+Need = Literal["may", "must"]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 _LOCAL_LORA = re.compile(r"[^./\\:\0][^/\\:\0]*\.safetensors")
@@ -77,28 +79,16 @@ class LoraChoice(BaseModel):
         return ":" in self.source
 
 
-class ArchitectureNames(BaseModel):
-    """Which of the configurations in `presets/architectures` a model's networks have, for work without its checkpoint.
-
-    The files are what diffusers and transformers write as config.json. Source: huggingface/diffusers,
-    scripts/convert_wan_to_diffusers.py.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    transformer: str
-    vae: str
-    text_encoder: str
-    image_encoder: str | None = None
-
-
 class Preset(BaseModel):
     """One way of making videos: a model, its defaults, and the limits within which it works.
 
     Sizes are pixels as (width, height); frame counts are pixel frames; `guidance` has one value per expert, the high-noise one
     first; `boundary` is the share of the noise (0..1) from which on the first of two experts works; `guidance_interval` the
     share of the steps that guidance runs on; `step_cache` the step cache's threshold, 0 for off. `draft_of` names the preset
-    that finishes what this one shows quickly.
+    that finishes what this one shows quickly. `series` are models that belong together, such as all of one version.
+    `architecture` names, by the checkpoint's part, which of the configurations in `presets/architectures` its networks have, for
+    work without the checkpoint; they are what diffusers and transformers write as config.json (source: huggingface/diffusers,
+    scripts/convert_wan_to_diffusers.py). Videos have `frame_step` * n + `first_frames` pixel frames, n >= 0.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -106,11 +96,11 @@ class Preset(BaseModel):
     name: str
     title: str
     description: str
-    family: str
+    series: str
     model: str  # Hugging Face id, folder, or "embedded:NAME"
     tasks: tuple[Task, ...] = Field(min_length=1)
     dtype: Literal["float32", "bfloat16"]
-    architecture: ArchitectureNames | None = None  # None: the embedded checkpoint says it
+    architecture: dict[str, str] | None = None  # None: the embedded checkpoint says it
 
     width: PositiveInt
     height: PositiveInt
@@ -120,6 +110,7 @@ class Preset(BaseModel):
     guidance: tuple[float, ...] = Field(min_length=1)
     flow_shift: float = Field(gt=0)
     solver: Solver
+    solvers: tuple[Solver, ...] = get_args(Solver)  # offered for choice
     negative_prompt: str
     boundary: Share | None = None
     guidance_interval: tuple[Share, Share] = (0.0, 1.0)
@@ -128,10 +119,13 @@ class Preset(BaseModel):
     draft_of: str | None = None
     takes_last_image: bool = False
     needs_last_image: bool = False
+    takes: dict[str, Need] = {}  # further inputs by role, such as "video"
 
     size_multiple: PositiveInt
     vae_scale_spatial: PositiveInt
     vae_scale_temporal: PositiveInt
+    frame_step: PositiveInt = 4
+    first_frames: PositiveInt = 1
     sizes: tuple[tuple[int, int], ...] = Field(min_length=1)  # offered for choice
     frame_counts: tuple[int, ...] = Field(min_length=1)  # offered for choice
 
@@ -152,8 +146,11 @@ class Preset(BaseModel):
         for width, height in (*self.sizes, (self.width, self.height)):
             self._check_size(width, height)
         for count in (*self.frame_counts, self.num_frames):
-            if (count - 1) % self.vae_scale_temporal or not self.min_frames <= count <= self.max_frames:
+            fits = count >= self.first_frames and (count - self.first_frames) % self.frame_step == 0
+            if not fits or not self.min_frames <= count <= self.max_frames:
                 raise ValueError(f"{count} frames lie outside this preset's own limits")
+        if self.solver not in self.solvers:
+            raise ValueError(f"the default solver {self.solver} is none of those offered")
         if self.steps > self.max_steps or self.fps > self.max_fps:
             raise ValueError("the default steps or fps lie outside this preset's own limits")
         return self
@@ -174,13 +171,19 @@ class Preset(BaseModel):
             raise ValueError(f"{width}x{height} lies outside this preset's own limits")
 
     def network_configs(self) -> dict[str, dict]:
-        """The networks' configurations by part: transformer, vae, text_encoder, and image_encoder where there is one."""
+        """The networks' configurations by part, such as "transformer"."""
         if self.architecture is None:
-            parts = ("transformer", "vae", "text_encoder")
-            paths = {part: Path(self.model_source) / part / "config.json" for part in parts}
+            paths = {path.parent.name: path for path in sorted(Path(self.model_source).glob("*/config.json"))}
         else:
-            paths = {part: ARCHITECTURES_FOLDER / f"{part}-{name}.json" for part, name in self.architecture if name}
+            paths = {part: ARCHITECTURES_FOLDER / f"{part}-{name}.json" for part, name in self.architecture.items()}
         return {part: json.loads(path.read_text("utf-8")) for part, path in paths.items()}
+
+    @property
+    def inputs(self) -> dict[str, Need]:
+        """The roles of all inputs that a request may give or must give."""
+        image = {"image": "must" if self.tasks == ("i2v",) else "may"} if "i2v" in self.tasks else {}
+        last_image = {"last_image": "must" if self.needs_last_image else "may"} if self.takes_last_image else {}
+        return {**image, **last_image, **self.takes}
 
     @property
     def num_experts(self) -> int:
@@ -196,9 +199,8 @@ class Preset(BaseModel):
 
 
 def list_presets(folder: Path = PRESET_FOLDER) -> list[Preset]:
-    """All presets, the one that runs anywhere first, the rest by name."""
-    presets = [_read(path) for path in folder.glob("*.toml")]
-    return sorted(presets, key=lambda preset: (not preset.model.startswith(EMBEDDED_PREFIX), preset.name))
+    """All presets, the one that runs anywhere first, the rest by name. Read once a process."""
+    return sorted(_presets(folder).values(), key=lambda preset: (not preset.model.startswith(EMBEDDED_PREFIX), preset.name))
 
 
 def load_preset(name: str, folder: Path = PRESET_FOLDER) -> Preset:
@@ -206,10 +208,15 @@ def load_preset(name: str, folder: Path = PRESET_FOLDER) -> Preset:
 
     Raises: UnknownPreset, which lists the names and suggests the nearest.
     """
-    names = sorted(path.stem for path in folder.glob("*.toml"))
-    if name not in names:  # a name is never used as a path
-        raise UnknownPreset(name, names)
-    return _read(folder / f"{name}.toml")
+    presets = _presets(folder)
+    if name not in presets:  # a name is never used as a path
+        raise UnknownPreset(name, sorted(presets))
+    return presets[name]
+
+
+@functools.cache
+def _presets(folder: Path) -> dict[str, Preset]:
+    return {path.stem: _read(path) for path in folder.glob("*.toml")}
 
 
 def _read(path: Path) -> Preset:

@@ -27,16 +27,24 @@ from huggingface_hub import HfApi, RepoFile, constants, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import filter_repo_objects, tqdm
 
-from backend.checkpoints.checkpoint import open_checkpoint
+from backend.checkpoints.checkpoint import Checkpoint, named_parts, open_checkpoint
 from backend.checkpoints.hub_file import HubFile, blobs_folder, fetch, forget_begun
 from backend.checkpoints.tensors import weight_files
 from backend.errors import ModelError
-from backend.families.wan.family import recognise
 
-PARTS = ("transformer", "transformer_2", "vae", "text_encoder", "image_encoder", "image_processor", "scheduler")
+PARTS = (
+    *("transformer", "transformer_2", "vae", "text_encoder", "text_encoder_2", "image_encoder"),
+    *("image_processor", "feature_extractor", "scheduler", "guider"),
+)
+"""Folders of diffusers' checkpoints that are fetched; others, such as copies in other precisions, are not."""
 CONFIGURATIONS = ("model_index.json", *(f"{part}/config.json" for part in PARTS))
-PATTERNS = ("model_index.json", "tokenizer/*", *(f"{part}/*.{kind}" for part in PARTS for kind in ("json", "safetensors")))
+PATTERNS = (
+    *("model_index.json", "tokenizer/*", "tokenizer_2/*"),
+    *(f"{part}/*.{kind}" for part in PARTS for kind in ("json", "safetensors")),
+)
 OnBytes = Callable[[int, int], None]
+Accept = Callable[[Checkpoint], object]
+"""Raises ModelError for a checkpoint that cannot be run: asked before its weights are fetched."""
 OFFERS = "give its folder with --model, or take the preset wan-tiny, which runs anywhere"
 SECONDS_BETWEEN_LOOKS = 1.0
 FILES_AT_ONCE = 8  # as huggingface_hub
@@ -47,18 +55,18 @@ def untold(done: int, total: int) -> None:
     """For those who ask for no progress."""
 
 
-def find_model(source: str, on_bytes: OnBytes = untold) -> Path:
-    """The folder of a checkpoint: `source` itself, or the Hub's, downloaded if need be. Raises: ModelError."""
+def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = untold) -> Checkpoint:
+    """A checkpoint, opened: the folder `source`, or the Hub's, downloaded if need be. Raises: ModelError."""
     folder = Path(source).expanduser()
     if folder.is_dir():
         if (folder / "model_index.json").is_file():
-            return folder
+            return open_checkpoint(folder)
         raise ModelError(
             f"{folder.name}", "must hold model_index.json, as diffusers writes it", "give a diffusers checkpoint folder"
         )
     if not is_hub_id(source):
         raise ModelError(f"The model {folder.name}", "is not on this machine", OFFERS)
-    return cached_model(source) or download_model(source, on_bytes)
+    return cached_checkpoint(source) or open_checkpoint(download_model(source, accept, on_bytes))
 
 
 def find_file(source: str, on_bytes: OnBytes = untold) -> Path:
@@ -71,10 +79,16 @@ def is_hub_id(source: str) -> bool:
     return source.count("/") == 1 and not source.startswith(("/", ".", "~")) and ":" not in source
 
 
-def cached_model(source: str) -> Path | None:
-    """The folder of a checkpoint that is whole in the cache, without asking the network; None where it is not."""
+def cached_checkpoint(source: str) -> Checkpoint | None:
+    """A checkpoint that is whole in the cache, opened, without asking the network; None where it is not."""
     folder = _cached(source, PATTERNS)
-    return folder if folder is not None and is_complete(folder) else None
+    return None if folder is None else _whole(folder)
+
+
+def cached_model(source: str) -> Path | None:
+    """The folder of a checkpoint that is whole in the cache; None where it is not."""
+    checkpoint = cached_checkpoint(source)
+    return None if checkpoint is None else checkpoint.folder
 
 
 def cached_file(source: str) -> Path | None:
@@ -90,24 +104,24 @@ def newest_snapshot(source: str) -> Path | None:
     return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
-def is_complete(folder: Path) -> bool:
-    """Whether every file that the checkpoint's own indexes name is there."""
+def _whole(folder: Path) -> Checkpoint | None:
+    """The checkpoint if every file that its own indexes name is there."""
     try:
         checkpoint = open_checkpoint(folder)
         for part in checkpoint.parts:
             weight_files(folder, part)
     except ModelError:
-        return False
-    return (folder / "tokenizer").is_dir()
+        return None
+    tokenizers = [part for part in named_parts(checkpoint.index) if part.startswith("tokenizer")]
+    return checkpoint if all((folder / name).is_dir() for name in tokenizers) else None
 
 
-def download_model(source: str, on_bytes: OnBytes = untold) -> Path:
+def download_model(source: str, accept: Accept, on_bytes: OnBytes = untold) -> Path:
     """Fetch the files that are not there yet, the configurations first: what we cannot run costs kilobytes and not gigabytes.
 
     Raises: ModelError.
     """
-    checkpoint = open_checkpoint(_download(source, CONFIGURATIONS, lambda done, total: on_bytes(0, 0)))
-    recognise(checkpoint.index, checkpoint.architecture)
+    accept(open_checkpoint(_download(source, CONFIGURATIONS, lambda done, total: on_bytes(0, 0))))
     return _download(source, PATTERNS, on_bytes)
 
 
@@ -133,7 +147,7 @@ def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes, of_lo
             raise ModelError(
                 f"{repository} holds no model_index.json:",
                 "a checkpoint must be in diffusers' layout",
-                "Wan's makers publish that under names that end in -Diffusers",
+                "makers often publish that under a name that ends in -Diffusers",
             )
         files = list(filter_repo_objects(everything, allow_patterns=list(patterns), key=lambda file: file.name))
         forget_begun(repository, {file.content_hash for file in everything})
@@ -173,7 +187,7 @@ def _listed(repository: str) -> list[HubFile]:
 def _fetch_all(files: Sequence[HubFile], on_bytes: OnBytes) -> None:
     """Several at once; what an earlier try left counts as arrived.
 
-    What is too large for plain HTTP (50 GB a file, which no Wan has) is left to the library.
+    What is too large for plain HTTP (50 GB a file) is left to the library.
     """
     total, small = sum(file.num_bytes for file in files), constants.MAX_HTTP_DOWNLOAD_SIZE
     fetches = [functools.partial(fetch, file) for file in files if file.num_bytes <= small]

@@ -4,41 +4,55 @@ hashes where the Hub's cache knows them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
-from backend.checkpoints.checkpoint import AGAIN, Checkpoint, open_checkpoint
+from backend.checkpoints.checkpoint import AGAIN, Checkpoint, named_parts, open_checkpoint
 from backend.checkpoints.tensors import check_shapes, part_tensors
 from backend.errors import ModelError
-from backend.families.wan.family import Family, recognise, telling_shapes
 from backend.files import hash_like
 
 _SHA256, _GIT_SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 
 
+class Recognised(Protocol):
+    """What is asked of a checkpoint's family here."""
+
+    def telling_shapes(self, configs: Mapping[str, Mapping[str, Any]], part: str) -> dict[str, tuple[int, ...]]:
+        """The shapes of a few tensors of a part."""
+
+
+Recognise = Callable[[Checkpoint], tuple[Recognised, Any]]
+"""The family and the kind of a checkpoint, which has a `name`. Raises: ModelError."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What was found in `folder`. `problems` are sentences, none where all is well; `hashed` files had a hash to compare."""
+    """What was found in `folder`. `kind` is None where it was not recognised; `problems` are sentences, none where all is well;
+    `hashed` files had a hash to compare."""
 
     folder: Path
-    family: Family | None
+    kind: str | None
     files: int
     hashed: int
     num_bytes: int
     problems: tuple[str, ...]
 
 
-def verify(folder: Path, on_bytes: Callable[[int, int], None] | None = None) -> Verification:
+def verify(folder: Path, recognise: Recognise, on_bytes: Callable[[int, int], None] | None = None) -> Verification:
     """Look at every file of the checkpoint. Never raises for what is wrong in it: that is the result."""
-    problems, family = [], None
+    problems, kind = [], None
     try:
         checkpoint = open_checkpoint(folder)
-        family = recognise(checkpoint.index, checkpoint.architecture)
+        family, found = recognise(checkpoint)
+        kind = found.name
         for part in checkpoint.parts:
-            problems += _problems_of(lambda part=part: check_part(checkpoint, part))
-        if not (folder / "tokenizer").is_dir():
-            problems.append(f"tokenizer is missing: a checkpoint needs it; {AGAIN}")
+            problems += _problems_of(lambda part=part: check_part(checkpoint, family, part))
+        for name in named_parts(checkpoint.index):
+            if name.startswith("tokenizer") and not (folder / name).is_dir():
+                problems.append(f"{name} is missing: a checkpoint needs it; {AGAIN}")
     except ModelError as error:
         problems.append(str(error))
     paths = [path for path in folder.rglob("*") if path.is_file()]
@@ -46,13 +60,13 @@ def verify(folder: Path, on_bytes: Callable[[int, int], None] | None = None) -> 
     problems += [problem for problem in checked if problem]
     sizes = sum(path.stat().st_size for path in paths)
     return Verification(
-        folder=folder, family=family, files=len(paths), hashed=len(checked), num_bytes=sizes, problems=tuple(problems)
+        folder=folder, kind=kind, files=len(paths), hashed=len(checked), num_bytes=sizes, problems=tuple(problems)
     )
 
 
-def check_part(checkpoint: Checkpoint, part: str) -> None:
+def check_part(checkpoint: Checkpoint, family: Recognised, part: str) -> None:
     """Raises: ModelError where a file is not whole, or is of a network that the part's configuration does not make."""
-    check_shapes(part, part_tensors(checkpoint.folder, part), telling_shapes(checkpoint.architecture, part))
+    check_shapes(part, part_tensors(checkpoint.folder, part), family.telling_shapes(checkpoint.configs, part))
 
 
 def _problems_of(look: Callable[[], object]) -> list[str]:

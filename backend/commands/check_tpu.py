@@ -20,7 +20,7 @@ def check_tpu(arguments: argparse.Namespace) -> bool:
     find_preset(arguments.preset)
     refuse_topology(arguments.topology)
     words = ["--preset", arguments.preset, "--topology", arguments.topology, *mesh_words(arguments)]
-    found = compile_apart("backend.tpu.report", words, for_tpu=True)
+    found = compile_apart("backend.commands.check_tpu_run", words, for_tpu=True)
     if arguments.json is not None:
         Path(arguments.json).write_text(json.dumps(found, indent=2) + "\n", "utf-8")
     sys.stdout.write(table(found) + "\n")

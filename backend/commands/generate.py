@@ -22,8 +22,8 @@ from backend.contract.events import (
     VideoResult,
 )
 from backend.engine.engine import Engine, Job
+from backend.engine.folder import open_inputs
 from backend.errors import OutputError, VideoFileError
-from backend.media.pictures import load_checked_image
 from backend.settings import from_environment
 
 STAGES = ("load", "compile", "encode", "denoise", "decode", "total")
@@ -33,8 +33,7 @@ def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] =
     """Makes one video and returns the exit code. Raises: RequestError before anything is written or started."""
     began = time.monotonic()
     request, model, options = request_of(arguments), model_of(arguments), worker_options_of(arguments)
-    for image in filter(None, (request.image, request.last_image)):
-        load_checked_image(image)
+    open_inputs(request)
     output, settings = check_output(arguments.output), from_environment(arguments.data_dir)
     for lora in arguments.lora:
         check_lora(lora.source, settings.loras_dir)

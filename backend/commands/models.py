@@ -15,6 +15,7 @@ from backend.checkpoints.hub_file import bytes_here
 from backend.checkpoints.loras import list_loras
 from backend.checkpoints.verify import Verification, verify
 from backend.errors import RequestError
+from backend.families import recognise
 from backend.settings import from_environment
 from presets import Preset, list_presets
 
@@ -102,10 +103,10 @@ def _sources(given: str) -> list[str]:
 
 
 def _download(source: str) -> None:
-    cached, download = (cached_file, download_file) if ":" in source else (cached_model, download_model)
-    path = cached(source)
+    path = cached_file(source) if ":" in source else cached_model(source)
     if path is None:
-        path = download(source, _Line(sys.stderr, source))
+        line = _Line(sys.stderr, source)
+        path = download_file(source, line) if ":" in source else download_model(source, recognise, line)
         sys.stderr.write("\n" if sys.stderr.isatty() else "")
     sys.stdout.write(f"{source} is at {path} ({_size(_num_bytes(path))})\n")
 
@@ -133,7 +134,7 @@ class _Line:
 
 
 def _verify(arguments: argparse.Namespace) -> bool:
-    found = [verify(_there(source), _Line(sys.stderr, source)) for source in _verifiable(arguments.id)]
+    found = [verify(_there(source), recognise, _Line(sys.stderr, source)) for source in _verifiable(arguments.id)]
     if arguments.json:
         sys.stdout.write(json.dumps([_facts(one) for one in found], indent=2) + "\n")
     else:
@@ -161,10 +162,9 @@ def _there(source: str) -> Path:
 
 
 def _facts(found: Verification) -> dict[str, Any]:
-    family = None if found.family is None else found.family.name
     return {
         "folder": str(found.folder),
-        "family": family,
+        "family": found.kind,
         "files": found.files,
         "hashed": found.hashed,
         "bytes": found.num_bytes,
@@ -175,6 +175,5 @@ def _facts(found: Verification) -> dict[str, Any]:
 def _sentences(found: Verification) -> str:
     if found.problems:
         return "\n".join(found.problems)
-    family = found.family.name
     hashes = f"{found.hashed} hashes are right" if found.hashed else "no hashes are known for a plain folder, sizes are right"
-    return f"{found.folder}: a whole {family}, {found.files} files, {_size(found.num_bytes)}; {hashes}"
+    return f"{found.folder}: a whole {found.kind}, {found.files} files, {_size(found.num_bytes)}; {hashes}"

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from backend.commands.apart import AXES, say
 from backend.contract.request import GenerationRequest, example_request, find_preset
-from backend.pipeline.describe import describe_components
-from backend.pipeline.generate import warm_up
+from backend.families.model import Model
+from backend.pipeline.load import describe_model
+from backend.pipeline.warm_up import warm_up
 from backend.runtime.devices import described_devices
 from backend.runtime.executables import ExecutableWriter
 from presets import Preset
@@ -31,34 +31,35 @@ def precompile(preset: Preset, topology: str | None, folder: Path, mesh: dict[st
         say({"progress": f"{name}: " + ("is there already" if seconds is None else f"compiled in {seconds:.1f} s")})
 
     devices = described_devices(topology) if topology else jax.devices()
-    tokenizer = None if topology else _tokenizer(preset)
-    components = describe_components(preset, devices, ExecutableWriter(folder=folder, tell=tell), mesh, tokenizer)
-    for request in _requests(preset, sizes, every_length=tokenizer is not None):
-        for _ in warm_up(components, request):
+    model = describe_model(
+        preset, devices, ExecutableWriter(folder=folder, tell=tell), mesh, None if topology else _folder(preset)
+    )
+    for request in _requests(preset, model, sizes):
+        for _ in warm_up(model, request):
             pass
     return {
         "preset": preset.name,
         "topology": topology,
         "devices": len(devices),
         "device_kind": devices[0].device_kind,
-        "mesh": {"guided": components.guided.layout.plan_text, "unguided": components.unguided.layout.plan_text},
+        "mesh": {"guided": model.layout(True).plan_text, "unguided": model.layout(False).plan_text},
         "output": str(folder),
         "files": files,
         "seconds": time.monotonic() - began,
     }
 
 
-def _requests(preset: Preset, sizes: dict, every_length: bool) -> Iterator[GenerationRequest]:
-    """The preset's own request in each task; prompts of all compiled lengths where the tokenizer is here."""
-    prompts = [" ".join([preset.examples[0]] * times) for times in ((1, 2, 4, 8, 16) if every_length else (1,))]
+def _requests(preset: Preset, model: Model, sizes: dict) -> Iterator[GenerationRequest]:
+    """The preset's own request in each task, with prompts for which different programs are compiled."""
     for task in preset.tasks:
-        for prompt in prompts:
+        for prompt in model.prompts_for_all_programs(preset.examples[0]):
             yield example_request(preset, task, prompt=prompt, **sizes)
 
 
-def _tokenizer(preset: Preset) -> PreTrainedTokenizerBase | None:
-    folder = Path(preset.model_source) / "tokenizer"
-    return AutoTokenizer.from_pretrained(folder) if folder.is_dir() else None
+def _folder(preset: Preset) -> Path | None:
+    """The checkpoint's folder if it is here: its tokenizer says which lengths of prompts there are."""
+    folder = Path(preset.model_source)
+    return folder if (folder / "tokenizer").is_dir() else None
 
 
 def main() -> None:

@@ -22,11 +22,13 @@ from backend.commands.command_line import FAILED, OK, WRONG_REQUEST, model_of, p
 from backend.commands.progress import Progress
 from backend.contract.events import Cancelled, Event, Finished
 from backend.contract.request import GenerationRequest, find_preset
-from backend.engine.folder import REQUEST, open_pictures, read_request, write_request
+from backend.engine.folder import REQUEST, open_inputs, read_request, write_request
 from backend.errors import RequestError, StudioError
 from backend.media.video import read_request as read_video_request
-from backend.pipeline.generate import Denoised, Run, decode, denoise, encode_conditions, prepare
+from backend.pipeline.chunks import chunks_of
+from backend.pipeline.generate import decode, denoise, encode_conditions, finished_latents, prepare
 from backend.pipeline.load import load
+from backend.pipeline.run import Run
 from backend.pipeline.stage_files import (
     EMBEDDINGS,
     LATENTS,
@@ -60,9 +62,9 @@ def run_stage(arguments: argparse.Namespace) -> int:
     progress, stop = Progress(sys.stderr), threading.Event()
     with _until_stopped(stop):
         mesh = {axis: getattr(options, axis) for axis in ("dp", "sp", "tp")}
-        components = load(find_preset(request.preset), model, progress.show, mesh, options.executables, (arguments.command,))
-        loaded = time.monotonic() - began
-        run = Run(request=request, components=components, folder=folder, is_cancelled=stop.is_set)
+        loaded = load(find_preset(request.preset), model, progress.show, mesh, options.executables, (arguments.command,))
+        load_seconds = time.monotonic() - began
+        run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=stop.is_set)
         ended = _followed(_STAGES[arguments.command](run), progress)
     progress.end()
     if ended is not None:
@@ -70,7 +72,7 @@ def run_stage(arguments: argparse.Namespace) -> int:
         return FAILED
     for note in run.notes:
         sys.stderr.write(f"{note}\n")
-    return _tell(arguments, product, {"load": loaded, **run.clock.seconds, "total": time.monotonic() - began})
+    return _tell(arguments, product, {"load": load_seconds, **run.clock.seconds, "total": time.monotonic() - began})
 
 
 def _requested(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
@@ -88,12 +90,12 @@ def _requested(arguments: argparse.Namespace, folder: Path, settings: Settings) 
         return begun
     if folder.is_dir() and any(folder.iterdir()):
         raise RequestError(f"run={arguments.run!r}", "must be a new or an empty folder", "choose another folder")
-    pictures = open_pictures(request)
+    inputs = open_inputs(request)
     for lora in arguments.lora:
         check_lora(lora.source, settings.loras_dir)
         adopt_lora(lora.source, settings.loras_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    return write_request(request, pictures, folder)
+    return write_request(request, inputs, folder)
 
 
 def _changed(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
@@ -138,11 +140,12 @@ def _denoise(run: Run) -> Generator[Event, None, str | None]:
     yield from prepare(run, ("denoise",))
     if run.is_cancelled():
         return _stopped("denoise", run)
-    denoised = yield from denoise(run, conditions, begun and Denoised(state=begun[0], steps_done=begun[1]))
-    if denoised.steps_done < run.request.steps:
-        write_state(run.folder, run.request, denoised.state, denoised.steps_done)
-        return _stopped("denoise", run, f" after step {denoised.steps_done} of {run.request.steps}")
-    write_latents(run.folder, run.request, conditions.with_first_frame(denoised.state.sample))
+    denoised = yield from denoise(run, conditions, begun)
+    total = run.request.steps * sum(1 for _ in chunks_of(run.model, run.request))
+    if denoised.steps_done < total:
+        write_state(run.folder, run.request, denoised)
+        return _stopped("denoise", run, f" after step {denoised.steps_done} of {total}")
+    write_latents(run.folder, run.request, finished_latents(run, conditions, denoised))
     return None
 
 

@@ -39,9 +39,9 @@ class Geometry:
         return (batch, channels, self.num_latent_frames, self.latent_height, self.latent_width)
 
 
-def is_frame_count(num_frames: int, temporal_scale: int = 4) -> bool:
-    """Whether a causal VAE can make this many pixel frames: one, and a multiple of its scale after it."""
-    return num_frames >= 1 and (num_frames - 1) % temporal_scale == 0
+def is_frame_count(num_frames: int, step: int = 4, first: int = 1) -> bool:
+    """Whether a video can have this many pixel frames: `first`, and a multiple of `step` after it."""
+    return num_frames >= first and (num_frames - first) % step == 0
 
 
 def latent_frames(num_frames: int, temporal_scale: int = 4) -> int:
@@ -54,9 +54,9 @@ def pixel_frames(num_latent_frames: int, temporal_scale: int = 4) -> int:
     return (num_latent_frames - 1) * temporal_scale + 1
 
 
-def nearest_frame_counts(num_frames: int, smallest: int, largest: int, temporal_scale: int = 4) -> list[int]:
+def nearest_frame_counts(num_frames: int, smallest: int, largest: int, step: int = 4, first: int = 1) -> list[int]:
     """The one or two allowed frame counts next to `num_frames`, smaller first."""
-    return _nearest(num_frames, offset=1, step=temporal_scale, smallest=smallest, largest=largest)
+    return _nearest(num_frames, offset=first, step=step, smallest=smallest, largest=largest)
 
 
 def nearest_sizes(size: int, multiple: int, smallest: int, largest: int) -> list[int]:

@@ -3,6 +3,8 @@
 import math
 import secrets
 import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -27,16 +29,34 @@ MAX_LORAS = 8  # each adds seconds to the switch of LoRAs; nobody has been seen 
 CHARACTERS_PER_TOKEN = 8  # generous: English text has about four characters a token, so no real prompt is refused
 _STORED = {"is_stored": True}
 
+
+@dataclass(frozen=True, kw_only=True)
+class InputRole:
+    """One thing that a request may start from. `role` is the request's field, which holds an absolute path, or several."""
+
+    role: str
+    media: Literal["picture", "video"]
+
+
+INPUTS = (
+    InputRole(role="image", media="picture"),  # the first frame
+    InputRole(role="last_image", media="picture"),
+    InputRole(role="video", media="video"),
+    InputRole(role="mask", media="video"),
+    InputRole(role="references", media="picture"),
+)
+_ALWAYS_STORED = ("image", "last_image")  # others are stored only where they are given
+
 Focus = Annotated[float, Field(ge=0, le=1)]
 
 
 class GenerationRequest(BaseModel):
     """One video to make.
 
-    `width`, `height` in pixels, `num_frames` in pixel frames, `guidance` one value per expert (1 or less: unguided),
-    `image` and `last_image` absolute paths, `image_focus` the point (x, y in 0..1) that a crop keeps in view. `loras` count on
-    top of one another. Guidance runs on the steps within `guidance_interval`, a share (0..1) of them; `step_cache` is the
-    relative change below which a step reuses the last one's work, 0 for never.
+    `width`, `height` in pixels, `num_frames` in pixel frames, `guidance` one value per expert (1 or less: unguided), `image` and
+    the other inputs (see `INPUTS`) absolute paths, `image_focus` the point (x, y in 0..1) that a crop keeps in view. `loras`
+    count on top of one another. Guidance runs on the steps within `guidance_interval`, a share (0..1) of them; `step_cache` is
+    the relative change below which a step reuses the last one's work, 0 for never.
     Raises: RequestError at construction, whatever is wrong.
     """
 
@@ -57,6 +77,9 @@ class GenerationRequest(BaseModel):
     seed: int
     image: str | None = None
     last_image: str | None = None
+    video: str | None = None
+    mask: str | None = None
+    references: tuple[str, ...] = ()
     image_focus: tuple[Focus, Focus] = (0.5, 0.5)
     loras: tuple[LoraChoice, ...] = ()
     guidance_interval: tuple[float, float] = (0.0, 1.0)
@@ -81,7 +104,19 @@ class GenerationRequest(BaseModel):
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `from_stored`."""
-        return self.model_dump(mode="json")
+        data = self.model_dump(mode="json")
+        absent = [one.role for one in INPUTS if one.role not in _ALWAYS_STORED and not data[one.role]]
+        return {name: value for name, value in data.items() if name not in absent}
+
+    def inputs(self) -> dict[str, tuple[str, ...]]:
+        """The paths of what is given, by role, in the order of `INPUTS`."""
+        given = {one.role: getattr(self, one.role) for one in INPUTS}
+        return {role: (value,) if isinstance(value, str) else tuple(value) for role, value in given.items() if value}
+
+    def with_inputs(self, paths: Mapping[str, Sequence[str]]) -> Self:
+        """A copy whose inputs of these roles lie elsewhere; nothing is checked anew."""
+        moved = {role: tuple(value) if role == "references" else value[0] for role, value in paths.items()}
+        return type(self).from_stored(self.to_json() | moved)
 
     def changed(self, **changes: Any) -> Self:
         """A copy with these fields replaced, checked like any other."""
@@ -90,7 +125,8 @@ class GenerationRequest(BaseModel):
     def for_sharing(self) -> dict[str, Any]:
         """As `to_json`, with images by file name only: a video must not tell where it was made."""
         data = self.to_json()
-        return data | {name: Path(data[name]).name for name in ("image", "last_image") if data[name]}
+        names = {role: tuple(Path(path).name for path in paths) for role, paths in self.inputs().items()}
+        return data | {role: list(value) if role == "references" else value[0] for role, value in names.items()}
 
     @property
     def is_guided(self) -> bool:
@@ -149,6 +185,10 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     _check_whole("steps", request.steps, 1, preset.max_steps, preset.steps)
     _check_guidance(request.guidance, preset)
     _check_flow_shift(request.flow_shift, preset)
+    if request.solver not in preset.solvers:
+        raise RequestError(
+            f"solver={request.solver}", f"must be one of {', '.join(preset.solvers)} for {preset.name}", "leave it out"
+        )
     _check_guidance_interval(request.guidance_interval)
     _check_step_cache(request.step_cache)
     _check_loras(request.loras, preset)
@@ -178,9 +218,20 @@ def _check_task(request: GenerationRequest, preset: Preset) -> None:
         raise RequestError("last_image was given", f"but {preset.name} takes a first image only", "leave it out")
     if request.last_image is None and preset.needs_last_image:
         raise RequestError("last_image is missing:", f"{preset.name} goes from a first image to a last one", "give both")
-    for name, path in (("image", request.image), ("last_image", request.last_image)):
-        if path is not None and not Path(path).is_absolute():
-            raise RequestError(f"{name}={path!r}", "must be an absolute path", "give the whole path")
+    _check_inputs(request, preset)
+
+
+def _check_inputs(request: GenerationRequest, preset: Preset) -> None:
+    given = request.inputs()
+    for role in given.keys() - preset.inputs.keys():
+        raise RequestError(f"{role} was given", f"but {preset.name} takes none", "leave it out")
+    for role, need in preset.takes.items():
+        if need == "must" and role not in given:
+            raise RequestError(f"{role} is missing:", f"{preset.name} needs it", f"give {role}")
+    for role, paths in given.items():
+        for path in paths:
+            if not Path(path).is_absolute():
+                raise RequestError(f"{role}={path!r}", "must be an absolute path", "give the whole path")
 
 
 def _check_text(name: str, text: str, preset: Preset) -> None:
@@ -212,13 +263,13 @@ def _check_size(name: str, size: int, smallest: int, largest: int, preset: Prese
 
 
 def _check_frames(num_frames: int, preset: Preset) -> None:
-    scale, rules = preset.vae_scale_temporal, []
-    if not is_frame_count(num_frames, scale):
-        rules.append(f"{scale}n+1")
+    step, first, rules = preset.frame_step, preset.first_frames, []
+    if not is_frame_count(num_frames, step, first):
+        rules.append(f"{step}n+{first}")
     if not preset.min_frames <= num_frames <= preset.max_frames:
         rules.append(f"between {preset.min_frames} and {preset.max_frames} for {preset.name}")
     if rules:
-        nearest = nearest_frame_counts(num_frames, preset.min_frames, preset.max_frames, scale)
+        nearest = nearest_frame_counts(num_frames, preset.min_frames, preset.max_frames, step, first)
         raise RequestError(f"num_frames={num_frames}", f"must be {' and '.join(rules)}", _either(nearest))
 
 

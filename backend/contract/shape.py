@@ -37,7 +37,7 @@ class Shape:
             is_guided=request.is_guided,
             is_cached=request.step_cache > 0,
             is_mixed=request.is_guided and _has_unguided_steps(request),
-            num_pictures=sum(picture is not None for picture in (request.image, request.last_image)),
+            num_pictures=sum(len(paths) for paths in request.inputs().values()),
         )
 
     @classmethod

@@ -14,7 +14,7 @@ from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
 from backend.contract.worker import Device, WorkerFacts, WorkerOptions, WorkerStatus
 from backend.engine.estimate import Estimate, Run, estimate, predicted_seconds
-from backend.engine.folder import open_pictures, write_request
+from backend.engine.folder import open_inputs, write_request
 from backend.engine.library import Library
 from backend.engine.lock import EngineLock
 from backend.engine.order import Waiting, in_turn, moved_place, new_place
@@ -107,7 +107,7 @@ class Engine:
         owner has `most_waiting` jobs in line already, DataFolderError if nothing can be written; nothing is left then.
         """
         self._check_here(request, may_download)
-        images = open_pictures(request)
+        images = open_inputs(request)
         job_id = new_job_id()
         folder = self._runs / job_id
         try:
@@ -183,7 +183,7 @@ class Engine:
         cannot be used; nothing is changed then.
         """
         self._check_here(request, may_download)
-        images, job = open_pictures(request), self._store.job(job_id)
+        images, job = open_inputs(request), self._store.job(job_id)
         with self._changed:
             if job_id not in self._ids():
                 raise JobHasBegun(

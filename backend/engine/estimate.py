@@ -9,7 +9,7 @@ from backend.chips import CHIPS, DEVICE_KINDS
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shape import Shape
 from backend.contract.worker import Device
-from backend.families.wan.family import Architecture, step_flops
+from backend.families import of_preset
 
 # Derived: check-tpu's predictions over their floors on v6e-8 are 1.19 (14B, 720p) to 1.43 (5B), docs/performance.md.
 OVER_FLOOR = 1.3
@@ -85,7 +85,7 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
     if len(names) != 1 or None in names:
         return None
     chip = CHIPS[names.pop()]
-    architecture = Architecture(**find_preset(request.preset).network_configs())
-    flops = step_flops(architecture, request.geometry().num_tokens, 2 if request.is_guided else 1)
-    floor = flops.floor_seconds(chip, len(devices), architecture.transformer["attention_head_dim"])
-    return OVER_FLOOR * floor * request.steps
+    preset = find_preset(request.preset)
+    family, _ = of_preset(preset)
+    flops = family.step_flops(preset.network_configs(), request.geometry().num_tokens, 2 if request.is_guided else 1)
+    return OVER_FLOOR * flops.floor_seconds(chip, len(devices)) * request.steps

@@ -1,38 +1,67 @@
-"""A request with its pictures in a folder: how the engine keeps jobs, and the stage commands runs. Brings no JAX."""
+"""A request with its inputs in a folder: how the engine keeps jobs, and the stage commands runs. Brings no JAX."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from PIL.Image import Image
 
-from backend.contract.request import GenerationRequest
+from backend.contract.request import INPUTS, GenerationRequest
 from backend.errors import RequestError
 from backend.files import replacing
 from backend.media.pictures import load_checked_image
+from backend.media.video import read_facts
 
 REQUEST = "request.json"
+Inputs = Mapping[str, tuple[Image | Path, ...]]
+"""What a request starts from, by role: pictures opened and checked, videos as files that can be played."""
 
 
-def open_pictures(request: GenerationRequest) -> dict[str, Image]:
-    """The request's pictures by field, opened and checked. Raises: ImageError."""
-    return {name: load_checked_image(path) for name in ("image", "last_image") if (path := getattr(request, name)) is not None}
+def open_inputs(request: GenerationRequest) -> Inputs:
+    """The request's inputs by role. Raises: ImageError, VideoFileError."""
+    given = request.inputs()
+    return {
+        one.role: tuple(load_checked_image(path) if one.media == "picture" else _checked_video(path) for path in given[one.role])
+        for one in INPUTS
+        if one.role in given
+    }
 
 
-def write_request(request: GenerationRequest, pictures: Mapping[str, Image], folder: Path) -> GenerationRequest:
-    """Fills the folder with the pictures and `request.json`; the request then names those pictures."""
-    for name, picture in pictures.items():
-        picture.save(folder / f"{name}.png", compress_level=1)
-    request = request.changed(**{name: str(folder / f"{name}.png") for name in pictures})
+def _checked_video(path: str) -> Path:
+    read_facts(Path(path))
+    return Path(path)
+
+
+def write_request(request: GenerationRequest, inputs: Inputs, folder: Path) -> GenerationRequest:
+    """Fills the folder with the inputs and `request.json`; the request then names those files."""
+    paths = {
+        role: [str(_keep(one, folder / _stem(role, place))) for place, one in enumerate(given)] for role, given in inputs.items()
+    }
+    request = request.with_inputs(paths)
     with replacing(folder / REQUEST) as part:
         part.write_text(json.dumps(request.to_json(), indent=2, ensure_ascii=False), "utf-8")
     return request
 
 
+def _stem(role: str, place: int) -> str:
+    """A file's name without its ending: "image"; "input-video", because "video" is the result's; "references-2"."""
+    name = f"input-{role}" if role == "video" else role
+    return f"{name}-{place + 1}" if place or role == "references" else name
+
+
+def _keep(one: Image | Path, stem: Path) -> Path:
+    if isinstance(one, Path):
+        return Path(shutil.copyfile(one, stem.with_suffix(one.suffix)))
+    path = stem.with_suffix(".png")
+    one.save(path, compress_level=1)
+    return path
+
+
 def read_request(folder: Path) -> GenerationRequest:
-    """The folder's request, its pictures where the folder lies now. Raises: RequestError where it holds none."""
+    """The folder's request, its inputs where the folder lies now. Raises: RequestError where it holds none."""
     try:
         data = json.loads((folder / REQUEST).read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -41,5 +70,6 @@ def read_request(folder: Path) -> GenerationRequest:
             "must be a folder that `app.py encode` or the studio has written",
             "check the path, or begin with `app.py encode`",
         ) from error
-    moved = {name: str(folder / Path(data[name]).name) for name in ("image", "last_image") if data.get(name)}
-    return GenerationRequest.from_stored(data | moved)
+    request = GenerationRequest.from_stored(data)
+    moved = {role: [str(folder / Path(path).name) for path in paths] for role, paths in request.inputs().items()}
+    return request.with_inputs(moved) if moved else request

@@ -8,7 +8,8 @@ from pathlib import Path
 from backend.checkpoints.checkpoint import open_checkpoint
 from backend.contract.request import GenerationRequest, find_preset
 from backend.errors import ModelError, RequestError
-from backend.families.wan.family import check_preset, recognise
+from backend.families import recognise
+from backend.families.family import check_preset
 from presets import LoraChoice, Preset
 
 _RULE = "must be on this machine already: only the operator may download it"
@@ -31,9 +32,8 @@ def fits(preset: Preset, model: str) -> bool:
     if folder is None:
         return True
     try:
-        checkpoint = open_checkpoint(folder)
-        family = recognise(checkpoint.index, checkpoint.architecture)
-        check_preset(family, checkpoint.architecture.scales, preset, folder.name)
+        _, kind = recognise(open_checkpoint(folder))
+        check_preset(kind, preset, folder.name)
     except ModelError:
         return False
     return True

@@ -1,1 +1,25 @@
-"""The model families, one folder each."""
+"""The model families, one folder each and one entry here."""
+
+from backend.checkpoints.checkpoint import Checkpoint
+from backend.families.family import Family, Kind, refusal
+from backend.families.wan.family import WAN
+from presets import Preset
+
+FAMILIES: tuple[Family, ...] = (WAN,)
+
+
+def recognise(checkpoint: Checkpoint) -> tuple[Family, Kind]:
+    """The checkpoint's family and kind. Raises: ModelError, which lists what is supported."""
+    for family in FAMILIES:
+        if (kind := family.recognise(checkpoint.index, checkpoint.configs)) is not None:
+            return family, kind
+    raise refusal(f"its pipeline is {checkpoint.index.get('_class_name')}", [family.supports for family in FAMILIES])
+
+
+def of_preset(preset: Preset) -> tuple[Family, Kind]:
+    """The family and kind of the preset's own model, from configurations alone. Raises: ModelError."""
+    configs = preset.network_configs()
+    for family in FAMILIES:
+        if (kind := family.of_preset(preset, configs)) is not None:
+            return family, kind
+    raise refusal(f"the preset {preset.name} describes none", [family.supports for family in FAMILIES])

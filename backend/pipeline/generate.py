@@ -1,106 +1,46 @@
-"""A request to a video: encode -> denoise -> decode, yielding an event wherever there is something to tell."""
+"""A request to a video: encode -> denoise -> decode, yielding an event wherever there is something to report."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Collection, Generator, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
+from PIL import Image
 
-from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
-from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.events import Cancelled, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
+from backend.contract.request import INPUTS, GenerationRequest
 from backend.errors import Stopped
-from backend.families.wan.conditions import (
-    Conditions,
-    Lane,
-    empty_cache,
-    encode,
-    latent_shape,
-    make_lane,
-    text_arguments,
-    tokenize,
-)
-from backend.families.wan.family import check_preset
-from backend.families.wan.text_encoder import TextTokens
-from backend.families.wan.transformer import Condition, FirstFrame, ImageChannels, StepCache
-from backend.media.video import write_video
+from backend.families.model import STAGES, Carry, Conditions, Inputs, Lane, Model, Stage
+from backend.media.pictures import crop_to, load_checked_image
+from backend.media.video import read_frames, write_video
+from backend.pipeline.chunks import Chunk, chunks_of
 from backend.pipeline.live_events import live_events, until
-from backend.pipeline.load import STAGES, Components, Programs, Stage, merge_loras
+from backend.pipeline.load import LoadedModel, merge_loras
 from backend.pipeline.previews import StepPreviews, to_bytes
+from backend.pipeline.run import Denoised, Run, StageClock
 from backend.pipeline.stage_files import write_conditions, write_latents
-from backend.runtime.program import Program
+from backend.pipeline.warm_up import warm_up
+from backend.runtime.work import run as do
 from backend.sampling.plan import PlannedStep, plan_steps
-from backend.sampling.solvers import SamplerState, Schedule, StepInputs, make_schedule, start, step_inputs
+from backend.sampling.solvers import SamplerState, make_schedule, step_inputs
 
 ANIMATED_STEP_SECONDS = 0.25  # a picture that changes more often than this has no time to move
-DECODE_SHARE = 0.15  # of the denoising time, until a run on this machine has told: the demo model's, derived
+DECODE_SHARE = 0.15  # of the denoising time, until a run on this machine has shown it: the demo model's, derived
 
 
-class StageClock:
-    """Seconds by stage, for the result."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {"compile": 0.0, "encode": 0.0, "denoise": 0.0, "decode": 0.0}
-
-    @contextlib.contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Adds the time spent inside to this stage."""
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Run:
-    """What all stages of one video share. `notes` are told with the result.
-
-    Raises: ModelError where the model is of another kind than the request's preset.
-    """
-
-    request: GenerationRequest
-    components: Components
-    folder: Path
-    is_cancelled: Callable[[], bool]
-    clock: StageClock = dataclasses.field(default_factory=StageClock)
-    notes: list[str] = dataclasses.field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        vae, preset = self.components.guided.vae, find_preset(self.request.preset)
-        check_preset(self.components.family, (vae.spatial_scale, vae.temporal_scale), preset, "that is loaded")
-
-    @property
-    def programs(self) -> Programs:
-        """For encoding and decoding, on whichever mesh the request needs anyway."""
-        return self.components.programs(self.request.is_guided)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Denoised:
-    """The sampler's state after so many steps."""
-
-    state: SamplerState
-    steps_done: int
-
-
-def generate(
-    request: GenerationRequest, components: Components, folder: Path, is_cancelled: Callable[[], bool]
-) -> Iterator[Event]:
+def generate(request: GenerationRequest, loaded: LoadedModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
     """Make the request's video in `folder`. Ends with Finished, or with Cancelled and what there was by then.
 
     Raises: ModelError where the model is of another kind than the request's preset, or a LoRA fits nothing.
     """
-    run = Run(request=request, components=components, folder=folder, is_cancelled=is_cancelled)
+    run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=is_cancelled)
     folder.mkdir(parents=True, exist_ok=True)
     yield from prepare(run)
     if is_cancelled():
@@ -111,7 +51,7 @@ def generate(
     if is_cancelled():
         yield Cancelled(_partial_video(run, conditions, denoised))
         return
-    latents = conditions.with_first_frame(denoised.state.sample)
+    latents = finished_latents(run, conditions, denoised)
     write_latents(folder, request, latents)
     yield from decode(run, latents)
 
@@ -124,7 +64,7 @@ def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
         if run.is_cancelled():
             return
     with run.clock.stage("compile"):
-        for event in warm_up(run.components, run.request, stages):
+        for event in warm_up(run.model, run.request, stages):
             yield event
             if run.is_cancelled():
                 return
@@ -133,233 +73,199 @@ def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
 def _merge_loras(run: Run) -> Iterator[Event]:
     """The request's LoRAs into the weights, and those of the last request out of them, with a download's progress. A cancel ends
     it within a second or so; the next request's LoRAs then take the place of what there is."""
-    if not run.request.loras and all(expert.loras == () for expert in run.components.experts):
+    if not run.request.loras and all(expert.loras == () for expert in run.loaded.experts):
         return
     yield Loading(0, 0, "the LoRAs")
 
     def merge(tell: Callable[[Event], None]) -> None:
-        run.notes.extend(merge_loras(run.components, run.request.loras, until(run.is_cancelled, tell)))
+        run.notes.extend(merge_loras(run.loaded, run.request.loras, until(run.is_cancelled, tell)))
 
     with run.clock.stage("lora"), contextlib.suppress(Stopped):
         yield from live_events(merge)
-
-
-def warm_up(components: Components, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
-    """Compile what these stages of the request need and is not there yet, telling each program's name beforehand.
-
-    Works on described components too, whose weights are shapes and whose devices are not here.
-    """
-    programs = components.programs(request.is_guided)
-    if "encode" in stages:
-        tokens = _tokens_like(request, components)
-        yield from _prepared(programs.embed_text, _text_weights_like(components, programs), tokens.ids, tokens.mask)
-        if request.task == "i2v":
-            yield from _warm_up_images(components, request)
-    if "denoise" in stages:
-        plan = _plan(request, components, make_schedule(request.solver, request.steps, request.flow_shift))
-        for is_guided in dict.fromkeys(step.is_guided for step in plan):
-            yield from _warm_up_step(components, request, is_guided)
-    first_latents = _latents_like(request, components, num_latent_frames=1)
-    if {"denoise", "decode"} & set(stages):  # a step's preview is decoded too
-        _, caches = yield from _prepared(programs.decode_first, components.vae_weights, first_latents)
-        if "decode" in stages and request.num_frames > 1:
-            yield from _prepared(programs.decode_next, components.vae_weights, first_latents, caches)
-
-
-def _warm_up_images(components: Components, request: GenerationRequest) -> Iterator[Event]:
-    programs, weights = components.programs(request.is_guided), components.vae_weights
-
-    def frames_like(count: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((1, 3, count, request.height, request.width), components.dtype)
-
-    if components.family.conditioning == "first_frame":
-        yield from _prepared(programs.encode_image, weights, frames_like(1))
-        return
-    _, caches = yield from _prepared(programs.encode_first, weights, frames_like(1))
-    yield from _prepared(programs.encode_next, weights, frames_like(request.geometry().temporal_scale), caches)
-    if components.image_encoder is not None:
-        pixels = components.image_encoder.pixels_like(_num_pictures(request), components.dtype)
-        yield from _prepared(programs.embed_image, components.image_weights, pixels)
-
-
-def _num_pictures(request: GenerationRequest) -> int:
-    return sum(path is not None for path in (request.image, request.last_image))
-
-
-def _warm_up_step(components: Components, request: GenerationRequest, is_guided: bool) -> Iterator[Event]:
-    """Both programs of a lane; all experts have the same shapes, so one lane stands for all."""
-    programs, weights, branches = components.programs(is_guided), components.experts[0].weights, 2 if is_guided else 1
-    tokens = _tokens_like(request, components)
-    embedded = programs.embed_text.describe(_text_weights_like(components, programs), tokens.ids, tokens.mask)
-    embedded = jax.ShapeDtypeStruct((branches, *embedded.shape[1:]), embedded.dtype)
-    bias = None if tokens.bias is None else tokens.bias[:branches]
-    keys = (weights, *text_arguments(components, embedded, bias, _seen_like(request, components)))
-    text = yield from _prepared(programs.prepare_text, *keys)
-    positions = programs.denoiser.describe_positions(latent_shape(request, components))
-    latents, condition = _latents_like(request, components), condition_like(request, components)
-    arguments = step_arguments(request, weights, latents, text, positions, condition)
-    step = programs.step
-    if request.step_cache:
-        cache = programs.denoiser.describe_cache(text, positions)
-        step, arguments = programs.cached_step, (*arguments, cache, jax.ShapeDtypeStruct((), jnp.float32))
-    yield from _prepared(step, *arguments)
-
-
-def _text_weights_like(components: Components, programs: Programs) -> dict[str, jax.ShapeDtypeStruct]:
-    """Where the program takes them, loaded or not, and wherever they rest."""
-    return components.text_encoder.describe_weights(components.dtype, programs.layout)
-
-
-def _seen_like(request: GenerationRequest, components: Components) -> jax.ShapeDtypeStruct | None:
-    encoder = components.image_encoder
-    return None if encoder is None else encoder.tokens_like(_num_pictures(request), components.dtype)
-
-
-def condition_like(request: GenerationRequest, components: Components) -> Condition:
-    """The shape of what a picture adds to the transformer's input, or None."""
-    if request.task == "t2v":
-        return None
-    if components.family.conditioning == "first_frame":
-        return FirstFrame(latents=_latents_like(request, components, 1))
-    channels = components.guided.vae.latent_channels + request.geometry().temporal_scale
-    return ImageChannels(values=jax.ShapeDtypeStruct(request.geometry().latent_shape(channels), jnp.float32))
-
-
-def step_arguments(request: GenerationRequest, weights, latents, text, positions, condition: Condition) -> tuple:
-    """What the step's program takes, for compiling: `latents` and `condition` by shape, the rest as it comes."""
-    state = SamplerState(sample=latents, before=latents, clean=latents, older=latents)
-    inputs = step_inputs(make_schedule(request.solver, 1, request.flow_shift), 0, request.guidance[0])
-    return weights, state, inputs, text, positions, condition
-
-
-def _plan(request: GenerationRequest, components: Components, schedule: Schedule) -> list[PlannedStep]:
-    return plan_steps(schedule.timesteps, request.guidance, components.boundary, request.guidance_interval)
-
-
-def _prepared(program: Program, *arguments: Any) -> Generator[Event, None, Any]:
-    """What `Program.prepare` returns, telling before it compiles, and again if a file made that unnecessary."""
-    is_ready = program.is_ready(*arguments)
-    if not is_ready:
-        yield Compiling(program.name)
-    shapes = program.prepare(*arguments)
-    if not is_ready and program.is_loaded(*arguments):
-        yield Compiling(program.name, is_loaded=True)
-    return shapes
-
-
-def _latents_like(request: GenerationRequest, components: Components, num_latent_frames: int | None = None):
-    shape = list(latent_shape(request, components))
-    shape[2] = num_latent_frames or shape[2]
-    return jax.ShapeDtypeStruct(tuple(shape), jnp.float32)
 
 
 def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
     """Text and pictures to what the denoiser needs, kept in the run's folder too."""
     yield Encoding()
     with run.clock.stage("encode"):
-        tokens = tokenize(run.request, run.components)
-        run.notes.extend(tokens.notes)
-        conditions = encode(run.request, run.components, tokens)
+        run.notes.extend(run.model.notes(run.request))
+        conditions = do(run.model.encode(run.loaded.weights, run.request, _open_inputs(run.request)))
         write_conditions(run.folder, run.request, conditions)
     return conditions
 
 
-def _tokens_like(request: GenerationRequest, components: Components) -> TextTokens:
-    """The request's tokens, or their shapes where there is no tokenizer to make them."""
-    if components.text_encoder.has_tokenizer:
-        return tokenize(request, components)
-    return components.text_encoder.describe_tokens(2 if request.is_guided else 1)
+def _open_inputs(request: GenerationRequest) -> Inputs:
+    """What the request starts from, by role, cropped to the video's size."""
+    given, size = request.inputs(), (request.width, request.height)
+
+    def opened(path: str, media: str) -> Image.Image | np.ndarray:
+        if media == "video":
+            return np.stack(list(read_frames(Path(path))))
+        return crop_to(load_checked_image(path), *size, request.image_focus)
+
+    return {one.role: tuple(opened(path, one.media) for path in given[one.role]) for one in INPUTS if one.role in given}
 
 
-def initial_noise(request: GenerationRequest, components: Components) -> np.ndarray:
+def initial_noise(request: GenerationRequest, model: Model) -> np.ndarray:
     """The seed's noise, float32 in the latents' shape, as diffusers draws it on the CPU."""
-    shape = latent_shape(request, components)
+    shape = model.latent_shape(request)
     return torch.randn(shape, generator=torch.Generator("cpu").manual_seed(request.seed)).numpy()
+
+
+class _Denoising:
+    """The loop over chunks and steps of one video: what is carried from each step to the next."""
+
+    def __init__(self, run: Run, conditions: Conditions, begun: Denoised | None) -> None:
+        request = run.request
+        self._run, self._conditions, self._weights = run, conditions, run.loaded.weights
+        self.schedule = make_schedule(request.solver, request.steps, request.flow_shift)
+        boundary = run.model.kind.boundary
+        self._plan = plan_steps(self.schedule.timesteps, request.guidance, boundary, request.guidance_interval)
+        self._noise = initial_noise(request, run.model)
+        self._chunks = list(chunks_of(run.model, request))
+        self.first_step = self.steps_done = begun.steps_done if begun else 0
+        self._finished = list(begun.chunks) if begun else []
+        self._state: SamplerState | None = begun.state if begun else None
+        self._lane: Lane | None = None
+        self._carry: Carry = None
+        self._num_settled = 0  # chunks that the carry holds
+        self._spared = 0
+
+    @property
+    def total(self) -> int:
+        return len(self._chunks) * self.schedule.steps
+
+    @property
+    def spared_steps(self) -> int:
+        """Steps that reused an earlier one's work."""
+        return self._spared + self._run.model.spared_steps(self._carry)
+
+    def denoised(self) -> Denoised:
+        """What there is now."""
+        state = self._state if self._state is not None else self._start(self._chunks[0])
+        return Denoised(state=state, steps_done=self.steps_done, chunks=tuple(self._finished))
+
+    def clean(self) -> np.ndarray:
+        """The clean estimate of the chunk that is worked on, with given frames in their places."""
+        return np.asarray(do(self._run.model.finish(self._conditions, self._state.clean)), np.float32)
+
+    def step(self) -> float:
+        """The next step, and the seconds that it took; at the end of a chunk the next one begins."""
+        number, index = divmod(self.steps_done, self.schedule.steps)
+        if index == 0:
+            self._begin(self._chunks[number])
+        self._settle_before(self._chunks[number])
+        planned = self._plan[index]
+        self._enter(planned)
+        row, started = step_inputs(self.schedule, index, planned.guidance), time.monotonic()
+        with self._run.clock.stage("denoise"):
+            work = self._run.model.step(self._weights, self._run.request, self._lane, self._state, row, self._carry)
+            self._state, self._carry = do(work)
+        self.steps_done += 1
+        return time.monotonic() - started
+
+    def _begin(self, chunk: Chunk) -> None:
+        """Puts the chunk before among the finished ones, and starts this one from its noise."""
+        if chunk.index > len(self._finished):
+            self._finished.append(np.asarray(self._state.clean))
+        self._state = self._start(chunk)
+
+    def _settle_before(self, chunk: Chunk) -> None:
+        """Takes the chunks before this one into the carry: the last one, or all where a denoising continues from files."""
+        for clean in self._finished[self._num_settled : chunk.index]:
+            self._enter(self._plan[-1])
+            work = self._run.model.settle(self._weights, self._run.request, self._lane, clean, self._carry)
+            self._carry = do(work)
+        self._num_settled = chunk.index
+
+    def _start(self, chunk: Chunk) -> SamplerState:
+        return self._run.model.start(self._run.request, self._conditions, chunk.of(self._noise))
+
+    def _enter(self, planned: PlannedStep) -> None:
+        """Makes the lane of this step the one that is used. A lane's keys take much memory: the last one's go first."""
+        if self._lane is not None and (self._lane.expert, self._lane.is_guided) == (planned.expert, planned.is_guided):
+            return
+        model, request, carry = self._run.model, self._run.request, self._carry
+        self._spared += model.spared_steps(carry)
+        self._lane = self._carry = None
+        with self._run.clock.stage("encode"):
+            work = model.lane(self._weights, request, self._conditions, planned, carry)
+            del carry
+            self._lane, self._carry = do(work)
+        if self._state is not None:
+            self._state = jax.device_put(self._state, self._lane.layout.replicated)
 
 
 def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> Generator[Event, None, Denoised]:
     """All steps, those left after `begun`, or those before a cancel. A step's picture is made while the next step runs."""
-    request, components, clock = run.request, run.components, run.clock
-    schedule = make_schedule(request.solver, request.steps, request.flow_shift)
-    done = first = begun.steps_done if begun else 0
-    state = begun.state if begun else start(jnp.asarray(initial_noise(request, components)))
-    lane, cache, reused = None, None, 0
-    told: Callable[[], Step] | None = None
+    loop, clock = _Denoising(run, conditions, begun), run.clock
+    waiting: _ToReport | None = None
     with _previews(run) as previews:
-        for index, planned in list(enumerate(_plan(request, components, schedule)))[done:]:
-            if run.is_cancelled():
-                break
-            programs = components.programs(planned.is_guided)
-            if lane is None or (lane.expert, lane.programs) != (planned.expert, programs):
-                reused += _reused(cache)
-                lane = cache = None  # a lane's keys take much memory: the last one's go first
-                with clock.stage("encode"):
-                    lane = make_lane(request, components, conditions, planned.expert, planned.is_guided)
-                state = jax.device_put(state, programs.layout.replicated)
-                cache = empty_cache(lane) if request.step_cache else None
-            started = time.monotonic()
+        while loop.steps_done < loop.total and not run.is_cancelled():
+            seconds = loop.step()
+            if waiting is not None:
+                yield waiting.event(clock)
             with clock.stage("denoise"):
-                state, cache = _run_step(request, lane, state, step_inputs(schedule, index, planned.guidance), cache)
-            if told is not None:
-                yield told()
-            with clock.stage("denoise"):
-                clean = np.asarray(conditions.with_first_frame(state.clean), np.float32)
-                moves = clock.seconds["denoise"] > ANIMATED_STEP_SECONDS * (index + 1 - first)
-                preview = previews.begin(clean, index + 1, moves)
-            done = index + 1
-            told = functools.partial(_step_event, clock, schedule, first, index, time.monotonic() - started, preview)
-        if told is not None:
-            yield told()
-    if request.step_cache:
-        run.notes.append(f"The step cache spared most of {reused + _reused(cache)} of {schedule.steps} steps")
-    return Denoised(state=state, steps_done=done)
+                moves = clock.seconds["denoise"] > ANIMATED_STEP_SECONDS * (loop.steps_done - loop.first_step)
+                preview = previews.begin(loop.clean(), loop.steps_done, moves)
+            waiting = _ToReport(index=loop.steps_done, first=loop.first_step, total=loop.total, seconds=seconds, preview=preview)
+        if waiting is not None:
+            yield waiting.event(clock)
+    if run.request.step_cache:
+        run.notes.append(f"The step cache spared most of {loop.spared_steps} of {loop.total} steps")
+    return loop.denoised()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _ToReport:
+    """A step that is done while its picture is in the making. `first` steps were done before this run."""
+
+    index: int
+    first: int
+    total: int
+    seconds: float
+    preview: Future[str]
+
+    def event(self, clock: StageClock) -> Step:
+        """Once the picture is there, with the seconds that are left: the steps of this run for those to come, and the decoder's
+        share. Raises: OSError where the picture could not be written."""
+        with clock.stage("denoise"):
+            name = self.preview.result()
+        steps = self.total - self.index + DECODE_SHARE * self.total
+        left = steps * clock.seconds["denoise"] / (self.index - self.first)
+        return Step(self.index, self.total, self.seconds, left, name)
 
 
 def _previews(run: Run) -> StepPreviews:
     """On a CPU that plays several devices, two programs at once would wait for each other's threads."""
-    programs, weights = run.programs, run.components.vae_weights
-    devices = programs.layout.mesh.devices.ravel()
+    devices = run.model.layout(run.request.is_guided).mesh.devices.ravel()
     beside = len(devices) == 1 or devices[0].platform != "cpu"
     fps = run.request.fps / run.request.geometry().temporal_scale
-    return StepPreviews(lambda latents: programs.decode_first(weights, latents)[0], run.folder, fps, beside)
+
+    def first_frames(latents: np.ndarray) -> jax.Array:
+        piece = latents[:, :, : run.model.decode_stride]
+        return do(run.model.decode(run.loaded.weights, run.request, piece, None))[0]
+
+    return StepPreviews(first_frames, run.folder, fps, beside)
 
 
-def _reused(cache: StepCache | None) -> int:
-    """How many steps took what an earlier one had computed."""
-    return 0 if cache is None else int(cache.reused)
+def finished_latents(run: Run, conditions: Conditions, denoised: Denoised, clean: bool = False) -> np.ndarray:
+    """The whole video's latents with given frames in their places; `clean` for the estimate of a denoising that was stopped."""
+    return np.asarray(do(run.model.finish(conditions, denoised.latents(clean))))
 
 
-def _run_step(
-    request: GenerationRequest, lane: Lane, state: SamplerState, inputs: StepInputs, cache: StepCache | None
-) -> tuple[SamplerState, StepCache | None]:
-    arguments = (lane.weights, state, inputs, lane.text, lane.positions, lane.condition)
-    if cache is None:
-        return lane.programs.step(*arguments), None
-    return lane.programs.cached_step(*arguments, cache, jnp.float32(request.step_cache))
-
-
-def _step_event(clock: StageClock, schedule: Schedule, first: int, index: int, seconds: float, preview: Future[str]) -> Step:
-    """Once the picture is there, with the seconds that are left: the steps since `first` for those to come, and the decoder's
-    share. Raises: OSError where the picture could not be written."""
-    with clock.stage("denoise"):
-        name = preview.result()
-    left = (schedule.steps - index - 1 + DECODE_SHARE * schedule.steps) * clock.seconds["denoise"] / (index + 1 - first)
-    return Step(index + 1, schedule.steps, seconds, left, name)
-
-
-def decode_frames(programs: Programs, weights: dict[str, jax.Array], latents: jax.Array) -> Iterator[jax.Array]:
-    """Pixel frames in [-1, 1] of normalised latents, latent frame by latent frame: [1, 3, 1 or 4, height, width]."""
-    frames, caches = programs.decode_first(weights, latents[:, :, :1])
-    yield frames
-    for index in range(1, latents.shape[2]):
-        latent = latents[:, :, index : index + 1]
-        frames, caches = programs.decode_next(weights, latent, caches)
+def decode_frames(loaded: LoadedModel, request: GenerationRequest, latents: np.ndarray) -> Iterator[jax.Array]:
+    """Pixel frames [1, 3, F, height, width] in [-1, 1] of latents, piece by piece."""
+    carry, stride = None, loaded.model.decode_stride
+    for first in range(0, latents.shape[2], stride):
+        piece = latents[:, :, first : first + stride]
+        frames, carry = do(loaded.model.decode(loaded.weights, request, piece, carry))
         yield frames
 
 
-def _decoded(run: Run, latents: jax.Array | np.ndarray) -> Iterator[np.ndarray]:
+def _decoded(run: Run, latents: np.ndarray) -> Iterator[np.ndarray]:
     """Pieces of the video as bytes, the time for them counted."""
-    frames = decode_frames(run.programs, run.components.vae_weights, np.asarray(latents))
+    frames = decode_frames(run.loaded, run.request, np.asarray(latents))
     while True:
         with run.clock.stage("decode"):
             piece = next(frames, None)
@@ -369,7 +275,7 @@ def _decoded(run: Run, latents: jax.Array | np.ndarray) -> Iterator[np.ndarray]:
         yield pixels
 
 
-def decode(run: Run, latents: jax.Array | np.ndarray) -> Iterator[Event]:
+def decode(run: Run, latents: np.ndarray) -> Iterator[Event]:
     """Decode with progress, write the mp4, end the job."""
     pieces: list[np.ndarray] = []
     done = 0
@@ -387,7 +293,7 @@ def _partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> Vide
     """The clean estimate at the moment of the cancel as a video, or None where no step was done."""
     if denoised.steps_done == 0:
         return None
-    return _write(run, list(_decoded(run, conditions.with_first_frame(denoised.state.clean))))
+    return _write(run, list(_decoded(run, finished_latents(run, conditions, denoised, clean=True))))
 
 
 def _write(run: Run, pieces: list[np.ndarray]) -> VideoResult:
@@ -402,6 +308,6 @@ def _write(run: Run, pieces: list[np.ndarray]) -> VideoResult:
         height=request.height,
         seconds={name: round(value, 3) for name, value in run.clock.seconds.items()},
         request=request,
-        versions=run.components.versions,
+        versions=run.loaded.versions,
         notes=tuple(run.notes),
     )

@@ -2,43 +2,56 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from backend.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from backend.checkpoints.hub import OnBytes, Speed, find_file, find_model
+from backend.checkpoints.checkpoint import Checkpoint
+from backend.checkpoints.hub import OnBytes, Speed, find_checkpoint, find_file
 from backend.checkpoints.loras import find_lora
 from backend.checkpoints.verify import check_part
 from backend.contract.events import Event, Loading
-from backend.families.wan.family import Family, check_preset, recognise
+from backend.families import recognise
+from backend.families.family import Family, Kind, check_preset
 from backend.settings import from_environment
 from presets import LoraChoice, Preset
 
 OnEvent = Callable[[Event], None]
 
 
-def check_model(preset: Preset, model: str | None, on_event: OnEvent) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelFiles:
+    """A checkpoint on this machine, opened and recognised. `source` is the folder or the Hub id that it was asked for by."""
+
+    source: str
+    checkpoint: Checkpoint
+    family: Family
+    kind: Kind
+
+
+def check_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFiles:
     """Bring here what loading the preset's model needs, and look whether it is whole and can be run.
 
     Raises: ModelError, RequestError; whatever `on_event` raises.
     """
-    checkpoint, _ = open_model(preset, model, on_event)
-    for part in checkpoint.parts:
-        check_part(checkpoint, part)
+    files = open_model(preset, model, on_event)
+    for part in files.checkpoint.parts:
+        check_part(files.checkpoint, files.family, part)
     for lora in preset.loras:
         lora_file(lora, on_event)
+    return files
 
 
-def open_model(preset: Preset, model: str | None, on_event: OnEvent) -> tuple[Checkpoint, Family]:
+def open_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFiles:
     """The preset's checkpoint, or `model` (a folder or a Hub id) in its place, downloaded if need be, and what it is.
 
     Raises: ModelError where it cannot be had, or is of another kind than the preset; whatever `on_event` raises.
     """
     source = model or preset.model_source
-    checkpoint = open_checkpoint(find_model(source, _telling_download(on_event)))
-    family = recognise(checkpoint.index, checkpoint.architecture)
-    check_preset(family, checkpoint.architecture.scales, preset, Path(source).name)
-    return checkpoint, family
+    checkpoint = find_checkpoint(source, recognise, _telling_download(on_event))
+    family, kind = recognise(checkpoint)
+    check_preset(kind, preset, Path(source).name)
+    return ModelFiles(source=source, checkpoint=checkpoint, family=family, kind=kind)
 
 
 def lora_file(choice: LoraChoice, on_event: OnEvent) -> Path:

@@ -31,7 +31,7 @@ def to_bytes(frames: jax.Array) -> np.ndarray:
 class StepPreviews:
     """Writes the previews of one job into `folder`. A context: leaving it waits for the picture in the making.
 
-    `decode` makes pixels [1, 3, 1, H, W] of one latent frame [1, C, 1, h, w]; `fps` are latent frames a second. With
+    `decode` makes the first pixels [1, 3, F, H, W] of latents [1, C, F, h, w]; `fps` are latent frames a second. With
     `beside_the_next_step` false, `begin` waits for the picture.
     """
 
@@ -58,7 +58,7 @@ class StepPreviews:
         return preview
 
     def _make(self, clean: np.ndarray, name: str, moves: bool, called: threading.Event) -> str:
-        frames = self._decode(clean[:, :, :1])
+        frames = self._decode(clean)
         called.set()
         first = to_bytes(frames)[0]
         if moves and clean.shape[2] > 1:

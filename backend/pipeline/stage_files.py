@@ -1,8 +1,8 @@
 """What each stage of a video leaves in its folder, and reading that back in another process.
 
-`stage1_embeddings.safetensors` holds the prompt's embeddings as diffusers' pipelines hold them, and whatever else the denoiser is
-told; `stage2_state.safetensors` a denoising that was stopped; `stage2_latents.safetensors` its result. Each of them carries
-the request that it was made for. Files appear whole or not at all.
+`stage1_embeddings.safetensors` holds what the denoiser is given, by the names that the model's family has for it (prompts'
+embeddings as diffusers' pipelines hold them); `stage2_state.safetensors` a denoising that was stopped;
+`stage2_latents.safetensors` its result. Each carries the request that it was written for. Files appear whole or not at all.
 """
 
 from __future__ import annotations
@@ -18,29 +18,24 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from backend.contract.request import GenerationRequest
-from backend.families.wan.conditions import Conditions
-from backend.families.wan.text_encoder import padded_embeddings
-from backend.families.wan.transformer import Condition, FirstFrame, ImageChannels
+from backend.contract.request import INPUTS, GenerationRequest
+from backend.families.model import Conditions
 from backend.files import replacing
+from backend.pipeline.run import Denoised
 from backend.sampling.solvers import SamplerState
 
 CONFIG = "generation_config.json"
 EMBEDDINGS, STATE, LATENTS = "stage1_embeddings.safetensors", "stage2_state.safetensors", "stage2_latents.safetensors"
 ENCODED_BY = (
     *("preset", "task", "prompt", "negative_prompt", "width", "height", "num_frames"),
-    *("image", "last_image", "image_focus"),
+    *(one.role for one in INPUTS),
+    "image_focus",
 )
 
 
 def write_conditions(folder: Path, request: GenerationRequest, conditions: Conditions) -> None:
-    """What the denoiser is told, and `generation_config.json`."""
-    names = ("prompt_embeds", "negative_prompt_embeds")
-    padded = padded_embeddings(conditions.embeddings)
-    arrays = {name: value[None] for name, value in zip(names, padded, strict=False)}
-    optional = {"text_bias": conditions.bias, "image_seen": conditions.seen} | _of_condition(conditions.condition)
-    arrays |= {name: np.asarray(value, np.float32) for name, value in optional.items() if value is not None}
-    _save(folder / EMBEDDINGS, arrays, request, {"dtype": str(conditions.embeddings.dtype)})
+    """What the denoiser is given, and `generation_config.json`."""
+    _save(folder / EMBEDDINGS, {name: np.asarray(value, np.float32) for name, value in conditions.items()}, request)
     config = {
         "prompt": request.prompt,
         "negative_prompt": request.negative_prompt,
@@ -58,50 +53,31 @@ def write_conditions(folder: Path, request: GenerationRequest, conditions: Condi
 
 
 def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | None:
-    """What `write_conditions` wrote; None where it is not there or was made for another prompt, picture or size, or without the
+    """What `write_conditions` wrote; None where it is not there, or was written for another prompt, input or size, or without the
     negative prompt that is needed now."""
-    arrays, made_for, notes = _load(folder / EMBEDDINGS)
-    if made_for is None or any(made_for.for_sharing()[name] != request.for_sharing()[name] for name in ENCODED_BY):
+    arrays, written_for = _load(folder / EMBEDDINGS)
+    if written_for is None or (request.is_guided and not written_for.is_guided):
         return None
-    names = ("prompt_embeds", "negative_prompt_embeds")[: 2 if request.is_guided else 1]
-    if any(name not in arrays for name in names):
-        return None
-    bias = arrays.get("text_bias")
-    padded = np.concatenate([arrays[name] for name in names])
-    length = padded.shape[1] if bias is None else bias.shape[-1]
-    return Conditions(
-        embeddings=np.asarray(jnp.asarray(padded[:, :length], notes["dtype"])),
-        bias=None if bias is None else bias[: len(names)],
-        seen=arrays.get("image_seen"),
-        condition=_to_condition(arrays),
-    )
+    ours, theirs = request.for_sharing(), written_for.for_sharing()
+    return arrays if all(theirs.get(name) == ours.get(name) for name in ENCODED_BY) else None
 
 
-def _of_condition(condition: Condition) -> dict[str, np.ndarray]:
-    if isinstance(condition, FirstFrame):
-        return {"first_frame": condition.latents}
-    return {"image_channels": condition.values} if isinstance(condition, ImageChannels) else {}
+def write_state(folder: Path, request: GenerationRequest, denoised: Denoised) -> None:
+    """A denoising that was stopped."""
+    arrays = {field.name: np.asarray(getattr(denoised.state, field.name)) for field in dataclasses.fields(denoised.state)}
+    arrays |= {f"chunk_{index}": chunk for index, chunk in enumerate(denoised.chunks)}
+    _save(folder / STATE, arrays | {"steps_done": np.int32(denoised.steps_done).reshape(1)}, request)
 
 
-def _to_condition(arrays: Mapping[str, np.ndarray]) -> Condition:
-    if "first_frame" in arrays:
-        return FirstFrame(latents=arrays["first_frame"])
-    return ImageChannels(values=arrays["image_channels"]) if "image_channels" in arrays else None
-
-
-def write_state(folder: Path, request: GenerationRequest, state: SamplerState, steps_done: int) -> None:
-    """A denoising that was stopped after so many steps."""
-    arrays = {field.name: np.asarray(getattr(state, field.name)) for field in dataclasses.fields(state)}
-    _save(folder / STATE, arrays | {"steps_done": np.int32(steps_done).reshape(1)}, request)
-
-
-def read_state(folder: Path, request: GenerationRequest) -> tuple[SamplerState, int] | None:
-    """The state and the steps that made it; None where there is none for exactly this video."""
-    arrays, made_for, _ = _load(folder / STATE)
-    if made_for is None or not _is_same_video(made_for, request):
+def read_state(folder: Path, request: GenerationRequest) -> Denoised | None:
+    """What `write_state` wrote; None where there is nothing for exactly this video."""
+    arrays, written_for = _load(folder / STATE)
+    if written_for is None or not _is_same_video(written_for, request):
         return None
     steps_done = int(arrays.pop("steps_done")[0])
-    return SamplerState(**{name: jnp.asarray(value) for name, value in arrays.items()}), steps_done
+    chunks = tuple(arrays.pop(f"chunk_{index}") for index in range(sum(name.startswith("chunk_") for name in arrays)))
+    state = SamplerState(**{name: jnp.asarray(value) for name, value in arrays.items()})
+    return Denoised(state=state, steps_done=steps_done, chunks=chunks)
 
 
 def write_latents(folder: Path, request: GenerationRequest, latents: jax.Array) -> None:
@@ -112,8 +88,8 @@ def write_latents(folder: Path, request: GenerationRequest, latents: jax.Array) 
 
 def read_latents(folder: Path, request: GenerationRequest) -> np.ndarray | None:
     """The latents of exactly this video, or None."""
-    arrays, made_for, _ = _load(folder / LATENTS)
-    return arrays["latents"] if made_for is not None and _is_same_video(made_for, request) else None
+    arrays, written_for = _load(folder / LATENTS)
+    return arrays["latents"] if written_for is not None and _is_same_video(written_for, request) else None
 
 
 def _is_same_video(one: GenerationRequest, other: GenerationRequest) -> bool:
@@ -121,17 +97,16 @@ def _is_same_video(one: GenerationRequest, other: GenerationRequest) -> bool:
     return one.for_sharing() | {"fps": 0} == other.for_sharing() | {"fps": 0}
 
 
-def _save(path: Path, arrays: dict[str, np.ndarray], request: GenerationRequest, notes: Mapping[str, str] | None = None) -> None:
+def _save(path: Path, arrays: Mapping[str, np.ndarray], request: GenerationRequest) -> None:
     with replacing(path) as part:
-        save_file(arrays, part, metadata={"request": json.dumps(request.to_json(), ensure_ascii=False), **(notes or {})})
+        save_file(dict(arrays), part, metadata={"request": json.dumps(request.to_json(), ensure_ascii=False)})
 
 
-def _load(path: Path) -> tuple[dict[str, np.ndarray], GenerationRequest | None, dict[str, str]]:
-    """The file's arrays, the request that it was made for and its notes; nothing where it cannot be read."""
+def _load(path: Path) -> tuple[dict[str, np.ndarray], GenerationRequest | None]:
+    """The file's arrays and the request that it was written for; nothing where it cannot be read."""
     try:
         with safe_open(path, "np") as file:
-            notes = file.metadata() or {}
-            request = GenerationRequest.from_stored(json.loads(notes["request"]))
-            return {name: file.get_tensor(name) for name in file.keys()}, request, notes
+            request = GenerationRequest.from_stored(json.loads((file.metadata() or {})["request"]))
+            return {name: file.get_tensor(name) for name in file.keys()}, request
     except (OSError, SafetensorError, KeyError, ValueError):
-        return {}, None, {}
+        return {}, None

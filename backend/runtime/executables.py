@@ -24,7 +24,7 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 
 from backend.files import replacing
 from backend.runtime.mesh import Layout
-from backend.runtime.program import Made, compile_now
+from backend.runtime.program import Compilation, Program, compile_now
 from backend.settings import compiler_flags
 
 SUFFIX = ".executable"
@@ -80,13 +80,14 @@ class ExecutableFolders:
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = [folder for folder in folders if any(folder.glob(f"*{SUFFIX}"))] if folders else []
 
-    def __call__(self, name: str, lowered: jax.stages.Lowered, layout: Layout) -> Made:
-        loaded = self._loaded(name, lowered, layout)
-        return compile_now(name, lowered, layout) if loaded is None else Made(loaded, is_loaded=True)
+    def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
+        loaded = self._loaded(program, lowered)
+        return compile_now(program, lowered) if loaded is None else Compilation(loaded, is_loaded=True)
 
-    def _loaded(self, name: str, lowered: jax.stages.Lowered, layout: Layout) -> jax.stages.Compiled | None:
+    def _loaded(self, program: Program, lowered: jax.stages.Lowered) -> jax.stages.Compiled | None:
         if not self._folders:
             return None
+        name, layout = program.name, program.layout
         wanted = identity(name, lowered, layout)
         path = next((path for folder in self._folders if (path := _path(folder, wanted)).is_file()), None)
         if path is None:
@@ -109,16 +110,16 @@ class ExecutableWriter:
     folder: Path
     tell: Callable[[str, Path, float | None], None]
 
-    def __call__(self, name: str, lowered: jax.stages.Lowered, layout: Layout) -> Made:
-        wanted = identity(name, lowered, layout)
+    def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
+        name, wanted = program.name, identity(program.name, lowered, program.layout)
         path, started = _path(self.folder, wanted), time.monotonic()
         if path.is_file():
             self.tell(name, path, None)
-            return Made(None)
-        made = compile_now(name, lowered, layout)
-        write(path, wanted, made.executable)
+            return Compilation(None)
+        compilation = compile_now(program, lowered)
+        write(path, wanted, compilation.executable)
         self.tell(name, path, time.monotonic() - started)
-        return made
+        return compilation
 
 
 def write(path: Path, made: Identity, compiled: jax.stages.Compiled) -> None:

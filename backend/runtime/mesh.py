@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,8 @@ from backend.errors import RequestError
 AXES = ("dp", "sp", "tp")
 LARGE_MATRIX = 2**24  # elements: below it a copy on every chip costs less than gathering at every step
 TOKEN_ALIGNMENT = 128  # tokens a device are padded to this, on TPUs and where there are several devices
-COLUMN_PARALLEL = ("to_q.weight", "to_k.weight", "to_v.weight", "ffn.net.0.proj.weight")
-ROW_PARALLEL = ("to_out.0.weight", "ffn.net.2.weight")
+Role = Literal["columns", "rows", "whole"]
+"""How a matrix [in, out] is cut over tp: its columns (heads or hidden units come out of it), its rows (they go in), or not."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,25 +74,20 @@ def legal_plans(num_devices: int, *, heads: int, is_guided: bool) -> Iterator[Me
                 yield MeshPlan(dp=dp, sp=num_devices // (dp * tp), tp=tp)
 
 
-COPIED_FIRST = (
-    *(f"attn1.{part}.weight" for part in ("to_q", "to_k", "to_v", "to_out.0")),
-    *(f"attn2.{part}.weight" for part in ("to_q", "to_out.0")),
-    "ffn.net.0.proj.weight",
-    "ffn.net.2.weight",
-)  # the matrices of a block that every step uses
 COPIES_SHARE = 3 / 8  # of a chip's memory may hold copies, all transformers together; the rest is for everything else
 
 
 def plan_copies(
     sizes: Mapping[str, int], num_layers: int, plan: MeshPlan, memory_bytes: int | None, num_transformers: int = 1
 ) -> frozenset[str]:
-    """Which block matrices every chip keeps whole, so that no step gathers them: as many as `COPIES_SHARE` of a chip's memory
-    holds. `sizes` are bytes in one layer by name; memory that is not known holds none."""
+    """Which matrices of a layer every chip keeps whole, so that no step gathers them: as many as `COPIES_SHARE` of a chip's
+    memory holds. `sizes` are bytes in one layer by name, in the order in which they are worth a copy; memory that is not known
+    holds none."""
     if memory_bytes is None or plan.dp * plan.sp == 1:
         return frozenset()
     spare, copied = COPIES_SHARE * memory_bytes / num_transformers, set()
-    for name in COPIED_FIRST:
-        spare -= sizes[name] * num_layers / plan.tp
+    for name, size in sizes.items():
+        spare -= size * num_layers / plan.tp
         if spare < 0:
             break
         copied.add(name)
@@ -105,7 +100,7 @@ class Layout:
 
     mesh: Mesh
     weight_axes: tuple[str, ...] = ("dp", "sp")
-    copied: frozenset[str] = frozenset()  # block matrices of which every chip keeps a copy, by name within a block
+    copied: frozenset[str] = frozenset()  # matrices of a layer of which every chip keeps a copy, by name within the layer
 
     @classmethod
     def over(cls, plan: MeshPlan, devices: Sequence[jax.Device], copied: Iterable[str] = ()) -> Layout:
@@ -194,9 +189,9 @@ class Layout:
     def space(self, height: int, width: int) -> P:
         """Pixels or latents [B, C, F, H, W] spread over as many chips as divide one of the two sides, the wider first."""
         spreads = [AXES, ("dp", "sp"), ("sp", "tp"), ("sp",), ("dp",), ("tp",), ()]
-        for axes in sorted(spreads, key=lambda axes: -self._count(axes)):
+        for axes in sorted(spreads, key=lambda axes: -self.count(axes)):
             for side, length in ((4, width), (3, height)):
-                if length % self._count(axes) == 0:
+                if length % self.count(axes) == 0:
                     return P(*[axes or None if index == side else None for index in range(5)])
         raise AssertionError("one chip divides every side")
 
@@ -207,19 +202,12 @@ class Layout:
             for name, leaf in arrays.items()
         }
 
-    def text_weight(self, name: str, shape: tuple[int, ...]) -> P:
-        """UMT5's matrices [out, in]: heads and hidden units over all chips, the embedding by its columns; vectors everywhere."""
-        if len(shape) != 2 or "relative_attention_bias" in name:
-            return P()
-        by_columns = name.endswith((".o.weight", ".wo.weight", "shared.weight", "embed_tokens.weight"))
-        divides = shape[by_columns] % self.mesh.size == 0
-        return P() if not divides else P(None, AXES) if by_columns else P(AXES, None)
-
-    def _count(self, axes: tuple[str, ...]) -> int:
+    def count(self, axes: tuple[str, ...]) -> int:
+        """How many chips these axes have together."""
         return math.prod(self.size(axis) for axis in axes)
 
-    def vae_weight(self, name: str, shape: tuple[int, ...]) -> P:
-        """The VAE is small: its weights lie everywhere."""
+    def everywhere(self, name: str, shape: tuple[int, ...]) -> P:
+        """Where small weights rest: a copy on every chip."""
         return P()
 
     def spread(self, weights: Mapping[str, jax.Array], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.Array]:
@@ -237,32 +225,30 @@ class Layout:
         """Say where an array lies, inside a compiled function."""
         return array if self.mesh.size == 1 else jax.lax.with_sharding_constraint(array, self.sharding(spec))
 
-    def block_weight(self, name: str, shape: tuple[int, ...]) -> P:
-        """Where one stacked matrix of the blocks rests, [layers, in, out]; vectors lie everywhere.
+    def stacked_weight(self, name: str, shape: tuple[int, ...], role: Role) -> P:
+        """Where one stacked weight of a network's layers rests, [layers, in, out]; vectors lie everywhere.
 
         Spread over the in axis, which is gathered without reordering memory; or where it is used, if it is `copied`.
         """
         if len(shape) != 3:
             return P()
-        split_in, split_out = self.gathered_weight(name)
+        split_in, split_out = self.gathered_weight(role)
         if name in self.copied:
             return P(None, split_in, split_out)
         axes = (*((split_in,) if split_in else ()), *self.weight_axes)
-        return P(None, axes if shape[1] % self._count(axes) == 0 else split_in, split_out)
+        return P(None, axes if shape[1] % self.count(axes) == 0 else split_in, split_out)
 
-    def gather(self, name: str, matrix: jax.Array) -> jax.Array:
+    def gather(self, name: str, matrix: jax.Array, role: Role) -> jax.Array:
         """One layer's matrix [in, out] where it is used."""
         if name in self.copied:
             return jax.lax.optimization_barrier(matrix)  # else it is cut out of the stack inside the product, which is slower
-        return self.constrain(matrix, self.gathered_weight(name))
+        return self.constrain(matrix, self.gathered_weight(role))
 
-    def gathered_weight(self, name: str) -> P:
+    def gathered_weight(self, role: Role) -> P:
         """Where one layer's matrix lies while it is used, [in, out]: split over tp only."""
-        if name.endswith(COLUMN_PARALLEL):
-            return P(None, "tp")
-        return P("tp", None) if name.endswith(ROW_PARALLEL) else P(None, None)
+        return {"columns": P(None, "tp"), "rows": P("tp", None), "whole": P(None, None)}[role]
 
     def outer_weight(self, name: str, shape: tuple[int, ...]) -> P:
-        """Where a weight outside the blocks rests, [out, in]: large matrices are spread, the rest lies everywhere."""
+        """Where a weight outside the layers rests, [out, in]: large matrices are spread, the rest lies everywhere."""
         is_large = len(shape) == 2 and math.prod(shape) >= LARGE_MATRIX
-        return P(self.weight_axes, None) if is_large and shape[0] % self._count(self.weight_axes) == 0 else P()
+        return P(self.weight_axes, None) if is_large and shape[0] % self.count(self.weight_axes) == 0 else P()

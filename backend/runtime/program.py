@@ -14,25 +14,26 @@ from backend.runtime.mesh import Layout
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
-    """What a `Compiler` came back with: an executable, or None where it made nothing to run; and whether it was loaded from a
-    file instead of compiled."""
+class Compilation:
+    """What a `Compiler` returned: an executable, or None where it made nothing to run; and whether it was loaded from a file
+    instead of compiled."""
 
     executable: jax.stages.Compiled | None
     is_loaded: bool = False
 
 
-Compiler = Callable[[str, jax.stages.Lowered, Layout], Made]
+Compiler = Callable[["Program", jax.stages.Lowered], Compilation]
 
 
-def compile_now(name: str, lowered: jax.stages.Lowered, layout: Layout) -> Made:
+def compile_now(program: Program, lowered: jax.stages.Lowered) -> Compilation:
     """The plain `Compiler`. Others keep executables on disk, or look at what the compiler makes."""
-    return Made(lowered.compile(compiler_options=layout.compiler_options))
+    return Compilation(lowered.compile(compiler_options=program.layout.compiler_options))
 
 
 class Program:
     """`function` on pytrees of arrays that lie on the layout's mesh; what lies elsewhere is put on all of its devices.
 
+    `name` is for people, `key` for reports and files; `part` is the network whose weights it takes, as the checkpoint names it.
     Calling it compiles what is missing; `prepare` does so beforehand. `donated` are the positions of arguments that a call
     uses up. `places` says where results lie, shapes to shapes with shardings; without it they lie on all devices.
     """
@@ -43,16 +44,19 @@ class Program:
         function: Callable,
         layout: Layout,
         *,
+        key: str = "",
+        part: str = "",
         donated: Sequence[int] = (),
         places: Callable[[Any], Any] | None = None,
         compiler: Compiler = compile_now,
     ) -> None:
-        self.name = name
-        self._layout = layout
+        self.name, self.key, self.part = name, key or name, part
+        self.layout = layout
         self._function, self._donated = function, tuple(donated)
         self._places = places or self._on_all_devices
         self._compiler = compiler
-        self._made: dict[Any, Made] = {}
+        self._compiled: dict[Any, Compilation] = {}
+        self._described: dict[Any, Any] = {}
         self.compile_seconds = 0.0
 
     def __call__(self, *arguments: Any) -> Any:
@@ -60,7 +64,7 @@ class Program:
 
     def is_ready(self, *arguments: Any) -> bool:
         """Whether arguments of these shapes run without compiling; arrays or `jax.ShapeDtypeStruct`s."""
-        return _signature(arguments) in self._made
+        return _signature(arguments) in self._compiled
 
     def is_loaded(self, *arguments: Any) -> bool:
         """Whether what runs for these shapes came from a file."""
@@ -73,31 +77,34 @@ class Program:
 
     def describe(self, *arguments: Any) -> Any:
         """The result's shapes and shardings, without compiling."""
-        return self._places(jax.eval_shape(self._function, *arguments))
-
-    def _make(self, arguments: tuple) -> Made:
         signature = _signature(arguments)
-        if signature not in self._made:
+        if signature not in self._described:
+            self._described[signature] = self._places(jax.eval_shape(self._function, *arguments))
+        return self._described[signature]
+
+    def _make(self, arguments: tuple) -> Compilation:
+        signature = _signature(arguments)
+        if signature not in self._compiled:
             started = time.monotonic()
             places = jax.tree.map(lambda leaf: leaf.sharding, self.describe(*arguments))
             jitted = jax.jit(self._function, donate_argnums=self._donated, out_shardings=places)
             lowered = jitted.lower(*jax.tree.map(self._describe, arguments))
-            self._made[signature] = self._compiler(self.name, lowered, self._layout)
+            self._compiled[signature] = self._compiler(self, lowered)
             self.compile_seconds += time.monotonic() - started
-        return self._made[signature]
+        return self._compiled[signature]
 
     def _place(self, leaf: Any) -> jax.Array:
-        return leaf if self._lies_on_mesh(leaf) else jax.device_put(leaf, self._layout.replicated)
+        return leaf if self._lies_on_mesh(leaf) else jax.device_put(leaf, self.layout.replicated)
 
     def _describe(self, leaf: Any) -> jax.ShapeDtypeStruct:
-        return _shape_on(leaf, leaf.sharding if self._lies_on_mesh(leaf) else self._layout.replicated)
+        return _shape_on(leaf, leaf.sharding if self._lies_on_mesh(leaf) else self.layout.replicated)
 
     def _on_all_devices(self, shapes: Any) -> Any:
-        return jax.tree.map(lambda leaf: _shape_on(leaf, self._layout.replicated), shapes)
+        return jax.tree.map(lambda leaf: _shape_on(leaf, self.layout.replicated), shapes)
 
     def _lies_on_mesh(self, leaf: Any) -> bool:
         sharding = getattr(leaf, "sharding", None)
-        return isinstance(sharding, NamedSharding) and sharding.mesh.devices.size == self._layout.mesh.size
+        return isinstance(sharding, NamedSharding) and sharding.mesh.devices.size == self.layout.mesh.size
 
 
 def _shape_on(leaf: Any, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:

@@ -7,6 +7,7 @@ import math
 import re
 
 from backend.chips import Chip
+from backend.families.model import AttentionLengths
 from backend.tpu.hlo_cost import Instruction, largest_bytes
 from kernels.attention import bundles_a_tile, predicted_bundles
 
@@ -15,20 +16,6 @@ KERNEL_CHIP = {"v5e": "v5e", "v5p": "v5p", "v6e": "v6e", "tpu7x": "v7x"}
 # tiles, and per element that is normalised.
 CONVOLUTION_CYCLES, ELEMENT_CYCLES = 1.1, 3 / 1024
 _ESTIMATE = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d+)')
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AttentionLengths:
-    """One chip's attention in a step: self-attention of `heads` over `queries` x `keys`, cross-attention to `text` keys."""
-
-    heads: int
-    head_width: int
-    queries: int
-    keys: int
-    text_heads: int
-    text_queries: int
-    text: int
-    batch: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -85,7 +85,7 @@ def _frames(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
 def _sizes(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
     request = shortage.request
     largest = _share(shortage) * request.width * request.height
-    for width, height in sorted(_family_sizes(find_preset(request.preset)), key=lambda size: -size[0] * size[1]):
+    for width, height in sorted(_series_sizes(find_preset(request.preset)), key=lambda size: -size[0] * size[1]):
         changed = _changed(request, width=width, height=height)
         if width * height <= largest and (width > height) == (request.width > request.height) and changed is not None:
             yield shortage.topology, changed
@@ -96,8 +96,8 @@ def _share(shortage: Shortage) -> float:
     return CAUTION * (shortage.capacity - shortage.weights) / (shortage.needed - shortage.weights)
 
 
-def _family_sizes(preset: Preset) -> set[tuple[int, int]]:
-    return {size for other in list_presets() if other.family == preset.family for size in other.sizes}
+def _series_sizes(preset: Preset) -> set[tuple[int, int]]:
+    return {size for other in list_presets() if other.series == preset.series for size in other.sizes}
 
 
 def _changed(request: GenerationRequest, **changes: int) -> GenerationRequest | None:

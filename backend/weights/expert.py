@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 
 from backend.contract.events import Event
 from backend.weights.lora import ScaledLora, adjusted
-from backend.weights.read import Part, Progress, checkpoint_shapes, load_transformer, write_transformer
-from backend.weights.stacked import DenoiserWeights
+from backend.weights.read import Part, Progress, checkpoint_shapes, load_stacked, write_stacked
+from backend.weights.stacked import StackedWeights
 
 
 class Expert:
     """One transformer. `weights` are those of the checkpoint with `loras` merged."""
 
-    def __init__(self, part: Part, described: DenoiserWeights, progress: Progress, loras: Sequence[ScaledLora] = ()) -> None:
+    def __init__(self, part: Part, described: StackedWeights, progress: Progress, loras: Sequence[ScaledLora] = ()) -> None:
         self._part, self._described = part, described
         self.shapes = checkpoint_shapes(described)
         self.loras: tuple[ScaledLora, ...] | None = tuple(loras)  # None where merging was broken off
         self._dirty = _changed(loras)  # tensors that are not the checkpoint's own
-        self.weights = load_transformer(part, described, functools.partial(adjusted, self.loras), progress)
+        self.weights = load_stacked(part, described, functools.partial(adjusted, self.loras), progress)
 
     def merge(self, loras: Sequence[ScaledLora], on_event: Callable[[Event], None]) -> None:
         """Merge these LoRAs and no others; nothing is done where that is so. Raises: ModelError where a file has gone."""
@@ -33,7 +33,7 @@ class Expert:
         self._dirty, self.loras = touched, None
         total = sum(self._part.places[name].num_bytes for name in touched)
         adjust = functools.partial(adjusted, tuple(loras))
-        write_transformer(self._part, self._described, self.weights, touched, adjust, Progress(total, on_event))
+        write_stacked(self._part, self._described, self.weights, touched, adjust, Progress(total, on_event))
         self.loras = tuple(loras)
         self._dirty = _changed(loras)
 

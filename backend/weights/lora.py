@@ -1,15 +1,14 @@
 """LoRA files: which of a transformer's tensors each key changes, and the changed tensor. Keeps no weights in memory.
 
-Understood are the key styles of diffusers and PEFT (`transformer.blocks.0.attn1.to_q.lora_A.weight`), of Wan's own names as
-lightx2v and ComfyUI write them (`diffusion_model.blocks.0.self_attn.q.lora_down.weight`, `.alpha`, `.diff`, `.diff_b`,
-`.diff_m`) and of kohya's trainers (`lora_unet_blocks_0_self_attn_q.lora_down.weight`).
+Understood are the key styles of diffusers and PEFT (`transformer.NAME.lora_A.weight`), of lightx2v and ComfyUI, which write the
+makers' own names (`diffusion_model.NAME.lora_down.weight`, `.alpha`, `.diff`, `.diff_b`, `.diff_m`), and of kohya's trainers
+(`lora_unet_NAME_WITH_UNDERSCORES.lora_down.weight`). A model's family knows the makers' names.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,23 +27,6 @@ SUFFIXES = {
     ".lora_B.weight": "up", ".lora_B.default.weight": "up", ".lora_up.weight": "up", ".lora.up.weight": "up",
     ".alpha": "alpha", ".diff": "diff", ".diff_b": "bias", ".lora_B.bias": "bias", ".diff_m": "modulation",
 }  # fmt: skip
-ORIGINAL_NAMES = (  # diffusers' name -> the one in Wan's own checkpoints; source: diffusers, scripts/convert_wan_to_diffusers.py
-    (r"\.attn1\.", ".self_attn."), (r"\.attn2\.", ".cross_attn."), (r"\.to_out\.0$", ".o"), (r"\.to_(q|k|v)$", r".\1"),
-    (r"\.add_(k|v)_proj$", r".\1_img"), (r"\.norm_added_k$", ".norm_k_img"), (r"\.ffn\.net\.0\.proj$", ".ffn.0"),
-    (r"\.ffn\.net\.2$", ".ffn.2"), (r"^(blocks\.\d+)\.norm2$", r"\1.norm3"),
-    (r"^(blocks\.\d+)\.scale_shift_table$", r"\1.modulation"),
-    (r"^scale_shift_table$", "head.modulation"), (r"^proj_out$", "head.head"),
-    (r"^condition_embedder\.text_embedder\.linear_1$", "text_embedding.0"),
-    (r"^condition_embedder\.text_embedder\.linear_2$", "text_embedding.2"),
-    (r"^condition_embedder\.time_embedder\.linear_1$", "time_embedding.0"),
-    (r"^condition_embedder\.time_embedder\.linear_2$", "time_embedding.2"),
-    (r"^condition_embedder\.time_proj$", "time_projection.1"),
-    (r"^condition_embedder\.image_embedder\.norm1$", "img_emb.proj.0"),
-    (r"^condition_embedder\.image_embedder\.ff\.net\.0\.proj$", "img_emb.proj.1"),
-    (r"^condition_embedder\.image_embedder\.ff\.net\.2$", "img_emb.proj.3"),
-    (r"^condition_embedder\.image_embedder\.norm2$", "img_emb.proj.4"),
-    (r"^condition_embedder\.image_embedder\.pos_embed$", "img_emb.emb_pos"),
-)  # fmt: skip
 SHOWN_KEYS = 3
 
 
@@ -98,15 +80,16 @@ class LoraFile:
         return f"{text}; {len(self.unused_keys)} keys fit nothing ({shown})"
 
 
-def read_lora(path: Path, shapes: Shapes, expert: int = 0) -> LoraFile:
-    """What the file changes in a transformer whose tensors have these shapes; `expert` 1 is the low-noise one.
+def read_lora(path: Path, shapes: Shapes, expert: int = 0, original_name: Callable[[str], str] = str) -> LoraFile:
+    """What the file changes in a transformer whose tensors have these shapes; `expert` 1 is the low-noise one. `original_name` is
+    what the model's makers call a module of ours.
 
     Raises: ModelError where it changes nothing, or is no whole safetensors file.
     """
     header = _whole_header(path)
     if any(key.startswith(SECOND_EXPERT) for key in header):
         header = {key: place for key, place in header.items() if key.startswith(SECOND_EXPERT) == (expert == 1)}
-    default_alpha, targets = _default_alpha(path), _targets(shapes)
+    default_alpha, targets = _default_alpha(path), _targets(shapes, original_name)
     changes: dict[str, _Change] = {}
     keys_of: dict[str, list[str]] = {}
     unused = []
@@ -158,7 +141,7 @@ def _meaning(key: str, targets: Mapping[str, str]) -> tuple[str | None, str]:
     return targets.get(stem + ending), role
 
 
-def _targets(shapes: Shapes) -> dict[str, str]:
+def _targets(shapes: Shapes, original_name: Callable[[str], str]) -> dict[str, str]:
     """Every way of writing a module's name -> its weight; with ".bias" behind it its bias."""
     targets = {}
     for name in shapes:
@@ -167,13 +150,6 @@ def _targets(shapes: Shapes) -> dict[str, str]:
         for alias in (stem, original_name(stem)):
             targets[alias + ending] = targets[alias.replace(".", "_") + ending] = name
     return targets
-
-
-def original_name(stem: str) -> str:
-    """A module's name in Wan's own checkpoints."""
-    for pattern, replacement in ORIGINAL_NAMES:
-        stem = re.sub(pattern, replacement, stem)
-    return stem
 
 
 def _default_alpha(path: Path) -> float | None:

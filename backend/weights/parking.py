@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-
-from backend.weights.read import TIED
+from jax.sharding import NamedSharding
 
 HOST = "pinned_host"
-MOST_AT_REST = 0.6  # of a device's memory; at 720p Wan 2.1 14B has 0.58 on v6e:2x2 and fits, 2.2 5B 0.66 on one v6e and does not
+MOST_AT_REST = (
+    0.6  # of a device's memory: compiled programs fitted beside 0.58 of it, and did not beside 0.66 (docs/performance.md)
+)
 
 
 def should_park(at_rest_bytes: int, memory_bytes: int | None) -> bool:
@@ -32,21 +33,29 @@ def parked(described: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Shape
 
 
 @contextlib.contextmanager
-def on_devices(weights: Mapping[str, jax.Array]) -> Iterator[dict[str, jax.Array]]:
-    """The weights where programs take them; copies of parked ones last until the block ends."""
-    resting = {id(array): array for array in weights.values() if array.sharding.memory_kind == HOST}  # tied names share one
-    copies = {key: jax.device_put(array, array.sharding.with_memory_kind("device")) for key, array in resting.items()}
+def on_devices(weights: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The weights where programs take them; copies of parked ones last until the block ends. Shapes are given places only."""
+    resting = {id(leaf): leaf for leaf in weights.values() if leaf.sharding.memory_kind == HOST}  # tied names share one
+    copies = {key: _fetched(leaf) for key, leaf in resting.items()}
     try:
-        yield {name: copies.get(id(array), array) for name, array in weights.items()}
+        yield {name: copies.get(id(leaf), leaf) for name, leaf in weights.items()}
     finally:
         for copy in copies.values():
-            copy.delete()
+            if isinstance(copy, jax.Array):
+                copy.delete()
 
 
-def device_bytes(tree: Any) -> int:
-    """Bytes that described weights, by name or any tree of them, take on each device: none if parked, once if tied."""
-    names = tree if isinstance(tree, dict) else {}
-    leaves = [leaf for name, leaf in names.items() if name != TIED[1] or TIED[0] not in names] or jax.tree.leaves(tree)
+def _fetched(leaf: Any) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        place = NamedSharding(leaf.sharding.mesh, leaf.sharding.spec)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
+    return jax.device_put(leaf, leaf.sharding.with_memory_kind("device"))
+
+
+def device_bytes(tree: Any, tied: Sequence[str] = ()) -> int:
+    """Bytes that described weights, by name or any tree of them, take on each device: none if parked, once if `tied` by name."""
+    copies = [name for name in tied if isinstance(tree, dict) and name in tree][1:]
+    leaves = jax.tree.leaves({name: leaf for name, leaf in tree.items() if name not in copies} if copies else tree)
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in leaves

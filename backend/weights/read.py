@@ -1,13 +1,13 @@
 """Weights from safetensors straight into sharded device arrays, tensor by tensor: the host holds one tensor at a time.
 
-A block's matrices are written layer by layer into their stacked arrays, which exist on the devices from the start.
+Matrices of stacked layers are written layer by layer into their stacked arrays, which exist on the devices from the start.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from backend.checkpoints.tensors import TensorPlace, check_shapes, part_tensors
 from backend.contract.events import Event, Loading
 from backend.errors import ModelError
-from backend.weights.stacked import BLOCK_PREFIX, DenoiserWeights
+from backend.weights.stacked import StackedWeights
 
 Adjust = Callable[[str, torch.Tensor], torch.Tensor]
 SECONDS_BETWEEN_EVENTS = 1.0  # every one is stored with its job
@@ -29,8 +29,6 @@ _TORCH_DTYPES = {
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
 }  # fmt: skip
-TIED = ("shared.weight", "encoder.embed_tokens.weight")  # UMT5's token embedding, of which a checkpoint may hold either or both
-CLIP_PREFIX = "vision_model."  # before each name in a CLIP encoder that transformers 4 wrote, and so in Wan 2.1's; 5 has none
 
 
 class Progress:
@@ -49,13 +47,17 @@ class Progress:
 
 
 class Part:
-    """One network's tensors on disk, by the names that the installed libraries give them."""
+    """One network's tensors on disk, by the names that the installed libraries give them: `renamed` makes those from the file's.
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.name = name
-        self.places = {tensor.removeprefix(CLIP_PREFIX): place for tensor, place in part_tensors(folder, name).items()}
-        if all(tied in self.places for tied in TIED):
-            del self.places[TIED[1]]
+    `tied` are names of one and the same tensor, of which a checkpoint may hold any.
+    """
+
+    def __init__(self, folder: Path, name: str, renamed: Callable[[str], str] = str, tied: Sequence[str] = ()) -> None:
+        self.name, self.tied = name, tuple(tied)
+        self.places = {renamed(tensor): place for tensor, place in part_tensors(folder, name).items()}
+        present = [name for name in self.tied if name in self.places]
+        for copy in present[1:]:
+            del self.places[copy]
 
     @property
     def num_bytes(self) -> int:
@@ -82,8 +84,10 @@ def read_tensor(place: TensorPlace) -> torch.Tensor:
 
 def check_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, tuple[int, ...]]:
     """The shapes of the tensors that `load_flat` reads. Raises: ModelError where the files hold others."""
-    expected = {name: leaf.shape for name, leaf in described.items() if name not in TIED or name in part.places}
+    expected = {name: leaf.shape for name, leaf in described.items() if name not in part.tied or name in part.places}
     check_shapes(part.name, part.places, expected)
+    if part.tied and not any(name in part.places for name in part.tied):
+        raise ModelError(f"{part.name} lacks the tensor {part.tied[0]}:", "it must hold this tensor", "give a whole checkpoint")
     return expected
 
 
@@ -91,58 +95,63 @@ def load_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct], progres
     """A network's weights by name, each where and in the dtype that `described` says. Raises: ModelError."""
     expected = check_flat(part, described)
     weights = {name: _on_device(tensor, described[name]) for name, tensor in part.read(expected, progress)}
-    tied = [weights[name] for name in TIED if name in weights]
-    if not tied and any(name in described for name in TIED):
-        raise ModelError(
-            f"{part.name} lacks the tensor {TIED[0]}:", "it must hold the token embedding", "give a whole checkpoint"
-        )
-    return weights | {name: tied[0] for name in TIED if name in described}
+    tied = [weights[name] for name in part.tied if name in weights]
+    return weights | {name: tied[0] for name in part.tied if name in described}
 
 
-def load_transformer(part: Part, described: DenoiserWeights, adjust: Adjust, progress: Progress) -> DenoiserWeights:
-    """A transformer's weights, each changed by `adjust(name, tensor)` on its way. Raises: ModelError."""
+def check_stacked(part: Part, described: StackedWeights) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors that `load_stacked` reads. Raises: ModelError where the files hold others."""
     expected = checkpoint_shapes(described)
     check_shapes(part.name, part.places, expected)
-    weights = DenoiserWeights(outer={}, blocks={name: _zeros(leaf) for name, leaf in described.blocks.items()})
-    write_transformer(part, described, weights, expected, adjust, progress)
+    return expected
+
+
+def load_stacked(part: Part, described: StackedWeights, adjust: Adjust, progress: Progress) -> StackedWeights:
+    """A network's weights, each changed by `adjust(name, tensor)` on its way. Raises: ModelError."""
+    expected = check_stacked(part, described)
+    stacks = {prefix: {name: _zeros(leaf) for name, leaf in stack.items()} for prefix, stack in described.stacks.items()}
+    weights = StackedWeights(outer={}, stacks=stacks)
+    write_stacked(part, described, weights, expected, adjust, progress)
     return weights
 
 
-def write_transformer(
+def write_stacked(
     part: Part,
-    described: DenoiserWeights,
-    weights: DenoiserWeights,
+    described: StackedWeights,
+    weights: StackedWeights,
     names: Collection[str],
     adjust: Adjust,
     progress: Progress,
 ) -> None:
     """Read these tensors into `weights`, whose dictionaries are changed in place."""
     for name, tensor in part.read(names, progress):
-        layer, inner = split_name(name)
+        prefix, layer, inner = split_name(name, described.stacks)
         adjusted = adjust(name, tensor)
-        if layer is None:
+        if prefix is None:
             weights.outer[name] = _on_device(adjusted, described.outer[name])
         else:
-            leaf = described.blocks[inner]
+            leaf, stack = described.stacks[prefix][inner], weights.stacks[prefix]
             value = _on_device(adjusted, _layer_of(leaf))
-            weights.blocks[inner] = _writer(leaf.sharding)(weights.blocks[inner], value, layer)
+            stack[inner] = _writer(leaf.sharding)(stack[inner], value, layer)
 
 
-def checkpoint_shapes(described: DenoiserWeights) -> dict[str, tuple[int, ...]]:
-    """Every tensor of a transformer as the checkpoint names and shapes it."""
+def checkpoint_shapes(described: StackedWeights) -> dict[str, tuple[int, ...]]:
+    """Every tensor of a network as the checkpoint names and shapes it."""
     shapes = {name: tuple(leaf.shape) for name, leaf in described.outer.items()}
-    for inner, leaf in described.blocks.items():
-        for layer in range(leaf.shape[0]):
-            shapes[f"{BLOCK_PREFIX}{layer}.{inner}"] = tuple(_layer_of(leaf).shape)
+    for prefix, stack in described.stacks.items():
+        for inner, leaf in stack.items():
+            for layer in range(leaf.shape[0]):
+                shapes[f"{prefix}{layer}.{inner}"] = tuple(_layer_of(leaf).shape)
     return shapes
 
 
-def split_name(name: str) -> tuple[int | None, str]:
-    """The layer and the name within it, or None and the name."""
-    if not name.startswith(BLOCK_PREFIX):
-        return None, name
-    layer, _, inner = name.removeprefix(BLOCK_PREFIX).partition(".")
-    return int(layer), inner
+def split_name(name: str, prefixes: Iterable[str]) -> tuple[str | None, int, str]:
+    """The stack's prefix, the layer and the name within it; or None, 0 and the name for a tensor outside all stacks."""
+    prefix = next((prefix for prefix in prefixes if name.startswith(prefix)), None)
+    if prefix is None:
+        return None, 0, name
+    layer, _, inner = name.removeprefix(prefix).partition(".")
+    return prefix, int(layer), inner
 
 
 def _layer_of(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

@@ -1,51 +1,66 @@
-"""A transformer's weights with its layers stacked, so that one program runs them all."""
+"""A network's weights with its layers stacked, so that one program runs all layers of a stack; any number of stacks."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from backend.runtime.mesh import Layout
-
-BLOCK_PREFIX = "blocks."
+from backend.runtime.mesh import Layout, Role
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DenoiserWeights:
-    """The transformer's parameters: `outer` by checkpoint name, `blocks` by name within a block, stacked [layers, ...].
+class StackedWeights:
+    """A network's parameters: `outer` by checkpoint name; `stacks` by the prefix that a stack's layers have in the checkpoint
+    (such as "layers."), then by name within a layer, each [layers, ...].
 
-    Matrices in `blocks` are kept [layers, in, out], transposed against the checkpoint: XLA's CPU matrix product is up to 1.3
+    Matrices in `stacks` are kept [layers, in, out], transposed against the checkpoint: XLA's CPU matrix product is up to 1.3
     times faster on them (4,680 x 1,536 by 1,536 x 1,536, measured on two cores), and other backends choose their own layout.
     """
 
     outer: dict[str, jax.Array]
-    blocks: dict[str, jax.Array]
+    stacks: dict[str, dict[str, jax.Array]]
 
 
-def split_weights(state: Mapping[str, jax.Array], num_layers: int) -> DenoiserWeights:
-    """Sort a checkpoint's tensors into outer ones and stacked blocks. Empties nothing; peak is twice the blocks: for shapes, and
-    for models that are in memory already. Checkpoints are read by `backend.weights.read`."""
-    outer = {name: value for name, value in state.items() if not name.startswith(BLOCK_PREFIX)}
-    names = [name.removeprefix(f"{BLOCK_PREFIX}0.") for name in state if name.startswith(f"{BLOCK_PREFIX}0.")]
-    blocks = {name: _stack([state[f"{BLOCK_PREFIX}{layer}.{name}"] for layer in range(num_layers)]) for name in names}
-    return DenoiserWeights(outer=outer, blocks=blocks)
+def stack_weights(state: Mapping[str, jax.Array], prefixes: Iterable[str]) -> StackedWeights:
+    """Sort a checkpoint's tensors into outer ones and stacks. Empties nothing; peak is twice the stacks: for shapes, and for
+    models that are in memory already. Checkpoints are read by `backend.weights.read`."""
+    stacks = {prefix: _stack_of(state, prefix) for prefix in prefixes}
+    outer = {name: value for name, value in state.items() if not name.startswith(tuple(stacks))}
+    return StackedWeights(outer=outer, stacks=stacks)
 
 
-def spread_weights(weights: DenoiserWeights, layout: Layout) -> DenoiserWeights:
-    """The weights at rest on the layout's mesh."""
-    return DenoiserWeights(
-        outer=layout.spread(weights.outer, layout.outer_weight), blocks=layout.spread(weights.blocks, layout.block_weight)
+def _stack_of(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Array]:
+    names = [name.removeprefix(f"{prefix}0.") for name in state if name.startswith(f"{prefix}0.")]
+    num_layers = len({name.removeprefix(prefix).partition(".")[0] for name in state if name.startswith(prefix)})
+    return {name: _stack([state[f"{prefix}{layer}.{name}"] for layer in range(num_layers)]) for name in names}
+
+
+def place_weights(shapes: StackedWeights, layout: Layout, role_of: Callable[[str], Role]) -> StackedWeights:
+    """The same shapes with their places on the layout's mesh; `role_of` a name within a layer."""
+
+    def stacked(name: str, shape: tuple[int, ...]) -> Any:
+        return layout.stacked_weight(name, shape, role_of(name))
+
+    return StackedWeights(
+        outer=layout.describe(shapes.outer, layout.outer_weight),
+        stacks={prefix: layout.describe(stack, stacked) for prefix, stack in shapes.stacks.items()},
     )
+
+
+def spread_weights(weights: StackedWeights, described: StackedWeights) -> StackedWeights:
+    """Weights in memory put where `described` says."""
+    return jax.tree.map(lambda value, leaf: jax.device_put(value, leaf.sharding), weights, described)
 
 
 def _stack(layers: list[jax.Array]) -> jax.Array:
     return jnp.stack([layer.T if layer.ndim == 2 else layer for layer in layers])
 
 
-def _as_checkpoint(block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """One block's parameters in the checkpoint's shapes; the transposition disappears in the matrix product."""
-    return {name: value.T if value.ndim == 2 else value for name, value in block.items()}
+def as_checkpoint(layer: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """One layer's parameters in the checkpoint's shapes; the transposition disappears in the matrix product."""
+    return {name: value.T if value.ndim == 2 else value for name, value in layer.items()}

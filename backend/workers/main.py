@@ -283,9 +283,10 @@ def import_pipeline(module: str | None, **options: Any) -> Pipeline:
             generate=stand_in.generate,
             devices=stand_in.device_facts,
         )
-    from backend.pipeline.generate import generate, warm_up
+    from backend.pipeline.generate import generate
     from backend.pipeline.load import load
     from backend.pipeline.model_files import check_model
+    from backend.pipeline.warm_up import warm_up
     from backend.runtime.devices import device_facts
 
     load = functools.partial(load, **options)

@@ -14,8 +14,8 @@ from safetensors.numpy import load_file
 from backend.contract.events import Event
 from backend.contract.request import GenerationRequest
 from backend.media.pictures import crop_to, load_checked_image
-from backend.pipeline.generate import generate as pipeline_module
 from backend.pipeline import load as components_module
+from backend.pipeline.generate import generate as pipeline_module
 from presets import load_preset
 from tests.parity.tiny_runs import pictures, tiny, torch_on_one_thread
 

@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 
 from backend.contract import request as request_module
 from backend.contract.request import GenerationRequest
-from backend.pipeline.generate import generate as pipeline
 from backend.pipeline import load as components
+from backend.pipeline.generate import generate as pipeline
 from tests.parity.tiny_checkpoints import make_preset
 
 

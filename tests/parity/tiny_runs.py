@@ -17,8 +17,8 @@ from safetensors.numpy import load_file
 from backend.contract import request as request_module
 from backend.contract.events import Finished
 from backend.contract.request import GenerationRequest
-from backend.pipeline.generate import generate as pipeline_module
 from backend.pipeline import load as components_module
+from backend.pipeline.generate import generate as pipeline_module
 from backend.pipeline.load import Components
 from presets import Preset, load_preset
 from tests.parity.tiny_checkpoints import make_checkpoint, make_preset

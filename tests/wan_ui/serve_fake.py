@@ -28,7 +28,7 @@ def main() -> None:
 
 def is_demo(preset: Preset) -> bool:
     """The pretend pipeline stands in for the embedded model, whether that is trained yet or not."""
-    return preset.family == "wan-tiny"
+    return preset.series == "wan-tiny"
 
 
 if __name__ == "__main__":

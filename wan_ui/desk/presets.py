@@ -1,4 +1,4 @@
-"""Which presets can be run here, and why the others cannot. Reads the preset files; `backend.engine.weights_here` looks for weights."""
+"""Which presets can be run here, and why the others cannot. `backend.engine.weights_here` looks for weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

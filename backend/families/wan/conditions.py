@@ -1,10 +1,16 @@
-"""What the denoiser is told besides the noisy latents: the prompt's embeddings, and the pictures in the way of the model's
-family. A lane is these, prepared for one expert with or without guidance."""
+"""What the denoiser is given besides noise: the prompts' embeddings and the pictures, as host arrays by name.
+
+Names: `prompt_embeds` and, under guidance, `negative_prompt_embeds` [1, 512, D], as diffusers' pipelines hold them; `text_bias`
+[B, 1, 1, L], where L positions stand for all; `image_seen` [pictures, tokens, D], what an image encoder makes of them;
+`first_frame` [1, C, 1, H, W] or `image_channels` [1, 4 + C, F, H, W] for the transformer's input. All float32.
+
+Functions that take `xp` compute with numpy's functions, or with jax.numpy's where only shapes are known.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
+from collections.abc import Generator, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,149 +18,81 @@ import numpy as np
 from PIL import Image
 
 from backend.contract.geometry import Geometry
-from backend.contract.request import GenerationRequest
-from backend.families.wan.attention import Positions
-from backend.families.wan.text_encoder import TextTokens
-from backend.families.wan.transformer import Condition, FirstFrame, ImageChannels, StepCache, TextContext
-from backend.media.pictures import crop_to, load_checked_image
-from backend.pipeline.load import Components, Programs
-from backend.weights.parking import on_devices
-from backend.weights.stacked import DenoiserWeights
+from backend.families.wan.family import TEXT_TOKENS
+from backend.families.wan.transformer import Condition, FirstFrame, ImageChannels
+from backend.runtime.program import Program
+from backend.runtime.work import Call, Effect, OnHost
+
+EMBEDDINGS = ("prompt_embeds", "negative_prompt_embeds")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Conditions:
-    """On the host: `embeddings` [B, L, D] and their `bias`, the prompt first and second what it is guided away from; `seen`
-    [pictures, tokens, D], what an image encoder makes of them; `condition` for the transformer's input. None where absent."""
-
-    embeddings: np.ndarray
-    bias: np.ndarray | None
-    seen: np.ndarray | None
-    condition: Condition
-
-    def with_first_frame(self, latents: jax.Array) -> jax.Array:
-        """Latents with the picture's own frame in the first place, where the family keeps it clean."""
-        if not isinstance(self.condition, FirstFrame):
-            return latents
-        return jnp.concatenate([self.condition.latents, latents[:, :, 1:]], axis=2)
+def padded_embeddings(xp: Any, embeddings: jax.Array) -> tuple[jax.Array, ...]:
+    """Each prompt's embeddings [1, 512, D] float32 from all of them, [B, L, D]."""
+    padded = xp.pad(embeddings.astype(np.float32), ((0, 0), (0, TEXT_TOKENS - embeddings.shape[1]), (0, 0)))
+    return tuple(padded[row : row + 1] for row in range(len(padded)))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Lane:
-    """Everything that all steps of one expert, guided or not, have in common."""
+def branch_embeddings(conditions: Mapping[str, Any], branches: int, dtype: jnp.dtype) -> Generator[Effect, Any, tuple]:
+    """Work: for this many guidance branches the embeddings [branches, L, D], their bias or None, and what was seen or None."""
+    bias, seen = conditions.get("text_bias"), conditions.get("image_seen")
+    length = TEXT_TOKENS if bias is None else bias.shape[-1]
 
-    expert: int
-    programs: Programs
-    weights: DenoiserWeights
-    text: TextContext
-    positions: Positions
-    condition: Condition
+    def joined(xp: Any, *padded: jax.Array) -> jax.Array:
+        return xp.concatenate(padded)[:, :length].astype(dtype)
 
-
-def make_lane(request: GenerationRequest, components: Components, conditions: Conditions, expert: int, is_guided: bool) -> Lane:
-    """Keys and values of the text and the pictures for one expert, and all else where its programs want it."""
-    programs, weights = components.programs(is_guided), components.experts[expert].weights
-    branches = 2 if is_guided else 1
-    bias = None if conditions.bias is None else conditions.bias[:branches]
-    text = programs.prepare_text(weights, *text_arguments(components, conditions.embeddings[:branches], bias, conditions.seen))
-    condition = jax.device_put(conditions.condition, programs.layout.replicated)
-    return Lane(
-        expert=expert,
-        programs=programs,
-        weights=weights,
-        text=text,
-        condition=condition,
-        positions=programs.denoiser.positions(latent_shape(request, components)),
-    )
+    embeddings = yield OnHost(joined, tuple(conditions[name] for name in EMBEDDINGS[:branches]))
+    if bias is not None:
+        bias = yield OnHost(lambda xp, bias: bias[:branches], (bias,))
+    if seen is not None:
+        seen = yield OnHost(lambda xp, seen: seen.astype(dtype), (seen,))
+    return embeddings, bias, seen
 
 
-def text_arguments(components: Components, embeddings, bias, seen) -> tuple:
-    """What `prepare_text` takes after the weights."""
-    return (embeddings, bias) if components.image_encoder is None else (embeddings, bias, seen)
+def condition_of(conditions: Mapping[str, Any]) -> Condition:
+    """What the pictures add to the transformer's input, or None."""
+    if "first_frame" in conditions:
+        return FirstFrame(latents=conditions["first_frame"])
+    return ImageChannels(values=conditions["image_channels"]) if "image_channels" in conditions else None
 
 
-def empty_cache(lane: Lane) -> StepCache:
-    """A step cache for this lane that no step has filled."""
-    return StepCache.empty(lane.programs.denoiser.describe_cache(lane.text, lane.positions))
-
-
-def latent_shape(request: GenerationRequest, components: Components) -> tuple[int, int, int, int, int]:
-    """The latents' shape, B C F H W."""
-    return request.geometry().latent_shape(components.guided.vae.latent_channels)
-
-
-def tokenize(request: GenerationRequest, components: Components) -> TextTokens:
-    """The prompt's tokens, and under guidance those of the negative prompt."""
-    prompts = [request.prompt, request.negative_prompt] if request.is_guided else [request.prompt]
-    return components.text_encoder.tokenize(prompts)
-
-
-def encode(request: GenerationRequest, components: Components, tokens: TextTokens) -> Conditions:
-    """Text and pictures to what the denoiser needs."""
-    programs = components.programs(request.is_guided)
-    with on_devices(components.text_weights) as weights:
-        embeddings = np.asarray(programs.embed_text(weights, tokens.ids, tokens.mask))
-    pictures = list(_pictures(request))
-    return Conditions(
-        embeddings=embeddings,
-        bias=tokens.bias,
-        seen=_seen(components, programs, pictures),
-        condition=_condition(request, components, programs, pictures),
-    )
-
-
-def _pictures(request: GenerationRequest) -> Iterator[Image.Image]:
-    """The first frame and the last, cropped to the video's size."""
-    for path in filter(None, (request.image, request.last_image)):
-        yield crop_to(load_checked_image(path), request.width, request.height, request.image_focus)
-
-
-def _seen(components: Components, programs: Programs, pictures: list[Image.Image]) -> np.ndarray | None:
-    encoder = components.image_encoder
-    if encoder is None:
-        return None
-    pixels = jnp.asarray(encoder.preprocess(pictures), components.dtype)
-    return np.asarray(programs.embed_image(components.image_weights, pixels))
-
-
-def _condition(request: GenerationRequest, components: Components, programs: Programs, pictures: list[Image.Image]) -> Condition:
-    if not pictures:
-        return None
-    pixels = [jnp.asarray(_pixels(picture), components.dtype) for picture in pictures]
-    if components.family.conditioning == "first_frame":
-        latents = programs.encode_image(components.vae_weights, pixels[0])
-        return FirstFrame(latents=np.asarray(latents.astype(jnp.float32)))
-    latents = encode_clip(programs, components.vae_weights, request.geometry(), pixels[0], *pixels[1:])
-    mask = picture_mask(request.geometry(), has_last=len(pixels) > 1)
-    return ImageChannels(values=np.concatenate([mask, latents], axis=1))
-
-
-def _pixels(picture: Image.Image) -> np.ndarray:
+def pixels_of(picture: Image.Image, dtype: jnp.dtype) -> np.ndarray:
     """[1, 3, 1, height, width] in [-1, 1]."""
-    return np.asarray(picture, np.float32).transpose(2, 0, 1)[None, :, None] / 127.5 - 1.0
+    pixels = np.asarray(picture, np.float32).transpose(2, 0, 1)[None, :, None] / 127.5 - 1.0
+    return pixels.astype(dtype)
 
 
 def encode_clip(
-    programs: Programs, weights: dict[str, jax.Array], geometry: Geometry, first: jax.Array, last: jax.Array | None = None
-) -> np.ndarray:
-    """Latents [1, C, F, H, W] float32 of a clip that is grey (0) but for its first frame and, if given, its last.
+    first_program: Program,
+    next_program: Program,
+    weights: Mapping[str, Any],
+    geometry: Geometry,
+    first: np.ndarray,
+    last: np.ndarray | None = None,
+) -> Generator[Effect, Any, list[jax.Array]]:
+    """Work: latents [1, C, 1, H, W] of each latent frame of a clip, grey (0) but for its first frame and its last if given.
 
     Frames are [1, 3, 1, height, width] in [-1, 1]. Latent frame by latent frame, so that a clip of any length fits.
     """
-    latents, caches = programs.encode_first(weights, first)
+    latents, caches = yield Call(first_program, (weights, first))
     pieces = [latents]
-    grey = jnp.zeros((1, 3, geometry.temporal_scale, *first.shape[3:]), first.dtype)
+    grey = np.zeros((1, 3, geometry.temporal_scale, *first.shape[3:]), first.dtype)
     for index in range(1, geometry.num_latent_frames):
         ends = last is not None and index == geometry.num_latent_frames - 1
-        pixels = jnp.concatenate([grey[:, :, :-1], last], axis=2) if ends else grey
-        latents, caches = programs.encode_next(weights, pixels, caches)
+        pixels = np.concatenate([grey[:, :, :-1], last], axis=2) if ends else grey
+        latents, caches = yield Call(next_program, (weights, pixels, caches))
         pieces.append(latents)
-    return np.concatenate([np.asarray(piece, np.float32) for piece in pieces], axis=2)
+    return pieces
+
+
+def image_channels(xp: Any, mask: np.ndarray, *pieces: jax.Array) -> jax.Array:
+    """The mask and the clip's latents behind one another, [1, 4 + C, F, H, W] float32."""
+    latents = xp.concatenate([piece.astype(np.float32) for piece in pieces], axis=2)
+    return xp.concatenate([mask, latents], axis=1)
 
 
 def picture_mask(geometry: Geometry, has_last: bool) -> np.ndarray:
-    """[1, 4, F, H, W] float32, 1 where a pixel frame is given; a latent frame's four pixel frames lie along the channels, and
-    the first one, which stands for a single pixel frame, counts in all four.
+    """[1, temporal scale, F, H, W] float32, 1 where a pixel frame is given; a latent frame's pixel frames lie along the channels,
+    and the first one, which stands for a single pixel frame, counts in all of them.
 
     Source: diffusers, WanImageToVideoPipeline.prepare_latents.
     """

@@ -16,6 +16,7 @@ from transformers.image_processing_utils import BaseImageProcessor
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 
+OLD_PREFIX = "vision_model."  # before each name in an encoder that transformers 4 wrote, and so in Wan 2.1's; 5 writes none
 HIDDEN_STATE = -2  # Wan reads the last layer but one
 
 
@@ -35,21 +36,15 @@ class ImageEncoder:
         """Tokens a picture: one for the whole, one a patch."""
         return (self._size // self._patch) ** 2 + 1
 
-    def pixels_like(self, num_images: int, dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
-        """The shape of what `preprocess` returns."""
-        return jax.ShapeDtypeStruct((num_images, 3, self._size, self._size), dtype)
-
-    def tokens_like(self, num_images: int, dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
-        """The shape of what `embed` returns."""
-        return jax.ShapeDtypeStruct((num_images, self.num_tokens, self._width), dtype)
-
     def describe_weights(self, dtype: jnp.dtype, layout: Layout) -> dict[str, jax.ShapeDtypeStruct]:
         """The weights' shapes and where they rest, without the weights."""
         shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._model.state_dict().items()}
         return layout.describe(shapes, layout.outer_weight)
 
     def preprocess(self, images: Sequence[Image.Image]) -> np.ndarray:
-        """Pixels [N, 3, height, width] as the checkpoint's own preprocessor makes them."""
+        """Pixels [N, 3, height, width] as the checkpoint's own preprocessor makes them; without one, zeros of that shape."""
+        if self._processor is None:
+            return np.zeros((len(images), 3, self._size, self._size), np.float32)
         return self._processor(images=list(images), return_tensors="np")["pixel_values"]
 
     def embed(self, weights: Mapping[str, jax.Array], pixels: jax.Array) -> jax.Array:

@@ -7,6 +7,7 @@ for all of them, its logit raised by the logarithm of their number: the same sof
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
 from collections.abc import Mapping
 from typing import Any
@@ -16,14 +17,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.sharding import PartitionSpec as P
 from transformers import PreTrainedTokenizerBase, UMT5Config, UMT5EncoderModel
 
-from backend.runtime.mesh import Layout
+from backend.families.wan.family import TEXT_TOKENS
+from backend.runtime.mesh import AXES, Layout
 from backend.runtime.torch_modules import call_module
 
-MAX_SEQUENCE_LENGTH = 512  # Wan's transformer attends to 512 text positions, whatever the prompt's length
+TIED = ("shared.weight", "encoder.embed_tokens.weight")  # the token embedding, of which a checkpoint may hold either or both
 PROMPTS = ("prompt", "negative prompt")  # in the order in which they are given to `tokenize`
-LENGTHS = (32, 64, 128, 256, MAX_SEQUENCE_LENGTH)  # compiled lengths; the smallest that holds the prompts is used
+LENGTHS = (32, 64, 128, 256, TEXT_TOKENS)  # compiled lengths; the smallest that holds the prompts is used
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,7 @@ class TextEncoder:
     def describe_weights(self, dtype: jnp.dtype, layout: Layout) -> dict[str, jax.ShapeDtypeStruct]:
         """The weights' shapes and where they rest, without the weights."""
         shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._model.state_dict().items()}
-        return layout.describe(shapes, layout.text_weight)
+        return layout.describe(shapes, functools.partial(text_weight, layout))
 
     @property
     def has_tokenizer(self) -> bool:
@@ -61,16 +64,16 @@ class TextEncoder:
 
     def describe_tokens(self, count: int) -> TextTokens:
         """Shapes of what `tokenize` returns for `count` prompts at the full length."""
-        ids = jax.ShapeDtypeStruct((count, MAX_SEQUENCE_LENGTH), jnp.int32)
+        ids = jax.ShapeDtypeStruct((count, TEXT_TOKENS), jnp.int32)
         return TextTokens(ids=ids, mask=ids, bias=None)
 
     def tokenize(self, prompts: list[str]) -> TextTokens:
         """The prompts' tokens, padded to the smallest compiled length that holds them all."""
         tokens = [self._tokenizer(clean_prompt(prompt))["input_ids"] for prompt in prompts]
-        notes = tuple(_cut_note(name, ids) for name, ids in zip(PROMPTS, tokens, strict=False) if len(ids) > MAX_SEQUENCE_LENGTH)
-        tokens = [[*ids[: MAX_SEQUENCE_LENGTH - 1], ids[-1]] if len(ids) > MAX_SEQUENCE_LENGTH else ids for ids in tokens]
+        notes = tuple(_cut_note(name, ids) for name, ids in zip(PROMPTS, tokens, strict=False) if len(ids) > TEXT_TOKENS)
+        tokens = [[*ids[: TEXT_TOKENS - 1], ids[-1]] if len(ids) > TEXT_TOKENS else ids for ids in tokens]
         lengths = tuple(len(ids) for ids in tokens)
-        width = next(length for length in self._lengths if length > max(lengths) or length == MAX_SEQUENCE_LENGTH)
+        width = next(length for length in self._lengths if length > max(lengths) or length == TEXT_TOKENS)
         ids = np.full((len(tokens), width), self._tokenizer.pad_token_id, np.int32)
         for row, prompt_ids in zip(ids, tokens, strict=True):
             row[: len(prompt_ids)] = prompt_ids
@@ -84,7 +87,7 @@ class TextEncoder:
 
 
 def _cut_note(name: str, ids: list[int]) -> str:
-    return f"The {name} has {len(ids)} tokens, of which the model reads {MAX_SEQUENCE_LENGTH}: its end was left out"
+    return f"The {name} has {len(ids)} tokens, of which the model reads {TEXT_TOKENS}: its end was left out"
 
 
 def _without_private(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,12 +100,12 @@ def _last_hidden_state(model: UMT5EncoderModel, ids: torch.Tensor, mask: torch.T
 
 def _attention_bias(lengths: tuple[int, ...], width: int) -> np.ndarray | None:
     """[B, 1, 1, width]: 0 for tokens; the last position stands for all padded ones, the other padded ones are masked."""
-    if width == MAX_SEQUENCE_LENGTH:
+    if width == TEXT_TOKENS:
         return None
     bias = np.zeros((len(lengths), 1, 1, width), np.float32)
     for row, length in zip(bias, lengths, strict=True):
         row[0, 0, length:] = -np.inf
-        row[0, 0, -1] = np.log(MAX_SEQUENCE_LENGTH - length)
+        row[0, 0, -1] = np.log(TEXT_TOKENS - length)
     return bias
 
 
@@ -112,6 +115,10 @@ def clean_prompt(prompt: str) -> str:
     return " ".join(mended.split())
 
 
-def padded_embeddings(values: np.ndarray) -> np.ndarray:
-    """Embeddings [B, 512, D] float32 as diffusers' pipelines hold them, from [B, L, D]."""
-    return np.pad(np.asarray(values, np.float32), ((0, 0), (0, MAX_SEQUENCE_LENGTH - values.shape[1]), (0, 0)))
+def text_weight(layout: Layout, name: str, shape: tuple[int, ...]) -> P:
+    """Where a matrix [out, in] rests: heads and hidden units over all chips, the embedding by its columns; vectors everywhere."""
+    if len(shape) != 2 or "relative_attention_bias" in name:
+        return P()
+    by_columns = name.endswith((".o.weight", ".wo.weight", *TIED))
+    divides = shape[by_columns] % layout.mesh.size == 0
+    return P() if not divides else P(None, AXES) if by_columns else P(AXES, None)

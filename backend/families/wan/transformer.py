@@ -20,9 +20,10 @@ from diffusers import WanTransformer3DModel
 from jax.sharding import PartitionSpec as P
 
 from backend.families.wan.attention import KernelAttention, Positions, TextKeys, image_keys, text_keys
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import Layout, Role
 from backend.runtime.torch_modules import call_module
-from backend.weights.stacked import DenoiserWeights, _as_checkpoint, split_weights
+from backend.runtime.work import Put, Work
+from backend.weights.stacked import StackedWeights, as_checkpoint, place_weights, stack_weights
 
 
 @jax.tree_util.register_dataclass
@@ -64,11 +65,6 @@ class StepCache:
     is_filled: jax.Array
     reused: jax.Array
 
-    @classmethod
-    def empty(cls, described: StepCache) -> StepCache:
-        """A cache of the shapes that `Denoiser.describe_cache` says, which no step has filled."""
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), described)
-
 
 Condition = FirstFrame | ImageChannels | None
 
@@ -97,6 +93,27 @@ class _Time:
         return jnp.where(is_still, values[1], values[0])[None]
 
 
+BLOCKS = "blocks."  # the prefix of the layers in the checkpoint
+COLUMNS = ("to_q.weight", "to_k.weight", "to_v.weight", "ffn.net.0.proj.weight")
+ROWS = ("to_out.0.weight", "ffn.net.2.weight")
+
+
+def role_of(name: str) -> Role:
+    """How a matrix of a layer is cut over tp: heads and hidden units come out of `COLUMNS` and go into `ROWS`."""
+    if name.endswith(COLUMNS):
+        return "columns"
+    return "rows" if name.endswith(ROWS) else "whole"
+
+
+def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
+    """Bytes of the matrices that every step uses in one layer, by name, in the order in which they are worth a copy."""
+    width = config["num_attention_heads"] * config["attention_head_dim"]
+    square, wide = width * width * itemsize, width * config["ffn_dim"] * itemsize
+    own = {f"attn1.{part}.weight": square for part in ("to_q", "to_k", "to_v", "to_out.0")}
+    text = {f"attn2.{part}.weight": square for part in ("to_q", "to_out.0")}
+    return own | text | {"ffn.net.0.proj.weight": wide, "ffn.net.2.weight": wide}
+
+
 class Denoiser:
     """Shapes and modules of one transformer; its weights are handed to every call. All methods are pure, to be compiled."""
 
@@ -110,44 +127,42 @@ class Denoiser:
         self._rope = WanTransformer3DModel.from_config({**config, "num_layers": 0}).rope
 
     @property
-    def in_channels(self) -> int:
-        return self._model.config.in_channels
+    def heads(self) -> int:
+        return self._model.config.num_attention_heads
 
-    def describe_weights(self, dtype: jnp.dtype) -> DenoiserWeights:
+    @property
+    def head_width(self) -> int:
+        return self._model.config.attention_head_dim
+
+    def describe_weights(self, dtype: jnp.dtype) -> StackedWeights:
         """The weights' shapes and where they rest, without the weights."""
         state = {
             name: jax.ShapeDtypeStruct(value.shape, weight_dtype(name, dtype)) for name, value in self._model.state_dict().items()
         }
-        shapes = jax.eval_shape(lambda tensors: split_weights(tensors, self._model.config.num_layers), state)
-        layout = self._layout
-        return DenoiserWeights(
-            outer=layout.describe(shapes.outer, layout.outer_weight), blocks=layout.describe(shapes.blocks, layout.block_weight)
-        )
+        shapes = jax.eval_shape(lambda tensors: stack_weights(tensors, [BLOCKS]), state)
+        return place_weights(shapes, self._layout, role_of)
 
-    def describe_positions(self, latent_shape: tuple[int, ...]) -> Positions:
-        """Shapes and places of what `positions` returns."""
-        num_tokens = self._num_tokens(latent_shape)
-        length = num_tokens + -num_tokens % self._layout.token_multiple
-        sharding = self._layout.sharding(self._layout.positions)
-        table = jax.ShapeDtypeStruct((1, length, 1, self._model.config.attention_head_dim), jnp.float32, sharding=sharding)
-        return Positions(cosine=table, sine=table, num_tokens=num_tokens)
-
-    def _num_tokens(self, latent_shape: tuple[int, ...]) -> int:
+    def num_tokens(self, latent_shape: tuple[int, ...]) -> int:
+        """Tokens of latents of this shape, B C F H W."""
         return math.prod(latent_shape[2:]) // math.prod(self._model.config.patch_size)
 
-    def positions(self, latent_shape: tuple[int, ...]) -> Positions:
-        """The rotary embedding for latents of this shape, B C F H W, padded and spread as the layout wants it."""
+    def padded_tokens(self, latent_shape: tuple[int, ...]) -> int:
+        """The same with what the layout pads them to."""
+        num_tokens = self.num_tokens(latent_shape)
+        return num_tokens + -num_tokens % self._layout.token_multiple
+
+    def positions(self, latent_shape: tuple[int, ...]) -> Work:
+        """Work: the rotary embedding for latents of this shape, B C F H W, padded and spread as the layout wants it."""
         with torch.no_grad():
-            cosine, sine = (table.float().numpy() for table in self._rope(torch.empty(latent_shape)))
-        num_tokens = cosine.shape[1]
-        padding = ((0, 0), (0, -num_tokens % self._layout.token_multiple), (0, 0), (0, 0))
-        tables = self._layout.spread(
-            {"cosine": np.pad(cosine, padding), "sine": np.pad(sine, padding)}, lambda name, shape: self._layout.positions
-        )
-        return Positions(num_tokens=num_tokens, **tables)
+            tables = [table.float().numpy() for table in self._rope(torch.empty(latent_shape))]
+        num_tokens = self.num_tokens(latent_shape)
+        padding = ((0, 0), (0, self.padded_tokens(latent_shape) - num_tokens), (0, 0), (0, 0))
+        padded = [np.pad(table, padding) for table in tables]
+        cosine, sine = yield Put(padded, self._layout.sharding(self._layout.positions))
+        return Positions(cosine=cosine, sine=sine, num_tokens=num_tokens)
 
     def prepare_text(
-        self, weights: DenoiserWeights, text: jax.Array, bias: jax.Array | None, image: jax.Array | None = None
+        self, weights: StackedWeights, text: jax.Array, bias: jax.Array | None, image: jax.Array | None = None
     ) -> TextContext:
         """Every layer's cross-attention keys and values for text embeddings [B, L, D] with logit bias [B, 1, 1, L], and for
         what an image encoder saw [pictures, tokens, D], where the model has one: attended to on its own, or together with the
@@ -166,10 +181,10 @@ class Denoiser:
                 keys += tuple(jnp.broadcast_to(array, (len(text), *array.shape[1:])) for array in of_image)
             return None, tuple(self._layout.constrain(array, self._layout.text_heads) for array in keys)
 
-        _, (key, value, *of_image) = jax.lax.scan(one_layer, None, weights.blocks)
+        _, (key, value, *of_image) = jax.lax.scan(one_layer, None, weights.stacks[BLOCKS])
         return TextContext(key=key, value=value, bias=bias, image=tuple(of_image) or None)
 
-    def _embed_condition(self, name: str, weights: DenoiserWeights, value: jax.Array) -> jax.Array:
+    def _embed_condition(self, name: str, weights: StackedWeights, value: jax.Array) -> jax.Array:
         parameters = _with_prefix(weights.outer, f"condition_embedder.{name}.")
         module = getattr(self._model.condition_embedder, name)
         return call_module(module, parameters, lambda module, value: module(value), value)
@@ -194,7 +209,7 @@ class Denoiser:
 
     def velocity(
         self,
-        weights: DenoiserWeights,
+        weights: StackedWeights,
         latents: jax.Array,
         timestep: jax.Array,
         text: TextContext,
@@ -210,12 +225,12 @@ class Denoiser:
         def one_layer(hidden, layer):
             return self._run_layer(hidden, layer, time, text.bias, positions), None
 
-        hidden, _ = jax.lax.scan(one_layer, hidden, (weights.blocks, text.key, text.value, text.image))
+        hidden, _ = jax.lax.scan(one_layer, hidden, (weights.stacks[BLOCKS], text.key, text.value, text.image))
         return self._finish(weights, hidden, time, positions, latents.shape)
 
     def cached_velocity(
         self,
-        weights: DenoiserWeights,
+        weights: StackedWeights,
         latents: jax.Array,
         timestep: jax.Array,
         text: TextContext,
@@ -230,7 +245,7 @@ class Denoiser:
         Source: first-block caching as in chengzeyi/ParaAttention and diffusers' `FirstBlockCacheConfig`.
         """
         hidden, time = self._begin(weights, latents, timestep, text, positions, condition)
-        layers = (weights.blocks, text.key, text.value, text.image)
+        layers = (weights.stacks[BLOCKS], text.key, text.value, text.image)
 
         def run(index, hidden):
             layer = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), layers)
@@ -260,7 +275,7 @@ class Denoiser:
         flag, count = (jax.ShapeDtypeStruct((), dtype, sharding=self._layout.replicated) for dtype in (bool, jnp.int32))
         return StepCache(first=tokens, rest=tokens, is_filled=flag, reused=count)
 
-    def _begin(self, weights: DenoiserWeights, latents, timestep, text: TextContext, positions: Positions, condition: Condition):
+    def _begin(self, weights: StackedWeights, latents, timestep, text: TextContext, positions: Positions, condition: Condition):
         """Padded tokens [B, S, D] and the time embeddings that they share."""
         hidden = self._embed_patches(weights, _conditioned(latents, condition), batch=text.key.shape[1])
         still_tokens = hidden.shape[1] // latents.shape[2] if isinstance(condition, FirstFrame) else 0
@@ -273,7 +288,7 @@ class Denoiser:
         hidden = call_module(self._block, self._gathered(block), _run_block, hidden, keys, modulation, positions)
         return self._layout.constrain(hidden, self._layout.tokens)
 
-    def _finish(self, weights: DenoiserWeights, hidden: jax.Array, time: _Time, positions: Positions, shape) -> jax.Array:
+    def _finish(self, weights: StackedWeights, hidden: jax.Array, time: _Time, positions: Positions, shape) -> jax.Array:
         velocity = self._project_out(weights, hidden, time.embedding_of(hidden.shape[1]))[:, : positions.num_tokens]
         return _from_patches(velocity, shape, self._model.config.patch_size)
 
@@ -286,16 +301,19 @@ class Denoiser:
     def _gathered(self, block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """One layer's parameters in the checkpoint's shapes, gathered from the chips that they rest on."""
         layout = self._layout
-        return _as_checkpoint({name: layout.gather(name, value) if value.ndim == 2 else value for name, value in block.items()})
+        gathered = {
+            name: layout.gather(name, value, role_of(name)) if value.ndim == 2 else value for name, value in block.items()
+        }
+        return as_checkpoint(gathered)
 
-    def _embed_patches(self, weights: DenoiserWeights, latents: jax.Array, batch: int) -> jax.Array:
+    def _embed_patches(self, weights: StackedWeights, latents: jax.Array, batch: int) -> jax.Array:
         """Tokens [B, S, D]; the same latents for every guidance branch."""
         kernel, bias = weights.outer["patch_embedding.weight"], weights.outer["patch_embedding.bias"]
         patches = _to_patches(latents.astype(kernel.dtype), self._model.config.patch_size)
         tokens = patches @ kernel.reshape(kernel.shape[0], -1).T + bias
         return jnp.broadcast_to(tokens, (batch, *tokens.shape[1:]))
 
-    def _embed_time(self, weights: DenoiserWeights, timestep: jax.Array, still_tokens: int) -> _Time:
+    def _embed_time(self, weights: StackedWeights, timestep: jax.Array, still_tokens: int) -> _Time:
         """The step's time embedding, and that of timestep 0 where there are still tokens."""
         timesteps = jnp.stack([timestep, jnp.zeros_like(timestep)]) if still_tokens else timestep[None]
         embedder = _with_prefix(weights.outer, "condition_embedder.")
@@ -306,7 +324,7 @@ class Denoiser:
             still_tokens=still_tokens,
         )
 
-    def _project_out(self, weights: DenoiserWeights, hidden: jax.Array, time: jax.Array) -> jax.Array:
+    def _project_out(self, weights: StackedWeights, hidden: jax.Array, time: jax.Array) -> jax.Array:
         """Patches of velocity [B, S, patch volume * C] float32."""
         shift, scale = jnp.moveaxis(weights.outer["scale_shift_table"] + time[:, :, None], 2, 0)
         hidden = call_module(self._model.norm_out, {}, lambda norm, value: norm(value), hidden.astype(jnp.float32))

@@ -66,7 +66,7 @@ class VideoAutoencoder:
         if not self._uses_strips(dtype):
             return described
         shapes = jax.eval_shape(functools.partial(tpu_autoencoder.arrange, self._vae), described)
-        return self._layout.describe(shapes, self._layout.vae_weight)
+        return self._layout.describe(shapes, self._layout.everywhere)
 
     def _uses_strips(self, dtype: jnp.dtype) -> bool:
         return self._layout.platform == "tpu" and dtype == jnp.bfloat16 and tpu_autoencoder.can_run(self._vae.config)
@@ -74,7 +74,7 @@ class VideoAutoencoder:
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
         """The checkpoint's shapes and where they rest, without the weights."""
         shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._vae.state_dict().items()}
-        return self._layout.describe(shapes, self._layout.vae_weight)
+        return self._layout.describe(shapes, self._layout.everywhere)
 
     def encode_image(self, weights: Mapping[str, jax.Array], image: jax.Array) -> jax.Array:
         """Normalised latents [1, C, 1, H, W] of one picture [1, 3, 1, height, width]: the posterior's mode."""

@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Finished, Loading, Step
 from backend.contract.request import GenerationRequest
 from backend.media.video import read_facts, read_frames, read_request
-from backend.pipeline.generate import generate as pipeline
 from backend.pipeline import load as components_module
+from backend.pipeline.generate import generate as pipeline
 from presets import LoraChoice, load_preset
 
 PRESET = load_preset("wan-tiny")

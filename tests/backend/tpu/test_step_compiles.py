@@ -25,7 +25,7 @@ pytestmark = [
 
 def report(*words: str) -> dict:
     done = subprocess.run(
-        [sys.executable, "-m", "backend.tpu.report", *words],
+        [sys.executable, "-m", "backend.commands.check_tpu_run", *words],
         cwd=PROJECT_FOLDER,
         env=tpu_compiler_environment(),
         capture_output=True,

@@ -1,0 +1,39 @@
+"""What `check-tpu` compiles, in a process of its own: `python -m backend.commands.check_tpu_run`, started by `app.py check-tpu`.
+
+Writes JSON lines to standard output: {"progress": TEXT} and last {"report": OBJECT}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from backend.commands.apart import say
+from backend.contract.request import example_request, find_preset
+from backend.runtime.mesh import AXES
+from backend.tpu.report import Inspector, describe_slice, remedies, report
+
+
+def main() -> None:
+    about = "Started by `app.py check-tpu`, not by hand."
+    parser = argparse.ArgumentParser(prog="backend.commands.check_tpu_run", description=about)
+    parser.add_argument("--preset", required=True)
+    parser.add_argument("--topology", required=True)
+    for axis in AXES:
+        parser.add_argument(f"--{axis}", type=int)
+    parser.add_argument("--only", help="compile this program alone, by its key, such as denoise_step")
+    arguments = parser.parse_args()
+    mesh, request = {axis: getattr(arguments, axis) for axis in AXES}, example_request(find_preset(arguments.preset))
+
+    def tell(text: str) -> None:
+        say({"progress": text})
+
+    inspector = Inspector(tell, arguments.only)
+    found = report(describe_slice(request, arguments.topology, mesh, inspector), inspector)
+    if not found["fits"]:
+        found["would_fit"] = [dataclasses.asdict(one) for one in remedies(found, request, arguments.topology, mesh, tell)]
+    say({"report": found | {"topology": arguments.topology}})
+
+
+if __name__ == "__main__":
+    main()

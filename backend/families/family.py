@@ -1,0 +1,101 @@
+"""What a model family says of its checkpoints, without loading anything. Light: neither jax nor torch.
+
+A family is one folder in `backend/families` and one entry of `FAMILIES`. This is its face; `Family.model` leads to its body.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from backend.chips import StepFlops
+from backend.errors import ModelError
+from presets import Preset
+
+if TYPE_CHECKING:
+    from backend.families.model import Model
+
+Configs = Mapping[str, Mapping[str, Any]]
+"""The config.json of a checkpoint's networks by part, such as "transformer"."""
+
+Need = Literal["may", "must"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What one checkpoint can do. Families add what they need to know themselves.
+
+    `takes` says for each input's role whether it may be given or must be (see `contract.request.INPUTS`); `scales` are pixels a
+    latent, in space and in time; `boundary` the share of the noise below which the second of two experts works; `chunk` how many
+    latent frames are made at once, None for the whole video.
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    takes: Mapping[str, Need] = dataclasses.field(default_factory=dict)
+    scales: tuple[int, int]
+    num_experts: int = 1
+    boundary: float | None = None
+    chunk: int | None = None
+
+    def needs(self, role: str) -> bool:
+        """Whether an input of this role must be given."""
+        return self.takes.get(role) == "must"
+
+
+class Family(Protocol):
+    """One model family: an object with these methods, one in each family's folder."""
+
+    name: str
+    supports: str  # its checkpoints in words, for those who gave another one
+
+    def recognise(self, index: Mapping[str, Any], configs: Configs) -> Kind | None:
+        """The kind of a checkpoint from its model_index.json and its configurations; None if it is none of this family's.
+
+        Raises: ModelError where it is of this family but cannot be run.
+        """
+
+    def of_preset(self, preset: Preset, configs: Configs) -> Kind | None:
+        """The kind of a preset's model, without its checkpoint; None if it is none of this family's."""
+
+    def telling_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
+        """The shapes of a few tensors of a part that differ between networks of different sizes, without building one."""
+
+    def step_flops(self, configs: Configs, num_tokens: int, branches: int) -> StepFlops:
+        """The arithmetic of one denoising step."""
+
+    def original_name(self, stem: str) -> str:
+        """What the model's makers call a transformer's module; LoRA files use their names too."""
+
+    def model(self) -> type[Model]:
+        """The family's body, which brings jax."""
+
+
+def check_preset(kind: Kind, preset: Preset, source: str) -> None:
+    """Raises: ModelError where a checkpoint that stands in for a preset's own is of a kind that the preset does not fit."""
+    facts = {
+        "tasks": (" and ".join(kind.tasks), " and ".join(preset.tasks), set(preset.tasks) <= set(kind.tasks)),
+        "experts": _pair(kind.num_experts, preset.num_experts),
+        "last image": _pair(kind.needs("last_image"), preset.needs_last_image),
+        "pixels a latent": _pair(kind.scales[0], preset.vae_scale_spatial),
+        "frames a latent": _pair(kind.scales[1], preset.vae_scale_temporal),
+    }
+    for name, (found, expected, fits) in facts.items():
+        if not fits:
+            raise ModelError(
+                f"The model {source} is a {kind.name} ({name}: {found}),",
+                f"and the preset {preset.name} is for another kind ({name}: {expected})",
+                f"take a preset of {kind.name}, or another --model",
+            )
+
+
+def _pair(found: Any, expected: Any) -> tuple[Any, Any, bool]:
+    return found, expected, found == expected
+
+
+def refusal(what: str, supported: Sequence[str]) -> ModelError:
+    """For a checkpoint that no family can run."""
+    return ModelError(
+        f"This checkpoint cannot be run ({what}):", f"supported are {'; '.join(supported)}", "give one of these with --model"
+    )

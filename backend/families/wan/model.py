@@ -1,0 +1,402 @@
+"""Wan's networks, their programs, and the work from a request to pixels. See `backend.families.model.Model`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from PIL import Image
+from transformers import AutoTokenizer, CLIPImageProcessorPil, PreTrainedTokenizerBase
+
+from backend.chips import memory_bytes
+from backend.contract.request import GenerationRequest
+from backend.errors import ModelError
+from backend.families.model import AttentionLengths, Carry, Conditions, Inputs, ModelPlan, Network, Weights
+from backend.families.wan.attention import Positions
+from backend.families.wan.conditions import (
+    EMBEDDINGS,
+    branch_embeddings,
+    condition_of,
+    encode_clip,
+    image_channels,
+    padded_embeddings,
+    picture_mask,
+    pixels_of,
+)
+from backend.families.wan.family import AGAIN, TEXT_TOKENS
+from backend.families.wan.image_encoder import OLD_PREFIX, ImageEncoder
+from backend.families.wan.text_encoder import LENGTHS, TIED, TextEncoder, TextTokens
+from backend.families.wan.transformer import Condition, Denoiser, StepCache, TextContext, layer_matrix_bytes
+from backend.families.wan.vae import VideoAutoencoder
+from backend.runtime.mesh import Layout, plan_copies, plan_mesh
+from backend.runtime.program import Compiler, Program
+from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
+from backend.sampling.plan import PlannedStep
+from backend.sampling.solvers import SamplerState, StepInputs, advance, guide, start
+from backend.weights.parking import device_bytes, on_devices, parked, should_park
+from backend.weights.stacked import StackedWeights
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Programs:
+    """One mesh, the networks laid out on it, and everything that the compiler sees there, in the order of a run."""
+
+    layout: Layout
+    denoiser: Denoiser
+    vae: VideoAutoencoder
+    embed_text: Program
+    embed_image: Program | None
+    prepare_text: Program
+    encode_image: Program
+    encode_first: Program
+    encode_next: Program
+    step: Program
+    cached_step: Program
+    decode_first: Program
+    decode_next: Program
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WanLane:
+    """What all steps of one expert, guided or not, have in common: the text's keys and values, positions and pictures."""
+
+    expert: int
+    is_guided: bool
+    programs: Programs
+    text: TextContext
+    positions: Positions
+    condition: Condition
+
+    @property
+    def layout(self) -> Layout:
+        return self.programs.layout
+
+
+class WanModel:
+    """One Wan checkpoint without its weights. A video is one chunk; a step's carry is its `StepCache`, None without one."""
+
+    decode_stride = 1
+
+    def __init__(self, plan: ModelPlan) -> None:
+        self.kind, self.dtype, configs = plan.kind, plan.dtype, plan.configs
+        lengths = text_lengths(plan.devices[0].platform)
+        self._text_encoder = TextEncoder(configs["text_encoder"], _tokenizer(plan), lengths)
+        self._image_encoder = _image_encoder(plan)
+        self._guided, self._unguided = (
+            make_programs(configs, self._text_encoder, layout, self._image_encoder, compiler=plan.compiler)
+            for layout in plan_layouts(plan)
+        )
+        self.networks = tuple(self._networks(plan))
+
+    def _networks(self, plan: ModelPlan) -> Generator[Network]:
+        layout, vae = self._guided.layout, self._guided.vae
+        denoise, encode = frozenset({"denoise"}), frozenset({"encode"})
+        yield Network(part="text_encoder", stages=encode, described=self._describe_text(plan), tied=TIED)
+        if self._image_encoder is not None:
+            described = self._image_encoder.describe_weights(self.dtype, layout)
+            renamed = functools.partial(_without_prefix, OLD_PREFIX)
+            yield Network(part="image_encoder", stages=encode, described=described, renamed=renamed)
+        transformer = self._guided.denoiser.describe_weights(self.dtype)
+        for expert in range(self.kind.num_experts):
+            yield Network(part=_transformer(expert), stages=denoise, described=transformer, expert=expert)
+        yield Network(
+            part="vae",
+            stages=encode | denoise | {"decode"},
+            described=vae.describe_weights(self.dtype),
+            arrange=vae.arrange,
+            arranged=vae.describe_arranged(self.dtype),
+        )
+
+    def _describe_text(self, plan: ModelPlan) -> dict[str, jax.ShapeDtypeStruct]:
+        """The text encoder's weights where they rest: on the host if the devices have too little room beside the others."""
+        described = self._text_encoder.describe_weights(self.dtype, self._guided.layout)
+        num_experts = self.kind.num_experts if "denoise" in plan.stages else 0
+        others = num_experts * device_bytes(self._guided.denoiser.describe_weights(self.dtype))
+        others += device_bytes(self._guided.vae.describe_arranged(self.dtype))
+        memory = memory_bytes(plan.devices[0].device_kind)
+        return parked(described) if should_park(device_bytes(described, TIED) + others, memory) else described
+
+    def layout(self, is_guided: bool) -> Layout:
+        """See `Model`."""
+        return self._programs(is_guided).layout
+
+    def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
+        """See `Model`."""
+        return request.geometry().latent_shape(self._guided.vae.latent_channels)
+
+    def notes(self, request: GenerationRequest) -> list[str]:
+        """Which prompts are cut."""
+        return list(self._tokens(request).notes)
+
+    def prompts_for_all_programs(self, example: str) -> list[str]:
+        """One for each length that text is padded to, where the tokenizer is here to see it."""
+        times = (1, 2, 4, 8, 16) if self._text_encoder.has_tokenizer else (1,)
+        return [" ".join([example] * count) for count in times]
+
+    def _programs(self, is_guided: bool) -> Programs:
+        return self._guided if is_guided else self._unguided
+
+    def _tokens(self, request: GenerationRequest) -> TextTokens:
+        """The prompt's tokens, and under guidance those of the negative prompt; their shapes where there is no tokenizer."""
+        prompts = [request.prompt, request.negative_prompt] if request.is_guided else [request.prompt]
+        if not self._text_encoder.has_tokenizer:
+            return self._text_encoder.describe_tokens(len(prompts))
+        return self._text_encoder.tokenize(prompts)
+
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+        """See `Model`; `conditions` lists what comes out."""
+        programs, tokens = self._programs(request.is_guided), self._tokens(request)
+        with on_devices(weights["text_encoder"]) as text:
+            embeddings = yield Call(programs.embed_text, (text, tokens.ids, tokens.mask))
+            padded = yield OnHost(padded_embeddings, (embeddings,))
+        conditions = dict(zip(EMBEDDINGS, padded, strict=False))
+        if tokens.bias is not None:
+            conditions["text_bias"] = tokens.bias
+        pictures = [*inputs.get("image", ()), *inputs.get("last_image", ())]
+        if self._image_encoder is not None:
+            pixels = self._image_encoder.preprocess(pictures).astype(self.dtype)
+            seen = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
+            conditions["image_seen"] = yield OnHost(_as_float32, (seen,))
+        if pictures:
+            name, value = yield from self._encode_pictures(weights["vae"], request, programs, pictures)
+            conditions[name] = value
+        return conditions
+
+    def _encode_pictures(
+        self, weights: Any, request: GenerationRequest, programs: Programs, pictures: Sequence[Image.Image]
+    ) -> Generator[Effect, Any, tuple[str, Any]]:
+        geometry, pixels = request.geometry(), [pixels_of(picture, self.dtype) for picture in pictures]
+        if self.kind.conditioning == "first_frame":
+            latents = yield Call(programs.encode_image, (weights, pixels[0]))
+            return "first_frame", (yield OnHost(_as_float32, (latents,)))
+        pieces = yield from encode_clip(programs.encode_first, programs.encode_next, weights, geometry, *pixels)
+        mask = picture_mask(geometry, has_last=len(pixels) > 1)
+        return "image_channels", (yield OnHost(image_channels, (mask, *pieces)))
+
+    def lane(
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
+    ) -> Generator[Effect, Any, tuple[WanLane, StepCache | None]]:
+        """Keys and values of the text and the pictures for one expert, and all else where its programs want it."""
+        del carry  # the last expert's cache says nothing of this one
+        programs, branches = self._programs(planned.is_guided), 2 if planned.is_guided else 1
+        embeddings, bias, seen = yield from branch_embeddings(conditions, branches, self.dtype)
+        seen_too = () if self._image_encoder is None else (seen,)
+        transformer = weights[_transformer(planned.expert)]
+        text = yield Call(programs.prepare_text, (transformer, embeddings, bias, *seen_too))
+        condition = yield Put(condition_of(conditions), programs.layout.replicated)
+        positions = yield from programs.denoiser.positions(self.latent_shape(request))
+        lane = WanLane(
+            expert=planned.expert,
+            is_guided=planned.is_guided,
+            programs=programs,
+            text=text,
+            positions=positions,
+            condition=condition,
+        )
+        cache = (yield Zeros(programs.denoiser.describe_cache(text, positions))) if request.step_cache else None
+        return lane, cache
+
+    def start(self, request: GenerationRequest, conditions: Conditions, noise: np.ndarray) -> SamplerState:
+        """Nothing but noise."""
+        return start(jnp.asarray(noise))
+
+    def step(
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        lane: WanLane,
+        state: SamplerState,
+        row: StepInputs,
+        carry: StepCache | None,
+    ) -> Generator[Effect, Any, tuple[SamplerState, StepCache | None]]:
+        """See `Model`."""
+        arguments = (weights[_transformer(lane.expert)], state, row, lane.text, lane.positions, lane.condition)
+        if carry is None:
+            return (yield Call(lane.programs.step, arguments)), None
+        return (yield Call(lane.programs.cached_step, (*arguments, carry, jnp.float32(request.step_cache))))
+
+    def settle(self, weights: Weights, request: GenerationRequest, lane: WanLane, clean: Any, carry: Carry) -> Work:
+        """A video is one chunk, after which nothing follows."""
+        yield from ()
+        return carry
+
+    def spared_steps(self, carry: StepCache | None) -> int:
+        """See `Model`."""
+        return 0 if carry is None else int(carry.reused)
+
+    def finish(self, conditions: Conditions, latents: Any) -> Work:
+        """Latents with the picture's own frame in the first place, where the kind keeps it clean."""
+        if "first_frame" not in conditions:
+            return latents
+        return (yield OnHost(_with_first_frame, (conditions["first_frame"], latents)))
+
+    def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Work:
+        """One latent frame: pixels [1, 3, 1 or 4, height, width], and the caches after it."""
+        programs = self._programs(request.is_guided)
+        if carry is None:
+            return (yield Call(programs.decode_first, (weights["vae"], latents)))
+        return (yield Call(programs.decode_next, (weights["vae"], latents, carry)))
+
+    def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
+        """As `backend.runtime.ulysses` spreads it."""
+        programs, shape = self._programs(request.is_guided), self.latent_shape(request)
+        layout, branches = programs.layout, 2 if request.is_guided else 1
+        heads, sp = programs.denoiser.heads // layout.size("tp"), layout.size("sp")
+        padded, group = programs.denoiser.padded_tokens(shape), math.gcd(heads, sp)
+        return AttentionLengths(
+            heads=heads // group,
+            head_width=programs.denoiser.head_width,
+            queries=padded * group // sp,
+            keys=programs.denoiser.num_tokens(shape),
+            text_heads=heads,
+            text_queries=padded // sp,
+            text=TEXT_TOKENS,
+            batch=max(1, branches // layout.size("dp")),
+        )
+
+
+def text_lengths(platform: str) -> tuple[int, ...]:
+    """On a TPU the full length only: its attention kernel takes no bias for shortened padding."""
+    return (TEXT_TOKENS,) if platform == "tpu" else LENGTHS
+
+
+def plan_layouts(plan: ModelPlan) -> tuple[Layout, Layout]:
+    """All the devices for a guided run, and for an unguided one, in the same order; weights lie alike in both.
+
+    Raises: RequestError.
+    """
+    config, memory = plan.configs["transformer"], memory_bytes(plan.devices[0].device_kind)
+    sizes, heads = layer_matrix_bytes(config, plan.dtype.itemsize), config["num_attention_heads"]
+    plans = []
+    for is_guided in (True, False):
+        asked = {axis: size for axis, size in plan.mesh.items() if is_guided or axis == "tp"}
+        plans.append(plan_mesh(len(plan.devices), heads=heads, is_guided=is_guided, asked=asked))
+    copied = plan_copies(sizes, config["num_layers"], plans[0], memory, plan.kind.num_experts)
+    return tuple(Layout.over(one, plan.devices, copied) for one in plans)
+
+
+def make_programs(
+    configs: Any,
+    text_encoder: TextEncoder,
+    layout: Layout,
+    image_encoder: ImageEncoder | None,
+    *,
+    compiler: Compiler,
+) -> Programs:
+    """The networks without weights, and their programs, on one mesh."""
+    denoiser, vae = Denoiser(configs["transformer"], layout), VideoAutoencoder(configs["vae"], layout)
+    program = functools.partial(Program, layout=layout, compiler=compiler)
+    transformer, of_vae = (functools.partial(program, part=part) for part in ("transformer", "vae"))
+    used_up = (2,) if vae.uses_up_caches else ()
+    step, cached_step = _step_function(denoiser), _cached_step_function(denoiser)
+    seen = None
+    if image_encoder is not None:
+        seen = program("what the picture shows", image_encoder.embed, key="image_embed", part="image_encoder")
+    return Programs(
+        layout=layout,
+        denoiser=denoiser,
+        vae=vae,
+        embed_text=program("the text encoder", text_encoder.embed, key="text_encode", part="text_encoder"),
+        embed_image=seen,
+        prepare_text=transformer("the prompt's keys", denoiser.prepare_text, key="prompt_keys", places=denoiser.place_text),
+        encode_image=of_vae("the image encoder", vae.encode_image, key="image_encode"),
+        encode_first=of_vae(
+            "the image encoder's first frame", vae.encode_first, key="vae_encode_first", places=vae.place_encoded
+        ),
+        encode_next=of_vae(
+            "the image encoder's next frames",
+            vae.encode_next,
+            key="vae_encode_next",
+            donated=used_up,
+            places=vae.place_encoded,
+        ),
+        step=transformer("the denoising step", step, key="denoise_step", donated=(1,)),
+        cached_step=transformer(
+            "the denoising step with its cache",
+            cached_step,
+            key="denoise_step_cached",
+            donated=(1, 6),
+            places=denoiser.place_cached,
+        ),
+        decode_first=of_vae("the decoder's first frame", vae.decode_first, key="vae_decode_first", places=vae.place_decoded),
+        decode_next=of_vae("the decoder", vae.decode_next, key="vae_decode_next", donated=used_up, places=vae.place_decoded),
+    )
+
+
+def _step_function(denoiser: Denoiser) -> Callable:
+    def step(
+        weights: StackedWeights,
+        state: SamplerState,
+        inputs: StepInputs,
+        text: TextContext,
+        positions: Positions,
+        condition: Condition,
+    ) -> SamplerState:
+        """One guided solver step; latents [1, C, F, H, W] float32."""
+        velocity = denoiser.velocity(weights, state.sample, inputs.timestep, text, positions, condition)
+        return advance(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor)
+
+    return step
+
+
+def _cached_step_function(denoiser: Denoiser) -> Callable:
+    def step(
+        weights: StackedWeights,
+        state: SamplerState,
+        inputs: StepInputs,
+        text: TextContext,
+        positions: Positions,
+        condition: Condition,
+        cache: StepCache,
+        threshold: jax.Array,
+    ) -> tuple[SamplerState, StepCache]:
+        """The same, reusing the last full step's work where the first layer says that little has changed."""
+        sample = state.sample
+        velocity, cache = denoiser.cached_velocity(weights, sample, inputs.timestep, text, positions, condition, cache, threshold)
+        return advance(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor), cache
+
+    return step
+
+
+def _tokenizer(plan: ModelPlan) -> PreTrainedTokenizerBase | None:
+    if plan.folder is None:
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(plan.folder / "tokenizer")
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError("The checkpoint's tokenizer folder cannot be read", f"({type(error).__name__})", AGAIN) from error
+
+
+def _image_encoder(plan: ModelPlan) -> ImageEncoder | None:
+    config = plan.configs.get("image_encoder")
+    if config is None:
+        return None
+    if plan.folder is None:
+        return ImageEncoder(config, None)
+    try:
+        return ImageEncoder(config, CLIPImageProcessorPil.from_pretrained(plan.folder / "image_processor"))
+    except (OSError, ValueError) as error:
+        raise ModelError("The checkpoint's image_processor folder cannot be read", f"({type(error).__name__})", AGAIN) from error
+
+
+def _transformer(expert: int) -> str:
+    """The folder of a transformer, the high-noise one first."""
+    return "transformer" if expert == 0 else f"transformer_{expert + 1}"
+
+
+def _without_prefix(prefix: str, name: str) -> str:
+    return name.removeprefix(prefix)
+
+
+def _as_float32(xp: Any, array: jax.Array) -> jax.Array:
+    return array.astype(np.float32)
+
+
+def _with_first_frame(xp: Any, first: jax.Array, latents: jax.Array) -> jax.Array:
+    return xp.concatenate([first, latents[:, :, 1:]], axis=2)

@@ -1,0 +1,70 @@
+"""What all stages of one video share, and what one stage hands to the next."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from backend.contract.request import GenerationRequest, find_preset
+from backend.families.model import Model
+from backend.pipeline.load import LoadedModel
+from backend.sampling.solvers import SamplerState
+
+
+class StageClock:
+    """Seconds by stage, for the result."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {"compile": 0.0, "encode": 0.0, "denoise": 0.0, "decode": 0.0}
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Adds the time spent inside to this stage."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """One video in the making. `notes` are shown with the result.
+
+    Raises: ModelError where the model is of another kind than the request's preset.
+    """
+
+    request: GenerationRequest
+    loaded: LoadedModel
+    folder: Path
+    is_cancelled: Callable[[], bool]
+    clock: StageClock = dataclasses.field(default_factory=StageClock)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.loaded.check_preset(find_preset(self.request.preset))
+
+    @property
+    def model(self) -> Model:
+        """The model that is loaded."""
+        return self.loaded.model
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Denoised:
+    """A denoising after so many steps, counted over all chunks: the sampler's `state` in the chunk that is worked on, and the
+    clean latents of the chunks before it."""
+
+    state: SamplerState
+    steps_done: int
+    chunks: tuple[np.ndarray, ...] = ()
+
+    def latents(self, clean: bool) -> np.ndarray:
+        """All latents so far: of the last chunk its clean estimate, or the sample that the last step left."""
+        last = self.state.clean if clean else self.state.sample
+        return np.concatenate([*self.chunks, np.asarray(last)], axis=2)

@@ -1,0 +1,108 @@
+"""Every program that a video runs, found by going through the video with shapes in place of arrays.
+
+Compiling ahead, `precompile` and `check-tpu` all go through `calls`, so each sees what a run would run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from PIL import Image
+
+from backend.contract.events import Compiling, Event
+from backend.contract.request import INPUTS, GenerationRequest
+from backend.families.model import STAGES, Inputs, Model, Stage
+from backend.pipeline.chunks import chunks_of
+from backend.runtime.work import Call, Put, Work, describe, described
+from backend.sampling.plan import plan_steps
+from backend.sampling.solvers import make_schedule, step_inputs
+
+
+def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
+    """Compile what these stages of the request need and is not there yet; each program's name is yielded beforehand, and again if
+    a file made compiling unnecessary."""
+    for call in calls(model, request, stages):
+        program, arguments = call.program, call.arguments
+        if program.is_ready(*arguments):
+            continue
+        yield Compiling(program.name)
+        program.prepare(*arguments)
+        if program.is_loaded(*arguments):
+            yield Compiling(program.name, is_loaded=True)
+
+
+def calls(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Iterator[Call]:
+    """The calls of programs in these stages of the video, in order, each as often as it runs; arguments are shapes.
+
+    A step's preview is not counted: one call of its program stands for all of them.
+    """
+    work, result = _video(model, request, stages), None
+    while True:
+        try:
+            effect = work.send(result)
+        except StopIteration:
+            return
+        if isinstance(effect, Call):
+            yield effect
+        result = described(effect)
+
+
+def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> Work:
+    weights = {network.part: network.at_rest for network in model.networks}
+    encoding = model.encode(weights, request, blank_inputs(request))
+    conditions = (yield from encoding) if "encode" in stages else describe(encoding)
+    if "denoise" in stages:
+        yield from _denoise(model, weights, request, conditions)
+    latents = jax.ShapeDtypeStruct(model.latent_shape(request), jnp.float32)
+    if "decode" in stages:
+        yield from _decode(model, weights, request, latents)
+    elif "denoise" in stages:
+        yield from _first_piece(model, weights, request, latents)
+
+
+def _denoise(model: Model, weights: Any, request: GenerationRequest, conditions: Any) -> Work:
+    schedule = make_schedule(request.solver, request.steps, request.flow_shift)
+    plan = plan_steps(schedule.timesteps, request.guidance, model.kind.boundary, request.guidance_interval)
+    lane, carry = None, None
+    for chunk in chunks_of(model, request):
+        state = model.start(request, conditions, np.zeros(chunk.shape, np.float32))
+        for index, planned in enumerate(plan):
+            if lane is None or (lane.expert, lane.is_guided) != (planned.expert, planned.is_guided):
+                lane, carry = yield from model.lane(weights, request, conditions, planned, carry)
+                state = yield Put(state, lane.layout.replicated)
+            row = step_inputs(schedule, index, planned.guidance)
+            state, carry = yield from model.step(weights, request, lane, state, row, carry)
+        carry = yield from model.settle(weights, request, lane, state.clean, carry)
+
+
+def _first_piece(model: Model, weights: Any, request: GenerationRequest, latents: jax.ShapeDtypeStruct) -> Work:
+    """The decoder's first piece, which a step's preview shows too."""
+    return (yield from model.decode(weights, request, _piece_of(latents, model.decode_stride), None))
+
+
+def _decode(model: Model, weights: Any, request: GenerationRequest, latents: jax.ShapeDtypeStruct) -> Work:
+    num_frames, stride = latents.shape[2], model.decode_stride
+    _, carry = yield from _first_piece(model, weights, request, latents)
+    for first in range(stride, num_frames, stride):
+        piece = _piece_of(latents, min(stride, num_frames - first))
+        _, carry = yield from model.decode(weights, request, piece, carry)
+
+
+def _piece_of(latents: jax.ShapeDtypeStruct, num_frames: int) -> jax.ShapeDtypeStruct:
+    shape = (*latents.shape[:2], min(num_frames, latents.shape[2]), *latents.shape[3:])
+    return jax.ShapeDtypeStruct(shape, latents.dtype)
+
+
+def blank_inputs(request: GenerationRequest) -> Inputs:
+    """Black inputs of the right sizes for each that the request names; its files need not be there."""
+    given, size = request.inputs(), (request.width, request.height)
+    frames = np.zeros((request.num_frames, *size[::-1], 3), np.uint8)
+    return {
+        one.role: tuple(Image.new("RGB", size) if one.media == "picture" else frames for _ in given[one.role])
+        for one in INPUTS
+        if one.role in given
+    }

@@ -1,0 +1,98 @@
+"""Work on arrays, written once and used twice: to be run, and to be compiled ahead from shapes alone.
+
+A piece of work is a generator. It yields what it wants done and is sent the result: an array where the work is run, the array's
+shape and place (`jax.ShapeDtypeStruct`) where it is only described. So what is compiled ahead is what runs, by construction.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from backend.runtime.program import Program
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """Run a program. The result is the program's."""
+
+    program: Program
+    arguments: tuple
+
+
+@dataclasses.dataclass(frozen=True)
+class OnHost:
+    """Compute `function(numpy, *arguments)` on the host from the arguments' values; `jax.numpy` stands in where only shapes are
+    known, so the function must take every array operation from its first argument."""
+
+    function: Callable
+    arguments: tuple
+
+
+@dataclasses.dataclass(frozen=True)
+class Put:
+    """Put a tree of arrays where `sharding` says: one sharding for all of them."""
+
+    tree: Any
+    sharding: jax.sharding.Sharding
+
+
+@dataclasses.dataclass(frozen=True)
+class Zeros:
+    """Make arrays of zeros in the shapes, dtypes and places of a tree of `jax.ShapeDtypeStruct`s."""
+
+    described: Any
+
+
+Effect = Call | OnHost | Put | Zeros
+Work = Generator[Effect, Any, Any]
+
+
+def run(work: Work) -> Any:
+    """Do the work; its result."""
+    return _drive(work, _done)
+
+
+def describe(work: Work) -> Any:
+    """The shapes and places of the work's result; nothing is compiled or run."""
+    return _drive(work, described)
+
+
+def described(effect: Effect) -> Any:
+    """What the work is sent in place of this effect's result where nothing runs."""
+    match effect:
+        case Call(program, arguments):
+            return program.describe(*arguments)
+        case OnHost(function, arguments):
+            return jax.eval_shape(lambda *arrays: function(jnp, *arrays), *arguments)
+        case Put(tree, sharding):
+            return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)
+        case Zeros(tree):
+            return tree
+
+
+def _done(effect: Effect) -> Any:
+    match effect:
+        case Call(program, arguments):
+            return program(*arguments)
+        case OnHost(function, arguments):
+            return function(np, *jax.tree.map(np.asarray, arguments))
+        case Put(tree, sharding):
+            return jax.device_put(tree, sharding)
+        case Zeros(tree):
+            return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), tree)
+
+
+def _drive(work: Work, answer: Callable[[Effect], Any]) -> Any:
+    result = None
+    while True:
+        try:
+            effect = work.send(result)
+        except StopIteration as end:
+            return end.value
+        result = answer(effect)
