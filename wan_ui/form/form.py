@@ -130,10 +130,11 @@ class Form:
     def read(self, values: dict[gr.Component, Any]) -> Draft:
         """The values of `inputs` as a draft; draws the seed if it shall be a new one each time.
 
-        Raises: RequestError for a size that cannot be read.
+        Raises: RequestError for a size that cannot be read, ImageError for a picture that was not uploaded.
         """
         settings, more = self.settings, self.settings.more
         width, height = parse_size(values[settings.resolution])
+        picture, last_picture = self._pictures(values)
         is_random = values[settings.is_seed_random] or values[settings.seed] is None
         return Draft(
             task=values[self.task],
@@ -148,15 +149,21 @@ class Form:
             guidance_low=values[settings.guidance_low],
             flow_shift=values[settings.flow_shift],
             seed=secrets.randbelow(SEED_LIMIT) if is_random else values[settings.seed],
-            image=uploaded_picture(values[self.image.image]),
+            image=picture,
             image_focus=tuple(values[self.image.focus]),
-            last_image=uploaded_picture(values[self.image.last_image]),
+            last_image=last_picture,
             fps=values[more.fps],
             solver=values[more.solver],
             guidance_interval=(_share(values[more.guidance_start]), _share(values[more.guidance_end])),
             step_cache=values[more.step_cache],
             loras=read_loras(values[more.loras]),
         )
+
+    def _pictures(self, values: dict[gr.Component, Any]) -> tuple[str | None, str | None]:
+        """The paths of the first and the last picture; none for text to video, which takes none."""
+        if values[self.task] != "i2v":
+            return None, None
+        return uploaded_picture(values[self.image.image]), uploaded_picture(values[self.image.last_image])
 
 
 def _share(percent: Any) -> float:

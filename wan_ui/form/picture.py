@@ -16,6 +16,7 @@ from PIL import Image
 from backend.errors import ImageError
 from backend.media.pictures import crop_box, crop_to, load_checked_image
 from presets import Preset
+from wan_ui.desk.uploads import checked_upload
 from wan_ui.parts.notes import build_note, note_html, sentence
 from wan_ui.words.english import Texts
 
@@ -86,14 +87,15 @@ def picture_examples_html(preset: Preset, texts: Texts) -> str:
     return f'<div class="pictures" role="group" aria-label="{escape(texts.image_examples)}">{buttons}</div>'
 
 
-def uploaded_picture(file: dict[str, Any] | None) -> str | None:
-    """The path of an upload as the page sends it, unopened.
+def uploaded_picture(file: Any) -> str | None:
+    """The path of an upload as the page sends it, unopened. Raises: ImageError for any path that is no upload's.
 
     Events that read the picture are set up with preprocess=False: Gradio's own preprocessing opens it with Pillow and
     answers with a passing toast when it cannot. Ours leaves that to `backend.media.pictures`, whose explanation then
-    stands beside the picture. That the path is one of Gradio's uploads has been checked either way.
+    stands beside the picture. Gradio checks only the paths of values that carry its `meta`, which a caller may leave
+    out, so every path is checked here.
     """
-    return file["path"] if file else None
+    return str(checked_upload(file.get("path"))) if isinstance(file, dict) else None
 
 
 def describe_picture(path: str | None, size: tuple[int, int], focus: tuple[float, float], texts: Texts) -> tuple[str, str]:
