@@ -3,13 +3,14 @@
 import re
 import secrets
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import gradio as gr
 
 from backend.contract.request import SEED_LIMIT, GenerationRequest, find_preset
 from backend.errors import RequestError
-from presets import LoraChoice
+from presets import LoraChoice, list_presets
 from presets.loader import Task
 from wan_ui.desk.presets import CanRun, preset_choices
 from wan_ui.form.loras import read_loras
@@ -176,8 +177,23 @@ def _share(percent: Any) -> float:
 
 
 def parse_size(choice: str) -> tuple[int, int]:
-    """Width and height from a value of the resolution dropdown, such as "832x480". Raises: RequestError."""
-    sizes = re.fullmatch(r"(\d{1,5})x(\d{1,5})", str(choice))
+    """Width and height from a value of the resolution dropdown, such as "832x480".
+
+    Raises: RequestError, also for a size that no preset makes: pictures are cropped and padded to sizes from here.
+    """
+    sizes = re.fullmatch(r"([0-9]{1,5})x([0-9]{1,5})", str(choice))
     if sizes is None:
         raise RequestError(f"resolution={str(choice)[:40]!r}", "must be WIDTHxHEIGHT", "choose one that is offered")
-    return int(sizes[1]), int(sizes[2])
+    width, height = int(sizes[1]), int(sizes[2])
+    smallest, largest = _sides()
+    if not (smallest <= width <= largest and smallest <= height <= largest):
+        raise RequestError(f"resolution={choice}", f"must have sides of {smallest} to {largest}", "choose one that is offered")
+    return width, height
+
+
+@cache
+def _sides() -> tuple[int, int]:
+    """The shortest and the longest side that any preset makes; their files are read once."""
+    presets = list_presets()
+    shortest = min(side for preset in presets for side in (preset.min_width, preset.min_height))
+    return shortest, max(side for preset in presets for side in (preset.max_width, preset.max_height))

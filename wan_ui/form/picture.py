@@ -14,7 +14,7 @@ import gradio as gr
 from PIL import Image
 
 from backend.errors import ImageError
-from backend.media.pictures import crop_box, crop_to, load_checked_image
+from backend.media.pictures import MAX_PIXELS, crop_box, crop_to, load_checked_image
 from presets import Preset
 from wan_ui.desk.uploads import checked_upload
 from wan_ui.parts.notes import build_note, note_html, sentence
@@ -145,13 +145,22 @@ def _preview(size: tuple[int, int], inside: str, texts: Texts) -> str:
 
 
 def padded(picture: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """The whole picture with black bars that give it the aspect of this size; not resized."""
+    """The whole picture with black bars that give it the aspect of this size; made smaller only to stay within MAX_PIXELS."""
+    scale = max(picture.width / size[0], picture.height / size[1])
+    framed_pixels = size[0] * size[1] * scale**2
+    if framed_pixels > MAX_PIXELS:  # a long thin picture in a square: its width would count twice
+        picture, scale = _shrunk(picture, (MAX_PIXELS / framed_pixels) ** 0.5), (MAX_PIXELS / (size[0] * size[1])) ** 0.5
     width, height = picture.size
-    scale = max(width / size[0], height / size[1])
-    whole = (max(width, round(size[0] * scale)), max(height, round(size[1] * scale)))
+    whole = (max(width, int(size[0] * scale)), max(height, int(size[1] * scale)))
     framed = Image.new("RGB", whole)
     framed.paste(picture, ((whole[0] - width) // 2, (whole[1] - height) // 2))
     return framed
+
+
+def _shrunk(picture: Image.Image, share: float) -> Image.Image:
+    """The picture with this share (0..1) of its width and height."""
+    size = (max(1, int(picture.width * share)), max(1, int(picture.height * share)))
+    return picture.resize(size, Image.Resampling.LANCZOS)
 
 
 def _preview_size(size: tuple[int, int]) -> tuple[int, int]:

@@ -6,8 +6,9 @@ from gradio.utils import get_upload_folder
 from PIL import Image
 
 from backend.errors import ImageError
+from backend.media.pictures import MAX_PIXELS
 from presets import load_preset
-from wan_ui.form.picture import describe_picture, focus_at, picture_examples_html, uploaded_picture
+from wan_ui.form.picture import describe_picture, focus_at, padded, picture_examples_html, uploaded_picture
 from wan_ui.words.english import ENGLISH
 
 
@@ -60,3 +61,17 @@ def test_a_picture_is_one_that_was_uploaded_whatever_else_it_says(wide):
             uploaded_picture({"path": path, "meta": {"_type": "gradio.FileData"}})
         told.add(str(error.value))
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("size", [(12000, 16), (16, 12000), (32000, 16)])
+@pytest.mark.parametrize("target", [(96, 96), (832, 480), (480, 832)])
+def test_a_long_thin_picture_is_made_smaller_before_it_gets_its_bars(size, target):
+    framed = padded(Image.new("RGB", size, "red"), target)
+    assert framed.width * framed.height <= MAX_PIXELS
+    assert framed.width / framed.height == pytest.approx(target[0] / target[1], rel=0.001)
+    assert framed.getpixel((framed.width // 2, framed.height // 2)) == (255, 0, 0) and framed.getpixel((0, 0)) == (0, 0, 0)
+
+
+def test_an_ordinary_picture_keeps_its_pixels_when_it_gets_bars(wide):
+    framed = padded(Image.open(wide), (96, 96))
+    assert framed.size == (400, 400) and framed.getbbox() == (0, 150, 400, 250)
