@@ -21,6 +21,7 @@ from backend.engine.order import Waiting, in_turn, moved_place, new_place
 from backend.engine.shelf import Shelf
 from backend.engine.store import Job, Store, new_job_id
 from backend.errors import DataFolderError, JobHasBegun, QueueFull, RequestError, StudioError
+from backend.media.decoding import Decoding
 from backend.settings import from_environment
 from backend.workers.process import WorkerPlan
 from backend.workers.supervisor import Supervisor
@@ -67,6 +68,7 @@ class Engine:
         self._lock = EngineLock(_made(settings.data_dir / "engines"))
         self.library = Library(self._store, self._runs)
         self.shelf = Shelf(settings.data_dir / "jobs.sqlite3")
+        self.decoding = Decoding()
         self._model = model
         self._changed = threading.Condition()
         self._changes = 0
@@ -96,27 +98,12 @@ class Engine:
         """Stores the request with copies of its images, then queues it.
 
         Raises: ImageError if an image cannot be used, QueueFull if the owner has `most_waiting` jobs in line already,
-        DataFolderError if nothing can be written; nothing is left then.
+        Busy if too many images are being opened, DataFolderError if nothing can be written; nothing is left then.
         """
-        images = open_pictures(request)
-        job_id = new_job_id()
-        folder = self._runs / job_id
-        try:
-            self._check_open()
-            self._check_room(owner, most_waiting)
-            folder.mkdir()
-            request = write_request(request, images, folder)
-            return self._enqueue(job_id, request, owner, folder)
-        except (OSError, sqlite3.Error) as error:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise DataFolderError(
-                f"{folder.parent} cannot be written ({error}):",
-                "it must be a folder with room",
-                "make room, or choose another with --data-dir",
-            ) from error
-        except StudioError:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+        if not _has_pictures(request):
+            return self._submitted(request, owner, most_waiting)
+        self._check_open()
+        return self.decoding.run(self._submitted, request, owner, most_waiting)
 
     def job(self, job_id: str) -> Job:
         """Raises: JobNotFound."""
@@ -170,20 +157,12 @@ class Engine:
     def revise(self, job_id: str, request: GenerationRequest) -> Job:
         """Puts another request in the place of a waiting job's.
 
-        Raises: JobHasBegun if it waits no more, ImageError if an image cannot be used; nothing is changed then.
+        Raises: JobHasBegun if it waits no more, ImageError if an image cannot be used, Busy if too many are being opened;
+        nothing is changed then.
         """
-        images, job = open_pictures(request), self._store.job(job_id)
-        with self._changed:
-            if job_id not in self._ids():
-                raise JobHasBegun(
-                    "this video is being made already and", "can be changed only while it waits", "stop it, or queue another"
-                )
-            request = write_request(request, images, job.folder)
-            self._store.revise(job_id, request)
-            shape = Shape.of(request, self._model)
-            self._waiting = [replace(entry, shape=shape) if entry.job_id == job_id else entry for entry in self._waiting]
-            self._replan()
-            return self._store.job(job_id)
+        if not _has_pictures(request):
+            return self._revised(job_id, request)
+        return self.decoding.run(self._revised, job_id, request)
 
     def shape(self, request: GenerationRequest) -> Shape:
         """What is compiled for this request."""
@@ -233,6 +212,7 @@ class Engine:
                 return
             self._is_closed = True
             self._changed.notify_all()
+        self.decoding.close()
         self._worker.close()
         with self._changed:
             if self._running is not None:
@@ -240,6 +220,41 @@ class Engine:
             self._store.close()
             self.shelf.close()
             self._lock.release()
+
+    def _submitted(self, request: GenerationRequest, owner: str, most_waiting: int | None) -> Job:
+        images = open_pictures(request)
+        job_id = new_job_id()
+        folder = self._runs / job_id
+        try:
+            self._check_open()
+            self._check_room(owner, most_waiting)
+            folder.mkdir()
+            request = write_request(request, images, folder)
+            return self._enqueue(job_id, request, owner, folder)
+        except (OSError, sqlite3.Error) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise DataFolderError(
+                f"{folder.parent} cannot be written ({error}):",
+                "it must be a folder with room",
+                "make room, or choose another with --data-dir",
+            ) from error
+        except StudioError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def _revised(self, job_id: str, request: GenerationRequest) -> Job:
+        images, job = open_pictures(request), self._store.job(job_id)
+        with self._changed:
+            if job_id not in self._ids():
+                raise JobHasBegun(
+                    "this video is being made already and", "can be changed only while it waits", "stop it, or queue another"
+                )
+            request = write_request(request, images, job.folder)
+            self._store.revise(job_id, request)
+            shape = Shape.of(request, self._model)
+            self._waiting = [replace(entry, shape=shape) if entry.job_id == job_id else entry for entry in self._waiting]
+            self._replan()
+            return self._store.job(job_id)
 
     def _enqueue(self, job_id: str, request: GenerationRequest, owner: str, folder: Path) -> Job:
         now, shape = time.time(), Shape.of(request, self._model)
@@ -379,6 +394,10 @@ class Engine:
         else:
             self._store.hand_over(job.id, self._lock.name)
             self._waiting.append(Waiting(job_id=job.id, owner=job.owner, shape=self.shape(job.request), place=job.place))
+
+
+def _has_pictures(request: GenerationRequest) -> bool:
+    return bool(request.image or request.last_image)
 
 
 def _predicted(request: GenerationRequest, devices: tuple[Device, ...], is_warm: bool) -> Estimate | None:

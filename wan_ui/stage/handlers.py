@@ -245,28 +245,31 @@ class Handlers:
     def show_crop(self, file: Any, resolution: str, focus: tuple[float, float], request: gr.Request) -> tuple[Any, str]:
         """The crop preview and the picture's note."""
         try:
-            return describe_picture(uploaded_picture(file), parse_size(resolution), focus, self.desk.texts(request))
+            path, size, texts = uploaded_picture(file), parse_size(resolution), self.desk.texts(request)
+            if path is None:
+                return describe_picture(None, size, focus, texts)
+            return self.desk.engine.decoding.run(describe_picture, path, size, focus, texts)
         except StudioError as error:
             return gr.skip(), note_html(sentence(error))
 
     def move_crop(self, file: Any, resolution: str, event: gr.SelectData) -> tuple[float, float]:
         """The focus for a click in the picture."""
         try:
-            path = uploaded_picture(file)
-            return focus_at(path, tuple(event.index), parse_size(resolution)) if path else CENTRE
+            path, size = uploaded_picture(file), parse_size(resolution)
+            return self.desk.engine.decoding.run(focus_at, path, tuple(event.index), size) if path else CENTRE
         except StudioError:
             return CENTRE
 
     def pad(self, file: Any, resolution: str) -> Any:
         """The whole picture with bars in place of a crop."""
         try:
-            path = uploaded_picture(file)
-            if path is None:
-                return gr.skip()
-            picture = padded(load_checked_image(path), parse_size(resolution))
+            path, size = uploaded_picture(file), parse_size(resolution)
+            return self.desk.engine.decoding.run(self._pad, path, size) if path else gr.skip()
         except StudioError:
             return gr.skip()
-        return picture_to_cache(picture, self.desk.engine.settings.data_dir)
+
+    def _pad(self, path: str, size: tuple[int, int]) -> str:
+        return picture_to_cache(padded(load_checked_image(path), size), self.desk.engine.settings.data_dir)
 
     def draw(self, view: StageView, job: Job, texts: Texts) -> str:
         """The stage as HTML, with the name of the model."""
