@@ -58,6 +58,10 @@ class QueueFull(StudioError):
     """This owner has as many jobs in line as one may have."""
 
 
+class Busy(StudioError):
+    """The studio does as much as it can at once; later it may take this on."""
+
+
 class WorkerError(StudioError):
     """The worker process did not start, died, or broke its protocol."""
 

@@ -12,6 +12,7 @@ from backend.engine.engine import Engine
 from presets.loader import EXAMPLES_FOLDER
 from wan_ui.compare.route import compare_route
 from wan_ui.desk.access import Access, OperatorLink
+from wan_ui.desk.body_limit import BodyLimit
 from wan_ui.desk.media import media_route
 from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.desk.uploads import UploadLimit
@@ -24,6 +25,7 @@ from wan_ui.words.english import ENGLISH
 from wan_ui.words.labels import translations
 
 MOST_PAGES = 1000  # followers at once; an asynchronous one costs memory only, so this is far above any real use
+MOST_SESSIONS = 500  # whose state is kept, the latest; each takes about 0.3 MB (measured), or what its largest requests hold
 LARGEST_UPLOAD = "60mb"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 USER = "studio"
@@ -66,7 +68,12 @@ def launch(engine: Engine, doors: Doors, rewriter: PromptRewriter | None = None)
 def serve(blocks: gr.Blocks, engine: Engine, *, host: str, port: int, **options: Any) -> str:
     """Starts serving the page beside the caller; gives its address. `blocks.close()` ends it."""
     access = Access.of(engine.settings.data_dir)
-    before = [Middleware(OperatorLink, access=access), Middleware(VisitorCookie), Middleware(UploadLimit)]
+    before = [
+        Middleware(BodyLimit),
+        Middleware(OperatorLink, access=access),
+        Middleware(VisitorCookie),
+        Middleware(UploadLimit),
+    ]
     is_open = options.get("auth") is None
     routes = [
         media_route(engine, access.is_operator),
@@ -90,6 +97,7 @@ def serve(blocks: gr.Blocks, engine: Engine, *, host: str, port: int, **options:
         enable_monitoring=False,
         max_threads=MOST_PAGES,
         max_file_size=LARGEST_UPLOAD,
+        state_session_capacity=MOST_SESSIONS,
         ssr_mode=False,
         i18n=translations(),
         app_kwargs={"middleware": before, "routes": routes},

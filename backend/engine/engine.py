@@ -22,6 +22,7 @@ from backend.engine.shelf import Shelf
 from backend.engine.store import Job, Store, new_job_id
 from backend.engine.weights_here import check_here, fits, has_weights
 from backend.errors import DataFolderError, JobHasBegun, QueueFull, RequestError, StudioError
+from backend.media.decoding import Decoding
 from backend.settings import from_environment
 from backend.workers.process import WorkerPlan
 from backend.workers.supervisor import Supervisor
@@ -68,6 +69,7 @@ class Engine:
         self._lock = EngineLock(_made(settings.data_dir / "engines"))
         self.library = Library(self._store, self._runs)
         self.shelf = Shelf(settings.data_dir / "jobs.sqlite3")
+        self.decoding = Decoding()
         self._model = model
         self._changed = threading.Condition()
         self._changes = 0
@@ -103,29 +105,15 @@ class Engine:
     ) -> Job:
         """Stores the request with copies of its images, then queues it. `may_download` is for the machine's own people.
 
-        Raises: RequestError if it needs a download that it may not begin, ImageError if an image cannot be used, QueueFull if the
-        owner has `most_waiting` jobs in line already, DataFolderError if nothing can be written; nothing is left then.
+        Raises: RequestError if it needs a download that it may not begin, ImageError if an image cannot be used, Busy if too many
+        images are being opened, QueueFull if the owner has `most_waiting` jobs in line already, DataFolderError if nothing can be
+        written; nothing is left then.
         """
         self._check_here(request, may_download)
-        images = open_inputs(request)
-        job_id = new_job_id()
-        folder = self._runs / job_id
-        try:
-            self._check_open()
-            self._check_room(owner, most_waiting)
-            folder.mkdir()
-            request = write_request(request, images, folder)
-            return self._enqueue(job_id, request, owner, folder)
-        except (OSError, sqlite3.Error) as error:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise DataFolderError(
-                f"{folder.parent} cannot be written ({error}):",
-                "it must be a folder with room",
-                "make room, or choose another with --data-dir",
-            ) from error
-        except StudioError:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+        if not request.inputs():
+            return self._submitted(request, owner, most_waiting)
+        self._check_open()
+        return self.decoding.run(self._submitted, request, owner, most_waiting)
 
     def job(self, job_id: str) -> Job:
         """Raises: JobNotFound."""
@@ -180,21 +168,12 @@ class Engine:
         """Puts another request in the place of a waiting job's; `may_download` as for `submit`.
 
         Raises: JobHasBegun if it waits no more, RequestError if it needs a download that it may not begin, ImageError if an image
-        cannot be used; nothing is changed then.
+        cannot be used, Busy if too many are being opened; nothing is changed then.
         """
         self._check_here(request, may_download)
-        images, job = open_inputs(request), self._store.job(job_id)
-        with self._changed:
-            if job_id not in self._ids():
-                raise JobHasBegun(
-                    "this video is being made already and", "can be changed only while it waits", "stop it, or queue another"
-                )
-            request = write_request(request, images, job.folder)
-            self._store.revise(job_id, request)
-            shape = Shape.of(request, self._model)
-            self._waiting = [replace(entry, shape=shape) if entry.job_id == job_id else entry for entry in self._waiting]
-            self._replan()
-            return self._store.job(job_id)
+        if not request.inputs():
+            return self._revised(job_id, request)
+        return self.decoding.run(self._revised, job_id, request)
 
     def has_weights(self, preset: Preset) -> bool:
         """Whether a video can be made with this preset and without a download, as far as the files here say."""
@@ -248,6 +227,7 @@ class Engine:
                 return
             self._is_closed = True
             self._changed.notify_all()
+        self.decoding.close()
         self._worker.close()
         with self._changed:
             if self._running is not None:
@@ -255,6 +235,41 @@ class Engine:
             self._store.close()
             self.shelf.close()
             self._lock.release()
+
+    def _submitted(self, request: GenerationRequest, owner: str, most_waiting: int | None) -> Job:
+        images = open_inputs(request)
+        job_id = new_job_id()
+        folder = self._runs / job_id
+        try:
+            self._check_open()
+            self._check_room(owner, most_waiting)
+            folder.mkdir()
+            request = write_request(request, images, folder)
+            return self._enqueue(job_id, request, owner, folder)
+        except (OSError, sqlite3.Error) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise DataFolderError(
+                f"{folder.parent} cannot be written ({error}):",
+                "it must be a folder with room",
+                "make room, or choose another with --data-dir",
+            ) from error
+        except StudioError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def _revised(self, job_id: str, request: GenerationRequest) -> Job:
+        images, job = open_inputs(request), self._store.job(job_id)
+        with self._changed:
+            if job_id not in self._ids():
+                raise JobHasBegun(
+                    "this video is being made already and", "can be changed only while it waits", "stop it, or queue another"
+                )
+            request = write_request(request, images, job.folder)
+            self._store.revise(job_id, request)
+            shape = Shape.of(request, self._model)
+            self._waiting = [replace(entry, shape=shape) if entry.job_id == job_id else entry for entry in self._waiting]
+            self._replan()
+            return self._store.job(job_id)
 
     def _enqueue(self, job_id: str, request: GenerationRequest, owner: str, folder: Path) -> Job:
         now, shape = time.time(), Shape.of(request, self._model)

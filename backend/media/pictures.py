@@ -37,7 +37,12 @@ def load_checked_image(path: str | Path) -> Image.Image:
 def crop_to(image: Image.Image, width: int, height: int, focus: tuple[float, float] = (0.5, 0.5)) -> Image.Image:
     """The picture at exactly width x height pixels: cropped to that aspect, then resized (Lanczos), RGB."""
     box = crop_box(image.size, (width, height), focus)
-    return image.convert("RGB").resize((width, height), Image.Resampling.LANCZOS, box=box)
+    return in_rgb(image).resize((width, height), Image.Resampling.LANCZOS, box=box)
+
+
+def in_rgb(image: Image.Image) -> Image.Image:
+    """The picture as RGB: itself if it is already, because Pillow's own conversion would copy it."""
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def crop_box(size: tuple[int, int], target: tuple[int, int], focus: tuple[float, float] = (0.5, 0.5)) -> Box:
@@ -77,7 +82,8 @@ def _open(path: Path) -> Image.Image:
 def _decode(image: Image.Image, path: Path) -> Image.Image:
     try:
         image.load()
-        return ImageOps.exif_transpose(image)
+        ImageOps.exif_transpose(image, in_place=True)
+        return image
     except _BROKEN:
         raise _damaged(path) from None
 
@@ -108,7 +114,7 @@ def _as_rgb(image: Image.Image, path: Path) -> Image.Image:
         opaque = Image.new("RGBA", image.size, "white")
         opaque.alpha_composite(image.convert("RGBA"))
         return opaque.convert("RGB")
-    return image.convert("RGB")
+    return in_rgb(image)
 
 
 def _too_large(how_much: str, path: Path) -> ImageError:

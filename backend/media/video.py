@@ -4,6 +4,8 @@ import json
 import re
 import subprocess
 import tempfile
+import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,15 +21,20 @@ from backend.contract.request import GenerationRequest
 from backend.errors import NoRequestInVideo, VideoFileError
 from backend.files import replacing
 from backend.media import mp4 as mp4_boxes
+from backend.media.pictures import MAX_PIXELS
 
 QUALITY = 16  # libx264's constant rate factor: at 18 and below the loss is hard to see
 FORMAT = 1  # of the embedded metadata
+READ_SECONDS = 20.0  # for a file's facts, and for each frame: of 49 million pixels one takes 1 to 2 (measured, 2 cores)
+ENCODE_SECONDS = 300.0  # for taking one frame, and for finishing the file: far above what a loaded machine needs
 
 Frame = numpy.ndarray
+Size = tuple[int, int]
 
 _STREAM = re.compile(  # such as "Video: h264 (High) (avc1 / 0x31), yuv420p(tv, bt709), 127x97 [SAR 1:1], 16 fps,"
     r"Video: (?P<codec>\w+).*?, (?P<pixels>\w+)(?:\([^)]*\))?, (?P<width>\d+)x(?P<height>\d+).*?, (?P<fps>[\d.]+) fps"
 )
+_TOO_LARGE = re.compile(r"Picture size (?P<width>\d+)x(?P<height>\d+) exceeds specified max pixel count")
 _DURATION = re.compile(r"Duration: (\d+):(\d+):([\d.]+)")
 
 
@@ -87,10 +94,10 @@ def read_request(path: Path) -> GenerationRequest:
 
 
 def read_facts(path: Path) -> VideoFacts:
-    """What the file says of itself. Raises: VideoFileError."""
-    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-i", str(path)]
-    told = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).stderr.decode(errors="replace")
+    """What the file says of itself. Raises: VideoFileError, also for frames of more than `MAX_PIXELS`."""
+    told = _told_of(path)
     stream, duration = _STREAM.search(told), _DURATION.search(told)
+    _check_frame_size(_TOO_LARGE.search(told) or stream, path)
     if stream is None or duration is None:
         raise _unplayable(path)
     hours, minutes, seconds = (float(part) for part in duration.groups())
@@ -104,44 +111,36 @@ def read_facts(path: Path) -> VideoFacts:
     )
 
 
-def read_frames(path: Path) -> Iterator[Frame]:
-    """The frames, each uint8 [height, width, 3], one at a time. Raises: VideoFileError."""
-    command = [
-        imageio_ffmpeg.get_ffmpeg_exe(),
-        "-loglevel",
-        "error",
-        "-i",
-        str(path),
-        "-map",
-        "0:v:0",
-        "-fps_mode",
-        "passthrough",
-        "-f",
-        "image2pipe",
-        "-c:v",
-        "ppm",
-        "-pix_fmt",
-        "rgb24",
-        "-",
-    ]
+def read_frames(path: Path, within: Size | None = None) -> Iterator[Frame]:
+    """The frames, each uint8 [height, width, 3], one at a time, made smaller where they do not fit `within` (width, height).
+
+    Raises: VideoFileError, also for frames of more than `MAX_PIXELS`.
+    """
+    as_ppm = ["-fps_mode", "passthrough", "-f", "image2pipe", "-c:v", "ppm", "-pix_fmt", "rgb24", "-"]
+    command = [*_reader(path), "-map", "0:v:0", *_fitting(within), *as_ppm]
     with _running(command, subprocess.DEVNULL, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
-        while process.stdout.readline() == b"P6\n":
-            width, height = (int(word) for word in process.stdout.readline().split())
-            process.stdout.readline()  # the largest value, 255
-            yield numpy.frombuffer(process.stdout.read(width * height * 3), numpy.uint8).reshape(height, width, 3)
-        if process.wait() != 0:
+        while (frame := _next_frame(process)) is not None:
+            yield frame
+        with _ended_after(READ_SECONDS, process):
+            process.wait()
+        if process.returncode != 0:
             raise _unplayable(path)
 
 
-def extract_frame(path: Path, index: int = 0) -> Image.Image:
-    """Frame `index` as RGB, counted from the end where it is negative. Raises: VideoFileError."""
-    frames = list(read_frames(path)) if index < 0 else list(islice(read_frames(path), index + 1))
-    try:
-        return Image.fromarray(frames[index])
-    except IndexError:
-        raise VideoFileError(
-            f"frame {index} of {Path(path).name!r}", f"must be one of the {len(frames)} there are", "choose another"
-        ) from None
+def extract_frame(path: Path, index: int = 0, within: Size | None = None) -> Image.Image:
+    """Frame `index` as RGB, counted from the end where it is negative, at most as large as `within`.
+
+    Raises: VideoFileError.
+    """
+    frames = read_frames(path, within) if index < 0 else islice(read_frames(path, within), index + 1)
+    count, kept = 0, deque(maxlen=max(1, -index))
+    for frame in frames:
+        count += 1
+        kept.append(frame)
+    if not -count <= index < count:
+        what = f"frame {index} of {Path(path).name!r}"
+        raise VideoFileError(what, f"must be one of the {count} there are", "choose another")
+    return Image.fromarray(kept[0])
 
 
 def _metadata(request: GenerationRequest) -> str:
@@ -157,12 +156,15 @@ def _encode(frames: Iterable[Frame], shape: tuple[int, ...], part: Path, fps: in
     with tempfile.TemporaryFile() as log, _running(command, log, **pipes) as process:
         try:
             for frame in frames:
-                process.stdin.write(_even(_checked(frame, shape)).tobytes())
+                with _ended_after(ENCODE_SECONDS, process):
+                    process.stdin.write(_even(_checked(frame, shape)).tobytes())
                 count += 1
             process.stdin.close()
         except BrokenPipeError:
             pass  # ffmpeg gave up: its exit code and log say why
-        if process.wait() != 0:
+        with _ended_after(ENCODE_SECONDS, process):
+            process.wait()
+        if process.returncode != 0:
             raise VideoFileError("the video could not be encoded:", _last_line(log), "check the space on the disk")
     return count
 
@@ -214,6 +216,50 @@ def _command(width: int, height: int, fps: int, comment: str, path: Path) -> lis
     ]
 
 
+def _reader(path: Path) -> list[str]:
+    """The beginning of every command that reads a file, which may be a stranger's: no frame above `MAX_PIXELS` is decoded,
+    not even to find out what the file holds."""
+    return [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-max_pixels", str(MAX_PIXELS), "-i", str(path)]
+
+
+def _fitting(within: Size | None) -> list[str]:
+    if within is None:
+        return []
+    width, height = within
+    return ["-vf", f"scale=w='min({width},iw)':h='min({height},ih)':force_original_aspect_ratio=decrease"]
+
+
+def _told_of(path: Path) -> str:
+    """What ffmpeg says of a file, in its own words."""
+    try:
+        told = subprocess.run(_reader(path), stdin=subprocess.DEVNULL, capture_output=True, timeout=READ_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise _unplayable(path) from None
+    return told.stderr.decode(errors="replace")
+
+
+def _next_frame(process: subprocess.Popen) -> Frame | None:
+    with _ended_after(READ_SECONDS, process):
+        if process.stdout.readline() != b"P6\n":
+            return None
+        width, height = (int(word) for word in process.stdout.readline().split())
+        process.stdout.readline()  # the largest value, 255
+        pixels = process.stdout.read(width * height * 3)
+    return numpy.frombuffer(pixels, numpy.uint8).reshape(height, width, 3) if len(pixels) == width * height * 3 else None
+
+
+@contextmanager
+def _ended_after(seconds: float, process: subprocess.Popen) -> Iterator[None]:
+    """Ends the process if the block takes longer; what waits for it in the block then goes on."""
+    timer = threading.Timer(seconds, process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 @contextmanager
 def _running(command: list[str], log: IO[bytes] | int, *, stdin: int, stdout: int) -> Iterator[subprocess.Popen]:
     """A process that never outlives the block."""
@@ -229,6 +275,12 @@ def _running(command: list[str], log: IO[bytes] | int, *, stdin: int, stdout: in
                 pipe.close()
             except BrokenPipeError:
                 pass  # what was left to write has nobody to read it
+
+
+def _check_frame_size(size: re.Match | None, path: Path) -> None:
+    if size is not None and int(size["width"]) * int(size["height"]) > MAX_PIXELS:
+        what = f"{Path(path).name!r} has frames of {size['width']}x{size['height']} and"
+        raise VideoFileError(what, f"must have at most {MAX_PIXELS:,} pixels a frame", "make it smaller")
 
 
 def _unplayable(path: Path) -> VideoFileError:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -80,11 +80,11 @@ def _studio(kind: str, server: "_serving") -> Studio:
 class _serving:
     """Starts a server process, waits for its first page, ends it."""
 
-    def __init__(self, kind: str, data_dir: Path, port: int | None = None):
+    def __init__(self, kind: str, data_dir: Path, port: int | None = None, more: Sequence[str] = ()):
         program = ["-m", "tests.wan_ui.serve_fake"] if kind == "fake" else ["app.py", "serve"]
         self.port = port = port or _free_port()
         self.url, self.seconds = f"http://127.0.0.1:{port}/", 0.0
-        self._command = [sys.executable, *program, "--port", str(port), "--data-dir", str(data_dir)]
+        self._command = [sys.executable, *program, "--port", str(port), "--data-dir", str(data_dir), *more]
         self._log = data_dir / "server.log"
 
     def __enter__(self) -> Self:

@@ -15,11 +15,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--auth", type=lambda text: tuple(text.split(":", 1)))
     arguments = parser.parse_args()
     engine = Engine(arguments.data_dir, pipeline="tests.fake_pipeline")
     upper = "import json, sys; print(json.load(sys.stdin)['prompt'].replace('cat', 'striped cat'))"
     blocks = build(engine, can_run=is_demo, rewriter=PromptRewriter(command=(sys.executable, "-c", upper)))
-    serve(blocks, engine, host="127.0.0.1", port=arguments.port, share=False, auth=None)
+    serve(blocks, engine, host="127.0.0.1", port=arguments.port, share=False, auth=arguments.auth)
     try:
         blocks.block_thread()
     finally:

@@ -67,7 +67,7 @@ document.addEventListener('click', event => {
 // Presets from a file.
 document.addEventListener('change', async event => {
   if (event.target.id !== 'own-file' || !event.target.files.length) return;
-  act('own', 'import', {value: (await event.target.files[0].text()).slice(0, 400000)});
+  act('own', 'import', {value: (await event.target.files[0].text()).slice(0, 320000)});
   event.target.value = '';
 });
 

@@ -13,6 +13,7 @@ from backend.contract.request import SEED_LIMIT, GenerationRequest, find_preset
 from backend.errors import RequestError
 from presets import Preset
 from wan_ui.compare.html import MOST, Side, compare_html
+from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.desk.presets import CanRun, preset_choices
 from wan_ui.words.english import Texts
 
@@ -48,7 +49,12 @@ def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> Compare
             scale=2,
         )
         values = gr.Textbox(
-            label=labels.compare_values, placeholder=labels.compare_hint, elem_id="compare-values", min_width=160, scale=3
+            label=labels.compare_values,
+            placeholder=labels.compare_hint,
+            elem_id="compare-values",
+            max_length=LONGEST_TEXT,
+            min_width=160,
+            scale=3,
         )
         presets = gr.Dropdown(
             choices,

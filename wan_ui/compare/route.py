@@ -9,7 +9,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from backend.engine.engine import Engine
-from backend.errors import JobNotFound, VideoFileError
+from backend.errors import Busy, JobNotFound, VideoFileError
 from backend.media.tiles import Tile, write_tiled
 from wan_ui.compare.html import labels_of
 from wan_ui.desk.visitors import owner_of
@@ -47,7 +47,7 @@ def _tiled(engine: Engine, request: Request, is_operator: Callable[[dict[str, st
             for job, label in zip(jobs, labels_of([job.request for job in jobs], ENGLISH), strict=True)
         ]
         folder.mkdir(exist_ok=True)
-        write_tiled(tiles, [job.request for job in jobs], path)
-    except (JobNotFound, VideoFileError):
+        engine.decoding.run(write_tiled, tiles, [job.request for job in jobs], path)
+    except (JobNotFound, VideoFileError, Busy):
         return None
     return path

@@ -8,7 +8,9 @@ is passed on. An address or a loopback connection proves nothing here: a share l
 
 import hashlib
 import hmac
+import logging
 import os
+import re
 import secrets
 from pathlib import Path
 
@@ -16,10 +18,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from backend.files import replacing
+
 OPERATOR_COOKIE = "studio_operator"
 OPERATOR_PARAMETER = "operator"
 KEY_FILE = "operator.key"
 _YEAR_SECONDS = 365 * 24 * 3600
+_WHOLE_KEY = re.compile(r"[!-~]{32,}")  # ours have 43 characters; an operator's own may be any that is as hard to guess
+
+log = logging.getLogger(__name__)
 
 
 class Access:
@@ -30,12 +37,18 @@ class Access:
 
     @classmethod
     def of(cls, data_dir: Path) -> "Access":
-        """The key in the data folder, made at the first start and readable by its owner only."""
+        """The key in the data folder, made at the first start and readable by its owner only.
+
+        A file without a whole key, such as a full disk or a power cut may leave, is replaced: everybody knows an empty key.
+        """
         path = data_dir / KEY_FILE
-        if not path.is_file():
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                file.write(secrets.token_urlsafe(32))
-        return cls(path.read_text("ascii").strip())
+        key = path.read_text("ascii", errors="replace").strip() if path.is_file() else ""
+        if not _WHOLE_KEY.fullmatch(key):
+            if path.is_file():
+                log.warning("%s held no whole key and is made anew: use the operator link that is shown now", path)
+            key = secrets.token_urlsafe(32)
+            _write_key(key, path)
+        return cls(key)
 
     def is_operator(self, cookies: dict[str, str]) -> bool:
         """Whether these cookies are the operator's."""
@@ -60,6 +73,14 @@ class Access:
 
     def _cookie(self) -> str:
         return hashlib.sha256(self.key.encode()).hexdigest()
+
+
+def _write_key(key: str, path: Path) -> None:
+    """On the disk before it has its name, so that no accident leaves a part of it."""
+    with replacing(path) as part, os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(key)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 class OperatorLink:

@@ -14,14 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
+from PIL import Image
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from backend.engine.engine import Engine
 from backend.engine.store import Job
-from backend.errors import JobNotFound, VideoFileError
+from backend.errors import Busy, JobNotFound, VideoFileError
 from backend.files import replacing
+from backend.media.decoding import Decoding
 from backend.media.video import extract_frame, read_facts
 from wan_ui.desk.visitors import owner_of
 
@@ -61,24 +63,27 @@ def _owned_file(engine: Engine, request: Request, is_operator: Callable[[dict[st
     if job.owner != owner_of(request.cookies) and not is_operator(request.cookies):
         return None
     if request.path_params["name"] == POSTER:
-        return poster(job.folder)
+        return poster(job.folder, engine.decoding)
     return file_below(job.folder, request.path_params["name"])
 
 
-def poster(folder: Path) -> Path | None:
+def poster(folder: Path, decoding: Decoding) -> Path | None:
     """A small picture of the job's video, made when it is first asked for; None where there is no video."""
     path = folder / POSTER
     if path.is_file():
         return path
     try:
-        facts = read_facts(folder / "video.mp4")
-        frame = extract_frame(folder / "video.mp4", round(facts.seconds * facts.fps / 2))
-    except VideoFileError:
+        frame = decoding.run(_middle_frame, folder / "video.mp4")
+    except (VideoFileError, Busy):
         return None
-    frame.thumbnail(POSTER_SIZE)
     with replacing(path) as part:
         frame.save(part, format="WEBP", quality=80)
     return path
+
+
+def _middle_frame(video: Path) -> Image.Image:
+    facts = read_facts(video)
+    return extract_frame(video, round(facts.seconds * facts.fps / 2), POSTER_SIZE)
 
 
 def file_below(folder: Path, name: str) -> Path | None:

@@ -3,6 +3,7 @@
 How much one visitor may upload within an hour is limited here too.
 """
 
+import os
 import secrets
 import time
 from collections import deque
@@ -31,13 +32,16 @@ def uploaded_path(file: dict[str, Any]) -> Path:
 
 
 def checked_upload(path: Any) -> Path:
-    """This path, if it lies below Gradio's upload folder. Raises: ImageError for any other."""
+    """This path, if it is a file below Gradio's upload folder.
+
+    Raises: ImageError, the same one whatever is wrong, so that the answer does not tell what exists on the server.
+    """
     folder = Path(get_upload_folder()).resolve()
     try:
         found = Path(str(path)).resolve() if path else folder
     except (OSError, ValueError):
         found = folder
-    if found == folder or not found.is_relative_to(folder):
+    if not found.is_relative_to(folder) or not os.path.isfile(found):  # unlike Path.is_file, it takes a name of any length
         raise ImageError("image", "must be an uploaded file", "upload it first, for example with handle_file()")
     return found
 

@@ -7,6 +7,7 @@ import base64
 import binascii
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -14,7 +15,7 @@ import gradio as gr
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.store import Job
 from backend.errors import RequestError, StudioError
-from backend.media.video import extract_frame, read_request
+from backend.media.video import extract_frame, read_facts, read_request
 from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.presets import full_preset, preset_choices
@@ -116,7 +117,7 @@ class FillHandlers:
 
     def _continue(self, job: Job, texts: Texts) -> Updates:
         """Image to video, from the last frame."""
-        picture = picture_to_cache(extract_frame(job.folder / "video.mp4", -1), job.folder)
+        picture = self.desk.engine.decoding.run(_frame_to_cache, job.folder / "video.mp4", -1, job.folder)
         preset = self._image_preset(job.request)
         same = job.request.preset == preset.name
         base = (
@@ -144,9 +145,8 @@ class FillHandlers:
         job = self._original(request, visitor)
         if job is not None:
             return self._loaded(request, texts, Message(text=text, view="create")) | self._pictures(job.request)
-        folder = self.desk.engine.settings.data_dir
         said = Message(text=f"{text} {texts.loaded_first_frame}", view="create")
-        picture = picture_to_cache(extract_frame(path, 0), folder)
+        picture = self.desk.engine.decoding.run(_frame_to_cache, Path(path), 0, self.desk.engine.settings.data_dir)
         return self._loaded(request, texts, said) | {self.form.image.image: picture, self.form.image.focus: CENTRE}
 
     def _original(self, request: GenerationRequest, visitor: gr.Request) -> Job | None:
@@ -184,6 +184,12 @@ class FillHandlers:
 
     def _refused(self, error: StudioError, texts: Texts) -> Updates:
         return {self.message: Message(text=sentence(error), is_bad=True).html(texts)}
+
+
+def _frame_to_cache(video: Path, index: int, folder: Path) -> str:
+    """A frame of a video, which may be anybody's, as a picture in Gradio's cache. Raises: VideoFileError."""
+    read_facts(video)  # says in words that frames are too large, where decoding would just fail
+    return picture_to_cache(extract_frame(video, index), folder)
 
 
 def settings_code(request: GenerationRequest) -> str:

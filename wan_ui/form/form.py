@@ -3,13 +3,14 @@
 import re
 import secrets
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import gradio as gr
 
 from backend.contract.request import SEED_LIMIT, GenerationRequest, find_preset
 from backend.errors import RequestError
-from presets import LoraChoice
+from presets import LoraChoice, list_presets
 from presets.loader import Task
 from wan_ui.desk.presets import CanRun, preset_choices
 from wan_ui.form.loras import read_loras
@@ -130,10 +131,11 @@ class Form:
     def read(self, values: dict[gr.Component, Any]) -> Draft:
         """The values of `inputs` as a draft; draws the seed if it shall be a new one each time.
 
-        Raises: RequestError for a size that cannot be read.
+        Raises: RequestError for a size that cannot be read, ImageError for a picture that was not uploaded.
         """
         settings, more = self.settings, self.settings.more
         width, height = parse_size(values[settings.resolution])
+        picture, last_picture = self._pictures(values)
         is_random = values[settings.is_seed_random] or values[settings.seed] is None
         return Draft(
             task=values[self.task],
@@ -148,15 +150,21 @@ class Form:
             guidance_low=values[settings.guidance_low],
             flow_shift=values[settings.flow_shift],
             seed=secrets.randbelow(SEED_LIMIT) if is_random else values[settings.seed],
-            image=uploaded_picture(values[self.image.image]),
+            image=picture,
             image_focus=tuple(values[self.image.focus]),
-            last_image=uploaded_picture(values[self.image.last_image]),
+            last_image=last_picture,
             fps=values[more.fps],
             solver=values[more.solver],
             guidance_interval=(_share(values[more.guidance_start]), _share(values[more.guidance_end])),
             step_cache=values[more.step_cache],
             loras=read_loras(values[more.loras]),
         )
+
+    def _pictures(self, values: dict[gr.Component, Any]) -> tuple[str | None, str | None]:
+        """The paths of the first and the last picture; none for text to video, which takes none."""
+        if values[self.task] != "i2v":
+            return None, None
+        return uploaded_picture(values[self.image.image]), uploaded_picture(values[self.image.last_image])
 
 
 def _share(percent: Any) -> float:
@@ -169,8 +177,23 @@ def _share(percent: Any) -> float:
 
 
 def parse_size(choice: str) -> tuple[int, int]:
-    """Width and height from a value of the resolution dropdown, such as "832x480". Raises: RequestError."""
-    sizes = re.fullmatch(r"(\d{1,5})x(\d{1,5})", str(choice))
+    """Width and height from a value of the resolution dropdown, such as "832x480".
+
+    Raises: RequestError, also for a size that no preset makes: pictures are cropped and padded to sizes from here.
+    """
+    sizes = re.fullmatch(r"([0-9]{1,5})x([0-9]{1,5})", str(choice))
     if sizes is None:
         raise RequestError(f"resolution={str(choice)[:40]!r}", "must be WIDTHxHEIGHT", "choose one that is offered")
-    return int(sizes[1]), int(sizes[2])
+    width, height = int(sizes[1]), int(sizes[2])
+    smallest, largest = _sides()
+    if not (smallest <= width <= largest and smallest <= height <= largest):
+        raise RequestError(f"resolution={choice}", f"must have sides of {smallest} to {largest}", "choose one that is offered")
+    return width, height
+
+
+@cache
+def _sides() -> tuple[int, int]:
+    """The shortest and the longest side that any preset makes; their files are read once."""
+    presets = list_presets()
+    shortest = min(side for preset in presets for side in (preset.min_width, preset.min_height))
+    return shortest, max(side for preset in presets for side in (preset.max_width, preset.max_height))

@@ -14,8 +14,9 @@ import gradio as gr
 from PIL import Image
 
 from backend.errors import ImageError
-from backend.media.pictures import crop_box, crop_to, load_checked_image
+from backend.media.pictures import MAX_PIXELS, crop_box, crop_to, load_checked_image
 from presets import Preset
+from wan_ui.desk.uploads import checked_upload
 from wan_ui.parts.notes import build_note, note_html, sentence
 from wan_ui.words.english import Texts
 
@@ -86,14 +87,15 @@ def picture_examples_html(preset: Preset, texts: Texts) -> str:
     return f'<div class="pictures" role="group" aria-label="{escape(texts.image_examples)}">{buttons}</div>'
 
 
-def uploaded_picture(file: dict[str, Any] | None) -> str | None:
-    """The path of an upload as the page sends it, unopened.
+def uploaded_picture(file: Any) -> str | None:
+    """The path of an upload as the page sends it, unopened. Raises: ImageError for any path that is no upload's.
 
     Events that read the picture are set up with preprocess=False: Gradio's own preprocessing opens it with Pillow and
     answers with a passing toast when it cannot. Ours leaves that to `backend.media.pictures`, whose explanation then
-    stands beside the picture. That the path is one of Gradio's uploads has been checked either way.
+    stands beside the picture. Gradio checks only the paths of values that carry its `meta`, which a caller may leave
+    out, so every path is checked here.
     """
-    return file["path"] if file else None
+    return str(checked_upload(file.get("path"))) if isinstance(file, dict) else None
 
 
 def describe_picture(path: str | None, size: tuple[int, int], focus: tuple[float, float], texts: Texts) -> tuple[str, str]:
@@ -143,13 +145,22 @@ def _preview(size: tuple[int, int], inside: str, texts: Texts) -> str:
 
 
 def padded(picture: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """The whole picture with black bars that give it the aspect of this size; not resized."""
+    """The whole picture with black bars that give it the aspect of this size; made smaller only to stay within MAX_PIXELS."""
+    scale = max(picture.width / size[0], picture.height / size[1])
+    framed_pixels = size[0] * size[1] * scale**2
+    if framed_pixels > MAX_PIXELS:  # a long thin picture in a square: its width would count twice
+        picture, scale = _shrunk(picture, (MAX_PIXELS / framed_pixels) ** 0.5), (MAX_PIXELS / (size[0] * size[1])) ** 0.5
     width, height = picture.size
-    scale = max(width / size[0], height / size[1])
-    whole = (max(width, round(size[0] * scale)), max(height, round(size[1] * scale)))
+    whole = (max(width, int(size[0] * scale)), max(height, int(size[1] * scale)))
     framed = Image.new("RGB", whole)
     framed.paste(picture, ((whole[0] - width) // 2, (whole[1] - height) // 2))
     return framed
+
+
+def _shrunk(picture: Image.Image, share: float) -> Image.Image:
+    """The picture with this share (0..1) of its width and height."""
+    size = (max(1, int(picture.width * share)), max(1, int(picture.height * share)))
+    return picture.resize(size, Image.Resampling.LANCZOS)
 
 
 def _preview_size(size: tuple[int, int]) -> tuple[int, int]:

@@ -10,6 +10,7 @@ import gradio as gr
 
 from presets import Preset
 from presets.loader import Task
+from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.form.rewrite import RewritePanel, build_rewrite_panel
 from wan_ui.parts.notes import build_note
 from wan_ui.words.english import Texts
@@ -29,7 +30,14 @@ class PromptPanel:
 def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter: bool) -> PromptPanel:
     """Lays the panel out, filled for this preset."""
     with gr.Column(elem_id="prompt-column"):
-        prompt = gr.Textbox(label=labels.prompt, placeholder=labels.prompt_placeholder, lines=3, max_lines=6, elem_id="prompt")
+        prompt = gr.Textbox(
+            label=labels.prompt,
+            placeholder=labels.prompt_placeholder,
+            lines=3,
+            max_lines=6,
+            max_length=LONGEST_TEXT,
+            elem_id="prompt",
+        )
         history = gr.HTML(history_html([], texts), elem_id="history")
         rewrite = build_rewrite_panel(labels, has_rewriter)
     note = build_note("prompt-note")

@@ -15,6 +15,7 @@ import gradio as gr
 from backend.contract.request import GenerationRequest
 from presets import Preset
 from presets.loader import Solver
+from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.desk.presets import PresetChoices
 from wan_ui.form.loras import lora_lines
 from wan_ui.parts.notes import build_note
@@ -155,6 +156,7 @@ def _build_more(given: dict[str, dict[str, Any]], labels: Texts) -> MorePanel:
             placeholder=labels.negative_placeholder,
             lines=1,
             max_lines=3,
+            max_length=LONGEST_TEXT,
             elem_id="negative-prompt",
             **given["negative_prompt"],
         )
@@ -165,7 +167,15 @@ def _build_more(given: dict[str, dict[str, Any]], labels: Texts) -> MorePanel:
             start = gr.Slider(label=labels.guidance_start, buttons=[], elem_id="guidance-start", **given["guidance_start"])
             end = gr.Slider(label=labels.guidance_end, buttons=[], elem_id="guidance-end", **given["guidance_end"])
         cache = gr.Slider(label=labels.step_cache, buttons=[], elem_id="step-cache", **given["step_cache"])
-        loras = gr.Textbox(label=labels.loras, info=labels.loras_info, lines=1, max_lines=4, elem_id="loras", **given["loras"])
+        loras = gr.Textbox(
+            label=labels.loras,
+            info=labels.loras_info,
+            lines=1,
+            max_lines=4,
+            max_length=LONGEST_TEXT,
+            elem_id="loras",
+            **given["loras"],
+        )
     return MorePanel(
         negative_prompt=negative, fps=fps, solver=solver, guidance_start=start, guidance_end=end, step_cache=cache, loras=loras
     )

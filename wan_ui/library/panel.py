@@ -10,6 +10,7 @@ import gradio as gr
 
 from backend.engine.store import Selection
 from presets import list_presets
+from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.desk.desk import Desk
 from wan_ui.library.html import Shelf, detail_html, library_html
 from wan_ui.words.english import Texts
@@ -60,6 +61,7 @@ def build_library_panel(texts: Texts, labels: Texts) -> LibraryPanel:
             label=labels.library_search,
             show_label=False,
             placeholder=labels.library_search,
+            max_length=LONGEST_TEXT,
             elem_id="library-search",
             container=False,
             scale=3,

@@ -18,7 +18,7 @@ from presets import load_preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import follow, placed
 from wan_ui.desk.presets import full_preset, preset_choices
-from wan_ui.desk.uploads import checked_upload, picture_to_cache
+from wan_ui.desk.uploads import picture_to_cache
 from wan_ui.form.estimate import estimate_html
 from wan_ui.form.form import Form, parse_size
 from wan_ui.form.picture import CENTRE, describe_picture, focus_at, padded, picture_examples_html, uploaded_picture
@@ -26,7 +26,7 @@ from wan_ui.form.prompt import example_samples, history_html, shows_prompts
 from wan_ui.form.rewrite import suggest
 from wan_ui.form.settings import elsewhere_html, preset_updates
 from wan_ui.header import status_html
-from wan_ui.parts.notes import Notes, notes_for
+from wan_ui.parts.notes import Notes, note_html, notes_for, sentence
 from wan_ui.parts.progress import StageView
 from wan_ui.queue.html import queue_html
 from wan_ui.queue.reading import queue_of
@@ -238,27 +238,38 @@ class Handlers:
             return gr.skip(), gr.skip()
         return str(examples[event.index].path), examples[event.index].prompt
 
-    def show_picture(self, file: dict | None, resolution: str, request: gr.Request) -> tuple[str, str, tuple[float, float]]:
+    def show_picture(self, file: Any, resolution: str, request: gr.Request) -> tuple[Any, str, tuple[float, float]]:
         """The crop preview, the note and the focus for a picture that is new."""
         return *self.show_crop(file, resolution, CENTRE, request), CENTRE
 
-    def show_crop(self, file: dict | None, resolution: str, focus: tuple[float, float], request: gr.Request) -> tuple[str, str]:
+    def show_crop(self, file: Any, resolution: str, focus: tuple[float, float], request: gr.Request) -> tuple[Any, str]:
         """The crop preview and the picture's note."""
-        return describe_picture(uploaded_picture(file), parse_size(resolution), focus, self.desk.texts(request))
-
-    def move_crop(self, file: dict | None, resolution: str, event: gr.SelectData) -> tuple[float, float]:
-        """The focus for a click in the picture."""
-        path = uploaded_picture(file)
-        return focus_at(path, tuple(event.index), parse_size(resolution)) if path else CENTRE
-
-    def pad(self, file: dict | None, resolution: str) -> Any:
-        """The whole picture with bars in place of a crop."""
-        path = uploaded_picture(file)
         try:
-            picture = padded(load_checked_image(checked_upload(path)), parse_size(resolution))
-        except RequestError:
+            path, size, texts = uploaded_picture(file), parse_size(resolution), self.desk.texts(request)
+            if path is None:
+                return describe_picture(None, size, focus, texts)
+            return self.desk.engine.decoding.run(describe_picture, path, size, focus, texts)
+        except StudioError as error:
+            return gr.skip(), note_html(sentence(error))
+
+    def move_crop(self, file: Any, resolution: str, event: gr.SelectData) -> tuple[float, float]:
+        """The focus for a click in the picture."""
+        try:
+            path, size = uploaded_picture(file), parse_size(resolution)
+            return self.desk.engine.decoding.run(focus_at, path, tuple(event.index), size) if path else CENTRE
+        except StudioError:
+            return CENTRE
+
+    def pad(self, file: Any, resolution: str) -> Any:
+        """The whole picture with bars in place of a crop."""
+        try:
+            path, size = uploaded_picture(file), parse_size(resolution)
+            return self.desk.engine.decoding.run(self._pad, path, size) if path else gr.skip()
+        except StudioError:
             return gr.skip()
-        return picture_to_cache(picture, self.desk.engine.settings.data_dir)
+
+    def _pad(self, path: str, size: tuple[int, int]) -> str:
+        return picture_to_cache(padded(load_checked_image(path), size), self.desk.engine.settings.data_dir)
 
     def draw(self, view: StageView, job: Job, texts: Texts) -> str:
         """The stage as HTML, with the name of the model."""

@@ -209,6 +209,7 @@ CHINESE = Texts(
     system_operator="您是管理员，可以看到所有人的任务和视频。",
     system_visitor="您只看到自己的任务和视频。",
     system_log="工作进程日志的末尾",
+    body_refused="内容太长，无法发送：每次最多 {kilobytes} KB。请缩短文字。",
     upload_refused="一小时内从这里上传的内容太多：最多 {megabytes} MB，请稍后再试。",
     idle_title="还没有视频",
     idle_detail="写下提示词，点击生成。每一步的画面都会在这里出现。",

@@ -231,6 +231,7 @@ class Texts:
     system_visitor: str = "You see your own jobs and videos."
     system_log: str = "End of the worker's log"
 
+    body_refused: str = "This is too long to be sent: at most {kilobytes} KB at a time. Shorten the text."
     upload_refused: str = "Too much was uploaded from here within an hour: at most {megabytes} MB. Try again later."
 
     password_made: str = "Visitors are asked for user {user} and password {password} (--auth sets others, --open asks for none)"

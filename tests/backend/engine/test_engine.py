@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from huggingface_hub import constants
@@ -11,7 +12,8 @@ from PIL import Image
 
 from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Failed, Finished, Loading, Queued, Step
 from backend.contract.request import GenerationRequest
-from backend.errors import DataFolderError, ImageError, JobNotFound, RequestError, StudioError
+from backend.errors import Busy, DataFolderError, ImageError, JobNotFound, RequestError, StudioError
+from backend.media import decoding as slots
 from backend.media.video import read_frames, read_request
 from backend.settings import PROJECT_FOLDER
 from presets import load_preset
@@ -316,6 +318,22 @@ def test_a_bad_image_leaves_nothing(engine, tmp_path):
     with pytest.raises(ImageError):
         engine.submit(request(image=str(path)))
     assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == []
+
+
+def test_pictures_wait_for_their_turn_and_leave_nothing_when_it_does_not_come(engine, tmp_path):
+    Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
+    with_picture, gate = request("red", task="i2v", image=str(tmp_path / "a.png")), threading.Event()
+    engine.decoding = slots.Decoding(at_once=1, patience_seconds=0.05)
+    with ThreadPoolExecutor(1) as other:
+        other.submit(engine.decoding.run, gate.wait, 30)
+        wait_for(lambda: engine.decoding._threads._work_queue.empty())
+        before = len(engine.jobs())
+        with pytest.raises(Busy):
+            engine.submit(with_picture)
+        assert len(engine.jobs()) == before
+        engine.submit(request("red"))  # it has none, so it does not wait
+        gate.set()
+    engine.submit(with_picture)
 
 
 def test_a_data_folder_that_cannot_be_made_is_explained(tmp_path):

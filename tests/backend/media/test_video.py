@@ -10,6 +10,7 @@ import pytest
 from backend.contract.request import GenerationRequest
 from backend.errors import NoRequestInVideo, VideoFileError
 from backend.media import mp4 as mp4_boxes
+from backend.media import video as video_file
 from backend.media.video import extract_frame, read_facts, read_frames, read_request, write_video
 from presets import load_preset
 
@@ -201,3 +202,53 @@ def test_a_single_frame_can_be_had(tmp_path):
     assert extract_frame(path, -1).tobytes() == frames[8].tobytes()
     with pytest.raises(VideoFileError, match="frame 9 of 'v.mp4' must be one of the 9"):
         extract_frame(path, 9)
+
+
+@pytest.mark.parametrize("codec", ["png", "libx264"])  # ffmpeg does not learn a png's size before it decodes one
+def test_frames_that_are_too_large_are_refused_in_words_and_never_decoded(tmp_path, monkeypatch, codec):
+    foreign_video(tmp_path / "v.mp4", "-c:v", codec)
+    monkeypatch.setattr(video_file, "MAX_PIXELS", 1000)
+    with pytest.raises(VideoFileError, match="has frames of 32x32 and must have at most 1,000 pixels a frame"):
+        read_facts(tmp_path / "v.mp4")
+    with pytest.raises(VideoFileError):
+        extract_frame(tmp_path / "v.mp4")
+
+
+def test_a_frame_can_be_read_smaller_and_is_never_made_larger(tmp_path):
+    write_video(moving(), tmp_path / "v.mp4", fps=16, request=REQUEST)
+    assert extract_frame(tmp_path / "v.mp4", 0, (32, 32)).size == (32, 24)
+    assert extract_frame(tmp_path / "v.mp4", -1, (999, 999)).size == (64, 48)
+
+
+def test_a_frame_is_found_from_either_end(tmp_path):
+    write_video(moving(), tmp_path / "v.mp4", fps=16, request=REQUEST)
+    frames = [frame.tobytes() for frame in read_frames(tmp_path / "v.mp4")]
+    for index in (0, 4, 8, -1, -2, -9):
+        assert extract_frame(tmp_path / "v.mp4", index).tobytes() == frames[index]
+    for index in (9, -10):
+        with pytest.raises(VideoFileError, match="must be one of the 9 there are"):
+            extract_frame(tmp_path / "v.mp4", index)
+
+
+@pytest.fixture
+def hanging(tmp_path, monkeypatch) -> None:
+    """An ffmpeg that takes nothing and never ends."""
+    program = tmp_path / "ffmpeg"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", lambda: str(program))
+    monkeypatch.setattr(video_file, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(video_file, "ENCODE_SECONDS", 0.3)
+
+
+@pytest.mark.parametrize("read", [read_facts, extract_frame, lambda path: list(read_frames(path))])
+def test_a_reader_that_hangs_is_ended(tmp_path, hanging, read):
+    with pytest.raises(VideoFileError):
+        read(tmp_path / "v.mp4")
+
+
+@pytest.mark.parametrize("num_frames", [2, 60])  # less and more than a pipe holds
+def test_an_encoder_that_hangs_is_ended(tmp_path, hanging, num_frames):
+    with pytest.raises(VideoFileError, match="could not be encoded"):
+        write_video(moving(num_frames=num_frames), tmp_path / "v.mp4", fps=16, request=REQUEST)
+    assert not list(tmp_path.glob("*.mp4*"))

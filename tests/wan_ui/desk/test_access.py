@@ -1,5 +1,8 @@
 """The operator's key, the password that is made, and limits on uploads."""
 
+import errno
+import hashlib
+import os
 import stat
 
 import pytest
@@ -10,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from wan_ui.desk.access import KEY_FILE, Access, OperatorLink
+from wan_ui.desk.access import KEY_FILE, OPERATOR_COOKIE, Access, OperatorLink
 from wan_ui.desk.uploads import UploadLimit
 from wan_ui.parts.notes import without_paths
 from wan_ui.serve import Doors
@@ -31,6 +34,31 @@ def site(access: Access) -> TestClient:
 def test_the_key_is_kept_and_is_for_its_owner_only(access, tmp_path):
     assert Access.of(tmp_path).key == access.key and len(access.key) == 43
     assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("left", [b"", b"\n", b"x" * 31, b"\0" * 43, b"\xff" * 43])
+def test_a_key_that_an_accident_cut_short_opens_nothing(tmp_path, left):
+    (tmp_path / KEY_FILE).write_bytes(left)
+    access = Access.of(tmp_path)
+    assert len(access.key) == 43 and access.key == Access.of(tmp_path).key
+    assert not access.is_operator({OPERATOR_COOKIE: hashlib.sha256(left.strip()).hexdigest()})
+    assert not access.is_key(left.decode("ascii", errors="replace").strip())
+    assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
+
+
+def test_a_full_disk_leaves_no_key(tmp_path, monkeypatch):
+    def refuse(file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        Access.of(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_operators_own_key_is_kept_if_it_is_long_enough(tmp_path):
+    (tmp_path / KEY_FILE).write_text("correct-horse-battery-staple-2024\n")
+    assert Access.of(tmp_path).key == "correct-horse-battery-staple-2024"
 
 
 def test_the_link_makes_a_browser_the_operators_and_leaves_the_address(access):

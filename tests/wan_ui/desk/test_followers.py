@@ -3,7 +3,7 @@ import asyncio
 from backend.contract import events
 from backend.errors import StudioError
 from tests.wan_ui.builders import FakeEngine, a_job, a_result
-from wan_ui.desk.desk import followers
+from wan_ui.desk import followers
 from wan_ui.desk.followers import follow, placed
 from wan_ui.parts.progress import StageView
 

@@ -1,6 +1,7 @@
 import pytest
 
 from backend.errors import RequestError
+from presets import list_presets
 from wan_ui.form.form import Draft, parse_size
 
 
@@ -54,6 +55,17 @@ def test_sizes_are_width_first():
 def test_a_size_that_was_not_offered_is_refused(choice):
     with pytest.raises(RequestError, match="resolution"):
         parse_size(choice)
+
+
+@pytest.mark.parametrize("choice", ["1x99999", "99999x96", "0x96", "96x0", "²²x96"])
+def test_a_size_that_no_preset_makes_is_refused_before_a_picture_is_cropped_to_it(choice):
+    with pytest.raises(RequestError, match="resolution"):
+        parse_size(choice)
+
+
+def test_every_size_that_a_preset_offers_can_be_read():
+    sizes = {size for preset in list_presets() for size in preset.sizes}
+    assert {parse_size(f"{width}x{height}") for width, height in sizes} == sizes
 
 
 @pytest.mark.parametrize("changes", [{"steps": 999}, {"steps": None}, {"seed": 1.5}, {"guidance": "x"}, {"flow_shift": 0}])

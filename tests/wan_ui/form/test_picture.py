@@ -1,8 +1,14 @@
+import shutil
+from pathlib import Path
+
 import pytest
+from gradio.utils import get_upload_folder
 from PIL import Image
 
+from backend.errors import ImageError
+from backend.media.pictures import MAX_PIXELS
 from presets import load_preset
-from wan_ui.form.picture import describe_picture, focus_at, picture_examples_html
+from wan_ui.form.picture import describe_picture, focus_at, padded, picture_examples_html, uploaded_picture
 from wan_ui.words.english import ENGLISH
 
 
@@ -41,3 +47,31 @@ def test_the_demo_models_example_pictures_exist_and_come_with_prompts():
     assert len(preset.image_examples) >= 3
     html = picture_examples_html(preset, ENGLISH)
     assert all(example.prompt in html and example.path.is_file() for example in preset.image_examples)
+
+
+def test_a_picture_is_one_that_was_uploaded_whatever_else_it_says(wide):
+    folder = Path(get_upload_folder()) / "abc"
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(wide, folder / "wide.png")
+    assert uploaded_picture({"path": str(folder / "wide.png")}) == str((folder / "wide.png").resolve())
+    assert uploaded_picture(None) is uploaded_picture(wide) is uploaded_picture([wide]) is None
+    told = set()
+    for path in (wide, "/nothing", "/etc", str(folder), str(folder / "nothing.png"), "a\0b", "x" * 5000, None, 5):
+        with pytest.raises(ImageError) as error:
+            uploaded_picture({"path": path, "meta": {"_type": "gradio.FileData"}})
+        told.add(str(error.value))
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("size", [(12000, 16), (16, 12000), (32000, 16)])
+@pytest.mark.parametrize("target", [(96, 96), (832, 480), (480, 832)])
+def test_a_long_thin_picture_is_made_smaller_before_it_gets_its_bars(size, target):
+    framed = padded(Image.new("RGB", size, "red"), target)
+    assert framed.width * framed.height <= MAX_PIXELS
+    assert framed.width / framed.height == pytest.approx(target[0] / target[1], rel=0.001)
+    assert framed.getpixel((framed.width // 2, framed.height // 2)) == (255, 0, 0) and framed.getpixel((0, 0)) == (0, 0, 0)
+
+
+def test_an_ordinary_picture_keeps_its_pixels_when_it_gets_bars(wide):
+    framed = padded(Image.open(wide), (96, 96))
+    assert framed.size == (400, 400) and framed.getbbox() == (0, 150, 400, 250)

@@ -75,3 +75,15 @@ def test_a_suggestion_shows_what_it_changes_and_waits(visit):
     assert page.locator("#prompt textarea").input_value() == "a cat <b>asleep</b>"
     page.locator(".suggestion [data-act]").click()
     until(page, "document.querySelector('#prompt textarea').value === 'a striped cat <b>asleep</b>'")
+
+
+def test_what_is_far_too_long_is_refused_in_words(visit, tmp_path):
+    page = visit()
+    page.locator("#prompt textarea").focus()
+    page.keyboard.insert_text("a" * 1_200_000)
+    page.locator("#generate").click()
+    page.locator("#prompt-note", has_text="characters and must have at most").wait_for()
+    page.locator("#prompt textarea").fill("a red square")
+    (tmp_path / "presets.json").write_text('{"format": "' + "圆" * 900_000)
+    page.set_input_files("#own-file", tmp_path / "presets.json")
+    page.locator("#message .message.shown", has_text="holds no presets of ours").wait_for()

@@ -33,8 +33,11 @@ def test_settings_cannot_smuggle_in_paths_or_other_fields(name):
 
 def test_only_uploaded_files_are_opened():
     folder = Path(get_upload_folder())
+    (folder / "abc").mkdir(parents=True, exist_ok=True)
+    (folder / "abc" / "a.png").touch()
     assert uploaded_path({"path": str(folder / "abc" / "a.png"), **META}) == (folder / "abc" / "a.png").resolve()
-    for path in ("/etc/passwd", str(folder / ".." / "a.png"), str(folder), "a.png"):
+    missing = str(folder / "abc" / "missing.png")
+    for path in ("/etc/passwd", str(folder / ".." / "a.png"), str(folder), "a.png", str(folder / "abc"), missing):
         with pytest.raises(ImageError):
             uploaded_path({"path": path, **META})
     with pytest.raises(ImageError):
