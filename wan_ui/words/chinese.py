@@ -3,6 +3,7 @@
 from wan_ui.words.english import Texts
 
 CHINESE = Texts(
+    language="zh",
     product="Wan TPU 工作室",
     theme_toggle="切换明暗",
     views="页面",

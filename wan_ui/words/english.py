@@ -8,6 +8,8 @@ from dataclasses import dataclass
 class Texts:
     """The studio's words in one language. Fields with braces are filled in with `str.format`."""
 
+    language: str = "en"  # the code that browsers ask for, and that presets are asked in
+
     product: str = "Wan TPU Studio"
     serving: str = "{product} is at {address}"
     theme_toggle: str = "Switch between light and dark"
