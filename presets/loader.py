@@ -51,6 +51,20 @@ class ImageExample(BaseModel):
         return EXAMPLES_FOLDER / self.file
 
 
+class PresetWords(BaseModel):
+    """What a preset says of itself in one language, with a caption for each of its examples, in their order.
+
+    Only captions are translated: a press on one gives the example's own prompt, which is English.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    title: str
+    description: str
+    examples: tuple[str, ...]
+    image_examples: tuple[str, ...] = ()
+
+
 class LoraChoice(BaseModel):
     """One LoRA, how strongly it counts, and for models of two experts which of them it changes.
 
@@ -140,6 +154,7 @@ class Preset(BaseModel):
     max_prompt_tokens: PositiveInt
     examples: tuple[str, ...] = Field(min_length=1)
     image_examples: tuple[ImageExample, ...] = ()
+    zh: PresetWords | None = None  # the same words in Chinese; `words` gives them
 
     @model_validator(mode="after")
     def _offers_only_what_it_allows(self) -> Self:
@@ -163,6 +178,13 @@ class Preset(BaseModel):
             raise ValueError("a LoRA for one of two experts needs a model that has two")
         if self.needs_last_image and not self.takes_last_image:
             raise ValueError("needs_last_image without takes_last_image")
+        return self
+
+    @model_validator(mode="after")
+    def _captions_all_its_examples(self) -> Self:
+        wanted = (len(self.examples), len(self.image_examples))
+        if self.zh and (len(self.zh.examples), len(self.zh.image_examples)) != wanted:
+            raise ValueError(f"[zh] must caption all {wanted[0]} examples and all {wanted[1]} image_examples")
         return self
 
     def _check_size(self, width: int, height: int) -> None:
@@ -196,6 +218,13 @@ class Preset(BaseModel):
         if self.model.startswith(EMBEDDED_PREFIX):
             return str(EMBEDDED_MODELS_FOLDER / self.model.removeprefix(EMBEDDED_PREFIX))
         return self.model
+
+    def words(self, language: str) -> PresetWords:
+        """What the preset says of itself in this language ("en", "zh"), or in English if it has no words in that language."""
+        if language == "zh" and self.zh:
+            return self.zh
+        prompts = tuple(example.prompt for example in self.image_examples)
+        return PresetWords(title=self.title, description=self.description, examples=self.examples, image_examples=prompts)
 
 
 def list_presets(folder: Path = PRESET_FOLDER) -> list[Preset]:

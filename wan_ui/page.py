@@ -9,11 +9,13 @@ from backend.contract.request import GenerationRequest
 from backend.errors import StudioError
 from wan_ui.compare.handlers import CompareHandlers
 from wan_ui.compare.html import Side, compare_html, differences
+from wan_ui.compare.panel import what_choices
 from wan_ui.desk.presets import preset_choices
 from wan_ui.form.fill import FillHandlers
 from wan_ui.form.own_presets import OwnPresetHandlers
-from wan_ui.form.prompt import history_html
-from wan_ui.form.settings import settings_of
+from wan_ui.form.picture import picture_examples_html
+from wan_ui.form.prompt import example_captions, example_samples, history_html
+from wan_ui.form.settings import elsewhere_html, settings_of
 from wan_ui.header import Header, title_html, tools_html
 from wan_ui.library.handlers import JobHandlers
 from wan_ui.library.html import detail_html
@@ -55,6 +57,9 @@ class PageHandlers:
             stage.job_id,
             stage.view,
             self.main.form.prompt.history,
+            self.main.form.prompt.examples,
+            self.main.form.image.examples,
+            self.main.form.settings.preset_note,
             self.compare.panel.what,
             self.compare.panel.values,
             self.compare.panel.presets,
@@ -84,15 +89,31 @@ class PageHandlers:
         """What the page was built with in English, in the visitor's language; nothing for who reads English."""
         if texts is ENGLISH:
             return {}
-        form, compare, library = self.main.form, self.compare.panel, self.jobs.library
-        preset = preset_choices("t2v", self.main.desk.can_run).pick(None)
-        lengths = {form.settings.length: gr.update(**settings_of(preset, texts)["length"])} if preset else {}
-        return lengths | {
+        compare, library = self.compare.panel, self.jobs.library
+        return self._presets(texts) | {
             self.main.stage.view: stage_html(StageView(), None, texts),
             compare.view: compare_html(Side(), texts),
-            compare.what: gr.update(choices=[(name, key) for key, name in texts.compare_what]),
+            compare.what: gr.update(choices=what_choices(texts)),
             library.preset: gr.update(choices=preset_filter(texts)),
             library.detail: detail_html(None, None, texts),
+        }
+
+    def _presets(self, texts: Texts) -> dict:
+        """The presets for choice, and what the one that is chosen at first says of itself and its examples."""
+        choices, form = preset_choices("t2v", self.main.desk.can_run), self.main.form
+        named, preset = choices.dropdown(texts.language), choices.pick(None)
+        shown = {
+            form.settings.preset_note: elsewhere_html(choices, texts),
+            self.compare.panel.presets: gr.update(choices=named),
+        }
+        if preset is None:
+            return shown
+        captions = example_captions(preset, texts)
+        return shown | {
+            form.settings.preset: gr.update(choices=named, value=preset.name),
+            form.settings.length: gr.update(**settings_of(preset, texts)["length"]),
+            form.prompt.examples: gr.Dataset(samples=example_samples(preset), sample_labels=captions),
+            form.image.examples: picture_examples_html(preset, texts),
         }
 
     def _settings(self, values: dict[gr.Component, Any], request: gr.Request, texts: Texts) -> dict:
@@ -117,10 +138,11 @@ class PageHandlers:
             return {self.fill.message: Message(text=sentence(error), is_bad=True).html(texts)}
         what, values = varied(requests)
         is_preset = what == "preset"
+        named = preset_choices("t2v", self.main.desk.can_run).dropdown(texts.language)
         return filled | {
-            panel.what: what,
+            panel.what: gr.update(choices=what_choices(texts), value=what),
             panel.values: gr.update(value=", ".join(values) if not is_preset else "", visible=not is_preset),
-            panel.presets: gr.update(value=values if is_preset else [], visible=is_preset),
+            panel.presets: gr.update(choices=named, value=values if is_preset else [], visible=is_preset),
         }
 
     def tick(self, values: dict[gr.Component, Any], request: gr.Request) -> dict:

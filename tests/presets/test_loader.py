@@ -91,6 +91,26 @@ def test_defaults_are_among_what_is_offered(name):
     assert preset.size_multiple % preset.vae_scale_spatial == 0
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_preset_speaks_both_languages(name):
+    preset = load_preset(name)
+    english, chinese = preset.words("en"), preset.words("zh")
+    assert (english.title, english.description, english.examples) == (preset.title, preset.description, preset.examples)
+    said = [[words.title, words.description, *words.examples, *words.image_examples] for words in (english, chinese)]
+    assert all(re.search("[一-鿿]", translated) and translated != own for own, translated in zip(*said, strict=True))
+    assert set(re.findall(r"\d+x\d+", chinese.description)) == set(re.findall(r"\d+x\d+", english.description))
+
+
+def test_no_two_presets_share_a_title():
+    for language in ("en", "zh"):
+        assert len({preset.words(language).title for preset in list_presets()}) == len(NAMES)
+
+
+def test_a_preset_without_chinese_speaks_english():
+    preset = Preset(**load_preset("wan-tiny").model_dump() | {"zh": None})
+    assert preset.words("zh") == preset.words("en") == preset.words("fr")
+
+
 @pytest.mark.parametrize("name", NAMES[1:])
 def test_wan_presets_carry_the_official_negative_prompt(name):
     preset = load_preset(name)
@@ -118,7 +138,15 @@ def test_a_name_is_never_a_path(name):
 
 
 @pytest.mark.parametrize(
-    "change", [{"sizes": [[100, 128]]}, {"frame_counts": [18]}, {"num_frames": 37}, {"steps": 101}, {"colour": "red"}]
+    "change",
+    [
+        {"sizes": [[100, 128]]},
+        {"frame_counts": [18]},
+        {"num_frames": 37},
+        {"steps": 101},
+        {"colour": "red"},
+        {"examples": ["one"]},
+    ],
 )
 def test_a_preset_that_contradicts_itself_is_refused(change):
     with pytest.raises(ValidationError):

@@ -37,10 +37,10 @@ class ComparePanel:
 
 def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> ComparePanel:
     """Lays the panel out, with nothing to compare."""
-    choices = preset_choices("t2v", can_run).dropdown()
+    choices = preset_choices("t2v", can_run).dropdown(texts.language)
     with gr.Row(elem_id="compare-bar"):
         what = gr.Dropdown(
-            [(name, key) for key, name in texts.compare_what],
+            what_choices(texts),
             value="seed",
             label=labels.compare_vary,
             elem_id="compare-what",
@@ -72,6 +72,11 @@ def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> Compare
     return ComparePanel(
         what=what, values=values, presets=presets, start=start, view=view, shown=gr.State(""), chosen=gr.State([])
     )
+
+
+def what_choices(texts: Texts) -> list[tuple[str, str]]:
+    """What can be varied, for choice."""
+    return [(name, key) for key, name in texts.compare_what]
 
 
 def variations(base: GenerationRequest, what: str, text: str, presets: list[str]) -> list[GenerationRequest]:

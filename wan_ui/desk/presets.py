@@ -19,9 +19,9 @@ class PresetChoices:
     available: tuple[Preset, ...]
     elsewhere: tuple[Preset, ...]
 
-    def dropdown(self) -> list[tuple[str, str]]:
-        """Titles and names of what can be chosen."""
-        return [(preset.title, preset.name) for preset in self.available]
+    def dropdown(self, language: str) -> list[tuple[str, str]]:
+        """Titles in this language and names of what can be chosen."""
+        return [(preset.words(language).title, preset.name) for preset in self.available]
 
     def pick(self, name: str | None) -> Preset | None:
         """The preset of this name if it can run here, else the first that can."""

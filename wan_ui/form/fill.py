@@ -112,7 +112,7 @@ class FillHandlers:
         request = GenerationRequest.from_preset(
             preset, prompt=old.prompt, seed=old.seed, image=old.image, last_image=old.last_image, image_focus=old.image_focus
         )
-        said = Message(text=texts.loaded_full.format(title=preset.title), view="create")
+        said = Message(text=texts.loaded_full.format(title=preset.words(texts.language).title), view="create")
         return self._loaded(request, texts, said) | self._pictures(request)
 
     def _continue(self, job: Job, texts: Texts) -> Updates:

@@ -107,7 +107,7 @@ class Form:
         preset = find_preset(request.preset)
         choices = preset_choices(request.task, can_run)
         named = [
-            (found.title, found.name)
+            (found.words(texts.language).title, found.name)
             for found in (*choices.available, *choices.elsewhere)
             if found in choices.available or found == preset
         ]

@@ -15,7 +15,7 @@ from PIL import Image
 
 from backend.errors import ImageError
 from backend.media.pictures import MAX_PIXELS, crop_box, crop_to, load_checked_image
-from presets import Preset
+from presets import ImageExample, Preset
 from wan_ui.desk.uploads import checked_upload
 from wan_ui.parts.notes import build_note, note_html, sentence
 from wan_ui.words.english import Texts
@@ -77,14 +77,16 @@ def build_image_panel(preset: Preset, texts: Texts, labels: Texts) -> ImagePanel
 
 
 def picture_examples_html(preset: Preset, texts: Texts) -> str:
-    """The preset's example pictures as buttons, each with the prompt that comes with it."""
-    buttons = "".join(
-        f'<button type="button" data-index="{index}" title="{escape(example.prompt)}"'
-        f' aria-label="{escape(example.prompt)}">'
-        f'<img src="{_data_address(example.path.read_bytes(), example.path.suffix[1:])}" alt=""></button>'
-        for index, example in enumerate(preset.image_examples)
-    )
+    """The preset's example pictures as buttons, each with what the prompt that comes with it says."""
+    captions = preset.words(texts.language).image_examples
+    captioned = zip(preset.image_examples, captions, strict=True)
+    buttons = "".join(_example_button(index, *each) for index, each in enumerate(captioned))
     return f'<div class="pictures" role="group" aria-label="{escape(texts.image_examples)}">{buttons}</div>'
+
+
+def _example_button(index: int, example: ImageExample, caption: str) -> str:
+    said, source = escape(caption), _data_address(example.path.read_bytes(), example.path.suffix[1:])
+    return f'<button type="button" data-index="{index}" title="{said}" aria-label="{said}"><img src="{source}" alt=""></button>'
 
 
 def uploaded_picture(file: Any) -> str | None:

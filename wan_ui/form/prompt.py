@@ -45,6 +45,7 @@ def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter
         label=labels.examples,
         components=[gr.Textbox(visible=False)],
         samples=example_samples(preset),
+        sample_labels=example_captions(preset, texts),
         layout="gallery",
         samples_per_page=50,
         elem_id="examples",
@@ -66,6 +67,12 @@ def history_html(prompts: list[str], texts: Texts) -> str:
 def example_samples(preset: Preset) -> list[list[str]]:
     """The preset's examples as rows of a Gradio dataset."""
     return [[example] for example in preset.examples]
+
+
+def example_captions(preset: Preset, texts: Texts) -> list[str] | None:
+    """What the examples' buttons say in the visitor's language. None where they show the prompts themselves."""
+    captions = preset.words(texts.language).examples
+    return None if captions == preset.examples else list(captions)
 
 
 def shows_prompts(task: Task, preset: Preset | None) -> bool:

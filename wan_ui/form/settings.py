@@ -105,7 +105,7 @@ def build_preset_picker(choices: PresetChoices, texts: Texts, labels: Texts) -> 
     preset = choices.pick(None)
     with gr.Column(elem_id="model"):
         picker = gr.Dropdown(
-            choices.dropdown(),
+            choices.dropdown(texts.language),
             value=preset.name if preset else None,
             label=labels.preset,
             elem_id="preset",
@@ -235,10 +235,14 @@ def elsewhere_html(choices: PresetChoices, texts: Texts) -> str:
     """The presets that cannot run here, behind one quiet line that opens."""
     if not choices.elsewhere:
         return ""
-    rows = "".join(
-        f"<li><b>{escape(preset.title)}</b><span>{escape(preset.description)}</span>"
-        f"<span>{escape(texts.preset_missing)} {escape(texts.preset_fix.format(model=preset.model))}</span></li>"
-        for preset in choices.elsewhere
-    )
+    rows = "".join(_elsewhere(preset, texts) for preset in choices.elsewhere)
     summary = escape(texts.presets_elsewhere.format(count=len(choices.elsewhere)))
     return f'<details class="elsewhere"><summary>{summary}</summary><ul>{rows}</ul></details>'
+
+
+def _elsewhere(preset: Preset, texts: Texts) -> str:
+    words, fix = preset.words(texts.language), texts.preset_fix.format(model=preset.model)
+    return (
+        f"<li><b>{escape(words.title)}</b><span>{escape(words.description)}</span>"
+        f"<span>{escape(texts.preset_missing)} {escape(fix)}</span></li>"
+    )

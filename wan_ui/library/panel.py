@@ -50,7 +50,8 @@ class LibraryPanel:
 
 def preset_filter(texts: Texts) -> list[tuple[str, str]]:
     """All presets, and none, for choice."""
-    return [(texts.library_presets, ""), *((preset.title, preset.name) for preset in list_presets())]
+    named = [(preset.words(texts.language).title, preset.name) for preset in list_presets()]
+    return [(texts.library_presets, ""), *named]
 
 
 def build_library_panel(texts: Texts, labels: Texts) -> LibraryPanel:

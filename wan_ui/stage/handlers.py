@@ -22,7 +22,7 @@ from wan_ui.desk.uploads import picture_to_cache
 from wan_ui.form.estimate import estimate_html
 from wan_ui.form.form import Form, parse_size
 from wan_ui.form.picture import CENTRE, describe_picture, focus_at, padded, picture_examples_html, uploaded_picture
-from wan_ui.form.prompt import example_samples, history_html, shows_prompts
+from wan_ui.form.prompt import example_captions, example_samples, history_html, shows_prompts
 from wan_ui.form.rewrite import suggest
 from wan_ui.form.settings import elsewhere_html, preset_updates
 from wan_ui.header import status_html
@@ -213,7 +213,9 @@ class Handlers:
         shown = {
             form.task: task,
             form.prompt.examples: gr.update(visible=shows_prompts(task, preset)),
-            form.settings.preset: gr.update(choices=choices.dropdown(), value=preset.name if preset else None, info=info),
+            form.settings.preset: gr.update(
+                choices=choices.dropdown(texts.language), value=preset.name if preset else None, info=info
+            ),
             form.settings.preset_note: elsewhere_html(choices, texts),
             self.stage.generate: gr.update(interactive=preset is not None),
         }
@@ -226,7 +228,11 @@ class Handlers:
         preset, texts, form = load_preset(name), self.desk.texts(request), self.form
         updates = dict(zip(form.settings.follows_preset, preset_updates(preset, texts), strict=True))
         return updates | {
-            form.prompt.examples: gr.Dataset(samples=example_samples(preset), visible=shows_prompts(task, preset)),
+            form.prompt.examples: gr.Dataset(
+                samples=example_samples(preset),
+                sample_labels=example_captions(preset, texts),
+                visible=shows_prompts(task, preset),
+            ),
             form.image.examples: picture_examples_html(preset, texts),
             form.image.last_image: gr.update(visible=preset.takes_last_image),
         }
@@ -275,7 +281,8 @@ class Handlers:
         """The stage as HTML, with the name of the model."""
         full = full_preset(job.request)
         try:
-            title = find_preset(job.request.preset).title
+            title = find_preset(job.request.preset).words(texts.language).title
         except RequestError:
             title = job.request.preset
-        return stage_html(view, job, texts, Model(title=title, full_title=full.title if full else ""))
+        full_title = full.words(texts.language).title if full else ""
+        return stage_html(view, job, texts, Model(title=title, full_title=full_title))

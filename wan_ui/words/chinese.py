@@ -3,6 +3,7 @@
 from wan_ui.words.english import Texts
 
 CHINESE = Texts(
+    language="zh",
     product="Wan TPU 工作室",
     theme_toggle="切换明暗",
     views="页面",
@@ -155,7 +156,7 @@ CHINESE = Texts(
     ),
     compare_hint="例如 8, 20, 40；种子留空则取四个新的",
     compare_empty_title="还没有可对比的视频",
-    compare_empty="改变左侧表单中的一项设置，或在资料库中用“对比”选择视频。",
+    compare_empty="先在“创作”中填好表单，再在这里选择要变化的一项设置；也可以在资料库中用“对比”选择视频。",
     compare_tray="已选 {count} 个，再选一个即可并排观看。",
     compare_export="存为一个视频",
     compare_link="复制链接",

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 class Texts:
     """The studio's words in one language. Fields with braces are filled in with `str.format`."""
 
+    language: str = "en"  # the code that browsers ask for, and that presets are asked in
+
     product: str = "Wan TPU Studio"
     serving: str = "{product} is at {address}"
     theme_toggle: str = "Switch between light and dark"
@@ -174,7 +176,9 @@ class Texts:
     )
     compare_hint: str = "Such as 8, 20, 40; no seeds: four new ones"
     compare_empty_title: str = "Nothing to compare yet"
-    compare_empty: str = "Vary one setting of the form on the left, or choose videos with Compare in the library."
+    compare_empty: str = (
+        "Fill in the form under Create, then vary one of its settings here. Or choose videos with Compare in the library."
+    )
     compare_tray: str = "{count} chosen. Choose another to see them side by side."
     compare_export: str = "Save as one video"
     compare_link: str = "Copy link"

@@ -3,4 +3,4 @@
 from wan_ui.words.chinese import CHINESE
 from wan_ui.words.english import ENGLISH
 
-LANGUAGES = {"en": ENGLISH, "zh": CHINESE}
+LANGUAGES = {texts.language: texts for texts in (ENGLISH, CHINESE)}

@@ -6,7 +6,7 @@ from wan_ui.words.english import ENGLISH
 
 def test_only_what_can_run_is_offered_and_the_rest_is_explained():
     choices = preset_choices("t2v", lambda preset: preset.name == "wan-tiny")
-    assert choices.dropdown() == [("Demo model trained on synthetic shapes", "wan-tiny")]
+    assert choices.dropdown("en") == [("Demo model trained on synthetic shapes", "wan-tiny")]
     html = elsewhere_html(choices, ENGLISH)
     assert "Wan 2.1" in html and "weights are not on this machine" in html
 

@@ -55,6 +55,10 @@ def test_a_chinese_browser_reads_chinese(chromium, studio):
     assert page.locator("#generate").inner_text().strip() == "生成"
     page.locator(".stage .title", has_text="还没有视频").wait_for()
     until(page, "document.querySelector('#length input').value.includes('帧')")
+    until(page, "document.querySelector('#preset input').value.includes('演示模型')")
+    page.locator("#examples button", has_text="红色圆形").click()
+    until(page, "document.querySelector('#prompt textarea').value.startsWith('a red circle')")
+    page.locator("#prompt textarea").fill("")
     page.locator("#queue", has_text="队列").wait_for()
     page.locator("#generate").click()
     until(page, "document.querySelector('#prompt-note .note') && !document.querySelector('#prompt-note .note').hidden")

@@ -1,0 +1,70 @@
+"""A page that is opened names the presets, and captions their examples, in the language that the browser asks for."""
+
+import json
+import re
+import secrets
+import urllib.request
+from typing import Any
+
+import pytest
+
+from presets import load_preset
+from tests.wan_ui.conftest import _serving
+
+DEMO = load_preset("wan-tiny")
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    with _serving("fake", tmp_path_factory.mktemp("languages")) as server:
+        yield server.url
+
+
+def answers(url: str, language: str, handler: str, query: str = "", **given: Any) -> dict[str, Any]:
+    """What the page's handler answers to a new visitor with a browser of this language, by the components' element ids.
+
+    `given` are values by element id; the others are as the page was built.
+    """
+    config = json.loads(ask(f"{url}config", language))
+    props = {component["id"]: component["props"] for component in config["components"]}
+    called = next(found for found in config["dependencies"] if found["api_name"] == handler)
+    values = [given.get(props[each].get("elem_id"), props[each].get("value")) for each in called["inputs"]]
+    body = {"data": values, "fn_index": called["id"], "session_hash": secrets.token_hex(6)}
+    answer = json.loads(ask(f"{url}gradio_api/run/predict{query}", language, json.dumps(body).encode()))
+    return dict(zip([props[output].get("elem_id") for output in called["outputs"]], answer["data"], strict=True))
+
+
+def ask(address: str, language: str, body: bytes | None = None) -> bytes:
+    request = urllib.request.Request(address, body, {"accept-language": language, "content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return answer.read()
+
+
+def test_a_chinese_page_names_the_presets_in_chinese(url):
+    page, zh = answers(url, "zh-CN,zh;q=0.9,en;q=0.8", "open"), DEMO.words("zh")
+    assert page["preset"]["choices"] == [[zh.title, "wan-tiny"]] and page["preset"]["value"] == "wan-tiny"
+    assert page["compare-presets"]["choices"] == page["preset"]["choices"]
+    assert page["library-preset"]["choices"][:2] == [["全部模型", ""], [zh.title, "wan-tiny"]]
+    other = load_preset("wan2.2-t2v-a14b-480p")
+    assert other.words("zh").description in page["preset-note"] and other.description not in page["preset-note"]
+
+
+def test_a_chinese_page_captions_examples_whose_prompts_stay_english(url):
+    page, zh = answers(url, "zh-TW", "open"), DEMO.words("zh")
+    assert page["examples"]["sample_labels"] == list(zh.examples)
+    assert page["examples"]["samples"] == [[prompt] for prompt in DEMO.examples]
+    assert all(caption in page["image-examples"] for caption in zh.image_examples)
+
+
+def test_somebody_elses_comparison_opens_in_the_visitors_language(url):
+    started = answers(url, "en", "start", prompt="a red circle", steps=2)
+    shown = re.search(r'data-comparison="([^"]+)"', started["compare"])[1]
+    page = answers(url, "zh", "open", query=f"?compare={shown}")
+    assert ["步数", "steps"] in page["compare-what"]["choices"] and page["compare-what"]["value"] == "seed"
+    assert page["compare-presets"]["choices"] == [[DEMO.words("zh").title, "wan-tiny"]]
+
+
+def test_an_english_page_stays_as_it_was_built(url):
+    page = answers(url, "en-GB,zh;q=0.5", "open")
+    for name in ("preset", "preset-note", "examples", "image-examples", "compare-presets", "library-preset"):
+        assert set(page[name]) <= {"__type__", "props"}, name  # an update with nothing in it
