@@ -106,13 +106,13 @@ def measure(folder: Path, only_load: bool) -> dict:
     import numpy as np
 
     from backend.contract.request import GenerationRequest
-    from backend.pipeline import load as components
-    from backend.pipeline.generate import generate as pipeline
+    from backend.pipeline import generate as pipeline
+    from backend.pipeline import load as load_module
 
     preset = load_preset(PRESET)
     jax.devices()
     before, began = resident_bytes("VmRSS"), time.monotonic()
-    loaded = components.load(preset, str(folder), lambda event: None)
+    loaded = load_module.load(preset, str(folder), lambda event: None)
     jax.block_until_ready([expert.weights for expert in loaded.experts])
     seconds = time.monotonic() - began
     on_device, peak = sum(array.nbytes for array in jax.live_arrays()), resident_bytes("VmHWM")

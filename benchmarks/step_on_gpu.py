@@ -36,31 +36,35 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     """Seconds of a step of the engine's program, its compile time left out."""
     import jax
     import jax.numpy as jnp
+    import numpy as np
 
-    from backend.pipeline.describe import describe_components
     from backend.pipeline.generate import initial_noise
+    from backend.pipeline.load import describe_model
     from backend.runtime.program import compile_now
-    from backend.sampling.solvers import make_schedule, start, step_inputs
+    from backend.runtime.work import run
+    from backend.sampling.plan import PlannedStep
+    from backend.sampling.solvers import make_schedule, step_inputs
 
     jax.config.update("jax_default_prng_impl", "rbg")
     request = _request(preset)
-    components = describe_components(preset, jax.devices()[:1], compile_now)
-    programs, keys = components.programs(True), iter(jax.random.split(jax.random.key(0), 10_000))
+    model, keys = describe_model(preset, jax.devices()[:1], compile_now), iter(jax.random.split(jax.random.key(0), 10_000))
 
     def drawn(leaf: jax.ShapeDtypeStruct) -> jax.Array:
         return (jax.random.normal(next(keys), leaf.shape, jnp.float32) * 0.02).astype(leaf.dtype)
 
-    weights = jax.tree.map(drawn, components.experts[0].weights)
-    text_width = preset.network_configs()["transformer"]["text_dim"]
-    embedded = jax.random.normal(next(keys), (2, TEXT_LENGTH, text_width), jnp.float32).astype(components.dtype)
-    text = programs.prepare_text(weights, embedded, None)
-    positions = programs.denoiser.positions(request.geometry().latent_shape(programs.vae.latent_channels))
+    [network] = [network for network in model.networks if network.expert == 0]
+    weights = {network.part: jax.tree.map(drawn, network.at_rest)}
+    shape = (1, TEXT_LENGTH, preset.network_configs()["transformer"]["text_dim"])
+    texts = {name: np.asarray(jax.random.normal(next(keys), shape)) for name in ("prompt_embeds", "negative_prompt_embeds")}
+    planned = PlannedStep(expert=0, guidance=request.guidance[0], is_guided=True)
+    lane, carry = run(model.lane(weights, request, texts, planned, None))
     schedule = make_schedule(request.solver, repeats + 1, request.flow_shift)
-    state = start(jnp.asarray(initial_noise(request, components)))
+    state = model.start(request, texts, initial_noise(request, model))
     seconds = []
     for index in range(repeats + 1):
         began = time.perf_counter()
-        state = programs.step(weights, state, step_inputs(schedule, index, request.guidance[0]), text, positions, None)
+        row = step_inputs(schedule, index, request.guidance[0])
+        state, carry = run(model.step(weights, request, lane, state, row, carry))
         jax.block_until_ready(state)
         seconds.append(time.perf_counter() - began)
     if not bool(jnp.isfinite(state.sample).all()):
@@ -164,10 +168,10 @@ def _apart(side: str, preset: str, repeats: int) -> dict[str, Any]:
 
 def _flops(preset: Preset) -> float:
     """Of one guided step."""
-    from backend.families.wan.family import Architecture, step_flops
+    from backend.families import of_preset
 
-    architecture, geometry = Architecture(**preset.network_configs()), _request(preset).geometry()
-    return step_flops(architecture, geometry.num_tokens, branches=2).total
+    family, _ = of_preset(preset)
+    return family.step_flops(preset.network_configs(), _request(preset).geometry().num_tokens, branches=2).total
 
 
 def table(rows: list[dict[str, Any]]) -> str:

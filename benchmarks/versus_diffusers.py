@@ -31,11 +31,12 @@ from safetensors.numpy import load_file
 
 from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
-from backend.families.wan.transformer import Denoiser, TextContext, weight_dtype
-from backend.pipeline import load as components_module
-from backend.pipeline.generate import generate as pipeline_module
+from backend.families.wan.transformer import BLOCKS, Denoiser, TextContext, weight_dtype
+from backend.pipeline import generate as pipeline_module
+from backend.pipeline import load as load_module
 from backend.runtime.mesh import Layout, MeshPlan
-from backend.weights.stacked import DenoiserWeights, split_weights
+from backend.runtime.work import run
+from backend.weights.stacked import StackedWeights, stack_weights
 from presets import load_preset
 
 PROMPT = "a red circle moving right on a black background"
@@ -103,14 +104,14 @@ def demo(repeats: int) -> Row:
     """The preset's own video, from prompt to pixels; ours writes previews and the mp4 besides. Compared by the latents."""
     preset = load_preset("wan-tiny")
     request = GenerationRequest.from_preset(preset, prompt=PROMPT, seed=1)
-    components = components_module.load(preset, None, lambda event: None)
+    loaded = load_module.load(preset, None, lambda event: None)
     pipeline = WanPipeline.from_pretrained(preset.model_source)
     pipeline.set_progress_bar_config(disable=True)
     pipeline.scheduler = type(pipeline.scheduler).from_config(pipeline.scheduler.config, flow_shift=request.flow_shift)
 
     def ours() -> np.ndarray:
         with tempfile.TemporaryDirectory() as folder:
-            list(pipeline_module.generate(request, components, Path(folder), lambda: False))
+            list(pipeline_module.generate(request, loaded, Path(folder), lambda: False))
             return load_file(f"{folder}/stage2_latents.safetensors")["latents"]
 
     def reference() -> np.ndarray:
@@ -143,12 +144,12 @@ def blocks(name: str, repeats: int) -> Row:
     tensors = model.state_dict().items()
     state = {key: jnp.asarray(value.float().numpy(), str(value.dtype).removeprefix("torch.")) for key, value in tensors}
     layout = Layout.over(MeshPlan(), jax.devices()[:1])
-    denoiser, weights = Denoiser(model.config, layout), split_weights(state, WAN_1_3B["num_layers"])
+    denoiser, weights = Denoiser(model.config, layout), stack_weights(state, [BLOCKS])
     context: TextContext = jax.jit(denoiser.prepare_text)(weights, jnp.asarray(text.numpy()), None)
-    positions = denoiser.positions(tuple(latents.shape))
+    positions = run(denoiser.positions(tuple(latents.shape)))
 
     @jax.jit
-    def velocity(weights: DenoiserWeights, noisy: jax.Array, context: TextContext) -> jax.Array:
+    def velocity(weights: StackedWeights, noisy: jax.Array, context: TextContext) -> jax.Array:
         return denoiser.velocity(weights, noisy, jnp.float32(500.0), context, positions, None)
 
     ours_latents, timestep = jnp.asarray(latents.numpy()), torch.tensor([500.0])

@@ -1,6 +1,7 @@
 """The house's walls: imports point down, the page's process stays light, effects stay where they belong."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,22 +81,114 @@ def test_the_light_layers_need_few_packages(name):
     assert {top(imported) for imported in imports(name)} <= ours | sys.stdlib_module_names
 
 
-def reached_from(name: str) -> set[str]:
-    """The modules of ours that come along when this one is imported."""
-    reached, waiting = set(), [name]
+ROOMS = (  # of backend/, from the top floor down; modules that lie in no room are the ground
+    *("commands", "engine", "tpu", "workers", "pipeline", "families", "sampling", "weights", "runtime", "checkpoints", "media"),
+    "contract",
+)
+GROUND = "ground"
+LIGHT_ROOMS = ("commands", "engine", "workers", "checkpoints", "media", "contract", GROUND)
+FACES = re.compile(r"backend\.families(\.family|\.\w+\.family)?")
+PROCESSES = re.compile(r"backend\.commands\.\w+_run")  # each runs in a process of its own, and may bring jax there
+MODEL_NAMES = re.compile(
+    r"(?<![A-Za-z])[Ww]an(?=[A-Z0-9.\- ]|$)|[Hh]unyuan|UMT5|umt5|CLIP"
+    r"|\bto_[qkv]\b|\battn[12]|\bffn\.|\bblocks\.|patch_embedding|proj_out|vision_model|embed_tokens"
+)
+DATA_ON_MODELS = {"backend.tpu.published"}  # what others have measured, by preset
+
+
+def room(name: str) -> str:
+    """The room of one of backend's modules."""
+    second = name.split(".")[1] if name.count(".") else GROUND
+    return second if second in ROOMS else GROUND
+
+
+BACKEND = [name for name in MODULES if top(name) == "backend" and name != "backend"]
+
+
+def imports_at_once(name: str) -> set[str]:
+    """The modules of ours that come along when this one is imported: not those that a function or a type checker imports."""
+    body = [node for node in tree(name).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    given = [f"{node.module}.{alias.name}" for node in body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    given += [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
+    return {found for one in given for found in (one, one.rpartition(".")[0]) if found in MODULES} | _parents(name)
+
+
+def _parents(name: str) -> set[str]:
+    """The packages that Python imports before the module."""
+    parts = name.split(".")
+    return {".".join(parts[:end]) for end in range(1, len(parts))} & MODULES.keys()
+
+
+def brought_at_once(name: str) -> set[str]:
+    """The packages that come along when this module is imported."""
+    reached, waiting, packages = set(), [name], set()
     while waiting:
         if (module := waiting.pop()) not in reached:
             reached.add(module)
-            waiting.extend(own_imports(module))
-    return reached
+            waiting.extend(imports_at_once(module))
+            body = [node for node in tree(module).body if isinstance(node, ast.Import | ast.ImportFrom)]
+            packages |= {top(node.module) for node in body if isinstance(node, ast.ImportFrom)}
+            packages |= {top(alias.name) for node in body if isinstance(node, ast.Import) for alias in node.names}
+    return packages
 
 
-def test_the_pages_process_reaches_neither_jax_nor_the_worker():
-    reached = reached_from("app")
-    assert "backend.engine.engine" in reached and "wan_ui.studio" in reached
-    assert "backend.workers.main" not in reached
-    for name in reached:
-        assert not HEAVY & {top(imported) for imported in imports(name)}, f"{name} comes with the page's process"
+@pytest.mark.parametrize("name", BACKEND)
+def test_imports_between_rooms_point_down(name):
+    floors = [*ROOMS, GROUND]
+    for imported in own_imports(name):
+        if top(imported) == "backend" and imported != "backend":
+            assert floors.index(room(imported)) >= floors.index(room(name)), f"{name} imports {imported}, which lies above it"
+
+
+def test_no_two_modules_import_each_other():
+    waiting = {name: {one for one in imports_at_once(name) if one not in _parents(name)} for name in MODULES}
+    while leaves := {name for name, needed in waiting.items() if not needed & waiting.keys()}:
+        waiting = {name: needed for name, needed in waiting.items() if name not in leaves}
+    assert not waiting, f"these import each other: {sorted(waiting)}"
+
+
+def is_light(name: str) -> bool:
+    return bool(FACES.fullmatch(name)) or (room(name) in LIGHT_ROOMS and not PROCESSES.fullmatch(name))
+
+
+@pytest.mark.parametrize("name", [name for name in ("app", *BACKEND) if name == "app" or is_light(name)])
+def test_light_modules_bring_neither_jax_nor_torch(name):
+    assert not HEAVY & brought_at_once(name)
+
+
+def code_words(name: str) -> Iterator[tuple[int, str]]:
+    """Names and strings of a module's code with their lines; docstrings and comments are prose, and may name their sources."""
+    module = tree(name)
+    prose = {
+        id(node.body[0].value)
+        for node in ast.walk(module)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    prose |= {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield node.lineno, node.value
+        elif isinstance(node, ast.Name | ast.Attribute | ast.alias | ast.FunctionDef | ast.ClassDef):
+            word = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else node.name
+            yield getattr(node, "lineno", 0), word
+
+
+@pytest.mark.parametrize("name", [name for name in BACKEND if room(name) != "families" and name not in DATA_ON_MODELS])
+def test_outside_the_families_nothing_names_a_model_or_a_tensor(name):
+    for line, word in code_words(name):
+        assert not MODEL_NAMES.search(word), f"{name}:{line} says {word!r}"
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if (MODULES[name].name == "__init__.py")])
+def test_packages_hold_no_code_but_the_registry_and_public_names(name):
+    if name != "backend.families":
+        body = [node for node in tree(name).body if not isinstance(node, ast.Import | ast.ImportFrom)]
+        assert all(isinstance(node, ast.Expr | ast.Assign) for node in body), f"{name} holds code"
+
+
+def test_tests_mirror_the_rooms():
+    tested = {path.name for path in (PROJECT_FOLDER / "tests" / "backend").iterdir() if path.is_dir()} - {"__pycache__"}
+    assert tested <= set(ROOMS)
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "backend.settings"])

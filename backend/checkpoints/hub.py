@@ -31,6 +31,7 @@ from backend.checkpoints.checkpoint import Checkpoint, named_parts, open_checkpo
 from backend.checkpoints.hub_file import HubFile, blobs_folder, fetch, forget_begun
 from backend.checkpoints.tensors import weight_files
 from backend.errors import ModelError
+from presets import list_presets
 
 PARTS = (
     *("transformer", "transformer_2", "vae", "text_encoder", "text_encoder_2", "image_encoder"),
@@ -45,7 +46,6 @@ PATTERNS = (
 OnBytes = Callable[[int, int], None]
 Accept = Callable[[Checkpoint], object]
 """Raises ModelError for a checkpoint that cannot be run: asked before its weights are fetched."""
-OFFERS = "give its folder with --model, or take the preset wan-tiny, which runs anywhere"
 SECONDS_BETWEEN_LOOKS = 1.0
 FILES_AT_ONCE = 8  # as huggingface_hub
 HIDDEN_FROM_US = (401, 403, 404)
@@ -65,8 +65,13 @@ def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = untold) -> 
             f"{folder.name}", "must hold model_index.json, as diffusers writes it", "give a diffusers checkpoint folder"
         )
     if not is_hub_id(source):
-        raise ModelError(f"The model {folder.name}", "is not on this machine", OFFERS)
+        raise ModelError(f"The model {folder.name}", "is not on this machine", _offers())
     return cached_checkpoint(source) or open_checkpoint(download_model(source, accept, on_bytes))
+
+
+def _offers() -> str:
+    """What to do where a model cannot be had."""
+    return f"give its folder with --model, or take the preset {list_presets()[0].name}, which runs anywhere"
 
 
 def find_file(source: str, on_bytes: OnBytes = untold) -> Path:
@@ -249,7 +254,7 @@ def _explained(repository: str, error: Exception, of_lora: str) -> ModelError:
     return ModelError(
         f"{source} {here}, and the Hugging Face Hub cannot be reached",
         f"({type(cause or error).__name__})",
-        f"{fetch}, or {'make the video without this LoRA' if of_lora else OFFERS}",
+        f"{fetch}, or {'make the video without this LoRA' if of_lora else _offers()}",
     )
 
 

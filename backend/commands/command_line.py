@@ -96,7 +96,7 @@ def model_of(arguments: argparse.Namespace) -> str | None:
         return absolute(model)
     looks_like_a_path = model.startswith(("/", ".", "~")) or model.count("/") != 1
     if looks_like_a_path:
-        raise RequestError(f"model={model!r}", "must be a checkpoint folder or an id such as Wan-AI/NAME", "check the path")
+        raise RequestError(f"model={model!r}", "must be a checkpoint folder or an id such as OWNER/NAME", "check the path")
     return model
 
 

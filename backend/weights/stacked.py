@@ -52,11 +52,6 @@ def place_weights(shapes: StackedWeights, layout: Layout, role_of: Callable[[str
     )
 
 
-def spread_weights(weights: StackedWeights, described: StackedWeights) -> StackedWeights:
-    """Weights in memory put where `described` says."""
-    return jax.tree.map(lambda value, leaf: jax.device_put(value, leaf.sharding), weights, described)
-
-
 def _stack(layers: list[jax.Array]) -> jax.Array:
     return jnp.stack([layer.T if layer.ndim == 2 else layer for layer in layers])
 

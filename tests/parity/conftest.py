@@ -14,8 +14,8 @@ from safetensors.numpy import load_file
 from backend.contract.events import Event
 from backend.contract.request import GenerationRequest
 from backend.media.pictures import crop_to, load_checked_image
-from backend.pipeline import load as components_module
-from backend.pipeline.generate import generate as pipeline_module
+from backend.pipeline import generate as pipeline_module
+from backend.pipeline import load as load_module
 from presets import load_preset
 from tests.parity.tiny_runs import pictures, tiny, torch_on_one_thread
 
@@ -32,8 +32,8 @@ def caches_in_a_folder_of_their_own(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def components(caches_in_a_folder_of_their_own):
-    return components_module.load(PRESET, None, lambda event: None)
+def loaded(caches_in_a_folder_of_their_own):
+    return load_module.load(PRESET, None, lambda event: None)
 
 
 @pytest.fixture(scope="session")
@@ -54,11 +54,11 @@ def picture(tmp_path_factory) -> Path:
     return path
 
 
-def run_ours(request: GenerationRequest, components, folder: Path) -> tuple[np.ndarray, np.ndarray, list[Event]]:
+def run_ours(request: GenerationRequest, loaded, folder: Path) -> tuple[np.ndarray, np.ndarray, list[Event]]:
     """Latents after all steps, video [F, H, W, 3] in [0, 1], and the events."""
-    events = list(pipeline_module.generate(request, components, folder, lambda: False))
+    events = list(pipeline_module.generate(request, loaded, folder, lambda: False))
     latents = load_file(folder / "stage2_latents.safetensors")["latents"]
-    frames = pipeline_module.decode_frames(components.guided, components.vae_weights, latents)
+    frames = pipeline_module.decode_frames(loaded, request, latents)
     pieces = [np.asarray(piece) for piece in frames]
     video = (np.concatenate(pieces, axis=2)[0].transpose(1, 2, 3, 0) + 1) / 2
     return latents, video, events

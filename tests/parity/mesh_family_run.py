@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 
 from backend.contract import request as request_module
 from backend.contract.request import GenerationRequest
-from backend.pipeline import load as components
-from backend.pipeline.generate import generate as pipeline
+from backend.pipeline import generate as pipeline
+from backend.pipeline import load as load_module
 from tests.parity.tiny_checkpoints import make_preset
 
 
@@ -22,14 +22,14 @@ def main() -> None:
     family, folder, output, changes = sys.argv[1:]
     preset = make_preset(family, Path(folder))
     request_module.load_preset = lambda name: preset
-    loaded = components.load(preset, None, lambda event: None)
+    loaded = load_module.load(preset, None, lambda event: None)
     request = GenerationRequest.from_preset(
         preset, prompt="a circle", seed=5, width=64, height=64, num_frames=9, **json.loads(changes)
     )
     with tempfile.TemporaryDirectory() as place:
         list(pipeline.generate(request, loaded, Path(place), lambda: False))
         np.save(output, load_file(Path(place) / "stage2_latents.safetensors")["latents"])
-    sys.stdout.write(loaded.guided.layout.plan_text + "\n")
+    sys.stdout.write(loaded.model.layout(True).plan_text + "\n")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from backend.pipeline import load as components_module
+from backend.pipeline import load as load_module
 from tests.parity.tiny_runs import Tiny, run_ours
 
 pytestmark = [pytest.mark.slow, pytest.mark.demo_model, pytest.mark.usefixtures("torch_on_one_thread")]
@@ -24,8 +24,8 @@ def test_bfloat16_is_near_float32(family, tiny, pictures, tmp_path):
     request = made.request(steps=2, **{name: pictures[name] for name in GIVEN[family]})
     exact, _, _ = run_ours(made, request, tmp_path)
     half = made.preset.model_copy(update={"dtype": "bfloat16"})
-    loaded = components_module.load(half, None, lambda event: None)
-    ours, _, _ = run_ours(Tiny(preset=half, components=loaded, reference=made.reference), request, tmp_path)
+    loaded = load_module.load(half, None, lambda event: None)
+    ours, _, _ = run_ours(Tiny(preset=half, loaded=loaded, reference=made.reference), request, tmp_path)
     assert np.corrcoef(ours.ravel(), exact.ravel())[0, 1] >= LEAST_CORRELATION
     dtypes = {str(leaf.dtype) for leaf in jax.tree.leaves(loaded.experts[0].weights)}
     assert dtypes == {"bfloat16", "float32"}

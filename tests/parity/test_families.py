@@ -8,7 +8,7 @@ import torch
 from diffusers import FirstBlockCacheConfig
 
 from backend.errors import ModelError
-from backend.families.wan.family import FAMILIES
+from backend.families.wan.family import KINDS
 from tests.parity.tiny_runs import decode_reference, run_ours, run_reference
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model, pytest.mark.usefixtures("torch_on_one_thread")]
@@ -23,13 +23,13 @@ def psnr(ours: np.ndarray, reference: np.ndarray) -> float:
 
 
 def cases() -> list[tuple[str, tuple[str, ...], int]]:
-    """Family, the pictures that it is given, and steps."""
+    """Kind, the pictures that it is given, and steps."""
     found = []
-    for family in FAMILIES:
-        ways = [()] if "t2v" in family.tasks else []
-        ways += [("image",)] if "i2v" in family.tasks and not family.needs_last_image else []
-        ways += [("image", "last_image")] if family.takes_last_image else []
-        found += [(family.name, way, steps) for way in ways for steps in STEPS]
+    for kind in KINDS:
+        ways = [()] if "t2v" in kind.tasks else []
+        ways += [("image",)] if "i2v" in kind.tasks and not kind.needs("last_image") else []
+        ways += [("image", "last_image")] if "last_image" in kind.takes else []
+        found += [(kind.name, way, steps) for way in ways for steps in STEPS]
     return found
 
 
@@ -41,7 +41,7 @@ def test_latents_and_video_equal_diffusers(family, given, steps, tiny, pictures,
     reference = run_reference(made, request)
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
     assert psnr(our_video, decode_reference(made, reference)) >= LEAST_PSNR
-    assert made.components.family.name == family
+    assert made.loaded.model.kind.name == family
 
 
 def test_each_expert_has_its_own_guidance(tiny, tmp_path):

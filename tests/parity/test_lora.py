@@ -12,10 +12,11 @@ import torch
 from safetensors.torch import save_file
 
 from backend.errors import ModelError
-from backend.pipeline import load as components
+from backend.families.wan.family import WAN
+from backend.pipeline import load as load_module
 from backend.pipeline.load import merge_loras
 from backend.settings import from_environment
-from backend.weights.lora import original_name, read_lora
+from backend.weights.lora import read_lora
 from presets import LoraChoice
 from tests.parity.tiny_runs import Tiny, run_ours, run_reference
 
@@ -36,7 +37,7 @@ def loras() -> Path:
 def low_rank(tiny: Tiny, style: str, seed: int = 0, pattern: str = TEXT, size: float = 0.1) -> dict[str, torch.Tensor]:
     """A LoRA for every matrix of the blocks, in one of the styles that are seen in the wild."""
     generator, state = torch.Generator().manual_seed(seed), {}
-    for name, shape in tiny.components.experts[0].shapes.items():
+    for name, shape in tiny.loaded.experts[0].shapes.items():
         if not re.fullmatch(pattern, name):
             continue
         down, up = (torch.randn(*size_, generator=generator) * size for size_ in ((RANK, shape[1]), (shape[0], RANK)))
@@ -44,7 +45,7 @@ def low_rank(tiny: Tiny, style: str, seed: int = 0, pattern: str = TEXT, size: f
         if style == "diffusers":
             state |= {f"transformer.{stem}.lora_A.weight": down, f"transformer.{stem}.lora_B.weight": up}
             continue
-        stem = original_name(stem)
+        stem = WAN.original_name(stem)
         if style == "lightx2v":
             stem = f"diffusion_model.{stem}"
             state[f"{stem}.diff_b"] = torch.randn(shape[0], generator=generator) * size
@@ -86,7 +87,7 @@ def test_each_key_style_equals_diffusers(style, tiny, loras, tmp_path):
 def test_two_loras_add_up_and_leave_nothing_behind(tiny, loras, tmp_path):
     made = tiny("wan2.1-t2v")
     plain, _, _ = run_ours(made, made.request(), tmp_path)  # takes away what an earlier test has merged
-    before = [np.array(leaf) for leaf in jax.tree.leaves(made.components.experts[0].weights)]
+    before = [np.array(leaf) for leaf in jax.tree.leaves(made.loaded.experts[0].weights)]
     for seed in (1, 2):
         save_file(low_rank(made, "diffusers", seed), loras / f"seed{seed}.safetensors")
     choices = [{"source": "seed1.safetensors", "scale": 0.5}, {"source": "seed2.safetensors", "scale": -0.8}]
@@ -96,7 +97,7 @@ def test_two_loras_add_up_and_leave_nothing_behind(tiny, loras, tmp_path):
     assert np.abs(ours - reference_with(made, request, *files)).max() <= LATENT_TOLERANCE
     again, _, last = run_ours(made, made.request(), tmp_path)
     np.testing.assert_array_equal(again, plain)
-    for leaf, original in zip(jax.tree.leaves(made.components.experts[0].weights), before, strict=True):
+    for leaf, original in zip(jax.tree.leaves(made.loaded.experts[0].weights), before, strict=True):
         np.testing.assert_array_equal(np.asarray(leaf), original)
     assert last.result.notes == () and "lora" in last.result.seconds
 
@@ -122,7 +123,7 @@ def test_the_image_projections_are_reached(tiny, loras, pictures, tmp_path):
     assert any("k_img" in key for key in low_rank(made, "kohya", pattern=TEXT.replace("to_q|", "to_q|add_k_proj|add_v_proj|")))
     request = made.request(image=pictures["image"], loras=[{"source": "image.safetensors"}])
     ours, _, last = run_ours(made, request, tmp_path)
-    found = read_lora(loras / "image.safetensors", made.components.experts[0].shapes)
+    found = read_lora(loras / "image.safetensors", made.loaded.experts[0].shapes, 0, WAN.original_name)
     assert {"blocks.0.attn2.add_k_proj.weight", "blocks.1.attn2.add_v_proj.weight"} <= found.changes.keys()
     plain, _, _ = run_ours(made, request.changed(loras=()), tmp_path)
     assert np.abs(ours - plain).max() > 100 * LATENT_TOLERANCE
@@ -136,14 +137,14 @@ def test_what_fits_nothing_is_reported_and_nothing_at_all_is_refused(tiny, loras
         "transformer.blocks.0.attn1.to_q.magnitude": torch.zeros(4),
     }
     save_file(state | extra, loras / "partly.safetensors")
-    notes = merge_loras(made.components, [LoraChoice(source="partly.safetensors")], lambda event: None)
+    notes = merge_loras(made.loaded, [LoraChoice(source="partly.safetensors")], lambda event: None)
     assert f"{len(state)} keys change {len(state) // 2} tensors; 2 keys fit nothing (" in notes[0] and "magnitude" in notes[0]
     wrong_shape = {key: torch.zeros(4, 8) if "lora_A" in key else torch.zeros(8, 4) for key in state}
     for name, tensors in (("foreign", extra), ("wrong-shape", wrong_shape)):
         save_file(tensors, loras / f"{name}.safetensors")
         with pytest.raises(ModelError, match="changes nothing in this model"):
-            merge_loras(made.components, [LoraChoice(source=f"{name}.safetensors")], lambda event: None)
-    merge_loras(made.components, [], lambda event: None)
+            merge_loras(made.loaded, [LoraChoice(source=f"{name}.safetensors")], lambda event: None)
+    merge_loras(made.loaded, [], lambda event: None)
 
 
 def test_a_lora_that_is_cut_short_is_told_as_such(tmp_path):
@@ -157,9 +158,9 @@ def test_a_lora_that_is_cut_short_is_told_as_such(tmp_path):
 def test_differences_of_norms_and_modulation_are_added(tiny, loras):
     """lightx2v's `.diff` and `.diff_m`, which diffusers leaves out: added as they are, times the scale."""
     made = tiny("wan2.1-t2v")
-    expert = made.components.experts[0]
-    merge_loras(made.components, [], lambda event: None)
-    before = {name: np.array(value) for name, value in expert.weights.blocks.items()}
+    expert = made.loaded.experts[0]
+    merge_loras(made.loaded, [], lambda event: None)
+    before = {name: np.array(value) for name, value in expert.weights.stacks["blocks."].items()}
     width = before["norm2.weight"].shape[1]
     save_file(
         {
@@ -169,9 +170,9 @@ def test_differences_of_norms_and_modulation_are_added(tiny, loras):
         },
         loras / "differences.safetensors",
     )
-    merge_loras(made.components, [LoraChoice(source="differences.safetensors", scale=2.0)], lambda event: None)
-    after = {name: np.array(value) for name, value in expert.weights.blocks.items()}
-    merge_loras(made.components, [], lambda event: None)
+    merge_loras(made.loaded, [LoraChoice(source="differences.safetensors", scale=2.0)], lambda event: None)
+    after = {name: np.array(value) for name, value in expert.weights.stacks["blocks."].items()}
+    merge_loras(made.loaded, [], lambda event: None)
     np.testing.assert_allclose(after["norm2.weight"] - before["norm2.weight"], [[0.0] * width, [1.0] * width], atol=1e-6)
     np.testing.assert_allclose(after["attn1.norm_k.weight"][1] - before["attn1.norm_k.weight"][1], 4.0, atol=1e-6)
     np.testing.assert_allclose(after["scale_shift_table"][0] - before["scale_shift_table"][0], 2.0, atol=1e-6)
@@ -183,13 +184,13 @@ def test_a_presets_own_loras_are_merged_on_load(tiny, loras):
     made = tiny("wan2.2-t2v")
     save_file(low_rank(made, "lightx2v", 7), loras / "own.safetensors")
     choices = (LoraChoice(source="own.safetensors", scale=0.5, expert="low"),)
-    loaded = components.load(made.preset.model_copy(update={"loras": choices}), None, lambda event: None)
-    merge_loras(made.components, choices, lambda event: None)
-    for ours, reference in zip(loaded.experts, made.components.experts, strict=True):
+    loaded = load_module.load(made.preset.model_copy(update={"loras": choices}), None, lambda event: None)
+    merge_loras(made.loaded, choices, lambda event: None)
+    for ours, reference in zip(loaded.experts, made.loaded.experts, strict=True):
         jax.tree.map(np.testing.assert_array_equal, ours.weights, reference.weights)
     events = []
     merge_loras(loaded, choices, events.append)
     assert events == []  # nothing was left to read
     merge_loras(loaded, (), events.append)
-    merge_loras(made.components, (), lambda event: None)
-    jax.tree.map(np.testing.assert_array_equal, loaded.experts[1].weights, made.components.experts[1].weights)
+    merge_loras(made.loaded, (), lambda event: None)
+    jax.tree.map(np.testing.assert_array_equal, loaded.experts[1].weights, made.loaded.experts[1].weights)

@@ -36,32 +36,32 @@ def psnr(ours: np.ndarray, reference: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("task, solver, guidance", CASES)
-def test_latents_and_video_equal_diffusers(task, solver, guidance, components, reference_pipeline, picture, tmp_path):
+def test_latents_and_video_equal_diffusers(task, solver, guidance, loaded, reference_pipeline, picture, tmp_path):
     request = make_request(task, solver, guidance, picture)
-    ours, our_video, _ = run_ours(request, components, tmp_path)
+    ours, our_video, _ = run_ours(request, loaded, tmp_path)
     reference, reference_video = run_reference(request, reference_pipeline)
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
     assert psnr(our_video, reference_video) >= LEAST_PSNR
 
 
 @pytest.mark.parametrize("changes", [{"width": 128, "num_frames": 5}, {"steps": 1}, {"steps": 20}, {"flow_shift": 8.0}])
-def test_other_settings_equal_diffusers_too(changes, components, reference_pipeline, picture, tmp_path):
+def test_other_settings_equal_diffusers_too(changes, loaded, reference_pipeline, picture, tmp_path):
     request = make_request("t2v", "unipc", 4.0, picture, **changes)
-    ours, _, _ = run_ours(request, components, tmp_path)
+    ours, _, _ = run_ours(request, loaded, tmp_path)
     reference, _ = run_reference(request, reference_pipeline)
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
 
 
-def test_settings_do_something(components, picture, tmp_path):
+def test_settings_do_something(loaded, picture, tmp_path):
     """Guidance, shift, negative prompt, seed and steps each change the video: equality above is not that of constants."""
     base = make_request("t2v", "unipc", 4.0, picture)
-    latents = [run_ours(base, components, tmp_path)[0]]
+    latents = [run_ours(base, loaded, tmp_path)[0]]
     for changes in ({"guidance": (1.0,)}, {"flow_shift": 1.0}, {"negative_prompt": "a blue square"}, {"seed": 12}, {"steps": 7}):
-        latents.append(run_ours(base.changed(**changes), components, tmp_path)[0])
+        latents.append(run_ours(base.changed(**changes), loaded, tmp_path)[0])
     for first, second in itertools.combinations(latents, 2):
         assert np.abs(first - second).max() > 0.05
 
 
-def test_the_same_request_gives_the_same_bits(components, picture, tmp_path):
+def test_the_same_request_gives_the_same_bits(loaded, picture, tmp_path):
     request = make_request("t2v", "unipc", 4.0, picture)
-    np.testing.assert_array_equal(run_ours(request, components, tmp_path)[0], run_ours(request, components, tmp_path)[0])
+    np.testing.assert_array_equal(run_ours(request, loaded, tmp_path)[0], run_ours(request, loaded, tmp_path)[0])

@@ -12,8 +12,8 @@ from PIL import Image
 
 from backend.contract import request as request_module
 from backend.contract.request import GenerationRequest
-from backend.families.wan import text_encoder
-from backend.pipeline import load as components_module
+from backend.families.wan import conditions, model, text_encoder
+from backend.pipeline import load as load_module
 from presets import load_preset
 from tests.parity.published import (
     GUIDANCE,
@@ -69,13 +69,14 @@ def test_we_give_what_diffusers_publishes(case, tmp_path, monkeypatch):
     pipeline = make_pipeline(case)
     pipeline.save_pretrained(tmp_path / "model")
     preset = make_published_preset(case, tmp_path / "model")
-    monkeypatch.setattr(text_encoder, "MAX_SEQUENCE_LENGTH", TEXT_POSITIONS)
-    monkeypatch.setattr(components_module, "_text_lengths", lambda: (TEXT_POSITIONS,))
+    for module in (text_encoder, conditions, model):
+        monkeypatch.setattr(module, "TEXT_TOKENS", TEXT_POSITIONS)
+    monkeypatch.setattr(model, "text_lengths", lambda platform: (TEXT_POSITIONS,))
     monkeypatch.setattr(request_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
-    loaded = components_module.load(preset, None, lambda event: None)
+    loaded = load_module.load(preset, None, lambda event: None)
     images = {name: str(tmp_path / f"{name}.png") for name in case.pictures}
     for path in images.values():
         black(case.size).save(path)
     request = GenerationRequest.from_preset(preset, **PROMPTS, **images, seed=SEED)
-    _, video, _ = run_ours(Tiny(preset=preset, components=loaded, reference=pipeline), request, tmp_path / "job")
+    _, video, _ = run_ours(Tiny(preset=preset, loaded=loaded, reference=pipeline), request, tmp_path / "job")
     np.testing.assert_allclose(ends(video.transpose(0, 3, 1, 2)), case.pixels, atol=case.tolerance)

@@ -133,7 +133,7 @@ def make_preset(family: str, folder: Path) -> Preset:
     demo = load_preset("wan-tiny").model_dump()
     own = dict(
         name=f"tiny-{family}",
-        family=family,
+        series=family,
         model=str(folder),
         width=96,
         height=96,

@@ -17,9 +17,9 @@ from safetensors.numpy import load_file
 from backend.contract import request as request_module
 from backend.contract.events import Finished
 from backend.contract.request import GenerationRequest
-from backend.pipeline import load as components_module
-from backend.pipeline.generate import generate as pipeline_module
-from backend.pipeline.load import Components
+from backend.pipeline import generate as pipeline_module
+from backend.pipeline import load as load_module
+from backend.pipeline.load import LoadedModel
 from presets import Preset, load_preset
 from tests.parity.tiny_checkpoints import make_checkpoint, make_preset
 
@@ -31,7 +31,7 @@ class Tiny:
     """One family's checkpoint, loaded by us and by diffusers."""
 
     preset: Preset
-    components: Components
+    loaded: LoadedModel
     reference: WanPipeline | WanImageToVideoPipeline
 
     def request(self, **changes) -> GenerationRequest:
@@ -60,7 +60,7 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Callable[[str], T
         kind = WanImageToVideoPipeline if preset.tasks == ("i2v",) else WanPipeline
         reference = kind.from_pretrained(folder)
         reference.set_progress_bar_config(disable=True)
-        return Tiny(preset=preset, components=components_module.load(preset, None, lambda event: None), reference=reference)
+        return Tiny(preset=preset, loaded=load_module.load(preset, None, lambda event: None), reference=reference)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request_module, "load_preset", lambda name: presets[name] if name in presets else load_preset(name))
@@ -82,9 +82,9 @@ def pictures(tmp_path_factory) -> dict[str, str]:
 
 def run_ours(tiny: Tiny, request: GenerationRequest, folder: Path) -> tuple[np.ndarray, np.ndarray, Finished]:
     """Latents after all steps, video [F, H, W, 3] in [0, 1], and the last event."""
-    last = list(pipeline_module.generate(request, tiny.components, folder, lambda: False))[-1]
+    last = list(pipeline_module.generate(request, tiny.loaded, folder, lambda: False))[-1]
     latents = load_file(folder / "stage2_latents.safetensors")["latents"]
-    frames = pipeline_module.decode_frames(tiny.components.guided, tiny.components.vae_weights, latents)
+    frames = pipeline_module.decode_frames(tiny.loaded, request, latents)
     video = np.concatenate([np.asarray(frame) for frame in frames], axis=2)[0].transpose(1, 2, 3, 0)
     return latents, (video + 1) / 2, last
 

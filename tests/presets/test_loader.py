@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from backend.contract.request import example_request
 from backend.contract.worker import Device
 from backend.engine.estimate import predicted_seconds
-from backend.families.wan.family import Architecture, family_of_preset
+from backend.families import of_preset
 from backend.sampling.plan import plan_steps
 from backend.sampling.solvers import make_schedule
 from presets import Preset, UnknownPreset, list_presets, load_preset
@@ -53,10 +53,10 @@ def test_a_fast_preset_is_the_distilled_one(name):
 @pytest.mark.parametrize("name", NAMES[1:])
 def test_a_presets_networks_are_of_a_family_that_we_run(name):
     preset = load_preset(name)
-    family = family_of_preset(preset, Architecture(**preset.network_configs()))
-    assert family.name == "-".join(name.split("-")[:2])
-    assert (family.tasks, family.num_experts) == (preset.tasks, preset.num_experts)
-    assert (family.takes_last_image, family.needs_last_image) == (preset.takes_last_image, preset.needs_last_image)
+    _, kind = of_preset(preset)
+    assert kind.name == "-".join(name.split("-")[:2])
+    assert (kind.tasks, kind.num_experts, kind.boundary) == (preset.tasks, preset.num_experts, preset.boundary)
+    assert kind.takes == preset.inputs
     assert example_request(preset).geometry().num_tokens > 0
 
 

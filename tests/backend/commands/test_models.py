@@ -11,7 +11,7 @@ import pytest
 
 from backend.checkpoints.verify import verify
 from backend.commands.models import _Line
-from backend.families.wan.family import Architecture, telling_shapes
+from backend.families import of_preset, recognise
 from presets import list_presets
 from tests.fake_hub import REPOSITORY, FakeHub
 from tests.hub_runs import DEMO, NOWHERE, WEIGHTS, app, snapshot
@@ -61,15 +61,15 @@ def test_files_of_another_model_than_the_configurations_are_found(tmp_path, part
     folder = Path(shutil.copytree(DEMO, tmp_path / "model"))
     config = folder / part / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {entry: value}))
-    (problem,) = verify(folder).problems
+    (problem,) = verify(folder, recognise).problems
     assert said in problem
 
 
 def test_every_real_checkpoints_shapes_can_be_told():
     for preset in list_presets():
-        architecture = Architecture(**preset.network_configs())
+        family, configs = of_preset(preset)[0], preset.network_configs()
         for part in ("transformer", "text_encoder", "vae"):
-            assert telling_shapes(architecture, part)
+            assert family.telling_shapes(configs, part)
 
 
 def test_no_network_and_nothing_cached_offers_the_demo_model(tmp_path):

@@ -15,7 +15,7 @@ from backend.commands.command_line import parse
 from backend.commands.stages_run import run_stage
 from backend.contract.events import Finished
 from backend.contract.request import find_preset
-from backend.engine.engine import folder as request_folder
+from backend.engine import folder as request_folder
 from backend.errors import RequestError
 from backend.media.video import read_frames, read_request
 from backend.pipeline.generate import generate
@@ -60,8 +60,8 @@ def whole(tmp_path_factory) -> Path:
 def test_three_stages_make_what_one_run_makes(whole, tmp_path):
     request = read_request(whole / "video.mp4")
     assert (request.seed, request.prompt) == (3, PROMPT) and len(list(read_frames(whole / "video.mp4"))) == 17
-    components = load(find_preset("wan-tiny"), None, lambda event: None)
-    *_, ended = generate(request_folder.read_request(whole), components, tmp_path, lambda: False)
+    loaded = load(find_preset("wan-tiny"), None, lambda event: None)
+    *_, ended = generate(request_folder.read_request(whole), loaded, tmp_path, lambda: False)
     assert isinstance(ended, Finished)
     np.testing.assert_array_equal(latents(whole), latents(tmp_path))
 

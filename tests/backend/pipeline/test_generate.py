@@ -13,8 +13,9 @@ from safetensors.numpy import load_file
 from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Finished, Loading, Step
 from backend.contract.request import GenerationRequest
 from backend.media.video import read_facts, read_frames, read_request
-from backend.pipeline import load as components_module
-from backend.pipeline.generate import generate as pipeline
+from backend.pipeline import generate as pipeline
+from backend.pipeline import load as load_module
+from backend.runtime import work
 from presets import LoraChoice, load_preset
 
 PRESET = load_preset("wan-tiny")
@@ -23,10 +24,10 @@ pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
 
 @pytest.fixture(scope="module")
-def components(tmp_path_factory):
+def loaded(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STUDIO_DATA_DIR", str(tmp_path_factory.mktemp("data")))
-        yield components_module.load(PRESET, None, lambda event: None)
+        yield load_module.load(PRESET, None, lambda event: None)
 
 
 def make_request(**changes) -> GenerationRequest:
@@ -34,22 +35,22 @@ def make_request(**changes) -> GenerationRequest:
     return GenerationRequest.from_preset(PRESET, **settings)
 
 
-def run(request, components, folder, is_cancelled=lambda: False):
-    return list(pipeline.generate(request, components, folder, is_cancelled))
+def run(request, loaded, folder, is_cancelled=lambda: False):
+    return list(pipeline.generate(request, loaded, folder, is_cancelled))
 
 
-def test_events_come_in_order_and_the_second_run_compiles_nothing(components, tmp_path):
-    events = run(make_request(), components, tmp_path)
+def test_events_come_in_order_and_the_second_run_compiles_nothing(loaded, tmp_path):
+    events = run(make_request(), loaded, tmp_path)
     kinds = [type(event) for event in events if not isinstance(event, Compiling)]
     assert kinds == [Encoding, *[Step] * 4, *[Decoding] * 5, Finished]
     assert [event.index for event in events if isinstance(event, Step)] == [1, 2, 3, 4]
     assert [event.frame for event in events if isinstance(event, Decoding)] == [1, 5, 9, 13, 17]
-    assert not any(isinstance(event, Compiling) for event in run(make_request(seed=2), components, tmp_path))
+    assert not any(isinstance(event, Compiling) for event in run(make_request(seed=2), loaded, tmp_path))
 
 
-def test_the_video_is_what_was_asked_for_and_carries_its_request(components, tmp_path):
+def test_the_video_is_what_was_asked_for_and_carries_its_request(loaded, tmp_path):
     request = make_request()
-    result = run(request, components, tmp_path)[-1].result
+    result = run(request, loaded, tmp_path)[-1].result
     facts = read_facts(Path(result.path))
     assert (facts.width, facts.height, facts.fps) == (96, 96, 16)
     assert len(list(read_frames(Path(result.path)))) == result.num_frames == 17
@@ -57,13 +58,13 @@ def test_the_video_is_what_was_asked_for_and_carries_its_request(components, tmp
     assert result.seconds.keys() == {"compile", "encode", "denoise", "decode"} and result.seconds["denoise"] > 0
 
 
-def test_the_jobs_folder_holds_every_stage(components, tmp_path):
-    run(make_request(), components, tmp_path)
+def test_the_jobs_folder_holds_every_stage(loaded, tmp_path):
+    run(make_request(), loaded, tmp_path)
     embeddings = load_file(tmp_path / "stage1_embeddings.safetensors")
     assert embeddings["prompt_embeds"].shape == embeddings["negative_prompt_embeds"].shape == (1, 512, 256)
     assert load_file(tmp_path / "stage2_latents.safetensors")["latents"].shape == (
         1,
-        components.guided.vae.latent_channels,
+        loaded.model.latent_shape(make_request())[1],
         5,
         6,
         6,
@@ -72,8 +73,8 @@ def test_the_jobs_folder_holds_every_stage(components, tmp_path):
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_every_step_has_a_preview_that_comes_closer_to_the_video(components, tmp_path):
-    events = run(make_request(steps=8), components, tmp_path)
+def test_every_step_has_a_preview_that_comes_closer_to_the_video(loaded, tmp_path):
+    events = run(make_request(steps=8), loaded, tmp_path)
     video = np.stack(list(read_frames(tmp_path / "video.mp4"))).astype(float)
     previews = [np.asarray(Image.open(tmp_path / event.preview), float) for event in events if isinstance(event, Step)]
     assert len(previews) == 8 and previews[0].shape == (96, 96, 3)
@@ -81,10 +82,10 @@ def test_every_step_has_a_preview_that_comes_closer_to_the_video(components, tmp
     assert distance[-1] < distance[0] and distance[-1] < 6  # H.264 at this size costs a few levels
 
 
-def test_stop_ends_between_two_steps_and_keeps_what_there_is(components, tmp_path):
-    run(make_request(), components, tmp_path)  # so that nothing is left to compile
+def test_stop_ends_between_two_steps_and_keeps_what_there_is(loaded, tmp_path):
+    run(make_request(), loaded, tmp_path)  # so that nothing is left to compile
     stopped, stopped_at, events = threading.Event(), 0.0, []
-    for event in pipeline.generate(make_request(steps=60), components, tmp_path, stopped.is_set):
+    for event in pipeline.generate(make_request(steps=60), loaded, tmp_path, stopped.is_set):
         events.append(event)
         if isinstance(event, Step) and event.index == 5:
             stopped.set()
@@ -95,14 +96,14 @@ def test_stop_ends_between_two_steps_and_keeps_what_there_is(components, tmp_pat
     assert events[-1].result.num_frames == 17 and Path(events[-1].result.path).is_file()
 
 
-def test_stop_before_the_first_step_leaves_no_video(components, tmp_path):
-    run(make_request(), components, tmp_path / "warm")
-    events = run(make_request(), components, tmp_path, lambda: True)
+def test_stop_before_the_first_step_leaves_no_video(loaded, tmp_path):
+    run(make_request(), loaded, tmp_path / "warm")
+    events = run(make_request(), loaded, tmp_path, lambda: True)
     assert events[-1] == Cancelled(None) and not (tmp_path / "video.mp4").exists()
 
 
-def test_stop_ends_the_download_of_a_lora(components, tmp_path, monkeypatch):
-    def download(components, choices, on_event) -> list[str]:
+def test_stop_ends_the_download_of_a_lora(loaded, tmp_path, monkeypatch):
+    def download(loaded, choices, on_event) -> list[str]:
         for done in range(100):
             on_event(Loading(done, 100, "the download"))
             time.sleep(0.1)
@@ -111,27 +112,25 @@ def test_stop_ends_the_download_of_a_lora(components, tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "merge_loras", download)
     stopped, events = threading.Event(), []
     request = make_request(loras=(LoraChoice(source="owner/name:style.safetensors"),))
-    for event in pipeline.generate(request, components, tmp_path, stopped.is_set):
+    for event in pipeline.generate(request, loaded, tmp_path, stopped.is_set):
         events.append(event)
         stopped.set()
     assert events[-1] == Cancelled(None) and len(events) < 10
     assert all(isinstance(event, Loading) for event in events[:-1])
 
 
-def test_image_to_video_begins_with_the_picture(components, tmp_path):
+def test_image_to_video_begins_with_the_picture(loaded, tmp_path):
     picture = np.zeros((96, 96, 3), np.uint8) + np.array([14, 20, 82], np.uint8)
     picture[34:62, 10:38] = (242, 218, 50)
     Image.fromarray(picture).save(tmp_path / "square.png")
     prompt = "a yellow square moving right over a navy background"
-    run(make_request(prompt=prompt, image=str(tmp_path / "square.png")), components, tmp_path)
-    pixels = picture.astype(np.float32).transpose(2, 0, 1)[None, :, None] / 127.5 - 1
-    encoded = components.guided.encode_image(components.vae_weights, pixels)
+    run(make_request(prompt=prompt, image=str(tmp_path / "square.png")), loaded, tmp_path)
+    pictures = {"image": (Image.fromarray(picture),)}
+    encoded = work.run(loaded.model.encode(loaded.weights, make_request(image="/image.png"), pictures))["first_frame"]
     latents = load_file(tmp_path / "stage2_latents.safetensors")["latents"]
     np.testing.assert_allclose(latents[:, :, :1], encoded, atol=1e-6)  # the picture's own latents, untouched by the steps
-    decoded = (
-        np.asarray(next(pipeline.decode_frames(components.guided, components.vae_weights, latents)))[0, :, 0].transpose(1, 2, 0)
-        + 1
-    ) * 127.5
+    first = next(pipeline.decode_frames(loaded, make_request(), latents))
+    decoded = (np.asarray(first)[0, :, 0].transpose(1, 2, 0) + 1) * 127.5
     assert psnr(decoded, picture) >= 20  # that it is this picture at all; how good the model is, training.evaluate says
     first = next(iter(read_frames(tmp_path / "video.mp4"))).astype(float)
     assert psnr(first, decoded) >= 28  # H.264 halves the colour's resolution, which shows at saturated edges
@@ -142,9 +141,9 @@ def psnr(frame: np.ndarray, reference: np.ndarray) -> float:
     return float(10 * np.log10(255**2 / np.square(frame - reference.astype(float)).mean()))
 
 
-def test_where_steps_take_long_their_pictures_move_as_the_video_will(components, tmp_path, monkeypatch):
+def test_where_steps_take_long_their_pictures_move_as_the_video_will(loaded, tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "ANIMATED_STEP_SECONDS", 0.0)
-    events = run(make_request(steps=12), components, tmp_path)
+    events = run(make_request(steps=12), loaded, tmp_path)
     name = [event.preview for event in events if isinstance(event, Step)][-1]
     assert name == "previews/step-012.webp"
     with Image.open(tmp_path / name) as picture:

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from backend.contract.events import Loading
 from backend.errors import ModelError, Stopped
-from backend.pipeline import load as components
+from backend.pipeline import load as load_module
 from presets import load_preset
 
 PRESET = load_preset("wan-tiny")
@@ -28,20 +28,20 @@ def checkpoint(tmp_path, monkeypatch) -> Path:
 
 
 def load(folder: Path):
-    return components.load(PRESET, str(folder), lambda event: None)
+    return load_module.load(PRESET, str(folder), lambda event: None)
 
 
 def test_loading_tells_every_byte(checkpoint):
     told: list[Loading] = []
     began = time.monotonic()
-    loaded = components.load(PRESET, str(checkpoint), told.append)
+    loaded = load_module.load(PRESET, str(checkpoint), told.append)
     took = time.monotonic() - began
     assert list(dict.fromkeys(event.what for event in told)) == ["text encoder", "transformer", "vae"]
     assert len(told) <= 3 + 1 + took  # one a part, one at the end, one a second: every one is stored
     weights = [value for path in checkpoint.glob("*/*.safetensors") for value in load_file(path).values()]
     assert told[-1].bytes_done == told[-1].bytes_total == sum(value.nbytes for value in weights)
     assert [event.bytes_done for event in told] == sorted(event.bytes_done for event in told)
-    assert loaded.family.name == "wan2.2-ti2v" and loaded.dtype == "float32"
+    assert loaded.model.kind.name == "wan2.2-ti2v" and loaded.model.dtype == "float32"
     assert set(loaded.versions) >= {"jax", "torch", "diffusers"}
 
 
@@ -51,7 +51,7 @@ def test_loading_ends_where_its_report_is_refused(checkpoint):
             raise Stopped
 
     with pytest.raises(Stopped):
-        components.load(PRESET, str(checkpoint), stop)
+        load_module.load(PRESET, str(checkpoint), stop)
 
 
 def test_a_folder_that_is_not_there():
@@ -89,7 +89,7 @@ def test_a_transformer_of_another_model_is_told_before_anything_is_read(checkpoi
     config, told = checkpoint / "transformer" / "config.json", []
     config.write_text(json.dumps(json.loads(config.read_text()) | {"num_layers": 99}))
     with pytest.raises(ModelError, match=r"transformer lacks the tensor blocks\.10\..* the files are of another model"):
-        components.load(PRESET, str(checkpoint), told.append)
+        load_module.load(PRESET, str(checkpoint), told.append)
     assert told == []
 
 
@@ -114,7 +114,7 @@ def test_the_last_model_leaves_the_devices_before_the_next_one_comes(checkpoint)
         if not at_start:
             at_start.append(sum(array.nbytes for array in jax.live_arrays()) - before)
 
-    loaded = components.load(PRESET, str(checkpoint), look)
+    loaded = load_module.load(PRESET, str(checkpoint), look)
     assert at_start[0] < size / 2  # the first tensors of the second model, and nothing of the first
     assert held() - before <= size
     del loaded
@@ -122,4 +122,4 @@ def test_the_last_model_leaves_the_devices_before_the_next_one_comes(checkpoint)
 
 def test_a_preset_for_another_kind_of_model_is_refused(checkpoint):
     with pytest.raises(ModelError, match="is a wan2.2-ti2v .*and the preset wan2.1-t2v-14b-720p is for another kind"):
-        components.load(load_preset("wan2.1-t2v-14b-720p"), str(checkpoint), lambda event: None)
+        load_module.load(load_preset("wan2.1-t2v-14b-720p"), str(checkpoint), lambda event: None)

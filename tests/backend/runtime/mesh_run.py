@@ -4,9 +4,11 @@ Prints one JSON object: for every mesh the largest relative difference of the la
 device.
 """
 
+import functools
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -17,14 +19,15 @@ from diffusers import AutoencoderKLWan, WanTransformer3DModel
 from safetensors.numpy import save_file
 from transformers import UMT5Config, UMT5EncoderModel
 
-from backend.families.wan.family import Architecture
-from backend.families.wan.text_encoder import TextEncoder
-from backend.pipeline.generate import decode_frames
-from backend.pipeline.load import Programs, make_programs
-from backend.runtime.mesh import COPIED_FIRST, Layout, MeshPlan
+from backend.families.wan.model import Programs, make_programs
+from backend.families.wan.text_encoder import TextEncoder, text_weight
+from backend.families.wan.transformer import layer_matrix_bytes
+from backend.runtime import work
+from backend.runtime.mesh import Layout, MeshPlan
+from backend.runtime.program import compile_now
 from backend.sampling.solvers import make_schedule, start, step_inputs
-from backend.weights.read import Part, Progress, load_transformer
-from backend.weights.stacked import DenoiserWeights
+from backend.weights.read import Part, Progress, load_stacked
+from backend.weights.stacked import StackedWeights
 
 HEADS = 6  # 4 chips cannot share them out evenly: two exchange heads, and gather keys from the other two
 TRANSFORMER = dict(
@@ -69,47 +72,53 @@ LATENT_SHAPE = (1, 4, 3, 16, 16)
 STEPS = 3
 
 
-def make_models() -> tuple[Architecture, dict, dict, dict]:
+def make_models() -> tuple[dict, dict, dict, dict]:
     torch.manual_seed(0)
     transformer, vae, text = WanTransformer3DModel(**TRANSFORMER), AutoencoderKLWan(**VAE), UMT5EncoderModel(UMT5Config(**TEXT))
     torch.nn.init.normal_(transformer.proj_out.weight, std=0.1)
-    architecture = Architecture(transformer=dict(transformer.config), vae=dict(vae.config), text_encoder=TEXT)
-    return architecture, *(
-        {name: value.numpy() for name, value in model.state_dict().items()} for model in (transformer, vae, text)
-    )
+    configs = {"transformer": dict(transformer.config), "vae": dict(vae.config), "text_encoder": TEXT}
+    return configs, *({name: value.numpy() for name, value in model.state_dict().items()} for model in (transformer, vae, text))
 
 
-def load(transformer: dict[str, np.ndarray], programs: Programs) -> DenoiserWeights:
+def load(transformer: dict[str, np.ndarray], programs: Programs) -> StackedWeights:
     """The weights through a file, as every checkpoint's."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "transformer").mkdir()
         save_file(transformer, Path(folder) / "transformer" / "model.safetensors")
         described, part = programs.denoiser.describe_weights(jnp.dtype("float32")), Part(Path(folder), "transformer")
         progress = Progress(part.num_bytes, lambda event: None)
-        return load_transformer(part, described, lambda name, tensor: tensor, progress)
+        return load_stacked(part, described, lambda name, tensor: tensor, progress)
 
 
 def run(plan: MeshPlan, is_guided: bool, models, copied: tuple[str, ...] = ()) -> tuple[np.ndarray, np.ndarray]:
     """Latents after the steps, and the video, of the same weights, noise and tokens."""
-    architecture, transformer, vae, text = models
+    configs, transformer, vae, text = models
     layout = Layout.over(plan, jax.devices()[: plan.num_devices], copied)
-    programs = make_programs(architecture, TextEncoder(TEXT, None), layout)
+    programs = make_programs(configs, TextEncoder(TEXT, None), layout, None, compiler=compile_now)
     weights = load(transformer, programs)
     generator = np.random.default_rng(0)
     branches = 2 if is_guided else 1
     ids = generator.integers(2, 64, (branches, 16)).astype(np.int32)
     mask = np.ones_like(ids)
-    embedded = programs.embed_text(layout.spread(text, layout.text_weight), ids, mask)
+    embedded = programs.embed_text(layout.spread(text, functools.partial(text_weight, layout)), ids, mask)
     context = programs.prepare_text(weights, embedded, np.zeros((branches, 1, 1, 16), np.float32))
     noise = generator.standard_normal(LATENT_SHAPE).astype(np.float32)
-    schedule, positions = make_schedule("unipc", STEPS, 3.0), programs.denoiser.positions(LATENT_SHAPE)
+    schedule, positions = make_schedule("unipc", STEPS, 3.0), work.run(programs.denoiser.positions(LATENT_SHAPE))
     state = start(jnp.asarray(noise))
     for index in range(STEPS):
         inputs = step_inputs(schedule, index, 4.0 if is_guided else 1.0)
         state = programs.step(weights, state, inputs, context, positions, None)
     latents = state.sample
-    frames = list(decode_frames(programs, layout.spread(vae, layout.vae_weight), latents))
+    frames = list(decoded(programs, layout.spread(vae, layout.everywhere), latents))
     return np.asarray(latents), np.concatenate([np.asarray(frame) for frame in frames], axis=2)
+
+
+def decoded(programs: Programs, weights: dict[str, jax.Array], latents: jax.Array) -> Iterator[jax.Array]:
+    frames, caches = programs.decode_first(weights, latents[:, :, :1])
+    yield frames
+    for index in range(1, latents.shape[2]):
+        frames, caches = programs.decode_next(weights, latents[:, :, index : index + 1], caches)
+        yield frames
 
 
 def compare(plan: MeshPlan, is_guided: bool, models, reference, copied: tuple[str, ...]) -> dict[str, float]:
@@ -124,7 +133,7 @@ def main() -> None:
     references = {is_guided: run(MeshPlan(), is_guided, models) for is_guided in (True, False)}
     for words in sys.argv[1:]:
         dp, sp, tp, guided, *copies = (int(word) for word in words.split(","))
-        copied = COPIED_FIRST[: copies[0]] if copies else ()
+        copied = tuple(layer_matrix_bytes(TRANSFORMER, 4))[: copies[0]] if copies else ()
         found[words] = compare(MeshPlan(dp=dp, sp=sp, tp=tp), bool(guided), models, references[bool(guided)], copied)
     sys.stdout.write(json.dumps(found) + "\n")
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from backend.errors import RequestError
-from backend.runtime.mesh import COPIED_FIRST, MeshPlan, legal_plans, plan_copies, plan_mesh
+from backend.runtime.mesh import MeshPlan, legal_plans, plan_copies, plan_mesh
 from backend.settings import PROJECT_FOLDER
 
 MESHES = (
@@ -44,11 +44,12 @@ def test_a_mesh_gives_the_one_device_result(results, mesh):
 
 
 def test_copies_take_their_share_of_a_chip_and_no_more():
-    sizes = dict.fromkeys(COPIED_FIRST, 2**20)
+    names = tuple("abcdefgh")  # in the order in which they are worth a copy
+    sizes = dict.fromkeys(names, 2**20)
     plan = MeshPlan(dp=2, sp=4)
-    assert plan_copies(sizes, 40, plan, 320 * 2**20) == frozenset(COPIED_FIRST[:3])  # 3/8 of 320 MiB: three times 40
-    assert plan_copies(sizes, 40, plan, 320 * 2**20, num_transformers=2) == frozenset(COPIED_FIRST[:1])
-    assert plan_copies(sizes, 40, MeshPlan(dp=2, sp=2, tp=2), 320 * 2**20) == frozenset(COPIED_FIRST[:6])  # half a matrix each
+    assert plan_copies(sizes, 40, plan, 320 * 2**20) == frozenset(names[:3])  # 3/8 of 320 MiB: three times 40
+    assert plan_copies(sizes, 40, plan, 320 * 2**20, num_transformers=2) == frozenset(names[:1])
+    assert plan_copies(sizes, 40, MeshPlan(dp=2, sp=2, tp=2), 320 * 2**20) == frozenset(names[:6])  # half a matrix each
     assert plan_copies(sizes, 40, plan, None) == plan_copies(sizes, 40, MeshPlan(), 2**40) == frozenset()
 
 

@@ -7,10 +7,11 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from backend.contract.request import GenerationRequest
-from backend.families.wan import conditions
-from backend.pipeline import load as components_module
+from backend.families.wan import model as wan_model
+from backend.families.wan.text_encoder import TIED
+from backend.pipeline import load as load_module
+from backend.runtime import work
 from backend.weights.parking import HOST, device_bytes, on_devices, parked, should_park
-from backend.weights.read import TIED
 from presets import load_preset
 
 SHARDING = NamedSharding(Mesh(np.asarray(jax.devices()[:1]), ("x",)), PartitionSpec())
@@ -22,9 +23,9 @@ def described(*shape: int) -> jax.ShapeDtypeStruct:
 
 def test_bytes_are_counted_once_and_only_on_devices():
     network = {TIED[0]: described(10, 4), TIED[1]: described(10, 4), "other": described(3)}
-    assert device_bytes(network) == 2 * (40 + 3)
-    assert device_bytes({TIED[1]: described(10, 4)}) == 80
-    assert device_bytes(parked(network)) == device_bytes({}) == 0
+    assert device_bytes(network, TIED) == 2 * (40 + 3)
+    assert device_bytes({TIED[1]: described(10, 4)}, TIED) == 80
+    assert device_bytes(parked(network), TIED) == device_bytes({}, TIED) == 0
     assert device_bytes([described(2), {"inner": described(3)}]) == 10
 
 
@@ -49,10 +50,10 @@ def test_a_model_with_a_parked_text_encoder_understands_the_same(monkeypatch):
     request = GenerationRequest.from_preset(preset, prompt="a red circle moving right on a black background", seed=1)
 
     def embedded(parks: bool) -> np.ndarray:
-        monkeypatch.setattr(components_module, "memory_bytes", lambda kind: 1 if parks else None)
-        loaded = components_module.load(preset, None, lambda event: None)
-        kinds = {array.sharding.memory_kind for array in loaded.text_weights.values()}
+        monkeypatch.setattr(wan_model, "memory_bytes", lambda kind: 1 if parks else None)
+        loaded = load_module.load(preset, None, lambda event: None)
+        kinds = {array.sharding.memory_kind for array in loaded.weights["text_encoder"].values()}
         assert kinds == ({HOST} if parks else {"device"})
-        return conditions.encode(request, loaded, conditions.tokenize(request, loaded)).embeddings
+        return work.run(loaded.model.encode(loaded.weights, request, {}))["prompt_embeds"]
 
     np.testing.assert_array_equal(embedded(parks=True), embedded(parks=False))

@@ -20,8 +20,8 @@ from backend.errors import ModelError
 from backend.families.wan.transformer import Denoiser
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.settings import PROJECT_FOLDER
-from backend.weights.read import Part, Progress, checkpoint_shapes, load_transformer
-from backend.weights.stacked import split_weights
+from backend.weights.read import Part, Progress, checkpoint_shapes, load_stacked
+from backend.weights.stacked import stack_weights
 
 CONFIG = dict(
     num_attention_heads=2,
@@ -53,7 +53,7 @@ def load(folder: Path, dtype: str):
     denoiser = Denoiser(CONFIG, Layout.over(MeshPlan(), jax.devices()[:1]))
     part = Part(folder, "transformer")
     described = denoiser.describe_weights(jnp.dtype(dtype))
-    return load_transformer(part, described, lambda name, tensor: tensor, Progress(part.num_bytes, silent)), described
+    return load_stacked(part, described, lambda name, tensor: tensor, Progress(part.num_bytes, silent)), described
 
 
 def state_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -62,7 +62,7 @@ def state_of(folder: Path) -> dict[str, torch.Tensor]:
 
 def test_values_and_places_are_those_of_the_checkpoint(checkpoint):
     weights, described = load(checkpoint, "float32")
-    expected = split_weights({name: jnp.asarray(value.numpy()) for name, value in state_of(checkpoint).items()}, 3)
+    expected = stack_weights({name: jnp.asarray(value.numpy()) for name, value in state_of(checkpoint).items()}, ["blocks."])
     jax.tree.map(np.testing.assert_array_equal, weights, expected)
     jax.tree.map(
         lambda leaf, like: (leaf.shape, leaf.dtype, leaf.sharding) == (like.shape, like.dtype, like.sharding) or 1 / 0,
@@ -78,12 +78,13 @@ def test_parts_that_diffusers_keeps_in_float32_stay_so(checkpoint):
     names = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
     for name, value in weights.outer.items():
         assert value.dtype == names[expected[name]], name
-    for name, value in weights.blocks.items():
+    for name, value in weights.stacks["blocks."].items():
         assert value.dtype == names[expected[f"blocks.0.{name}"]], name
-    assert {"float32", "bfloat16"} == {str(value.dtype) for value in weights.blocks.values()}
+    assert {"float32", "bfloat16"} == {str(value.dtype) for value in weights.stacks["blocks."].values()}
     state = model.state_dict()
     np.testing.assert_array_equal(
-        np.asarray(weights.blocks["ffn.net.2.weight"][1], np.float32), state["blocks.1.ffn.net.2.weight"].float().numpy().T
+        np.asarray(weights.stacks["blocks."]["ffn.net.2.weight"][1], np.float32),
+        state["blocks.1.ffn.net.2.weight"].float().numpy().T,
     )
 
 

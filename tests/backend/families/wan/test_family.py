@@ -1,9 +1,14 @@
 """A checkpoint's own configurations say which Wan it is; what is none of them is refused with the list."""
 
+from pathlib import Path
+
 import pytest
 
+from backend.checkpoints.checkpoint import Checkpoint
 from backend.errors import ModelError
-from backend.families.wan.family import FAMILIES, Architecture, check_preset, recognise
+from backend.families import recognise
+from backend.families.family import check_preset
+from backend.families.wan.family import KINDS, NEEDED_ENTRIES
 from presets import load_preset
 
 TWO = {"transformer_2": ["diffusers", "WanTransformer3DModel"]}
@@ -19,16 +24,21 @@ CHECKPOINTS = {  # what the real ones on the Hub say: model_index.json, transfor
 }
 
 
-def parts(name: str, index=None, transformer=None, vae=None) -> tuple[dict, Architecture]:
+def kind_of(name: str, index=None, transformer=None, vae=None):
     own_index, own_transformer, own_vae = CHECKPOINTS[name]
-    index = {"_class_name": "WanPipeline", "transformer_2": [None, None]} | own_index | (index or {})
-    return index, Architecture(transformer=own_transformer | (transformer or {}), vae=own_vae | (vae or {}), text_encoder={})
+    parts = {part: ["diffusers", part] for part in NEEDED_ENTRIES}
+    index = {"_class_name": "WanPipeline", "transformer_2": [None, None]} | parts | own_index | (index or {})
+    configs = {part: dict.fromkeys(entries, 1) for part, entries in NEEDED_ENTRIES.items()}
+    configs["transformer"] |= own_transformer | (transformer or {})
+    configs["vae"] |= own_vae | (vae or {})
+    _, kind = recognise(Checkpoint(folder=Path("model"), index=index, configs=configs))
+    return kind
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_each_family_is_recognised(name):
-    assert recognise(*parts(name)).name == name
-    assert set(CHECKPOINTS) == {family.name for family in FAMILIES}
+    assert kind_of(name).name == name
+    assert set(CHECKPOINTS) == {kind.name for kind in KINDS}
 
 
 @pytest.mark.parametrize(
@@ -45,7 +55,7 @@ def test_each_family_is_recognised(name):
 )
 def test_anything_else_is_refused_with_what_is_supported(changes, said):
     with pytest.raises(ModelError) as caught:
-        recognise(*parts("wan2.1-t2v", **changes))
+        kind_of("wan2.1-t2v", **changes)
     assert said in str(caught.value)
     assert "supported are Wan 2.1 T2V, I2V and FLF2V, Wan 2.2 T2V-A14B, I2V-A14B and TI2V-5B" in str(caught.value)
 
@@ -61,12 +71,12 @@ def test_anything_else_is_refused_with_what_is_supported(changes, said):
     ],
 )
 def test_a_checkpoint_of_another_kind_than_the_presets_is_refused(preset, family, said):
-    index, architecture = parts(family)
     with pytest.raises(ModelError) as caught:
-        check_preset(recognise(index, architecture), architecture.scales, load_preset(preset), "model")
+        check_preset(kind_of(family), load_preset(preset), "model")
     assert f"is a {family} ({said})" in str(caught.value) and preset in str(caught.value)
 
 
 def test_a_checkpoint_of_the_presets_kind_is_taken():
-    index, architecture = parts("wan2.2-i2v")
-    check_preset(recognise(index, architecture), architecture.scales, load_preset("wan2.2-i2v-a14b-480p-fast"), "model")
+    kind = kind_of("wan2.2-i2v")
+    assert kind.boundary == 0.9
+    check_preset(kind, load_preset("wan2.2-i2v-a14b-480p-fast"), "model")

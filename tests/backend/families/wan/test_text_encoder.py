@@ -9,7 +9,7 @@ import sentencepiece
 from diffusers.pipelines.wan.pipeline_wan import prompt_clean
 from transformers import AutoTokenizer, T5Tokenizer
 
-from backend.families.wan.text_encoder import LENGTHS, MAX_SEQUENCE_LENGTH, TextEncoder, clean_prompt
+from backend.families.wan.text_encoder import LENGTHS, TEXT_TOKENS, TextEncoder, clean_prompt
 
 TEXT = dict(vocab_size=400, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2, feed_forward_proj="gated-gelu")
 CORPUS = [
@@ -82,7 +82,7 @@ def test_a_prompt_that_is_too_long_is_cut_as_diffusers_cuts_it_and_said(spiece):
     tokens = TextEncoder(TEXT, tokenizer).tokenize(["a red circle", long])
     reference = tokenizer([prompt_clean(long)], padding="max_length", max_length=512, truncation=True, return_tensors="np")
     np.testing.assert_array_equal(tokens.ids[1], reference["input_ids"][0])
-    assert tokens.ids.shape == (2, MAX_SEQUENCE_LENGTH) and tokens.bias is None and tokens.ids[1, -1] == 1
+    assert tokens.ids.shape == (2, TEXT_TOKENS) and tokens.bias is None and tokens.ids[1, -1] == 1
     count = len(tokenizer(prompt_clean(long))["input_ids"])
     assert tokens.notes == (f"The negative prompt has {count} tokens, of which the model reads 512: its end was left out",)
 
