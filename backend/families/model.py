@@ -161,5 +161,5 @@ class Model(Protocol):
 
     decode_stride: int
 
-    def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
-        """What one chip attends to in a step, for predictions."""
+    def attention_lengths(self, request: GenerationRequest) -> AttentionLengths | None:
+        """What one chip attends to in a step, for predictions; None for a model that does not use our attention kernel."""

@@ -29,7 +29,7 @@ class KernelCost:
     """
 
     chip: Chip
-    lengths: AttentionLengths
+    lengths: AttentionLengths | None
 
     def __call__(self, instruction: Instruction) -> float:
         lengths = self.lengths

@@ -1,0 +1,39 @@
+"""The face of the family."""
+
+from __future__ import annotations
+
+from backend.chips import StepFlops
+from backend.families.family import Kind
+
+KIND = Kind(name="dots", tasks=("t2v",), takes={"references": "may"}, scales=(4, 2), chunk=2)
+PIPELINE, TRANSFORMER = "DotsPipeline", "DotsTransformer"
+
+
+class DotsFamily:
+    name = "dots"
+    supports = "Dots"
+
+    def recognise(self, index, configs):
+        return KIND if index.get("_class_name") == PIPELINE else None
+
+    def of_preset(self, preset, configs):
+        return KIND if configs.get("transformer", {}).get("_class_name") == TRANSFORMER else None
+
+    def telling_shapes(self, configs, part):
+        width = configs["transformer"]["width"]
+        return {"into.weight": (width, configs["transformer"]["channels"])} if part == "transformer" else {}
+
+    def step_flops(self, configs, num_tokens, branches):
+        width, layers = configs["transformer"]["width"], configs["transformer"]["layers"]
+        return StepFlops(attention=0.0, matmul=2 * num_tokens * width**2 * layers * branches, head_width=width)
+
+    def original_name(self, stem):
+        return stem
+
+    def model(self):
+        from tests.second_family.model import DotsModel
+
+        return DotsModel
+
+
+DOTS = DotsFamily()

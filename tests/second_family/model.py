@@ -1,0 +1,181 @@
+"""The body of the family: see `backend.families.model.Model` for what each method does."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from backend.families.model import ModelPlan, Network
+from backend.runtime.mesh import Layout, plan_mesh
+from backend.runtime.program import Program
+from backend.runtime.work import Call, OnHost, Put, Zeros
+from backend.sampling.solvers import advance, guide, start
+from backend.weights.stacked import StackedWeights, place_weights, stack_weights
+
+STACKS = ("narrow.", "wide.")
+TEXT_BYTES = 32
+
+
+def shapes_of(config) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Every tensor of a checkpoint, by part."""
+    width, channels, layers = config["width"], config["channels"], config["layers"]
+    transformer = {"into.weight": (width, channels), "out.weight": (channels, width), "colour.weight": (channels, 3)}
+    for prefix in STACKS:
+        transformer |= {f"{prefix}{layer}.mix.weight": (width, width) for layer in range(layers)}
+        transformer |= {f"{prefix}{layer}.shift": (width,) for layer in range(layers)}
+    return {
+        "transformer": transformer,
+        "text_encoder": {"table": (256, channels)},
+        "text_encoder_2": {"table": (256, channels)},
+        "vae": {"pixels.weight": (3 * 2 * 4 * 4, channels)},
+    }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DotsLane:
+    expert: int
+    is_guided: bool
+    layout: Layout
+    text: Any
+    colour: Any
+
+
+class DotsModel:
+    decode_stride = 2
+
+    def __init__(self, plan: ModelPlan) -> None:
+        self.kind, self.dtype, self._config = plan.kind, plan.dtype, plan.configs["transformer"]
+        mesh = plan_mesh(len(plan.devices), heads=1, is_guided=False, asked=plan.mesh)
+        self._layout = Layout.over(mesh, plan.devices)
+        self.networks = tuple(self._networks())
+        program = functools.partial(Program, layout=self._layout, compiler=plan.compiler)
+        self._texts = {
+            part: program(f"the {part.replace('_', ' ')}", _embed, key=part, part=part)
+            for part in ("text_encoder", "text_encoder_2")
+        }
+        self._step = program("the denoising step", _step, key="denoise_step", part="transformer", donated=(1,))
+        self._settle = program("the memory of a chunk", _settle, key="settle", part="transformer")
+        self._decode_first = program("the first pixels", _decode_first, key="decode_first", part="vae")
+        self._decode_next = program("the next pixels", _decode_next, key="decode_next", part="vae")
+
+    def _networks(self):
+        for part, shapes in shapes_of(self._config).items():
+            state = {name: jax.ShapeDtypeStruct(shape, self.dtype) for name, shape in shapes.items()}
+            if part == "transformer":
+                stacked = jax.eval_shape(lambda tensors: stack_weights(tensors, STACKS), state)
+                described = place_weights(stacked, self._layout, lambda name: "whole")
+                yield Network(part=part, stages=frozenset({"denoise"}), described=described, expert=0)
+            else:
+                stages = {"encode"} if part.startswith("text") else {"encode", "denoise", "decode"}
+                described = self._layout.describe(state, self._layout.everywhere)
+                yield Network(part=part, stages=frozenset(stages), described=described)
+
+    def layout(self, is_guided):
+        return self._layout
+
+    def latent_shape(self, request):
+        return request.geometry().latent_shape(self._config["channels"])
+
+    def notes(self, request):
+        return [f"{len(request.prompt)} characters were read"]
+
+    def prompts_for_all_programs(self, example):
+        return [example]
+
+    def encode(self, weights, request, inputs):
+        prompts = [request.prompt, request.negative_prompt] if request.is_guided else [request.prompt]
+        ids = np.stack([_bytes_of(prompt) for prompt in prompts])
+        conditions = {}
+        for part, program in self._texts.items():
+            embedded = yield Call(program, (weights[part], ids))
+            conditions[part] = yield OnHost(lambda xp, values: values.astype(np.float32), (embedded,))
+        pictures = [np.asarray(picture, np.float32) / 255 for picture in inputs.get("references", ())]
+        conditions["colour"] = np.mean([picture.mean((0, 1)) for picture in pictures] or [np.zeros(3)], axis=0, dtype=np.float32)
+        return conditions
+
+    def lane(self, weights, request, conditions, planned, carry):
+        branches = 2 if planned.is_guided else 1
+        texts = (conditions["text_encoder"], conditions["text_encoder_2"])
+        text = yield OnHost(lambda xp, one, other: (one + other)[:branches], texts)
+        colour = yield Put(conditions["colour"], self._layout.replicated)
+        if carry is None:
+            place = jax.ShapeDtypeStruct((self._config["channels"],), jnp.float32, sharding=self._layout.replicated)
+            carry = yield Zeros(place)
+        lane = DotsLane(expert=0, is_guided=planned.is_guided, layout=self._layout, text=text, colour=colour)
+        return lane, carry
+
+    def start(self, request, conditions, noise):
+        return start(jnp.asarray(noise))
+
+    def step(self, weights, request, lane, state, row, carry):
+        state = yield Call(self._step, (weights["transformer"], state, row, lane.text, lane.colour, carry))
+        return state, carry
+
+    def settle(self, weights, request, lane, clean, carry):
+        return (yield Call(self._settle, (clean, carry)))
+
+    def spared_steps(self, carry):
+        return 0
+
+    def finish(self, conditions, latents):
+        yield from ()
+        return latents
+
+    def decode(self, weights, request, latents, carry):
+        if carry is None:
+            return (yield Call(self._decode_first, (weights["vae"], latents)))
+        return (yield Call(self._decode_next, (weights["vae"], latents, carry)))
+
+    def attention_lengths(self, request):
+        return None
+
+
+def _bytes_of(prompt: str) -> np.ndarray:
+    return np.frombuffer(prompt.encode()[:TEXT_BYTES].ljust(TEXT_BYTES), np.uint8).astype(np.int32)
+
+
+def _embed(weights, ids):
+    return weights["table"][ids].mean(1)
+
+
+def _step(weights: StackedWeights, state, row, text, colour, memory):
+    """Latents [1, C, F, H, W]; text [branches, C]."""
+    given = text + weights.outer["colour.weight"] @ colour + memory
+    tokens = jnp.moveaxis(state.sample, 1, -1) + given[:, None, None, None, :]
+    hidden = tokens @ weights.outer["into.weight"].T
+    for prefix in STACKS:
+        hidden, _ = jax.lax.scan(_layer, hidden, weights.stacks[prefix])
+    velocity = jnp.moveaxis(hidden @ weights.outer["out.weight"].T, -1, 1).astype(jnp.float32)
+    return advance(state, guide(velocity, row.guidance), row.sigma, row.corrector, row.predictor)
+
+
+def _layer(hidden, layer):
+    return jnp.tanh(hidden @ layer["mix.weight"] + layer["shift"]), None
+
+
+def _settle(clean, memory):
+    return 0.5 * memory + clean.mean((0, 2, 3, 4))
+
+
+def _pixels(weights, latents):
+    """[1, 3, 2 F, 4 H, 4 W] in [-1, 1]."""
+    _, channels, frames, height, width = latents.shape
+    values = jnp.einsum("pc,bcfhw->bfhwp", weights["pixels.weight"], latents.astype(weights["pixels.weight"].dtype))
+    values = values.reshape(1, frames, height, width, 3, 2, 4, 4).transpose(0, 4, 1, 5, 2, 6, 3, 7)
+    return jnp.tanh(values.reshape(1, 3, frames * 2, height * 4, width * 4))
+
+
+def _decode_first(weights, latents):
+    pixels = _pixels(weights, latents)[:, :, 1:]
+    return pixels, pixels[:, :, -1:]
+
+
+def _decode_next(weights, latents, last):
+    """Half of the frame before shows through, so that pieces depend on one another."""
+    pixels = 0.5 * (_pixels(weights, latents) + last)
+    return pixels, pixels[:, :, -1:]

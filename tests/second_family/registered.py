@@ -1,0 +1,43 @@
+"""Registers the family and its preset in this process, as one line in `backend/families/__init__.py` and one file in `presets/`
+would. As a module it is also a worker's pipeline (`--pipeline tests.second_family.registered`), and runs a command's module:
+
+    python -m tests.second_family.registered backend.commands.check_tpu_run --preset dots-tiny --topology v6e:1x1
+
+The checkpoint's folder stands in the environment as DOTS_CHECKPOINT.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from pathlib import Path
+
+from backend import families
+from presets import loader
+from tests.second_family.family import DOTS
+
+
+def register(folder: Path) -> None:
+    """What two lines do in the product."""
+    from tests.second_family.checkpoint import NAME, preset_of
+
+    families.FAMILIES = (*families.FAMILIES, DOTS)
+    read, preset = loader._presets, preset_of(folder)
+    loader._presets = functools.cache(lambda place: {**read(place), NAME: preset})
+
+
+if "DOTS_CHECKPOINT" in os.environ:
+    register(Path(os.environ["DOTS_CHECKPOINT"]))
+    from backend.pipeline.generate import generate
+    from backend.pipeline.load import load
+    from backend.pipeline.model_files import check_model as check
+    from backend.pipeline.warm_up import warm_up
+    from backend.runtime.devices import device_facts
+
+    __all__ = ["check", "device_facts", "generate", "load", "warm_up"]
+
+if __name__ == "__main__":
+    module = sys.argv.pop(1)
+    importlib.import_module(module).main()

@@ -1,0 +1,196 @@
+"""The seam of the model families: a second family, known by its folder, one entry and one preset, goes through everything."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import load_file
+
+from backend import families
+from backend.checkpoints.verify import verify
+from backend.contract.events import Compiling, Finished, Step
+from backend.contract.request import GenerationRequest
+from backend.engine.engine import Engine
+from backend.errors import ModelError, RequestError
+from backend.media.video import read_frames
+from backend.pipeline import generate as pipeline
+from backend.pipeline.load import load
+from backend.pipeline.run import Denoised, Run
+from backend.pipeline.stage_files import read_conditions, read_state, write_state
+from backend.pipeline.warm_up import calls
+from backend.settings import PROJECT_FOLDER, module_environment, tpu_compiler_environment
+from presets import list_presets, load_preset, loader
+from tests.second_family.checkpoint import NAME, write_checkpoint
+from tests.second_family.registered import register
+from wan_ui.desk.presets import preset_choices
+from wan_ui.form.settings import preset_updates
+from wan_ui.words.english import ENGLISH
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("dots") / "model")
+
+
+@pytest.fixture(autouse=True)
+def registered(checkpoint, monkeypatch, tmp_path):
+    monkeypatch.setattr(families, "FAMILIES", families.FAMILIES)
+    monkeypatch.setattr(loader, "_presets", loader._presets)
+    monkeypatch.setenv("STUDIO_DATA_DIR", str(tmp_path / "data"))
+    register(checkpoint)
+
+
+@pytest.fixture
+def loaded():
+    return load(load_preset(NAME), None, lambda event: None)
+
+
+def a_request(**changes) -> GenerationRequest:
+    return GenerationRequest.from_preset(load_preset(NAME), prompt="a dot", **{"seed": 1} | changes)
+
+
+def latents_of(loaded, folder: Path, request: GenerationRequest) -> np.ndarray:
+    list(pipeline.generate(request, loaded, folder, lambda: False))
+    return load_file(folder / "stage2_latents.safetensors")["latents"]
+
+
+def a_picture(path: Path, colour: str) -> str:
+    Image.new("RGB", (32, 32), colour).save(path)
+    return str(path)
+
+
+def test_a_video_is_made_chunk_by_chunk(loaded, tmp_path):
+    events = list(pipeline.generate(a_request(), loaded, tmp_path, lambda: False))
+    assert [event.index for event in events if isinstance(event, Step)] == list(range(1, 10))  # three chunks of three steps
+    assert isinstance(events[-1], Finished) and events[-1].result.notes == ("5 characters were read",)
+    assert len(list(read_frames(tmp_path / "video.mp4"))) == 9
+    assert load_file(tmp_path / "stage2_latents.safetensors")["latents"].shape == (1, 4, 5, 8, 8)
+
+
+def test_warming_up_finds_every_program_that_runs(loaded, tmp_path):
+    events = list(pipeline.generate(a_request(), loaded, tmp_path, lambda: False))
+    compiled = [event.what for event in events if isinstance(event, Compiling)]
+    assert len(compiled) == len(set(compiled)) + 3  # step and memory of the last chunk, and the last piece, are shorter
+    assert not any(
+        isinstance(event, Compiling) for event in pipeline.generate(a_request(seed=2), loaded, tmp_path, lambda: False)
+    )
+    counted = [call.program.key for call in calls(loaded.model, a_request())]
+    assert [counted.count(key) for key in ("text_encoder", "text_encoder_2", "denoise_step", "settle")] == [1, 1, 9, 3]
+
+
+def test_a_reference_picture_and_the_chunks_before_count(loaded, tmp_path):
+    plain = latents_of(loaded, tmp_path / "plain", a_request())
+    red, green = (a_picture(tmp_path / f"{colour}.png", colour) for colour in ("red", "green"))
+    one = latents_of(loaded, tmp_path / "one", a_request(references=(red,)))
+    two = latents_of(loaded, tmp_path / "two", a_request(references=(red, green)))
+    assert np.abs(plain - one).max() > 0.01 and np.abs(one - two).max() > 0.01
+    short = latents_of(loaded, tmp_path / "short", a_request(num_frames=3))
+    assert short.shape[2] == 2  # its one chunk has other noise, so it says nothing of memory; the next lines do
+    run = Run(request=a_request(), loaded=loaded, folder=tmp_path / "plain", is_cancelled=lambda: False)
+    conditions = read_conditions(run.folder, run.request)
+    first = Denoised(state=_state(plain[:, :, :2]), steps_done=3, chunks=())
+    again = _end_of(pipeline.denoise(run, conditions, first))
+    np.testing.assert_array_equal(pipeline.finished_latents(run, conditions, again), plain)
+    other = _end_of(pipeline.denoise(run, conditions, Denoised(state=_state(plain[:, :, :2] + 1), steps_done=3)))
+    assert np.abs(pipeline.finished_latents(run, conditions, other)[:, :, 2:] - plain[:, :, 2:]).max() > 0.01
+
+
+def _state(latents: np.ndarray):
+    from backend.sampling.solvers import SamplerState
+
+    return SamplerState(sample=latents, before=latents, clean=latents, older=latents)
+
+
+def _end_of(generator):
+    while True:
+        try:
+            next(generator)
+        except StopIteration as end:
+            return end.value
+
+
+def test_a_denoising_that_was_stopped_in_its_second_chunk_ends_the_same(loaded, tmp_path):
+    whole = latents_of(loaded, tmp_path / "whole", a_request())
+    seen: list[Step] = []
+    run = Run(request=a_request(), loaded=loaded, folder=tmp_path / "whole", is_cancelled=lambda: len(seen) >= 4)
+    conditions, denoising = read_conditions(run.folder, run.request), None
+    steps = pipeline.denoise(run, conditions)
+    try:
+        while True:
+            seen.append(next(steps))
+    except StopIteration as end:
+        denoising = end.value
+    assert denoising.steps_done == 5 and len(denoising.chunks) == 1
+    write_state(run.folder, run.request, denoising)
+    going_on = Run(request=a_request(), loaded=loaded, folder=tmp_path / "whole", is_cancelled=lambda: False)
+    ended = _end_of(pipeline.denoise(going_on, conditions, read_state(run.folder, run.request)))
+    np.testing.assert_array_equal(pipeline.finished_latents(going_on, conditions, ended), whole)
+
+
+def test_what_it_takes_and_how_long_its_videos_are_is_checked(tmp_path):
+    with pytest.raises(RequestError, match=r"num_frames=8 must be 2n\+1; nearest: 7 or 9"):
+        a_request(num_frames=8)
+    with pytest.raises(RequestError, match="solver=unipc must be one of euler for dots-tiny"):
+        a_request(solver="unipc")
+    with pytest.raises(RequestError, match="references was given but wan-tiny takes none"):
+        GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a dot", references=("/picture.png",))
+
+
+def test_its_checkpoint_is_verified_and_another_familys_is_told_apart(checkpoint, tmp_path):
+    found = verify(checkpoint, families.recognise)
+    assert (found.kind, found.problems) == ("dots", ())
+    with pytest.raises(ModelError, match="is a dots .*and the preset wan-tiny is for another kind"):
+        load(load_preset("wan-tiny"), str(checkpoint), lambda event: None)
+
+
+def test_it_goes_through_the_queue_in_a_worker_of_its_own(checkpoint, monkeypatch, tmp_path):
+    monkeypatch.setenv("DOTS_CHECKPOINT", str(checkpoint))
+    engine = Engine(tmp_path / "data", warm_up=False, pipeline="tests.second_family.registered")
+    try:
+        picture = a_picture(tmp_path / "red.png", "red")
+        job = engine.submit(a_request(references=(picture, picture)))
+        assert [Path(path).name for path in job.request.references] == ["references-1.png", "references-2.png"]
+        *_, (_, final) = engine.events(job.id)
+        assert isinstance(final, Finished) and final.result.num_frames == 9
+        assert engine.has_weights(load_preset(NAME)) and engine.estimate(a_request()).basis == "measured"
+    finally:
+        engine.close()
+
+
+def test_the_form_offers_it_and_what_it_allows():
+    choices = preset_choices("t2v", lambda preset: preset.name == NAME)
+    assert [preset.name for preset in choices.available] == [NAME] and NAME in {preset.name for preset in list_presets()}
+    offered = json.dumps([update for update in preset_updates(load_preset(NAME), ENGLISH)], default=str)
+    assert "32 x 32" in offered or "32x32" in offered
+
+
+def test_its_programs_are_compiled_into_files_and_used(checkpoint, tmp_path):
+    words = ["backend.commands.precompile_run", "--preset", NAME, "--output", str(tmp_path / "programs")]
+    (tmp_path / "programs").mkdir()
+    found = _report(words, checkpoint, dict(os.environ))
+    assert {file["program"] for file in found["files"]} >= {"the denoising step", "the first pixels", "the memory of a chunk"}
+    loaded = load(load_preset(NAME), None, lambda event: None, executables=tmp_path / "programs")
+    events = list(pipeline.generate(a_request(), loaded, tmp_path / "job", lambda: False))
+    assert [event for event in events if isinstance(event, Compiling) and event.is_loaded]
+
+
+@pytest.mark.tpu_compiler
+def test_the_tpus_compiler_counts_its_programs(checkpoint):
+    pytest.importorskip("libtpu")
+    words = ["backend.commands.check_tpu_run", "--preset", NAME, "--topology", "v6e:1x1"]
+    found = _report(words, checkpoint, tpu_compiler_environment())
+    assert found["fits"] and found["components"]["denoise_step"]["repeats"] == 9
+    assert set(found["weight_bytes_per_device"]) == {"text encoder", "text encoder 2", "transformer", "vae"}
+
+
+def _report(words: list[str], checkpoint: Path, environment: dict[str, str]) -> dict:
+    environment = module_environment(environment) | {"DOTS_CHECKPOINT": str(checkpoint)}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.second_family.registered", *words]
+    done = subprocess.run(command, cwd=PROJECT_FOLDER, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])["report"]
