@@ -157,7 +157,7 @@ def test_it_goes_through_the_queue_in_a_worker_of_its_own(checkpoint, monkeypatc
         assert [Path(path).name for path in job.request.references] == ["references-1.png", "references-2.png"]
         *_, (_, final) = engine.events(job.id)
         assert isinstance(final, Finished) and final.result.num_frames == 9
-        assert engine.has_weights(load_preset(NAME)) and engine.estimate(a_request()).basis == "measured"
+        assert engine.has_weights(load_preset(NAME)) and engine.estimate(job.request).basis == "measured"
     finally:
         engine.close()
 
