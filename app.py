@@ -5,7 +5,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from backend.commands.command_line import FAILED, OK, STAGES, WRONG_REQUEST, model_of, parse, print_error, worker_options_of
+from backend.commands.command_line import FAILED, OK, STAGES, WRONG_REQUEST, model_of, parse, print_error
 from backend.errors import RequestError, StudioError
 
 
@@ -58,11 +58,13 @@ def _run(arguments: argparse.Namespace, words: list[str]) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    """Starts the worker first, so that it loads while the studio is being built."""
+    """Starts the workers first, so that they load while the studio is being built."""
+    from backend.commands.command_line import worker_options_of, worker_shares
     from backend.engine.engine import Engine
     from backend.settings import from_environment
 
-    engine = Engine(from_environment(arguments.data_dir).data_dir, model_of(arguments), options=worker_options_of(arguments))
+    folder, shares = from_environment(arguments.data_dir).data_dir, worker_shares(arguments)
+    engine = Engine(folder, model_of(arguments), options=worker_options_of(arguments), shares=shares)
     try:
         from wan_ui.desk.rewriter import PromptRewriter
         from wan_ui.serve import Doors, launch

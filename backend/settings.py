@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from backend.shares import Machine, Share, find_machine, split
+
 PROJECT_FOLDER = Path(__file__).resolve().parent.parent
 DATA_VARIABLE = "STUDIO_DATA_DIR"
 CACHE_VARIABLE = "STUDIO_CACHE_DIR"
@@ -39,10 +41,23 @@ def from_environment(data_dir: Path | None = None, environment: Mapping[str, str
     return Settings(data_dir=folder, cache_dir=cache)
 
 
-def worker_environment(settings: Settings, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment for the worker process, so that `from_environment` there gives the same settings."""
+def worker_environment(
+    settings: Settings, environment: Mapping[str, str] = os.environ, share: Share | None = None
+) -> dict[str, str]:
+    """The environment for a worker process, so that `from_environment` there gives the same settings, and so that it keeps to
+    its share of the machine (STUDIO_CORES and the variables of libtpu, OpenMP and MKL; see `Share`)."""
     own = {DATA_VARIABLE: str(settings.data_dir), CACHE_VARIABLE: str(settings.cache_dir)}
-    return {**environment, **own}
+    return {**environment, **own, **(share.variables() if share else {})}
+
+
+def own_cores(environment: Mapping[str, str] = os.environ) -> tuple[int, ...]:
+    """The cores that this worker must keep to (STUDIO_CORES, such as "0,1"); empty: all."""
+    return split(environment.get("STUDIO_CORES", ""))
+
+
+def this_machine(environment: Mapping[str, str] = os.environ) -> Machine:
+    """What workers can share here, as far as JAX_PLATFORMS and TPU_VISIBLE_CHIPS leave it to them."""
+    return find_machine(Path("/dev"), environment.get("JAX_PLATFORMS", ""), environment.get("TPU_VISIBLE_CHIPS", ""))
 
 
 def has_screen(environment: Mapping[str, str] = os.environ) -> bool:

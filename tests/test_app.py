@@ -7,13 +7,16 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 
+import gradio_client
 import numpy
 import pytest
 from PIL import Image
 
-from backend.settings import PROJECT_FOLDER
+from backend.engine.store import Store
+from backend.settings import PROJECT_FOLDER, this_machine
 from tests.png_header import png_claiming
 
 GOOD = {"--preset": "wan-tiny", "--prompt": "a red circle moving right on a black background"}
@@ -145,9 +148,7 @@ def test_a_signal_stops_cleanly(tmp_path, number):
 
 @pytest.mark.browser
 def test_the_first_page_comes_within_5_seconds_and_a_signal_ends_everything(tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = _free_port()
     began = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "app.py", "--port", str(port), "--data-dir", str(tmp_path / "data")],
@@ -164,6 +165,56 @@ def test_the_first_page_comes_within_5_seconds_and_a_signal_ends_everything(tmp_
         process.send_signal(signal.SIGTERM)
     assert process.wait(10) in (0, 1)
     assert seconds < 5
+
+
+@pytest.mark.parametrize(("count", "words"), [("0", "workers=0 must be "), ("99999", "workers=99999 must be ")])
+def test_workers_that_the_machine_does_not_allow_are_refused(tmp_path, count, words):
+    done = app("serve", "--workers", count, "--data-dir", str(tmp_path / "data"))
+    assert done.returncode == 2 and done.stderr.startswith(words) and done.stderr.count("\n") == 1
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.demo_model
+@pytest.mark.skipif(len(this_machine().cores) < 2, reason="two workers need two cores")
+def test_two_workers_make_two_videos_at_the_same_time(tmp_path):
+    port = _free_port()
+    words = ["serve", "--workers", "2", "--port", str(port), "--data-dir", str(tmp_path / "data")]
+    process = subprocess.Popen(
+        [sys.executable, "app.py", *words], cwd=PROJECT_FOLDER, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        _wait_for_workers(port, ready=2)
+        client = gradio_client.Client(f"http://127.0.0.1:{port}/", verbose=False)
+        jobs = [client.submit(GOOD["--prompt"], "wan-tiny", None, {"seed": seed}, api_name="/generate") for seed in (1, 2)]
+        videos = [job.result(timeout=120) for job in jobs]
+    finally:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(10) in (0, 1)
+    assert all(Path(video).read_bytes()[4:8] == b"ftyp" for video, _ in videos)
+    with closing(Store(tmp_path / "data" / "jobs.sqlite3")) as store:
+        first, second = store.jobs()
+        assert max(first.started, second.started) < min(first.ended, second.ended)
+
+
+def _wait_for_workers(port: int, ready: int) -> None:
+    until = time.monotonic() + 240  # both compile, each with one core
+    while list(_health(port).get("workers", {}).values()).count("ready") < ready:
+        assert time.monotonic() < until, "the workers did not become ready"
+        time.sleep(0.2)
+
+
+def _health(port: int) -> dict:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+            return json.load(answer)
+    except OSError:
+        return {}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def _answers(port: int) -> bool:

@@ -5,12 +5,13 @@ that changing costs nothing. Element ids: `header`, `views`, `worker-status`, `q
 `drop-zone`, `theme-toggle`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
 import gradio as gr
 
-from backend.contract.worker import WorkerStatus
+from backend.contract.worker import WorkerView, summary
 from wan_ui.parts.icons import icon
 from wan_ui.parts.notes import without_paths
 from wan_ui.words.english import Texts
@@ -44,11 +45,11 @@ class Header:
     timer: gr.Timer
 
 
-def build_header(status: WorkerStatus, texts: Texts) -> Header:
+def build_header(workers: Sequence[WorkerView], texts: Texts) -> Header:
     """Lays the bar out."""
     with gr.Row(elem_id="header"):
         title = gr.HTML(title_html(texts), elem_id="title")
-        shown = gr.HTML(status_html(status, texts), elem_id="worker-status")
+        shown = gr.HTML(status_html(workers, texts), elem_id="worker-status")
         tools = gr.HTML(tools_html(texts), js_on_load=_THEME_TOGGLE, elem_id="theme")
     return Header(title=title, status=shown, tools=tools, timer=gr.Timer(POLL_SECONDS))
 
@@ -68,10 +69,14 @@ def title_html(texts: Texts) -> str:
     )
 
 
-def status_html(status: WorkerStatus, texts: Texts) -> str:
-    """The worker's state as a dot, a word and its own sentence."""
+def status_html(workers: Sequence[WorkerView], texts: Texts) -> str:
+    """The worker's state as a dot, a word and its own sentence; of several the farthest, and how many are there."""
+    status = summary(workers)
     word = getattr(texts, f"worker_{status.state}")
     detail = "" if status.state in ("ready", "busy") else escape(without_paths(status.detail))
+    if len(workers) > 1:
+        count = sum(worker.status.state == status.state for worker in workers)
+        detail = escape(texts.workers_alike.format(count=count, total=len(workers)))
     return (
         f'<p class="status" role="status" data-state="{status.state}" title="{detail}"><i></i>'
         f"<b>{escape(word)}</b><span>{detail}</span></p>"

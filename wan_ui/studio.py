@@ -98,7 +98,7 @@ def _handlers(desk: Desk, page: Page) -> PageHandlers:
 
 
 def _lay_out(desk: Desk, texts: Texts, labels: Texts) -> Page:
-    header = build_header(desk.engine.worker_status(), texts)
+    header = build_header(desk.engine.workers(), texts)
     choices = preset_choices("t2v", desk.can_run)
     with gr.Row(elem_id="workspace"):
         with gr.Column(elem_id="controls", min_width=320):

@@ -11,6 +11,8 @@ from backend.checkpoints.loras import source_of
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.worker import WorkerOptions
 from backend.errors import RequestError
+from backend.settings import this_machine
+from backend.shares import Share, shares_of
 from presets.loader import Expert, Solver
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
@@ -109,6 +111,11 @@ def worker_options_of(arguments: argparse.Namespace) -> WorkerOptions:
     return WorkerOptions(executables=folder and folder.absolute(), **mesh)
 
 
+def worker_shares(arguments: argparse.Namespace) -> tuple[Share, ...]:
+    """What each of the workers may use of this machine. Raises: RequestError where there is too little for so many."""
+    return shares_of(this_machine(), arguments.workers)
+
+
 def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve = commands.add_parser("serve", help="open the studio in the browser (the default)", allow_abbrev=False)
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for every one (%(default)s)")
@@ -121,6 +128,8 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
         help="ask visitors for these; made and shown where others can come in and none is given",
     )
     serve.add_argument("--rewriter", metavar="COMMAND", help="a program that suggests prompts; see the user guide")
+    workers = "videos that are made at the same time, each with its own copy of the model and its share of the machine"
+    serve.add_argument("--workers", type=int, default=1, metavar="N", help=f"{workers} (%(default)s)")
     serve.add_argument("--open", action="store_true", help="let everybody in who can reach it, without a password")
     _add_common(serve)
 

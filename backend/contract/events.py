@@ -49,7 +49,7 @@ class _Event:
 
 @dataclass(frozen=True)
 class Queued(_Event):
-    """Waiting; `position` other jobs wait before it (0: it is next, once the one that runs has ended)."""
+    """Waiting; `position` other jobs wait before it (0: it is next, once one of those that run has ended)."""
 
     kind: ClassVar[str] = "queued"
     position: int

@@ -1,5 +1,7 @@
-"""What the worker tells of itself besides its state: devices and their memory, the model, the shapes that are compiled."""
+"""What a worker reports of itself: its state, devices and their memory, the model, the shapes that are compiled."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -11,7 +13,7 @@ WorkerState = Literal["starting", "loading", "warming", "ready", "busy", "failed
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One device as JAX names it. Bytes are None where the device does not tell."""
+    """One device as JAX names it. Bytes are None if the device does not report them."""
 
     name: str
     kind: str
@@ -54,6 +56,38 @@ class WorkerStatus:
 
     state: WorkerState
     detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerView:
+    """One worker as others see it: the job that it has, its log and its process id, None if there is none.
+
+    `is_fit` is False for one that has failed, or died and not been ready since; `num_cores` is its share of them, 0: all.
+    """
+
+    name: str
+    status: WorkerStatus
+    facts: WorkerFacts
+    job_id: str | None = None
+    log: Path | None = None
+    pid: int | None = None
+    is_fit: bool = True
+    num_cores: int = 0
+
+    @property
+    def device_kind(self) -> str:
+        """What its runs are filed under, such as "4 TPU v6 lite" or "cpu, cores: 1"; "" while its devices are not known."""
+        counts = Counter(device.kind for device in self.facts.devices)
+        kinds = " + ".join(kind if count == 1 else f"{count} {kind}" for kind, count in sorted(counts.items()))
+        return f"{kinds}, cores: {self.num_cores}" if kinds and self.num_cores else kinds
+
+
+_SUMMARY: tuple[WorkerState, ...] = ("busy", "ready", "warming", "loading", "starting", "failed")
+
+
+def summary(workers: Sequence[WorkerView]) -> WorkerStatus:
+    """The status of the worker that is farthest: "failed" only if all have failed."""
+    return min((worker.status for worker in workers), key=lambda status: _SUMMARY.index(status.state))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,19 +1,19 @@
-"""The queue and its one worker: requests in, stored events out. Imports neither jax nor torch."""
+"""The queue and its workers: requests in, stored events out. Imports neither jax nor torch."""
 
 import logging
 import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from backend.contract.events import Cancelled, Event, Failed, Finished, Queued
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
-from backend.contract.worker import Device, WorkerFacts, WorkerOptions, WorkerStatus
-from backend.engine.estimate import Estimate, Run, estimate, predicted_seconds
+from backend.contract.worker import Device, WorkerOptions, WorkerStatus, WorkerView, summary
+from backend.engine.estimate import Estimate, Run, estimate, predicted_seconds, runs_on
 from backend.engine.folder import open_inputs, write_request
 from backend.engine.library import Library
 from backend.engine.lock import EngineLock
@@ -24,8 +24,9 @@ from backend.engine.weights_here import check_here, fits, has_weights
 from backend.errors import DataFolderError, JobHasBegun, QueueFull, RequestError, StudioError
 from backend.media.decoding import Decoding
 from backend.settings import from_environment
+from backend.shares import Share
+from backend.workers.fleet import Fleet
 from backend.workers.process import WorkerPlan
-from backend.workers.supervisor import Supervisor
 from presets import Preset, list_presets
 
 __all__ = ["Engine", "Job", "WorkerStatus"]
@@ -38,10 +39,10 @@ logger = logging.getLogger(__name__)
 
 
 class Engine:
-    """Runs requests one after another in a worker process; safe to use from several threads.
+    """Runs requests in worker processes, each one after another; safe to use from several threads.
 
-    Jobs that waited when an earlier engine ended are taken up again; the one that ran then is marked as failed and not
-    repeated, because it may be what brought the machine down.
+    Jobs that waited when an earlier engine ended are taken up again; the ones that ran then are marked as failed and not
+    repeated, because they may be what brought the machine down.
     """
 
     def __init__(
@@ -55,13 +56,15 @@ class Engine:
         resume: bool = True,
         pipeline: str | None = None,
         options: WorkerOptions | None = None,
+        shares: Sequence[Share] = (Share(),),
+        link: str = "process",
     ):
-        """Opens the data folder and starts the worker.
+        """Opens the data folder and starts the workers: one for each of the `shares` of this machine, reached through `link`.
 
         `model` replaces the presets' checkpoint, `preset` is loaded first, `warm_up` compiles its shapes ahead,
-        `resume` takes up what earlier engines left, `pipeline` names a stand-in module for tests, `options` say how the
+        `resume` takes up what earlier engines left, `pipeline` names a stand-in module for tests, `options` say how a
         worker uses its devices.
-        Without `start_worker` the process starts with the first job. Raises: DataFolderError.
+        Without `start_worker` the processes start with their first jobs. Raises: DataFolderError.
         """
         self.settings = settings = from_environment(data_dir)
         self._runs = _made(settings.data_dir / "runs")
@@ -76,9 +79,9 @@ class Engine:
         self._sequences: dict[str, int] = {}  # the number of the last event that was stored here, by job id
         self._estimates: dict[tuple, Estimate | None] = {}
         self._waiting: list[Waiting] = []  # in the order in which they will run
-        self._announced: dict[str, int] = {}  # the place that was last told, by job id
-        self._running: str | None = None
-        self._last: Waiting | None = None  # the job that runs or ran last
+        self._announced: dict[str, int] = {}  # the place that was last reported, by job id
+        self._running: dict[str, Waiting] = {}  # in the order in which they began
+        self._last: Waiting | None = None  # the job that began last
         self._is_closed = False
         plan = WorkerPlan(
             preset=preset or _first_preset(model).name,
@@ -87,10 +90,11 @@ class Engine:
             settings=settings,
             pipeline=pipeline,
             options=options or WorkerOptions(),
+            link=link,
         )
-        self._worker = Supervisor(plan, self._record)
+        self._fleet = Fleet(_plans(plan, shares), self._record, self._serve_next)
         if start_worker:
-            self._worker.start()
+            self._fleet.start()
         if resume:
             self.library.empty_bin()
             self._take_over()
@@ -185,13 +189,17 @@ class Engine:
 
     def estimate(self, request: GenerationRequest) -> Estimate | None:
         """How long it will take here, learned from this machine's runs; before the first one predicted for TPUs, else None."""
-        shape, facts = self.shape(request), self._worker.facts()
-        is_warm = shape in facts.warm
-        key = (shape, request.steps, is_warm, facts.devices)
+        shape, worker = self.shape(request), self._known_worker()
+        is_warm, devices = self.is_warm(shape), worker.facts.devices
+        key = (shape, request.steps, is_warm, worker.device_kind)
         if key not in self._estimates:
-            learned = estimate(request, shape, self._store.timings(), is_warm)
-            self._estimates[key] = learned or _predicted(request, facts.devices, is_warm)
+            learned = estimate(request, shape, runs_on(worker.device_kind, self._store.timings()), is_warm)
+            self._estimates[key] = learned or _predicted(request, devices, is_warm)
         return self._estimates[key]
+
+    def is_warm(self, shape: Shape) -> bool:
+        """Whether a worker has compiled all programs of this shape."""
+        return any(shape in worker.facts.warm for worker in self.workers())
 
     def cancel(self, job_id: str) -> None:
         """Stops a job, waiting or running; does nothing to one that has ended. Raises: JobNotFound."""
@@ -201,37 +209,30 @@ class Engine:
                 self._waiting = [entry for entry in self._waiting if entry.job_id != job_id]
                 self._append(job_id, Cancelled(None))
                 self._replan()
-            elif job_id == self._running:
-                self._worker.cancel(job_id)
+            elif job_id in self._running:
+                self._fleet.cancel(job_id)
 
-    def worker_status(self) -> WorkerStatus:
-        """What the worker does right now: state starting|loading|warming|ready|busy|failed, and a sentence."""
-        return self._worker.status()
+    def workers(self) -> tuple[WorkerView, ...]:
+        """All workers, always in the same order: state, devices, model, log, and the job that each has."""
+        return self._fleet.workers()
 
-    def worker_facts(self) -> WorkerFacts:
-        """The worker's devices, its model and the shapes that are compiled."""
-        return self._worker.facts()
-
-    def worker_log(self) -> Path | None:
-        """The newest worker's log."""
-        return self._worker.log
-
-    def worker_pid(self) -> int | None:
-        """The worker's process id, or None while there is no such process."""
-        return self._worker.pid
+    def worker_status(self, job_id: str | None = None) -> WorkerStatus:
+        """What the worker that has this job does; else how the workers stand together, "failed" only if all have failed."""
+        worker = self._fleet.worker_of(job_id) if job_id else None
+        return worker.status if worker else summary(self.workers())
 
     def close(self) -> None:
-        """Stops the worker and the queue; jobs that wait stay stored, the one that runs fails. May be called twice."""
+        """Stops the workers and the queue; jobs that wait stay stored, those that run fail. May be called twice."""
         with self._changed:
             if self._is_closed:
                 return
             self._is_closed = True
             self._changed.notify_all()
         self.decoding.close()
-        self._worker.close()
+        self._fleet.close()
         with self._changed:
-            if self._running is not None:
-                self._append(self._running, _CLOSED)
+            for job_id in self._running:
+                self._append(job_id, _CLOSED)
             self._store.close()
             self.shelf.close()
             self._lock.release()
@@ -333,36 +334,47 @@ class Engine:
                 return
 
     def _record(self, job_id: str, event: Event) -> None:
-        """Stores what the worker reports; its final event makes room for the next job."""
+        """Stores what a worker reports; a final event makes room for the next job."""
         with self._changed:
-            if self._is_closed or job_id != self._running:
+            if self._is_closed or job_id not in self._running:
                 return
             self._append(job_id, event)
             if event.is_final:
-                self._learn(event)
-                self._running = None
+                self._learn(job_id, event)
+                del self._running[job_id]
+                self._dispatch()
+
+    def _serve_next(self) -> None:
+        """A worker has become ready: it may be one that died, and that jobs have waited for since."""
+        with self._changed:
+            if not self._is_closed:
                 self._dispatch()
 
     def _dispatch(self) -> None:
-        """Gives the worker the next job, if it has none. The lock is held."""
-        while self._running is None and self._waiting:
+        """Gives the next jobs to the workers that have none. The lock is held."""
+        while self._waiting and len(self._running) < len(self._fleet) and self._fleet.has_room():
             entry = self._waiting.pop(0)
-            job_id = entry.job_id
-            if not self._store.start(job_id):
+            if not self._store.start(entry.job_id):
                 continue
-            self._running, self._last, job = job_id, entry, self._store.job(job_id)
+            self._running[entry.job_id] = self._last = entry
             self._replan()
-            try:
-                self._worker.run(job_id, job.request, job.folder)
-            except OSError as error:
-                self._running = None
-                self._append(job_id, Failed(f"The worker could not be started: {error}", "Free memory, then try again"))
+            self._give(entry)
+
+    def _give(self, entry: Waiting) -> None:
+        job = self._store.job(entry.job_id)
+        try:
+            is_given = self._fleet.give(job.id, job.request, job.folder, entry.shape)
+            assert is_given, "there was room, and nobody else gives jobs"
+        except OSError as error:
+            del self._running[job.id]
+            self._append(job.id, Failed(f"The worker could not be started: {error}", "Free memory, then try again"))
 
     def _replan(self) -> None:
-        """Puts those who wait into their order, and tells each whose place is another now. The lock is held."""
-        self._waiting = in_turn(self._waiting, self._last)
-        told, self._announced = self._announced, {job_id: place for place, job_id in enumerate(self._ids())}
-        moved = [(job_id, Queued(place)) for job_id, place in self._announced.items() if told.get(job_id) != place]
+        """Puts those who wait into their order, and reports to each whose place is another now. The lock is held."""
+        last = [self._last] if self._last else []
+        self._waiting = in_turn(self._waiting, list(self._running.values()) or last)
+        previous, self._announced = self._announced, {job_id: place for place, job_id in enumerate(self._ids())}
+        moved = [(job_id, Queued(place)) for job_id, place in self._announced.items() if previous.get(job_id) != place]
         try:
             self._sequences |= self._store.append_all(moved)
         except sqlite3.Error:
@@ -370,18 +382,25 @@ class Engine:
         self._changes += 1
         self._changed.notify_all()
 
-    def _learn(self, event: Event) -> None:
+    def _known_worker(self) -> WorkerView:
+        """The first worker whose devices are known, else the first."""
+        workers = self.workers()
+        return next((worker for worker in workers if worker.facts.devices), workers[0])
+
+    def _learn(self, job_id: str, event: Event) -> None:
         """Keeps what a finished video took; one that was stopped says nothing about whole ones."""
-        if not isinstance(event, Finished) or self._last is None:
+        worker = self._fleet.worker_of(job_id)
+        if not isinstance(event, Finished) or worker is None:
             return
         try:
             request = event.result.request
             self._store.add_timing(
                 Run(
-                    shape=self._last.shape,
+                    shape=self._running[job_id].shape,
                     steps=request.steps,
                     num_tokens=request.geometry().num_tokens,
                     seconds=event.result.seconds,
+                    device=worker.device_kind,
                 )
             )
             self._estimates.clear()
@@ -421,6 +440,13 @@ def _predicted(request: GenerationRequest, devices: tuple[Device, ...], is_warm:
         return None
     compiling = 0.0 if is_warm else None
     return Estimate(seconds=seconds, compile_seconds=compiling, is_warm=is_warm, basis="predicted", runs=0)
+
+
+def _plans(plan: WorkerPlan, shares: Sequence[Share]) -> list[WorkerPlan]:
+    """The plan of each worker; several are told apart by numbers."""
+    if len(shares) == 1:
+        return [replace(plan, share=shares[0])]
+    return [replace(plan, share=share, name=f"{plan.name}-{number}") for number, share in enumerate(shares, 1)]
 
 
 def _first_preset(model: str | None) -> Preset:

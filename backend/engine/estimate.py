@@ -21,12 +21,14 @@ _COMPILED_SECONDS = 0.5  # a run that spent less on compiling found its programs
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A finished video: its shape, its steps, its tokens and its seconds by stage."""
+    """A finished video: its shape, its steps, its tokens, its seconds by stage, and the kind of device that made it, "" if that
+    was not kept."""
 
     shape: Shape
     steps: int
     num_tokens: int
     seconds: dict[str, float]
+    device: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,11 @@ def estimate(request: GenerationRequest, shape: Shape, runs: Sequence[Run], is_w
         basis="measured" if same else "scaled",
         runs=len(used),
     )
+
+
+def runs_on(device: str, runs: Sequence[Run]) -> list[Run]:
+    """The runs that say something about this kind of device: its own, and those of which it is not known; all for ""."""
+    return [run for run in runs if not device or run.device in ("", device)]
 
 
 def _scaled(run: Run, request: GenerationRequest, shape: Shape, tokens: int) -> float:

@@ -1,7 +1,7 @@
 """In which order waiting jobs run. Pure: knows neither threads nor files.
 
 Everybody gets a turn: the first waiting job of each owner comes before anybody's second, and whoever's job runs has had
-a turn. Within a turn, jobs of one compiled shape stand together, those of the running shape first. Among an owner's own
+a turn. Within a turn, jobs of one compiled shape stand together, those of the running shapes first. Among an owner's own
 jobs the owner decides: their `place` is the order, and a new job is put beside the last one of its shape.
 """
 
@@ -22,18 +22,18 @@ class Waiting:
     place: float
 
 
-def in_turn(waiting: Sequence[Waiting], running: Waiting | None) -> list[Waiting]:
+def in_turn(waiting: Sequence[Waiting], running: Sequence[Waiting]) -> list[Waiting]:
     """The waiting jobs in the order in which they will run, as things stand."""
     turns: dict[int, list[Waiting]] = defaultdict(list)
-    taken = Counter([running.owner] if running else [])
+    taken = Counter(entry.owner for entry in running)
     for entry in sorted(waiting, key=lambda entry: entry.place):
         turns[taken[entry.owner]].append(entry)
         taken[entry.owner] += 1
     planned: list[Waiting] = []
-    shape = running.shape if running else None
+    shapes = {entry.shape for entry in running}
     for number in sorted(turns):
-        planned += _grouped(turns[number], shape)
-        shape = planned[-1].shape
+        planned += _grouped(turns[number], shapes)
+        shapes = {planned[-1].shape}
     return planned
 
 
@@ -58,9 +58,9 @@ def moved_place(waiting: Sequence[Waiting], job_id: str, index: int) -> float:
     return others[-1] + 1.0 if index == len(others) else _between(others[index - 1], others[index])
 
 
-def _grouped(entries: list[Waiting], shape: Shape | None) -> list[Waiting]:
+def _grouped(entries: list[Waiting], shapes: set[Shape]) -> list[Waiting]:
     first = {entry.shape: number for number, entry in reversed(list(enumerate(entries)))}
-    return sorted(entries, key=lambda entry: (entry.shape != shape, first[entry.shape]))
+    return sorted(entries, key=lambda entry: (entry.shape not in shapes, first[entry.shape]))
 
 
 def _between(low: float, high: float) -> float:

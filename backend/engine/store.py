@@ -35,10 +35,13 @@ CREATE TABLE IF NOT EXISTS timings (
 """
 # What came after the first version; a file of that version gets them when it is opened.
 _LATER_COLUMNS = {
-    "place": "REAL",  # orders an owner's waiting jobs; NULL: by creation
-    "starred": "INTEGER NOT NULL DEFAULT 0",
-    "deleted": "REAL",  # seconds since the epoch
-    "has_video": "INTEGER",
+    "jobs": {
+        "place": "REAL",  # orders an owner's waiting jobs; NULL: by creation
+        "starred": "INTEGER NOT NULL DEFAULT 0",
+        "deleted": "REAL",  # seconds since the epoch
+        "has_video": "INTEGER",
+    },
+    "timings": {"device": "TEXT NOT NULL DEFAULT ''"},  # the kind of device; '': not known
 }
 _FILL_LATER_COLUMNS = """
 UPDATE jobs SET has_video = EXISTS (
@@ -217,9 +220,9 @@ class Store:
 
     def add_timing(self, run: Run) -> None:
         """Keeps what a finished video took, so that the next can be estimated."""
-        row = (json.dumps(run.shape.to_json()), run.steps, run.num_tokens, json.dumps(run.seconds))
+        row = (json.dumps(run.shape.to_json()), run.steps, run.num_tokens, json.dumps(run.seconds), run.device)
         with self._transaction() as database:
-            database.execute("INSERT INTO timings (shape, steps, tokens, seconds) VALUES (?, ?, ?, ?)", row)
+            database.execute("INSERT INTO timings (shape, steps, tokens, seconds, device) VALUES (?, ?, ?, ?, ?)", row)
             database.execute("DELETE FROM timings WHERE number <= (SELECT MAX(number) FROM timings) - ?", (MOST_TIMINGS,))
 
     def timings(self) -> list[Run]:
@@ -230,6 +233,7 @@ class Store:
                 steps=row["steps"],
                 num_tokens=row["tokens"],
                 seconds=json.loads(row["seconds"]),
+                device=row["device"],
             )
             for row in self._rows("SELECT * FROM timings ORDER BY number DESC", ())
         ]
@@ -299,10 +303,10 @@ class Store:
 
     def _add_later_columns(self) -> None:
         with self._transaction() as database:
-            there = {row["name"] for row in database.execute("PRAGMA table_info(jobs)")}
-            for name, kind in _LATER_COLUMNS.items():
-                if name not in there:
-                    database.execute(f"ALTER TABLE jobs ADD COLUMN {name} {kind}")
+            for table, columns in _LATER_COLUMNS.items():
+                known = {row["name"] for row in database.execute(f"PRAGMA table_info({table})")}
+                for name in columns.keys() - known:
+                    database.execute(f"ALTER TABLE {table} ADD COLUMN {name} {columns[name]}")
             for statement in filter(str.strip, _FILL_LATER_COLUMNS.split(";")):
                 database.execute(statement)
 

@@ -1,6 +1,6 @@
 """The worker process's main loop: messages in, events out. Makes nothing itself: the pipeline does.
 
-Started by `backend.workers.supervisor` as `python -m backend.workers.main`, and ends when the pipe to the engine closes.
+Started by `backend.workers.process` as `python -m backend.workers.main`, and ends when the pipe to the engine closes.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from backend.contract.shape import Shape
 from backend.contract.worker import Device, WorkerFacts
 from backend.errors import Stopped, StudioError, one_line
 from backend.pipeline.live_events import until
+from backend.settings import own_cores
 from backend.workers.channel import Channel, Message
 from presets import Preset
 
@@ -57,11 +58,18 @@ class Task:
 class Worker:
     """Keeps one model in memory and runs one job after another.
 
-    The main thread loads and generates; a second one reads messages, so that a cancel is seen at once.
+    The main thread loads and generates; a second one reads messages, so that a cancel is seen at once. `end` ends the process;
+    one that returns is for a worker that shares its process: that stops its jobs and returns from `run`.
     """
 
-    def __init__(self, channel: Channel, import_pipeline: Callable[[], Pipeline], model: str | None):
-        self._channel, self._import_pipeline, self._model = channel, import_pipeline, model
+    def __init__(
+        self,
+        channel: Channel,
+        import_pipeline: Callable[[], Pipeline],
+        model: str | None,
+        end: Callable[[int], object] = os._exit,
+    ):
+        self._channel, self._import_pipeline, self._model, self._end = channel, import_pipeline, model, end
         self._pipeline: Pipeline | None = None
         self._components: Any = None
         self._loaded: tuple[str, str] | None = None
@@ -81,14 +89,21 @@ class Worker:
             self._serve(task)
 
     def _read(self) -> None:
-        """Handles messages until the engine is gone; then nobody waits for anything here, whatever is being done."""
+        """Handles messages until the engine says stop or is gone; then nobody waits for anything here, whatever is being done."""
+        code = 0
         try:
             for message in self._channel.receive():
+                if message["type"] == "stop":
+                    break
                 self._handle(message)
         except Exception:
             logger.exception("A message could not be handled")
-            os._exit(1)
-        os._exit(0)
+            code = 1
+        self._end(code)
+        with self._lock:
+            for task in self._tasks.values():
+                task.is_cancelled.set()
+        self._waiting.put(None)
 
     def _handle(self, message: Message) -> None:
         if message["type"] == "run":
@@ -104,8 +119,6 @@ class Worker:
             self._waiting.put(task)
         elif message["type"] == "cancel":
             self._cancel(message["job_id"])
-        elif message["type"] == "stop":
-            os._exit(0)
 
     def _cancel(self, job_id: str) -> None:
         """Ends a job that has not begun at once; one that has begun is ended by its pipeline."""
@@ -329,6 +342,8 @@ def main() -> None:
     for axis in ("dp", "sp", "tp"):
         parser.add_argument(f"--{axis}", type=int, help="size of this axis of the mesh")
     arguments = parser.parse_args()
+    if cores := own_cores():
+        os.sched_setaffinity(0, cores)  # before any library counts them: XLA and torch start as many threads
     channel = take_channel()
     os.nice(POLITENESS)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -13,6 +13,7 @@ from typing import IO
 
 from backend.contract.worker import WorkerOptions
 from backend.settings import PROJECT_FOLDER, Settings, worker_environment
+from backend.shares import Share
 from backend.workers.channel import Channel, Message
 
 logger = logging.getLogger(__name__)
@@ -21,7 +22,11 @@ _STOP_SECONDS = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerPlan:
-    """How to start a worker: what to load first, and whether to compile ahead. `pipeline` is for tests."""
+    """How to start a worker: what to load first, and whether to compile ahead. `pipeline` is for tests.
+
+    `name` begins its logs' names; `link` says how to reach it, one of `backend.workers.link.LINKS`; `share` is its part of the
+    machine.
+    """
 
     preset: str
     model: str | None
@@ -29,6 +34,9 @@ class WorkerPlan:
     settings: Settings
     pipeline: str | None = None
     options: WorkerOptions = WorkerOptions()
+    name: str = "worker"
+    link: str = "process"
+    share: Share = Share()
 
     def command(self) -> list[str]:
         """The command line that starts it."""
@@ -61,7 +69,7 @@ class WorkerProcess:
         return self._process.pid
 
     def send(self, message: Message) -> None:
-        """Sends a message; one that a dead process does not get is dropped, `on_exit` tells."""
+        """Sends a message; one that a dead process does not get is dropped, as `on_exit` reports."""
         self._channel.send(message)
 
     def stop(self) -> None:
@@ -94,6 +102,6 @@ def _spawn(plan: WorkerPlan, log: IO[bytes]) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=log,
         cwd=PROJECT_FOLDER,
-        env=worker_environment(plan.settings),
+        env=worker_environment(plan.settings, share=plan.share),
         start_new_session=True,
     )

@@ -1,4 +1,4 @@
-"""Starts, feeds, cancels and restarts the worker process. Knows jobs by id only: the queue is the engine's."""
+"""Starts, feeds, cancels and restarts one worker. Knows jobs by id only: the queue is the engine's."""
 
 import logging
 import signal
@@ -10,9 +10,10 @@ from pathlib import Path
 from backend.contract import events
 from backend.contract.events import Event, Failed
 from backend.contract.request import GenerationRequest
-from backend.contract.worker import WorkerFacts, WorkerStatus
+from backend.contract.worker import WorkerFacts, WorkerStatus, WorkerView
 from backend.workers.channel import Message
-from backend.workers.process import WorkerPlan, WorkerProcess
+from backend.workers.link import LINKS, Link
+from backend.workers.process import WorkerPlan
 
 MAX_IDLE_RESTARTS = 2  # after that, a worker that dies without a job stays down until a job comes
 KEPT_LOGS = 10
@@ -21,109 +22,111 @@ logger = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Keeps one worker process alive for one job at a time.
+    """Keeps one worker alive for one job at a time.
 
     `on_event(job_id, event)` is called from the worker's thread with no lock held; a job that was given to `run` gets
-    exactly one final event, also when the process dies.
+    exactly one final event, also when the worker dies. `on_ready()` is called likewise, whenever the worker becomes ready.
     """
 
-    def __init__(self, plan: WorkerPlan, on_event: Callable[[str, Event], None]):
-        self._plan, self._on_event = plan, on_event
+    def __init__(self, plan: WorkerPlan, on_event: Callable[[str, Event], None], on_ready: Callable[[], None] = lambda: None):
+        self._plan, self._on_event, self._on_ready = plan, on_event, on_ready
         self._lock = threading.Lock()
-        self._process: WorkerProcess | None = None
+        self._link: Link | None = None
         self._job_id: str | None = None
         self._idle_restarts = 0
+        self._has_died = False  # and not been ready since
         self._is_closed = False
         self._log: Path | None = None
         self._status = WorkerStatus(state="starting", detail="The worker has not been started")
         self._facts = WorkerFacts()
 
     def start(self) -> None:
-        """Starts the process if there is none."""
+        """Starts the worker if there is none."""
         with self._lock:
-            self._start()
+            if self._link is None:
+                self._start()
 
     def run(self, job_id: str, request: GenerationRequest, folder: Path) -> None:
-        """Gives the worker a job; it must not have another."""
+        """Gives the worker a job; it must not have another. Raises: OSError if it cannot be started; it has no job then."""
         with self._lock:
-            self._job_id, self._idle_restarts = job_id, 0
-            if self._process is None:
+            self._idle_restarts = 0
+            if self._link is None:
                 self._start()
-            self._process.send({"type": "run", "job_id": job_id, "request": request.to_json(), "folder": str(folder)})
+            self._job_id = job_id
+            self._link.send({"type": "run", "job_id": job_id, "request": request.to_json(), "folder": str(folder)})
 
     def cancel(self, job_id: str) -> None:
         """Asks the worker to stop this job; its final event follows."""
         with self._lock:
-            if self._process is not None and self._job_id == job_id:
-                self._process.send({"type": "cancel", "job_id": job_id})
+            if self._link is not None and self._job_id == job_id:
+                self._link.send({"type": "cancel", "job_id": job_id})
 
-    def status(self) -> WorkerStatus:
-        """What the worker does right now."""
+    def view(self) -> WorkerView:
+        """How the worker stands, and what it last reported."""
         with self._lock:
-            return self._status
-
-    def facts(self) -> WorkerFacts:
-        """What the worker last told of its devices, its model and the shapes that are compiled."""
-        with self._lock:
-            return self._facts
-
-    @property
-    def log(self) -> Path | None:
-        """The newest worker's log, for the operator."""
-        with self._lock:
-            return self._log
-
-    @property
-    def pid(self) -> int | None:
-        """The process's id, or None while there is no process."""
-        with self._lock:
-            return self._process.pid if self._process else None
+            return WorkerView(
+                name=self._plan.name,
+                status=self._status,
+                facts=self._facts,
+                job_id=self._job_id,
+                log=self._log,
+                pid=self._link.pid if self._link else None,
+                is_fit=self._status.state != "failed" and not self._has_died,
+                num_cores=len(self._plan.share.cores),
+            )
 
     def close(self) -> None:
-        """Ends the process. No callback comes afterwards."""
+        """Ends the worker. No callback comes afterwards."""
         with self._lock:
             self._is_closed = True
-            process = self._process
-        if process is not None:
-            process.stop()
+            link = self._link
+        if link is not None:
+            link.stop()
 
     def _start(self) -> None:
-        self._log = _new_log(self._plan.settings.data_dir / "logs")
+        self._log = _new_log(self._plan.settings.data_dir / "logs", self._plan.name)
         self._status = WorkerStatus(state="starting", detail="Starting the worker")
-        self._process = WorkerProcess(self._plan, self._log, self._receive, self._mourn)
+        self._link = LINKS[self._plan.link](self._plan, self._log, self._receive, self._mourn)
 
     def _receive(self, message: Message) -> None:
         if message["type"] == "status":
-            with self._lock:
-                self._status = WorkerStatus(state=message["state"], detail=message["detail"])
+            self._take_status(WorkerStatus(state=message["state"], detail=message["detail"]))
         elif message["type"] == "facts":
             with self._lock:
                 self._facts = WorkerFacts.from_json(message["facts"])
         elif message["type"] == "event":
             self._pass_on(message["job_id"], events.from_json(message["event"]))
 
+    def _take_status(self, status: WorkerStatus) -> None:
+        with self._lock:
+            self._status = status
+            self._has_died = self._has_died and status.state not in ("ready", "busy")
+            is_ready = status.state == "ready" and not self._is_closed
+        if is_ready:
+            self._on_ready()
+
     def _pass_on(self, job_id: str, event: Event) -> None:
         with self._lock:
             if self._is_closed or job_id != self._job_id:
-                return  # a word on a job that has already ended
+                return  # about a job that has already ended
             if event.is_final:
                 self._job_id = None
         self._on_event(job_id, event)
 
     def _mourn(self, code: int) -> None:
-        """The process is dead: fails its job, and starts another unless dying has become a habit."""
+        """The worker is dead: fails its job, and starts another worker unless dying has become a habit."""
         with self._lock:
             if self._is_closed:
                 return
             job_id, self._job_id = self._job_id, None
-            self._process, self._facts = None, WorkerFacts()
+            self._link, self._facts, self._has_died = None, WorkerFacts(), True
             death = _death(code)
             self._status = WorkerStatus(state="failed", detail=f"The worker {death}; its log is {self._log}")
             logger.error("%s", self._status.detail)
         if job_id is not None:
             self._on_event(job_id, Failed(f"The worker process {death}", _advice(code, self._log)))
         with self._lock:
-            if self._process is None and not self._is_closed and self._idle_restarts < MAX_IDLE_RESTARTS:
+            if self._link is None and not self._is_closed and self._idle_restarts < MAX_IDLE_RESTARTS:
                 self._idle_restarts += 1
                 self._start()
 
@@ -140,9 +143,9 @@ def _advice(code: int, log: Path) -> str:
     return f"Try again; if it happens again, the reason stands at the end of {log}"
 
 
-def _new_log(folder: Path) -> Path:
-    """A fresh log file's path; the oldest ones are removed."""
+def _new_log(folder: Path, name: str) -> Path:
+    """A fresh log file's path; the oldest ones of this name are removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    for old in sorted(folder.glob("worker-*.log"))[: -KEPT_LOGS + 1]:
+    for old in sorted(folder.glob(f"{name}-????????T*.log"))[: -KEPT_LOGS + 1]:
         old.unlink(missing_ok=True)
-    return folder / f"worker-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.log"
+    return folder / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.log"

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from backend.settings import PROJECT_FOLDER, from_environment, worker_environment
+from backend.settings import PROJECT_FOLDER, from_environment, own_cores, this_machine, worker_environment
+from backend.shares import Share
 
 
 def test_what_is_given_goes_first(tmp_path):
@@ -26,3 +27,19 @@ def test_a_relative_folder_is_made_absolute():
 def test_the_worker_gets_the_same_settings(tmp_path):
     settings = from_environment(tmp_path, {})
     assert from_environment(None, worker_environment(settings, {"PATH": "/bin"})) == settings
+
+
+def test_a_worker_is_told_its_share_of_the_machine(tmp_path):
+    settings = from_environment(tmp_path, {})
+    given = worker_environment(settings, {"OMP_NUM_THREADS": "64"}, Share(cores=(2, 3)))
+    assert (given["OMP_NUM_THREADS"], own_cores(given)) == ("2", (2, 3))
+    assert own_cores(worker_environment(settings, {})) == ()
+
+
+def test_the_only_worker_gets_the_environment_as_it_is(tmp_path):
+    given = worker_environment(from_environment(tmp_path, {}), {"PATH": "/bin"}, Share())
+    assert set(given) == {"PATH", "STUDIO_DATA_DIR", "STUDIO_CACHE_DIR"}
+
+
+def test_the_machine_is_what_jax_is_left_with():
+    assert this_machine({"JAX_PLATFORMS": "cpu"}).chips == () and this_machine({"JAX_PLATFORMS": "cpu"}).cores

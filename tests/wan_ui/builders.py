@@ -62,7 +62,7 @@ class FakeEngine:
     def position(self, job_id: str) -> int | None:
         return self._position
 
-    def worker_status(self):
+    def worker_status(self, job_id: str | None = None):
         from backend.contract.worker import WorkerStatus
 
         return WorkerStatus(state="loading", detail="Loading the square")

@@ -75,7 +75,7 @@ def placed(view: StageView, engine: Engine, job_id: str) -> StageView:
         return view
     position = engine.position(job_id)
     if position is None:
-        return replace(view, phase="starting", what=engine.worker_status().detail)
+        return replace(view, phase="starting", what=engine.worker_status(job_id).detail)
     return replace(view, phase="queued", ahead=position)
 
 

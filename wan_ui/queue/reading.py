@@ -1,6 +1,8 @@
 """Reads from the engine what one visitor sees of the queue. Element ids: `queue`; items carry `data-job`, `data-state`."""
 
+from collections.abc import Iterable
 from dataclasses import replace
+from heapq import heapreplace
 
 import gradio as gr
 
@@ -31,25 +33,34 @@ def queue_of(desk: Desk, request: gr.Request) -> Queue:
 
 
 def _with_waits(desk: Desk, line: list[Job], everybody: dict[str, Job]) -> list[Entry]:
-    """Everybody who waits, each with the time when it is expected to be done: all before it count."""
-    passed = sum(_left(desk, job) or 0.0 for job in everybody.values() if job.state == "running")
+    """Everybody who waits, each with the time when it is expected to be done: it goes to the worker that is free first."""
+    free = _free_in(desk, everybody.values())
     known, entries, compiled = True, [], set()
     for job in line:
         entry = _entry(desk, job)
         known = known and entry.estimate is not None
+        done = free[0]
         if entry.estimate is not None:
-            passed += entry.estimate.seconds - (entry.estimate.compile_seconds or 0.0) * (entry.shape in compiled)
+            done += entry.estimate.seconds - (entry.estimate.compile_seconds or 0.0) * (entry.shape in compiled)
             compiled.add(entry.shape)
-        entries.append(replace(entry, wait=passed if known else None, place=len(entries) + 1))
+        heapreplace(free, done)
+        entries.append(replace(entry, wait=done if known else None, place=len(entries) + 1))
     return entries
+
+
+def _free_in(desk: Desk, jobs: Iterable[Job]) -> list[float]:
+    """The seconds until each worker that can run is free, as a heap; one at least."""
+    free = [0.0] * max(1, sum(worker.is_fit for worker in desk.engine.workers()))
+    for job in jobs:
+        if job.state == "running":
+            heapreplace(free, free[0] + (_left(desk, job) or 0.0))
+    return free
 
 
 def _entry(desk: Desk, job: Job) -> Entry:
     estimated: Estimate | None = desk.engine.estimate(job.request) if job.state == "queued" else None
     shape = desk.engine.shape(job.request)
-    return Entry(
-        job=job, view=view_of(desk, job), shape=shape, estimate=estimated, is_warm=shape in desk.engine.worker_facts().warm
-    )
+    return Entry(job=job, view=view_of(desk, job), shape=shape, estimate=estimated, is_warm=desk.engine.is_warm(shape))
 
 
 def _left(desk: Desk, job: Job) -> float | None:

@@ -1,14 +1,17 @@
 """`/healthz` for whoever watches over the server, and `/metrics` in Prometheus' text format.
 
+Where there are several workers, each has its own lines with its name as the label `worker`, and `/healthz` lists their states.
 Both carry counts only: no prompt, no name. Where visitors need a password, `/metrics` needs the operator's key as a bearer
 token ("Authorization: Bearer KEY", the key from the operator's link).
 """
+
+from collections.abc import Mapping, Sequence
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from backend.contract.worker import Device
+from backend.contract.worker import WorkerView
 from backend.engine.engine import Engine
 from wan_ui.desk.access import Access
 
@@ -16,11 +19,14 @@ STATES = ("queued", "running", "finished", "failed", "cancelled")
 
 
 def health_route(engine: Engine) -> Route:
-    """200 while the studio can make videos or is about to, 503 when its worker has failed."""
+    """200 while the studio can make videos or is about to, 503 when all its workers have failed."""
 
     def health(request: Request) -> Response:
-        status = engine.worker_status()
-        return JSONResponse({"worker": status.state, "waiting": len(engine.line())}, 503 if status.state == "failed" else 200)
+        state, workers = engine.worker_status().state, engine.workers()
+        answer = {"worker": state, "waiting": len(engine.line())}
+        if len(workers) > 1:
+            answer["workers"] = {worker.name: worker.status.state for worker in workers}
+        return JSONResponse(answer, 503 if state == "failed" else 200)
 
     return Route("/healthz", health, methods=["GET"])
 
@@ -39,31 +45,44 @@ def metrics_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
 
 def metrics_text(engine: Engine) -> str:
     """All metrics. Source: prometheus.io/docs/instrumenting/exposition_formats, text format 0.0.4."""
-    counts, status, facts = engine.library.counts(), engine.worker_status(), engine.worker_facts()
+    counts, workers = engine.library.counts(), engine.workers()
     lines = ["# HELP studio_jobs Jobs in the store by state.", "# TYPE studio_jobs gauge"]
     lines += [f'studio_jobs{{state="{state}"}} {counts.get(state, 0)}' for state in STATES]
-    lines += [
-        "# HELP studio_worker_ready Whether the worker can make a video now.",
-        "# TYPE studio_worker_ready gauge",
-        f"studio_worker_ready {int(status.state in ('ready', 'busy'))}",
-        "# HELP studio_warm_shapes Sizes whose programs are compiled.",
-        "# TYPE studio_warm_shapes gauge",
-        f"studio_warm_shapes {len(facts.warm)}",
-    ]
+    ready = [(_names(worker, workers), int(worker.status.state in ("ready", "busy"))) for worker in workers]
+    lines += _gauge("studio_worker_ready", "Whether the worker can make a video now.", ready)
+    warm = [(_names(worker, workers), len(worker.facts.warm)) for worker in workers]
+    lines += _gauge("studio_warm_shapes", "Sizes whose programs are compiled.", warm)
     for name, what in (("bytes_in_use", "in use"), ("bytes_limit", "there")):
-        lines += _device_lines(name, what, facts.devices)
+        lines += _gauge(f"studio_device_{name}", f"Memory {what} on a device.", _device_rows(name, workers))
     return "\n".join(lines) + "\n"
 
 
-def _device_lines(name: str, what: str, devices: tuple[Device, ...]) -> list[str]:
-    rows = [
-        f'studio_device_{name}{{device="{_escaped(device.name)}"}} {value}'
-        for device in devices
+Row = tuple[dict[str, str], int]
+
+
+def _gauge(name: str, what: str, rows: Sequence[Row]) -> list[str]:
+    """One metric's lines, none if there are no rows."""
+    values = [f"{name}{_labels(labels)} {value}" for labels, value in rows]
+    return [f"# HELP {name} {what}", f"# TYPE {name} gauge", *values] if values else []
+
+
+def _names(worker: WorkerView, workers: Sequence[WorkerView]) -> dict[str, str]:
+    """The label of a worker's lines; none where it is the only one, so that its lines stay as they always were."""
+    return {"worker": worker.name} if len(workers) > 1 else {}
+
+
+def _device_rows(name: str, workers: Sequence[WorkerView]) -> list[Row]:
+    return [
+        (_names(worker, workers) | {"device": device.name}, value)
+        for worker in workers
+        for device in worker.facts.devices
         if (value := getattr(device, name)) is not None
     ]
-    if not rows:
-        return []
-    return [f"# HELP studio_device_{name} Memory {what} on a device.", f"# TYPE studio_device_{name} gauge", *rows]
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    parts = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return f"{{{parts}}}" if parts else ""
 
 
 def _escaped(text: str) -> str:

@@ -171,8 +171,8 @@ class Handlers:
         return (job.request.seed, False) if job else (gr.skip(), gr.skip())
 
     def status(self, request: gr.Request) -> str:
-        """What the worker does right now."""
-        return status_html(self.desk.engine.worker_status(), self.desk.texts(request))
+        """What the workers do right now."""
+        return status_html(self.desk.engine.workers(), self.desk.texts(request))
 
     def estimate(self, values: dict[gr.Component, Any], request: gr.Request) -> str:
         """The line at the Generate button, for the form as it is."""
@@ -185,7 +185,7 @@ class Handlers:
             wanted = draft.to_request()
         except StudioError:
             return ""
-        return estimate_html(engine.estimate(wanted), engine.shape(wanted) in engine.worker_facts().warm, texts)
+        return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), texts)
 
     def suggest(self, prompt: str, preset: str | None, request: gr.Request) -> str:
         """A suggestion for the prompt, for somebody who asked for one."""

@@ -5,7 +5,7 @@ Visitors see no prompt and no folder of others: errors and the worker's log are 
 
 import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +15,7 @@ from typing import get_args
 
 import gradio as gr
 
-from backend.contract.worker import Device
+from backend.contract.worker import Device, WorkerView
 from backend.engine.engine import Engine
 from backend.engine.store import JobState
 from wan_ui.desk.desk import Desk
@@ -27,11 +27,15 @@ LOG_LINES = 40
 _LIBRARIES = ("jax", "jaxlib", "torch", "torchax", "diffusers", "transformers", "gradio")
 
 
+Rows = tuple[tuple[str, str], ...]
+Sections = tuple[tuple[str, Rows], ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """Titles and their rows, as text; and the same as one text to copy."""
 
-    sections: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    sections: Sections
     errors: tuple[str, ...]
     log: str = ""
 
@@ -71,24 +75,39 @@ def _log_html(report: Report, texts: Texts) -> str:
 def report_of(desk: Desk, texts: Texts, is_operator: bool) -> Report:
     """What is known, in the order in which it is shown."""
     engine = desk.engine
-    facts, status = engine.worker_facts(), engine.worker_status()
-    devices = tuple((device.name, _device_words(device, texts)) for device in facts.devices)
-    warm = tuple(sorted({_shape_words(shape, texts) for shape in facts.warm})) or (texts.system_no_shapes,)
-    model = Path(facts.model).name if facts.model else texts.system_no_model
-    state = getattr(texts, f"worker_{status.state}")
-    detail = "" if status.state in ("ready", "busy") else f": {without_paths(status.detail)}"
-    worker = ((texts.system_worker, state + detail), (texts.system_model, model), (texts.system_shapes, "; ".join(warm)))
     return Report(
         sections=(
-            (texts.system_devices, devices),
-            (texts.system_worker, worker),
+            *_worker_sections(engine.workers(), texts),
             (texts.system_storage, _storage(desk, texts)),
             (texts.system_jobs, _jobs(engine.library.counts(), texts)),
             (texts.system_versions, _versions()),
         ),
         errors=_errors(engine) if is_operator else (),
-        log=_log(engine) if is_operator else "",
+        log=_logs(engine.workers()) if is_operator else "",
     )
+
+
+def _worker_sections(workers: Sequence[WorkerView], texts: Texts) -> Sections:
+    """The devices and the worker; of several workers each by itself, with its devices."""
+    if len(workers) == 1:
+        return (texts.system_devices, _devices(workers[0], texts)), (texts.system_worker, _worker(workers[0], texts))
+    return tuple(
+        (f"{texts.system_worker} {number}", _devices(worker, texts) + _worker(worker, texts))
+        for number, worker in enumerate(workers, 1)
+    )
+
+
+def _worker(worker: WorkerView, texts: Texts) -> Rows:
+    facts, status = worker.facts, worker.status
+    warm = tuple(sorted({_shape_words(shape, texts) for shape in facts.warm})) or (texts.system_no_shapes,)
+    model = Path(facts.model).name if facts.model else texts.system_no_model
+    state = getattr(texts, f"worker_{status.state}")
+    detail = "" if status.state in ("ready", "busy") else f": {without_paths(status.detail)}"
+    return (texts.system_worker, state + detail), (texts.system_model, model), (texts.system_shapes, "; ".join(warm))
+
+
+def _devices(worker: WorkerView, texts: Texts) -> Rows:
+    return tuple((device.name, _device_words(device, texts)) for device in worker.facts.devices)
 
 
 def _device_words(device: Device, texts: Texts) -> str:
@@ -104,7 +123,7 @@ def _shape_words(shape, texts: Texts) -> str:
     )
 
 
-def _storage(desk: Desk, texts: Texts) -> tuple[tuple[str, str], ...]:
+def _storage(desk: Desk, texts: Texts) -> Rows:
     settings, sizes = desk.engine.settings, desk.sizes
     return (
         (texts.system_videos, _size(sizes.bytes_of(settings.data_dir / "runs"))),
@@ -113,11 +132,11 @@ def _storage(desk: Desk, texts: Texts) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _jobs(counts: Mapping[str, int], texts: Texts) -> tuple[tuple[str, str], ...]:
+def _jobs(counts: Mapping[str, int], texts: Texts) -> Rows:
     return tuple((getattr(texts, f"job_{state}"), str(counts[state])) for state in get_args(JobState) if state in counts)
 
 
-def _versions() -> tuple[tuple[str, str], ...]:
+def _versions() -> Rows:
     rows = [("python", platform.python_version())]
     for name in _LIBRARIES:
         try:
@@ -134,8 +153,14 @@ def _errors(engine: Engine) -> tuple[str, ...]:
     )
 
 
-def _log(engine: Engine) -> str:
-    path = engine.worker_log()
+def _logs(workers: Sequence[WorkerView]) -> str:
+    """The end of each worker's log; of several below their names."""
+    if len(workers) == 1:
+        return _log(workers[0].log)
+    return "\n\n".join(f"{worker.name}\n{_log(worker.log)}" for worker in workers)
+
+
+def _log(path: Path | None) -> str:
     if path is None or not path.is_file():
         return ""
     with path.open("rb") as file:

@@ -259,6 +259,7 @@ CHINESE = Texts(
     worker_ready="就绪",
     worker_busy="正在生成",
     worker_failed="模型启动失败",
+    workers_alike="{count}/{total} 个工作进程",
     job_queued="排队中",
     job_running="制作中",
     job_finished="已完成",

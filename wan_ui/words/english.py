@@ -289,6 +289,7 @@ class Texts:
     worker_ready: str = "Ready"
     worker_busy: str = "Generating"
     worker_failed: str = "Model failed to start"
+    workers_alike: str = "{count} of {total} workers"
     job_queued: str = "waiting"
     job_running: str = "being made"
     job_finished: str = "finished"

@@ -2,8 +2,9 @@
 
 import pytest
 
-from backend.commands.command_line import model_of, parse, request_of
+from backend.commands.command_line import model_of, parse, request_of, worker_shares
 from backend.errors import RequestError
+from backend.shares import Share
 
 
 def refusal(capsys, *words: str) -> str:
@@ -24,6 +25,13 @@ def test_serve_understands_its_options(tmp_path):
     options = parse(["--host", "0.0.0.0", "--port", "80", "--share", "--auth", "ann:se:cret", "--data-dir", str(tmp_path)])
     assert (options.host, options.port, options.share, options.auth) == ("0.0.0.0", 80, True, ("ann", "se:cret"))
     assert options.data_dir == tmp_path
+
+
+def test_serve_starts_one_worker_unless_it_is_told_otherwise():
+    assert (parse([]).workers, parse(["--workers", "2"]).workers) == (1, 2)
+    assert worker_shares(parse([])) == (Share(),)
+    with pytest.raises(RequestError, match="workers=-1 must be "):
+        worker_shares(parse(["--workers", "-1"]))
 
 
 def test_generate_understands_every_option():

@@ -171,10 +171,10 @@ def test_cancelling_what_has_ended_changes_nothing(engine):
     ],
 )
 def test_a_failing_pipeline_fails_its_job_only(engine, prompt, cause, fix):
-    job, pid = engine.submit(request(prompt)), engine.worker_pid()
+    job, pid = engine.submit(request(prompt)), engine.workers()[0].pid
     assert all_events(engine, job.id)[-1] == Failed(cause, fix)
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
-    assert engine.worker_pid() == pid
+    assert engine.workers()[0].pid == pid
 
 
 def test_a_traceback_is_in_the_log(engine, tmp_path):
@@ -210,7 +210,7 @@ def test_the_status_tells_the_way_to_ready(make_engine):
 
 def test_no_worker_starts_before_it_is_needed(make_engine):
     engine = make_engine(start_worker=False)
-    assert engine.worker_pid() is None
+    assert engine.workers()[0].pid is None
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
 
 
@@ -236,7 +236,7 @@ def test_only_who_may_download_gets_a_model_that_is_not_here(make_engine, tmp_pa
     engine, wanted = make_engine(start_worker=False, warm_up=False), of_preset("wan2.1-t2v-1.3b-480p")
     with pytest.raises(RequestError, match="only the operator may download it; take another preset"):
         engine.submit(wanted)
-    assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == [] and engine.worker_pid() is None
+    assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == [] and engine.workers()[0].pid is None
     engine.submit(request("a slow square"))
     waiting = engine.submit(request())
     with pytest.raises(RequestError, match="only the operator may download it; take another preset"):
@@ -255,7 +255,7 @@ def test_a_model_that_cannot_be_had_costs_nobody_the_one_that_is_loaded(engine):
     final = all_events(engine, engine.submit(of_preset(MISSING_PRESET), may_download=True).id)[-1]
     assert final == Failed("model 'missing' must be a checkpoint folder", "download it first")
     wait_for(lambda: engine.worker_status().state != "loading")
-    assert (engine.worker_status().state, engine.worker_facts().model) == ("ready", load_preset("wan-tiny").model_source)
+    assert (engine.worker_status().state, engine.workers()[0].facts.model) == ("ready", load_preset("wan-tiny").model_source)
     events = all_events(engine, engine.submit(request()).id)
     assert isinstance(events[-1], Finished) and not any(isinstance(event, Loading) for event in events)
 
@@ -264,7 +264,7 @@ def test_after_a_model_that_does_not_fit_into_memory_others_can_be_loaded(engine
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
     assert isinstance(all_events(engine, engine.submit(of_preset(LARGE_PRESET), may_download=True).id)[-1], Failed)
     wait_for(lambda: engine.worker_status().state != "loading")
-    assert (engine.worker_status().state, engine.worker_facts().model) == ("ready", None)
+    assert (engine.worker_status().state, engine.workers()[0].facts.model) == ("ready", None)
     assert engine.worker_status().detail == "Ready, with no model loaded"
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
 

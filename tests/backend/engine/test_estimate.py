@@ -1,9 +1,11 @@
 """Estimates come from this machine's runs, of the same shape before others, and say which."""
 
+from dataclasses import replace
+
 import pytest
 
 from backend.contract.shape import Shape
-from backend.engine.estimate import Run, estimate
+from backend.engine.estimate import Run, estimate, runs_on
 from tests.backend.conftest import request
 
 WANTED = request(steps=10)
@@ -38,3 +40,9 @@ def test_a_cold_shape_pays_for_compiling_once_that_is_known():
     assert cold.compile_seconds is None and cold.seconds == 11.5
     known = estimate(WANTED, SHAPE, [run(), run(compile=6.0)], False)
     assert known.compile_seconds == 6.0 and known.seconds == 17.5
+
+
+def test_runs_of_another_kind_of_device_say_nothing():
+    runs = [replace(run(), device=device) for device in ("cpu", "4 TPU v6 lite", "")]
+    assert [kept.device for kept in runs_on("cpu", runs)] == ["cpu", ""]
+    assert runs_on("", runs) == runs

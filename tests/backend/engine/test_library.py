@@ -109,8 +109,8 @@ def test_it_learns_how_long_a_video_takes_and_what_is_compiled(engine):
     wide = engine.estimate(request(width=128))
     assert wide.basis == "measured" and wide.is_warm and wide.seconds > 0
     assert engine.estimate(request(width=96, height=128)).is_warm is False
-    [device] = engine.worker_facts().devices
-    assert (device.kind, engine.worker_facts().model is not None) == ("square", True)
+    [device] = engine.workers()[0].facts.devices
+    assert (device.kind, engine.workers()[0].facts.model is not None) == ("square", True)
 
 
 def test_a_store_of_the_first_version_is_taken_over(tmp_path):

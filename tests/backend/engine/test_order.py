@@ -17,22 +17,22 @@ def ids(waiting) -> list[str]:
 
 
 def test_one_owners_jobs_run_in_their_places():
-    assert ids(in_turn([entry("b", 2), entry("a", 1), entry("c", 3)], None)) == ["a", "b", "c"]
+    assert ids(in_turn([entry("b", 2), entry("a", 1), entry("c", 3)], [])) == ["a", "b", "c"]
 
 
 def test_nobody_waits_behind_all_of_anothers_jobs():
     anns = [entry(f"a{number}", number) for number in range(3)]
-    assert ids(in_turn([*anns, entry("b0", 10, "bob")], None)) == ["a0", "b0", "a1", "a2"]
+    assert ids(in_turn([*anns, entry("b0", 10, "bob")], [])) == ["a0", "b0", "a1", "a2"]
 
 
 def test_whoever_runs_has_had_a_turn():
-    planned = in_turn([entry("a1", 1), entry("b0", 2, "bob")], entry("a0", 0))
+    planned = in_turn([entry("a1", 1), entry("b0", 2, "bob")], [entry("a0", 0)])
     assert ids(planned) == ["b0", "a1"]
 
 
 def test_within_a_turn_one_shape_stands_together_and_the_running_one_comes_first():
     waiting = [entry("b", 1, "bob", 128), entry("c", 2, "cat", 96), entry("d", 3, "dan", 128)]
-    assert ids(in_turn(waiting, entry("a", 0, width=96))) == ["c", "b", "d"]
+    assert ids(in_turn(waiting, [entry("a", 0, width=96)])) == ["c", "b", "d"]
 
 
 def test_a_new_job_joins_the_last_of_its_shape():
@@ -49,3 +49,13 @@ def test_a_job_moves_among_its_owners_jobs():
     assert 1 < moved_place(waiting, "c", 1) < 2
     assert moved_place(waiting, "a", 99) > 3
     assert moved_place(waiting, "x", 5) == 1.5
+
+
+def test_everybody_whose_job_runs_has_had_a_turn():
+    waiting = [entry("a1", 1), entry("b1", 2, "bob"), entry("c0", 3, "cat")]
+    assert ids(in_turn(waiting, [entry("a0", 0), entry("b0", 0, "bob")])) == ["c0", "a1", "b1"]
+
+
+def test_the_shapes_of_all_that_run_come_first():
+    waiting = [entry("b", 1, "bob", 160), entry("c", 2, "cat", 128), entry("d", 3, "dan", 96)]
+    assert ids(in_turn(waiting, [entry("a", 0, width=96), entry("e", 0, "eve", 128)])) == ["c", "d", "b"]

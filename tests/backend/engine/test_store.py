@@ -1,12 +1,17 @@
 """Jobs and events last, in order, with one final event each, whoever writes."""
 
+import json
+import sqlite3
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from backend.contract.events import Cancelled, Encoding, Failed, Queued
 from backend.contract.request import GenerationRequest
+from backend.contract.shape import Shape
+from backend.engine.estimate import Run
 from backend.engine.store import Job, Store, new_job_id
 from backend.errors import DataFolderError, JobNotFound
 from presets import load_preset
@@ -119,3 +124,20 @@ def test_a_spoilt_file_is_explained(tmp_path):
     (tmp_path / "jobs.sqlite3").write_text("this is no database, by any means" * 100)
     with pytest.raises(DataFolderError, match="cannot be used as job store"):
         Store(tmp_path / "jobs.sqlite3")
+
+
+def test_a_store_that_kept_no_devices_is_taken_over(tmp_path):
+    run = Run(shape=Shape.of(REQUEST), steps=3, num_tokens=9, seconds={"denoise": 1.0}, device="cpu")
+    old = sqlite3.connect(tmp_path / "jobs.sqlite3")
+    old.execute(
+        "CREATE TABLE timings (number INTEGER PRIMARY KEY, shape TEXT NOT NULL, steps INTEGER NOT NULL,"
+        " tokens INTEGER NOT NULL, seconds TEXT NOT NULL)"
+    )
+    values = (json.dumps(run.shape.to_json()), 3, 9, '{"denoise": 1.0}')
+    old.execute("INSERT INTO timings VALUES (NULL, ?, ?, ?, ?)", values)
+    old.commit()
+    old.close()
+    store = Store(tmp_path / "jobs.sqlite3")
+    store.add_timing(run)
+    assert store.timings() == [run, replace(run, device="")]
+    store.close()

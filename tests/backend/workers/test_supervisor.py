@@ -31,14 +31,14 @@ def first_step(engine, job_id: str) -> None:
 def test_a_killed_worker_fails_its_job_and_the_next_one_is_made(engine):
     job, following = engine.submit(request("a slow square")), engine.submit(request())
     first_step(engine, job.id)
-    pid = engine.worker_pid()
+    pid = engine.workers()[0].pid
     os.kill(pid, signal.SIGKILL)
     assert all_events(engine, job.id)[-1] == Failed(
         "The worker process was killed by signal 9 (SIGKILL)",
         "The machine may be out of memory: choose a smaller size or fewer frames, and try again",
     )
     assert isinstance(all_events(engine, following.id)[-1], Finished)
-    assert engine.worker_pid() != pid and not is_alive(pid)
+    assert engine.workers()[0].pid != pid and not is_alive(pid)
 
 
 def test_a_worker_that_ends_itself_points_to_its_log(engine, tmp_path):
@@ -49,18 +49,18 @@ def test_a_worker_that_ends_itself_points_to_its_log(engine, tmp_path):
 
 def test_a_new_worker_stands_ready_after_a_crash(engine):
     wait_for(lambda: engine.worker_status().state == "ready")
-    pid = engine.worker_pid()
+    pid = engine.workers()[0].pid
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: engine.worker_pid() not in (pid, None) and engine.worker_status().state == "ready")
+    wait_for(lambda: engine.workers()[0].pid not in (pid, None) and engine.worker_status().state == "ready")
 
 
 def test_a_worker_that_always_dies_is_not_started_for_ever(make_engine, tmp_path):
     engine, logs = make_engine(model="deadly"), tmp_path / "data" / "logs"
 
     def stays_down_after(starts: int) -> bool:
-        wait_for(lambda: engine.worker_pid() is None and len(list(logs.iterdir())) == starts)
+        wait_for(lambda: engine.workers()[0].pid is None and len(list(logs.iterdir())) == starts)
         time.sleep(0.5)
-        return engine.worker_pid() is None and len(list(logs.iterdir())) == starts
+        return engine.workers()[0].pid is None and len(list(logs.iterdir())) == starts
 
     assert stays_down_after(3)
     assert engine.worker_status().detail.startswith("The worker ended with exit code 7; its log is")
@@ -72,10 +72,10 @@ def test_a_worker_that_always_dies_is_not_started_for_ever(make_engine, tmp_path
 def test_a_worker_that_dies_idle_again_and_again_stays_down(engine):
     for _ in range(3):
         wait_for(lambda: engine.worker_status().state == "ready")
-        os.kill(engine.worker_pid(), signal.SIGKILL)
+        os.kill(engine.workers()[0].pid, signal.SIGKILL)
         wait_for(lambda: engine.worker_status().state != "ready")
     time.sleep(0.5)
-    assert engine.worker_pid() is None
+    assert engine.workers()[0].pid is None
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
 
 
@@ -90,7 +90,7 @@ def test_closing_ends_the_worker_in_the_middle_of_a_job(make_engine):
     engine = make_engine()
     job = engine.submit(request("a slow square"))
     first_step(engine, job.id)
-    pid, began = engine.worker_pid(), time.monotonic()
+    pid, began = engine.workers()[0].pid, time.monotonic()
     engine.close()
     assert not is_alive(pid) and time.monotonic() - began < 2
 
@@ -122,7 +122,7 @@ jobs = [engine.submit(request("a slow square", steps=60)), engine.submit(request
 for _, event in engine.events(jobs[0].id):
     if event.kind == "step":
         break
-print(engine.worker_pid(), *(job.id for job in jobs), flush=True)
+print(engine.workers()[0].pid, *(job.id for job in jobs), flush=True)
 threading.Event().wait()
 """
 

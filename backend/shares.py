@@ -1,0 +1,139 @@
+"""How several workers share one machine: cores or TPU chips for each. Looks at device files alone: jax would take the chips."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from backend.errors import RequestError
+
+FIRST_PORT = 8476  # libtpu's own default; each process on one machine needs another one
+
+# (chips of the machine, chips of a worker): the block that these form. Source: jax 0.10.2, jax/_src/test_multiprocess.py.
+_BLOCKS = {
+    (1, 1): "1,1,1", (4, 1): "1,1,1", (4, 2): "1,2,1", (4, 4): "2,2,1", (8, 1): "1,1,1", (8, 4): "2,2,1", (8, 8): "2,4,1",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What there is to share. `chips` are TPU chips as libtpu numbers them; `has_gpu` says that jax may take an NVIDIA GPU."""
+
+    cores: tuple[int, ...]
+    chips: tuple[int, ...] = ()
+    has_gpu: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What one worker may use of the machine: these cores, or these chips. Empty: everything, as if nobody else were there."""
+
+    cores: tuple[int, ...] = ()
+    chips: tuple[int, ...] = ()
+    block: str = ""
+    port: int = 0
+
+    def variables(self) -> dict[str, str]:
+        """The environment that keeps a worker to its share. Torch and its libraries count threads by OMP and MKL's variables."""
+        if self.chips:
+            return self._chip_variables()
+        if not self.cores:
+            return {}
+        threads = str(len(self.cores))
+        return {"STUDIO_CORES": joined(self.cores), "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+
+    def _chip_variables(self) -> dict[str, str]:
+        """Each worker is the only process of a slice of its own, which consists of its chips."""
+        return {
+            "TPU_VISIBLE_CHIPS": joined(self.chips),
+            "TPU_CHIPS_PER_PROCESS_BOUNDS": self.block,
+            "TPU_PROCESS_BOUNDS": "1,1,1",
+            "TPU_PROCESS_ADDRESSES": f"localhost:{self.port}",
+            "TPU_PROCESS_PORT": str(self.port),
+            "CLOUD_TPU_TASK_ID": "0",
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # libtpu's lock knows of whole machines only
+        }
+
+
+def shares_of(machine: Machine, count: int) -> tuple[Share, ...]:
+    """The machine in `count` equal parts; for one worker an empty share. Raises: RequestError."""
+    _check(machine, count)
+    if count == 1:
+        return (Share(),)
+    if machine.chips:
+        return _chip_shares(machine.chips, count)
+    return tuple(Share(cores=_part(machine.cores, number, count)) for number in range(count))
+
+
+def find_machine(devices: Path, platforms: str, visible_chips: str) -> Machine:
+    """This machine. `devices` is /dev; `platforms` is JAX_PLATFORMS, `visible_chips` TPU_VISIBLE_CHIPS, "" if it is not set."""
+    cores = _own_cores()
+    if platforms.split(",")[0] == "cpu":
+        return Machine(cores=cores)
+    chips = tuple(range(_count_chips(devices)))
+    if chips and visible_chips:
+        chips = split(visible_chips)
+    return Machine(cores=cores, chips=chips, has_gpu=any((devices / name).exists() for name in ("nvidia0", "dxg")))
+
+
+def joined(numbers: Iterable[int]) -> str:
+    """Numbers as a variable holds them: "0,1"."""
+    return ",".join(map(str, numbers))
+
+
+def split(text: str) -> tuple[int, ...]:
+    """The numbers that `joined` wrote."""
+    return tuple(int(number) for number in text.split(",") if number)
+
+
+def _check(machine: Machine, count: int) -> None:
+    allowed, what = _allowed(machine)
+    if count not in allowed:
+        nearest = max((number for number in allowed if number <= count), default=1)
+        raise RequestError(
+            f"workers={count}", f"must be {_any_of(allowed)} on this machine ({what})", f"give --workers {nearest}"
+        )
+
+
+def _any_of(numbers: list[int]) -> str:
+    """The choice in words; `numbers` begin with 1 and rise."""
+    if len(numbers) == numbers[-1] > 2:
+        return f"from 1 to {numbers[-1]}"
+    return " or ".join(filter(None, (", ".join(map(str, numbers[:-1])), str(numbers[-1]))))
+
+
+def _allowed(machine: Machine) -> tuple[list[int], str]:
+    """How many workers there may be, and by what."""
+    if machine.chips:
+        total = len(machine.chips)
+        sizes = [size for all_chips, size in _BLOCKS if all_chips == total]
+        return sorted(total // size for size in sizes) or [1], _counted(total, "TPU chip")
+    if machine.has_gpu:
+        return [1], "its GPU is not shared"
+    return list(range(1, len(machine.cores) + 1)), _counted(len(machine.cores), "core")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _chip_shares(chips: tuple[int, ...], count: int) -> tuple[Share, ...]:
+    block = _BLOCKS[len(chips), len(chips) // count]
+    return tuple(Share(chips=_part(chips, number, count), block=block, port=FIRST_PORT + number) for number in range(count))
+
+
+def _part(numbers: tuple[int, ...], number: int, count: int) -> tuple[int, ...]:
+    """Part `number` of `count`: neighbours stay together, and no part is larger than another by more than one."""
+    return numbers[len(numbers) * number // count : len(numbers) * (number + 1) // count]
+
+
+def _own_cores() -> tuple[int, ...]:
+    """The cores that this process may use, where the system says; else all."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def _count_chips(devices: Path) -> int:
+    """TPU chips by their device files: accel0, accel1 ... (v2 to v5e), or vfio's numbered groups (v5p and later)."""
+    return len(list(devices.glob("accel[0-9]*"))) or len(list(devices.glob("vfio/[0-9]*")))

@@ -1,0 +1,36 @@
+"""A link is a seam: another kind of it needs its module and its line, and the queue runs through it."""
+
+import pytest
+
+from backend.contract.events import Cancelled, Finished, Step
+from backend.shares import Share
+from backend.workers.link import LINKS
+from tests.backend.conftest import all_events, request, wait_for
+from tests.thread_link import ThreadLink
+
+
+@pytest.fixture
+def engine(make_engine, monkeypatch):
+    monkeypatch.setitem(LINKS, "thread", ThreadLink)
+    return make_engine(link="thread", shares=(Share(), Share()))
+
+
+def test_videos_are_made_through_another_kind_of_link(engine):
+    jobs = [engine.submit(request(f"square {number}")) for number in range(3)]
+    assert all(isinstance(all_events(engine, job.id)[-1], Finished) for job in jobs)
+    assert [worker.pid for worker in engine.workers()] == [None, None]
+
+
+def test_a_cancel_goes_through_another_kind_of_link(engine):
+    stopped, other = engine.submit(request("a slow square")), engine.submit(request("a slow square", steps=2))
+    next(event for _, event in engine.events(stopped.id) if isinstance(event, Step))
+    engine.cancel(stopped.id)
+    assert isinstance(all_events(engine, stopped.id)[-1], Cancelled)
+    assert isinstance(all_events(engine, other.id)[-1], Finished)
+
+
+def test_closing_ends_it_in_the_middle_of_a_job(engine):
+    wait_for(lambda: all(worker.status.state == "ready" for worker in engine.workers()))
+    job = engine.submit(request("a slow square"))
+    next(event for _, event in engine.events(job.id) if isinstance(event, Step))
+    engine.close()

@@ -1,0 +1,156 @@
+"""Which worker gets a job, told by links that a test plays itself."""
+
+import pytest
+
+from backend.contract.events import Failed, Finished
+from backend.contract.shape import Shape
+from backend.contract.worker import Device, WorkerFacts, summary
+from backend.settings import from_environment
+from backend.workers.fleet import Fleet
+from backend.workers.link import LINKS
+from backend.workers.process import WorkerPlan
+from tests.backend.conftest import request
+from tests.wan_ui.builders import a_job, a_result
+
+SHAPE = Shape.of(request())
+WIDE = Shape.of(request(width=128))
+
+
+class PlayedLink:
+    """A worker that does what the test says."""
+
+    opened: dict[str, "PlayedLink"] = {}
+    refuses = False
+
+    def __init__(self, plan, log, on_message, on_exit):
+        if self.refuses:
+            raise OSError("no memory")
+        self.plan, self.on_message, self.on_exit, self.sent, self.pid = plan, on_message, on_exit, [], 7
+        self.opened[plan.name] = self
+
+    def send(self, message):
+        self.sent.append((message["type"], message.get("job_id")))
+
+    def stop(self):
+        self.sent.append(("stop", None))
+
+    def is_in(self, state):
+        self.on_message({"type": "status", "state": state, "detail": state})
+
+    def has(self, *warm: Shape, model: str = SHAPE.model):
+        facts = WorkerFacts(devices=(Device(name="d", kind="square"),), model=model, warm=frozenset(warm))
+        self.on_message({"type": "facts", "facts": facts.to_json()})
+
+    def ends(self, job_id):
+        event = Finished(a_result(a_job()))
+        self.on_message({"type": "event", "job_id": job_id, "event": event.to_json()})
+
+
+@pytest.fixture
+def links(monkeypatch):
+    monkeypatch.setitem(LINKS, "played", PlayedLink)
+    monkeypatch.setattr(PlayedLink, "opened", {})
+    return PlayedLink.opened
+
+
+@pytest.fixture
+def heard():
+    return []
+
+
+@pytest.fixture
+def fleet(links, heard, tmp_path):
+    settings = from_environment(tmp_path)
+    plans = [
+        WorkerPlan(preset="wan-tiny", model=None, warm_up=False, settings=settings, link="played", name=name) for name in "ab"
+    ]
+    fleet = Fleet(plans, lambda job_id, event: heard.append((job_id, event.kind)), lambda: heard.append("ready"))
+    fleet.start()
+    return fleet
+
+
+def give(fleet, job_id: str, shape: Shape = SHAPE) -> str | None:
+    """Who got the job; None if nobody was idle."""
+    return fleet.worker_of(job_id).name if fleet.give(job_id, request(), "folder", shape) else None
+
+
+def test_jobs_fill_the_idle_workers_and_no_more(fleet):
+    assert [give(fleet, "1"), give(fleet, "2")] == ["a", "b"]
+    assert not fleet.has_room() and give(fleet, "3") is None
+
+
+def test_the_worker_that_has_the_programs_comes_first_then_one_that_has_the_model(fleet, links):
+    links["b"].has(WIDE)
+    assert give(fleet, "1") == "b"  # it has the model
+    links["b"].ends("1")
+    links["a"].has(SHAPE)
+    assert [give(fleet, "2", WIDE), give(fleet, "3")] == ["b", "a"]
+
+
+def test_a_cancel_goes_to_the_right_worker(fleet, links):
+    give(fleet, "1"), give(fleet, "2")
+    fleet.cancel("2")
+    fleet.cancel("nobody's")
+    assert ("cancel", "2") in links["b"].sent and all(kind != "cancel" for kind, _ in links["a"].sent)
+
+
+def test_a_final_event_makes_a_worker_idle_and_its_home_is_known_until_then(fleet, links, heard):
+    give(fleet, "1")
+    links["a"].ends("1")
+    assert heard == [("1", "finished")] and fleet.worker_of("1") is None and fleet.workers()[0].job_id is None
+
+
+def test_a_dead_worker_fails_its_own_job_alone(fleet, links, heard):
+    give(fleet, "1"), give(fleet, "2")
+    links["a"].on_exit(-9)
+    assert heard == [("1", Failed.kind)]
+    assert [worker.job_id for worker in fleet.workers()] == [None, "2"]
+
+
+def test_who_died_gets_no_job_before_it_is_ready_again(fleet, links, heard):
+    give(fleet, "1"), give(fleet, "2")
+    links["a"].on_exit(-9)
+    assert fleet.workers()[0].status.state == "starting" and not fleet.has_room()
+    links["a"].is_in("ready")
+    assert heard[-1] == "ready" and fleet.has_room() and give(fleet, "3") == "a"
+
+
+def test_a_failed_worker_gets_no_job_while_another_can_work(fleet, links):
+    links["a"].is_in("failed")
+    assert give(fleet, "1") == "b" and not fleet.has_room()
+
+
+def test_where_all_have_failed_a_job_is_given_to_say_why(fleet, links):
+    links["a"].is_in("failed")
+    links["b"].is_in("failed")
+    assert fleet.has_room() and give(fleet, "1") == "a"
+
+
+def test_a_worker_that_cannot_be_started_keeps_no_job(fleet, links, monkeypatch):
+    for name in "ab":
+        for _ in range(3):
+            links[name].on_exit(1)
+    monkeypatch.setattr(PlayedLink, "refuses", True)
+    with pytest.raises(OSError, match="no memory"):
+        give(fleet, "1")
+    assert fleet.worker_of("1") is None and fleet.workers()[0].job_id is None
+
+
+def test_closing_stops_every_worker(fleet, links):
+    fleet.close()
+    assert all(link.sent == [("stop", None)] for link in links.values())
+
+
+def test_together_they_have_failed_only_if_all_have(fleet, links):
+    links["a"].is_in("failed")
+    links["b"].is_in("loading")
+    assert summary(fleet.workers()).state == "loading"
+    links["b"].is_in("failed")
+    assert summary(fleet.workers()).state == "failed"
+
+
+def test_the_kind_of_devices_counts_them(fleet, links):
+    assert fleet.workers()[0].device_kind == ""
+    chips = tuple(Device(name=str(number), kind="TPU v6 lite") for number in range(4))
+    links["a"].on_message({"type": "facts", "facts": WorkerFacts(devices=chips).to_json()})
+    assert fleet.workers()[0].device_kind == "4 TPU v6 lite"

@@ -1,0 +1,170 @@
+"""The pages with one worker, which look as they always did, and with several."""
+
+import json
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from backend.contract.shape import Shape
+from backend.contract.worker import Device, WorkerFacts, WorkerStatus, WorkerView, summary
+from backend.engine.estimate import Estimate
+from backend.settings import from_environment
+from tests.wan_ui.builders import a_job, a_request
+from wan_ui.desk.access import Access
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.visitors import owner_of
+from wan_ui.header import status_html
+from wan_ui.queue.html import queue_html
+from wan_ui.queue.reading import queue_of
+from wan_ui.routes.metrics import health_route, metrics_text
+from wan_ui.system.panel import report_of
+from wan_ui.words.english import ENGLISH
+
+VISITOR = SimpleNamespace(cookies={}, session_hash="page")
+
+
+def worker(name: str = "worker", state: str = "ready", **changes) -> WorkerView:
+    facts = WorkerFacts(
+        devices=(Device(name="TPU_0", kind="TPU v6 lite", bytes_in_use=1, bytes_limit=4),),
+        warm=frozenset({Shape.of(a_request())}),
+    )
+    view = WorkerView(name=name, status=WorkerStatus(state=state, detail=f"{state}."), facts=facts, is_fit=state != "failed")
+    return replace(view, **changes)
+
+
+PAIR = (worker("worker-1", "busy"), worker("worker-2", "failed"))
+
+
+class Engine:
+    """Jobs of ten seconds each, all estimated, on the given workers."""
+
+    def __init__(self, *workers: WorkerView, running: int = 0, waiting: int = 0, settings=None):
+        self._workers, self.library, self.settings = workers, self, settings
+        states = ["running"] * running + ["queued"] * waiting
+        self._jobs = [
+            replace(a_job(owner=owner_of({}, "page")), id=str(number), state=state) for number, state in enumerate(states)
+        ]
+
+    def workers(self):
+        return self._workers
+
+    def worker_status(self):
+        return summary(self._workers)
+
+    def line(self):
+        return [job.id for job in self._jobs if job.state == "queued"]
+
+    def unended(self, owner):
+        return self._jobs
+
+    def ended(self, owner, most):
+        return []
+
+    def counts(self):
+        return {"finished": 2}
+
+    def last_event(self, job_id):
+        return None
+
+    def failures(self, most):
+        return []
+
+    def shape(self, request):
+        return Shape.of(request)
+
+    def is_warm(self, shape):
+        return True
+
+    def estimate(self, request):
+        return Estimate(seconds=10.0, compile_seconds=0.0, is_warm=True, basis="measured", runs=1)
+
+
+def desk_of(engine) -> Desk:
+    return Desk(engine=engine, access=Access("key"), can_run=lambda preset: True)
+
+
+def waits(engine) -> list[float]:
+    return [entry.wait for entry in queue_of(desk_of(engine), VISITOR).waiting]
+
+
+def test_one_worker_makes_all_that_wait_one_after_another():
+    assert waits(Engine(worker(), running=1, waiting=3)) == [20.0, 30.0, 40.0]
+
+
+def test_a_waiting_job_goes_to_the_worker_that_is_free_first():
+    assert waits(Engine(worker(), worker(), running=2, waiting=3)) == [20.0, 20.0, 30.0]
+    assert waits(Engine(worker(), worker(), running=1, waiting=1)) == [10.0]
+
+
+def test_a_failed_worker_makes_nothing_shorter():
+    assert waits(Engine(*PAIR, running=1, waiting=2)) == [20.0, 30.0]
+    assert waits(Engine(worker(state="failed"), waiting=1)) == [10.0]
+
+
+def test_a_group_is_done_with_its_last():
+    engine = Engine(worker(), worker(), running=1, waiting=2)
+    html = queue_html(queue_of(desk_of(engine), VISITOR), ENGLISH)
+    assert "done in about 20 s" in html
+
+
+def test_the_header_shows_one_worker_as_ever_and_counts_several():
+    assert status_html([worker(state="loading")], ENGLISH) == (
+        '<p class="status" role="status" data-state="loading" title="loading."><i></i>'
+        "<b>Model is loading…</b><span>loading.</span></p>"
+    )
+    html = status_html(PAIR, ENGLISH)
+    assert 'data-state="busy"' in html and "<b>Generating</b><span>1 of 2 workers</span>" in html
+
+
+@pytest.mark.parametrize(("workers", "code"), [((worker(),), 200), (PAIR, 200), ((worker(state="failed"),) * 2, 503)])
+def test_the_studio_is_ill_only_where_no_worker_can_run(workers, code):
+    answer = TestClient(Starlette(routes=[health_route(Engine(*workers))])).get("/healthz")
+    assert answer.status_code == code
+    if len(workers) == 1:
+        assert json.loads(answer.text) == {"worker": "ready", "waiting": 0}
+
+
+def test_health_lists_several_workers():
+    answer = TestClient(Starlette(routes=[health_route(Engine(*PAIR))])).get("/healthz").json()
+    assert answer == {"worker": "busy", "waiting": 0, "workers": {"worker-1": "busy", "worker-2": "failed"}}
+
+
+def values(text: str) -> list[str]:
+    return [line for line in text.splitlines() if re.match("studio_(worker|warm|device)", line)]
+
+
+def test_the_only_workers_metrics_have_no_label():
+    assert values(metrics_text(Engine(worker()))) == [
+        "studio_worker_ready 1",
+        "studio_warm_shapes 1",
+        'studio_device_bytes_in_use{device="TPU_0"} 1',
+        'studio_device_bytes_limit{device="TPU_0"} 4',
+    ]
+
+
+def test_several_workers_metrics_have_their_names():
+    lines = values(metrics_text(Engine(*PAIR)))
+    assert lines[:2] == ['studio_worker_ready{worker="worker-1"} 1', 'studio_worker_ready{worker="worker-2"} 0']
+    assert 'studio_device_bytes_in_use{worker="worker-2",device="TPU_0"} 1' in lines
+
+
+def test_the_system_shows_a_block_for_each_of_several_workers(tmp_path):
+    def titles(*workers):
+        engine = Engine(*workers, settings=from_environment(tmp_path, {}))
+        return [title for title, _ in report_of(desk_of(engine), ENGLISH, is_operator=True).sections][:2]
+
+    assert titles(worker()) == ["Devices", "Worker"]
+    assert titles(*PAIR) == ["Worker 1", "Worker 2"]
+
+
+def test_the_operator_sees_the_end_of_each_log(tmp_path):
+    for name in "ab":
+        (tmp_path / name).write_text(f"{name} said this\n")
+    workers = [worker(name, log=tmp_path / name) for name in "ab"]
+    engine = Engine(*workers, settings=from_environment(tmp_path, {}))
+    assert report_of(desk_of(engine), ENGLISH, is_operator=True).log == "a\na said this\n\nb\nb said this"
+    assert report_of(desk_of(engine), ENGLISH, is_operator=False).log == ""
