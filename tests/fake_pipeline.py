@@ -27,7 +27,7 @@ MISSING_PRESET, LARGE_PRESET, ENDLESS_PRESET = "wan2.1-t2v-14b-720p", "wan2.1-t2
 
 
 @dataclass(frozen=True)
-class FakeComponents:
+class FakeModel:
     """What is loaded: the name of the model."""
 
     model: str
@@ -39,7 +39,7 @@ def check(preset: Preset, model: str | None, on_event: Callable[[Event], None]) 
         raise ModelError("model 'missing'", "must be a checkpoint folder", "download it first")
 
 
-def load(preset: Preset, model: str | None, on_event: Callable[[Event], None]) -> FakeComponents:
+def load(preset: Preset, model: str | None, on_event: Callable[[Event], None], files: None = None) -> FakeModel:
     """Pretends to read a checkpoint of 4 MB; "deadly" ends the process, "slow" takes 2 s, `LARGE_PRESET` lacks memory, and
     `ENDLESS_PRESET` takes a minute."""
     source = model or preset.model_source
@@ -51,7 +51,7 @@ def load(preset: Preset, model: str | None, on_event: Callable[[Event], None]) -
     for part in range(parts + 1):
         on_event(Loading(part * 4_000_000 // parts, 4_000_000, "the square"))
         time.sleep(0.5 if parts > 4 else 0.4 if source == "slow" else STEP_SECONDS)
-    return FakeComponents(source)
+    return FakeModel(source)
 
 
 def device_facts() -> list[Device]:
@@ -59,16 +59,14 @@ def device_facts() -> list[Device]:
     return [Device(name="Square:0", kind="square")]
 
 
-def warm_up(components: FakeComponents, request: GenerationRequest) -> Iterator[Event]:
+def warm_up(loaded: FakeModel, request: GenerationRequest) -> Iterator[Event]:
     """Pretends to compile."""
     for what in ("the text encoder", "the denoiser", "the decoder"):
         yield Compiling(what)
         time.sleep(STEP_SECONDS)
 
 
-def generate(
-    request: GenerationRequest, components: FakeComponents, folder: Path, is_cancelled: Callable[[], bool]
-) -> Iterator[Event]:
+def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
     """A square that moves to the right, over the first image where there is one."""
     _misbehave(request.prompt)
     for _ in range(10 if "compile" in request.prompt else 0):

@@ -34,11 +34,11 @@ POLITENESS = 10  # the page is answered first: on two cores, loading and compili
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """The functions that a worker needs; imported late, because they bring JAX with them. What the event function raises ends
-    `check` and `load`."""
+    """The functions that a worker needs; imported late, because they bring JAX with them. What `check` returns, the files of a
+    model, is handed to `load`. What the event function raises ends `check` and `load`."""
 
-    check: Callable[[Preset, str | None, Callable[[Event], None]], None]
-    load: Callable[[Preset, str | None, Callable[[Event], None]], Any]
+    check: Callable[[Preset, str | None, Callable[[Event], None]], Any]
+    load: Callable[..., Any]
     warm_up: Callable[[Any, GenerationRequest], Iterator[Event]]
     generate: Callable[[GenerationRequest, Any, Path, Callable[[], bool]], Iterator[Event]]
     devices: Callable[[], list[Device]]
@@ -71,8 +71,8 @@ class Worker:
     ):
         self._channel, self._import_pipeline, self._model, self._end = channel, import_pipeline, model, end
         self._pipeline: Pipeline | None = None
-        self._components: Any = None
-        self._loaded: tuple[str, str] | None = None
+        self._loaded: Any = None  # the pipeline's own
+        self._loaded_from: tuple[str, str] | None = None  # the checkpoint and the dtype
         self._is_of_use = False  # whether some request can be served, as far as is known
         self._trouble = ""  # what went wrong last
         self._waiting: queue.Queue[Task | None] = queue.Queue()
@@ -147,7 +147,7 @@ class Worker:
         """Compiles the preset's own shapes ahead; stops as soon as a job waits."""
         self._send_status("warming", "Compiling ahead of the first video")
         request = example_request(preset)
-        for event in self._pipeline.warm_up(self._components, request):
+        for event in self._pipeline.warm_up(self._loaded, request):
             if not self._waiting.empty():
                 return
             if isinstance(event, Compiling):
@@ -159,16 +159,16 @@ class Worker:
         and are known to be fit: two may not fit side by side. Raises: Stopped within a second or so of `is_stopped`.
         """
         wanted = (self._model or preset.model_source, preset.dtype)
-        if self._loaded == wanted:
+        if self._loaded_from == wanted:
             return
         self._start_runtime()
         self._send_status("loading", f"Loading {preset.title}")
         report = until(is_stopped, self._report_loading)
-        self._pipeline.check(preset, self._model, report)
-        self._components = self._loaded = None
+        files = self._pipeline.check(preset, self._model, report)
+        self._loaded = self._loaded_from = None
         self._warm.clear()
-        self._components = self._pipeline.load(preset, self._model, report)
-        self._loaded, self._is_of_use = wanted, True
+        self._loaded = self._pipeline.load(preset, self._model, report, files=files)
+        self._loaded_from, self._is_of_use = wanted, True
         self._send_facts()
 
     def _start_runtime(self) -> None:
@@ -207,7 +207,7 @@ class Worker:
             if not self._begin(task):
                 return None
             loaded = time.monotonic()
-            for event in self._pipeline.generate(task.request, self._components, task.folder, task.is_cancelled.is_set):
+            for event in self._pipeline.generate(task.request, self._loaded, task.folder, task.is_cancelled.is_set):
                 if isinstance(event, Encoding):
                     self._warm.add(Shape.of(task.request, self._model))
                 if event.is_final:
@@ -253,9 +253,9 @@ class Worker:
     def _send_facts(self) -> None:
         facts = WorkerFacts(
             devices=tuple(self._pipeline.devices()),
-            model=self._loaded[0] if self._loaded else None,
+            model=self._loaded_from[0] if self._loaded_from else None,
             warm=frozenset(self._warm),
-            versions=getattr(self._components, "versions", {}),
+            versions=getattr(self._loaded, "versions", {}),
         )
         self._channel.send({"type": "facts", "facts": facts.to_json()})
 

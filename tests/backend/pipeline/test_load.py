@@ -10,9 +10,12 @@ import jax
 import pytest
 from safetensors.numpy import load_file
 
+from backend.checkpoints import hub
+from backend.checkpoints.checkpoint import open_checkpoint
 from backend.contract.events import Loading
 from backend.errors import ModelError, Stopped
 from backend.pipeline import load as load_module
+from backend.pipeline.model_files import check_model
 from presets import load_preset
 
 PRESET = load_preset("wan-tiny")
@@ -52,6 +55,14 @@ def test_loading_ends_where_its_report_is_refused(checkpoint):
 
     with pytest.raises(Stopped):
         load_module.load(PRESET, str(checkpoint), stop)
+
+
+def test_a_checkpoint_is_opened_once_a_load(checkpoint, monkeypatch):
+    opened = []
+    monkeypatch.setattr(hub, "open_checkpoint", lambda folder: opened.append(folder) or open_checkpoint(folder))
+    files = check_model(PRESET, str(checkpoint), lambda event: None)
+    load_module.load(PRESET, str(checkpoint), lambda event: None, files=files)
+    assert opened == [checkpoint]
 
 
 def test_a_folder_that_is_not_there():
