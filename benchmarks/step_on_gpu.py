@@ -36,8 +36,8 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     """Seconds of a step of the engine's program, its compile time left out."""
     import jax
     import jax.numpy as jnp
-
     from backend.pipeline.describe import describe_components
+
     from backend.pipeline.generate import initial_noise
     from backend.runtime.program import compile_now
     from backend.sampling.solvers import make_schedule, start, step_inputs

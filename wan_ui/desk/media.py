@@ -10,7 +10,6 @@ The one exception is the documented `/generate` endpoint for programs: it hands 
 copies it to an address that contains a SHA-256 of its content; who can work that out already has the file.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -25,7 +24,7 @@ from backend.errors import Busy, JobNotFound, VideoFileError
 from backend.files import replacing
 from backend.media.decoding import Decoding
 from backend.media.video import extract_frame, read_facts
-from wan_ui.desk.visitors import owner_of
+from wan_ui.desk.access import Access
 
 MEDIA_TYPES = {
     ".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif",
@@ -42,11 +41,11 @@ def media_url(job: Job, file: str | Path) -> str:
     return f"{_PREFIX}/{quote(job.id)}/{quote(name.as_posix())}"
 
 
-def media_route(engine: Engine, is_operator: Callable[[dict[str, str]], bool] = lambda cookies: False) -> Route:
-    """The route that `media_url` points to. `is_operator` says of cookies whether they may see everybody's files."""
+def media_route(engine: Engine, access: Access) -> Route:
+    """The route that `media_url` points to."""
 
     def serve(request: Request) -> Response:
-        path = _owned_file(engine, request, is_operator)
+        path = _owned_file(engine, request, access)
         if path is None:
             return PlainTextResponse("Not found", status_code=404)
         headers = {"Cache-Control": "private, max-age=86400", "X-Content-Type-Options": "nosniff"}
@@ -55,12 +54,12 @@ def media_route(engine: Engine, is_operator: Callable[[dict[str, str]], bool] = 
     return Route(f"/{_PREFIX}/{{job_id}}/{{name:path}}", serve, methods=["GET", "HEAD"])
 
 
-def _owned_file(engine: Engine, request: Request, is_operator: Callable[[dict[str, str]], bool]) -> Path | None:
+def _owned_file(engine: Engine, request: Request, access: Access) -> Path | None:
     try:
         job = engine.job(request.path_params["job_id"])
     except JobNotFound:
         return None
-    if job.owner != owner_of(request.cookies) and not is_operator(request.cookies):
+    if not access.may_see(request.cookies, job.owner):
         return None
     if request.path_params["name"] == POSTER:
         return poster(job.folder, engine.decoding)

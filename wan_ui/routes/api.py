@@ -67,7 +67,7 @@ def _generate_with(desk: Desk) -> Callable:
 
 def _submitted(desk: Desk, wanted: "Wanted", request: gr.Request) -> Job:
     """Queues it; not in the event loop, because it opens pictures and writes files."""
-    return desk.submit(wanted.to_request(), request)
+    return desk.submit(wanted.to_request(), desk.visit(request))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from tests.wan_ui.builders import FakeEngine, a_job
+from wan_ui.desk.access import Access
 from wan_ui.desk.media import file_below, media_route, media_url
 from wan_ui.desk.visitors import COOKIE, owner_of
 
@@ -23,7 +24,7 @@ def folder(tmp_path):
 @pytest.fixture
 def site(folder):
     engine = FakeEngine([a_job(folder, owner=owner_of({COOKIE: MINE}))])
-    return Starlette(routes=[media_route(engine)])
+    return Starlette(routes=[media_route(engine, Access("key"))])
 
 
 def get(site, path, token=MINE, **headers):

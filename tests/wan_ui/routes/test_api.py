@@ -16,6 +16,11 @@ from wan_ui.routes.api import Wanted
 META = {"meta": {"_type": "gradio.FileData"}}
 
 
+@pytest.fixture
+def studio(every_studio):
+    return every_studio
+
+
 def wanted(**changes) -> Wanted:
     return Wanted(**dict(prompt="a red circle", preset="wan-tiny", image=None, settings={}) | changes)
 
