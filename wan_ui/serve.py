@@ -15,7 +15,7 @@ from presets.loader import EXAMPLES_FOLDER
 from wan_ui.desk.access import Access, OperatorLink
 from wan_ui.desk.body_limit import BodyLimit
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.media import media_route
+from wan_ui.desk.media import media_route, video_route
 from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.desk.uploads import UploadLimit
 from wan_ui.desk.view import View
@@ -108,6 +108,7 @@ def _routes(engine: Engine, access: Access, views: Sequence[View], *, is_open: b
     desk = Desk(engine=engine, access=access, can_run=engine.has_weights)
     return [
         media_route(engine, access),
+        video_route(engine, access),
         health_route(engine),
         metrics_route(engine, access, is_open=is_open),
         mcp_route(engine, access, is_open=is_open),

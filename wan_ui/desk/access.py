@@ -72,6 +72,14 @@ class Access:
         """Whether somebody gave the operator's key."""
         return hmac.compare_digest(key.encode(), self.key.encode())
 
+    def ticket(self, job_id: str) -> str:
+        """What makes the address of a job's video one that cannot be guessed; the same for as long as the key is."""
+        return hmac.new(self.key.encode(), f"video {job_id}".encode(), hashlib.sha256).hexdigest()
+
+    def is_ticket(self, ticket: str, job_id: str) -> bool:
+        """Whether this is the job's ticket."""
+        return hmac.compare_digest(ticket.encode(), self.ticket(job_id).encode())
+
     def link(self, address: str) -> str:
         """The address that makes a browser the operator's."""
         return f"{address.rstrip('/')}/?{OPERATOR_PARAMETER}={self.key}"

@@ -64,6 +64,17 @@ def test_a_program_gets_a_video_and_its_facts(studio, picture):
 
 
 @pytest.mark.browser
+def test_a_programs_video_is_served_from_its_job_not_from_a_copy(studio):
+    import gradio_client
+
+    client = gradio_client.Client(studio.url, verbose=False, download_files=False)
+    video, facts = client.predict("a red circle", "", None, {"steps": 2}, api_name="/generate")
+    assert video["url"].startswith(f"{studio.url}studio/video/{facts['job_id']}/")
+    with urllib.request.urlopen(video["url"]) as answer:
+        assert answer.read()[4:8] == b"ftyp"
+
+
+@pytest.mark.browser
 def test_generate_is_the_only_endpoint_and_job_files_are_not_served_by_path(studio):
     with urllib.request.urlopen(f"{studio.url}gradio_api/info") as answer:
         assert list(json.load(answer)["named_endpoints"]) == ["/generate"]
