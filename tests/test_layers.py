@@ -212,3 +212,52 @@ def test_every_module_says_its_job(name):
 
 def test_the_app_stays_small():
     assert len(MODULES["app"].read_text().splitlines()) < MOST_LINES_OF_APP
+
+
+WAN_UI_ROOMS = (  # the floors of the studio from the top; an import points to a lower one, or stays in its room
+    ("serve",),
+    ("studio",),
+    ("page",),
+    ("views",),
+    ("compare", "library", "stage"),
+    ("routes", "system", "queue", "form"),
+    ("desk", "header"),
+    ("parts",),
+    ("words", "theme"),
+)
+WAN_UI_FLOORS = {room: floor for floor, rooms in enumerate(WAN_UI_ROOMS) for room in rooms}
+BACKEND_FOR_WAN_UI = {"engine", "media", "contract", "errors", "settings", "files", "chips"}
+
+
+def wan_ui_room(name: str) -> str:
+    return name.split(".")[1]
+
+
+WAN_UI_MODULES = [name for name in MODULES if name.startswith("wan_ui.")]
+
+
+@pytest.mark.parametrize("name", WAN_UI_MODULES)
+def test_the_studios_imports_point_to_lower_floors(name):
+    room = wan_ui_room(name)
+    for imported in own_imports(name) & set(WAN_UI_MODULES):
+        other = wan_ui_room(imported)
+        is_lower = WAN_UI_FLOORS[other] > WAN_UI_FLOORS[room]
+        assert other == room or is_lower, f"{name} imports {imported}, which is not on a lower floor (see WAN_UI_ROOMS)"
+
+
+@pytest.mark.parametrize("name", WAN_UI_MODULES)
+def test_the_studio_knows_the_engine_and_no_model(name):
+    for imported in own_imports(name):
+        is_backend, room = top(imported) == "backend", imported.split(".")[1:2]
+        assert not is_backend or set(room) <= BACKEND_FOR_WAN_UI, f"{name} imports {imported}"
+
+
+@pytest.mark.parametrize("name", WAN_UI_MODULES)
+def test_no_room_of_the_studio_goes_round_in_a_circle(name):
+    room = wan_ui_room(name)
+    reached, waiting = set(), [name]
+    while waiting:
+        within = {other for other in own_imports(waiting.pop()) if other.startswith(f"wan_ui.{room}.")}
+        waiting.extend(within - reached)
+        reached |= within
+    assert name not in reached, f"{name} imports itself by way of {sorted(reached)}"

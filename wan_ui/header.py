@@ -17,6 +17,7 @@ from wan_ui.parts.notes import without_paths
 from wan_ui.words.english import Texts
 
 POLL_SECONDS = 1.5
+Names = Sequence[tuple[str, str]]  # the key and the name of each view, in order
 _LOGO = (
     '<svg class="logo" viewBox="0 0 28 28" aria-hidden="true"><rect width="28" height="28" rx="8"/>'
     '<path d="M6.5 9.5l3.6 9 3.9-9 3.9 9 3.6-9"/></svg>'
@@ -37,7 +38,7 @@ element.addEventListener('click', event => {
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The bar's components; `timer` ticks when the status shall be read again."""
+    """The bar's components; `timer` ticks when the status is to be read again."""
 
     title: gr.HTML
     status: gr.HTML
@@ -45,24 +46,18 @@ class Header:
     timer: gr.Timer
 
 
-def build_header(workers: Sequence[WorkerView], texts: Texts) -> Header:
-    """Lays the bar out."""
+def build_header(workers: Sequence[WorkerView], views: Names, texts: Texts) -> Header:
+    """Lays the bar out, with these views."""
     with gr.Row(elem_id="header"):
-        title = gr.HTML(title_html(texts), elem_id="title")
+        title = gr.HTML(title_html(views, texts), elem_id="title")
         shown = gr.HTML(status_html(workers, texts), elem_id="worker-status")
-        tools = gr.HTML(tools_html(texts), js_on_load=_THEME_TOGGLE, elem_id="theme")
+        tools = gr.HTML(tools_html(views, texts), js_on_load=_THEME_TOGGLE, elem_id="theme")
     return Header(title=title, status=shown, tools=tools, timer=gr.Timer(POLL_SECONDS))
 
 
-def title_html(texts: Texts) -> str:
+def title_html(views: Names, texts: Texts) -> str:
     """The product's name and the views."""
-    names = (
-        ("create", texts.view_create),
-        ("compare", texts.view_compare),
-        ("library", texts.view_library),
-        ("system", texts.view_system),
-    )
-    tabs = "".join(f'<button type="button" data-view="{key}">{escape(name)}</button>' for key, name in names)
+    tabs = "".join(f'<button type="button" data-view="{escape(key)}">{escape(name)}</button>' for key, name in views)
     return (
         f'<div class="top"><h1>{_LOGO}<span>{escape(texts.product)}</span></h1>'
         f'<nav id="views" aria-label="{escape(texts.views)}">{tabs}</nav></div>'
@@ -83,9 +78,12 @@ def status_html(workers: Sequence[WorkerView], texts: Texts) -> str:
     )
 
 
-def tools_html(texts: Texts) -> str:
+def tools_html(views: Names, texts: Texts) -> str:
     """Queue, help, theme; and the help itself, which opens over the page."""
-    keys = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(what)}</dd></div>" for key, what in texts.help_keys)
+    named = texts.help_views_between.join(name for _, name in views)
+    first, *others = texts.help_keys
+    shown = (first, (f"Alt 1 – {len(views)}", named), *others)
+    keys = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(what)}</dd></div>" for key, what in shown)
     queue, theme = escape(texts.queue_title), escape(texts.theme_toggle)
     return (
         f'<div class="tools"><button id="queue-toggle" type="button" aria-label="{queue}" title="{queue}">'

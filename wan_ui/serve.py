@@ -2,25 +2,29 @@
 
 import secrets
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 from starlette.middleware import Middleware
+from starlette.routing import Route
 
 from backend.engine.engine import Engine
 from presets.loader import EXAMPLES_FOLDER
-from wan_ui.compare.route import compare_route
 from wan_ui.desk.access import Access, OperatorLink
 from wan_ui.desk.body_limit import BodyLimit
-from wan_ui.desk.media import media_route
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.media import media_route, video_route
 from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.desk.uploads import UploadLimit
+from wan_ui.desk.view import View
 from wan_ui.desk.visitors import VisitorCookie
 from wan_ui.routes.mcp import mcp_route
 from wan_ui.routes.metrics import health_route, metrics_route
 from wan_ui.studio import build
 from wan_ui.theme import ASSETS, favicon, studio_theme, stylesheet
+from wan_ui.views import VIEWS
 from wan_ui.words.english import ENGLISH
 from wan_ui.words.labels import translations
 
@@ -65,7 +69,7 @@ def launch(engine: Engine, doors: Doors, rewriter: PromptRewriter | None = None)
     blocks.block_thread()
 
 
-def serve(blocks: gr.Blocks, engine: Engine, *, host: str, port: int, **options: Any) -> str:
+def serve(blocks: gr.Blocks, engine: Engine, *, host: str, port: int, views: Sequence[View] = VIEWS, **options: Any) -> str:
     """Starts serving the page beside the caller; gives its address. `blocks.close()` ends it."""
     access = Access.of(engine.settings.data_dir)
     before = [
@@ -74,14 +78,7 @@ def serve(blocks: gr.Blocks, engine: Engine, *, host: str, port: int, **options:
         Middleware(VisitorCookie),
         Middleware(UploadLimit),
     ]
-    is_open = options.get("auth") is None
-    routes = [
-        media_route(engine, access.is_operator),
-        compare_route(engine, access.is_operator),
-        health_route(engine),
-        metrics_route(engine, access, is_open=is_open),
-        mcp_route(engine, access, is_open=is_open),
-    ]
+    routes = _routes(engine, access, views, is_open=options.get("auth") is None)
     _, address, _ = blocks.launch(
         server_name=host,
         server_port=port,
@@ -104,6 +101,19 @@ def serve(blocks: gr.Blocks, engine: Engine, *, host: str, port: int, **options:
         **options,
     )
     return address
+
+
+def _routes(engine: Engine, access: Access, views: Sequence[View], *, is_open: bool) -> list[Route]:
+    """What is served beside the page: jobs' files, what programs ask for, and the views' own."""
+    desk = Desk(engine=engine, access=access, can_run=engine.has_weights)
+    return [
+        media_route(engine, access),
+        video_route(engine, access),
+        health_route(engine),
+        metrics_route(engine, access, is_open=is_open),
+        mcp_route(engine, access, is_open=is_open),
+        *(route for view in views for route in view.routes(desk)),
+    ]
 
 
 def _say(line: str) -> None:

@@ -1,7 +1,8 @@
 """A running studio and a real Chromium for the browser tests.
 
-Each browser test runs twice: against the pretend pipeline, and, marked `demo_model`, against `python app.py serve` with
-the embedded demo model, which is skipped while that is not there. `-m "browser and not demo_model"` needs no model.
+The rooms' browser tests run against the pretend pipeline, which is fast, and can be slow. Those of the whole way to a video take
+`every_studio`, and run twice: against the pretend pipeline, and, marked `demo_model`, against `python app.py serve` with the
+embedded demo model, which is skipped while that is not there. `-m "browser and not demo_model"` needs no model.
 """
 
 import shutil
@@ -41,8 +42,21 @@ class Studio:
     patience_ms: int
 
 
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory) -> Path:
+    """Where the studio of a file of tests keeps its jobs."""
+    return tmp_path_factory.mktemp("studio")
+
+
+@pytest.fixture(scope="module")
+def studio(data_dir) -> Iterator[Studio]:
+    """A studio for one file of tests, in front of the pretend pipeline."""
+    with _serving("fake", data_dir) as server:
+        yield _studio("fake", server)
+
+
 @pytest.fixture(scope="session", params=["fake", pytest.param("demo", marks=pytest.mark.demo_model)])
-def studio(request, tmp_path_factory) -> Iterator[Studio]:
+def every_studio(request, tmp_path_factory) -> Iterator[Studio]:
     """The studio as a process of its own, as people run it."""
     if request.param == "demo" and not (Path(load_preset("wan-tiny").model_source) / "model_index.json").is_file():
         pytest.skip("the demo model has not been trained yet")

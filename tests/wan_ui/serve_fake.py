@@ -1,6 +1,7 @@
 """The real studio and the real engine in front of a pretend pipeline: `python -m tests.wan_ui.serve_fake`. Tests only."""
 
 import argparse
+import pkgutil
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from presets import Preset
 from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.serve import serve
 from wan_ui.studio import build
+from wan_ui.views import VIEWS
 
 
 def main() -> None:
@@ -16,11 +18,13 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--auth", type=lambda text: tuple(text.split(":", 1)))
+    parser.add_argument("--view", type=pkgutil.resolve_name, action="append", default=[], help="one more view: MODULE:NAME")
     arguments = parser.parse_args()
+    views = (*VIEWS, *arguments.view)
     engine = Engine(arguments.data_dir, pipeline="tests.fake_pipeline")
     upper = "import json, sys; print(json.load(sys.stdin)['prompt'].replace('cat', 'striped cat'))"
-    blocks = build(engine, can_run=is_demo, rewriter=PromptRewriter(command=(sys.executable, "-c", upper)))
-    serve(blocks, engine, host="127.0.0.1", port=arguments.port, share=False, auth=arguments.auth)
+    blocks = build(engine, can_run=is_demo, rewriter=PromptRewriter(command=(sys.executable, "-c", upper)), views=views)
+    serve(blocks, engine, host="127.0.0.1", port=arguments.port, share=False, auth=arguments.auth, views=views)
     try:
         blocks.block_thread()
     finally:

@@ -9,6 +9,11 @@ pytestmark = pytest.mark.browser
 PLAYS = "video => video.readyState >= 2 && video.currentTime > 0 && !video.paused && !video.error"
 
 
+@pytest.fixture
+def studio(every_studio):
+    return every_studio
+
+
 def generate(page, prompt: str, steps: int | None = None) -> None:
     page.locator("#prompt textarea").fill(prompt)
     if steps is not None:

@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from starlette.applications import Starlette
@@ -16,15 +15,23 @@ from backend.settings import from_environment
 from tests.wan_ui.builders import a_job, a_request
 from wan_ui.desk.access import Access
 from wan_ui.desk.desk import Desk
+from wan_ui.desk.visit import Visit
 from wan_ui.desk.visitors import owner_of
 from wan_ui.header import status_html
 from wan_ui.queue.html import queue_html
 from wan_ui.queue.reading import queue_of
 from wan_ui.routes.metrics import health_route, metrics_text
-from wan_ui.system.panel import report_of
+from wan_ui.system.folder_sizes import FolderSizes
+from wan_ui.system.html import report_of
 from wan_ui.words.english import ENGLISH
 
-VISITOR = SimpleNamespace(cookies={}, session_hash="page")
+
+def visit(is_operator: bool = False) -> Visit:
+    owner = owner_of({}, "page")
+    return Visit(owner=owner, scope=None if is_operator else owner, is_operator=is_operator, texts=ENGLISH, limit=20)
+
+
+VISITOR = visit()
 
 
 def worker(name: str = "worker", state: str = "ready", **changes) -> WorkerView:
@@ -155,7 +162,7 @@ def test_several_workers_metrics_have_their_names():
 def test_the_system_shows_a_block_for_each_of_several_workers(tmp_path):
     def titles(*workers):
         engine = Engine(*workers, settings=from_environment(tmp_path, {}))
-        return [title for title, _ in report_of(desk_of(engine), ENGLISH, is_operator=True).sections][:2]
+        return [title for title, _ in report_of(engine, FolderSizes(), visit(is_operator=True)).sections][:2]
 
     assert titles(worker()) == ["Devices", "Worker"]
     assert titles(*PAIR) == ["Worker 1", "Worker 2"]
@@ -166,5 +173,5 @@ def test_the_operator_sees_the_end_of_each_log(tmp_path):
         (tmp_path / name).write_text(f"{name} said this\n")
     workers = [worker(name, log=tmp_path / name) for name in "ab"]
     engine = Engine(*workers, settings=from_environment(tmp_path, {}))
-    assert report_of(desk_of(engine), ENGLISH, is_operator=True).log == "a\na said this\n\nb\nb said this"
-    assert report_of(desk_of(engine), ENGLISH, is_operator=False).log == ""
+    assert report_of(engine, FolderSizes(), visit(is_operator=True)).log == "a\na said this\n\nb\nb said this"
+    assert report_of(engine, FolderSizes(), visit(is_operator=False)).log == ""

@@ -7,19 +7,27 @@ const isShown = element => element && element.offsetParent !== null;
 const isTyping = target => target.closest?.('textarea, select, [contenteditable], input:not([type=range]):not([type=checkbox])');
 const act = (group, what, data = {}) => window.studioAct?.(group, {what, ...data});
 
-// Views. Which one is open, and whether the queue is, stands in attributes of the body and of the workspace; the style sheet
-// shows it from there (Gradio puts its own selector before each of our rules, so that none can begin at the body).
-const VIEWS = ['create', 'compare', 'library', 'system'];
+// Views. The header lists them; a column says in its classes in which of them it is seen, everywhere (in-KEY) and on a phone
+// (phone-KEY). Which one is open, and whether the queue is, stands in attributes of the body; the style sheet shows it by the
+// classes and the attribute that are set here (Gradio puts its own selector before each of our rules, so that none can begin
+// at the body).
+const views = () => $$('#views [data-view]').map(button => button.dataset.view);
+const look = name => act(`look_${name}`, 'look');
 window.studioView = name => {
-  if (!VIEWS.includes(name)) return;
+  if (!views().includes(name)) return;
   document.body.dataset.view = name;
   showPlace();
-  if (name === 'system') act('look', 'system');
-  if (name !== 'create') $('.stage video')?.pause();
+  look(name);
+  if (!isShown($('.stage'))) $('.stage video')?.pause();
 };
 const showPlace = () => {
-  const {view, queue} = document.body.dataset, workspace = $('#workspace');
-  if (workspace && (workspace.dataset.view !== view || workspace.dataset.queue !== queue)) Object.assign(workspace.dataset, {view, queue});
+  const {queue} = document.body.dataset, view = document.body.dataset.view ||= views()[0] ?? '', workspace = $('#workspace');
+  if (!view) return;
+  if (workspace && workspace.dataset.queue !== queue) workspace.dataset.queue = queue;
+  for (const {classList} of $$('#workspace > .place')) {
+    classList.toggle('shown', classList.contains(`in-${view}`));
+    classList.toggle('shown-on-phone', classList.contains(`phone-${view}`));
+  }
   const current = $('#views [aria-current=true]');
   if (current?.dataset.view === view) return;
   for (const button of $$('#views button')) button.setAttribute('aria-current', button.dataset.view === view);
@@ -29,9 +37,8 @@ const showQueue = isOpen => {
   localStorage.setItem('studio-queue', document.body.dataset.queue);
   showPlace();
 };
-document.body.dataset.view = 'create';
 document.body.dataset.queue = innerWidth < 1200 ? 'closed' : localStorage.getItem('studio-queue') || 'open';
-setInterval(() => { if (document.body.dataset.view === 'system' && !document.hidden) act('look', 'system'); }, 4000);
+setInterval(() => { if (!document.hidden) look(document.body.dataset.view); }, 4000);
 
 const say = text => {
   const note = $('#message .message');
@@ -80,15 +87,14 @@ const press = selector => {
 };
 document.addEventListener('keydown', event => {
   if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) {
-    const wanted = document.body.dataset.view === 'compare' ? '#compare-start' : '#generate';
-    if (press(wanted)) event.preventDefault();
+    if (press('.view-column.shown button.primary') || press('#generate')) event.preventDefault();
   } else if (event.key === 'Escape') {
     const open = $$('details.popover[open]');
     for (const menu of open) menu.open = false;
     if (!open.length && !$('dialog[open]') && press('#stop')) event.preventDefault();
-  } else if (event.altKey && /^[1-4]$/.test(event.key)) {
+  } else if (event.altKey && /^[1-9]$/.test(event.key) && views()[Number(event.key) - 1]) {
     event.preventDefault();
-    window.studioView(VIEWS[Number(event.key) - 1]);
+    window.studioView(views()[Number(event.key) - 1]);
   } else if (event.altKey && event.key.toLowerCase() === 'q') {
     event.preventDefault();
     showQueue(document.body.dataset.queue !== 'open');
@@ -100,7 +106,7 @@ const plainKey = event => {
   const card = event.target.closest?.('#library-grid li');
   const moves = {ArrowLeft: -1, ArrowRight: 1, ArrowUp: 'up', ArrowDown: 'down'};
   if (event.key === '?') $('#help').showModal();
-  else if (document.body.dataset.view === 'library' && event.key in moves && event.target.type !== 'range') {
+  else if (isShown($('#library-grid')) && event.key in moves && event.target.type !== 'range') {
     event.preventDefault();
     moveInLibrary(card, moves[event.key]);
   } else if (card && (event.key === 'Enter' || event.key === ' ')) {
@@ -112,7 +118,7 @@ const plainKey = event => {
   else if (event.key === ',' || event.key === '.') step(event.key === ',' ? -1 : 1);
   else if (event.key === ' ' && !event.target.closest?.('button, a, summary, video, input, [role=option]')) {
     event.preventDefault();
-    document.body.dataset.view === 'compare' ? playTogether() : toggle($('.stage video'));
+    isShown($('.compare')) ? playTogether() : toggle($('.stage video'));
   }
 };
 const moveInLibrary = (card, move) => {
@@ -187,7 +193,7 @@ const toggle = video => video && (video.paused ? video.play().catch(() => {}) : 
 const seek = (video, frame, fps) => { video.currentTime = (frame + 0.5) / fps; };
 const frameOf = (video, fps, frames) => Math.min(frames - 1, Math.floor(video.currentTime * fps + 0.001));
 const step = by => {
-  if (document.body.dataset.view === 'compare') return stepTogether(by);
+  if (isShown($('.compare'))) return stepTogether(by);
   const player = $('.stage .player'), video = $('.stage video');
   if (!isShown(player)) return;
   const {fps, frames} = player.dataset;

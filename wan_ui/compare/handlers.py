@@ -1,18 +1,26 @@
 """Queues comparisons, fills the compare view, and makes its link."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
+from backend.contract.request import GenerationRequest
 from backend.engine.shelf import Comparison
 from backend.errors import StudioError
 from wan_ui.compare.html import MOST, Cell, Side, compare_html
-from wan_ui.compare.panel import ComparePanel, variations
+from wan_ui.compare.panel import ComparePanel, what_choices
+from wan_ui.compare.variations import variations, varied
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import view_of
+from wan_ui.desk.presets import preset_choices
+from wan_ui.desk.view import Updates, Values
+from wan_ui.desk.visit import Visit
+from wan_ui.form.fill import FillHandlers
 from wan_ui.form.form import Form
 from wan_ui.parts.buttons import Act
+from wan_ui.parts.events import QUIET, RAW
 from wan_ui.parts.message import Message
 from wan_ui.parts.notes import sentence
 
@@ -27,92 +35,155 @@ class CompareHandlers:
     message: gr.HTML
 
     @property
+    def fill(self) -> FillHandlers:
+        """What puts somebody else's comparison into the form."""
+        return FillHandlers(desk=self.desk, form=self.form, message=self.message)
+
+    @property
+    def inputs(self) -> set[gr.Component]:
+        return {self.panel.shown, self.panel.chosen}
+
+    @property
     def outputs(self) -> list[gr.Component]:
+        panel = self.panel
+        filled = [panel.what, panel.values, panel.presets, *self.fill.outputs]
+        return [panel.view, panel.shown, panel.chosen, *filled]
+
+    @property
+    def acts(self) -> Mapping[str, Callable[..., Updates]]:
+        return {"compare": self.act}
+
+    def wire(self) -> None:
+        """The bar above the videos."""
+        panel = self.panel
+        panel.start.click(self.start, self.form.inputs | panel.inputs, self._shown_on, **RAW)
+        panel.what.input(_values_or_presets, panel.what, [panel.values, panel.presets], **QUIET)
+
+    @property
+    def _shown_on(self) -> list[gr.Component]:
         return [self.panel.view, self.panel.shown, self.panel.chosen, self.message]
 
-    def start(self, values: dict[gr.Component, Any], request: gr.Request) -> dict:
+    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
+        """The visitor's words, and the comparison of a link; a link to settings goes first."""
+        shown = {} if visit.reads_the_first_page else self._words(visit)
+        return shown | (self._linked(asked["compare"], visit) if "compare" in asked and "settings" not in asked else {})
+
+    def tick(self, visit: Visit, values: Values) -> Updates:
+        """The comparison on view as it is now."""
+        shown = values[self.panel.shown]
+        found = self.desk.engine.shelf.comparison(shown) if shown else None
+        return {self.panel.view: compare_html(self._side(found, visit), visit.texts)} if found else {}
+
+    def start(self, values: Values, request: gr.Request) -> Updates:
         """Queues the form's settings with one thing varied: all of them, or none."""
-        panel, texts = self.panel, self.desk.texts(request)
+        panel, visit = self.panel, self.desk.visit(request)
         try:
             base = self.form.read(values).to_request()
             wanted = variations(base, values[panel.what], values[panel.values] or "", values[panel.presets] or [])
-            jobs = self._submitted(wanted, request)
+            jobs = self._submitted(wanted, visit)
         except StudioError as error:
-            return {self.message: Message(text=sentence(error), is_bad=True).html(texts)}
-        made = self.desk.engine.shelf.compare(self.desk.owner(request), jobs)
-        return self._shown(made, request) | {panel.chosen: []}
+            return {self.message: Message(text=sentence(error), is_bad=True).html(visit.texts)}
+        comparison = self.desk.engine.shelf.compare(visit.owner, jobs)
+        return self._shown(comparison, visit) | {panel.chosen: []}
 
-    def act(self, chosen: list[str], shown: str, request: gr.Request, event: gr.EventData) -> dict:
+    def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Chooses a video for comparing, makes the link, or starts over."""
-        act = Act.of(event)
+        act, visit, panel = Act.of(event), self.desk.visit(request), self.panel
         match act.what:
             case "add":
-                return self._add(chosen, act.job, request)
+                return self._add(values[panel.chosen], act.job, visit)
             case "link":
-                return {self.message: self._link(shown, request)}
+                return {self.message: self._link(values[panel.shown], visit)}
             case "clear":
-                empty = compare_html(Side(), self.desk.texts(request))
-                return {self.panel.view: empty, self.panel.shown: "", self.panel.chosen: []}
-        return {self.panel.chosen: gr.skip()}
+                return {panel.view: compare_html(Side(), visit.texts), panel.shown: "", panel.chosen: []}
+        return {panel.chosen: gr.skip()}
 
-    def open(self, comparison_id: str, request: gr.Request) -> dict:
-        """The comparison of a link, for those who may see its videos; nothing for others."""
-        found = self.desk.engine.shelf.comparison(comparison_id)
-        return self._shown(found, request) if found and self._may_see(found, request) else {}
-
-    def tick(self, shown: str, request: gr.Request) -> str | None:
-        """The view as it is now, or None where there is nothing on view."""
-        found = self.desk.engine.shelf.comparison(shown) if shown else None
-        return compare_html(self._side(found, request), self.desk.texts(request)) if found else None
-
-    def _submitted(self, wanted: list, request: gr.Request) -> tuple[str, ...]:
-        """Queues all; takes back those that were queued if one is refused."""
-        made: list[str] = []
-        try:
-            for one in wanted:
-                made.append(self.desk.submit(one, request).id)
-        except StudioError:
-            for job_id in made:
-                self.desk.engine.cancel(job_id)
-            raise
-        return tuple(made)
-
-    def _add(self, chosen: list[str], job_id: str, request: gr.Request) -> dict:
-        job = self.desk.job(job_id, request)
-        if job is None:
-            return {self.panel.chosen: gr.skip()}
-        texts = self.desk.texts(request)
-        chosen = list(dict.fromkeys([*(chosen if len(chosen) < MOST else []), job.id]))
-        if len(chosen) < 2:
-            words = texts.compare_tray.format(count=1)
-            return {
-                self.panel.chosen: chosen,
-                self.panel.view: compare_html(Side(chosen=1), texts),
-                self.panel.shown: "",
-                self.message: Message(text=words).html(texts),
-            }
-        made = self.desk.engine.shelf.compare(self.desk.owner(request), tuple(chosen))
-        return self._shown(made, request) | {self.panel.chosen: chosen}
-
-    def _shown(self, comparison: Comparison, request: gr.Request) -> dict:
-        texts = self.desk.texts(request)
+    def _words(self, visit: Visit) -> Updates:
+        """What was built in English, in the visitor's language."""
+        presets = preset_choices("t2v", self.desk.can_run).dropdown(visit.texts.language)
         return {
-            self.panel.view: compare_html(self._side(comparison, request), texts),
-            self.panel.shown: comparison.id,
-            self.message: Message(view="compare").html(texts),
+            self.panel.view: compare_html(Side(), visit.texts),
+            self.panel.what: gr.update(choices=what_choices(visit.texts)),
+            self.panel.presets: gr.update(choices=presets),
         }
 
-    def _side(self, comparison: Comparison, request: gr.Request) -> Side:
-        jobs = [self.desk.job(job_id, request) for job_id in comparison.jobs]
+    def _linked(self, comparison_id: str, visit: Visit) -> Updates:
+        """The comparison of a link, for those who may see its videos; for others its settings; nothing if there is none."""
+        found = self.desk.engine.shelf.comparison(comparison_id)
+        if found is None:
+            return {}
+        return self._shown(found, visit) if visit.may_see(found.owner) else self._settings_of(found, visit)
+
+    def _settings_of(self, comparison: Comparison, visit: Visit) -> Updates:
+        """Somebody else's comparison: its settings, ready to be queued; never its videos."""
+        try:
+            requests = [self.desk.engine.job(job_id).request for job_id in comparison.jobs]
+            if not requests:
+                return {}
+            said = Message(text=visit.texts.compare_shared, view="compare")
+            filled = self.fill.shown(requests[0], visit.texts, said)
+        except StudioError as error:
+            return {self.message: Message(text=sentence(error), is_bad=True).html(visit.texts)}
+        return filled | self._varied(requests, visit)
+
+    def _varied(self, requests: list[GenerationRequest], visit: Visit) -> Updates:
+        """The bar as it was when these requests were queued."""
+        what, values = varied(requests)
+        is_preset = what == "preset"
+        named = preset_choices("t2v", self.desk.can_run).dropdown(visit.texts.language)
+        return {
+            self.panel.what: gr.update(choices=what_choices(visit.texts), value=what),
+            self.panel.values: gr.update(value=", ".join(values) if not is_preset else "", visible=not is_preset),
+            self.panel.presets: gr.update(choices=named, value=values if is_preset else [], visible=is_preset),
+        }
+
+    def _submitted(self, wanted: list[GenerationRequest], visit: Visit) -> tuple[str, ...]:
+        """Queues all; takes back those that were queued if one is refused."""
+        job_ids: list[str] = []
+        try:
+            for one in wanted:
+                job_ids.append(self.desk.submit(one, visit).id)
+        except StudioError:
+            for job_id in job_ids:
+                self.desk.engine.cancel(job_id)
+            raise
+        return tuple(job_ids)
+
+    def _add(self, chosen: list[str], job_id: str, visit: Visit) -> Updates:
+        job = self.desk.job(job_id, visit)
+        if job is None:
+            return {self.panel.chosen: gr.skip()}
+        chosen = list(dict.fromkeys([*(chosen if len(chosen) < MOST else []), job.id]))
+        if len(chosen) < 2:
+            words = visit.texts.compare_tray.format(count=1)
+            return {
+                self.panel.chosen: chosen,
+                self.panel.view: compare_html(Side(chosen=1), visit.texts),
+                self.panel.shown: "",
+                self.message: Message(text=words).html(visit.texts),
+            }
+        comparison = self.desk.engine.shelf.compare(visit.owner, tuple(chosen))
+        return self._shown(comparison, visit) | {self.panel.chosen: chosen}
+
+    def _shown(self, comparison: Comparison, visit: Visit) -> Updates:
+        return {
+            self.panel.view: compare_html(self._side(comparison, visit), visit.texts),
+            self.panel.shown: comparison.id,
+            self.message: Message(view="compare").html(visit.texts),
+        }
+
+    def _side(self, comparison: Comparison, visit: Visit) -> Side:
+        jobs = [self.desk.job(job_id, visit) for job_id in comparison.jobs]
         cells = tuple(Cell(job=job, view=view_of(self.desk, job)) for job in jobs if job)
         return Side(id=comparison.id, cells=cells)
 
-    def _may_see(self, comparison: Comparison, request: gr.Request) -> bool:
-        return self.desk.scope(request) in (None, comparison.owner)
-
-    def _link(self, shown: str, request: gr.Request) -> str:
-        texts = self.desk.texts(request)
+    def _link(self, shown: str, visit: Visit) -> str:
         found = self.desk.engine.shelf.comparison(shown)
-        if found is None or not self._may_see(found, request):
-            return Message().html(texts)
-        return Message(text=texts.compare_linked, copy=f"?compare={found.id}").html(texts)
+        if found is None or not visit.may_see(found.owner):
+            return Message().html(visit.texts)
+        return Message(text=visit.texts.compare_linked, copy=f"?compare={found.id}").html(visit.texts)
+
+
+def _values_or_presets(what: str) -> tuple[Any, Any]:
+    """Models are chosen from a list, everything else is typed; LoRAs are on or off."""
+    return gr.update(visible=what not in ("preset", "loras")), gr.update(visible=what == "preset")

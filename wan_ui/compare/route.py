@@ -1,7 +1,6 @@
 """Serves a comparison as one tiled mp4, made when it is first asked for, to those who may see its videos."""
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from starlette.requests import Request
@@ -12,19 +11,19 @@ from backend.engine.engine import Engine
 from backend.errors import Busy, JobNotFound, VideoFileError
 from backend.media.tiles import Tile, write_tiled
 from wan_ui.compare.html import labels_of
-from wan_ui.desk.visitors import owner_of
+from wan_ui.desk.access import Access
 from wan_ui.words.english import ENGLISH
 
 FOLDER = "comparisons"
 
 
-def compare_route(engine: Engine, is_operator: Callable[[dict[str, str]], bool]) -> Route:
+def compare_route(engine: Engine, access: Access) -> Route:
     """`/studio/compare/ID.mp4`. A comparison of somebody else looks like none (404)."""
     making = threading.Lock()  # one at a time: each decodes up to four videos
 
     def serve(request: Request) -> Response:
         with making:
-            path = _tiled(engine, request, is_operator)
+            path = _tiled(engine, request, access)
         if path is None:
             return PlainTextResponse("Not found", status_code=404)
         return FileResponse(path, media_type="video/mp4", headers={"Cache-Control": "private, no-store"})
@@ -32,9 +31,9 @@ def compare_route(engine: Engine, is_operator: Callable[[dict[str, str]], bool])
     return Route("/studio/compare/{comparison_id}.mp4", serve, methods=["GET", "HEAD"])
 
 
-def _tiled(engine: Engine, request: Request, is_operator: Callable[[dict[str, str]], bool]) -> Path | None:
+def _tiled(engine: Engine, request: Request, access: Access) -> Path | None:
     found = engine.shelf.comparison(request.path_params["comparison_id"])
-    if found is None or not (is_operator(request.cookies) or found.owner == owner_of(request.cookies)):
+    if found is None or not access.may_see(request.cookies, found.owner):
         return None
     folder = engine.settings.data_dir / FOLDER
     path = folder / f"{found.id}.mp4"  # the id is one of ours, as the store has just said

@@ -19,6 +19,7 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend.files import replacing
+from wan_ui.desk.visitors import owner_of
 
 OPERATOR_COOKIE = "studio_operator"
 OPERATOR_PARAMETER = "operator"
@@ -27,6 +28,11 @@ _YEAR_SECONDS = 365 * 24 * 3600
 _WHOLE_KEY = re.compile(r"[!-~]{32,}")  # ours have 43 characters; an operator's own may be any that is as hard to guess
 
 log = logging.getLogger(__name__)
+
+
+def within(scope: str | None, owner: str) -> bool:
+    """The rule itself: whether what belongs to this owner may be shown to who has this scope."""
+    return scope is None or scope == owner
 
 
 class Access:
@@ -54,9 +60,25 @@ class Access:
         """Whether these cookies are the operator's."""
         return hmac.compare_digest(cookies.get(OPERATOR_COOKIE, "").encode(), self._cookie().encode())
 
+    def scope(self, cookies: dict[str, str], session_hash: str | None = None) -> str | None:
+        """Whose jobs are shown to who sends these cookies: their own, or None, everybody's, for the operator."""
+        return None if self.is_operator(cookies) else owner_of(cookies, session_hash)
+
+    def may_see(self, cookies: dict[str, str], owner: str) -> bool:
+        """Whether who sends these cookies may see what belongs to this owner."""
+        return within(self.scope(cookies), owner)
+
     def is_key(self, key: str) -> bool:
         """Whether somebody gave the operator's key."""
         return hmac.compare_digest(key.encode(), self.key.encode())
+
+    def ticket(self, job_id: str) -> str:
+        """What makes the address of a job's video one that cannot be guessed; the same for as long as the key is."""
+        return hmac.new(self.key.encode(), f"video {job_id}".encode(), hashlib.sha256).hexdigest()
+
+    def is_ticket(self, ticket: str, job_id: str) -> bool:
+        """Whether this is the job's ticket."""
+        return hmac.compare_digest(ticket.encode(), self.ticket(job_id).encode())
 
     def link(self, address: str) -> str:
         """The address that makes a browser the operator's."""

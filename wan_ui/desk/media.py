@@ -6,16 +6,17 @@ answers only if (1) the job exists, (2) the cookie of the request is its owner's
 guessed nor an overheard address is enough, and (3) the name, after links are resolved, is a picture or a video below that
 job's own folder. All three failures look alike (404), so that the answer does not tell which jobs exist.
 
-The one exception is the documented `/generate` endpoint for programs: it hands the finished file to Gradio, which
-copies it to an address that contains a SHA-256 of its content; who can work that out already has the file.
+Programs have no cookie, and a password at the page's door is not theirs to give: `/generate` and `/mcp` answer with the
+address of `video_route`, which has 256 bits that follow from the operator's key and the job. Who has the address has the
+video, for as long as its job is there and not deleted.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
+from gradio.route_utils import get_root_url
 from PIL import Image
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
@@ -25,12 +26,14 @@ from backend.errors import Busy, JobNotFound, VideoFileError
 from backend.files import replacing
 from backend.media.decoding import Decoding
 from backend.media.video import extract_frame, read_facts
-from wan_ui.desk.visitors import owner_of
+from wan_ui.desk.access import Access
 
 MEDIA_TYPES = {
     ".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif",
 }  # fmt: skip
 _PREFIX = "studio/media"
+_VIDEO_PREFIX = "studio/video"
+VIDEO = "video.mp4"
 POSTER = "poster.webp"
 POSTER_SIZE = (320, 320)
 
@@ -42,11 +45,11 @@ def media_url(job: Job, file: str | Path) -> str:
     return f"{_PREFIX}/{quote(job.id)}/{quote(name.as_posix())}"
 
 
-def media_route(engine: Engine, is_operator: Callable[[dict[str, str]], bool] = lambda cookies: False) -> Route:
-    """The route that `media_url` points to. `is_operator` says of cookies whether they may see everybody's files."""
+def media_route(engine: Engine, access: Access) -> Route:
+    """The route that `media_url` points to."""
 
     def serve(request: Request) -> Response:
-        path = _owned_file(engine, request, is_operator)
+        path = _owned_file(engine, request, access)
         if path is None:
             return PlainTextResponse("Not found", status_code=404)
         headers = {"Cache-Control": "private, max-age=86400", "X-Content-Type-Options": "nosniff"}
@@ -55,12 +58,42 @@ def media_route(engine: Engine, is_operator: Callable[[dict[str, str]], bool] = 
     return Route(f"/{_PREFIX}/{{job_id}}/{{name:path}}", serve, methods=["GET", "HEAD"])
 
 
-def _owned_file(engine: Engine, request: Request, is_operator: Callable[[dict[str, str]], bool]) -> Path | None:
+def video_url(job_id: str, request: HTTPConnection, access: Access) -> str:
+    """The whole address of a job's video for the program that sent this request."""
+    root = get_root_url(request, request.url.path, request.scope.get("root_path"))
+    return f"{root}/{_VIDEO_PREFIX}/{quote(job_id)}/{access.ticket(job_id)}/{VIDEO}"
+
+
+def video_route(engine: Engine, access: Access) -> Route:
+    """The route that `video_url` points to. A wrong ticket, no job and a deleted one look alike (404)."""
+
+    def serve(request: Request) -> Response:
+        job_id = request.path_params["job_id"]
+        if not access.is_ticket(request.path_params["ticket"], job_id):
+            return PlainTextResponse("Not found", status_code=404)
+        path = _kept_video(engine, job_id)
+        if path is None:
+            return PlainTextResponse("Not found", status_code=404)
+        headers = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"}
+        return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], headers=headers)
+
+    return Route(f"/{_VIDEO_PREFIX}/{{job_id}}/{{ticket}}/{VIDEO}", serve, methods=["GET", "HEAD"])
+
+
+def _kept_video(engine: Engine, job_id: str) -> Path | None:
+    try:
+        job = engine.job(job_id)
+    except JobNotFound:
+        return None
+    return None if job.deleted else file_below(job.folder, VIDEO)
+
+
+def _owned_file(engine: Engine, request: Request, access: Access) -> Path | None:
     try:
         job = engine.job(request.path_params["job_id"])
     except JobNotFound:
         return None
-    if job.owner != owner_of(request.cookies) and not is_operator(request.cookies):
+    if not access.may_see(request.cookies, job.owner):
         return None
     if request.path_params["name"] == POSTER:
         return poster(job.folder, engine.decoding)
@@ -73,7 +106,7 @@ def poster(folder: Path, decoding: Decoding) -> Path | None:
     if path.is_file():
         return path
     try:
-        frame = decoding.run(_middle_frame, folder / "video.mp4")
+        frame = decoding.run(_middle_frame, folder / VIDEO)
     except (VideoFileError, Busy):
         return None
     with replacing(path) as part:

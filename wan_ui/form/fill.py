@@ -20,6 +20,8 @@ from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.presets import full_preset, preset_choices
 from wan_ui.desk.uploads import checked_upload, picture_to_cache, to_cache
+from wan_ui.desk.view import Updates
+from wan_ui.desk.visit import Visit
 from wan_ui.form.form import Form
 from wan_ui.form.picture import CENTRE
 from wan_ui.parts.buttons import Act, text_button
@@ -27,31 +29,29 @@ from wan_ui.parts.message import Message
 from wan_ui.parts.notes import sentence
 from wan_ui.words.english import Texts
 
-Updates = dict[gr.Component, Any]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FillHandlers:
-    """Handlers that change the form. `editing` holds the id of the waiting job that is being changed."""
+    """Handlers that change the form."""
 
     desk: Desk
     form: Form
     message: gr.HTML
-    editing: gr.State
 
     @property
     def outputs(self) -> list[gr.Component]:
-        return [*self.form.filled, self.message, self.editing]
+        return [*self.form.filled, self.message, self.form.editing]
 
     def act(self, request: gr.Request, event: gr.EventData) -> Updates:
         """A button that loads settings."""
-        act, texts = Act.of(event), self.desk.texts(request)
+        act, visit = Act.of(event), self.desk.visit(request)
+        texts = visit.texts
         if act.what == "prompt":
             return {self.form.prompt.prompt: act.value}
         if act.what == "new":
             said = Message(text=texts.loaded_new_seed)
             return {self.form.settings.is_seed_random: True, self.message: said.html(texts)}
-        job = self.desk.job(act.job, request)
+        job = self.desk.job(act.job, visit)
         if job is None:
             return {self.message: gr.skip()}
         do = {"use": self._use, "edit": self._edit, "full": self._full, "continue": self._continue}
@@ -62,14 +62,14 @@ class FillHandlers:
 
     def drop(self, request: gr.Request, event: gr.EventData) -> Updates:
         """A file that was dropped on the page: a video of ours loads its settings, a picture becomes the first frame."""
-        texts = self.desk.texts(request)
+        visit = self.desk.visit(request)
         try:
             path = checked_upload(Act.of(event).value)
             if path.suffix.lower() not in (".mp4", ".m4v", ".mov"):
-                return self._picture(str(path), texts)
-            return self._video(str(path), request, texts)
+                return self._picture(str(path), visit.texts)
+            return self._video(str(path), visit)
         except StudioError as error:
-            return self._refused(error, texts)
+            return self._refused(error, visit.texts)
 
     def link(self, code: str, texts: Texts) -> Updates:
         """Settings from a link."""
@@ -101,7 +101,7 @@ class FillHandlers:
 
     def _edit(self, job: Job, texts: Texts) -> Updates:
         said = Message(text=texts.loaded_editing, view="create")
-        return self._loaded(job.request, texts, said) | self._pictures(job.request) | {self.editing: job.id}
+        return self._loaded(job.request, texts, said) | self._pictures(job.request) | {self.form.editing: job.id}
 
     def _full(self, job: Job, texts: Texts) -> Updates:
         """The preset that finishes what this one shows quickly, with the same prompt, pictures and seed."""
@@ -136,23 +136,23 @@ class FillHandlers:
             raise RequestError("continuing", "needs a model that starts from a picture, and none is here", "download one")
         return preset
 
-    def _video(self, path: str, visitor: gr.Request, texts: Texts) -> Updates:
-        request = read_request(path)
+    def _video(self, path: str, visit: Visit) -> Updates:
+        request, texts = read_request(path), visit.texts
         again = text_button("fill:new", texts.loaded_seed_button) if request.task == "t2v" else ""
         text = texts.loaded.format(seed=request.seed)
         if request.task == "t2v":
             return self._loaded(request, texts, Message(text=text, button=again, view="create"))
-        job = self._original(request, visitor)
+        job = self._original(request, visit)
         if job is not None:
             return self._loaded(request, texts, Message(text=text, view="create")) | self._pictures(job.request)
         said = Message(text=f"{text} {texts.loaded_first_frame}", view="create")
         picture = self.desk.engine.decoding.run(_frame_to_cache, Path(path), 0, self.desk.engine.settings.data_dir)
         return self._loaded(request, texts, said) | {self.form.image.image: picture, self.form.image.focus: CENTRE}
 
-    def _original(self, request: GenerationRequest, visitor: gr.Request) -> Job | None:
+    def _original(self, request: GenerationRequest, visit: Visit) -> Job | None:
         """The visitor's own job that made this video, if it is still here."""
         shared = request.for_sharing()
-        jobs = self.desk.engine.jobs(self.desk.owner(visitor))
+        jobs = self.desk.engine.jobs(visit.owner)
         return next((job for job in jobs if job.request.for_sharing() == shared), None)
 
     def _picture(self, path: str, texts: Texts) -> Updates:
@@ -170,7 +170,7 @@ class FillHandlers:
     def _loaded(self, request: GenerationRequest, texts: Texts, said: Message, is_seed_new: bool = False) -> Updates:
         self._check_here(request, texts)
         shown = self.form.show(request, texts, self.desk.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
-        return shown | {self.message: said.html(texts), self.editing: None}
+        return shown | {self.message: said.html(texts), self.form.editing: None}
 
     def _check_here(self, request: GenerationRequest, texts: Texts) -> None:
         """Raises: StudioError for a model that is not on this machine: another one would make another video."""

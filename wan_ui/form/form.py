@@ -73,14 +73,33 @@ _SAME_NAMES = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class Actions:
+    """The buttons below the form, and the line that says how long a video will take."""
+
+    generate: gr.Button
+    leave: gr.Button
+    stop: gr.Button
+    estimate: gr.HTML
+
+
+@dataclass(frozen=True, kw_only=True)
 class Form:
-    """The panels together. Handlers take `inputs` as a set, so that Gradio hands them one argument."""
+    """The panels together. Handlers take `inputs` as a set, so that Gradio hands them one argument.
+
+    `own` is the menu of the visitor's own presets, `editing` the id of the waiting job that is being changed, `session` what
+    the browser keeps of the form.
+    """
 
     task: gr.State
     tabs: gr.Tabs
+    tab_items: tuple[gr.Tab, gr.Tab]
     prompt: PromptPanel
     settings: SettingsPanel
     image: ImagePanel
+    own: gr.HTML
+    actions: Actions
+    editing: gr.State
+    session: gr.BrowserState
 
     @property
     def inputs(self) -> set[gr.Component]:

@@ -14,6 +14,8 @@ import gradio as gr
 from backend.contract.request import GenerationRequest, find_preset
 from backend.errors import RequestError, StudioError
 from wan_ui.desk.desk import Desk
+from wan_ui.desk.view import Updates, Values
+from wan_ui.desk.visit import Visit
 from wan_ui.form.fill import FillHandlers, settings_code
 from wan_ui.form.form import Form
 from wan_ui.parts.buttons import Act, icon_button, text_button
@@ -74,28 +76,26 @@ class OwnPresetHandlers:
     desk: Desk
     form: Form
     fill: FillHandlers
-    panel: gr.HTML
     message: gr.HTML
 
     @property
     def outputs(self) -> list[gr.Component]:
-        return [*self.fill.outputs, self.panel]
+        return [*self.fill.outputs, self.form.own]
 
-    def act(self, values: dict[gr.Component, Any], request: gr.Request, event: gr.EventData) -> dict:
+    def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """One press in the menu."""
-        act, texts = Act.of(event), self.desk.texts(request)
-        owner = self.desk.owner(request)
+        visit = self.desk.visit(request)
         try:
-            done = self._do(act, values, owner, texts)
+            done = self._do(Act.of(event), values, visit.owner, visit.texts)
         except StudioError as error:
-            done = {self.message: Message(text=sentence(error), is_bad=True).html(texts)}
-        return done | {self.panel: self.html(request)}
+            done = {self.message: Message(text=sentence(error), is_bad=True).html(visit.texts)}
+        return done | {self.form.own: self.html(visit)}
 
-    def html(self, request: gr.Request) -> str:
+    def html(self, visit: Visit) -> str:
         """The menu as it is now."""
-        return own_presets_html(self.desk.engine.shelf.presets(self.desk.owner(request)), self.desk.texts(request))
+        return own_presets_html(self.desk.engine.shelf.presets(visit.owner), visit.texts)
 
-    def _do(self, act: Act, values: dict[gr.Component, Any], owner: str, texts: Texts) -> dict:
+    def _do(self, act: Act, values: Values, owner: str, texts: Texts) -> Updates:
         shelf = self.desk.engine.shelf
         match act.what:
             case "save":

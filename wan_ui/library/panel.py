@@ -11,7 +11,7 @@ import gradio as gr
 from backend.engine.store import Selection
 from presets import list_presets
 from wan_ui.desk.body_limit import LONGEST_TEXT
-from wan_ui.desk.desk import Desk
+from wan_ui.desk.visit import Visit
 from wan_ui.library.html import Shelf, detail_html, library_html
 from wan_ui.words.english import Texts
 
@@ -35,13 +35,13 @@ class LibraryPanel:
     def inputs(self) -> set[gr.Component]:
         return {self.search, self.preset, self.is_starred, self.is_deleted, self.chosen, self.most}
 
-    def selection(self, values: dict[gr.Component, Any], desk: Desk, request: gr.Request) -> Selection:
+    def selection(self, values: dict[gr.Component, Any], visit: Visit) -> Selection:
         """What is asked for, within what this visitor may see."""
         preset = values[self.preset]
         return Selection(
-            owner=desk.scope(request),
+            owner=visit.scope,
             words=tuple(str(values[self.search] or "").split()[:20]),
-            presets=(preset,) if preset else (),
+            presets=(str(preset),) if preset else (),
             is_starred=bool(values[self.is_starred]),
             is_deleted=bool(values[self.is_deleted]),
             most=min(int(values[self.most]), 5000),

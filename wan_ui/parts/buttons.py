@@ -4,11 +4,12 @@ A button says what it does in `data-act` ("group:what"), to which job in `data-j
 script hands every press (and the keys for it) to the component below, which triggers the Gradio event of that group. So
 panels are plain HTML, and each group has one handler with the outputs that it changes.
 
-Groups: `act_queue` (order, star, bin), `act_show` (a job on the stage), `act_fill` (settings into the form), `act_again`
-(queue at once), `act_choose` (a card of the library), `act_compare`, `act_own` (presets of one's own), `act_drop` (a file
-dropped on the page, after its upload), `act_look` (the system panel came into view).
+Groups of the shell: `queue` (order, star, bin), `show` (a job on the stage), `fill` (settings into the form), `again` (queue at
+once), `own` (presets of one's own), `drop` (a file dropped on the page, after its upload). Views add theirs.
 """
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -19,7 +20,7 @@ from wan_ui.parts.icons import icon
 
 # The names of custom events stand in quotes here, because Gradio learns them from this text.
 _ON_LOAD = """
-const groups = ['act_queue', 'act_show', 'act_fill', 'act_again', 'act_choose', 'act_compare', 'act_own', 'act_drop', 'act_look'];
+const groups = GROUPS;
 window.studioAct = (group, data) => {
   if (groups.includes('act_' + group)) trigger('act_' + group, data);
 };
@@ -45,9 +46,10 @@ class Act:
         return cls(**texts)
 
 
-def build_act() -> gr.HTML:
-    """The component that hears the buttons; it shows nothing."""
-    return gr.HTML("<span hidden></span>", js_on_load=_ON_LOAD, elem_id="act")
+def build_act(groups: Sequence[str]) -> gr.HTML:
+    """The component that hears the buttons of these groups as its events `act_GROUP`; it shows nothing."""
+    names = json.dumps([f"act_{group}" for group in groups])
+    return gr.HTML("<span hidden></span>", js_on_load=_ON_LOAD.replace("GROUPS", names), elem_id="act")
 
 
 def icon_button(act: str, name: str, label: str, **data: str) -> str:

@@ -53,5 +53,5 @@ class Message:
 
 
 def build_message() -> gr.HTML:
-    """The line, with nothing said yet."""
-    return gr.HTML('<div class="message"></div>', js_on_load=_ON_LOAD, elem_id="message")
+    """The line, with nothing said yet; `render` gives it its place."""
+    return gr.HTML('<div class="message"></div>', js_on_load=_ON_LOAD, elem_id="message", render=False)

@@ -4,26 +4,25 @@ from collections.abc import Iterable
 from dataclasses import replace
 from heapq import heapreplace
 
-import gradio as gr
-
 from backend.engine.estimate import Estimate
 from backend.engine.store import Job
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import view_of
+from wan_ui.desk.visit import Visit
 from wan_ui.queue.html import Entry, Queue
 
 MOST_RECENT = 5
 
 
-def queue_of(desk: Desk, request: gr.Request) -> Queue:
+def queue_of(desk: Desk, visit: Visit) -> Queue:
     """The queue as this visitor sees it; the operator sees everybody's."""
-    engine, scope = desk.engine, desk.scope(request)
+    engine = desk.engine
     line = engine.line()
     everybody = {job.id: job for job in engine.library.unended(None)}
-    own = {key for key, job in everybody.items() if scope in (None, job.owner)}
+    own = {key for key, job in everybody.items() if visit.may_see(job.owner)}
     running = tuple(_entry(desk, job) for key, job in everybody.items() if key in own and job.state == "running")
     waiting = _with_waits(desk, [everybody[key] for key in line if key in everybody], everybody)
-    recent = tuple(_entry(desk, job) for job in engine.library.ended(scope, MOST_RECENT))
+    recent = tuple(_entry(desk, job) for job in engine.library.ended(visit.scope, MOST_RECENT))
     return Queue(
         running=running,
         waiting=tuple(entry for entry in waiting if entry.job.id in own),

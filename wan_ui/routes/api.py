@@ -22,7 +22,8 @@ from backend.errors import RequestError, StudioError
 from presets import list_presets
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import follow
-from wan_ui.desk.uploads import to_cache, uploaded_path
+from wan_ui.desk.media import video_url
+from wan_ui.desk.uploads import uploaded_path
 from wan_ui.parts.progress import StageView
 
 OVERRIDES = frozenset(
@@ -60,14 +61,14 @@ def _generate_with(desk: Desk) -> Callable:
             result = await _wait(desk.engine, job.id)
         except StudioError as error:
             raise gr.Error(str(error), print_exception=False) from None
-        return _file(result), _facts(job.id, result)
+        return _file(video_url(job.id, request.request, desk.access)), _facts(job.id, result)
 
     return generate
 
 
 def _submitted(desk: Desk, wanted: "Wanted", request: gr.Request) -> Job:
     """Queues it; not in the event loop, because it opens pictures and writes files."""
-    return desk.submit(wanted.to_request(), request)
+    return desk.submit(wanted.to_request(), desk.visit(request))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +108,10 @@ def finished_video(view: StageView | None) -> VideoResult:
     return view.result
 
 
-def _file(result: VideoResult) -> dict[str, Any]:
-    """A copy in Gradio's cache, the only place that it serves files from; see `media` for who can fetch it."""
-    return gr.FileData(path=to_cache(result.path), mime_type="video/mp4").model_dump()
+def _file(address: str) -> dict[str, Any]:
+    """The video at its own address. Gradio leaves a stream where it is, and its clients fetch one from its address; any other
+    file it would copy, and serve to those who are logged in."""
+    return gr.FileData(path=address, url=address, mime_type="video/mp4", is_stream=True).model_dump()
 
 
 def _facts(job_id: str, result: VideoResult) -> dict[str, Any]:

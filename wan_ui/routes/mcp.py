@@ -12,7 +12,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -24,7 +24,7 @@ from backend.errors import StudioError
 from presets import list_presets
 from wan_ui.desk.access import Access
 from wan_ui.desk.followers import follow
-from wan_ui.desk.uploads import to_cache
+from wan_ui.desk.media import video_url
 from wan_ui.parts.progress import StageView, progress_words
 from wan_ui.routes.api import OVERRIDES, Wanted, finished_video
 from wan_ui.words.english import ENGLISH
@@ -51,7 +51,7 @@ def mcp_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
         if "id" not in message:
             return Response(status_code=202)  # a notification
         if _wants_video(message):
-            messages = _make_video(engine, message, str(request.base_url), is_operator=_has_key(request, access))
+            messages = _make_video(engine, message, request, access)
             if _progress_token(message) is not None and "text/event-stream" in request.headers.get("accept", ""):
                 return StreamingResponse(_as_events(messages), media_type="text/event-stream", headers=_AT_ONCE)
             return JSONResponse([answer async for answer in messages][-1])
@@ -132,19 +132,20 @@ def tool() -> dict[str, Any]:
 
 
 async def _make_video(
-    engine: Engine, message: dict[str, Any], address: str, *, is_operator: bool
+    engine: Engine, message: dict[str, Any], request: Request, access: Access
 ) -> AsyncIterator[dict[str, Any] | None]:
     """Runs the tool: its progress, for an assistant that gave a name for it, None while there is none, and last the answer.
 
     What goes wrong is the tool's answer, in the engine's words, so that the assistant can correct itself.
     """
     token, told, view = _progress_token(message), -1.0, None
+    is_operator = _has_key(request, access)
     try:
         job = await asyncio.to_thread(_submitted, engine, _object(_params(message).get("arguments")), is_operator)
         async for view in follow(engine, job.id):
             yield None if token is None or view.fraction <= told else _progress(token, view)
             told = max(told, view.fraction)
-        result = _told(finished_video(view), job.id, address)
+        result = _told(finished_video(view), job.id, video_url(job.id, request, access))
     except StudioError as error:
         result = {"content": [{"type": "text", "text": str(error)}], "isError": True}
     yield {"jsonrpc": "2.0", "id": message["id"], "result": result}
@@ -173,8 +174,7 @@ async def _as_events(messages: AsyncIterator[dict[str, Any] | None]) -> AsyncIte
         yield ": still here\n\n" if message is None else f"event: message\ndata: {json.dumps(message)}\n\n"
 
 
-def _told(result: VideoResult, job_id: str, address: str) -> dict[str, Any]:
-    url = f"{address}gradio_api/file={quote(to_cache(result.path))}"
+def _told(result: VideoResult, job_id: str, url: str) -> dict[str, Any]:
     facts = {
         "url": url,
         "job_id": job_id,

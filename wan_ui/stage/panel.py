@@ -3,6 +3,8 @@
 Element ids: `stage`, inside it `download`; the phase is the attribute `data-phase` of `.stage`, the job `data-job`.
 """
 
+from dataclasses import dataclass
+
 import gradio as gr
 
 from wan_ui.parts.progress import StageView
@@ -33,6 +35,18 @@ watch('value', () => {
 """
 
 
-def build_result_panel(texts: Texts) -> gr.HTML:
-    """Lays the stage out, with nothing made yet."""
-    return gr.HTML(stage_html(StageView(), None, texts), js_on_load=_ON_LOAD, elem_id="stage", apply_default_css=False)
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """The components that the job on the stage concerns. `status` is the worker's, in the header."""
+
+    view: gr.HTML
+    job_id: gr.State
+    queue: gr.HTML
+    status: gr.HTML
+
+
+def build_stage(queue: gr.HTML, status: gr.HTML, texts: Texts) -> Stage:
+    """The stage with nothing made yet. Its view has no place until `render` gives it one."""
+    html = stage_html(StageView(), None, texts)
+    view = gr.HTML(html, js_on_load=_ON_LOAD, elem_id="stage", apply_default_css=False, render=False)
+    return Stage(view=view, job_id=gr.State(None), queue=queue, status=status)

@@ -12,10 +12,10 @@ CHINESE = Texts(
     view_library="资料库",
     view_system="系统",
     help_title="键盘快捷键",
+    help_views_between="、",
     help_keys=(
         ("Ctrl ↵", "生成"),
         ("Esc", "停止，或关闭打开的菜单"),
-        ("Alt 1 – 4", "创作、对比、资料库、系统"),
         ("Alt Q", "显示或隐藏队列"),
         (", .", "后退一帧，前进一帧"),
         ("Space", "播放或暂停"),

@@ -20,10 +20,10 @@ class Texts:
     view_system: str = "System"
     views: str = "Views"
     help_title: str = "Keyboard"
+    help_views_between: str = ", "
     help_keys: tuple[tuple[str, str], ...] = (
         ("Ctrl ↵", "Generate"),
         ("Esc", "Stop, or close what is open"),
-        ("Alt 1 – 4", "Create, Compare, Library, System"),
         ("Alt Q", "Show or hide the queue"),
         (", .", "One frame back, one frame on"),
         ("Space", "Play or pause"),

@@ -15,7 +15,7 @@ from wan_ui.desk.desk import Desk
 from wan_ui.routes.api import Wanted, _submitted
 
 WAN = load_preset("wan2.1-t2v-1.3b-480p")
-VISITOR = SimpleNamespace(cookies={}, session_hash="page")
+VISITOR = SimpleNamespace(cookies={}, session_hash="page", headers={})
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def desk(tmp_path, monkeypatch):
 
 @pytest.fixture
 def operator(desk) -> SimpleNamespace:
-    return SimpleNamespace(cookies={OPERATOR_COOKIE: desk.access._cookie()}, session_hash="page")
+    return SimpleNamespace(cookies={OPERATOR_COOKIE: desk.access._cookie()}, session_hash="page", headers={})
 
 
 def a_large_request() -> GenerationRequest:
@@ -37,18 +37,18 @@ def a_large_request() -> GenerationRequest:
 
 def test_only_the_operator_may_begin_a_download(desk, operator):
     with pytest.raises(RequestError, match="only the operator may download it"):
-        desk.submit(a_large_request(), VISITOR)
+        desk.submit(a_large_request(), desk.visit(VISITOR))
     assert desk.engine.jobs() == [] and not desk.can_run(WAN)
-    assert desk.submit(a_large_request(), operator).request.preset == WAN.name
+    assert desk.submit(a_large_request(), desk.visit(operator)).request.preset == WAN.name
 
 
 def test_a_waiting_video_cannot_be_changed_into_a_download(desk, operator):
-    desk.submit(a_request(prompt="a slow square"), VISITOR)
-    waiting = desk.submit(a_request(), VISITOR)
+    desk.submit(a_request(prompt="a slow square"), desk.visit(VISITOR))
+    waiting = desk.submit(a_request(), desk.visit(VISITOR))
     with pytest.raises(RequestError, match="only the operator may download it"):
-        desk.revise(waiting, a_large_request(), VISITOR)
+        desk.revise(waiting, a_large_request(), desk.visit(VISITOR))
     assert desk.engine.job(waiting.id).request == waiting.request
-    assert desk.revise(waiting, a_large_request(), operator).request.preset == WAN.name
+    assert desk.revise(waiting, a_large_request(), desk.visit(operator)).request.preset == WAN.name
 
 
 def test_the_endpoint_for_programs_asks_who_calls(desk, operator):

@@ -1,9 +1,12 @@
+import dataclasses
+
 import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from tests.wan_ui.builders import FakeEngine, a_job
-from wan_ui.desk.media import file_below, media_route, media_url
+from wan_ui.desk.access import Access
+from wan_ui.desk.media import file_below, media_route, media_url, video_route
 from wan_ui.desk.visitors import COOKIE, owner_of
 
 MINE, THEIRS = "A" * 43, "B" * 43
@@ -23,7 +26,7 @@ def folder(tmp_path):
 @pytest.fixture
 def site(folder):
     engine = FakeEngine([a_job(folder, owner=owner_of({COOKIE: MINE}))])
-    return Starlette(routes=[media_route(engine)])
+    return Starlette(routes=[media_route(engine, Access("key"))])
 
 
 def get(site, path, token=MINE, **headers):
@@ -74,3 +77,23 @@ def test_a_link_that_leads_out_is_not_followed(folder):
 
 def test_an_unknown_job_looks_like_a_foreign_one(site):
     assert get(site, "/studio/media/nothing/video.mp4").text == get(site, "/studio/media/job-1/video.mp4", THEIRS).text
+
+
+@pytest.fixture
+def programs_site(folder):
+    """Serves the video of a job that is there, and of one that was deleted."""
+    deleted = dataclasses.replace(a_job(folder), id="deleted", deleted=1.0)
+    return Starlette(routes=[video_route(FakeEngine([a_job(folder), deleted]), Access("key"))])
+
+
+def test_a_program_fetches_a_video_by_its_address_alone(programs_site):
+    video = get(programs_site, f"/studio/video/job-1/{Access('key').ticket('job-1')}/video.mp4", None)
+    assert (video.status_code, video.content) == (200, b"0123456789") and "no-store" in video.headers["cache-control"]
+
+
+@pytest.mark.parametrize("job_id", ["job-1", "deleted", "nothing"])
+def test_the_address_cannot_be_guessed_and_ends_with_the_job(programs_site, job_id):
+    tickets = ["x", "圆", Access("other key").ticket(job_id), Access("key").ticket("job-2")]
+    tickets += [Access("key").ticket(job_id)] * (job_id != "job-1")
+    answers = [get(programs_site, f"/studio/video/{job_id}/{ticket}/video.mp4", None) for ticket in tickets]
+    assert {(answer.status_code, answer.text) for answer in answers} == {(404, "Not found")}

@@ -7,6 +7,7 @@ from backend.errors import RequestError
 from presets import list_presets, load_preset
 from tests.wan_ui.builders import a_request
 from wan_ui.desk.presets import full_preset
+from wan_ui.form.fill import read_settings, settings_code
 from wan_ui.form.loras import lora_lines, read_loras
 from wan_ui.form.own_presets import checked_settings, settings_of_form
 from wan_ui.form.settings import Values, settings_of
@@ -50,3 +51,11 @@ def test_values_that_a_preset_does_not_offer_are_shown_all_the_same():
     assert shown["resolution"]["value"] == "128x128" and ("128 × 128", "128x128") in shown["resolution"]["choices"]
     assert shown["length"]["value"] == 21 in [value for _, value in shown["length"]["choices"]]
     assert shown["guidance"]["minimum"] == 0.5 and shown["flow_shift"]["maximum"] == 20.0 and shown["steps"]["value"] == 90
+
+
+def test_settings_survive_a_link_and_rubbish_does_not():
+    request = a_request(prompt="圆 & <b>", steps=3)
+    assert read_settings(settings_code(request)) == request
+    for code in ("", "x", "e30", settings_code(request)[:-9]):
+        with pytest.raises(RequestError):
+            read_settings(code)

@@ -16,6 +16,11 @@ from wan_ui.routes.api import Wanted
 META = {"meta": {"_type": "gradio.FileData"}}
 
 
+@pytest.fixture
+def studio(every_studio):
+    return every_studio
+
+
 def wanted(**changes) -> Wanted:
     return Wanted(**dict(prompt="a red circle", preset="wan-tiny", image=None, settings={}) | changes)
 
@@ -56,6 +61,17 @@ def test_a_program_gets_a_video_and_its_facts(studio, picture):
     assert (facts["seed"], facts["width"], facts["num_frames"]) == (3, 96, 17)
     with pytest.raises(Exception, match="prompt is empty"):
         client.predict(" ", api_name="/generate")
+
+
+@pytest.mark.browser
+def test_a_programs_video_is_served_from_its_job_not_from_a_copy(studio):
+    import gradio_client
+
+    client = gradio_client.Client(studio.url, verbose=False, download_files=False)
+    video, facts = client.predict("a red circle", "", None, {"steps": 2}, api_name="/generate")
+    assert video["url"].startswith(f"{studio.url}studio/video/{facts['job_id']}/")
+    with urllib.request.urlopen(video["url"]) as answer:
+        assert answer.read()[4:8] == b"ftyp"
 
 
 @pytest.mark.browser

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 from backend.engine.engine import Engine
 from tests.fake_pipeline import MISSING_PRESET
 from wan_ui.desk.access import Access
+from wan_ui.desk.media import video_route
 from wan_ui.routes.mcp import mcp_route
 
 
@@ -112,3 +113,15 @@ def test_foreign_pages_and_strangers_stay_out(engine):
     assert client(engine, is_open=False).post("/mcp", json=ping).status_code == 401
     allowed = client(engine, is_open=False).post("/mcp", json=ping, headers={"authorization": "Bearer key"})
     assert allowed.json()["result"] == {}
+
+
+def test_where_visitors_need_a_password_the_video_is_fetched_by_its_address_and_goes_with_its_job(engine):
+    routes = [mcp_route(engine, Access("key"), is_open=False), video_route(engine, Access("key"))]
+    site = TestClient(Starlette(routes=routes))
+    call = {"name": "generate_video", "arguments": {"prompt": "a red square", "settings": {"steps": 2}}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    answer = site.post("/mcp", json=message, headers={"authorization": "Bearer key"}).json()
+    video = answer["result"]["structuredContent"]
+    assert site.get(video["url"]).content[4:8] == b"ftyp"
+    engine.library.delete(video["job_id"])
+    assert site.get(video["url"]).status_code == 404

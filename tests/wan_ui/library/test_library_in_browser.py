@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.wan_ui.panels.steps import made, until
+from tests.wan_ui.steps import made, until
 
 pytestmark = pytest.mark.browser
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wan_ui.panels.steps import made, until
+from tests.wan_ui.steps import made, until
 
 pytestmark = pytest.mark.browser
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from backend.settings import PROJECT_FOLDER
-from tests.wan_ui.panels.steps import until
+from tests.wan_ui.steps import until
 
 pytestmark = pytest.mark.browser
 

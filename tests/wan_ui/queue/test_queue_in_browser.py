@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.wan_ui.conftest import _serving
-from tests.wan_ui.panels.steps import generate, lists, made, press, until
+from tests.wan_ui.steps import generate, lists, made, press, until
 from wan_ui.desk.access import Access
 
 pytestmark = pytest.mark.browser

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.wan_ui.panels.steps import again, made, until
+from tests.wan_ui.steps import again, made, until
 
 pytestmark = pytest.mark.browser
 

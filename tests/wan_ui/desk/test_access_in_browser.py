@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from tests.wan_ui.panels.steps import generate, made, ready
+from tests.wan_ui.steps import generate, made, ready
 from wan_ui.desk.access import Access
 
 pytestmark = pytest.mark.browser

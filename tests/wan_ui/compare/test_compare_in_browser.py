@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from backend.media.video import read_facts
-from tests.wan_ui.panels.steps import made, until
+from tests.wan_ui.steps import made, until
 
 pytestmark = pytest.mark.browser
 

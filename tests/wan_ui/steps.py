@@ -1,4 +1,4 @@
-"""What a person does on the page, step by step; for the tests of the panels."""
+"""What a person does on the page, step by step; for the browser tests."""
 
 
 def generate(page, prompt: str, steps: int = 2) -> None:

@@ -1,0 +1,79 @@
+"""A fifth view of the studio, as a stranger would add it: this folder, and its name in the list of views. Tests only."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from html import escape
+
+import gradio as gr
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.view import FORM, Shell, Updates, Values, View
+from wan_ui.desk.visit import Visit
+from wan_ui.form.form import Form
+from wan_ui.parts.buttons import Act, text_button
+from wan_ui.queue.reading import queue_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class FifthHandlers:
+    """Says what the form and the queue hold."""
+
+    desk: Desk
+    form: Form
+    queue: gr.HTML
+    form_says: gr.HTML
+
+    @property
+    def inputs(self) -> set[gr.Component]:
+        return self.form.inputs
+
+    @property
+    def outputs(self) -> list[gr.Component]:
+        return [self.queue, self.form_says]
+
+    @property
+    def acts(self) -> Mapping[str, Callable[..., Updates]]:
+        return {"fifth": self.act, "look_fifth": self.look}
+
+    def wire(self) -> None:
+        """All that can be pressed is a button of the group `fifth`."""
+
+    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
+        """Greets with the parameter of the address."""
+        return {self.form_says: f'<p id="fifth-form">opened {escape(asked.get("hello", ""))}</p>'}
+
+    def tick(self, visit: Visit, values: Values) -> Updates:
+        """The visitor's queue."""
+        queue = queue_of(self.desk, visit)
+        prompts = [entry.job.request.prompt for entry in (*queue.running, *queue.waiting, *queue.recent)]
+        return {self.queue: f'<p id="fifth-queue">{escape("; ".join(prompts))}</p>'}
+
+    def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
+        """The prompt of the form as it is now."""
+        prompt = self.form.read(values).prompt
+        return {self.form_says: f'<p id="fifth-form">{escape(Act.of(event).what)} {escape(prompt)}</p>'}
+
+    def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
+        """Says that somebody looks."""
+        return {self.form_says: '<p id="fifth-form">seen</p>'}
+
+
+def build_fifth(shell: Shell) -> FifthHandlers:
+    """Two lines and a button."""
+    gr.HTML(text_button("fifth:read", "Read the form"), elem_id="fifth-button")
+    return FifthHandlers(desk=shell.desk, form=shell.form, queue=gr.HTML(""), form_says=gr.HTML(""))
+
+
+def routes(desk: Desk) -> list[Route]:
+    """An address of the view's own."""
+
+    def count(request: Request) -> Response:
+        return PlainTextResponse(f"{len(desk.engine.jobs())} jobs")
+
+    return [Route("/studio/fifth", count)]
+
+
+FIFTH = View(key="fifth", title="system_jobs", build=build_fifth, beside=(FORM,), routes=routes)

@@ -1,0 +1,85 @@
+"""What is compared: requests that differ in one thing, and the one thing in which requests differ."""
+
+import secrets
+from typing import Any
+
+from backend.contract.request import SEED_LIMIT, GenerationRequest, find_preset
+from backend.errors import RequestError
+from presets import Preset
+from wan_ui.compare.html import MOST, differences
+
+
+def variations(base: GenerationRequest, what: str, text: str, presets: list[str]) -> list[GenerationRequest]:
+    """The requests to compare: the base with one thing varied. Raises: RequestError."""
+    match what:
+        case "seed":
+            made = [base.changed(seed=seed) for seed in _seeds(text)]
+        case "steps":
+            made = [base.changed(steps=steps) for steps in _whole(text, what)]
+        case "guidance":
+            made = [base.changed(guidance=(value,) * len(base.guidance)) for value in _numbers(text, what)]
+        case "flow_shift":
+            made = [base.changed(flow_shift=value) for value in _numbers(text, what)]
+        case "preset":
+            made = [_with_preset(base, find_preset(name)) for name in presets]
+        case "loras":
+            made = [base, base.changed(loras=())] if base.loras else []
+        case _:
+            made = []
+    unique = list(dict.fromkeys(made))
+    if not 2 <= len(unique) <= MOST:
+        raise RequestError(f"compare has {len(unique)} different settings and", f"must have 2 to {MOST}", _advice(what))
+    return unique
+
+
+def _advice(what: str) -> str:
+    if what == "loras":
+        return "name a LoRA in More settings"
+    return "choose 2 to 4 models" if what == "preset" else "give 2 to 4 values that differ, such as 8, 20, 40"
+
+
+def _seeds(text: str) -> list[int]:
+    return _whole(text, "seed") if text.strip() else [secrets.randbelow(SEED_LIMIT) for _ in range(MOST)]
+
+
+def _whole(text: str, what: str) -> list[int]:
+    values = _numbers(text, what)
+    for value in values:
+        if value != int(value):
+            raise RequestError(f"{what}={value:g}", "must be a whole number", "such as 8, 20, 40")
+    return [int(value) for value in values]
+
+
+def _numbers(text: str, what: str) -> list[float]:
+    words = text.replace(";", ",").replace(" ", ",").split(",")
+    try:
+        return [_finite(word) for word in words if word]
+    except ValueError:
+        raise RequestError(f"{what}={text[:40]!r}", "must be numbers with commas between them", "such as 8, 20, 40") from None
+
+
+def _finite(word: str) -> float:
+    value = float(word)
+    if value != value or abs(value) == float("inf"):
+        raise ValueError(word)
+    return value
+
+
+def _with_preset(base: GenerationRequest, preset: Preset) -> GenerationRequest:
+    """The preset's own settings with the base's prompt, seed and pictures; its size too, as far as the preset allows."""
+    same: dict[str, Any] = {name: getattr(base, name) for name in ("prompt", "seed", "image", "image_focus")}
+    size = {"width": base.width, "height": base.height, "num_frames": base.num_frames}
+    try:
+        return GenerationRequest.from_preset(preset, **same, **size)
+    except RequestError:
+        return GenerationRequest.from_preset(preset, **same)
+
+
+def varied(requests: list[GenerationRequest]) -> tuple[str, list[str]]:
+    """What a comparison varies, as the compare bar says it, and its values."""
+    for name, values in differences(requests):
+        if name in ("seed", "steps", "flow_shift", "preset"):
+            return name, [str(value) for value in values]
+        if name == "guidance":
+            return name, [f"{value[0]:g}" for value in values]
+    return "seed", []

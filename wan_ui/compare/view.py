@@ -1,0 +1,21 @@
+"""The view of videos side by side."""
+
+from wan_ui.compare.handlers import CompareHandlers
+from wan_ui.compare.panel import build_compare_panel
+from wan_ui.compare.route import compare_route
+from wan_ui.desk.view import FORM, Shell, View
+
+
+def build_compare(shell: Shell) -> CompareHandlers:
+    """The panel with its handlers."""
+    panel = build_compare_panel(shell.texts, shell.labels, shell.desk.can_run)
+    return CompareHandlers(desk=shell.desk, form=shell.form, panel=panel, message=shell.message)
+
+
+COMPARE = View(
+    key="compare",
+    title="view_compare",
+    build=build_compare,
+    beside=(FORM,),
+    routes=lambda desk: [compare_route(desk.engine, desk.access)],
+)

@@ -1,0 +1,90 @@
+"""The seam of the studio's views. A view is one constant of its room in the list of `wan_ui.views`, and all else follows:
+its place in the header and its key, its column, its buttons, what it shows when the page opens, and how it keeps up.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import gradio as gr
+from starlette.routing import Route
+
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.visit import Visit
+from wan_ui.words.english import Texts
+
+Updates = dict[gr.Component, Any]
+Values = dict[gr.Component, Any]  # as the page sends them, unchecked
+
+FORM = "form"  # the column of the form, for `View.beside`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shell:
+    """What a view is built into: what all views share.
+
+    `form` (`wan_ui.form.form.Form`) and `stage` (`wan_ui.stage.handlers.StageHandlers`, whose `follow_after` makes the page
+    follow the job of `stage.panel.job_id`) lie above this room, so they have no types here.
+    `labels` are the texts as keys that Gradio translates in the browser.
+    """
+
+    desk: Desk
+    texts: Texts
+    labels: Texts
+    form: Any
+    stage: Any
+    message: gr.HTML
+
+
+class Panel(Protocol):
+    """A view on the page. Handlers of acts take (values of `inputs`, request, event) and return updates of `outputs`."""
+
+    @property
+    def inputs(self) -> set[gr.Component]:
+        """What acts, `opened` and `tick` read."""
+
+    @property
+    def outputs(self) -> list[gr.Component]:
+        """What acts, `opened` and `tick` may change."""
+
+    @property
+    def acts(self) -> Mapping[str, Callable[..., Updates]]:
+        """The handler of each group of buttons (see `wan_ui.parts.buttons`). The page's script presses `look_KEY` whenever the
+        view with that key comes into view, and every few seconds while it stays there."""
+
+    def wire(self) -> None:
+        """Wires the panel's own components to their handlers."""
+
+    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
+        """What the panel shows on a page that has just been opened; `asked` holds the parameters of the page's address."""
+
+    def tick(self, visit: Visit, values: Values) -> Updates:
+        """What the panel shows now, after something has happened in the engine. The page sends on what has changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One view of the studio.
+
+    `title` names a field of `Texts`. `beside` are the other columns that are seen with the view's own: `FORM`, or the keys of
+    other views; `on_phone` are those of them that are seen on a phone, too, where columns stand below one another.
+    """
+
+    key: str
+    title: str
+    build: Callable[[Shell], Panel]
+    beside: tuple[str, ...] = ()
+    on_phone: tuple[str, ...] = ()
+    routes: Callable[[Desk], Sequence[Route]] = lambda desk: ()
+
+    def words(self, texts: Texts) -> str:
+        """The view's name in this language."""
+        return getattr(texts, self.title)
+
+
+def column_classes(column: str, views: Sequence[View]) -> list[str]:
+    """The classes of a column, from which the page's script reads in which views it is seen."""
+    wide = [view.key for view in views if column == view.key or column in view.beside]
+    narrow = [view.key for view in views if column == view.key or column in view.on_phone]
+    seen_first = ["shown", "shown-on-phone"] if views and views[0].key in wide else []
+    return ["place", *(f"in-{key}" for key in wide), *(f"phone-{key}" for key in narrow), *seen_first]

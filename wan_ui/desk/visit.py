@@ -1,0 +1,41 @@
+"""Who is asking: a visitor for the time of one request, read from it once."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wan_ui.desk.access import within
+from wan_ui.words.english import ENGLISH, Texts
+from wan_ui.words.languages import LANGUAGES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visit:
+    """A visitor's name in the store, what they may see and queue, and their words. `Desk.visit` makes it.
+
+    `scope` says whose jobs are shown: the visitor's own, or None, everybody's, for the operator. `limit` is how many videos the
+    visitor may have in line; None: as many as they like.
+    """
+
+    owner: str
+    scope: str | None
+    is_operator: bool
+    texts: Texts
+    limit: int | None
+
+    def may_see(self, owner: str) -> bool:
+        """Whether this visitor may see what belongs to this owner."""
+        return within(self.scope, owner)
+
+    @property
+    def reads_the_first_page(self) -> bool:
+        """Whether the page's words are theirs as they are: it is built once, in English."""
+        return self.texts is ENGLISH
+
+
+def texts_for(headers: Mapping[str, str]) -> Texts:
+    """The words for an Accept-Language header, by the order in which it names languages."""
+    for tag in re.findall(r"[A-Za-z]{2,3}(?=[-;,]|$)", headers.get("accept-language", "")):
+        if tag.lower() in LANGUAGES:
+            return LANGUAGES[tag.lower()]
+    return ENGLISH

@@ -1,0 +1,233 @@
+"""What happens in the form: another task, model or picture, a suggestion, the estimate, and the words of a page that opens."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from backend.errors import StudioError
+from backend.media.pictures import load_checked_image
+from presets import load_preset
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.presets import preset_choices
+from wan_ui.desk.uploads import picture_to_cache
+from wan_ui.desk.view import Updates, Values
+from wan_ui.desk.visit import Visit
+from wan_ui.form.estimate import estimate_html
+from wan_ui.form.fill import FillHandlers
+from wan_ui.form.form import Form, parse_size
+from wan_ui.form.own_presets import OwnPresetHandlers
+from wan_ui.form.picture import CENTRE, describe_picture, focus_at, padded, picture_examples_html, uploaded_picture
+from wan_ui.form.prompt import example_captions, example_samples, history_html, shows_prompts
+from wan_ui.form.rewrite import suggest
+from wan_ui.form.settings import elsewhere_html, preset_updates, settings_of
+from wan_ui.parts.events import QUIET, RAW
+from wan_ui.parts.notes import Notes, note_html, sentence
+
+MOST_HISTORY = 20
+FORM_ACTS = ("fill", "drop", "own")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormHandlers:
+    """The form's handlers. `message` is the line at the bottom of the page."""
+
+    desk: Desk
+    form: Form
+    message: gr.HTML
+
+    @property
+    def fill(self) -> FillHandlers:
+        """What puts settings into the form."""
+        return FillHandlers(desk=self.desk, form=self.form, message=self.message)
+
+    @property
+    def own(self) -> OwnPresetHandlers:
+        """What keeps presets of the visitor's own."""
+        return OwnPresetHandlers(desk=self.desk, form=self.form, fill=self.fill, message=self.message)
+
+    @property
+    def outputs(self) -> list[gr.Component]:
+        """What `opened` may change."""
+        prompt, image, settings = self.form.prompt, self.form.image, self.form.settings
+        words = [prompt.history, prompt.examples, image.examples, settings.preset_note, self.form.own]
+        return [*self.fill.outputs, *words]
+
+    def wire(self) -> None:
+        """The controls of the form."""
+        self._wire_presets()
+        self._wire_picture()
+        prompt, actions = self.form.prompt, self.form.actions
+        asked = [prompt.prompt, self.form.settings.preset]
+        prompt.rewrite.button.click(self.suggest, asked, prompt.rewrite.suggestion, api_visibility="private")
+        prompt.prompt.change(lambda: "", None, prompt.rewrite.suggestion, **QUIET)
+        self.show_editing_after(actions.leave.click(lambda: None, None, self.form.editing, **QUIET))
+        changing = (*self.form.settings.estimated, self.form.task, self.form.image.image)
+        gr.on([component.change for component in changing], self.estimate, self.form.inputs, actions.estimate, **RAW)
+
+    def show_editing_after(self, event: gr.events.Dependency) -> None:
+        """After this event the buttons say whether a waiting video is being changed."""
+        actions = self.form.actions
+        event.then(self.edit_mode, self.form.editing, [actions.generate, actions.leave], **QUIET)
+
+    def estimate_after(self, event: gr.events.Dependency) -> None:
+        """After this event the line at the Generate button is drawn again."""
+        event.then(self.estimate, self.form.inputs, self.form.actions.estimate, **RAW)
+
+    def _wire_presets(self) -> None:
+        form, settings = self.form, self.form.settings
+        chosen = [form.prompt.examples, form.image.examples, form.image.last_image, *settings.follows_preset]
+        switched = [form.task, settings.preset, settings.preset_note, form.actions.generate, *chosen]
+        for tab, task in zip(form.tab_items, ("t2v", "i2v"), strict=True):
+            tab.select(self.chooser(task), settings.preset, switched, **QUIET)
+        settings.preset.input(self.choose_preset, [settings.preset, form.task], [form.task, *chosen], **QUIET)
+
+    def _wire_picture(self) -> None:
+        image, size = self.form.image, self.form.settings.resolution
+        shown, inputs = [image.preview, image.note], [image.image, size, image.focus]
+        image.image.input(self.show_picture, inputs[:2], [*shown, image.focus], **RAW)
+        gr.on([size.change, image.image.change], self.show_crop, inputs, shown, **RAW)
+        moved = image.image.select(self.move_crop, inputs[:2], image.focus, **RAW)
+        moved.then(self.show_crop, inputs, shown, **RAW)
+        image.pad.click(self.pad, inputs[:2], image.image, **RAW)
+        chosen = [image.image, self.form.prompt.prompt]
+        image.examples.choose(self.choose_picture, self.form.settings.preset, chosen, **QUIET)
+
+    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
+        """The visitor's words, their presets and prompts, and the settings of a link or of last time."""
+        shown = self.history(visit) | {self.form.own: self.own.html(visit)}
+        words = {} if visit.reads_the_first_page else self._words(visit)
+        if "settings" in asked:
+            return shown | words | self.fill.link(asked["settings"], visit.texts)
+        return shown | words | self.fill.stored(values[self.form.session], visit.texts)
+
+    def history(self, visit: Visit) -> Updates:
+        """The visitor's earlier prompts."""
+        prompts = self.desk.engine.library.prompts(visit.owner, MOST_HISTORY)
+        return {self.form.prompt.history: history_html(prompts, visit.texts)}
+
+    def notes(self, notes: Notes) -> Updates:
+        """Notes beside what they speak of."""
+        form = self.form
+        return dict(zip((form.prompt.note, form.image.note, form.settings.note), notes.html(), strict=True))
+
+    def estimate(self, values: Values, request: gr.Request) -> str:
+        """The line at the Generate button, for the form as it is."""
+        texts, engine = self.desk.visit(request).texts, self.desk.engine
+        prompt, image = self.form.prompt.prompt, self.form.image.image
+        try:
+            draft = self.form.read(values | {prompt: values[prompt] or "?"})
+            if draft.task == "i2v" and not values[image]:
+                return ""
+            wanted = draft.to_request()
+        except StudioError:
+            return ""
+        return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), texts)
+
+    def suggest(self, prompt: str, preset: str | None, request: gr.Request) -> str:
+        """A suggestion for the prompt, for somebody who asked for one."""
+        rewriter = self.desk.rewriter
+        return suggest(rewriter, prompt or "", preset or "", self.desk.visit(request).texts) if rewriter else ""
+
+    def edit_mode(self, editing: str | None, request: gr.Request) -> tuple[Any, Any]:
+        """The Generate button's words, and the button that leaves the waiting video as it is."""
+        texts = self.desk.visit(request).texts
+        return gr.update(value=texts.save_changes if editing else texts.generate), gr.update(visible=bool(editing))
+
+    def chooser(self, task: str) -> Callable[[str | None, gr.Request], Updates]:
+        """`choose_task` for one task."""
+
+        def choose(name: str | None, request: gr.Request) -> Updates:
+            return self.choose_task(task, name, self.desk.visit(request))
+
+        return choose
+
+    def choose_task(self, task: str, name: str | None, visit: Visit) -> Updates:
+        """The presets for this task, keeping the chosen one where it can be kept, and whether any can run."""
+        choices, texts = preset_choices(task, self.desk.can_run), visit.texts
+        preset, form = choices.pick(name), self.form
+        info = None if preset else texts.presets_none
+        shown = {
+            form.task: task,
+            form.prompt.examples: gr.update(visible=shows_prompts(task, preset)),
+            form.settings.preset: gr.update(
+                choices=choices.dropdown(texts.language), value=preset.name if preset else None, info=info
+            ),
+            form.settings.preset_note: elsewhere_html(choices, texts),
+            form.actions.generate: gr.update(interactive=preset is not None),
+        }
+        return shown | (self._follow_preset(preset.name, task, visit) if preset and preset.name != name else {})
+
+    def choose_preset(self, name: str | None, task: str, request: gr.Request) -> Updates:
+        """What the other controls offer for this preset, its examples and its negative prompt."""
+        return self._follow_preset(name, task, self.desk.visit(request)) if name else {self.form.task: gr.skip()}
+
+    def _follow_preset(self, name: str, task: str, visit: Visit) -> Updates:
+        preset, texts, form = load_preset(name), visit.texts, self.form
+        updates = dict(zip(form.settings.follows_preset, preset_updates(preset, texts), strict=True))
+        return updates | {
+            form.prompt.examples: gr.Dataset(
+                samples=example_samples(preset),
+                sample_labels=example_captions(preset, texts),
+                visible=shows_prompts(task, preset),
+            ),
+            form.image.examples: picture_examples_html(preset, texts),
+            form.image.last_image: gr.update(visible=preset.takes_last_image),
+        }
+
+    def choose_picture(self, name: str | None, event: gr.EventData) -> tuple[Any, Any]:
+        """The picture and the prompt of one of the preset's examples."""
+        examples = load_preset(name).image_examples if name else ()
+        if not 0 <= event.index < len(examples):
+            return gr.skip(), gr.skip()
+        return str(examples[event.index].path), examples[event.index].prompt
+
+    def show_picture(self, file: Any, resolution: str, request: gr.Request) -> tuple[Any, str, tuple[float, float]]:
+        """The crop preview, the note and the focus for a picture that is new."""
+        return *self.show_crop(file, resolution, CENTRE, request), CENTRE
+
+    def show_crop(self, file: Any, resolution: str, focus: tuple[float, float], request: gr.Request) -> tuple[Any, str]:
+        """The crop preview and the picture's note."""
+        try:
+            path, size, texts = uploaded_picture(file), parse_size(resolution), self.desk.visit(request).texts
+            if path is None:
+                return describe_picture(None, size, focus, texts)
+            return self.desk.engine.decoding.run(describe_picture, path, size, focus, texts)
+        except StudioError as error:
+            return gr.skip(), note_html(sentence(error))
+
+    def move_crop(self, file: Any, resolution: str, event: gr.SelectData) -> tuple[float, float]:
+        """The focus for a click in the picture."""
+        try:
+            path, size = uploaded_picture(file), parse_size(resolution)
+            return self.desk.engine.decoding.run(focus_at, path, tuple(event.index), size) if path else CENTRE
+        except StudioError:
+            return CENTRE
+
+    def pad(self, file: Any, resolution: str) -> Any:
+        """The whole picture with bars in place of a crop."""
+        try:
+            path, size = uploaded_picture(file), parse_size(resolution)
+            return self.desk.engine.decoding.run(self._pad, path, size) if path else gr.skip()
+        except StudioError:
+            return gr.skip()
+
+    def _pad(self, path: str, size: tuple[int, int]) -> str:
+        return picture_to_cache(padded(load_checked_image(path), size), self.desk.engine.settings.data_dir)
+
+    def _words(self, visit: Visit) -> Updates:
+        """The presets for choice, and what the one that is chosen at first says of itself and its examples."""
+        texts, form = visit.texts, self.form
+        choices = preset_choices("t2v", self.desk.can_run)
+        named, preset = choices.dropdown(texts.language), choices.pick(None)
+        shown: Updates = {form.settings.preset_note: elsewhere_html(choices, texts)}
+        if preset is None:
+            return shown
+        captions = example_captions(preset, texts)
+        return shown | {
+            form.settings.preset: gr.update(choices=named, value=preset.name),
+            form.settings.length: gr.update(**settings_of(preset, texts)["length"]),
+            form.prompt.examples: gr.Dataset(samples=example_samples(preset), sample_labels=captions),
+            form.image.examples: picture_examples_html(preset, texts),
+        }

@@ -1,0 +1,114 @@
+"""What buttons on jobs do: order and cancel, star and delete, make again, show on the stage. Draws the queue again."""
+
+import secrets
+from dataclasses import dataclass
+
+import gradio as gr
+
+from backend.contract.request import SEED_LIMIT
+from backend.engine.store import Job
+from backend.errors import StudioError
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.view import Updates
+from wan_ui.desk.visit import Visit
+from wan_ui.parts.buttons import Act, text_button
+from wan_ui.parts.message import Message
+from wan_ui.parts.notes import sentence
+from wan_ui.queue.html import queue_html
+from wan_ui.queue.reading import queue_of
+from wan_ui.words.english import Texts
+
+QUEUE_ACTS = ("queue", "again", "show")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueHandlers:
+    """Handlers for the buttons of jobs, wherever they stand. `job_id` is the job on the stage."""
+
+    desk: Desk
+    queue: gr.HTML
+    message: gr.HTML
+    job_id: gr.State
+
+    @property
+    def outputs(self) -> list[gr.Component]:
+        return [self.queue, self.message]
+
+    def draw(self, visit: Visit) -> Updates:
+        """The queue as it is now."""
+        return {self.queue: queue_html(queue_of(self.desk, visit), visit.texts)}
+
+    def act(self, request: gr.Request, event: gr.EventData) -> Updates:
+        """Order, cancel, star, delete, take back."""
+        act, visit = Act.of(event), self.desk.visit(request)
+        job = self.desk.job(act.job, visit)
+        said: Updates = {}
+        if job is not None:
+            try:
+                said = self._done(act.what, act.value, job, visit.texts)
+            except StudioError as error:
+                said = self._refused(error, visit.texts)
+            self.desk.engine.touch()
+        return said | self.draw(visit)
+
+    def again(self, request: gr.Request, event: gr.EventData) -> Updates:
+        """Queues a job's request once more: the same, or with a new seed. Shows it on the stage."""
+        act, visit = Act.of(event), self.desk.visit(request)
+        job = self.desk.job(act.job, visit)
+        if job is None:
+            return {self.message: gr.skip()}
+        try:
+            wanted = job.request.changed(seed=_new_seed(job.request.seed)) if act.what == "seed" else job.request
+            copy = self.desk.submit(wanted, visit)
+        except StudioError as error:
+            return self._refused(error, visit.texts)
+        shown = copy.id if job.has_ended else gr.skip()  # a copy of what still waits does not push it off the stage
+        return self.draw(visit) | {self.job_id: shown, self.message: Message(view="create").html(visit.texts)}
+
+    def show(self, request: gr.Request, event: gr.EventData) -> Updates:
+        """Puts a job on the stage."""
+        act, visit = Act.of(event), self.desk.visit(request)
+        job = self.desk.job(act.job, visit)
+        if job is None:
+            return {self.job_id: gr.skip()}
+        return {self.job_id: job.id, self.message: Message(view="create").html(visit.texts)}
+
+    def _done(self, what: str, value: str, job: Job, texts: Texts) -> Updates:
+        """Does one thing to one job, and says so where it can be undone."""
+        engine = self.desk.engine
+        match what:
+            case "cancel":
+                engine.cancel(job.id)
+            case "up" | "down" | "move":
+                engine.move(job.id, _index(engine.line(), self._own(job), job.id, what, value))
+            case "star":
+                engine.library.star(job.id, not job.is_starred)
+            case "delete":
+                engine.library.delete(job.id)
+                undo = text_button("queue:restore", texts.undo, job=job.id)
+                return {self.message: Message(text=texts.deleted, button=undo).html(texts)}
+            case "restore":
+                engine.library.restore(job.id)
+                return {self.message: Message(text=texts.restored).html(texts)}
+        return {}
+
+    def _refused(self, error: StudioError, texts: Texts) -> Updates:
+        return {self.message: Message(text=sentence(error), is_bad=True).html(texts)}
+
+    def _own(self, job: Job) -> set[str]:
+        return {other.id for other in self.desk.engine.library.unended(job.owner)}
+
+
+def _index(line: list[str], own: set[str], job_id: str, what: str, value: str) -> int:
+    """The number among the owner's waiting jobs that the job should have."""
+    mine = [key for key in line if key in own]
+    if job_id not in mine:
+        return 0
+    if what == "move":
+        return mine.index(value) if value in mine else len(mine)
+    return max(0, mine.index(job_id) + (1 if what == "down" else -1))
+
+
+def _new_seed(old: int) -> int:
+    seed = secrets.randbelow(SEED_LIMIT)
+    return seed if seed != old else (seed + 1) % SEED_LIMIT

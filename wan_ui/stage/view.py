@@ -1,0 +1,13 @@
+"""The view in which videos are made: the form, and the stage beside it."""
+
+from wan_ui.desk.view import FORM, Shell, View
+from wan_ui.stage.handlers import StageHandlers
+
+
+def build_create(shell: Shell) -> StageHandlers:
+    """The stage, which is there already because others put jobs on it, gets its place."""
+    shell.stage.panel.view.render()
+    return shell.stage
+
+
+CREATE = View(key="create", title="view_create", build=build_create, beside=(FORM,), on_phone=(FORM,))

@@ -1,0 +1,175 @@
+"""Draws what the machine does: devices, memory, model, compiled sizes, disk, versions, errors.
+
+Visitors see no prompt and no folder of others: errors and the worker's log are shown to the operator only.
+"""
+
+import platform
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import gmtime, strftime
+from typing import get_args
+
+from backend.contract.worker import Device, WorkerView
+from backend.engine.engine import Engine
+from backend.engine.store import JobState
+from wan_ui.desk.visit import Visit
+from wan_ui.parts.notes import without_paths
+from wan_ui.system.folder_sizes import FolderSizes
+from wan_ui.words.english import Texts
+
+MOST_ERRORS = 8
+LOG_LINES = 40
+_LIBRARIES = ("jax", "jaxlib", "torch", "torchax", "diffusers", "transformers", "gradio")
+
+Rows = tuple[tuple[str, str], ...]
+Sections = tuple[tuple[str, Rows], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Titles and their rows, as text; and the same as one text to copy."""
+
+    sections: Sections
+    errors: tuple[str, ...]
+    log: str = ""
+
+    def text(self) -> str:
+        """All of it, for a bug report."""
+        parts = [f"{title}\n" + "\n".join(f"  {name}: {value}" for name, value in rows) for title, rows in self.sections]
+        return "\n".join([*parts, "errors", *(f"  {error}" for error in self.errors), *([self.log] if self.log else [])])
+
+
+def system_html(engine: Engine, sizes: FolderSizes, visit: Visit) -> str:
+    """The panel for this visitor."""
+    texts = visit.texts
+    report = report_of(engine, sizes, visit)
+    sections = "".join(
+        f"<section><h3>{escape(title)}</h3><dl>"
+        + "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in rows)
+        + "</dl></section>"
+        for title, rows in report.sections
+    )
+    errors = "".join(f"<li>{escape(error)}</li>" for error in report.errors) or f"<li>{escape(texts.system_no_errors)}</li>"
+    log = _log_html(report, texts)
+    who = texts.system_operator if visit.is_operator else texts.system_visitor
+    return (
+        f'<section class="system"><p class="row"><span class="hint">{escape(who)}</span>'
+        f'<button type="button" data-copy-text="{escape(report.text())}" data-said="{escape(texts.system_copied)}">'
+        f"{escape(texts.system_copy)}</button></p><div class=sections>{sections}"
+        f"<section class=wide><h3>{escape(texts.system_errors)}</h3><ul>{errors}</ul></section>{log}</div></section>"
+    )
+
+
+def _log_html(report: Report, texts: Texts) -> str:
+    if not report.log:
+        return ""
+    return f"<section class=wide><h3>{escape(texts.system_log)}</h3><pre>{escape(report.log)}</pre></section>"
+
+
+def report_of(engine: Engine, sizes: FolderSizes, visit: Visit) -> Report:
+    """What is known, in the order in which it is shown."""
+    texts = visit.texts
+    return Report(
+        sections=(
+            *_worker_sections(engine.workers(), texts),
+            (texts.system_storage, _storage(engine, sizes, texts)),
+            (texts.system_jobs, _jobs(engine.library.counts(), texts)),
+            (texts.system_versions, _versions()),
+        ),
+        errors=_errors(engine) if visit.is_operator else (),
+        log=_logs(engine.workers()) if visit.is_operator else "",
+    )
+
+
+def _worker_sections(workers: Sequence[WorkerView], texts: Texts) -> Sections:
+    """The devices and the worker; of several workers each by itself, with its devices."""
+    if len(workers) == 1:
+        return (texts.system_devices, _devices(workers[0], texts)), (texts.system_worker, _worker(workers[0], texts))
+    return tuple(
+        (f"{texts.system_worker} {number}", _devices(worker, texts) + _worker(worker, texts))
+        for number, worker in enumerate(workers, 1)
+    )
+
+
+def _worker(worker: WorkerView, texts: Texts) -> Rows:
+    facts, status = worker.facts, worker.status
+    warm = tuple(sorted({_shape_words(shape, texts) for shape in facts.warm})) or (texts.system_no_shapes,)
+    model = Path(facts.model).name if facts.model else texts.system_no_model
+    state = getattr(texts, f"worker_{status.state}")
+    detail = "" if status.state in ("ready", "busy") else f": {without_paths(status.detail)}"
+    return (texts.system_worker, state + detail), (texts.system_model, model), (texts.system_shapes, "; ".join(warm))
+
+
+def _devices(worker: WorkerView, texts: Texts) -> Rows:
+    return tuple((device.name, _device_words(device, texts)) for device in worker.facts.devices)
+
+
+def _device_words(device: Device, texts: Texts) -> str:
+    if device.bytes_in_use is None or not device.bytes_limit:
+        return f"{device.kind}, {texts.system_memory_unknown}"
+    return f"{device.kind}, {texts.system_memory.format(used=_size(device.bytes_in_use), limit=_size(device.bytes_limit))}"
+
+
+def _shape_words(shape, texts: Texts) -> str:
+    guided = texts.system_guided if shape.is_guided else texts.system_unguided
+    return texts.system_shape.format(
+        task=shape.task, width=shape.width, height=shape.height, frames=shape.num_frames, guided=guided
+    )
+
+
+def _storage(engine: Engine, sizes: FolderSizes, texts: Texts) -> Rows:
+    settings = engine.settings
+    return (
+        (texts.system_videos, _size(sizes.bytes_of(settings.data_dir / "runs"))),
+        (texts.system_cache, _size(sizes.bytes_of(settings.cache_dir))),
+        (texts.system_disk, _size(shutil.disk_usage(settings.data_dir).free)),
+    )
+
+
+def _jobs(counts: Mapping[str, int], texts: Texts) -> Rows:
+    return tuple((getattr(texts, f"job_{state}"), str(counts[state])) for state in get_args(JobState) if state in counts)
+
+
+def _versions() -> Rows:
+    rows = [("python", platform.python_version())]
+    for name in _LIBRARIES:
+        try:
+            rows.append((name, version(name)))
+        except PackageNotFoundError:
+            continue
+    return tuple(rows)
+
+
+def _errors(engine: Engine) -> tuple[str, ...]:
+    return tuple(
+        f"{strftime('%Y-%m-%d %H:%M:%S', gmtime(job.ended))} {job.id}: {failed.cause}; {failed.fix}"
+        for job, failed in engine.library.failures(MOST_ERRORS)
+    )
+
+
+def _logs(workers: Sequence[WorkerView]) -> str:
+    """The end of each worker's log; of several below their names."""
+    if len(workers) == 1:
+        return _log(workers[0].log)
+    return "\n\n".join(f"{worker.name}\n{_log(worker.log)}" for worker in workers)
+
+
+def _log(path: Path | None) -> str:
+    if path is None or not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 16_000))
+        lines = file.read().decode(errors="replace").splitlines()
+    return "\n".join(lines[-LOG_LINES:])
+
+
+def _size(count: int) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit in ("B", "KB") else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

@@ -1,0 +1,9 @@
+"""The studio's views, in the order of the header and of the keys Alt+1, Alt+2 and so on. A new view is one more name here."""
+
+from wan_ui.compare.view import COMPARE
+from wan_ui.desk.view import View
+from wan_ui.library.view import LIBRARY
+from wan_ui.stage.view import CREATE
+from wan_ui.system.view import SYSTEM
+
+VIEWS: tuple[View, ...] = (CREATE, COMPARE, LIBRARY, SYSTEM)
