@@ -33,3 +33,14 @@ def commands(document: Path) -> list[str]:
     """The lines of all code blocks, without their comments."""
     blocks = re.findall(r"^```\w+\n(.*?)^```", document.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     return [re.sub(r" +# .*", "", line) for block in blocks for line in block.splitlines()]
+
+
+def test_the_map_has_a_line_for_every_file_of_the_rooms():
+    """Paths within `backend/` and `wan_ui/`, each in its own table, and none that is not there."""
+    document = (PROJECT_FOLDER / "docs/architecture.md").read_text("utf-8")
+    for package in ("backend", "wan_ui"):
+        table = document.partition(f"| {package}/ | |")[2].partition("\n\n")[0]
+        listed = re.findall(r"^\| `([^`]+)` \| .+ \|$", table, re.MULTILINE)
+        folder = PROJECT_FOLDER / package
+        there = [str(path.relative_to(folder)) for path in folder.rglob("*.py") if path.name != "__init__.py"]
+        assert sorted(listed) == sorted(there)
