@@ -34,8 +34,13 @@ class PageHandlers:
 
     @property
     def inputs(self) -> set[gr.Component]:
-        """What `open` and `tick` read."""
-        return {self.seen, self.form.form.session}.union(*(panel.inputs for panel in self.panels))
+        """What `tick` reads."""
+        return {self.seen}.union(*(panel.inputs for panel in self.panels))
+
+    @property
+    def inputs_at_opening(self) -> set[gr.Component]:
+        """What `open` reads."""
+        return self.inputs | {self.form.form.session}
 
     @property
     def opened(self) -> list[gr.Component]:

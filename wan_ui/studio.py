@@ -95,7 +95,7 @@ def _wire(blocks: gr.Blocks, act: gr.HTML, page: PageHandlers, stage: StageHandl
     for panel in page.panels:
         for group, handler in panel.acts.items():
             _event(act, group)(handler, panel.inputs, panel.outputs, **EACH)
-    opened = blocks.load(page.open, page.inputs, page.opened, **RAW)
+    opened = blocks.load(page.open, page.inputs_at_opening, page.opened, **RAW)
     stage.follow_after(opened)
     page.form.estimate_after(opened)
     page.header.timer.tick(page.tick, page.inputs, page.ticked, **RAW)

@@ -234,7 +234,7 @@ def test_the_desktop_page_fits_one_screen(visit, tab):
     page.locator("#examples").wait_for(state="visible" if tab == "Text to video" else "hidden")
     assert page.evaluate("document.documentElement.scrollHeight") <= 900
     assert (
-        page.evaluate("(() => { const c = document.querySelector('#controls'); return c.scrollHeight - c.clientHeight })()") <= 0
+        page.evaluate("(() => { const c = document.querySelector('#asked-for'); return c.scrollHeight - c.clientHeight })()") <= 0
     )
 
 

@@ -22,7 +22,7 @@ from wan_ui.desk.presets import full_preset, preset_choices
 from wan_ui.desk.uploads import checked_upload, picture_to_cache, to_cache
 from wan_ui.desk.view import Updates
 from wan_ui.desk.visit import Visit
-from wan_ui.form.form import Form
+from wan_ui.form.form import Form, without_inputs
 from wan_ui.form.picture import CENTRE
 from wan_ui.parts.buttons import Act, text_button
 from wan_ui.parts.message import Message
@@ -84,7 +84,7 @@ class FillHandlers:
         try:
             given = dict(settings or {})
             is_seed_new = bool(given.pop("is_seed_new", True))
-            request = GenerationRequest.from_stored(given | {"image": None, "last_image": None})
+            request = GenerationRequest.from_stored(without_inputs(given))
             self._check_here(request, texts)
             return self.form.show(request, texts, self.desk.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
         except (StudioError, TypeError):
@@ -108,10 +108,8 @@ class FillHandlers:
         preset = full_preset(job.request)
         if preset is None:
             return self._use(job, texts)
-        old = job.request
-        request = GenerationRequest.from_preset(
-            preset, prompt=old.prompt, seed=old.seed, image=old.image, last_image=old.last_image, image_focus=old.image_focus
-        )
+        same = {name: getattr(job.request, name) for name in ("prompt", "seed", "image_focus", *job.request.inputs())}
+        request = GenerationRequest.from_preset(preset, **same)
         said = Message(text=texts.loaded_full.format(title=preset.words(texts.language).title), view="create")
         return self._loaded(request, texts, said) | self._pictures(request)
 
@@ -179,8 +177,8 @@ class FillHandlers:
 
     def _pictures(self, request: GenerationRequest) -> Updates:
         """A job's pictures, copied to where Gradio may show them."""
-        image, last = (to_cache(path) if path else None for path in (request.image, request.last_image))
-        return {self.form.image.image: image, self.form.image.last_image: last} if image else {}
+        copies = {role: to_cache(paths[0]) for role, paths in request.inputs().items()}
+        return {part: copies.get(role) for role, part in self.form.image.by_role.items()} if copies else {}
 
     def _refused(self, error: StudioError, texts: Texts) -> Updates:
         return {self.message: Message(text=sentence(error), is_bad=True).html(texts)}
@@ -194,7 +192,7 @@ def _frame_to_cache(video: Path, index: int, folder: Path) -> str:
 
 def settings_code(request: GenerationRequest) -> str:
     """A request's settings as a part of a link; without pictures."""
-    data = {name: value for name, value in request.for_sharing().items() if name not in ("image", "last_image")}
+    data = without_inputs(request.for_sharing())
     return base64.urlsafe_b64encode(json.dumps(data, ensure_ascii=False).encode()).decode().rstrip("=")
 
 
@@ -202,7 +200,7 @@ def read_settings(code: str) -> GenerationRequest:
     """The request of a link. Raises: RequestError."""
     try:
         data = json.loads(base64.urlsafe_b64decode(code[:20_000] + "=" * (-len(code) % 4)))
-        request = GenerationRequest.from_stored(dict(data) | {"image": None, "last_image": None})
+        request = GenerationRequest.from_stored(without_inputs(dict(data)))
         find_preset(request.preset)
         return request
     except (ValueError, TypeError, binascii.Error):

@@ -2,19 +2,20 @@
 
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import gradio as gr
 
-from backend.contract.request import SEED_LIMIT, GenerationRequest, find_preset
+from backend.contract.request import INPUTS, SEED_LIMIT, GenerationRequest, find_preset
 from backend.errors import RequestError
 from presets import LoraChoice, list_presets
 from presets.loader import Task
 from wan_ui.desk.presets import CanRun, preset_choices
 from wan_ui.form.loras import read_loras
-from wan_ui.form.picture import ImagePanel, uploaded_picture
+from wan_ui.form.picture import PICTURES, ImagePanel, uploaded_picture
 from wan_ui.form.prompt import PromptPanel
 from wan_ui.form.settings import SettingsPanel, Values
 from wan_ui.words.english import Texts
@@ -51,7 +52,7 @@ class Draft:
 
     def settings(self) -> GenerationRequest:
         """The settings as they are, finished or not, without pictures: for presets and links. Raises: RequestError."""
-        return GenerationRequest.from_stored(self._values() | {"image": None, "last_image": None})
+        return GenerationRequest.from_stored(without_inputs(self._values()))
 
     def _values(self) -> dict[str, Any]:
         preset = find_preset(self.preset)
@@ -59,13 +60,19 @@ class Draft:
         own |= {name: value for name in _PRESETS_OWN if (value := getattr(self, name)) is not None}
         plain = {name: getattr(self, name) for name in _SAME_NAMES}
         guidance = (self.guidance, self.guidance_low)[: preset.num_experts]
-        is_image = self.task == "i2v"
-        focus = {"image_focus": self.image_focus} if is_image else {}
-        if is_image and preset.takes_last_image:
-            focus["last_image"] = self.last_image
-        return own | plain | focus | {"guidance": guidance, "image": self.image if is_image else None}
+        given = {"guidance": guidance}
+        if self.task == "i2v":
+            given["image_focus"] = self.image_focus
+            given |= {role: getattr(self, role) for role in PICTURES if role in preset.inputs}
+        return own | plain | given
 
 
+def without_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a request without what its video starts from."""
+    return {name: value for name, value in settings.items() if name not in ROLES}
+
+
+ROLES = frozenset(one.role for one in INPUTS)
 _PRESETS_OWN = ("fps", "solver", "guidance_interval", "step_cache", "loras")
 _SAME_NAMES = (
     "task", "preset", "prompt", "negative_prompt", "width", "height", "num_frames", "steps", "flow_shift", "seed"
@@ -107,8 +114,7 @@ class Form:
         return {
             self.task,
             self.prompt.prompt,
-            image.image,
-            image.last_image,
+            *image.by_role.values(),
             image.focus,
             settings.preset,
             settings.seed,
@@ -134,7 +140,7 @@ class Form:
             self.task: request.task,
             self.tabs: gr.update(selected=request.task),
             self.settings.preset: gr.update(choices=named, value=preset.name),
-            self.image.last_image: gr.update(visible=preset.takes_last_image),
+            self.image.last_image: gr.update(visible="last_image" in preset.inputs),
             **self.settings.values(Values.of(request), preset, texts),
         }
 
@@ -154,7 +160,6 @@ class Form:
         """
         settings, more = self.settings, self.settings.more
         width, height = parse_size(values[settings.resolution])
-        picture, last_picture = self._pictures(values)
         is_random = values[settings.is_seed_random] or values[settings.seed] is None
         return Draft(
             task=values[self.task],
@@ -169,9 +174,8 @@ class Form:
             guidance_low=values[settings.guidance_low],
             flow_shift=values[settings.flow_shift],
             seed=secrets.randbelow(SEED_LIMIT) if is_random else values[settings.seed],
-            image=picture,
+            **self._pictures(values),
             image_focus=tuple(values[self.image.focus]),
-            last_image=last_picture,
             fps=values[more.fps],
             solver=values[more.solver],
             guidance_interval=(_share(values[more.guidance_start]), _share(values[more.guidance_end])),
@@ -179,11 +183,10 @@ class Form:
             loras=read_loras(values[more.loras]),
         )
 
-    def _pictures(self, values: dict[gr.Component, Any]) -> tuple[str | None, str | None]:
-        """The paths of the first and the last picture; none for text to video, which takes none."""
-        if values[self.task] != "i2v":
-            return None, None
-        return uploaded_picture(values[self.image.image]), uploaded_picture(values[self.image.last_image])
+    def _pictures(self, values: dict[gr.Component, Any]) -> dict[str, str | None]:
+        """The paths of the pictures by role; none for text to video, which takes none."""
+        is_image = values[self.task] == "i2v"
+        return {role: uploaded_picture(values[part]) if is_image else None for role, part in self.image.by_role.items()}
 
 
 def _share(percent: Any) -> float:

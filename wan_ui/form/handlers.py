@@ -173,7 +173,7 @@ class FormHandlers:
                 visible=shows_prompts(task, preset),
             ),
             form.image.examples: picture_examples_html(preset, texts),
-            form.image.last_image: gr.update(visible=preset.takes_last_image),
+            form.image.last_image: gr.update(visible="last_image" in preset.inputs),
         }
 
     def choose_picture(self, name: str | None, event: gr.EventData) -> tuple[Any, Any]:

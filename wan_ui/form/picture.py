@@ -21,6 +21,7 @@ from wan_ui.parts.notes import build_note, note_html, sentence
 from wan_ui.words.english import Texts
 
 CENTRE = (0.5, 0.5)
+PICTURES = ("image", "last_image")  # the roles (see `backend.contract.request.INPUTS`) that the panel asks for
 PREVIEW_SIDE = 480  # pixels; more than the panel ever shows, and a small page
 
 _CHOOSE = """
@@ -42,6 +43,11 @@ class ImagePanel:
     focus: gr.State
     note: gr.HTML
     examples: gr.HTML
+
+    @property
+    def by_role(self) -> dict[str, gr.Image]:
+        """The components by the role of what they take."""
+        return {role: getattr(self, role) for role in PICTURES}
 
 
 def build_image_panel(preset: Preset, texts: Texts, labels: Texts) -> ImagePanel:
@@ -65,7 +71,7 @@ def build_image_panel(preset: Preset, texts: Texts, labels: Texts) -> ImagePanel
         buttons=[],
         elem_id="last-image",
         height=120,
-        visible=preset.takes_last_image,
+        visible="last_image" in preset.inputs,
         placeholder=labels.image_placeholder,
         alt_text=texts.last_image,
     )

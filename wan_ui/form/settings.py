@@ -8,13 +8,12 @@ Element ids: `preset`, `preset-note`, `resolution`, `length`, `steps`, `guidance
 
 from dataclasses import dataclass
 from html import escape
-from typing import Any, get_args
+from typing import Any
 
 import gradio as gr
 
 from backend.contract.request import GenerationRequest
 from presets import Preset
-from presets.loader import Solver
 from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.desk.presets import PresetChoices
 from wan_ui.form.loras import lora_lines
@@ -196,7 +195,7 @@ def settings_of(preset: Preset, texts: Texts, values: Values | None = None) -> d
         "guidance_low": _range(GUIDANCE_RANGE, low) | dict(visible=preset.num_experts > 1),
         "flow_shift": _range(FLOW_SHIFT_RANGE, shown.flow_shift),
         "fps": dict(value=shown.fps),
-        "solver": dict(choices=list(get_args(Solver)), value=shown.solver),
+        "solver": dict(choices=list(dict.fromkeys([*preset.solvers, shown.solver])), value=shown.solver),
         "negative_prompt": dict(value=shown.negative_prompt),
         "guidance_start": dict(minimum=0, maximum=100, step=1, value=round(100 * shown.guidance_interval[0], 6)),
         "guidance_end": dict(minimum=0, maximum=100, step=1, value=round(100 * shown.guidance_interval[1], 6)),

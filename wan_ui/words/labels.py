@@ -1,5 +1,5 @@
 """The words of components as keys that Gradio translates in the browser. HTML panels are drawn in the visitor's language
-by the server instead (`desk.texts_for`); both take their words from `text`."""
+by the server instead (`desk.visit`); both take their words from `text`."""
 
 from dataclasses import fields
 

@@ -62,3 +62,20 @@ def test_library_videos_are_compared_too(visit):
             until(page, "document.querySelector('#message').innerText.includes('chosen')")
     page.locator('.compare[data-done="2"]').wait_for()
     assert "steps" in page.locator(".differences").inner_text()
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_the_hint_can_be_read_whole_and_the_view_fills_the_page(visit, width, height):
+    page = visit(width=width, height=height)
+    page.locator('#views [data-view="compare"]').click()
+    page.locator("#compare").wait_for(state="visible")
+    needed, there = page.locator("#compare-values").evaluate("""block => {
+      const field = block.querySelector('input, textarea'), style = getComputedStyle(field);
+      const pen = document.createElement('canvas').getContext('2d');
+      pen.font = `${getComputedStyle(field, '::placeholder').fontSize} ${style.fontFamily}`;
+      const padding = parseFloat(style.paddingLeft) + parseFloat(style.paddingRight);
+      return [pen.measureText(field.placeholder).width, field.clientWidth - padding];
+    }""")
+    assert needed <= there
+    box = page.locator("#compare-column").bounding_box()
+    assert box["y"] + box["height"] >= height - 1, "no empty band below it"

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from wan_ui.desk.access import KEY_FILE, OPERATOR_COOKIE, Access, OperatorLink
 from wan_ui.desk.uploads import UploadLimit
+from wan_ui.desk.visitors import COOKIE, owner_of
 from wan_ui.parts.notes import without_paths
 from wan_ui.serve import Doors
 
@@ -125,3 +126,12 @@ def test_uploads_are_limited_for_each_visitor():
 )
 def test_folders_are_cut_out_of_what_visitors_read(text, shown):
     assert without_paths(text) == shown
+
+
+def test_everybody_sees_their_own_and_the_operator_sees_all(access):
+    mine, theirs = {COOKIE: "A" * 43}, {COOKIE: "B" * 43}
+    operator = theirs | {OPERATOR_COOKIE: access._cookie()}
+    owner = owner_of(mine)
+    assert [access.may_see(cookies, owner) for cookies in (mine, theirs, {}, operator)] == [True, False, False, True]
+    assert access.scope(mine) == owner and access.scope(operator) is None
+    assert access.scope({}, "page") == owner_of({}, "page") != access.scope({}, "other page")

@@ -56,3 +56,12 @@ def test_the_endpoint_for_programs_asks_who_calls(desk, operator):
     with pytest.raises(RequestError, match="only the operator may download it"):
         _submitted(desk, wanted, VISITOR)
     assert _submitted(desk, wanted, operator).request.preset == WAN.name
+
+
+def test_a_visit_says_once_who_asks_and_what_they_may(desk, operator):
+    visitor = desk.visit(SimpleNamespace(cookies={}, session_hash="page", headers={"accept-language": "zh"}))
+    assert (visitor.scope, visitor.is_operator, visitor.limit) == (visitor.owner, False, desk.most_waiting)
+    assert visitor.texts.language == "zh" and not visitor.reads_the_first_page
+    assert visitor.may_see(visitor.owner) and not visitor.may_see("somebody else")
+    everybody = desk.visit(operator)
+    assert (everybody.scope, everybody.is_operator, everybody.limit) == (None, True, None) and everybody.may_see("anybody")

@@ -59,3 +59,10 @@ def test_settings_survive_a_link_and_rubbish_does_not():
     for code in ("", "x", "e30", settings_code(request)[:-9]):
         with pytest.raises(RequestError):
             read_settings(code)
+
+
+def test_the_samplers_are_the_presets_own_and_the_one_that_settings_bring():
+    preset = load_preset("wan-tiny").model_copy(update={"solvers": ("unipc", "euler")})
+    assert settings_of(preset, ENGLISH)["solver"] == dict(choices=["unipc", "euler"], value="unipc")
+    brought = settings_of(preset, ENGLISH, Values.of(a_request(solver="euler-distilled")))["solver"]
+    assert brought == dict(choices=["unipc", "euler", "euler-distilled"], value="euler-distilled")

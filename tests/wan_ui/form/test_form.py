@@ -72,3 +72,8 @@ def test_every_size_that_a_preset_offers_can_be_read():
 def test_numbers_that_were_typed_past_the_controls_are_refused(changes):
     with pytest.raises(RequestError):
         a_draft(**changes).to_request()
+
+
+def test_settings_without_pictures_are_whole_settings():
+    settings = a_draft(task="i2v", image="/tmp/a.png", steps=7).settings()
+    assert settings.inputs() == {} and settings.steps == 7

@@ -1,0 +1,43 @@
+"""Where the form's settings and its buttons stand, in a real Chromium."""
+
+import pytest
+
+from tests.wan_ui.steps import until
+
+pytestmark = pytest.mark.browser
+
+COVERED = """() => {
+  const bar = document.querySelector('#actions').getBoundingClientRect();
+  const controls = [...document.querySelectorAll('#controls .block')].filter(one => !one.closest('#actions'));
+  return controls.filter(one => {
+    let {top, bottom, height} = one.getBoundingClientRect();
+    for (let parent = one.parentElement; parent; parent = parent.parentElement) {
+      if (getComputedStyle(parent).overflowY === 'visible') continue;
+      const edge = parent.getBoundingClientRect();
+      [top, bottom] = [Math.max(top, edge.top), Math.min(bottom, edge.bottom)];
+    }
+    return height > 0 && bottom - top > 1 && bottom > bar.top + 1 && top < bar.bottom - 1;
+  }).map(one => one.id);
+}"""
+OPEN = "document.querySelector('#loras').getBoundingClientRect().height > 20"
+
+
+@pytest.mark.parametrize("is_scrolled", [False, True])
+def test_with_more_settings_open_the_estimate_covers_none_of_them(visit, is_scrolled):
+    page = visit(width=1280, height=800)
+    page.locator("#more > button").click()
+    until(page, OPEN)
+    if is_scrolled:
+        page.locator("#loras").scroll_into_view_if_needed()
+    assert page.evaluate(COVERED) == []
+    assert page.locator("#generate").bounding_box()["y"] < 800
+
+
+def test_on_a_phone_the_last_setting_can_be_scrolled_above_the_button(visit):
+    page = visit(width=390, height=844)
+    page.locator("#more > button").click()
+    until(page, OPEN)
+    page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    until(page, "scrollY > 0")
+    box = page.locator("#loras").bounding_box()
+    assert box["y"] + box["height"] <= page.locator("#actions").bounding_box()["y"]
