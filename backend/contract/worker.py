@@ -1,4 +1,5 @@
-"""What the worker tells of itself besides its state: devices and their memory, the model, the shapes that are compiled."""
+"""What the worker reports about itself: its state, its devices and their memory, its model, the shapes that are compiled; and the
+options that it starts with."""
 
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -11,7 +12,7 @@ WorkerState = Literal["starting", "loading", "warming", "ready", "busy", "failed
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One device as JAX names it. Bytes are None where the device does not tell."""
+    """One device as JAX names it. Bytes are None if the device does not report them."""
 
     name: str
     kind: str
@@ -21,7 +22,7 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerFacts:
-    """Sent after a model was loaded and after each job. `model` is None while none is loaded."""
+    """Sent after a model is loaded and after each job. `model` is None while none is loaded."""
 
     devices: tuple[Device, ...] = ()
     model: str | None = None
@@ -50,7 +51,7 @@ class WorkerFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStatus:
-    """What the worker does right now, with a sentence for people."""
+    """What the worker is doing now, with a sentence for the user."""
 
     state: WorkerState
     detail: str
@@ -58,7 +59,7 @@ class WorkerStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """How a worker uses its devices: sizes of the mesh's axes, planned where None, and a folder of precompiled programs."""
+    """How a worker uses its devices: sizes of the mesh's axes (None: the studio chooses) and a folder of precompiled programs."""
 
     dp: int | None = None
     sp: int | None = None
