@@ -26,7 +26,7 @@ def find_lora(name: str, folder: Path) -> Path:
         raise RequestError(
             f"the LoRA {name!r}",
             f"must be a file in the data folder's loras folder, which holds {names}",
-            "put it names, or give --lora its path on the command line",
+            "put it there, or give --lora its path on the command line",
         )
     return folder / name
 
