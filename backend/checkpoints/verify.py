@@ -20,7 +20,7 @@ _SHA256, _GIT_SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 class Recognised(Protocol):
     """The part of `families.Family` that is needed here."""
 
-    def telling_shapes(self, configs: Mapping[str, Mapping[str, Any]], part: str) -> dict[str, tuple[int, ...]]:
+    def distinctive_shapes(self, configs: Mapping[str, Mapping[str, Any]], part: str) -> dict[str, tuple[int, ...]]:
         """The shapes of a few tensors of a part."""
 
 
@@ -66,7 +66,7 @@ def verify(folder: Path, recognise: Recognise, on_bytes: Callable[[int, int], No
 
 def check_part(checkpoint: Checkpoint, family: Recognised, part: str) -> None:
     """Raises: ModelError if a file is not whole, or belongs to another network than the part's configuration describes."""
-    check_shapes(part, part_tensors(checkpoint.folder, part), family.telling_shapes(checkpoint.configs, part))
+    check_shapes(part, part_tensors(checkpoint.folder, part), family.distinctive_shapes(checkpoint.configs, part))
 
 
 def _problems_of(look: Callable[[], object]) -> list[str]:
