@@ -1,7 +1,7 @@
 """Facts about TPU chips, from Google Cloud's public TPU pages (cloud.google.com/tpu/docs/v5e, v5p, v6e, tpu7x), per jax device.
 
 A v7x chip shows as two jax devices, so its figures are halves. Clocks are not published on those pages: they follow from the
-published peak and the size of the matrix units, and agree with the cycles that the compiler itself counts.
+published peak and the size of the matrix units, and agree with the cycles that the compiler counts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TOPOLOGIES = ("v5e:2x4", "v5p:2x2x2", "v6e:1x1", "v6e:2x2", "v6e:2x4", "v6e:4x4"
 
 _SQUARES = {"1x1": 1, "2x2": 4, "2x4": 8, "4x4": 16}
 SLICES = {"v5e": _SQUARES, "v6e": _SQUARES, "v5p": {"2x2x1": 4, "2x2x2": 8, "2x2x4": 16}, "tpu7x": {"2x2x1": 8, "2x2x2": 16}}
-"""The shapes that are offered where a smaller slice is too small, with their jax devices, smallest first."""
+"""The larger slices that `check-tpu` tries for a preset that does not fit: shape and number of jax devices, smallest first."""
 
 
 def chip_of(topology: str) -> Chip:
@@ -54,7 +54,7 @@ def chip_of(topology: str) -> Chip:
 
 
 def memory_bytes(device_kind: str) -> int | None:
-    """HBM of a jax device by its `device_kind`, or None for one that is no TPU we know."""
+    """HBM of a jax device by its `device_kind`, or None if it is not a TPU that we know."""
     name = DEVICE_KINDS.get(device_kind)
     return None if name is None else CHIPS[name].hbm_bytes
 
@@ -75,11 +75,11 @@ class StepFlops:
         return self.attention + self.matmul
 
     def roofline_seconds(self, chip: Chip, num_devices: int) -> float:
-        """At the peak rate throughout."""
+        """Seconds of a step at the peak rate throughout."""
         return self.total / chip.peak_flops / num_devices
 
     def floor_seconds(self, chip: Chip, num_devices: int) -> float:
-        """With scores at the rate that a contraction over `head_width` allows where the matrix unit is 256 deep."""
+        """Seconds of a step with scores at the rate that a contraction over `head_width` allows on the chip's matrix unit."""
         slowdown = 1.0 + 0.5 * (_matrix_depth(chip) / min(self.head_width, _matrix_depth(chip)) - 1)
         return (self.attention * slowdown + self.matmul) / chip.peak_flops / num_devices
 

@@ -2,7 +2,7 @@
 
 
 class StudioError(Exception):
-    """Anything that the studio can explain.
+    """Any failure that the studio can explain.
 
     `what` was given or happened, `allowed` is the rule it met, `fix` is what to do. `str()` joins them on one line,
     such as "num_frames=80 must be 4n+1; nearest: 77 or 81".
@@ -31,7 +31,7 @@ class ImageError(RequestError):
 
 
 class OutputError(RequestError):
-    """The place where the video shall be written cannot be used."""
+    """The video, or a command's files, cannot be written to the place that was given."""
 
 
 class VideoFileError(StudioError):
@@ -51,19 +51,15 @@ class JobNotFound(StudioError):
 
 
 class JobHasBegun(StudioError):
-    """The job waits no more, so it cannot be changed."""
+    """The job no longer waits, so it cannot be changed."""
 
 
 class QueueFull(StudioError):
-    """This owner has as many jobs in line as one may have."""
+    """This owner already has the most waiting jobs that one owner may have."""
 
 
 class Busy(StudioError):
-    """The studio does as much as it can at once; later it may take this on."""
-
-
-class WorkerError(StudioError):
-    """The worker process did not start, died, or broke its protocol."""
+    """The studio is doing as much as it can at once; trying again later may work."""
 
 
 class DataFolderError(StudioError):
@@ -71,9 +67,9 @@ class DataFolderError(StudioError):
 
 
 class Stopped(Exception):
-    """Somebody has stopped what was being done, or another part of it has failed. Nothing needs an explanation."""
+    """The work was stopped, or another part of it has failed. Needs no explanation to the user."""
 
 
 def one_line(text: str) -> str:
-    """The text on a single line, its line breaks and runs of blanks turned into one blank."""
+    """The text on a single line; each line break or run of blanks becomes one blank."""
     return " ".join(str(text).split())

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Writes files that appear whole or not at all, and hashes files."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ GIT_DIGITS = 40
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` that takes its place if the block succeeds and is removed if not."""
+    """Gives a file beside `path`, which takes its place if the block succeeds and is removed if it fails."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         yield part
@@ -23,7 +23,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def hash_like(path: Path, expected: str) -> str:
-    """The file's hash of the kind that `expected` is: SHA-256, or what git names it by, SHA-1 of its size and content."""
+    """The file's hash, of the same kind as `expected`: SHA-256, or git's name for it, the SHA-1 of its size and content."""
     is_git = len(expected) == GIT_DIGITS
     digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode()) if is_git else hashlib.sha256()
     with path.open("rb") as file:

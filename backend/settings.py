@@ -25,7 +25,7 @@ class Settings:
 
     @property
     def executables_dir(self) -> Path:
-        """Where the engine looks for precompiled programs, besides where it is told to."""
+        """Where the engine always looks for precompiled programs, besides the folder of --executables."""
         return self.cache_dir / "executables"
 
     @property
@@ -35,7 +35,7 @@ class Settings:
 
 
 def from_environment(data_dir: Path | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
-    """The settings; a `data_dir` that was given goes before the environment's."""
+    """The settings; `data_dir`, if given, is used in place of the environment's."""
     folder = Path(data_dir or environment.get(DATA_VARIABLE) or PROJECT_FOLDER / "data").expanduser().absolute()
     cache = Path(environment.get(CACHE_VARIABLE) or folder / "cache").expanduser().absolute()
     return Settings(data_dir=folder, cache_dir=cache)
@@ -66,7 +66,7 @@ def has_screen(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def compiler_flags(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The compilers' own variables (XLA_FLAGS, LIBTPU_INIT_ARGS), as far as they are set: they change what is compiled."""
+    """The compilers' own variables (XLA_FLAGS, LIBTPU_INIT_ARGS) that are set: they change what is compiled."""
     return {name: environment[name] for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS") if environment.get(name)}
 
 
@@ -76,7 +76,7 @@ def compiler_environment(environment: Mapping[str, str] = os.environ) -> dict[st
 
 
 def module_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment for a process that runs one of our modules in whatever folder it is started (PYTHONPATH)."""
+    """The environment for a process that runs one of our modules from any folder (PYTHONPATH)."""
     paths = filter(None, (str(PROJECT_FOLDER), environment.get("PYTHONPATH")))
     return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
 

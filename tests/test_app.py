@@ -142,7 +142,7 @@ def test_a_signal_stops_cleanly(tmp_path, number):
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 1 and out == ""
-    assert "Stopping\n" in err and err.splitlines()[-1].startswith("Stopped; what there is of it is at ")
+    assert "Stopping\n" in err and err.splitlines()[-1].startswith("Stopped; the unfinished video is at ")
     assert Path(err.splitlines()[-1].rpartition(" ")[2]).is_file() and not (tmp_path / "out.mp4").exists()
 
 

@@ -12,7 +12,7 @@ from backend.errors import ModelError
 
 AGAIN = "copy the checkpoint again, or `python app.py models download ID`, which fetches what is missing"
 WITHOUT_WEIGHTS = ("tokenizer", "scheduler", "feature_extractor", "image_processor", "guider")
-"""What diffusers' pipelines name besides networks, with or without a number behind it."""
+"""Parts of diffusers' pipelines that are no networks; a number may follow the name, as in tokenizer_2."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,30 +30,30 @@ class Checkpoint:
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """The folder's configurations. Raises: ModelError where one is missing or broken."""
+    """The folder's configurations. Raises: ModelError if one is missing or broken."""
     index = read_json(folder / "model_index.json")
     parts = [part for part in named_parts(index) if not part.startswith(WITHOUT_WEIGHTS)]
     return Checkpoint(folder=folder, index=index, configs={part: read_json(folder / part / "config.json") for part in parts})
 
 
 def named_parts(index: Mapping[str, Any]) -> list[str]:
-    """The parts that model_index.json names, as [library, class]; [null, null] stands for one that is not there."""
+    """The parts that model_index.json names, as [library, class]; [null, null] is a part that it does not have."""
     return [part for part, value in index.items() if isinstance(value, list) and len(value) == 2 and all(value)]
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of the checkpoint. Raises: ModelError where it is missing or broken."""
+    """A JSON file of the checkpoint. Raises: ModelError if it is missing or broken."""
     try:
         value = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise ModelError(f"{shown(path)} is missing:", "a checkpoint needs it", AGAIN) from None
+        raise ModelError(f"{short_path(path)} is missing:", "a checkpoint needs it", AGAIN) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ModelError(shown(path), f"must be JSON ({error})", AGAIN) from None
+        raise ModelError(short_path(path), f"must be JSON ({error})", AGAIN) from None
     if not isinstance(value, dict):
-        raise ModelError(shown(path), f"must be a JSON object, and is a {type(value).__name__}", AGAIN)
+        raise ModelError(short_path(path), f"must be a JSON object, and is a {type(value).__name__}", AGAIN)
     return value
 
 
-def shown(path: Path) -> str:
-    """A file's place within its checkpoint: visitors of a shared studio see these messages, and no folder of the server."""
+def short_path(path: Path) -> str:
+    """The file's name and its folder's: visitors read these messages, and must not see the server's own folders."""
     return "/".join(path.parts[-2:])

@@ -1,10 +1,10 @@
-"""Checkpoints and LoRA files by their Hugging Face id: what is on this machine, and fetching what is not.
+"""Checkpoints and LoRA files by their Hugging Face id: finds those on this machine, and downloads the others.
 
-Files lie in huggingface_hub's cache, which every other tool on the machine shares. `hub_file` brings each one there and
-continues within a file after a broken connection or a killed process, and the library makes its links. Brings no JAX.
+Files lie in huggingface_hub's cache, which every other tool on the machine uses too. `hub_file` downloads each file there, and
+continues within a file after a broken connection or a killed process; the library makes the links. Does not import JAX.
 
-A download is stopped by its `on_bytes(done, total)`: it is called every second from the thread that asked for the download, with
-a total of 0 while that is not known, and whatever it raises ends the download. What has arrived stays.
+A download calls `on_bytes(done, total)` every second, in the thread that started the download; the total is 0 while it is not
+known. Whatever `on_bytes` raises ends the download. What has arrived stays.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ PATTERNS = (
 )
 OnBytes = Callable[[int, int], None]
 Accept = Callable[[Checkpoint], object]
-"""Raises ModelError for a checkpoint that cannot be run: asked before its weights are fetched."""
+"""Raises ModelError for a checkpoint that cannot be run; called before its weights are downloaded."""
 SECONDS_BETWEEN_LOOKS = 1.0
 FILES_AT_ONCE = 8  # as huggingface_hub
 HIDDEN_FROM_US = (401, 403, 404)
 
 
-def untold(done: int, total: int) -> None:
-    """For those who ask for no progress."""
+def ignore_progress(done: int, total: int) -> None:
+    """An `on_bytes` that does nothing."""
 
 
-def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = untold) -> Checkpoint:
-    """A checkpoint, opened: the folder `source`, or the Hub's, downloaded if need be. Raises: ModelError."""
+def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_progress) -> Checkpoint:
+    """A checkpoint, opened: the folder `source`, or that id on the Hub, downloaded if need be. Raises: ModelError."""
     folder = Path(source).expanduser()
     if folder.is_dir():
         if (folder / "model_index.json").is_file():
@@ -70,11 +70,11 @@ def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = untold) -> 
 
 
 def _offers() -> str:
-    """What to do where a model cannot be had."""
+    """What to do if a model is not available."""
     return f"give its folder with --model, or take the preset {list_presets()[0].name}, which runs anywhere"
 
 
-def find_file(source: str, on_bytes: OnBytes = untold) -> Path:
+def find_file(source: str, on_bytes: OnBytes = ignore_progress) -> Path:
     """The file "owner/repository:file", downloaded if need be. Raises: ModelError."""
     return cached_file(source) or download_file(source, on_bytes)
 
@@ -85,26 +85,26 @@ def is_hub_id(source: str) -> bool:
 
 
 def cached_checkpoint(source: str) -> Checkpoint | None:
-    """A checkpoint that is whole in the cache, opened, without asking the network; None where it is not."""
+    """A checkpoint that is whole in the cache, opened, without using the network; None if it is not whole."""
     folder = _cached(source, PATTERNS)
     return None if folder is None else _whole(folder)
 
 
 def cached_model(source: str) -> Path | None:
-    """The folder of a checkpoint that is whole in the cache; None where it is not."""
+    """The folder of a checkpoint that is whole in the cache; None if it is not whole."""
     checkpoint = cached_checkpoint(source)
     return None if checkpoint is None else checkpoint.folder
 
 
 def cached_file(source: str) -> Path | None:
-    """The same for "owner/repository:file"."""
+    """The file "owner/repository:file" if it is in the cache, or None."""
     repository, _, name = source.partition(":")
     folder = _cached(repository, (glob.escape(name),))
-    return folder / name if folder is not None and os.path.isfile(folder / name) else None  # it takes a name of any length
+    return folder / name if folder is not None and os.path.isfile(folder / name) else None  # for names of any length
 
 
 def newest_snapshot(source: str) -> Path | None:
-    """The folder of a checkpoint in the cache, however incomplete; None where there is none."""
+    """The folder of a checkpoint in the cache, however incomplete; None if there is none."""
     folders = (blobs_folder(source).parent / "snapshots").glob("*")
     return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
 
@@ -121,8 +121,8 @@ def _whole(folder: Path) -> Checkpoint | None:
     return checkpoint if all((folder / name).is_dir() for name in tokenizers) else None
 
 
-def download_model(source: str, accept: Accept, on_bytes: OnBytes = untold) -> Path:
-    """Fetch the files that are not there yet, the configurations first: what we cannot run costs kilobytes and not gigabytes.
+def download_model(source: str, accept: Accept, on_bytes: OnBytes = ignore_progress) -> Path:
+    """Download the files that are missing, the configurations first: a model that we cannot run costs kilobytes, not gigabytes.
 
     Raises: ModelError.
     """
@@ -130,8 +130,8 @@ def download_model(source: str, accept: Accept, on_bytes: OnBytes = untold) -> P
     return _download(source, PATTERNS, on_bytes)
 
 
-def download_file(source: str, on_bytes: OnBytes = untold) -> Path:
-    """The same for "owner/repository:file"."""
+def download_file(source: str, on_bytes: OnBytes = ignore_progress) -> Path:
+    """Download the file "owner/repository:file". Raises: ModelError."""
     repository, _, name = source.partition(":")
     path = _download(repository, (glob.escape(name),), on_bytes, of_lora=name) / name
     if not path.is_file():
@@ -165,7 +165,7 @@ def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes, of_lo
 
 
 class _NoBar(tqdm):
-    """Nothing on the screen: when the library is asked, all bytes are there."""
+    """Shows nothing: all bytes are here before the library is called."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options | {"disable": True})
@@ -190,9 +190,9 @@ def _listed(repository: str) -> list[HubFile]:
 
 
 def _fetch_all(files: Sequence[HubFile], on_bytes: OnBytes) -> None:
-    """Several at once; what an earlier try left counts as arrived.
+    """Download several files at once; what an earlier try left counts as arrived.
 
-    What is too large for plain HTTP (50 GB a file) is left to the library.
+    Files too large for plain HTTP (50 GB) are left to the library.
     """
     total, small = sum(file.num_bytes for file in files), constants.MAX_HTTP_DOWNLOAD_SIZE
     fetches = [functools.partial(fetch, file) for file in files if file.num_bytes <= small]
@@ -201,10 +201,10 @@ def _fetch_all(files: Sequence[HubFile], on_bytes: OnBytes) -> None:
 
 
 def _together(works: Sequence[Callable[[threading.Event], Any]], on_look: Callable[[], None]) -> list[Any]:
-    """What these return, run several at once, with a look every second.
+    """The results of `works`, run several at once; `on_look` is called every second meanwhile.
 
-    The first that fails stops the others, and so does Ctrl-C, or a look that raises. Nobody waits for those that are stopped:
-    each ends when it next looks at its event, which on a slow or silent connection may take a while.
+    The first that fails stops the others; so does Ctrl-C, or an `on_look` that raises. Nobody waits for those that are stopped:
+    each ends when it next looks at its event, which may take a while on a slow or silent connection.
     """
     stopped, pool = threading.Event(), ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="download")
     try:
@@ -259,14 +259,14 @@ def _explained(repository: str, error: Exception, of_lora: str) -> ModelError:
 
 
 class Speed:
-    """Bytes a second since the first time it was told how many there are."""
+    """Bytes a second since the first call."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._first: tuple[float, int] | None = None
 
     def __call__(self, done: int) -> float:
-        """The speed now that `done` bytes are there; 0 while nothing can be said."""
+        """The speed now that `done` bytes have arrived; 0 while it is not known."""
         now = self._clock()
         self._first = self._first or (now, done)
         seconds, count = now - self._first[0], done - self._first[1]

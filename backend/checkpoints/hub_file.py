@@ -1,10 +1,10 @@
-"""One file of the Hugging Face Hub into this machine's cache, going on with the bytes that a killed process has left.
+"""Downloads one file of the Hugging Face Hub into this machine's cache, and continues with the bytes that a killed process left.
 
 huggingface_hub 2.4.0 receives a file under a name of its own process and deletes it however that process ends, in its local_dir
-mode and through hf_xet too (`file_download._download_to_tmp_and_move`). So a machine that goes down at 9 of 10 GB would begin
-anew. Here a begun file is called `<hash>.incomplete` in the cache's folder of blobs, and over HTTP only the bytes that it lacks
-are asked for. The library's own lock guards it: a second process, of ours or of any tool that uses the cache, waits.
-Brings no JAX.
+mode and through hf_xet too (`file_download._download_to_tmp_and_move`). So a machine that goes down at 9 of 10 GB would start
+again from zero. Here a begun file is called `<hash>.incomplete` in the cache's folder of blobs, and only the missing bytes are
+requested over HTTP. The library's own lock guards it: a second process, ours or any tool's that uses the cache, waits.
+Does not import JAX.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from huggingface_hub.utils import WeakFileLock, build_hf_headers, silent_tqdm
 from backend.errors import ModelError, Stopped
 from backend.files import hash_like
 
-SECONDS_BETWEEN_TRIES = 1.0  # to get the lock; so fast is a waiting download stopped
+SECONDS_BETWEEN_TRIES = 1.0  # to get the lock; a waiting download stops within this time
 
 
 @dataclass(frozen=True, kw_only=True)
 class HubFile:
-    """A file at one commit. `content_hash` is SHA-256 for a large file, git's SHA-1 for a small one: its name in the cache."""
+    """A file at one commit. `content_hash`, its name in the cache, is SHA-256 for a large file, git's SHA-1 for a small one."""
 
     repository: str
     commit: str
@@ -45,12 +45,12 @@ class HubFile:
 
     @property
     def begun(self) -> Path:
-        """Where it lies until then."""
+        """Where it lies until it is whole."""
         return self.blob.with_name(f"{self.content_hash}.incomplete")
 
     @property
     def arrived_bytes(self) -> int:
-        """How much of it is on this machine."""
+        """How many of its bytes are on this machine."""
         for path in (self.blob, self.begun, self.blob):  # it may have got its final name just now
             with contextlib.suppress(OSError):
                 return path.stat().st_size
@@ -63,22 +63,22 @@ def blobs_folder(repository: str) -> Path:
 
 
 def bytes_here(repository: str) -> int:
-    """How much of a repository is on this machine, begun files included."""
-    sizes = 0
+    """How many bytes of a repository are on this machine, begun files included."""
+    num_bytes = 0
     for path in blobs_folder(repository).glob("*"):
         with contextlib.suppress(OSError):
-            sizes += path.stat().st_size
-    return sizes
+            num_bytes += path.stat().st_size
+    return num_bytes
 
 
 def fetch(file: HubFile, stopped: threading.Event) -> None:
     """Bring the whole file to its place, unless it is there. Ends within one chunk (10 MiB) of `stopped`; what has arrived stays.
 
-    Raises: Stopped; ModelError where the bytes are not those that the Hub promised, which are removed; OSError;
-    httpx2.TransportError when the connection broke and trying again brought nothing more.
+    Raises: Stopped; ModelError if the bytes have another hash than the Hub names (they are removed); OSError;
+    httpx2.TransportError if the connection broke and another try brought no more bytes.
     """
-    with contextlib.ExitStack() as held:
-        _wait_for_lock(held, file, stopped)
+    with contextlib.ExitStack() as locks:
+        _wait_for_lock(locks, file, stopped)
         if file.blob.exists():
             return
         file.blob.parent.mkdir(parents=True, exist_ok=True)
@@ -88,8 +88,8 @@ def fetch(file: HubFile, stopped: threading.Event) -> None:
 
 
 def forget_begun(repository: str, wanted: set[str]) -> None:
-    """Delete begun files that nobody can go on with: their hash is not in `wanted`, or the library began them. What another
-    process is writing to stays."""
+    """Delete begun files that no download can continue: their hash is not in `wanted`, or the library began them. A file that
+    another process is writing stays."""
     for path in blobs_folder(repository).glob("*.incomplete"):
         content_hash, _, process = path.stem.partition(".")
         if process or content_hash not in wanted:
@@ -104,17 +104,17 @@ def _lock(repository: str, content_hash: str) -> Path:
     return folder / f"{content_hash}.lock"
 
 
-def _wait_for_lock(held: contextlib.ExitStack, file: HubFile, stopped: threading.Event) -> None:
+def _wait_for_lock(locks: contextlib.ExitStack, file: HubFile, stopped: threading.Event) -> None:
     path = _lock(file.repository, file.content_hash)
     while not stopped.is_set():
         with contextlib.suppress(Timeout):
-            held.enter_context(WeakFileLock(path, timeout=SECONDS_BETWEEN_TRIES))
+            locks.enter_context(WeakFileLock(path, timeout=SECONDS_BETWEEN_TRIES))
             return
     raise Stopped
 
 
 def _receive(file: HubFile, stopped: threading.Event) -> None:
-    """Ask for what is missing until all is there. The address is the Hub's own, which gives every try a fresh place to read."""
+    """Request the missing bytes until all are here. The address is the Hub's own, which sends every try to a fresh server."""
     headers = build_hf_headers() | {"Accept-Encoding": "identity"}  # a range counts in the file's own bytes
     url = hf_hub_url(file.repository, file.name, revision=file.commit)
     if file.arrived_bytes > file.num_bytes:
@@ -131,7 +131,7 @@ def _receive(file: HubFile, stopped: threading.Event) -> None:
 
 
 class _Begun(io.BufferedWriter):
-    """A begun file, written on at its end. Raises Stopped at the next write after `stopped`."""
+    """A begun file, open to append. Raises Stopped at the next write after `stopped`."""
 
     def __init__(self, path: Path, stopped: threading.Event) -> None:
         super().__init__(io.FileIO(path, "ab"))
@@ -144,14 +144,14 @@ class _Begun(io.BufferedWriter):
 
 
 def _check(file: HubFile) -> None:
-    """Raises: ModelError, and the bytes are gone, where they are not the right ones. Otherwise they are on the disk."""
-    found = hash_like(file.begun, file.content_hash)
-    if found != file.content_hash:
+    """Write the bytes through to the disk. Raises: ModelError if their hash is wrong; the file is then deleted."""
+    content_hash = hash_like(file.begun, file.content_hash)
+    if content_hash != file.content_hash:
         file.begun.unlink()
         raise ModelError(
-            f"{file.repository}: {file.name} arrived with the hash {found[:12]}...",
+            f"{file.repository}: {file.name} arrived with the hash {content_hash[:12]}...",
             f"and must have {file.content_hash[:12]}...; it was removed",
             "download again",
         )
     with file.begun.open("rb") as whole:
-        os.fsync(whole.fileno())  # before it gets its name: after a power cut a file of that name is taken for whole
+        os.fsync(whole.fileno())  # before it gets its final name: a file of that name counts as whole, even after a power cut

@@ -1,6 +1,7 @@
-"""Where LoRA files are: the data folder's `loras` folder, and what the command line may bring into it. Reads no weights.
+"""LoRA files: lists and finds those in the data folder's `loras` folder, and adds those that the command line names. Reads no
+weights.
 
-A request names a LoRA, never a path: what comes from a web page can reach this folder's own files and nothing else.
+A request names a LoRA, never a path: a web page can reach the files of this folder and nothing else.
 """
 
 import filecmp
@@ -19,25 +20,25 @@ def list_loras(folder: Path) -> list[str]:
 
 
 def find_lora(name: str, folder: Path) -> Path:
-    """The file of this name in the folder. Raises: RequestError with the names that there are."""
+    """The file of this name in the folder. Raises: RequestError, which lists the names."""
     if name not in list_loras(folder):  # a name is never used as a path
-        there = ", ".join(list_loras(folder)) or "nothing"
+        names = ", ".join(list_loras(folder)) or "nothing"
         raise RequestError(
             f"the LoRA {name!r}",
-            f"must be a file in the data folder's loras folder, which holds {there}",
+            f"must be a file in the data folder's loras folder, which holds {names}",
             "put it there, or give --lora its path on the command line",
         )
     return folder / name
 
 
 def is_hub_source(source: str) -> bool:
-    """Whether this is "owner/repository:file.safetensors" and no path that exists."""
+    """Whether this is "owner/repository:file.safetensors" and not an existing path."""
     owner, _, rest = source.partition("/")
     return bool(owner) and ":" in rest and not Path(source).exists()
 
 
 def check_lora(source: str, folder: Path) -> None:
-    """Raises: RequestError where a path or name from the command line is no file that `adopt_lora` can bring in."""
+    """Raises: RequestError if a path or name from the command line is no file that `adopt_lora` can add."""
     if is_hub_source(source):
         return
     path = _path_of(source, folder)
@@ -47,8 +48,8 @@ def check_lora(source: str, folder: Path) -> None:
             f"must be a {SUFFIX} file, a name in the data folder's loras folder, or owner/repository:file.safetensors",
             "check the path",
         )
-    kept = folder / path.name
-    if kept.exists() and not (kept.samefile(path) or filecmp.cmp(kept, path, shallow=False)):
+    existing = folder / path.name
+    if existing.exists() and not (existing.samefile(path) or filecmp.cmp(existing, path, shallow=False)):
         raise RequestError(
             f"lora={source!r} has the name of another LoRA that was used before, and",
             "a name must stay with its file, so that a video can be made again",
@@ -57,7 +58,7 @@ def check_lora(source: str, folder: Path) -> None:
 
 
 def adopt_lora(source: str, folder: Path) -> None:
-    """Bring a file that `check_lora` has passed into the folder, as a link where the file system allows it."""
+    """Add a file that has passed `check_lora` to the folder, as a hard link if the file system allows it."""
     if is_hub_source(source):
         return
     path = _path_of(source, folder)
@@ -71,7 +72,7 @@ def adopt_lora(source: str, folder: Path) -> None:
 
 
 def source_of(source: str) -> str:
-    """What `LoraChoice.source` says for a path, a name or a Hub file from the command line."""
+    """The `LoraChoice.source` for a path, a name or a Hub file from the command line."""
     return source if is_hub_source(source) else Path(source).name
 
 

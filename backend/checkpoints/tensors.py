@@ -1,6 +1,7 @@
-"""Where in a checkpoint's safetensors files each tensor lies, from their headers alone. Reads no weights.
+"""Where each tensor lies in a checkpoint's safetensors files, read from their headers alone. Reads no weights.
 
-Files are checked before anything is loaded: a missing, cut or foreign file is named, with what was expected.
+Files are checked before anything is loaded: the error names the file that is missing, cut short or of another kind, and what was
+expected.
 Source of the format: huggingface/safetensors, README.md ("Format").
 """
 
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backend.checkpoints.checkpoint import AGAIN, read_json, shown
+from backend.checkpoints.checkpoint import AGAIN, read_json, short_path
 from backend.errors import ModelError
 
 LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
@@ -43,12 +44,12 @@ def weight_files(folder: Path, part: str) -> list[Path]:
     if not indexes:
         paths = sorted((folder / part).glob("*.safetensors"))
         if not paths:
-            raise ModelError(f"{shown(folder / part)} holds no .safetensors file:", "a checkpoint needs its weights", AGAIN)
+            raise ModelError(f"{short_path(folder / part)} holds no .safetensors file:", "a checkpoint needs its weights", AGAIN)
         return paths
     paths = [folder / part / name for name in sorted(set(read_json(indexes[0]).get("weight_map", {}).values()))]
     for path in paths:
         if not path.is_file():
-            raise ModelError(f"{shown(path)} is missing:", f"{indexes[0].name} names {len(paths)} files", AGAIN)
+            raise ModelError(f"{short_path(path)} is missing:", f"{indexes[0].name} names {len(paths)} files", AGAIN)
     return paths
 
 
@@ -58,19 +59,19 @@ def part_tensors(folder: Path, part: str) -> dict[str, TensorPlace]:
 
 
 def read_header(path: Path) -> dict[str, TensorPlace]:
-    """One file's tensors in the order of their bytes. Raises: ModelError where the file is cut short or no safetensors."""
+    """One file's tensors in the order of their bytes. Raises: ModelError if the file is cut short or is no safetensors file."""
     size = os.path.getsize(path)
     entries, begin = _header(path, size)
     places = {name: _place(path, name, entry, begin) for name, entry in entries.items() if name != "__metadata__"}
     expected = max((place.end for place in places.values()), default=begin)
     if size != expected:
         how = "cut short" if size < expected else "too long"
-        raise ModelError(f"{shown(path)} is {how}: it has {size:,} bytes and", f"must have {expected:,}", AGAIN)
+        raise ModelError(f"{short_path(path)} is {how}: it has {size:,} bytes and", f"must have {expected:,}", AGAIN)
     return dict(sorted(places.items(), key=lambda item: item[1].start))
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """What a file says about itself besides its tensors."""
+    """The metadata in a file's header."""
     return _header(path, os.path.getsize(path))[0].get("__metadata__", {})
 
 
@@ -79,14 +80,14 @@ def _header(path: Path, size: int) -> tuple[dict[str, Any], int]:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(LARGEST_HEADER, size - 8):
             raise ModelError(
-                f"{shown(path)} has {size:,} bytes, and its header alone says {length:,}:",
+                f"{short_path(path)} has {size:,} bytes, and its header alone says {length:,}:",
                 "it must be a whole safetensors file",
                 AGAIN,
             )
         try:
             return json.loads(file.read(length)), 8 + length
         except ValueError:
-            raise ModelError(shown(path), "must be a safetensors file, and its header cannot be read", AGAIN) from None
+            raise ModelError(short_path(path), "must be a safetensors file, and its header cannot be read", AGAIN) from None
 
 
 def _place(path: Path, name: str, entry: dict[str, Any], begin: int) -> TensorPlace:
@@ -95,16 +96,16 @@ def _place(path: Path, name: str, entry: dict[str, Any], begin: int) -> TensorPl
     expected = math.prod(place.shape) * ITEM_BYTES.get(place.dtype, 0)
     if place.num_bytes != expected:
         raise ModelError(
-            f"{shown(path)}: {name} has {place.num_bytes:,} bytes,",
+            f"{short_path(path)}: {name} has {place.num_bytes:,} bytes,",
             f"and {place.dtype} {list(place.shape)} needs {expected:,}",
             AGAIN,
         )
     return place
 
 
-def check_shapes(part: str, found: dict[str, TensorPlace], expected: dict[str, Sequence[int]]) -> None:
-    """Raises: ModelError where a tensor is missing or has another shape than the configuration makes."""
-    missing = sorted(expected.keys() - found.keys())
+def check_shapes(part: str, places: dict[str, TensorPlace], expected: dict[str, Sequence[int]]) -> None:
+    """Raises: ModelError if a tensor is missing, or has another shape than its configuration gives it."""
+    missing = sorted(expected.keys() - places.keys())
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ModelError(
@@ -113,10 +114,10 @@ def check_shapes(part: str, found: dict[str, TensorPlace], expected: dict[str, S
             "the files are of another model: " + AGAIN,
         )
     for name, shape in expected.items():
-        place = found[name]
+        place = places[name]
         if place.shape != tuple(shape):
             raise ModelError(
-                f"{shown(place.path)}: {name} has the shape {list(place.shape)},",
+                f"{short_path(place.path)}: {name} has the shape {list(place.shape)},",
                 f"and config.json makes it {list(shape)}",
                 "the file is of another model: " + AGAIN,
             )

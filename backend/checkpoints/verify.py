@@ -1,5 +1,5 @@
-"""Whether a checkpoint's files are whole and belong together: sizes by their own headers, a few shapes by the configurations,
-hashes where the Hub's cache knows them."""
+"""Checks that a checkpoint's files are whole and belong together: their sizes against their headers, a few shapes against the
+configurations, and hashes where the Hub's cache has them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _SHA256, _GIT_SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 
 
 class Recognised(Protocol):
-    """What is asked of a checkpoint's family here."""
+    """The part of `families.Family` that is needed here."""
 
-    def telling_shapes(self, configs: Mapping[str, Mapping[str, Any]], part: str) -> dict[str, tuple[int, ...]]:
+    def distinctive_shapes(self, configs: Mapping[str, Mapping[str, Any]], part: str) -> dict[str, tuple[int, ...]]:
         """The shapes of a few tensors of a part."""
 
 
 Recognise = Callable[[Checkpoint], tuple[Recognised, Any]]
-"""The family and the kind of a checkpoint, which has a `name`. Raises: ModelError."""
+"""The checkpoint's family, and its kind, which has a `name`. Raises: ModelError."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What was found in `folder`. `kind` is None where it was not recognised; `problems` are sentences, none where all is well;
-    `hashed` files had a hash to compare."""
+    """The state of the checkpoint in `folder`. `kind` is None if it was not recognised; `problems` are sentences, none if all is
+    well; `hashed` counts the files that had a hash to compare."""
 
     folder: Path
     kind: str | None
@@ -42,12 +42,12 @@ class Verification:
 
 
 def verify(folder: Path, recognise: Recognise, on_bytes: Callable[[int, int], None] | None = None) -> Verification:
-    """Look at every file of the checkpoint. Never raises for what is wrong in it: that is the result."""
+    """Look at every file of the checkpoint. Raises nothing: the result lists what is wrong."""
     problems, kind = [], None
     try:
         checkpoint = open_checkpoint(folder)
-        family, found = recognise(checkpoint)
-        kind = found.name
+        family, recognised = recognise(checkpoint)
+        kind = recognised.name
         for part in checkpoint.parts:
             problems += _problems_of(lambda part=part: check_part(checkpoint, family, part))
         for name in named_parts(checkpoint.index):
@@ -65,8 +65,8 @@ def verify(folder: Path, recognise: Recognise, on_bytes: Callable[[int, int], No
 
 
 def check_part(checkpoint: Checkpoint, family: Recognised, part: str) -> None:
-    """Raises: ModelError where a file is not whole, or is of a network that the part's configuration does not make."""
-    check_shapes(part, part_tensors(checkpoint.folder, part), family.telling_shapes(checkpoint.configs, part))
+    """Raises: ModelError if a file is not whole, or belongs to another network than the part's configuration describes."""
+    check_shapes(part, part_tensors(checkpoint.folder, part), family.distinctive_shapes(checkpoint.configs, part))
 
 
 def _problems_of(look: Callable[[], object]) -> list[str]:
@@ -78,20 +78,20 @@ def _problems_of(look: Callable[[], object]) -> list[str]:
 
 
 def _check_hashes(paths: list[Path], on_bytes: Callable[[int, int], None] | None) -> Iterator[str]:
-    """A sentence, empty where the hash is right, for every file whose name in the cache is its hash."""
-    known = [(path, path.resolve().name) for path in paths if path.is_symlink()]
-    known = [(path, name) for path, name in known if _SHA256.fullmatch(name) or _GIT_SHA1.fullmatch(name)]
-    done, total = 0, sum(path.stat().st_size for path, _ in known)
-    for path, expected in known:
-        found = hash_like(path, expected)
+    """A sentence, empty if the hash is right, for every file whose name in the cache is its hash."""
+    named = [(path, path.resolve().name) for path in paths if path.is_symlink()]
+    named = [(path, name) for path, name in named if _SHA256.fullmatch(name) or _GIT_SHA1.fullmatch(name)]
+    done, total = 0, sum(path.stat().st_size for path, _ in named)
+    for path, expected in named:
+        actual = hash_like(path, expected)
         done += path.stat().st_size
         if on_bytes is not None:
             on_bytes(done, total)
         yield (
             ""
-            if found == expected
+            if actual == expected
             else (
-                f"{path.parent.name}/{path.name} has the hash {found[:12]}... and must have {expected[:12]}...; "
+                f"{path.parent.name}/{path.name} has the hash {actual[:12]}... and must have {expected[:12]}...; "
                 f"delete {path.resolve()}, then {AGAIN}"
             )
         )

@@ -1,1 +1,1 @@
-"""What can be typed. Light but for the `*_run` modules, which are processes of their own."""
+"""The commands of `app.py`. Light, except for the `*_run` modules, which run in processes of their own."""

@@ -1,4 +1,4 @@
-"""What `check-tpu` compiles, in a process of its own: `python -m backend.commands.check_tpu_run`, started by `app.py check-tpu`.
+"""The part of `check-tpu` that compiles: `python -m backend.commands.check_tpu_run`, a process started by `app.py check-tpu`.
 
 Writes JSON lines to standard output: {"progress": TEXT} and last {"report": OBJECT}.
 """
@@ -10,7 +10,7 @@ import dataclasses
 
 from backend.commands.apart import say
 from backend.contract.request import example_request, find_preset
-from backend.runtime.mesh import AXES
+from backend.contract.worker import AXES
 from backend.tpu.report import Inspector, describe_slice, remedies, report
 
 
@@ -29,10 +29,10 @@ def main() -> None:
         say({"progress": text})
 
     inspector = Inspector(tell, arguments.only)
-    found = report(describe_slice(request, arguments.topology, mesh, inspector), inspector)
-    if not found["fits"]:
-        found["would_fit"] = [dataclasses.asdict(one) for one in remedies(found, request, arguments.topology, mesh, tell)]
-    say({"report": found | {"topology": arguments.topology}})
+    result = report(describe_slice(request, arguments.topology, mesh, inspector), inspector)
+    if not result["fits"]:
+        result["would_fit"] = [dataclasses.asdict(one) for one in remedies(result, request, arguments.topology, mesh, tell)]
+    say({"report": result | {"topology": arguments.topology}})
 
 
 if __name__ == "__main__":

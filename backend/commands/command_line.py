@@ -1,4 +1,4 @@
-"""The words of the command line: what may be typed, and what each word means. Runs nothing."""
+"""The command line: its commands and options, and what they mean. Runs nothing."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from typing import NoReturn, get_args
 
 from backend.checkpoints.loras import source_of
 from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.worker import WorkerOptions
+from backend.contract.worker import AXES, WorkerOptions
 from backend.errors import RequestError
 from backend.settings import this_machine
 from backend.shares import Share, shares_of
@@ -30,7 +30,7 @@ class LoraOption:
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses on one line and with the exit code for a wrong request."""
+    """An argument parser whose errors are one line, with the exit code for a wrong request."""
 
     def error(self, message: str) -> NoReturn:
         print_error(f"{message}; `{self.prog} --help` lists what is allowed")
@@ -92,7 +92,7 @@ def _lora_choice(option: LoraOption) -> dict:
 
 
 def model_of(arguments: argparse.Namespace) -> str | None:
-    """The checkpoint given with --model: a folder as an absolute path, or a hub id. Raises: RequestError."""
+    """The checkpoint of --model: a folder as an absolute path, or a Hub id. Raises: RequestError."""
     model = arguments.model
     if model is None or os.path.isdir(model):
         return absolute(model)
@@ -103,11 +103,11 @@ def model_of(arguments: argparse.Namespace) -> str | None:
 
 
 def worker_options_of(arguments: argparse.Namespace) -> WorkerOptions:
-    """How the worker uses the devices. Raises: RequestError where the folder of executables is none."""
+    """How the worker uses the devices. Raises: RequestError if the folder of executables is not a folder."""
     folder = arguments.executables
     if folder is not None and not folder.is_dir():
         raise RequestError(f"executables={str(folder)!r}", "must be a folder that `precompile` wrote", "check the path")
-    mesh = {axis: getattr(arguments, axis) for axis in ("dp", "sp", "tp")}
+    mesh = {axis: getattr(arguments, axis) for axis in AXES}
     return WorkerOptions(executables=folder and folder.absolute(), **mesh)
 
 
@@ -125,12 +125,12 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
         "--auth",
         type=_credentials,
         metavar="USER:PASSWORD",
-        help="ask visitors for these; made and shown where others can come in and none is given",
+        help="ask visitors for these; if others can reach the studio and this is left out, a password is made and shown",
     )
     serve.add_argument("--rewriter", metavar="COMMAND", help="a program that suggests prompts; see the user guide")
     workers = "videos that are made at the same time, each with its own copy of the model and its share of the machine"
     serve.add_argument("--workers", type=int, default=1, metavar="N", help=f"{workers} (%(default)s)")
-    serve.add_argument("--open", action="store_true", help="let everybody in who can reach it, without a password")
+    serve.add_argument("--open", action="store_true", help="let in everybody who can reach the studio, without a password")
     _add_common(serve)
 
 
@@ -144,10 +144,12 @@ def _add_generate(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_stages(commands: argparse._SubParsersAction) -> None:
-    """The three stages of a video, each from what the one before it left in the folder."""
+    """The three stages of a video; each starts from the files that the one before it left in the folder."""
     encode = commands.add_parser("encode", help="a video's first stage: read the prompt and the pictures", allow_abbrev=False)
-    denoise = commands.add_parser("denoise", help="its second: the latents; goes on where it was stopped", allow_abbrev=False)
-    decode = commands.add_parser("decode", help="its third: the mp4", allow_abbrev=False)
+    denoise = commands.add_parser(
+        "denoise", help="its second stage: the latents; continues if it was stopped", allow_abbrev=False
+    )
+    decode = commands.add_parser("decode", help="its third stage: the mp4", allow_abbrev=False)
     for stage in (encode, denoise, decode):
         stage.add_argument("--run", required=True, metavar="DIR", help="the folder that holds what the stages make")
         stage.add_argument("--json", action="store_true", help="print the result as one JSON object")
@@ -162,7 +164,7 @@ def _add_request(parser: argparse.ArgumentParser, *, is_required: bool) -> None:
     """What a video shows, its size and its LoRAs."""
     parser.add_argument("--preset", required=is_required, metavar="NAME", help="one of `app.py presets list`")
     parser.add_argument("--prompt", required=is_required, metavar="TEXT", help="what the video shows")
-    parser.add_argument("--negative-prompt", metavar="TEXT", help="what it shall not show")
+    parser.add_argument("--negative-prompt", metavar="TEXT", help="what the video should not show")
     parser.add_argument("--image", metavar="FILE", help="the first frame; cropped to the video's aspect")
     parser.add_argument("--last-image", metavar="FILE", help="the last frame, for presets that take one")
     for name, what in (
@@ -172,16 +174,18 @@ def _add_request(parser: argparse.ArgumentParser, *, is_required: bool) -> None:
         ("fps", "frames a second"),
     ):
         parser.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's own)")
-    lora = "a LoRA on top of the preset's own, again for more: a path, a name in the data folder's loras folder, or "
+    lora = "a LoRA on top of the preset's own; repeat the option for more: a path, a name in the data folder's loras folder, or "
     lora += "owner/repository:file.safetensors; EXPERT is high or low, for models that have two"
     parser.add_argument("--lora", type=_lora, action="append", default=[], metavar="FILE[:SCALE[:EXPERT]]", help=lora)
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    """How it is denoised."""
+    """How the video is denoised."""
     parser.add_argument("--steps", type=int, metavar="N", help="denoising steps (the preset's own)")
     parser.add_argument("--guidance", type=_numbers, metavar="X[,Y]", help="one number per expert; 1 or less is off")
-    parser.add_argument("--flow-shift", type=float, metavar="X", help="where the steps gather (the preset's own)")
+    parser.add_argument(
+        "--flow-shift", type=float, metavar="X", help="larger values spend more steps at high noise (the preset's own)"
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="same seed, same video (drawn at random)")
     parser.add_argument("--solver", choices=get_args(Solver), help="the sampler (the preset's own)")
     interval = "the share of the steps that guidance runs on, such as 0,0.6 (the preset's own)"
@@ -222,7 +226,9 @@ def _add_models(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_check_tpu(commands: argparse._SubParsersAction) -> None:
-    check = commands.add_parser("check-tpu", help="what the TPU compiler says about a preset, without a TPU", allow_abbrev=False)
+    check = commands.add_parser(
+        "check-tpu", help="what the TPU compiler reports about a preset, without a TPU", allow_abbrev=False
+    )
     check.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
     check.add_argument("--topology", required=True, metavar="CHIP:SHAPE", help="such as v6e:2x4")
     check.add_argument("--json", metavar="FILE", help="also write the report there")
@@ -234,7 +240,7 @@ def _add_precompile(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser("precompile", help=about, allow_abbrev=False)
     command.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
     command.add_argument("--output", required=True, metavar="DIR", help="where to put the files")
-    command.add_argument("--topology", metavar="CHIP:SHAPE", help="a slice that is not here, such as v6e:2x4 (this machine)")
+    command.add_argument("--topology", metavar="CHIP:SHAPE", help="a slice that need not be here, such as v6e:2x4 (this machine)")
     for name, what in (("width", "pixels"), ("height", "pixels"), ("frames", "number of frames, 4n+1")):
         command.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's own)")
     command.add_argument("--json", action="store_true", help="print what was written as one JSON object")
@@ -243,11 +249,11 @@ def _add_precompile(commands: argparse._SubParsersAction) -> None:
 
 def _add_mesh(parser: argparse.ArgumentParser) -> None:
     for axis, what in (
-        ("dp", "guidance branches apart, 1 or 2"),
+        ("dp", "groups of chips for the guidance branches, 1 or 2"),
         ("sp", "chips that share the tokens"),
         ("tp", "chips that share the matrices' columns"),
     ):
-        parser.add_argument(f"--{axis}", type=int, metavar="N", help=f"{what} (planned)")
+        parser.add_argument(f"--{axis}", type=int, metavar="N", help=f"{what} (the studio chooses)")
 
 
 def absolute(path: str | None) -> str | None:

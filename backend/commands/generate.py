@@ -1,4 +1,4 @@
-"""The command `generate`: one request through the engine, its progress on standard error, its video in place."""
+"""The command `generate`: makes one video with the engine and shows its progress on standard error."""
 
 import argparse
 import json
@@ -26,11 +26,11 @@ from backend.engine.folder import open_inputs
 from backend.errors import OutputError, VideoFileError
 from backend.settings import from_environment
 
-STAGES = ("load", "compile", "encode", "denoise", "decode", "total")
+TIMED = ("load", "compile", "encode", "denoise", "decode", "total")
 
 
 def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] = Engine) -> int:
-    """Makes one video and returns the exit code. Raises: RequestError before anything is written or started."""
+    """Makes one video and returns the exit code. Raises: RequestError, before anything is written or started."""
     began = time.monotonic()
     request, model, options = request_of(arguments), model_of(arguments), worker_options_of(arguments)
     open_inputs(request)
@@ -49,7 +49,7 @@ def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] =
 
 
 def check_output(path: str | None) -> Path | None:
-    """The output's absolute path, once it is sure that a file can be put there. Raises: OutputError."""
+    """The output's absolute path, after a check that a file can be written there. Raises: OutputError."""
     if path is None:
         return None
     output = Path(absolute(path))
@@ -113,13 +113,13 @@ def _report(final: Event, job: Job, output: Path | None, as_json: bool, seconds:
         case Failed(cause, fix):
             print_error(f"{cause}; {fix}")
         case Cancelled(result):
-            print_error(f"Stopped; what there is of it is at {result.path}" if result else "Stopped")
+            print_error(f"Stopped; the unfinished video is at {result.path}" if result else "Stopped")
     return FAILED
 
 
 def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[str, Any]:
     """What `--json` prints; `total` is the whole command's time, not the job's alone."""
-    stages = {stage: round(result.seconds.get(stage, 0.0), 3) for stage in STAGES} | {"total": round(seconds, 3)}
+    seconds_by_work = {name: round(result.seconds.get(name, 0.0), 3) for name in TIMED} | {"total": round(seconds, 3)}
     return {
         "path": str(path),
         "width": result.width,
@@ -127,7 +127,7 @@ def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[
         "num_frames": result.num_frames,
         "fps": result.fps,
         "seed": result.request.seed,
-        "seconds": stages,
+        "seconds": seconds_by_work,
         "preset": result.request.preset,
         "job_id": job.id,
     }

@@ -1,4 +1,4 @@
-"""The command `models`: which checkpoints there are, fetching one, and looking whether one is whole."""
+"""The command `models`: lists checkpoints, downloads one, or checks that one is whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from presets import Preset, list_presets
 
 
 def models(arguments: argparse.Namespace) -> bool:
-    """Does what was asked for; whether all is well. Raises: RequestError, ModelError."""
+    """Lists, downloads or verifies; returns whether all is well. Raises: RequestError, ModelError."""
     if arguments.action == "list":
         _list(arguments)
         return True
@@ -64,7 +64,7 @@ def _lora_rows(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _row(kind: str, source: str, path: Path | None, presets: list[str]) -> dict[str, Any]:
-    is_begun = path is None and kind == "model"  # a repository of LoRAs holds many, of which one is asked for
+    is_begun = path is None and kind == "model"  # a repository of LoRAs holds many files, and only one of them is needed
     return {
         "kind": kind,
         "id": source,
@@ -88,7 +88,7 @@ def _folder_of(preset: Preset) -> Path | None:
 
 
 def _sources(given: str) -> list[str]:
-    """What to fetch for a preset's name, a checkpoint's id or a LoRA's. Raises: RequestError."""
+    """The Hub ids to download for a preset's name, a checkpoint's id or a LoRA's id. Raises: RequestError."""
     preset = next((preset for preset in list_presets() if preset.name == given), None)
     if preset is not None:
         model = [preset.model] if is_hub_id(preset.model_source) else []
@@ -112,11 +112,11 @@ def _download(source: str) -> None:
 
 
 class _Line:
-    """Bytes, speed and what is left, on one line that changes on a terminal, elsewhere a line every tenth of the way."""
+    """Shows bytes, speed and time left: one line that changes on a terminal; elsewhere a line at every tenth of the bytes."""
 
     def __init__(self, stream: TextIO, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._what, self._speed = stream, what, Speed(clock)
-        self._told = -1
+        self._last_tenth = -1
 
     def __call__(self, done: int, total: int) -> None:
         if not total:
@@ -127,19 +127,19 @@ class _Line:
         tenth = 10 * done // total
         if self._stream.isatty():
             self._stream.write(f"\r\x1b[K{text}")
-        elif tenth > self._told:
+        elif tenth > self._last_tenth:
             self._stream.write(text + "\n")
-        self._told = max(self._told, tenth)
+        self._last_tenth = max(self._last_tenth, tenth)
         self._stream.flush()
 
 
 def _verify(arguments: argparse.Namespace) -> bool:
-    found = [verify(_there(source), recognise, _Line(sys.stderr, source)) for source in _verifiable(arguments.id)]
+    results = [verify(_local_folder(source), recognise, _Line(sys.stderr, source)) for source in _verifiable(arguments.id)]
     if arguments.json:
-        sys.stdout.write(json.dumps([_facts(one) for one in found], indent=2) + "\n")
+        sys.stdout.write(json.dumps([_facts(result) for result in results], indent=2) + "\n")
     else:
-        sys.stdout.write("\n".join(_sentences(one) for one in found) + "\n")
-    return not any(one.problems for one in found)
+        sys.stdout.write("\n".join(_sentences(result) for result in results) + "\n")
+    return not any(result.problems for result in results)
 
 
 def _verifiable(given: str) -> list[str]:
@@ -147,8 +147,8 @@ def _verifiable(given: str) -> list[str]:
     return [given] if preset is None else [preset.model_source]
 
 
-def _there(source: str) -> Path:
-    """The checkpoint's folder, however incomplete. Raises: RequestError where there is nothing."""
+def _local_folder(source: str) -> Path:
+    """The checkpoint's folder, however incomplete. Raises: RequestError if there is none."""
     if Path(source).is_dir():
         return Path(source)
     folder = newest_snapshot(source) if is_hub_id(source) else None
@@ -161,19 +161,19 @@ def _there(source: str) -> Path:
     return folder
 
 
-def _facts(found: Verification) -> dict[str, Any]:
+def _facts(result: Verification) -> dict[str, Any]:
     return {
-        "folder": str(found.folder),
-        "family": found.kind,
-        "files": found.files,
-        "hashed": found.hashed,
-        "bytes": found.num_bytes,
-        "problems": list(found.problems),
+        "folder": str(result.folder),
+        "family": result.kind,
+        "files": result.files,
+        "hashed": result.hashed,
+        "bytes": result.num_bytes,
+        "problems": list(result.problems),
     }
 
 
-def _sentences(found: Verification) -> str:
-    if found.problems:
-        return "\n".join(found.problems)
-    hashes = f"{found.hashed} hashes are right" if found.hashed else "no hashes are known for a plain folder, sizes are right"
-    return f"{found.folder}: a whole {found.kind}, {found.files} files, {_size(found.num_bytes)}; {hashes}"
+def _sentences(result: Verification) -> str:
+    if result.problems:
+        return "\n".join(result.problems)
+    hashes = f"{result.hashed} hashes are right" if result.hashed else "no hashes are known for a plain folder, sizes are right"
+    return f"{result.folder}: a whole {result.kind}, {result.files} files, {_size(result.num_bytes)}; {hashes}"

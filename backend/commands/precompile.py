@@ -1,4 +1,4 @@
-"""The command `precompile`: a preset's programs as files that the engine loads in place of compiling them."""
+"""The command `precompile`: writes a preset's programs to files, which the engine loads instead of compiling."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ SIZES = {"width": "width", "height": "height", "frames": "num_frames"}
 
 
 def precompile(arguments: argparse.Namespace) -> None:
-    """Write the files and say what is there now. Raises: RequestError, OutputError, StudioError."""
+    """Write the files and print which files there are. Raises: RequestError, OutputError, StudioError."""
     preset = find_preset(arguments.preset)
     given = {option: getattr(arguments, option) for option in SIZES if getattr(arguments, option) is not None}
     own = {"width": preset.width, "height": preset.height, "num_frames": preset.num_frames}
     check_size(preset, **own | {SIZES[name]: value for name, value in given.items()})
     if arguments.topology is not None:
         refuse_topology(arguments.topology)
-    folder = _made(arguments.output)
+    folder = _writable_folder(arguments.output)
     words = ["--preset", arguments.preset, "--output", str(folder), *mesh_words(arguments)]
     words += [word for name, value in given.items() for word in (f"--{name}", str(value))]
     words += ["--topology", arguments.topology] if arguments.topology else []
-    found = compile_apart("backend.commands.precompile_run", words, for_tpu=arguments.topology is not None)
-    sys.stdout.write((json.dumps(found) if arguments.json else _summary(found)) + "\n")
+    report = compile_apart("backend.commands.precompile_run", words, for_tpu=arguments.topology is not None)
+    sys.stdout.write((json.dumps(report) if arguments.json else _summary(report)) + "\n")
 
 
-def _made(path: str) -> Path:
+def _writable_folder(path: str) -> Path:
     folder = Path(path).expanduser().absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,17 +46,19 @@ def _unwritable(path: str, reason: str) -> OutputError:
     return OutputError(f"output={path!r}", f"must be a folder that can be written ({reason})", "choose another")
 
 
-def _summary(found: dict) -> str:
-    """For people: one line a file, and how to use them."""
-    lines = [f"{file['bytes'] / 1e6:7.1f} MB  {_time(file['compile_seconds']):>12}  {file['program']}" for file in found["files"]]
-    where = found["topology"] or f"this machine ({found['devices']} x {found['device_kind']})"
-    lines.append(f"{found['preset']} for {where}, mesh {found['mesh']['guided']}")
-    lines.append(f"{len(found['files'])} programs in {found['output']}, {found['seconds']:.0f} s in all")
-    lines.append(f"to use them: python app.py serve --executables {found['output']}")
-    if found["topology"]:
-        lines.append("compiled without a TPU: that a chip loads them has not been seen; where it does not, the studio compiles")
+def _summary(report: dict) -> str:
+    """One line for each file, and how to use the files."""
+    lines = [
+        f"{entry['bytes'] / 1e6:7.1f} MB  {_time(entry['compile_seconds']):>12}  {entry['program']}" for entry in report["files"]
+    ]
+    where = report["topology"] or f"this machine ({report['devices']} x {report['device_kind']})"
+    lines.append(f"{report['preset']} for {where}, mesh {report['mesh']['guided']}")
+    lines.append(f"{len(report['files'])} programs in {report['output']}, {report['seconds']:.0f} s in all")
+    lines.append(f"to use them: python app.py serve --executables {report['output']}")
+    if report["topology"]:
+        lines.append("compiled without a TPU, and not tried on a chip: if a chip does not load them, the studio compiles")
     return "\n".join(lines)
 
 
 def _time(seconds: float | None) -> str:
-    return "was there" if seconds is None else f"{seconds:.1f} s"
+    return "kept" if seconds is None else f"{seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""Compile a preset's real programs without its weights and keep them as files, for this machine's devices or a described slice.
+"""Compiles a preset's real programs without its weights into files, for this machine's devices or a described slice.
 
 Runs in a process of its own (`python -m backend.commands.precompile_run`, started by `app.py precompile`).
 """
@@ -12,8 +12,9 @@ from pathlib import Path
 
 import jax
 
-from backend.commands.apart import AXES, say
+from backend.commands.apart import say
 from backend.contract.request import GenerationRequest, example_request, find_preset
+from backend.contract.worker import AXES
 from backend.families.model import Model
 from backend.pipeline.load import describe_model
 from backend.pipeline.warm_up import warm_up
@@ -22,13 +23,13 @@ from backend.runtime.executables import ExecutableWriter
 from presets import Preset
 
 
-def precompile(preset: Preset, topology: str | None, folder: Path, mesh: dict[str, int | None], sizes: dict) -> dict:
-    """Write every program that the preset's own requests run; what each file is for, and how long it took."""
+def write_programs(preset: Preset, topology: str | None, folder: Path, mesh: dict[str, int | None], sizes: dict) -> dict:
+    """Write every program that the preset's own requests run. Returns the report: what each file is for, and how long it took."""
     began, files = time.monotonic(), []
 
     def tell(name: str, path: Path, seconds: float | None) -> None:
         files.append({"program": name, "file": path.name, "bytes": path.stat().st_size, "compile_seconds": seconds})
-        say({"progress": f"{name}: " + ("is there already" if seconds is None else f"compiled in {seconds:.1f} s")})
+        say({"progress": f"{name}: " + ("kept from before" if seconds is None else f"compiled in {seconds:.1f} s")})
 
     devices = described_devices(topology) if topology else jax.devices()
     model = describe_model(
@@ -50,14 +51,14 @@ def precompile(preset: Preset, topology: str | None, folder: Path, mesh: dict[st
 
 
 def _requests(preset: Preset, model: Model, sizes: dict) -> Iterator[GenerationRequest]:
-    """The preset's own request in each task, with prompts for which different programs are compiled."""
+    """The preset's own request for each task, once for each prompt length that needs programs of its own."""
     for task in preset.tasks:
         for prompt in model.prompts_for_all_programs(preset.examples[0]):
             yield example_request(preset, task, prompt=prompt, **sizes)
 
 
 def _folder(preset: Preset) -> Path | None:
-    """The checkpoint's folder if it is here: its tokenizer says which lengths of prompts there are."""
+    """The checkpoint's folder if it is on this machine: its tokenizer tells how long prompts become."""
     folder = Path(preset.model_source)
     return folder if (folder / "tokenizer").is_dir() else None
 
@@ -73,7 +74,7 @@ def main() -> None:
     arguments = parser.parse_args()
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
     sizes = {"width": arguments.width, "height": arguments.height, "num_frames": arguments.frames}
-    say({"report": precompile(find_preset(arguments.preset), arguments.topology, arguments.output, mesh, sizes)})
+    say({"report": write_programs(find_preset(arguments.preset), arguments.topology, arguments.output, mesh, sizes)})
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ from presets import Preset, list_presets
 
 
 def show_presets(arguments: argparse.Namespace) -> None:
-    """Prints what was asked for. Raises: RequestError for a name that there is not."""
-    shown = list_presets() if arguments.action == "list" else find_preset(arguments.name)
+    """Prints all presets or one. Raises: RequestError for an unknown name."""
+    chosen = list_presets() if arguments.action == "list" else find_preset(arguments.name)
     if arguments.json:
-        text = json.dumps([_facts(preset) for preset in shown] if isinstance(shown, list) else _facts(shown), indent=2)
+        text = json.dumps([_facts(preset) for preset in chosen] if isinstance(chosen, list) else _facts(chosen), indent=2)
     else:
-        text = _table(shown) if isinstance(shown, list) else _page(shown)
+        text = _table(chosen) if isinstance(chosen, list) else _page(chosen)
     sys.stdout.write(text + "\n")
 
 

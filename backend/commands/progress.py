@@ -1,4 +1,4 @@
-"""One line on a terminal that says how a job comes along."""
+"""Shows a job's progress: on one line of a terminal, or line by line elsewhere."""
 
 from typing import TextIO
 
@@ -6,13 +6,13 @@ from backend.contract.events import Compiling, Decoding, Encoding, Event, Loadin
 
 
 class Progress:
-    """Says on one stream how far a job is: a line that changes on a terminal, a line for each news elsewhere."""
+    """Shows on one stream how far a job is: one line that changes on a terminal, a line for each change elsewhere."""
 
     def __init__(self, stream: TextIO):
         self._stream, self._is_terminal, self._last = stream, stream.isatty(), ""
 
     def show(self, event: Event) -> None:
-        """Says what this event means, if it is news."""
+        """Shows this event, if it changes the text."""
         text = describe(event)
         if self._is_terminal and isinstance(event, Loading) and event.bytes_per_second:
             text += f" at {event.bytes_per_second / 1e6:.1f} MB/s"  # elsewhere it would be a line every second
@@ -20,13 +20,13 @@ class Progress:
             self.say(text)
 
     def say(self, text: str) -> None:
-        """Says this."""
+        """Shows this text."""
         self._last = text
         self._stream.write(f"\r\x1b[K{text}" if self._is_terminal else f"{text}\n")
         self._stream.flush()
 
     def end(self) -> None:
-        """Leaves the terminal's cursor on a line of its own."""
+        """Moves the terminal's cursor to a new line."""
         if self._is_terminal:
             self._stream.write("\n")
 

@@ -1,4 +1,4 @@
-"""The commands `encode`, `denoise` and `decode`, started in a process of their own: this one stays without JAX."""
+"""The commands `encode`, `denoise` and `decode`: starts each in a process of its own, so that this process needs no JAX."""
 
 import signal
 import subprocess
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from backend.settings import module_environment
 
-_STOP_SECONDS = 600.0  # a step of the largest model, and writing down how far it came
+_STOP_SECONDS = 600.0  # enough for a step of the largest model and for writing its state
 
 
 def run_stage(words: Sequence[str]) -> int:
     """`python -m backend.commands.stages_run` with these words, on this process's own output; its exit code.
 
-    Ctrl+C and a polite end are passed on, once, and what the stage has to write down then is waited for.
+    Ctrl+C is passed on once, as SIGTERM; then this waits until the stage has written its state.
     """
     command = [sys.executable, "-m", "backend.commands.stages_run", *words]
     with subprocess.Popen(command, env=module_environment(), start_new_session=True) as process:
@@ -21,11 +21,11 @@ def run_stage(words: Sequence[str]) -> int:
             return process.wait()
         except KeyboardInterrupt:
             process.send_signal(signal.SIGTERM)
-            return _ended(process)
+            return _wait_for_stop(process)
 
 
-def _ended(process: subprocess.Popen) -> int:
-    """Its exit code, when it has written down how far it came; a second Ctrl+C ends it at once."""
+def _wait_for_stop(process: subprocess.Popen) -> int:
+    """The exit code, once the process has written its state; a second Ctrl+C ends it at once."""
     try:
         return process.wait(_STOP_SECONDS)
     except (KeyboardInterrupt, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""One stage of a video in a folder of its own, which continues from what is there.
+"""Runs one stage of a video in a folder, continuing from the files that are there.
 
 `python -m backend.commands.stages_run denoise --run DIR`, started by `backend.commands.stages` with the words of `app.py`. Loads
 only the networks that the stage uses.
@@ -45,8 +45,11 @@ NEXT = {"encode": "denoise", "denoise": "decode"}
 CHANGEABLE = ("steps", "guidance", "flow_shift", "seed", "solver", "guidance_interval", "step_cache")  # by `denoise`
 
 
-def run_stage(arguments: argparse.Namespace) -> int:
-    """Runs the stage that the command names and returns the exit code. Raises: RequestError before anything is written."""
+def run_here(arguments: argparse.Namespace) -> int:
+    """Runs the stage that the command names, in this process, and returns the exit code.
+
+    Raises: RequestError, before anything is written.
+    """
     began, folder = time.monotonic(), Path(arguments.run).expanduser().absolute()
     settings, model, options = from_environment(arguments.data_dir), model_of(arguments), worker_options_of(arguments)
     if folder.is_relative_to(settings.data_dir):
@@ -58,25 +61,24 @@ def run_stage(arguments: argparse.Namespace) -> int:
     request = _REQUESTS[arguments.command](arguments, folder, settings)
     product = folder / {"encode": EMBEDDINGS, "denoise": LATENTS, "decode": VIDEO}[arguments.command]
     if _is_there(arguments.command, folder, request):
-        return _tell(arguments, product, {"total": time.monotonic() - began}, "was there already")
+        return _print_result(arguments, product, {"total": time.monotonic() - began}, "was there already")
     progress, stop = Progress(sys.stderr), threading.Event()
-    with _until_stopped(stop):
-        mesh = {axis: getattr(options, axis) for axis in ("dp", "sp", "tp")}
-        loaded = load(find_preset(request.preset), model, progress.show, mesh, options.executables, (arguments.command,))
+    with _stop_on_signal(stop):
+        loaded = load(find_preset(request.preset), model, progress.show, options.mesh, options.executables, (arguments.command,))
         load_seconds = time.monotonic() - began
         run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=stop.is_set)
-        ended = _followed(_STAGES[arguments.command](run), progress)
+        message = _show_events(_STAGES[arguments.command](run), progress)
     progress.end()
-    if ended is not None:
-        print_error(ended)
+    if message is not None:
+        print_error(message)
         return FAILED
     for note in run.notes:
         sys.stderr.write(f"{note}\n")
-    return _tell(arguments, product, {"load": load_seconds, **run.clock.seconds, "total": time.monotonic() - began})
+    return _print_result(arguments, product, {"load": load_seconds, **run.clock.seconds, "total": time.monotonic() - began})
 
 
-def _requested(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
-    """What `encode` shall begin, written into the folder; or what it began there, to be gone on with."""
+def _request_to_encode(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
+    """The request that `encode` begins, written into the folder; or the one that it began there and now continues."""
     begun = read_request(folder) if (folder / REQUEST).is_file() else None
     if arguments.preset is None or arguments.prompt is None:
         if begun is None:
@@ -98,8 +100,8 @@ def _requested(arguments: argparse.Namespace, folder: Path, settings: Settings) 
     return write_request(request, inputs, folder)
 
 
-def _changed(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
-    """The folder's request with what `denoise` shall do differently, which is written back."""
+def _request_to_denoise(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
+    """The folder's request with the changes that `denoise` was given, which are written back."""
     request = read_request(folder)
     given = {name: getattr(arguments, name) for name in CHANGEABLE if getattr(arguments, name) is not None}
     changed = request.changed(**given) if given else request
@@ -108,7 +110,7 @@ def _changed(arguments: argparse.Namespace, folder: Path, settings: Settings) ->
     return changed if changed == request else write_request(changed, {}, folder)
 
 
-def _denoised(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
+def _request_to_decode(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
     request = read_request(folder)
     if read_latents(folder, request) is None:
         raise RequestError(f"run={arguments.run!r}", "holds no latents of this video", _command("denoise", folder))
@@ -130,21 +132,21 @@ def _encode(run: Run) -> Generator[Event, None, str | None]:
     yield from prepare(run, ("encode",))
     if not run.is_cancelled():
         yield from encode_conditions(run)
-    return _stopped("encode", run) if run.is_cancelled() else None
+    return _stop_message("encode", run) if run.is_cancelled() else None
 
 
 def _denoise(run: Run) -> Generator[Event, None, str | None]:
-    """Goes on where it was stopped, unless a step cache was at work, whose contents are not kept."""
+    """Continues where it was stopped; from the start with a step cache, whose contents are not kept."""
     conditions = read_conditions(run.folder, run.request)
     begun = None if run.request.step_cache else read_state(run.folder, run.request)
     yield from prepare(run, ("denoise",))
     if run.is_cancelled():
-        return _stopped("denoise", run)
+        return _stop_message("denoise", run)
     denoised = yield from denoise(run, conditions, begun)
     total = run.request.steps * sum(1 for _ in chunks_of(run.model, run.request))
     if denoised.steps_done < total:
         write_state(run.folder, run.request, denoised)
-        return _stopped("denoise", run, f" after step {denoised.steps_done} of {total}")
+        return _stop_message("denoise", run, f" after step {denoised.steps_done} of {total}")
     write_latents(run.folder, run.request, finished_latents(run, conditions, denoised))
     return None
 
@@ -152,20 +154,20 @@ def _denoise(run: Run) -> Generator[Event, None, str | None]:
 def _decode(run: Run) -> Generator[Event, None, str | None]:
     yield from prepare(run, ("decode",))
     if run.is_cancelled():
-        return _stopped("decode", run)
+        return _stop_message("decode", run)
     _set_aside(run.folder / VIDEO)
     for event in decode(run, read_latents(run.folder, run.request)):
         yield event
         if isinstance(event, Cancelled):
-            (run.folder / VIDEO).unlink(missing_ok=True)  # a part of it; the whole is made again from the latents
-            return _stopped("decode", run)
+            (run.folder / VIDEO).unlink(missing_ok=True)  # an unfinished video; the next try starts again from the latents
+            return _stop_message("decode", run)
     return None
 
 
 _REQUESTS: dict[str, Callable[[argparse.Namespace, Path, Settings], GenerationRequest]] = {
-    "encode": _requested,
-    "denoise": _changed,
-    "decode": _denoised,
+    "encode": _request_to_encode,
+    "denoise": _request_to_denoise,
+    "decode": _request_to_decode,
 }
 _STAGES: dict[str, Callable[[Run], Generator[Event, None, str | None]]] = {
     "encode": _encode,
@@ -174,8 +176,8 @@ _STAGES: dict[str, Callable[[Run], Generator[Event, None, str | None]]] = {
 }
 
 
-def _followed(stage: Generator[Event, None, str | None], progress: Progress) -> str | None:
-    """Shows the stage's events; what it says about a stop, or None where it came to its end."""
+def _show_events(stage: Generator[Event, None, str | None], progress: Progress) -> str | None:
+    """Shows the stage's events. Returns its message if it was stopped, None if it finished."""
     while True:
         try:
             event = next(stage)
@@ -186,7 +188,7 @@ def _followed(stage: Generator[Event, None, str | None], progress: Progress) -> 
 
 
 def _set_aside(video: Path) -> None:
-    """A video of other settings gets a name of its own: nothing that was made is overwritten."""
+    """Renames a video made with other settings: no video is overwritten."""
     if not video.is_file():
         return
     free = next(path for number in range(1, 10_000) if not (path := video.with_stem(f"video-{number}")).exists())
@@ -194,19 +196,19 @@ def _set_aside(video: Path) -> None:
     sys.stderr.write(f"The video that was there is {free.name} now\n")
 
 
-def _stopped(stage: str, run: Run, when: str = "") -> str:
+def _stop_message(stage: str, run: Run, when: str = "") -> str:
     return f"Stopped{when}; {_command(stage, run.folder)}"
 
 
 def _command(stage: str, folder: Path) -> str:
-    return f"`python app.py {stage} --run {folder}` {'goes on' if stage != 'encode' else 'makes them'}"
+    return f"`python app.py {stage} --run {folder}` {'continues' if stage != 'encode' else 'makes them'}"
 
 
-def _tell(arguments: argparse.Namespace, product: Path, seconds: dict[str, float], news: str = "") -> int:
+def _print_result(arguments: argparse.Namespace, product: Path, seconds: dict[str, float], news: str = "") -> int:
     if arguments.json:
-        found: dict[str, Any] = {"run": str(product.parent), "stage": arguments.command, "path": str(product)}
-        found |= {"seconds": {name: round(value, 3) for name, value in seconds.items()}}
-        sys.stdout.write(json.dumps(found) + "\n")
+        result: dict[str, Any] = {"run": str(product.parent), "stage": arguments.command, "path": str(product)}
+        result |= {"seconds": {name: round(value, 3) for name, value in seconds.items()}}
+        sys.stdout.write(json.dumps(result) + "\n")
         return OK
     following = NEXT.get(arguments.command)
     hint = f"; next: python app.py {following} --run {product.parent}" if following else ""
@@ -215,8 +217,8 @@ def _tell(arguments: argparse.Namespace, product: Path, seconds: dict[str, float
 
 
 @contextlib.contextmanager
-def _until_stopped(stop: threading.Event) -> Iterator[None]:
-    """The first request to end stops between two steps; the second one ends at once."""
+def _stop_on_signal(stop: threading.Event) -> Iterator[None]:
+    """The first SIGINT or SIGTERM sets `stop`, which ends the stage between two steps; the second one ends it at once."""
 
     def handle(number: int, frame: object) -> None:
         if stop.is_set():
@@ -234,7 +236,7 @@ def _until_stopped(stop: threading.Event) -> Iterator[None]:
 def main() -> int:
     """Runs the stage that the command line names."""
     try:
-        return run_stage(parse(sys.argv[1:]))
+        return run_here(parse(sys.argv[1:]))
     except RequestError as error:
         print_error(error)
         return WRONG_REQUEST

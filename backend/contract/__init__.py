@@ -1,1 +1,1 @@
-"""The values that cross processes: requests, events, shapes, what a worker says of itself. Light."""
+"""The values that cross processes: requests, events, shapes, the worker's state and facts. Light: neither jax nor torch."""

@@ -9,7 +9,7 @@ from backend.contract.request import GenerationRequest
 @dataclass(frozen=True, kw_only=True)
 class VideoResult:
     """A finished video. `seconds` by stage (load, lora, compile, encode, denoise, decode, total), `versions` by library, `notes`
-    what one should know of how it was made, a sentence each."""
+    what the user should know about how it was made, a sentence each."""
 
     path: str
     fps: int
@@ -49,7 +49,7 @@ class _Event:
 
 @dataclass(frozen=True)
 class Queued(_Event):
-    """Waiting; `position` other jobs wait before it (0: it is next, once one of those that run has ended)."""
+    """Waiting; `position` other jobs wait before it (0: it runs next)."""
 
     kind: ClassVar[str] = "queued"
     position: int
@@ -86,7 +86,7 @@ class Encoding(_Event):
 class Step(_Event):
     """Denoising step `index` (from 1) of `total` is done.
 
-    `seconds` this step took, `seconds_left` until the video is expected, `preview` a file name in the job's folder.
+    `seconds` that this step took, `seconds_left` until the video should be finished, `preview` a file name in the job's folder.
     """
 
     kind: ClassVar[str] = "step"
@@ -108,7 +108,7 @@ class Decoding(_Event):
 
 @dataclass(frozen=True)
 class Finished(_Event):
-    """The video is there."""
+    """The video is finished."""
 
     kind: ClassVar[str] = "finished"
     is_final: ClassVar[bool] = True
@@ -127,7 +127,7 @@ class Failed(_Event):
 
 @dataclass(frozen=True)
 class Cancelled(_Event):
-    """It was stopped; `result` is what there was by then, or None."""
+    """It was stopped; `result` is the unfinished video, or None."""
 
     kind: ClassVar[str] = "cancelled"
     is_final: ClassVar[bool] = True
@@ -139,7 +139,7 @@ _KINDS = {cls.kind: cls for cls in (Queued, Loading, Compiling, Encoding, Step, 
 
 
 def from_json(data: dict[str, Any]) -> Event:
-    """The event that `to_json` wrote. Raises: ValueError for a kind that there is not."""
+    """The event that `to_json` wrote. Raises: ValueError for an unknown kind."""
     values = dict(data)
     kind = values.pop("kind", None)
     if kind not in _KINDS:

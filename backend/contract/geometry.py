@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Geometry:
     """The shape of one video as pixels, as latents and as tokens.
 
-    Pixels are [num_frames, height, width]; one latent frame stands for the first pixel frame and each later one for
-    `temporal_scale` of them; one token is a patch of `patch` x `patch` latents of one latent frame.
+    Pixels are [num_frames, height, width]. The first latent frame stands for one pixel frame, each later one for
+    `temporal_scale` of them. One token is a patch of `patch` x `patch` latents of one latent frame.
     """
 
     width: int

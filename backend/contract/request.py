@@ -1,4 +1,4 @@
-"""What somebody asks for: one frozen value that is right from the moment it exists. Opens no file, rounds nothing."""
+"""One request for a video, a frozen value that is checked when it is made. Opens no file, rounds nothing."""
 
 import math
 import secrets
@@ -45,7 +45,7 @@ INPUTS = (
     InputRole(role="mask", media="video"),
     InputRole(role="references", media="picture"),
 )
-_ALWAYS_STORED = ("image", "last_image")  # others are stored only where they are given
+_ALWAYS_STORED = ("image", "last_image")  # others are stored only if they are given
 
 Focus = Annotated[float, Field(ge=0, le=1)]
 
@@ -54,10 +54,10 @@ class GenerationRequest(BaseModel):
     """One video to make.
 
     `width`, `height` in pixels, `num_frames` in pixel frames, `guidance` one value per expert (1 or less: unguided), `image` and
-    the other inputs (see `INPUTS`) absolute paths, `image_focus` the point (x, y in 0..1) that a crop keeps in view. `loras`
-    count on top of one another. Guidance runs on the steps within `guidance_interval`, a share (0..1) of them; `step_cache` is
-    the relative change below which a step reuses the last one's work, 0 for never.
-    Raises: RequestError at construction, whatever is wrong.
+    the other inputs (see `INPUTS`) absolute paths, `image_focus` the point (x, y in 0..1) that a crop keeps in view. The changes
+    of all `loras` add up. Guidance runs on the steps within `guidance_interval`, its start and end as shares (0..1) of the steps;
+    `step_cache` is the relative change below which a step reuses the last one's work, 0 for never.
+    Raises: RequestError at construction if anything is wrong.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -87,7 +87,7 @@ class GenerationRequest(BaseModel):
 
     @classmethod
     def from_preset(cls, preset: Preset, **overrides: Any) -> Self:
-        """The preset's own settings with `overrides` in their place; one that is None counts as not given.
+        """The preset's own settings, with `overrides` replacing them; an override that is None counts as not given.
 
         The task follows from whether there is an image; a seed that is not given is drawn at random.
         """
@@ -114,7 +114,7 @@ class GenerationRequest(BaseModel):
         return {role: (value,) if isinstance(value, str) else tuple(value) for role, value in given.items() if value}
 
     def with_inputs(self, paths: Mapping[str, Sequence[str]]) -> Self:
-        """A copy whose inputs of these roles lie elsewhere; nothing is checked anew."""
+        """A copy with these paths for the inputs of these roles; nothing is checked again."""
         moved = {role: tuple(value) if role == "references" else value[0] for role, value in paths.items()}
         return type(self).from_stored(self.to_json() | moved)
 
@@ -123,14 +123,14 @@ class GenerationRequest(BaseModel):
         return type(self)(**{**self.model_dump(), **changes})
 
     def for_sharing(self) -> dict[str, Any]:
-        """As `to_json`, with images by file name only: a video must not tell where it was made."""
+        """As `to_json`, with images by file name only: a video must not reveal folders of the machine that made it."""
         data = self.to_json()
         names = {role: tuple(Path(path).name for path in paths) for role, paths in self.inputs().items()}
         return data | {role: list(value) if role == "references" else value[0] for role, value in names.items()}
 
     @property
     def is_guided(self) -> bool:
-        """Whether the unprompted branch runs too, in any step."""
+        """Whether the branch without the prompt runs too, in any step."""
         return any(value > 1.0 for value in self.guidance) and self.guidance_interval[0] < self.guidance_interval[1]
 
     def geometry(self) -> Geometry:
@@ -158,7 +158,7 @@ class GenerationRequest(BaseModel):
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of this name. Raises: RequestError with the names and the nearest one."""
+    """The preset of this name. Raises: RequestError, which lists the names and suggests the nearest."""
     try:
         return load_preset(name)
     except UnknownPreset as error:
@@ -166,7 +166,7 @@ def find_preset(name: str) -> Preset:
 
 
 def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, **overrides: Any) -> GenerationRequest:
-    """What the preset makes of its first example, for compiling ahead: its pictures are named, and need not exist."""
+    """A request for the preset's first example, for compiling ahead: its pictures are named, but need not exist."""
     image = "/image.png" if (task or preset.tasks[0]) == "i2v" else None
     last_image = "/last_image.png" if image and preset.needs_last_image else None
     given = {"prompt": preset.examples[0], "seed": 0, "image": image, "last_image": last_image} | overrides
@@ -174,7 +174,7 @@ def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, *
 
 
 def check(request: GenerationRequest, preset: Preset) -> None:
-    """Raises RequestError at the first thing that the preset cannot make."""
+    """Raises: RequestError for the first setting that the preset does not allow."""
     _check_task(request, preset)
     _check_text("prompt", request.prompt, preset)
     if not request.prompt.strip():
@@ -197,7 +197,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
 
 
 def check_size(preset: Preset, width: int, height: int, num_frames: int) -> None:
-    """Raises RequestError where the preset makes no video of this size (pixels) and length (pixel frames)."""
+    """Raises: RequestError if the preset makes no video of this size (pixels) and length (pixel frames)."""
     _check_size("width", width, preset.min_width, preset.max_width, preset)
     _check_size("height", height, preset.min_height, preset.max_height, preset)
     _check_frames(num_frames, preset)
@@ -335,8 +335,8 @@ def _explained(error: ValidationError) -> RequestError:
     name = ".".join(str(part) for part in first["loc"]) or "the request"
     if first["type"] == "missing":
         return RequestError(f"{name} is missing:", "it has no default", f"give {name}")
-    given = repr(first["input"])
-    shown = given if len(given) <= 60 else given[:57] + "..."
+    value = repr(first["input"])
+    short = value if len(value) <= 60 else value[:57] + "..."
     message = first["msg"].removeprefix("Value error, ")
     rule = message[0].lower() + message[1:]
-    return RequestError(f"{name}={shown} is refused:", rule, f"correct {name}")
+    return RequestError(f"{name}={short} is refused:", rule, f"correct {name}")

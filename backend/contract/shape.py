@@ -1,4 +1,4 @@
-"""What the compiler sees of a request. Requests of one shape share every compiled program; compares, compiles nothing."""
+"""The part of a request that compiled programs depend on: requests of one shape share every program. Compiles nothing."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -11,8 +11,8 @@ from backend.errors import RequestError
 class Shape:
     """One set of compiled programs: the checkpoint, the task with its pictures, the video's size, and how steps run.
 
-    `is_guided` says that the unprompted branch runs in some step, `is_mixed` that it does not in all; `is_cached` that steps may
-    be reused.
+    `is_guided` says that the branch without the prompt runs in some steps, `is_mixed` that other steps run without it;
+    `is_cached` that a step may reuse an earlier one's work.
     """
 
     model: str
@@ -27,7 +27,7 @@ class Shape:
 
     @classmethod
     def of(cls, request: GenerationRequest, model: str | None = None) -> Self:
-        """The request's shape; `model` is the checkpoint that stands in for the presets' own, if there is one."""
+        """The request's shape; `model` is the checkpoint that replaces the preset's own, if there is one."""
         return cls(
             model=model or _model_of(request.preset),
             task=request.task,
@@ -55,7 +55,7 @@ def _has_unguided_steps(request: GenerationRequest) -> bool:
 
 
 def _model_of(preset: str) -> str:
-    """The preset's checkpoint; a preset that there is no more stands for itself."""
+    """The preset's checkpoint; for a preset that no longer exists, its name."""
     try:
         return find_preset(preset).model_source
     except RequestError:

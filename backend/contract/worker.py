@@ -1,4 +1,5 @@
-"""What a worker reports of itself: its state, devices and their memory, the model, the shapes that are compiled."""
+"""What a worker reports about itself: its state, its devices and their memory, its model, the shapes that are compiled; and the
+options that it starts with."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerFacts:
-    """Sent after a model was loaded and after each job. `model` is None while none is loaded."""
+    """Sent after a model is loaded and after each job. `model` is None while none is loaded."""
 
     devices: tuple[Device, ...] = ()
     model: str | None = None
@@ -52,7 +53,7 @@ class WorkerFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStatus:
-    """What the worker does right now, with a sentence for people."""
+    """What the worker is doing now, with a sentence for the user."""
 
     state: WorkerState
     detail: str
@@ -90,14 +91,23 @@ def summary(workers: Sequence[WorkerView]) -> WorkerStatus:
     return min((worker.status for worker in workers), key=lambda status: _SUMMARY.index(status.state))
 
 
+AXES = ("dp", "sp", "tp")
+"""The axes of the mesh of devices, see `backend.runtime.mesh`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """How a worker uses its devices: sizes of the mesh's axes, planned where None, and a folder of precompiled programs."""
+    """How a worker uses its devices: sizes of the mesh's axes (None: the studio chooses) and a folder of precompiled programs."""
 
     dp: int | None = None
     sp: int | None = None
     tp: int | None = None
     executables: Path | None = None
+
+    @property
+    def mesh(self) -> dict[str, int | None]:
+        """The sizes of the mesh's axes by name."""
+        return {axis: getattr(self, axis) for axis in AXES}
 
     def words(self) -> list[str]:
         """As options of the worker's command line."""

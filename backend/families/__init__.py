@@ -1,4 +1,4 @@
-"""The model families, one folder each and one entry here."""
+"""The model families: each has a folder here and an entry in `FAMILIES`."""
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.families.family import Family, Kind, refusal
@@ -9,7 +9,7 @@ FAMILIES: tuple[Family, ...] = (WAN,)
 
 
 def recognise(checkpoint: Checkpoint) -> tuple[Family, Kind]:
-    """The checkpoint's family and kind. Raises: ModelError, which lists what is supported."""
+    """The checkpoint's family and kind. Raises: ModelError, which lists the models that are supported."""
     for family in FAMILIES:
         if (kind := family.recognise(checkpoint.index, checkpoint.configs)) is not None:
             return family, kind
@@ -17,7 +17,7 @@ def recognise(checkpoint: Checkpoint) -> tuple[Family, Kind]:
 
 
 def of_preset(preset: Preset) -> tuple[Family, Kind]:
-    """The family and kind of the preset's own model, from configurations alone. Raises: ModelError."""
+    """The family and kind of the preset's own model, from its configurations alone. Raises: ModelError."""
     configs = preset.network_configs()
     for family in FAMILIES:
         if (kind := family.of_preset(preset, configs)) is not None:

@@ -1,6 +1,7 @@
-"""What a model family says of its checkpoints, without loading anything. Light: neither jax nor torch.
+"""What a model family knows about its checkpoints without loading them. Light: neither jax nor torch.
 
-A family is one folder in `backend/families` and one entry of `FAMILIES`. This is its face; `Family.model` leads to its body.
+A family is one folder in `backend/families` and one entry of `FAMILIES`. This module describes
+the light half; `Family.model` gives the heavy one.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ Need = Literal["may", "must"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What one checkpoint can do. Families add what they need to know themselves.
+    """What one checkpoint can do. A family may add fields of its own.
 
-    `takes` says for each input's role whether it may be given or must be (see `contract.request.INPUTS`); `scales` are pixels a
-    latent, in space and in time; `boundary` the share of the noise below which the second of two experts works; `chunk` how many
-    latent frames are made at once, None for the whole video.
+    `takes` says for each input's role whether it may or must be given (see `contract.request.INPUTS`); `scales` are pixels per
+    latent, in space and in time; `boundary` is the share of the noise below which the second of two experts works; `chunk` how
+    many latent frames are made at once, None for the whole video.
     """
 
     name: str
@@ -48,32 +49,32 @@ class Family(Protocol):
     """One model family: an object with these methods, one in each family's folder."""
 
     name: str
-    supports: str  # its checkpoints in words, for those who gave another one
+    supports: str  # its checkpoints in words, for the error about an unsupported one
 
     def recognise(self, index: Mapping[str, Any], configs: Configs) -> Kind | None:
-        """The kind of a checkpoint from its model_index.json and its configurations; None if it is none of this family's.
+        """The kind of a checkpoint from its model_index.json and its configurations; None if it belongs to another family.
 
-        Raises: ModelError where it is of this family but cannot be run.
+        Raises: ModelError if it is of this family but cannot be run.
         """
 
     def of_preset(self, preset: Preset, configs: Configs) -> Kind | None:
-        """The kind of a preset's model, without its checkpoint; None if it is none of this family's."""
+        """The kind of a preset's model, without its checkpoint; None if it belongs to another family."""
 
-    def telling_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
+    def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """The shapes of a few tensors of a part that differ between networks of different sizes, without building one."""
 
     def step_flops(self, configs: Configs, num_tokens: int, branches: int) -> StepFlops:
         """The arithmetic of one denoising step."""
 
     def original_name(self, stem: str) -> str:
-        """What the model's makers call a transformer's module; LoRA files use their names too."""
+        """The name that the model's makers give a transformer's module; LoRA files use their names too."""
 
     def model(self) -> type[Model]:
-        """The family's body, which brings jax."""
+        """The family's `Model` class; importing it imports jax."""
 
 
 def check_preset(kind: Kind, preset: Preset, source: str) -> None:
-    """Raises: ModelError where a checkpoint that stands in for a preset's own is of a kind that the preset does not fit."""
+    """Raises: ModelError if a checkpoint given in place of the preset's own is of a kind that does not fit the preset."""
     facts = {
         "tasks": (" and ".join(kind.tasks), " and ".join(preset.tasks), set(preset.tasks) <= set(kind.tasks)),
         "experts": _pair(kind.num_experts, preset.num_experts),
@@ -95,7 +96,7 @@ def _pair(found: Any, expected: Any) -> tuple[Any, Any, bool]:
 
 
 def refusal(what: str, supported: Sequence[str]) -> ModelError:
-    """For a checkpoint that no family can run."""
+    """The error for a checkpoint that no family can run."""
     return ModelError(
         f"This checkpoint cannot be run ({what}):", f"supported are {'; '.join(supported)}", "give one of these with --model"
     )

@@ -1,7 +1,7 @@
-"""What a model family's body is: its networks, and the work from a request to pixels. Heavy: brings jax.
+"""The heavy half of a model family: its networks, and the work from a request to pixels. Imports jax.
 
-The pipeline drives every family through `Model` and knows none of them. What a model does on its devices it yields as work (see
-`backend.runtime.work`), so that loading, running, compiling ahead, `precompile` and `check-tpu` share one description.
+The pipeline drives every family through `Model` and knows none of them. A model yields as work whatever it does on its devices
+(see `backend.runtime.work`), so that loading, running, compiling ahead, `precompile` and `check-tpu` share one description.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ Weights = Mapping[str, Any]
 """A network's weights by the checkpoint's part: arrays, or their shapes with places (`jax.ShapeDtypeStruct`)."""
 
 Conditions = Mapping[str, np.ndarray]
-"""All that the denoiser is given besides noise, as host arrays by name. The stage files keep them as they are."""
+"""All inputs of the denoiser besides noise, as host arrays by name. The stage files store them unchanged."""
 
 Inputs = Mapping[str, Sequence[Image.Image | np.ndarray]]
-"""What the request starts from, by role: pictures cropped to the video's size, videos as uint8 [F, H, W, 3]."""
+"""The request's opened inputs by role: pictures cropped to the video's size, videos as uint8 [F, H, W, 3]."""
 
 Carry = Any
-"""What one step hands to the next besides the sampler's state, such as a cache; its meaning is the family's own."""
+"""What one step passes to the next besides the sampler's state, such as a cache; each family defines its own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Network:
     """One folder of the checkpoint that holds weights, as the loader needs to know it.
 
-    `described` are the shapes, dtypes and places of the weights as the checkpoint has them; `arrange` makes of them what programs
-    take, and `arranged` describes that. `renamed` gives a tensor's name in the installed libraries from the one in the file;
+    `described` are the shapes, dtypes and places of the weights as the checkpoint has them; `arrange` turns them into what
+    programs take, and `arranged` describes the result. `renamed` turns a name in the file into the installed libraries' name;
     `tied` are names of one tensor. `expert` is the number of a transformer that LoRAs may change, None for other networks.
     """
 
@@ -67,8 +67,8 @@ class Network:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelPlan:
-    """Everything that a model is built from. `folder` is its checkpoint, None where it is only described; `mesh` are the sizes of
-    the mesh's axes that are fixed, by name; `stages` those whose networks are loaded."""
+    """Everything that a model is built from. `folder` is its checkpoint, None if it is only described; `mesh` are the sizes of
+    the mesh's axes that are fixed, by name; `stages` are those whose networks are loaded."""
 
     kind: Kind
     configs: Configs
@@ -81,7 +81,7 @@ class ModelPlan:
 
 
 class Lane(Protocol):
-    """All that the steps of one expert, guided or not, have in common. Where its programs run is `layout`."""
+    """Everything that the steps of one expert, guided or not, share. Its programs run on `layout`."""
 
     expert: int
     is_guided: bool
@@ -103,7 +103,7 @@ class AttentionLengths:
 
 
 class Model(Protocol):
-    """One checkpoint's networks without weights, and their programs. Weights are handed to every method that needs them.
+    """One checkpoint's networks without weights, and their programs. Weights are passed to every method that needs them.
 
     Methods that return a generator are work: run it with `runtime.work.run`, or describe it from shapes alone.
     """
@@ -116,24 +116,24 @@ class Model(Protocol):
         """Raises: ModelError for a broken tokenizer, RequestError for a mesh that the devices or the model do not allow."""
 
     def layout(self, is_guided: bool) -> Layout:
-        """The mesh of a step with both guidance branches, or with one. Weights lie alike on both."""
+        """The mesh of a step with both guidance branches, or with one. Weights lie in the same places on both."""
 
     def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
         """The latents' shape, B C F H W."""
 
     def notes(self, request: GenerationRequest) -> list[str]:
-        """What one should know of how the request will be read, a sentence each."""
+        """What the user should know about how the request is read, a sentence each."""
 
     def prompts_for_all_programs(self, example: str) -> list[str]:
-        """Prompts made of this one, for each of which other programs are compiled: one where one program serves all lengths."""
+        """Prompts made from this one, each of which needs other programs; a single one if one program serves all lengths."""
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
-        """Work: text and inputs to what the denoiser needs."""
+        """Work: encodes text and inputs for the denoiser."""
 
     def lane(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
     ) -> Generator[Effect, Any, tuple[Lane, Carry]]:
-        """Work: what the steps of one expert share, from the first of them on, and the carry for them. `carry` is the last
+        """Work: what the steps of one expert share, made before the first of them, and their carry. The `carry` given is the last
         lane's, None at the beginning of a video."""
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: np.ndarray) -> SamplerState:
@@ -147,13 +147,13 @@ class Model(Protocol):
     def settle(
         self, weights: Weights, request: GenerationRequest, lane: Lane, clean: Any, carry: Carry
     ) -> Generator[Effect, Any, Carry]:
-        """Work: after a chunk, take its clean latents into the carry. Where a video is one chunk the carry stays as it is."""
+        """Work: after a chunk, add its clean latents to the carry. If a video is one chunk, the carry does not change."""
 
     def spared_steps(self, carry: Carry) -> int:
-        """How many steps reused an earlier one's work, as far as this carry knows."""
+        """How many steps reused an earlier one's work, as counted in this carry."""
 
     def finish(self, conditions: Conditions, latents: Any) -> Generator[Effect, Any, Any]:
-        """Work: clean latents with given frames put back in their places."""
+        """Work: clean latents, with the latents of given frames put back in their places."""
 
     def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Generator[Effect, Any, Any]:
         """Work: the next piece's pixels [1, 3, F, H, W] in [-1, 1] and the carry for the piece after it; `latents` are the next

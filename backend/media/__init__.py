@@ -1,1 +1,1 @@
-"""Pictures and videos as files. Light."""
+"""Pictures and videos as files. Light: neither jax nor torch."""

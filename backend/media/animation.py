@@ -1,8 +1,8 @@
-"""A moving picture of what a denoising step has come to, without decoding it: numpy and Pillow only.
+"""A moving preview of a denoising step's result, without decoding all of it: numpy and Pillow only.
 
-The first frame is decoded at each step anyway. Where its latents and its pixels are known, the colour of a latent is a linear
-function that a ridge regression finds; that function colours the latents of all other frames. Where a frame's colours are those
-of the first, the first one's detail is laid over them, so that what stands still stays sharp.
+The first frame is decoded at each step anyway. A ridge regression from its latents to its pixels gives a linear function, which
+colours the latents of all other frames. Where a frame has the colours of the first one, the first one's detail is added, so that
+whatever does not move stays sharp.
 """
 
 from pathlib import Path
@@ -34,22 +34,22 @@ def animation(latents: np.ndarray, first: np.ndarray) -> np.ndarray:
     """uint8 [F, height, width, 3], at most `LONGEST_SIDE` pixels wide or high."""
     colours = colours_of(latents, first)
     height, width = _size(first.shape[:2])
-    rough = np.stack([_resized(frame, (height, width)) for frame in colours])
-    sharp = _resized(first.astype(np.float32), (height, width))
+    rough = np.stack([_resize(frame, (height, width)) for frame in colours])
+    sharp = _resize(first.astype(np.float32), (height, width))
     moved = np.abs(rough - rough[:1]).mean(axis=-1, keepdims=True)
     frames = rough + np.exp(-((moved / _SHARP) ** 2)) * (sharp - rough[0])
     return np.round(frames.clip(0, 255)).astype(np.uint8)
 
 
 def colours_of(latents: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """A colour for each latent, float [F, h, w, 3] in 0..255, by what the first frame's pixels say of its latents."""
+    """A colour for each latent, float [F, h, w, 3] in 0..255, by the regression from the first frame's latents to its pixels."""
     channels, _, height, width = latents.shape
     pixels = np.asarray(Image.fromarray(first).resize((width, height), Image.Resampling.BOX), np.float64).reshape(-1, 3)
-    known = latents[:, 0].reshape(channels, -1).T.astype(np.float64)
-    centre, middle = known.mean(axis=0), pixels.mean(axis=0)
-    known = known - centre
-    strength = RIDGE * max(float((known**2).mean()), 1e-12) * len(known)
-    weights = np.linalg.solve(known.T @ known + strength * np.eye(channels), known.T @ (pixels - middle))
+    samples = latents[:, 0].reshape(channels, -1).T.astype(np.float64)
+    centre, middle = samples.mean(axis=0), pixels.mean(axis=0)
+    samples = samples - centre
+    strength = RIDGE * max(float((samples**2).mean()), 1e-12) * len(samples)
+    weights = np.linalg.solve(samples.T @ samples + strength * np.eye(channels), samples.T @ (pixels - middle))
     every = latents.transpose(1, 2, 3, 0).astype(np.float64) - centre
     return every @ weights + middle
 
@@ -59,7 +59,7 @@ def _size(size: tuple[int, int]) -> tuple[int, int]:
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
-def _resized(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def _resize(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """float [height, width, 3] from float [h, w, 3], smooth."""
     planes = [
         Image.fromarray(picture[..., channel].astype(np.float32), mode="F").resize(size[::-1], Image.Resampling.BICUBIC)

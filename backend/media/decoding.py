@@ -1,8 +1,8 @@
-"""Two threads that decode pictures and videos, whatever number of requests asks for it. Decodes nothing itself.
+"""Two threads that decode pictures and videos, however many requests there are. Decodes nothing itself.
 
-Threads of their own, not just two places for whoever comes: the C library keeps what a thread has freed in that thread's
-own store, so that many threads which decode in turn hold as much memory as if they decoded at once (measured: 64 previews
-of a picture of 49 million pixels, two at a time in 16 threads, left the server at 2.7 GB).
+These are fixed threads, not a limit on the callers' threads: the C library keeps freed memory for the thread that freed it, so
+many threads that decode in turn hold as much memory as if they decoded at once (measured: 64 previews of a picture of 49 million
+pixels, two at a time in 16 threads, left the server at 2.7 GB).
 """
 
 from collections.abc import Callable
@@ -19,29 +19,29 @@ Result = TypeVar("Result")
 
 
 class Decoding:
-    """Runs what decodes, `at_once` at a time. Work that runs here must not hand on other work to here: it may wait for itself."""
+    """Runs decoding work, `at_once` pieces at a time. Such work must not call `run` itself: it might wait for itself."""
 
     def __init__(self, at_once: int = AT_ONCE, patience_seconds: float = PATIENCE_SECONDS):
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="decoding")
         self._patience_seconds = patience_seconds
 
-    def run(self, work: Callable[Arguments, Result], *given: Arguments.args, **named: Arguments.kwargs) -> Result:
+    def run(self, work: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
         """What the work returns or raises. Raises: Busy if its turn does not come in time."""
         try:
-            future = self._threads.submit(work, *given, **named)
+            future = self._threads.submit(work, *arguments, **options)
         except RuntimeError:
             raise _too_busy() from None  # closed
         try:
             return future.result(self._patience_seconds)
         except TimeoutError:
-            if future.done() or not future.cancel():  # it has begun: what runs here ends by itself
+            if future.done() or not future.cancel():  # it has begun, and ends by itself
                 return future.result()
             raise _too_busy() from None
         except CancelledError:
             raise _too_busy() from None
 
     def close(self) -> None:
-        """Takes no more work and drops what waits."""
+        """Takes no more work and drops the work that waits."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

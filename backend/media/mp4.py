@@ -1,4 +1,4 @@
-"""The boxes of an mp4 file: finds them, reads the comment, sets the shown size. Decodes no video."""
+"""The boxes of an mp4 file: finds them, reads the comment, sets the display size. Decodes no video."""
 
 import struct
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Box:
 
 
 def read_comment(path: Path) -> str | None:
-    """The file's comment tag, or None where there is none, or it is not text of a sensible length."""
+    """The file's comment tag, or None if there is none, or if it is not text of a sensible length."""
     with path.open("rb") as file:
         box = next(find(file, _COMMENT), None)
         if box is None or not 8 <= box.end - box.start <= MAX_COMMENT_BYTES:

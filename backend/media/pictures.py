@@ -1,4 +1,4 @@
-"""Opens pictures from strangers: refuses what cannot be used, gives everything else as upright opaque RGB."""
+"""Opens pictures from strangers: refuses those that cannot be used, and gives all others as upright opaque RGB."""
 
 import os
 import struct
@@ -6,7 +6,7 @@ import warnings
 import zlib
 from pathlib import Path
 
-import numpy
+import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from backend.errors import ImageError
@@ -21,9 +21,9 @@ Box = tuple[float, float, float, float]
 
 
 def load_checked_image(path: str | Path) -> Image.Image:
-    """The picture as RGB, turned upright, transparency laid on white; the first picture of an animation.
+    """The picture as RGB, upright, transparent parts on white; of an animation the first picture.
 
-    Raises: ImageError, a message of its own for each way in which a file can be unusable.
+    Raises: ImageError, with a separate message for each reason why a file cannot be used.
     """
     path = Path(path)
     _check_file(path)
@@ -41,14 +41,14 @@ def crop_to(image: Image.Image, width: int, height: int, focus: tuple[float, flo
 
 
 def in_rgb(image: Image.Image) -> Image.Image:
-    """The picture as RGB: itself if it is already, because Pillow's own conversion would copy it."""
+    """The picture as RGB; the same object if it is RGB already, because Pillow's own conversion would copy it."""
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def crop_box(size: tuple[int, int], target: tuple[int, int], focus: tuple[float, float] = (0.5, 0.5)) -> Box:
     """The largest part of a picture that has the target's aspect, as (left, top, right, bottom) in pixels.
 
-    `focus` in 0..1 says where along the spare room that part sits: 0 left or top, 0.5 in the middle, 1 right or bottom.
+    `focus` in 0..1 says where that part lies: 0 at the left or top, 0.5 in the middle, 1 at the right or bottom.
     """
     scale = min(size[0] / target[0], size[1] / target[1])
     width, height = min(target[0] * scale, size[0]), min(target[1] * scale, size[1])
@@ -108,8 +108,8 @@ def _as_rgb(image: Image.Image, path: Path) -> Image.Image:
             "save it as an ordinary PNG",
         )
     if image.mode.startswith("I"):  # 16 bits, a single channel
-        grey = numpy.asarray(image, dtype=numpy.float32) / 257 + 0.5
-        return Image.fromarray(grey.astype(numpy.uint8)).convert("RGB")
+        grey = np.asarray(image, dtype=np.float32) / 257 + 0.5
+        return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         opaque = Image.new("RGBA", image.size, "white")
         opaque.alpha_composite(image.convert("RGBA"))

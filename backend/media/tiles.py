@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-import numpy
+import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from backend.contract.request import GenerationRequest
@@ -19,14 +19,14 @@ _INK, _PAPER = (235, 235, 235), (18, 18, 20)
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """One video and what stands below it."""
+    """One video and the text below it."""
 
     path: Path
     label: str
 
 
 def write_tiled(tiles: Sequence[Tile], requests: Sequence[GenerationRequest], path: Path) -> int:
-    """Writes the tiles in two columns (or one row of two); a shorter video stays on its last frame. Gives the frame count.
+    """Writes the tiles in two columns (or one row of two); a shorter video stays on its last frame. Returns the frame count.
 
     Raises: VideoFileError.
     """
@@ -63,12 +63,12 @@ def _sheet(frames: Sequence[Frame | None], captions: Sequence[Image.Image], cell
     for number, (frame, caption) in enumerate(zip(frames, captions, strict=True)):
         left, top = number % columns * cell[0], number // columns * (cell[1] + LABEL_HEIGHT)
         if frame is not None:
-            sheet.paste(_fitted(frame, cell), (left, top))
+            sheet.paste(_fit(frame, cell), (left, top))
         sheet.paste(caption, (left, top + cell[1]))
-    return numpy.asarray(sheet)
+    return np.asarray(sheet)
 
 
-def _fitted(frame: Frame, cell: tuple[int, int]) -> Image.Image:
+def _fit(frame: Frame, cell: tuple[int, int]) -> Image.Image:
     """The frame as large as the cell allows, in its middle."""
     picture = Image.fromarray(frame)
     scale = min(cell[0] / picture.width, cell[1] / picture.height)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 import imageio_ffmpeg
-import numpy
+import numpy as np
 from PIL import Image
 
 from backend.contract.request import GenerationRequest
@@ -28,7 +28,7 @@ FORMAT = 1  # of the embedded metadata
 READ_SECONDS = 20.0  # for a file's facts, and for each frame: of 49 million pixels one takes 1 to 2 (measured, 2 cores)
 ENCODE_SECONDS = 300.0  # for taking one frame, and for finishing the file: far above what a loaded machine needs
 
-Frame = numpy.ndarray
+Frame = np.ndarray
 Size = tuple[int, int]
 
 _STREAM = re.compile(  # such as "Video: h264 (High) (avc1 / 0x31), yuv420p(tv, bt709), 127x97 [SAR 1:1], 16 fps,"
@@ -40,7 +40,7 @@ _DURATION = re.compile(r"Duration: (\d+):(\d+):([\d.]+)")
 
 @dataclass(frozen=True, kw_only=True)
 class VideoFacts:
-    """What a video file says of itself: pixels, frames a second, seconds, names of codec and pixel format."""
+    """A video file's own facts: pixels, frames a second, seconds, names of codec and pixel format."""
 
     width: int
     height: int
@@ -53,8 +53,8 @@ class VideoFacts:
 def write_video(frames: Iterable[Frame], path: Path, *, fps: int, request: GenerationRequest) -> int:
     """Encodes frames, each uint8 [height, width, 3], as H.264 (yuv420p, index first); returns how many there were.
 
-    Frames are taken one at a time. The file appears at `path` complete, or not at all. yuv420p stores even sizes only:
-    an odd side is encoded with its last row or column twice, and the file states the true size, which decoders cut to.
+    Frames are taken one at a time. The file appears at `path` whole or not at all. yuv420p stores even sizes only:
+    an odd side is encoded with its last row or column twice, and the file states the true size, to which decoders crop.
     Raises: VideoFileError.
     """
     return write_frames(frames, path, fps=fps, comment=_metadata(request))
@@ -66,7 +66,7 @@ def write_frames(frames: Iterable[Frame], path: Path, *, fps: int, comment: str)
     first = next(frames, None)
     if first is None:
         raise VideoFileError("the video has no frame and", "needs at least one", "this is a bug: please report it")
-    height, width = _checked(first, first.shape).shape[:2]
+    height, width = _check_frame(first, first.shape).shape[:2]
     with replacing(path) as part:
         count = _encode(chain([first], frames), first.shape, part, fps, comment)
         if width % 2 or height % 2:
@@ -77,7 +77,7 @@ def write_frames(frames: Iterable[Frame], path: Path, *, fps: int, comment: str)
 def read_request(path: Path) -> GenerationRequest:
     """The request that a video of ours was made from; its images are file names only.
 
-    Raises: VideoFileError for what is no mp4, NoRequestInVideo for one that carries no request of ours.
+    Raises: VideoFileError if the file is no mp4, NoRequestInVideo if it carries no request of ours.
     """
     path = Path(path)
     if not path.is_file() or not mp4_boxes.is_mp4(path):
@@ -94,10 +94,10 @@ def read_request(path: Path) -> GenerationRequest:
 
 
 def read_facts(path: Path) -> VideoFacts:
-    """What the file says of itself. Raises: VideoFileError, also for frames of more than `MAX_PIXELS`."""
-    told = _told_of(path)
-    stream, duration = _STREAM.search(told), _DURATION.search(told)
-    _check_frame_size(_TOO_LARGE.search(told) or stream, path)
+    """The file's own facts. Raises: VideoFileError, also for frames of more than `MAX_PIXELS`."""
+    report = _ffmpeg_report(path)
+    stream, duration = _STREAM.search(report), _DURATION.search(report)
+    _check_frame_size(_TOO_LARGE.search(report) or stream, path)
     if stream is None or duration is None:
         raise _unplayable(path)
     hours, minutes, seconds = (float(part) for part in duration.groups())
@@ -112,23 +112,23 @@ def read_facts(path: Path) -> VideoFacts:
 
 
 def read_frames(path: Path, within: Size | None = None) -> Iterator[Frame]:
-    """The frames, each uint8 [height, width, 3], one at a time, made smaller where they do not fit `within` (width, height).
+    """The frames, each uint8 [height, width, 3], one at a time, made smaller if they do not fit `within` (width, height).
 
     Raises: VideoFileError, also for frames of more than `MAX_PIXELS`.
     """
     as_ppm = ["-fps_mode", "passthrough", "-f", "image2pipe", "-c:v", "ppm", "-pix_fmt", "rgb24", "-"]
     command = [*_reader(path), "-map", "0:v:0", *_fitting(within), *as_ppm]
-    with _running(command, subprocess.DEVNULL, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+    with _ffmpeg_process(command, subprocess.DEVNULL, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
         while (frame := _next_frame(process)) is not None:
             yield frame
-        with _ended_after(READ_SECONDS, process):
+        with _time_limit(READ_SECONDS, process):
             process.wait()
         if process.returncode != 0:
             raise _unplayable(path)
 
 
 def extract_frame(path: Path, index: int = 0, within: Size | None = None) -> Image.Image:
-    """Frame `index` as RGB, counted from the end where it is negative, at most as large as `within`.
+    """Frame `index` as RGB, counted from the end if it is negative; at most as large as `within`.
 
     Raises: VideoFileError.
     """
@@ -153,16 +153,16 @@ def _encode(frames: Iterable[Frame], shape: tuple[int, ...], part: Path, fps: in
     count = 0
     command = _command(width, height, fps, comment, part)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
-    with tempfile.TemporaryFile() as log, _running(command, log, **pipes) as process:
+    with tempfile.TemporaryFile() as log, _ffmpeg_process(command, log, **pipes) as process:
         try:
             for frame in frames:
-                with _ended_after(ENCODE_SECONDS, process):
-                    process.stdin.write(_even(_checked(frame, shape)).tobytes())
+                with _time_limit(ENCODE_SECONDS, process):
+                    process.stdin.write(_even(_check_frame(frame, shape)).tobytes())
                 count += 1
             process.stdin.close()
         except BrokenPipeError:
             pass  # ffmpeg gave up: its exit code and log say why
-        with _ended_after(ENCODE_SECONDS, process):
+        with _time_limit(ENCODE_SECONDS, process):
             process.wait()
         if process.returncode != 0:
             raise VideoFileError("the video could not be encoded:", _last_line(log), "check the space on the disk")
@@ -170,7 +170,7 @@ def _encode(frames: Iterable[Frame], shape: tuple[int, ...], part: Path, fps: in
 
 
 def _command(width: int, height: int, fps: int, comment: str, path: Path) -> list[str]:
-    """Colours are BT.709, and tagged so: players guess otherwise by size."""
+    """ffmpeg's arguments. Colours are BT.709 and tagged as such: without a tag, players guess by the size."""
     return [
         imageio_ffmpeg.get_ffmpeg_exe(),
         "-hide_banner",
@@ -217,8 +217,8 @@ def _command(width: int, height: int, fps: int, comment: str, path: Path) -> lis
 
 
 def _reader(path: Path) -> list[str]:
-    """The beginning of every command that reads a file, which may be a stranger's: no frame above `MAX_PIXELS` is decoded,
-    not even to find out what the file holds."""
+    """The beginning of every command that reads a file, which may be a stranger's. No frame above `MAX_PIXELS` is decoded, even
+    to find the file's facts."""
     return [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-max_pixels", str(MAX_PIXELS), "-i", str(path)]
 
 
@@ -229,28 +229,28 @@ def _fitting(within: Size | None) -> list[str]:
     return ["-vf", f"scale=w='min({width},iw)':h='min({height},ih)':force_original_aspect_ratio=decrease"]
 
 
-def _told_of(path: Path) -> str:
-    """What ffmpeg says of a file, in its own words."""
+def _ffmpeg_report(path: Path) -> str:
+    """ffmpeg's own text about a file."""
     try:
-        told = subprocess.run(_reader(path), stdin=subprocess.DEVNULL, capture_output=True, timeout=READ_SECONDS)
+        process = subprocess.run(_reader(path), stdin=subprocess.DEVNULL, capture_output=True, timeout=READ_SECONDS)
     except subprocess.TimeoutExpired:
         raise _unplayable(path) from None
-    return told.stderr.decode(errors="replace")
+    return process.stderr.decode(errors="replace")
 
 
 def _next_frame(process: subprocess.Popen) -> Frame | None:
-    with _ended_after(READ_SECONDS, process):
+    with _time_limit(READ_SECONDS, process):
         if process.stdout.readline() != b"P6\n":
             return None
         width, height = (int(word) for word in process.stdout.readline().split())
         process.stdout.readline()  # the largest value, 255
         pixels = process.stdout.read(width * height * 3)
-    return numpy.frombuffer(pixels, numpy.uint8).reshape(height, width, 3) if len(pixels) == width * height * 3 else None
+    return np.frombuffer(pixels, np.uint8).reshape(height, width, 3) if len(pixels) == width * height * 3 else None
 
 
 @contextmanager
-def _ended_after(seconds: float, process: subprocess.Popen) -> Iterator[None]:
-    """Ends the process if the block takes longer; what waits for it in the block then goes on."""
+def _time_limit(seconds: float, process: subprocess.Popen) -> Iterator[None]:
+    """Ends the process if the block takes longer than this; code in the block that waits for the process then continues."""
     timer = threading.Timer(seconds, process.kill)
     timer.daemon = True
     timer.start()
@@ -261,8 +261,8 @@ def _ended_after(seconds: float, process: subprocess.Popen) -> Iterator[None]:
 
 
 @contextmanager
-def _running(command: list[str], log: IO[bytes] | int, *, stdin: int, stdout: int) -> Iterator[subprocess.Popen]:
-    """A process that never outlives the block."""
+def _ffmpeg_process(command: list[str], log: IO[bytes] | int, *, stdin: int, stdout: int) -> Iterator[subprocess.Popen]:
+    """A process that is ended with the block."""
     process = subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=log)
     try:
         yield process
@@ -274,7 +274,7 @@ def _running(command: list[str], log: IO[bytes] | int, *, stdin: int, stdout: in
             try:
                 pipe.close()
             except BrokenPipeError:
-                pass  # what was left to write has nobody to read it
+                pass  # the process that would read the rest has ended
 
 
 def _check_frame_size(size: re.Match | None, path: Path) -> None:
@@ -287,8 +287,8 @@ def _unplayable(path: Path) -> VideoFileError:
     return VideoFileError(f"{Path(path).name!r}", "must be a video that can be played", "give another")
 
 
-def _checked(frame: Frame, shape: tuple[int, ...]) -> Frame:
-    if frame.dtype != numpy.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or frame.shape != shape:
+def _check_frame(frame: Frame, shape: tuple[int, ...]) -> Frame:
+    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or frame.shape != shape:
         raise VideoFileError(
             f"a frame is {frame.dtype} {list(frame.shape)} and",
             f"must be uint8 [height, width, 3] like the first, {list(shape)}",
@@ -299,7 +299,7 @@ def _checked(frame: Frame, shape: tuple[int, ...]) -> Frame:
 
 def _even(frame: Frame) -> Frame:
     height, width = frame.shape[:2]
-    return numpy.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+    return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
 def _last_line(log: IO[bytes]) -> str:

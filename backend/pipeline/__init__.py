@@ -1,1 +1,1 @@
-"""One video of any model: loading, warming up, generating."""
+"""Makes one video with any model: loading, compiling ahead, generating."""

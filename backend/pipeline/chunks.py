@@ -1,4 +1,4 @@
-"""A video's latents in chunks of frames, which are denoised one after another. A whole video may be one chunk."""
+"""Divides a video's latents into chunks of frames, which are denoised one after another. A whole video may be one chunk."""
 
 from __future__ import annotations
 

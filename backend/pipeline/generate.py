@@ -24,21 +24,21 @@ from backend.pipeline.chunks import Chunk, chunks_of
 from backend.pipeline.live_events import live_events, until
 from backend.pipeline.load import LoadedModel, merge_loras
 from backend.pipeline.previews import StepPreviews, to_bytes
-from backend.pipeline.run import Denoised, Run, StageClock
+from backend.pipeline.run import Denoised, Run, WorkClock
 from backend.pipeline.stage_files import write_conditions, write_latents
 from backend.pipeline.warm_up import warm_up
 from backend.runtime.work import run as do
 from backend.sampling.plan import PlannedStep, plan_steps
 from backend.sampling.solvers import SamplerState, make_schedule, step_inputs
 
-ANIMATED_STEP_SECONDS = 0.25  # a picture that changes more often than this has no time to move
-DECODE_SHARE = 0.15  # of the denoising time, until a run on this machine has shown it: the demo model's, derived
+ANIMATED_STEP_SECONDS = 0.25  # a preview that is replaced sooner than this has no time to move
+DECODE_SHARE = 0.15  # decoding time over denoising time; derived from the demo model
 
 
 def generate(request: GenerationRequest, loaded: LoadedModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
-    """Make the request's video in `folder`. Ends with Finished, or with Cancelled and what there was by then.
+    """Make the request's video in `folder`. Ends with Finished, or with Cancelled and the unfinished video.
 
-    Raises: ModelError where the model is of another kind than the request's preset, or a LoRA fits nothing.
+    Raises: ModelError if the model is of another kind than the request's preset, or a LoRA changes nothing.
     """
     run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=is_cancelled)
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,13 +57,15 @@ def generate(request: GenerationRequest, loaded: LoadedModel, folder: Path, is_c
 
 
 def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
-    """Everything before the first of these stages begins: LoRAs merged, programs compiled. A cancel ends it between two programs.
-    Raises: ModelError where a LoRA fits nothing."""
+    """The work before the first of these stages: merges LoRAs and compiles programs. A cancel ends it between two programs.
+
+    Raises: ModelError if a LoRA changes nothing.
+    """
     if "denoise" in stages:
         yield from _merge_loras(run)
         if run.is_cancelled():
             return
-    with run.clock.stage("compile"):
+    with run.clock.measure("compile"):
         for event in warm_up(run.model, run.request, stages):
             yield event
             if run.is_cancelled():
@@ -71,8 +73,8 @@ def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
 
 
 def _merge_loras(run: Run) -> Iterator[Event]:
-    """The request's LoRAs into the weights, and those of the last request out of them, with a download's progress. A cancel ends
-    it within a second or so; the next request's LoRAs then take the place of what there is."""
+    """Merges the request's LoRAs into the weights and removes the last request's; reports a download's progress. A cancel ends it
+    within a second or so; the next request's merge then starts from whatever was merged by that time."""
     if not run.request.loras and all(expert.loras == () for expert in run.loaded.experts):
         return
     yield Loading(0, 0, "the LoRAs")
@@ -80,14 +82,14 @@ def _merge_loras(run: Run) -> Iterator[Event]:
     def merge(tell: Callable[[Event], None]) -> None:
         run.notes.extend(merge_loras(run.loaded, run.request.loras, until(run.is_cancelled, tell)))
 
-    with run.clock.stage("lora"), contextlib.suppress(Stopped):
+    with run.clock.measure("lora"), contextlib.suppress(Stopped):
         yield from live_events(merge)
 
 
 def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
-    """Text and pictures to what the denoiser needs, kept in the run's folder too."""
+    """Encodes text and pictures for the denoiser, and writes the result to the run's folder too."""
     yield Encoding()
-    with run.clock.stage("encode"):
+    with run.clock.measure("encode"):
         run.notes.extend(run.model.notes(run.request))
         conditions = do(run.model.encode(run.loaded.weights, run.request, _open_inputs(run.request)))
         write_conditions(run.folder, run.request, conditions)
@@ -95,15 +97,19 @@ def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
 
 
 def _open_inputs(request: GenerationRequest) -> Inputs:
-    """What the request starts from, by role, cropped to the video's size."""
-    given, size = request.inputs(), (request.width, request.height)
+    """The request's inputs by role, cropped to the video's size."""
+    paths_by_role, size = request.inputs(), (request.width, request.height)
 
-    def opened(path: str, media: str) -> Image.Image | np.ndarray:
+    def open_input(path: str, media: str) -> Image.Image | np.ndarray:
         if media == "video":
             return np.stack(list(read_frames(Path(path))))
         return crop_to(load_checked_image(path), *size, request.image_focus)
 
-    return {one.role: tuple(opened(path, one.media) for path in given[one.role]) for one in INPUTS if one.role in given}
+    return {
+        one.role: tuple(open_input(path, one.media) for path in paths_by_role[one.role])
+        for one in INPUTS
+        if one.role in paths_by_role
+    }
 
 
 def initial_noise(request: GenerationRequest, model: Model) -> np.ndarray:
@@ -113,7 +119,7 @@ def initial_noise(request: GenerationRequest, model: Model) -> np.ndarray:
 
 
 class _Denoising:
-    """The loop over chunks and steps of one video: what is carried from each step to the next."""
+    """The loop over chunks and steps of one video, with the state that each step passes to the next."""
 
     def __init__(self, run: Run, conditions: Conditions, begun: Denoised | None) -> None:
         request = run.request
@@ -141,16 +147,16 @@ class _Denoising:
         return self._spared + self._run.model.spared_steps(self._carry)
 
     def denoised(self) -> Denoised:
-        """What there is now."""
+        """The state so far."""
         state = self._state if self._state is not None else self._start(self._chunks[0])
         return Denoised(state=state, steps_done=self.steps_done, chunks=tuple(self._finished))
 
     def clean(self) -> np.ndarray:
-        """The clean estimate of the chunk that is worked on, with given frames in their places."""
+        """The clean estimate of the present chunk, with given frames in their places."""
         return np.asarray(do(self._run.model.finish(self._conditions, self._state.clean)), np.float32)
 
     def step(self) -> float:
-        """The next step, and the seconds that it took; at the end of a chunk the next one begins."""
+        """Does the next step and returns the seconds that it took; after the end of a chunk it begins the next one."""
         number, index = divmod(self.steps_done, self.schedule.steps)
         if index == 0:
             self._begin(self._chunks[number])
@@ -158,20 +164,20 @@ class _Denoising:
         planned = self._plan[index]
         self._enter(planned)
         row, started = step_inputs(self.schedule, index, planned.guidance), time.monotonic()
-        with self._run.clock.stage("denoise"):
+        with self._run.clock.measure("denoise"):
             work = self._run.model.step(self._weights, self._run.request, self._lane, self._state, row, self._carry)
             self._state, self._carry = do(work)
         self.steps_done += 1
         return time.monotonic() - started
 
     def _begin(self, chunk: Chunk) -> None:
-        """Puts the chunk before among the finished ones, and starts this one from its noise."""
+        """Adds the last chunk to the finished ones, and starts this one from its noise."""
         if chunk.index > len(self._finished):
             self._finished.append(np.asarray(self._state.clean))
         self._state = self._start(chunk)
 
     def _settle_before(self, chunk: Chunk) -> None:
-        """Takes the chunks before this one into the carry: the last one, or all where a denoising continues from files."""
+        """Adds the chunks before this one to the carry: the last one, or all if the denoising continues from files."""
         for clean in self._finished[self._num_settled : chunk.index]:
             self._enter(self._plan[-1])
             work = self._run.model.settle(self._weights, self._run.request, self._lane, clean, self._carry)
@@ -182,13 +188,13 @@ class _Denoising:
         return self._run.model.start(self._run.request, self._conditions, chunk.of(self._noise))
 
     def _enter(self, planned: PlannedStep) -> None:
-        """Makes the lane of this step the one that is used. A lane's keys take much memory: the last one's go first."""
+        """Makes this step's lane, unless it is in use already. A lane's keys take much memory: the last lane is freed first."""
         if self._lane is not None and (self._lane.expert, self._lane.is_guided) == (planned.expert, planned.is_guided):
             return
         model, request, carry = self._run.model, self._run.request, self._carry
         self._spared += model.spared_steps(carry)
         self._lane = self._carry = None
-        with self._run.clock.stage("encode"):
+        with self._run.clock.measure("encode"):
             work = model.lane(self._weights, request, self._conditions, planned, carry)
             del carry
             self._lane, self._carry = do(work)
@@ -197,28 +203,30 @@ class _Denoising:
 
 
 def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> Generator[Event, None, Denoised]:
-    """All steps, those left after `begun`, or those before a cancel. A step's picture is made while the next step runs."""
+    """Does all steps, or those left after `begun`, until a cancel. A step's preview is made while the next step runs."""
     loop, clock = _Denoising(run, conditions, begun), run.clock
-    waiting: _ToReport | None = None
+    waiting: _StepReport | None = None
     with _previews(run) as previews:
         while loop.steps_done < loop.total and not run.is_cancelled():
             seconds = loop.step()
             if waiting is not None:
                 yield waiting.event(clock)
-            with clock.stage("denoise"):
+            with clock.measure("denoise"):
                 moves = clock.seconds["denoise"] > ANIMATED_STEP_SECONDS * (loop.steps_done - loop.first_step)
                 preview = previews.begin(loop.clean(), loop.steps_done, moves)
-            waiting = _ToReport(index=loop.steps_done, first=loop.first_step, total=loop.total, seconds=seconds, preview=preview)
+            waiting = _StepReport(
+                index=loop.steps_done, first=loop.first_step, total=loop.total, seconds=seconds, preview=preview
+            )
         if waiting is not None:
             yield waiting.event(clock)
     if run.request.step_cache:
-        run.notes.append(f"The step cache spared most of {loop.spared_steps} of {loop.total} steps")
+        run.notes.append(f"The step cache saved most of the work of {loop.spared_steps} of {loop.total} steps")
     return loop.denoised()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _ToReport:
-    """A step that is done while its picture is in the making. `first` steps were done before this run."""
+class _StepReport:
+    """A finished step whose preview is still being made. `first` steps were done before this run."""
 
     index: int
     first: int
@@ -226,10 +234,12 @@ class _ToReport:
     seconds: float
     preview: Future[str]
 
-    def event(self, clock: StageClock) -> Step:
-        """Once the picture is there, with the seconds that are left: the steps of this run for those to come, and the decoder's
-        share. Raises: OSError where the picture could not be written."""
-        with clock.stage("denoise"):
+    def event(self, clock: WorkClock) -> Step:
+        """The event, once the preview is there. The seconds left follow from this run's steps so far, plus the decoder's share.
+
+        Raises: OSError if the preview could not be written.
+        """
+        with clock.measure("denoise"):
             name = self.preview.result()
         steps = self.total - self.index + DECODE_SHARE * self.total
         left = steps * clock.seconds["denoise"] / (self.index - self.first)
@@ -237,7 +247,8 @@ class _ToReport:
 
 
 def _previews(run: Run) -> StepPreviews:
-    """On a CPU that plays several devices, two programs at once would wait for each other's threads."""
+    """Previews beside the next step, except on a CPU that stands for several devices, where two programs at once would wait for
+    each other's threads."""
     devices = run.model.layout(run.request.is_guided).mesh.devices.ravel()
     beside = len(devices) == 1 or devices[0].platform != "cpu"
     fps = run.request.fps / run.request.geometry().temporal_scale
@@ -250,7 +261,7 @@ def _previews(run: Run) -> StepPreviews:
 
 
 def finished_latents(run: Run, conditions: Conditions, denoised: Denoised, clean: bool = False) -> np.ndarray:
-    """The whole video's latents with given frames in their places; `clean` for the estimate of a denoising that was stopped."""
+    """The whole video's latents with given frames in their places; with `clean`, the clean estimate of a stopped denoising."""
     return np.asarray(do(run.model.finish(conditions, denoised.latents(clean))))
 
 
@@ -264,10 +275,10 @@ def decode_frames(loaded: LoadedModel, request: GenerationRequest, latents: np.n
 
 
 def _decoded(run: Run, latents: np.ndarray) -> Iterator[np.ndarray]:
-    """Pieces of the video as bytes, the time for them counted."""
+    """Pieces of the video as bytes; measures the time for them."""
     frames = decode_frames(run.loaded, run.request, np.asarray(latents))
     while True:
-        with run.clock.stage("decode"):
+        with run.clock.measure("decode"):
             piece = next(frames, None)
             if piece is None:
                 return
@@ -276,7 +287,7 @@ def _decoded(run: Run, latents: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def decode(run: Run, latents: np.ndarray) -> Iterator[Event]:
-    """Decode with progress, write the mp4, end the job."""
+    """Decodes with progress and writes the mp4. Ends with Finished or Cancelled."""
     pieces: list[np.ndarray] = []
     done = 0
     for pixels in _decoded(run, latents):
@@ -290,7 +301,7 @@ def decode(run: Run, latents: np.ndarray) -> Iterator[Event]:
 
 
 def _partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> VideoResult | None:
-    """The clean estimate at the moment of the cancel as a video, or None where no step was done."""
+    """The clean estimate at the moment of the cancel as a video, or None if no step was done."""
     if denoised.steps_done == 0:
         return None
     return _write(run, list(_decoded(run, finished_latents(run, conditions, denoised, clean=True))))
@@ -298,7 +309,7 @@ def _partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> Vide
 
 def _write(run: Run, pieces: list[np.ndarray]) -> VideoResult:
     request, path = run.request, run.folder / "video.mp4"
-    with run.clock.stage("decode"):
+    with run.clock.measure("decode"):
         count = write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)
     return VideoResult(
         path=str(path),

@@ -1,4 +1,4 @@
-"""What a long piece of work tells of itself, yielded while it goes on."""
+"""Yields the events that a long piece of work reports, while it runs; `until` lets such work be stopped."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from backend.errors import Stopped
 
 
 def live_events(work: Callable[[Callable[[Event], None]], None]) -> Iterator[Event]:
-    """Runs `work(tell)` in a thread of its own and yields each event that it tells, at once; `tell` may be called from any
-    thread. Leaving the iterator early waits for the work. Raises: what the work raises, after its last event."""
+    """Runs `work(tell)` in a thread of its own and yields each event that it passes to `tell`, at once; `tell` may be called from
+    any thread. Closing the iterator early waits for the work. Raises: whatever the work raises, after its last event."""
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
     with ThreadPoolExecutor(1, "live-events") as thread:
         working = thread.submit(work, events.put)
@@ -23,7 +23,7 @@ def live_events(work: Callable[[Callable[[Event], None]], None]) -> Iterator[Eve
 
 
 def until(is_stopped: Callable[[], bool], tell: Callable[[Event], None]) -> Callable[[Event], None]:
-    """The same `tell`, which raises Stopped once `is_stopped`: work that reports its progress ends there."""
+    """A `tell` that raises Stopped once `is_stopped()` is true, which ends any work that reports its progress."""
 
     def tell_or_stop(event: Event) -> None:
         if is_stopped():

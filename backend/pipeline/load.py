@@ -1,4 +1,4 @@
-"""A checkpoint -> its model with the weights on the devices; or the model alone, on devices that may be elsewhere."""
+"""Loads a model with its weights onto the devices, or describes the model alone, on devices that may be elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from backend.runtime.program import Compiler
 from backend.settings import from_environment
 from backend.weights.expert import Expert
 from backend.weights.lora import ScaledLora, read_lora
-from backend.weights.read import Part, Progress, check_flat, check_stacked, checkpoint_shapes, load_flat
+from backend.weights.read import LoadProgress, Part, check_flat, check_stacked, checkpoint_shapes, load_flat
 from presets import LoraChoice, Preset
 
 EXPERT_NAMES = ("high", "low")  # of two experts, in their order
@@ -42,7 +42,7 @@ class LoadedModel:
     versions: dict[str, str]
 
     def check_preset(self, preset: Preset) -> None:
-        """Raises: ModelError where the model is of another kind than the preset's."""
+        """Raises: ModelError if the model is of another kind than the preset's."""
         check_preset(self.model.kind, preset, "that is loaded")
 
 
@@ -55,15 +55,15 @@ def load(
     stages: Collection[Stage] = STAGES,
     files: ModelFiles | None = None,
 ) -> LoadedModel:
-    """Load the preset's model, or the checkpoint `model` (a folder or a Hub id) in its place, and report the bytes that are read.
+    """Load the preset's model, or the checkpoint `model` (a folder or a Hub id) in its place, and report the bytes read.
 
     `mesh` fixes axes of the mesh by name; `executables` is a folder of precompiled programs; `files` is the checkpoint if it has
-    been opened already. Networks that none of the `stages` uses stay on the disk. Raises: ModelError where the checkpoint is
-    missing, incomplete or of another kind; RequestError where the devices or the model do not allow the mesh; whatever `on_event`
+    been opened already. Networks that none of the `stages` uses are not read. Raises: ModelError if the checkpoint is
+    missing, incomplete or of another kind; RequestError if the devices or the model do not allow the mesh; whatever `on_event`
     raises.
     """
     _use_compilation_cache()
-    gc.collect()  # whatever model was here before leaves the devices first
+    gc.collect()  # frees the devices of the model before this one
     files = files or open_model(preset, model, on_event)
     folders = [folder for folder in (executables, from_environment().executables_dir) if folder]
     plan = ModelPlan(
@@ -76,10 +76,10 @@ def load(
         dtype=jnp.dtype(preset.dtype),
         compiler=ExecutableFolders(folders),
     )
-    built = files.family.model()(plan)
-    weights, experts = _load_weights(files.checkpoint, files.family, built, preset, on_event, stages)
+    instance = files.family.model()(plan)
+    weights, experts = _load_weights(files.checkpoint, files.family, instance, preset, on_event, stages)
     versions = {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in LIBRARIES}
-    return LoadedModel(family=files.family, model=built, weights=weights, experts=experts, versions=versions)
+    return LoadedModel(family=files.family, model=instance, weights=weights, experts=experts, versions=versions)
 
 
 def describe_model(
@@ -89,7 +89,7 @@ def describe_model(
     mesh: Mapping[str, int | None] | None = None,
     folder: Path | None = None,
 ) -> Model:
-    """The preset's model on these devices, to compile what it runs. With its checkpoint's `folder` it reads the tokenizer there.
+    """The preset's model on these devices, for compiling its programs. With a checkpoint `folder` it reads the tokenizer there.
 
     Raises: RequestError for a mesh that the devices or the model do not allow.
     """
@@ -108,7 +108,7 @@ def describe_model(
 
 
 def _with_boundary(files: ModelFiles, preset: Preset) -> Any:
-    """The checkpoint's kind, with the preset's boundary between experts where the checkpoint gives none."""
+    """The checkpoint's kind, with the preset's boundary between experts if the checkpoint gives none."""
     kind = files.kind
     return kind if kind.boundary is not None else dataclasses.replace(kind, boundary=preset.boundary)
 
@@ -121,10 +121,10 @@ def _load_weights(
     on_event: Callable[[Event], None],
     stages: Collection[Stage],
 ) -> tuple[dict[str, Any], tuple[Expert, ...]]:
-    """The stages' weights, network by network, the preset's own LoRAs merged; every file is known to fit before one is read."""
+    """The stages' weights, network by network, the preset's own LoRAs merged; every file is checked before one is read."""
     networks = [network for network in model.networks if network.stages & set(stages)]
     parts = {one.part: Part(checkpoint.folder, one.part, one.renamed, one.tied) for one in networks}
-    progress = Progress(sum(part.num_bytes for part in parts.values()), on_event)
+    progress = LoadProgress(sum(part.num_bytes for part in parts.values()), on_event)
     for network in networks:
         check = check_flat if network.expert is None else check_stacked
         check(parts[network.part], network.described)
@@ -145,9 +145,9 @@ def _arranged(network: Network, weights: Any) -> Any:
 
 
 def merge_loras(loaded: LoadedModel, choices: Sequence[LoraChoice], on_event: Callable[[Event], None]) -> list[str]:
-    """Merge these LoRAs into the experts, and no others; what was used of each, a sentence each.
+    """Merge these LoRAs into the experts, and no others. Returns which keys of each were used, a sentence each.
 
-    Reads and writes nothing where they are merged already. Raises: ModelError, RequestError; whatever `on_event` raises.
+    Reads and writes nothing if they are merged already. Raises: ModelError, RequestError; whatever `on_event` raises.
     """
     notes = []
     for index, expert in enumerate(loaded.experts):
@@ -165,7 +165,7 @@ def _loras_of(
     family: Family,
     on_event: Callable[[Event], None],
 ) -> tuple[ScaledLora, ...]:
-    """What these choices change in one expert."""
+    """The LoRAs of these choices that change this expert."""
     chosen = [choice for choice in choices if choice.expert in ("both", EXPERT_NAMES[index]) and choice.scale]
     return tuple(
         ScaledLora(file=read_lora(lora_file(choice, on_event), shapes, index, family.original_name), scale=choice.scale)

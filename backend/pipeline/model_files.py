@@ -1,4 +1,4 @@
-"""Bringing a model's files to this machine, and looking at them before anything is given up for them. Loads no weights."""
+"""Downloads a model's files and checks them, before the worker gives up the model that it has. Loads no weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OnEvent = Callable[[Event], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelFiles:
-    """A checkpoint on this machine, opened and recognised. `source` is the folder or the Hub id that it was asked for by."""
+    """A checkpoint on this machine, opened and recognised. `source` is the folder or the Hub id that was requested."""
 
     source: str
     checkpoint: Checkpoint
@@ -30,7 +30,7 @@ class ModelFiles:
 
 
 def check_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFiles:
-    """Bring here what loading the preset's model needs, and look whether it is whole and can be run.
+    """Download everything that loading the preset's model needs, and check that it is whole and can be run.
 
     Raises: ModelError, RequestError; whatever `on_event` raises.
     """
@@ -43,12 +43,12 @@ def check_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFi
 
 
 def open_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFiles:
-    """The preset's checkpoint, or `model` (a folder or a Hub id) in its place, downloaded if need be, and what it is.
+    """The preset's checkpoint, or `model` (a folder or a Hub id) in its place, downloaded if need be and recognised.
 
-    Raises: ModelError where it cannot be had, or is of another kind than the preset; whatever `on_event` raises.
+    Raises: ModelError if it is not available, or is of another kind than the preset; whatever `on_event` raises.
     """
     source = model or preset.model_source
-    checkpoint = find_checkpoint(source, recognise, _telling_download(on_event))
+    checkpoint = find_checkpoint(source, recognise, _report_download(on_event))
     family, kind = recognise(checkpoint)
     check_preset(kind, preset, Path(source).name)
     return ModelFiles(source=source, checkpoint=checkpoint, family=family, kind=kind)
@@ -57,11 +57,11 @@ def open_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFil
 def lora_file(choice: LoraChoice, on_event: OnEvent) -> Path:
     """The LoRA's file, downloaded if need be. Raises: ModelError, RequestError; whatever `on_event` raises."""
     if choice.is_on_hub:
-        return find_file(choice.source, _telling_download(on_event))
+        return find_file(choice.source, _report_download(on_event))
     return find_lora(choice.source, from_environment().loras_dir)
 
 
-def _telling_download(on_event: OnEvent) -> OnBytes:
-    """Reports how much of a download has arrived, and how fast."""
+def _report_download(on_event: OnEvent) -> OnBytes:
+    """An `on_bytes` that reports the download's progress and speed as events."""
     speed = Speed()
     return lambda done, total: on_event(Loading(done, total, "the download", speed(done) if total else 0.0))

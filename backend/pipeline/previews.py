@@ -1,8 +1,8 @@
-"""The picture that every denoising step shows, made in a thread of its own while the next step runs.
+"""The preview of each denoising step, made in a thread of its own while the next step runs.
 
 A TPU runs programs in the order of their calls: the decoder's call for step k must come before the call of step k + 1, or the
-picture would wait for that step. `begin` therefore returns once the decoder has been called. A CPU runs side by side what two
-threads call.
+preview would wait for that step. So `begin` returns once the decoder has been called. A CPU runs the programs of two threads side
+by side.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def to_bytes(frames: jax.Array) -> np.ndarray:
 
 
 class StepPreviews:
-    """Writes the previews of one job into `folder`. A context: leaving it waits for the picture in the making.
+    """Writes the previews of one job into `folder`. A context: leaving it waits for the preview that is being made.
 
-    `decode` makes the first pixels [1, 3, F, H, W] of latents [1, C, F, h, w]; `fps` are latent frames a second. With
-    `beside_the_next_step` false, `begin` waits for the picture.
+    `decode` makes the first pixels [1, 3, F, H, W] of latents [1, C, F, h, w]; `fps` are latent frames a second. If
+    `beside_the_next_step` is false, `begin` waits for the preview.
     """
 
     def __init__(self, decode: Callable[[np.ndarray], jax.Array], folder: Path, fps: float, beside_the_next_step: bool) -> None:
@@ -47,8 +47,8 @@ class StepPreviews:
         self._thread.shutdown()
 
     def begin(self, clean: np.ndarray, index: int, moves: bool) -> Future[str]:
-        """Starts on the clean estimate [1, C, F, h, w] of step `index`, as a moving picture or a still; the result is the
-        picture's name inside the job's folder. Raises, there: OSError."""
+        """Starts the preview of step `index` from its clean estimate [1, C, F, h, w], moving or still. The future's result is the
+        file's name inside the job's folder; it raises OSError if the file cannot be written."""
         called = threading.Event()
         preview = self._thread.submit(self._make, clean, f"{PREVIEW_FOLDER}/step-{index:03d}", moves, called)
         preview.add_done_callback(lambda _: called.set())  # an error too ends the waiting

@@ -1,4 +1,4 @@
-"""What all stages of one video share, and what one stage hands to the next."""
+"""What all stages of one video share, and what one stage passes to the next."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from backend.pipeline.load import LoadedModel
 from backend.sampling.solvers import SamplerState
 
 
-class StageClock:
-    """Seconds by stage, for the result."""
+class WorkClock:
+    """Measures seconds by part of the work (load, lora, compile and the stages), for the result."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {"compile": 0.0, "encode": 0.0, "denoise": 0.0, "decode": 0.0}
 
     @contextlib.contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Adds the time spent inside to this stage."""
+    def measure(self, name: str) -> Iterator[None]:
+        """Adds the time spent inside the block to this part."""
         started = time.monotonic()
         try:
             yield
@@ -36,14 +36,14 @@ class StageClock:
 class Run:
     """One video in the making. `notes` are shown with the result.
 
-    Raises: ModelError where the model is of another kind than the request's preset.
+    Raises: ModelError if the model is of another kind than the request's preset.
     """
 
     request: GenerationRequest
     loaded: LoadedModel
     folder: Path
     is_cancelled: Callable[[], bool]
-    clock: StageClock = dataclasses.field(default_factory=StageClock)
+    clock: WorkClock = dataclasses.field(default_factory=WorkClock)
     notes: list[str] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -57,8 +57,8 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Denoised:
-    """A denoising after so many steps, counted over all chunks: the sampler's `state` in the chunk that is worked on, and the
-    clean latents of the chunks before it."""
+    """The state of a denoising after `steps_done` steps, counted over all chunks: the sampler's `state` in the present chunk, and
+    the clean latents of the chunks before it."""
 
     state: SamplerState
     steps_done: int

@@ -1,6 +1,6 @@
-"""What each stage of a video leaves in its folder, and reading that back in another process.
+"""Writes the files that each stage of a video leaves in its folder, and reads them in another process.
 
-`stage1_embeddings.safetensors` holds what the denoiser is given, by the names that the model's family has for it (prompts'
+`stage1_embeddings.safetensors` holds the denoiser's inputs under the names of the model's family (prompts'
 embeddings as diffusers' pipelines hold them); `stage2_state.safetensors` a denoising that was stopped;
 `stage2_latents.safetensors` its result. Each carries the request that it was written for. Files appear whole or not at all.
 """
@@ -34,7 +34,7 @@ ENCODED_BY = (
 
 
 def write_conditions(folder: Path, request: GenerationRequest, conditions: Conditions) -> None:
-    """What the denoiser is given, and `generation_config.json`."""
+    """Write the denoiser's inputs, and `generation_config.json`."""
     _save(folder / EMBEDDINGS, {name: np.asarray(value, np.float32) for name, value in conditions.items()}, request)
     config = {
         "prompt": request.prompt,
@@ -53,7 +53,7 @@ def write_conditions(folder: Path, request: GenerationRequest, conditions: Condi
 
 
 def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | None:
-    """What `write_conditions` wrote; None where it is not there, or was written for another prompt, input or size, or without the
+    """What `write_conditions` wrote; None if it is missing, or was written for another prompt, input or size, or without the
     negative prompt that is needed now."""
     arrays, written_for = _load(folder / EMBEDDINGS)
     if written_for is None or (request.is_guided and not written_for.is_guided):
@@ -63,14 +63,14 @@ def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | No
 
 
 def write_state(folder: Path, request: GenerationRequest, denoised: Denoised) -> None:
-    """A denoising that was stopped."""
+    """Write the state of a denoising that was stopped."""
     arrays = {field.name: np.asarray(getattr(denoised.state, field.name)) for field in dataclasses.fields(denoised.state)}
     arrays |= {f"chunk_{index}": chunk for index, chunk in enumerate(denoised.chunks)}
     _save(folder / STATE, arrays | {"steps_done": np.int32(denoised.steps_done).reshape(1)}, request)
 
 
 def read_state(folder: Path, request: GenerationRequest) -> Denoised | None:
-    """What `write_state` wrote; None where there is nothing for exactly this video."""
+    """What `write_state` wrote; None if there is no state of exactly this video."""
     arrays, written_for = _load(folder / STATE)
     if written_for is None or not _is_same_video(written_for, request):
         return None
@@ -81,7 +81,7 @@ def read_state(folder: Path, request: GenerationRequest) -> Denoised | None:
 
 
 def write_latents(folder: Path, request: GenerationRequest, latents: jax.Array) -> None:
-    """The denoised latents [1, C, F, H, W] float32. What was stopped on the way is not needed any more."""
+    """Write the denoised latents [1, C, F, H, W] float32, and delete the state, which is no longer needed."""
     _save(folder / LATENTS, {"latents": np.asarray(latents)}, request)
     (folder / STATE).unlink(missing_ok=True)
 
@@ -93,7 +93,7 @@ def read_latents(folder: Path, request: GenerationRequest) -> np.ndarray | None:
 
 
 def _is_same_video(one: GenerationRequest, other: GenerationRequest) -> bool:
-    """Pictures count by their names: a folder may be moved. The frames' speed is no matter of the latents."""
+    """Whether two requests have the same latents. Pictures count by their names, as a folder may be moved; fps does not count."""
     return one.for_sharing() | {"fps": 0} == other.for_sharing() | {"fps": 0}
 
 
@@ -103,7 +103,7 @@ def _save(path: Path, arrays: Mapping[str, np.ndarray], request: GenerationReque
 
 
 def _load(path: Path) -> tuple[dict[str, np.ndarray], GenerationRequest | None]:
-    """The file's arrays and the request that it was written for; nothing where it cannot be read."""
+    """The file's arrays and the request that it was written for; nothing if it cannot be read."""
     try:
         with safe_open(path, "np") as file:
             request = GenerationRequest.from_stored(json.loads((file.metadata() or {})["request"]))

@@ -1,6 +1,6 @@
-"""Every program that a video runs, found by going through the video with shapes in place of arrays.
+"""Compiles ahead every program that a video runs, by going through the video with shapes in place of arrays.
 
-Compiling ahead, `precompile` and `check-tpu` all go through `calls`, so each sees what a run would run.
+Compiling ahead, `precompile` and `check-tpu` all go through `calls`, so each sees exactly the programs of a real video.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from backend.contract.events import Compiling, Event
 from backend.contract.request import INPUTS, GenerationRequest
 from backend.families.model import STAGES, Inputs, Model, Stage
 from backend.pipeline.chunks import chunks_of
-from backend.runtime.work import Call, Put, Work, describe, described
+from backend.runtime.work import Call, Put, Work, describe, describe_effect
 from backend.sampling.plan import plan_steps
 from backend.sampling.solvers import make_schedule, step_inputs
 
 
 def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
-    """Compile what these stages of the request need and is not there yet; each program's name is yielded beforehand, and again if
-    a file made compiling unnecessary."""
+    """Compile the programs that these stages of the request still need. Each program's name is yielded before, and again if the
+    program was loaded from a file instead."""
     for call in calls(model, request, stages):
         program, arguments = call.program, call.arguments
         if program.is_ready(*arguments):
@@ -38,7 +38,7 @@ def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] 
 def calls(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Iterator[Call]:
     """The calls of programs in these stages of the video, in order, each as often as it runs; arguments are shapes.
 
-    A step's preview is not counted: one call of its program stands for all of them.
+    Previews are counted once, not once per step.
     """
     work, result = _video(model, request, stages), None
     while True:
@@ -48,7 +48,7 @@ def calls(model: Model, request: GenerationRequest, stages: Collection[Stage] = 
             return
         if isinstance(effect, Call):
             yield effect
-        result = described(effect)
+        result = describe_effect(effect)
 
 
 def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> Work:
@@ -98,11 +98,11 @@ def _piece_of(latents: jax.ShapeDtypeStruct, num_frames: int) -> jax.ShapeDtypeS
 
 
 def blank_inputs(request: GenerationRequest) -> Inputs:
-    """Black inputs of the right sizes for each that the request names; its files need not be there."""
-    given, size = request.inputs(), (request.width, request.height)
+    """Black inputs of the right sizes for each input that the request names; the files need not exist."""
+    paths_by_role, size = request.inputs(), (request.width, request.height)
     frames = np.zeros((request.num_frames, *size[::-1], 3), np.uint8)
     return {
-        one.role: tuple(Image.new("RGB", size) if one.media == "picture" else frames for _ in given[one.role])
+        one.role: tuple(Image.new("RGB", size) if one.media == "picture" else frames for _ in paths_by_role[one.role])
         for one in INPUTS
-        if one.role in given
+        if one.role in paths_by_role
     }

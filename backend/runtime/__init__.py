@@ -1,1 +1,1 @@
-"""JAX itself: the mesh, programs, executables, devices. Knows no model."""
+"""The work with JAX: the mesh, programs, executables, devices. Knows no model."""

@@ -1,4 +1,4 @@
-"""Attention on a CPU by PyTorch's own fused kernel, vectorised by hand where XLA's exponentials are not; `kernels` elsewhere."""
+"""Attention: on a CPU by PyTorch's fused kernel, whose exponentials are vectorised and XLA's are not; elsewhere by `kernels`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def torch_attention(
 
 
 def _serves(query: jax.Array, key: jax.Array, value: jax.Array, tpu: TpuOptions) -> bool:
-    """Whether PyTorch can do it: not arrays prepared for a TPU, nor one of several devices, which share the processor's cores."""
+    """Whether PyTorch can do it: not for arrays prepared for a TPU, nor on several devices that share the processor's cores."""
     dtypes = {array.dtype.name for array in (query, key, value)}
     return tpu.bounds is None and dtypes in ({"float32"}, {"bfloat16"}) and jax.sharding.get_abstract_mesh().size <= 1
 

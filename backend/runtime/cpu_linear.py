@@ -19,14 +19,14 @@ import torch
 
 from backend.runtime.torch_call import TorchCall
 
-FEWEST_ROWS = 1024  # below, or with narrower weights, XLA's own product is as fast: measured on two cores, 2026-11-21
+FEWEST_ROWS = 1024  # with fewer, or with narrower weights, XLA's own product is as fast: measured on two cores, 2026-11-21
 FEWEST_COLUMNS = 1024
 
 _ROW_MAJOR, _NOT_TRANSPOSED = 101, 111  # CBLAS
 
 
 def serves(value: jax.Array, weight: jax.Array) -> bool:
-    """Whether `linear` can multiply these, faster than XLA: large, float32 or bfloat16, and the processor is the one device."""
+    """Whether `linear` can multiply these, faster than XLA: large, float32 or bfloat16, and the processor is the only device."""
     is_large = math.prod(value.shape[:-1]) >= FEWEST_ROWS and min(weight.shape) >= FEWEST_COLUMNS
     is_alone = jax.default_backend() == "cpu" and jax.local_device_count() == 1  # several would share the processor's cores
     if not is_large or not is_alone or value.dtype != weight.dtype or not torch.cpu.get_capabilities().get("amx_bf16"):
@@ -37,7 +37,7 @@ def serves(value: jax.Array, weight: jax.Array) -> bool:
 def linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     """`value` [..., C] times `weight` [N, C] transposed, plus `bias` [N], in their dtype; for programs of the CPU alone.
 
-    The weight is read as [C, N]: it costs a copy unless it is kept so. bfloat16 is rounded once, bias and all. In float32,
+    The weight is read as [C, N], which costs a copy unless it is stored so. bfloat16 is rounded once, after the bias. In float32,
     values from 3.39e38 on, the last 0.4 % of the range, become NaN.
     """
     rows, columns = value.reshape(-1, value.shape[-1]), weight.T
@@ -65,7 +65,7 @@ def _multiply(product: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, 
 
 
 def _add_products(total: torch.Tensor, *factors: torch.Tensor) -> None:
-    """Fills `total`, float32 [M, N], with the sum of the products of each two factors, bfloat16 [M, K] and [K, N]."""
+    """Fills `total`, float32 [M, N], with the sum of the products of each pair of factors, bfloat16 [M, K] and [K, N]."""
     for index in range(0, len(factors), 2):
         (rows, depth), columns = factors[index].shape, factors[index + 1].shape[1]
         _multiply_bfloat16()(
@@ -88,7 +88,7 @@ def _add_products(total: torch.Tensor, *factors: torch.Tensor) -> None:
 
 @functools.cache
 def _multiply_bfloat16() -> ctypes._CFuncPtr | None:
-    """MKL's cblas_gemm_bf16bf16f32, bfloat16 factors and a float32 result, which PyTorch links but does not offer."""
+    """MKL's cblas_gemm_bf16bf16f32, bfloat16 factors and a float32 result, which PyTorch links but does not expose."""
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         function = library.cblas_gemm_bf16bf16f32

@@ -1,4 +1,4 @@
-"""The devices of this process, as the worker reports them. Changes nothing on them."""
+"""The devices of this process, as the worker reports them, and the devices of a described TPU slice. Changes nothing on them."""
 
 import jax
 from jax.experimental import topologies
@@ -9,19 +9,19 @@ CHIPS_OF_A_HOST = {"v6e:1x1": (1, 1, 1), "v5e:1x1": (1, 1, 1)}  # slices smaller
 
 
 def device_facts() -> list[Device]:
-    """JAX's devices with their memory, where they tell."""
+    """JAX's devices, with their memory if they report it."""
     return [_facts(device) for device in jax.local_devices()]
 
 
 def _facts(device: jax.Device) -> Device:
-    told = device.memory_stats() or {}
+    stats = device.memory_stats() or {}
     return Device(
-        name=str(device), kind=device.device_kind, bytes_in_use=told.get("bytes_in_use"), bytes_limit=told.get("bytes_limit")
+        name=str(device), kind=device.device_kind, bytes_in_use=stats.get("bytes_in_use"), bytes_limit=stats.get("bytes_limit")
     )
 
 
 def described_devices(topology: str) -> list[jax.Device]:
-    """The chips of a slice such as "v6e:2x4", for libtpu to compile for; none need be here."""
+    """The chips of a slice such as "v6e:2x4", to compile for with libtpu; none needs to be on this machine."""
     bounds = CHIPS_OF_A_HOST.get(topology)
     options = {"chips_per_host_bounds": bounds} if bounds else {}
     return topologies.get_topology_desc(platform="tpu", topology_name=topology, **options).devices

@@ -1,9 +1,9 @@
 """Compiled programs kept as files, so that a later start, here or on a TPU machine, compiles nothing.
 
-A file's name is a digest of everything that decides what the compiler makes: the program itself (its shapes, shardings and
-our kernels' code stand in its text), the compiler's options and flags, the versions, the devices and their places. A program
-that differs in any of them is another file, so nothing stale is ever run; files are removed by deleting them.
-Files are pickles: whoever can write into the folder can run code here, as with jax's own cache.
+A file's name is a digest of everything that decides what the compiler makes: the program itself (its text holds its shapes,
+its shardings and our kernels' code), the compiler's options and flags, the versions, the devices and their places. A program
+that differs in any of them is another file, so no outdated program is ever run; any file may be deleted.
+The files are pickles: anyone who can write into the folder can run code here, as with jax's own cache.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Identity:
-    """What a file is for, in words: kept beside the executable, and compared in a report on why none fits."""
+    """What a file is for, in words: stored with the executable, and shown in the log if no file fits."""
 
     program: str
     mesh: str
@@ -47,7 +47,7 @@ class Identity:
 
 
 def identity(name: str, lowered: jax.stages.Lowered, layout: Layout) -> Identity:
-    """Everything that matters for one program."""
+    """Everything that decides which executable one program needs."""
     versions = (
         {package: _version(package) for package in ("jax", "jaxlib", "libtpu")}
         if layout.platform == "tpu"
@@ -75,7 +75,7 @@ def _devices(layout: Layout) -> str:
 
 
 class ExecutableFolders:
-    """Looks for a program's executable in folders; compiles where there is none. A `Compiler`."""
+    """A `Compiler` that looks for a program's executable in folders, and compiles if there is none."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = [folder for folder in folders if any(folder.glob(f"*{SUFFIX}"))] if folders else []
@@ -88,15 +88,15 @@ class ExecutableFolders:
         if not self._folders:
             return None
         name, layout = program.name, program.layout
-        wanted = identity(name, lowered, layout)
-        path = next((path for folder in self._folders if (path := _path(folder, wanted)).is_file()), None)
+        needed = identity(name, lowered, layout)
+        path = next((path for folder in self._folders if (path := _path(folder, needed)).is_file()), None)
         if path is None:
-            logger.info("%s: no precompiled executable fits (%s; %s); compiling", name, wanted.devices, wanted.mesh)
+            logger.info("%s: no precompiled executable fits (%s; %s); compiling", name, needed.devices, needed.mesh)
             return None
         try:
             started = time.monotonic()
             executable = read(path, lowered, layout)
-        except Exception as error:  # whatever a driver says of a file that another machine made: compiling still works
+        except Exception as error:  # whatever a driver raises for a file from another machine: compiling still works
             logger.warning("%s: %s cannot be loaded (%s); compiling", name, path.name, error)
             return None
         logger.info("%s: loaded from %s in %.1f s", name, path.name, time.monotonic() - started)
@@ -105,32 +105,32 @@ class ExecutableFolders:
 
 @dataclasses.dataclass(kw_only=True)
 class ExecutableWriter:
-    """A `Compiler` that keeps what it makes in `folder`; what is there already is not made again. `tell` hears of each file."""
+    """A `Compiler` that writes its programs to `folder`; those already there are not made again. Calls `tell` for each file."""
 
     folder: Path
     tell: Callable[[str, Path, float | None], None]
 
     def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
-        name, wanted = program.name, identity(program.name, lowered, program.layout)
-        path, started = _path(self.folder, wanted), time.monotonic()
+        name, needed = program.name, identity(program.name, lowered, program.layout)
+        path, started = _path(self.folder, needed), time.monotonic()
         if path.is_file():
             self.tell(name, path, None)
             return Compilation(None)
         compilation = compile_now(program, lowered)
-        write(path, wanted, compilation.executable)
+        write(path, needed, compilation.executable)
         self.tell(name, path, time.monotonic() - started)
         return compilation
 
 
-def write(path: Path, made: Identity, compiled: jax.stages.Compiled) -> None:
-    """Keep an executable with what it is for."""
+def write(path: Path, key: Identity, compiled: jax.stages.Compiled) -> None:
+    """Write an executable, and what it is for."""
     payload, _, _ = serialize(compiled)
     with replacing(path) as part:
-        part.write_bytes(pickle.dumps({"identity": dataclasses.asdict(made), "payload": payload}))
+        part.write_bytes(pickle.dumps({"identity": dataclasses.asdict(key), "payload": payload}))
 
 
 def read(path: Path, lowered: jax.stages.Lowered, layout: Layout) -> jax.stages.Compiled:
-    """The executable, on the layout's devices. Raises: whatever the runtime says of a file that it cannot take."""
+    """The executable, on the layout's devices. Raises: whatever the runtime raises for a file that it cannot load."""
     content = pickle.loads(path.read_bytes())
     devices = list(layout.mesh.devices.flatten())
     by_id = sorted(devices, key=lambda device: device.id)
@@ -139,6 +139,6 @@ def read(path: Path, lowered: jax.stages.Lowered, layout: Layout) -> jax.stages.
     )
 
 
-def _path(folder: Path, made: Identity) -> Path:
-    words = re.sub(r"[^a-z0-9]+", "-", made.program.lower()).strip("-")
-    return folder / f"{words}-{made.digest[:32]}{SUFFIX}"
+def _path(folder: Path, key: Identity) -> Path:
+    words = re.sub(r"[^a-z0-9]+", "-", key.program.lower()).strip("-")
+    return folder / f"{words}-{key.digest[:32]}{SUFFIX}"

@@ -1,11 +1,12 @@
-"""Which chip holds what: the mesh ('dp', 'sp', 'tp'), and the one place that maps arrays' axes to it.
+"""Which chip holds which data: the mesh ('dp', 'sp', 'tp'), and the one place that maps arrays' axes to it.
 
-- dp: the two guidance branches, one half of the chips each.
-- sp: the video's tokens. Self-attention exchanges them for heads (all-to-all, DeepSpeed-Ulysses, arXiv:2309.14509); where
-  the heads do not go round, the chips of a smaller group exchange heads and gather keys and values from the other groups.
+- dp: the two guidance branches, half of the chips for each.
+- sp: the video's tokens. Self-attention exchanges them for heads (all-to-all, DeepSpeed-Ulysses, arXiv:2309.14509); if
+  the heads do not divide by the chips, those of a smaller group exchange heads and gather keys and values from other groups.
 - tp: the columns of the wide matrices and the heads that they make (Megatron-LM, arXiv:1909.08053).
 
-Matrices rest spread over `weight_axes` too and are gathered layer by layer (FSDP). Knows no model, only axes.
+Matrices rest spread over `weight_axes` too and are gathered layer by layer (FSDP). Knows the
+axes of a video transformer's and a VAE's arrays, but no particular model.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from backend.contract.worker import AXES
 from backend.errors import RequestError
 
-AXES = ("dp", "sp", "tp")
 LARGE_MATRIX = 2**24  # elements: below it a copy on every chip costs less than gathering at every step
 TOKEN_ALIGNMENT = 128  # tokens a device are padded to this, on TPUs and where there are several devices
 Role = Literal["columns", "rows", "whole"]
@@ -47,19 +48,19 @@ class MeshPlan:
 
 
 def plan_mesh(num_devices: int, *, heads: int, is_guided: bool, asked: Mapping[str, int | None] | None = None) -> MeshPlan:
-    """The mesh for all of `num_devices`: guidance branches apart where there are two and they divide the chips, tokens
-    over the rest. `asked` fixes axes by name.
+    """The mesh for all of `num_devices`: the guidance branches on separate halves if there are two and the chips divide by two,
+    tokens over the rest. `asked` fixes axes by name.
 
-    Raises: RequestError naming the legal choices, where the axes do not multiply to the devices, the heads do not divide
+    Raises: RequestError, which lists the legal choices, if the axes do not multiply to the devices, the heads do not divide
     by tp, or dp is 2 without guidance.
     """
-    wishes = {axis: (asked or {}).get(axis) for axis in AXES}
+    fixed = {axis: (asked or {}).get(axis) for axis in AXES}
     choices = list(legal_plans(num_devices, heads=heads, is_guided=is_guided))
-    fitting = [plan for plan in choices if all(wish in (None, getattr(plan, axis)) for axis, wish in wishes.items())]
+    fitting = [plan for plan in choices if all(size in (None, getattr(plan, axis)) for axis, size in fixed.items())]
     if not fitting:
-        given = " ".join(f"--{axis} {wish}" for axis, wish in wishes.items() if wish is not None)
+        options = " ".join(f"--{axis} {size}" for axis, size in fixed.items() if size is not None)
         raise RequestError(
-            f"{given} on {num_devices} chips",
+            f"{options} on {num_devices} chips",
             f"must be one of: {'; '.join(map(str, choices))}",
             "leave the options out to let the studio choose",
         )
@@ -81,8 +82,8 @@ def plan_copies(
     sizes: Mapping[str, int], num_layers: int, plan: MeshPlan, memory_bytes: int | None, num_transformers: int = 1
 ) -> frozenset[str]:
     """Which matrices of a layer every chip keeps whole, so that no step gathers them: as many as `COPIES_SHARE` of a chip's
-    memory holds. `sizes` are bytes in one layer by name, in the order in which they are worth a copy; memory that is not known
-    holds none."""
+    memory holds. `sizes` are bytes in one layer by name, those that gain most from a copy first; if the memory is not known,
+    none is copied."""
     if memory_bytes is None or plan.dp * plan.sp == 1:
         return frozenset()
     spare, copied = COPIES_SHARE * memory_bytes / num_transformers, set()
@@ -110,12 +111,12 @@ class Layout:
 
     @property
     def platform(self) -> str:
-        """What the devices are: "cpu", "tpu", "gpu"; of a described slice as of a real one."""
+        """What the devices are: "cpu", "tpu", "gpu"; for a described slice too."""
         return self.mesh.devices.flat[0].platform
 
     @property
     def compiler_options(self) -> dict[str, Any]:
-        """For `Lowered.compile`. What each option gave stands in docs/performance.md.
+        """For `Lowered.compile`. docs/performance.md has what each option gained.
 
         On TPUs XLA's own fusions may take half of the vector memory, because its default of 16 MiB makes the matrix products a
         fifth slower; and collectives run beside other work: gathers on the SparseCore (chips without one ignore that),
@@ -131,14 +132,14 @@ class Layout:
         }
 
     def uses_tpu_passes(self, dtype: jnp.dtype) -> bool:
-        """Whether the Pallas passes around the attention serve: on TPUs, in the kernel's bfloat16, where no head's norm needs
+        """Whether the Pallas passes around the attention serve: on TPUs, in the kernel's bfloat16, if no head's norm needs
         another chip's channels."""
         return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16
 
     @property
     def maps_chips(self) -> bool:
-        """Whether attention is written for one chip of the mesh: wherever there are several, and on one TPU chip too, because
-        the kernel is chosen by the mesh that it finds itself on."""
+        """Whether attention runs inside `shard_map`, written for one chip: if there are several, and on one TPU chip too, because
+        the kernel is chosen by the mesh in context."""
         return self.mesh.size > 1 or self.platform == "tpu"
 
     def size(self, axis: str) -> int:
@@ -215,20 +216,20 @@ class Layout:
         return {name: jax.device_put(value, self.sharding(spec(name, value.shape))) for name, value in weights.items()}
 
     def describe(self, shapes: Mapping[str, Any], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.ShapeDtypeStruct]:
-        """The same for weights of which only shape and dtype are known."""
+        """The same for weights that are known by shape and dtype only."""
         return {
             name: jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=self.sharding(spec(name, value.shape)))
             for name, value in shapes.items()
         }
 
     def constrain(self, array: jax.Array, spec: P) -> jax.Array:
-        """Say where an array lies, inside a compiled function."""
+        """Fixes where an array lies, inside a compiled function."""
         return array if self.mesh.size == 1 else jax.lax.with_sharding_constraint(array, self.sharding(spec))
 
     def stacked_weight(self, name: str, shape: tuple[int, ...], role: Role) -> P:
         """Where one stacked weight of a network's layers rests, [layers, in, out]; vectors lie everywhere.
 
-        Spread over the in axis, which is gathered without reordering memory; or where it is used, if it is `copied`.
+        Spread over the in axis, which is gathered without reordering memory; if it is `copied`, it lies where it is used.
         """
         if len(shape) != 3:
             return P()
@@ -241,7 +242,9 @@ class Layout:
     def gather(self, name: str, matrix: jax.Array, role: Role) -> jax.Array:
         """One layer's matrix [in, out] where it is used."""
         if name in self.copied:
-            return jax.lax.optimization_barrier(matrix)  # else it is cut out of the stack inside the product, which is slower
+            return jax.lax.optimization_barrier(
+                matrix
+            )  # otherwise it is cut out of the stack inside the product, which is slower
         return self.constrain(matrix, self.gathered_weight(role))
 
     def gathered_weight(self, role: Role) -> P:

@@ -15,8 +15,8 @@ from backend.runtime.mesh import Layout
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """What a `Compiler` returned: an executable, or None where it made nothing to run; and whether it was loaded from a file
-    instead of compiled."""
+    """The result of a `Compiler`: an executable, or None if it made nothing to run; and whether it was loaded from a file instead
+    of compiled."""
 
     executable: jax.stages.Compiled | None
     is_loaded: bool = False
@@ -26,16 +26,16 @@ Compiler = Callable[["Program", jax.stages.Lowered], Compilation]
 
 
 def compile_now(program: Program, lowered: jax.stages.Lowered) -> Compilation:
-    """The plain `Compiler`. Others keep executables on disk, or look at what the compiler makes."""
+    """The plain `Compiler`. Others keep executables on disk, or inspect what the compiler makes."""
     return Compilation(lowered.compile(compiler_options=program.layout.compiler_options))
 
 
 class Program:
-    """`function` on pytrees of arrays that lie on the layout's mesh; what lies elsewhere is put on all of its devices.
+    """`function` on pytrees of arrays that lie on the layout's mesh; other arrays are copied to all of its devices.
 
     `name` is for people, `key` for reports and files; `part` is the network whose weights it takes, as the checkpoint names it.
     Calling it compiles what is missing; `prepare` does so beforehand. `donated` are the positions of arguments that a call
-    uses up. `places` says where results lie, shapes to shapes with shardings; without it they lie on all devices.
+    uses up. `places` turns the results' shapes into shapes with shardings; without it results lie on all devices.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Program:
         return _signature(arguments) in self._compiled
 
     def is_loaded(self, *arguments: Any) -> bool:
-        """Whether what runs for these shapes came from a file."""
+        """Whether the executable for these shapes came from a file."""
         return self.is_ready(*arguments) and self._make(arguments).is_loaded
 
     def prepare(self, *arguments: Any) -> Any:

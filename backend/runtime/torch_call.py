@@ -1,7 +1,7 @@
-"""A PyTorch function as one operation of a compiled CPU program, on XLA's own buffers: nothing is copied on the way.
+"""A PyTorch function as one operation of a compiled CPU program, on XLA's own buffers, without a copy.
 
-It is a custom call by name, so that programs stay in JAX's persistent compilation cache, which a `jax.pure_callback` would keep
-them out of. The structures are those of XLA's FFI, major version 0: `xla/ffi/api/c_api.h` in `jax.ffi.include_dir()`.
+It is a custom call by name, so that programs stay in JAX's persistent compilation cache, which excludes programs with a
+`jax.pure_callback`. The structures are those of XLA's FFI, major version 0: `xla/ffi/api/c_api.h` in `jax.ffi.include_dir()`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TorchCall:
     function: Callable[..., None]
 
     def __call__(self, result: jax.ShapeDtypeStruct, *operands: jax.Array) -> jax.Array:
-        """What the function fills, an array of `result`'s shape; all are float32 or bfloat16. For programs of the CPU alone."""
+        """The array of `result`'s shape that the function fills; all arrays are float32 or bfloat16. For CPU programs alone."""
         _registered(self)
         return jax.ffi.ffi_call(self.name, result, vmap_method="sequential")(*operands)
 
@@ -119,7 +119,7 @@ _Handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_CallFrame))
 
 
 def _handle(call: TorchCall, frame_pointer) -> int | None:
-    """Runs the call, or says which version of the interface this is. Returns: the address of an error that XLA will own."""
+    """Runs the call, or states the version of the interface. Returns: None, or the address of an error that XLA will own."""
     frame = frame_pointer.contents
     extension = ctypes.cast(frame.extensions, ctypes.POINTER(_MetadataExtension))
     if extension and extension.contents.base.type == _METADATA_EXTENSION:
@@ -129,7 +129,7 @@ def _handle(call: TorchCall, frame_pointer) -> int | None:
         with torch.inference_mode():
             call.function(*_tensors(frame.results), *_tensors(frame.operands))
         return None
-    except BaseException as error:  # all of them, an interrupt too: beyond this line there is no Python that could see it
+    except BaseException as error:  # all, even an interrupt: no Python code above this frame could catch it
         return _error(frame.api.contents, f"{call.name}: {type(error).__name__}: {error}")
 
 

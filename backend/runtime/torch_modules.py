@@ -1,6 +1,6 @@
 """Makes torchax 0.0.13 work with torch 2.13. Import torchax through here, and only in the worker process.
 
-Three things stand in the way, each mended once and for the whole process, because they belong to torch's registry:
+Three things fail, each repaired once for the whole process, because they belong to torch's registry:
 torchax names operator overloads that torch has since removed; its `Tensor.type_as` writes into its own tensor; and its
 conv2d falls through to a C++ check that refuses bfloat16. A fourth is slow on CPUs: its `linear`.
 """
@@ -57,7 +57,7 @@ def _removed_overloads() -> torch.library.Library:
 
 @functools.cache
 def torchax() -> ModuleType:
-    """The torchax module, mended. The first call takes some seconds."""
+    """The torchax module, repaired. The first call takes some seconds."""
     _removed_overloads()
     warnings.filterwarnings("ignore", message="Explicitly requested dtype (int|float)64")  # positions fit into 32 bits
     import torchax as module
@@ -82,7 +82,7 @@ def _plain_linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -
 
 
 def _linear_on_cpu(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
-    """As PyTorch rounds, once. XLA's CPU product of bfloat16 is seven times as fast where its result is float32."""
+    """Rounds once, as PyTorch does. XLA's CPU product of bfloat16 is seven times as fast if its result is float32."""
     if cpu_linear.serves(value, weight):
         return cpu_linear.linear(value, weight, bias)
     product = jnp.einsum("...c,nc->...n", value, weight, preferred_element_type=jnp.float32)

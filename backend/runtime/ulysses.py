@@ -1,6 +1,6 @@
 """Attention over a sequence that is spread over chips: tokens are exchanged for heads and back.
 
-Source: DeepSpeed-Ulysses, arXiv:2309.14509; where the heads do not go round, the chips of a smaller group exchange heads and
+Source: DeepSpeed-Ulysses, arXiv:2309.14509; if the heads do not divide by the chips, those of a smaller group exchange heads and
 gather keys and values from the other groups.
 """
 
@@ -28,8 +28,8 @@ def self_attention(
 ) -> jax.Array:
     """Attention [B, S, W] over the whole sequence of the projected query, key and value, each [B, S, W].
 
-    Every chip prepares its own tokens, tokens go out for heads, and `attend(query, key, value, bounds)` sees all tokens of
-    some heads, [B, S, W]; what it returns goes back. `norms` [W] of query and key; `tables` [S, D], cosine and sine.
+    Every chip prepares its own tokens, then tokens are exchanged for heads, and `attend(query, key, value, bounds)` sees all
+    tokens of some heads, [B, S, W]; its result is exchanged back. `norms` [W] of query and key; `tables` [S, D], cosine and sine.
     """
     local = functools.partial(_local_attention, layout=layout, attend=attend, eps=eps)
     if not layout.maps_chips:
@@ -40,7 +40,7 @@ def self_attention(
 
 
 def _local_attention(projected, norms, tables, *, layout: Layout, attend: Callable, eps: float) -> jax.Array:
-    """One chip's part. `group` chips exchange heads; `sp / group` such groups share out the queries and gather the keys."""
+    """One chip's part. `group` chips exchange heads; `sp / group` such groups share the queries and gather the keys."""
     sp, tp = layout.size("sp"), layout.size("tp")
     heads = projected[0].shape[2] // tables[0].shape[1]
     group = math.gcd(heads, sp)

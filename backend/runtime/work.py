@@ -1,7 +1,7 @@
 """Work on arrays, written once and used twice: to be run, and to be compiled ahead from shapes alone.
 
-A piece of work is a generator. It yields what it wants done and is sent the result: an array where the work is run, the array's
-shape and place (`jax.ShapeDtypeStruct`) where it is only described. So what is compiled ahead is what runs, by construction.
+A piece of work is a generator. It yields effects and is sent their results: arrays if the work is run, their shapes and places
+(`jax.ShapeDtypeStruct`) if it is only described. So the programs that are compiled ahead are the programs that run.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class OnHost:
-    """Compute `function(numpy, *arguments)` on the host from the arguments' values; `jax.numpy` stands in where only shapes are
-    known, so the function must take every array operation from its first argument."""
+    """Compute `function(numpy, *arguments)` on the host from the arguments' values; `jax.numpy` takes its place if only shapes
+    are known, so the function must take every array operation from its first argument."""
 
     function: Callable
     arguments: tuple
@@ -54,17 +54,17 @@ Work = Generator[Effect, Any, Any]
 
 
 def run(work: Work) -> Any:
-    """Do the work; its result."""
-    return _drive(work, _done)
+    """Does the work and returns its result."""
+    return _drive(work, _run_effect)
 
 
 def describe(work: Work) -> Any:
     """The shapes and places of the work's result; nothing is compiled or run."""
-    return _drive(work, described)
+    return _drive(work, describe_effect)
 
 
-def described(effect: Effect) -> Any:
-    """What the work is sent in place of this effect's result where nothing runs."""
+def describe_effect(effect: Effect) -> Any:
+    """The shapes and places of one effect's result, which the work is sent if nothing runs."""
     match effect:
         case Call(program, arguments):
             return program.describe(*arguments)
@@ -76,7 +76,7 @@ def described(effect: Effect) -> Any:
             return tree
 
 
-def _done(effect: Effect) -> Any:
+def _run_effect(effect: Effect) -> Any:
     match effect:
         case Call(program, arguments):
             return program(*arguments)

@@ -1,4 +1,4 @@
-"""Which expert works in each step, and whether guidance runs. Arithmetic only."""
+"""Plans which expert works in each step, and whether guidance runs. Arithmetic only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NUM_TRAIN_TIMESTEPS = 1000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedStep:
-    """`expert` 0 is the only one or the high-noise one, 1 the low-noise one; `guidance` counts where `is_guided`."""
+    """`expert` 0 is the only one or the high-noise one, 1 the low-noise one; `guidance` is used if `is_guided`."""
 
     expert: int
     guidance: float
@@ -21,7 +21,7 @@ def plan_steps(
     timesteps: Sequence[float], guidance: Sequence[float], boundary: float | None, interval: tuple[float, float]
 ) -> list[PlannedStep]:
     """One entry a step. The first expert works while the timestep is at least `boundary` * 1000; guidance runs from step
-    int(start * steps) up to, not including, step int(end * steps), where the expert's own is above 1.
+    int(start * steps) up to, not including, step int(end * steps), if the expert's own guidance is above 1.
 
     Source: diffusers' Wan pipelines for the boundary, its guiders (`BaseGuidance`) for the interval.
     """

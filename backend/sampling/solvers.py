@@ -26,8 +26,8 @@ NUM_TRAIN_TIMESTEPS = 1000
 class Schedule:
     """Everything about the solver that is known before the first step.
 
-    `sigmas` [N + 1] float32, the last one 0; `timesteps` [N] float32, what the model is told; `corrector` [N, 5] and
-    `predictor` [N, 3] float32, each row the weights of one step's two linear combinations, in the order of `advance`.
+    `sigmas` [N + 1] float32, the last one 0; `timesteps` [N] float32, the model's input; `corrector` [N, 5] and
+    `predictor` [N, 3] float32, each row the weights of one step's two linear combinations, in the order of `take_step`.
     """
 
     sigmas: np.ndarray
@@ -43,7 +43,7 @@ class Schedule:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplerState:
-    """What one step hands to the next; all of the latents' shape, float32.
+    """What one step passes to the next; all arrays have the latents' shape, float32.
 
     `sample` is the noisy latents that the model sees next; `before` the corrected sample that the last prediction started
     from; `clean` and `older` the clean estimates of the last two steps.
@@ -56,12 +56,12 @@ class SamplerState:
 
 
 def start(noise: jax.Array) -> SamplerState:
-    """The state before the first step, whose coefficients make nothing of the three empty places."""
+    """The state before the first step. Its other three arrays are zero; the first step's coefficients for them are 0 too."""
     before, clean, older = (jnp.zeros_like(noise) for _ in range(3))
     return SamplerState(sample=noise, before=before, clean=clean, older=older)
 
 
-def advance(
+def take_step(
     state: SamplerState, velocity: jax.Array, sigma: jax.Array, corrector: jax.Array, predictor: jax.Array
 ) -> SamplerState:
     """One step, given the model's velocity (noise - data) at `state.sample`.
@@ -116,7 +116,7 @@ def _unipc(steps: int, flow_shift: float) -> Schedule:
     sigmas = _shifted(np.linspace(1, 1 / NUM_TRAIN_TIMESTEPS, steps + 1)[:-1], flow_shift)
     if abs(sigmas[0] - 1) < 1e-6:
         sigmas[0] -= 1e-6  # lambda is infinite at sigma = 1
-    timesteps = np.trunc(sigmas * NUM_TRAIN_TIMESTEPS)  # the scheduler hands integers to the model
+    timesteps = np.trunc(sigmas * NUM_TRAIN_TIMESTEPS)  # the scheduler passes integers to the model
     sigmas = np.append(sigmas, 0.0).astype(np.float32).astype(np.float64)
     corrector = np.stack([_correct(sigmas, step) for step in range(steps)])
     predictor = np.stack([_predict(sigmas, step, order=min(2, step + 1, steps - step)) for step in range(steps)])

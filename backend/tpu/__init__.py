@@ -1,1 +1,1 @@
-"""What the TPU's own compiler says about our programs, without a chip: memory, scheduled cycles, predicted seconds."""
+"""What the TPU's compiler reports about our programs, without a chip: memory, scheduled cycles, predicted seconds."""

@@ -1,10 +1,10 @@
 """Predicted seconds of one compiled TPU program, read from its scheduled HLO text.
 
-- XLA's fusions and copies carry the compiler's own `estimated_cycles`; what stands in a loop counts as often as it runs.
+- XLA's fusions and copies carry the compiler's own `estimated_cycles`; instructions in a loop count as often as the loop runs.
 - A Pallas kernel carries none: its cycles come from `kernel_cycles`, the bundles of its static schedule.
-- A collective's time is the bytes that a chip receives over its links; what is scheduled between its start and its done hides it.
+- A collective's time is the bytes that a chip receives over its links; the work scheduled between its start and its end hides it.
 
-Everything here is a prediction; docs/performance.md holds it against a published run.
+Everything here is a prediction; docs/performance.md compares it with a published run.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Instruction:
 
     @property
     def cycles(self) -> int:
-        found = _CYCLES.search(self.text)
-        return int(found.group(1)) if found else 0
+        match = _CYCLES.search(self.text)
+        return int(match.group(1)) if match else 0
 
 
 @dataclasses.dataclass(kw_only=True)
 class Cost:
-    """Seconds by kind. `hidden` is the collectives' time that other work covers; it is no part of the total."""
+    """Seconds by kind. `hidden` is the collectives' time that other work covers; it does not count in the total."""
 
     seconds: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
     hidden: float = 0.0
@@ -67,7 +67,7 @@ class Cost:
 def predict(hlo: str, chip: Chip, kernel_cycles: Callable[[Instruction], float]) -> Cost:
     """The cost of an optimised, scheduled HLO module; `kernel_cycles` gives a Pallas call's cycles on one device."""
     computations, entry = parse(hlo)
-    return _Walk(computations, chip, kernel_cycles).cost(entry)
+    return _CostAdder(computations, chip, kernel_cycles).cost(entry)
 
 
 def parse(hlo: str) -> tuple[dict[str, list[Instruction]], str]:
@@ -102,20 +102,20 @@ def _kind_of_kernel(instruction: Instruction) -> str:
     return "matmul" if "causal_conv" in instruction.text else "element-wise"
 
 
-class _Walk:
-    """Adds up computations, each once."""
+class _CostAdder:
+    """Adds up the costs of computations, each computed once."""
 
     def __init__(self, computations: dict[str, list[Instruction]], chip: Chip, kernel_cycles) -> None:
         self._computations, self._chip, self._kernel_cycles = computations, chip, kernel_cycles
-        self._known: dict[str, Cost] = {}
+        self._costs: dict[str, Cost] = {}
 
     def cost(self, name: str) -> Cost:
-        if name not in self._known:
-            self._known[name] = self._sum(self._computations[name])
-        return self._known[name]
+        if name not in self._costs:
+            self._costs[name] = self._sum(self._computations[name])
+        return self._costs[name]
 
     def _sum(self, instructions: list[Instruction]) -> Cost:
-        """In schedule order, so that what is started can be covered until it is done."""
+        """In schedule order, so that work covers the transfers that have started and not ended."""
         total, under_way = Cost(), {}
         for instruction in instructions:
             if instruction.opcode.endswith("-start") and (kind := self._collective(instruction)):
@@ -139,7 +139,7 @@ class _Walk:
             total.hidden += covered
 
     def _started(self, later: Instruction, under_way: dict) -> str | None:
-        """Which transfer an update or a done belongs to."""
+        """The transfer that an update or an end belongs to."""
         return next((name for name in under_way if re.search(rf"%{re.escape(name)}(?![\w.\-])", later.text)), None)
 
     def _one(self, instruction: Instruction) -> Cost:
@@ -160,12 +160,12 @@ class _Walk:
         return cost
 
     def _branch(self, names: list[str]) -> Cost:
-        """Of a step with a cache the branch that runs all layers; else the cheapest, which is heads without the fallback."""
+        """A condition's cost: for a step with a cache the branch with all layers; else the least, attention without fallback."""
         has_layers = any(one.opcode == "while" for name in names for one in self._computations[name])
         return (max if has_layers else min)((self.cost(name) for name in names), key=lambda branch: branch.total)
 
     def _collective(self, instruction: Instruction) -> str | None:
-        """The collective that an instruction is, or starts as an asynchronous call."""
+        """The kind of collective that an instruction is, or starts as an asynchronous call; None for others."""
         opcode = instruction.opcode.removesuffix("-start")
         if opcode in COLLECTIVES:
             return opcode
@@ -173,7 +173,7 @@ class _Walk:
         return next((one.opcode for one in inner if one.opcode in COLLECTIVES), None)
 
     def _inside(self, instruction: Instruction) -> Iterator[Instruction]:
-        """What an instruction calls, and what that calls: the SparseCore's collectives lie two calls deep."""
+        """The instructions that this one calls, and those that they call: the SparseCore's collectives lie two calls deep."""
         for name in instruction.called.values():
             for one in self._computations.get(name, []):
                 yield one
@@ -204,7 +204,7 @@ class _Walk:
     def _trips(self, condition: str) -> int:
         """How often a scan's loop runs: the constant that its counter is compared with."""
         constants = [one for one in self._flattened(self._computations[condition]) if one.opcode == "constant"]
-        values = [int(found.group(1)) for one in constants if (found := re.search(r"constant\((\d+)\)", one.text))]
+        values = [int(match.group(1)) for one in constants if (match := re.search(r"constant\((\d+)\)", one.text))]
         return max(values, default=1)
 
 

@@ -12,20 +12,20 @@ from backend.tpu.hlo_cost import Instruction, largest_bytes
 from kernels.attention import bundles_a_tile, predicted_bundles
 
 KERNEL_CHIP = {"v5e": "v5e", "v5p": "v5p", "v6e": "v6e", "tpu7x": "v7x"}
-# Of `kernels.causal_conv`, read from libtpu's schedules of six shapes for v6e (docs/performance.md): per cycle of whole matrix
-# tiles, and per element that is normalised.
+# Of `kernels.causal_conv`, read from libtpu's schedules of six shapes for v6e (docs/performance.md): cycles for each cycle of
+# whole matrix tiles, and for each normalised element.
 CONVOLUTION_CYCLES, ELEMENT_CYCLES = 1.1, 3 / 1024
 _ESTIMATE = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d+)')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KernelCost:
-    """Called with a Pallas call of the program; gives its cycles on one device.
+    """A function from a Pallas call of the program to its cycles on one device.
 
-    Attention: bundles of the static schedule, from the kernel's table, or by the score tile where the table lacks the shape;
-    but no fewer cycles than its products take at the chip's peak (on v5e and v5p several units work in one bundle's time, and
-    the bundles alone would say less).
-    The passes around it move memory: what they write and as much read, over the HBM's bandwidth.
+    Attention: bundles of the static schedule, from the kernel's table, or per score tile if the table lacks the shape;
+    but no fewer cycles than its products take at the chip's peak (on v5e and v5p several units work in one bundle's time, so
+    the bundles alone would give too few).
+    The passes around it move memory: the bytes that they write and as many that they read, over the HBM's bandwidth.
     """
 
     chip: Chip

@@ -1,4 +1,4 @@
-"""Seconds that others have published for the same work, to stand beside our predictions. 81 frames, guidance on, one step."""
+"""Seconds that others have published for the same work, to compare with our predictions: one step, 81 frames, guidance on."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ _STEPS = {  # by preset, chip and jax devices
 
 def published_step(preset: str, chip: str, num_devices: int) -> dict[str, Any] | None:
     """{"step_seconds", "source"} for this preset on this many chips, or None."""
-    found = _STEPS.get((preset, chip, num_devices))
-    return None if found is None else {"step_seconds": found[0], "source": found[1]}
+    figure = _STEPS.get((preset, chip, num_devices))
+    return None if figure is None else {"step_seconds": figure[0], "source": figure[1]}

@@ -1,5 +1,7 @@
-"""What would fit where a preset does not: a larger slice, fewer frames, a smaller size. Sizes are estimated first, weights
-shrinking with the slice and the rest with slice and tokens; what the estimate offers is compiled then, and given only if it fits.
+"""Finds what would fit if a preset does not: a larger slice, fewer frames, or a smaller size.
+
+Sizes are estimated first: weights shrink with the slice, all else with slice and tokens. Each candidate of the estimate is then
+compiled, and offered only if it fits.
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ from backend.contract.request import GenerationRequest, find_preset
 from backend.errors import RequestError
 from presets import Preset, list_presets
 
-TRIES = 2  # compiles for each kind of remedy
-CAUTION = 0.95  # of the estimated tokens: not all that a program holds shrinks with them
+TRIES = 2  # compilations for each kind of remedy
+CAUTION = 0.95  # of the estimated tokens: some of a program's memory does not shrink with them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shortage:
-    """What does not fit: bytes on each of `num_devices` devices of `topology`, at rest (`weights`) and at its fullest."""
+    """A request that does not fit: bytes on each of `num_devices` devices of `topology`, `weights` at rest, `needed` in all."""
 
     request: GenerationRequest
     topology: str
@@ -41,17 +43,17 @@ class Remedy:
 
 
 Compiled = Callable[[str, GenerationRequest], int | None]
-"""Bytes on each device for this request on this slice, or None where that does not fit either."""
+"""Bytes on each device for this request on this slice, or None if that does not fit either."""
 
 
 def find_remedies(shortage: Shortage, compiled: Compiled) -> list[Remedy]:
     """At most one of each kind."""
-    found = []
+    remedies = []
     for candidates in (_slices(shortage), _frames(shortage), _sizes(shortage)):
         for _, (topology, request) in zip(range(TRIES), candidates, strict=False):
             size = compiled(topology, request)
             if size is not None:
-                found.append(
+                remedies.append(
                     Remedy(
                         topology=topology,
                         width=request.width,
@@ -61,7 +63,7 @@ def find_remedies(shortage: Shortage, compiled: Compiled) -> list[Remedy]:
                     )
                 )
                 break
-    return found
+    return remedies
 
 
 def _slices(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
@@ -92,7 +94,7 @@ def _sizes(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
 
 
 def _share(shortage: Shortage) -> float:
-    """How much of the tokens there is room for."""
+    """The share of the tokens that there is room for."""
     return CAUTION * (shortage.capacity - shortage.weights) / (shortage.needed - shortage.weights)
 
 
@@ -101,7 +103,7 @@ def _series_sizes(preset: Preset) -> set[tuple[int, int]]:
 
 
 def _changed(request: GenerationRequest, **changes: int) -> GenerationRequest | None:
-    """The request with these settings, or None where its preset does not allow them."""
+    """The request with these settings, or None if its preset does not allow them."""
     try:
         return GenerationRequest(**request.model_dump() | changes)
     except RequestError:

@@ -19,13 +19,14 @@ import jax
 
 from backend.chips import Chip, StepFlops, chip_of
 from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.worker import AXES
 from backend.families import of_preset
 from backend.families.family import Family
 from backend.families.model import Model
 from backend.pipeline.load import describe_model
 from backend.pipeline.warm_up import calls
 from backend.runtime.devices import described_devices
-from backend.runtime.mesh import AXES, Layout
+from backend.runtime.mesh import Layout
 from backend.runtime.program import Compilation, Compiler, Program
 from backend.tpu.hlo_cost import predict
 from backend.tpu.kernels_cost import KernelCost
@@ -39,7 +40,7 @@ _OUT_OF_MEMORY = re.compile(r"Used ([\d.]+)([GM]) of [\d.]+[GM] hbm|HLO temporar
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Slice:
-    """What a report is about: the request, and its model without weights on a described slice."""
+    """The subject of a report: the request, and its model without weights on a described slice."""
 
     request: GenerationRequest
     family: Family
@@ -67,13 +68,13 @@ def describe_slice(request: GenerationRequest, topology: str, mesh: dict[str, in
 
 
 class Inspector:
-    """A `Compiler` that keeps what the TPU's compiler says of each program: bytes, seconds of compiling, predicted seconds.
+    """A `Compiler` that keeps the costs of each program: bytes, seconds of compiling, predicted seconds.
 
     With `only`, other programs are described but not compiled.
     """
 
     def __init__(self, tell: Callable[[str], None], only: str | None = None) -> None:
-        self.found: dict[str, dict[str, Any]] = {}
+        self.costs: dict[str, dict[str, Any]] = {}
         self.slice: Slice | None = None  # known once the programs are made, before any is compiled
         self._tell, self._only = tell, only
 
@@ -88,27 +89,27 @@ class Inspector:
                 options = {**program.layout.compiler_options, "xla_dump_to": folder, "xla_dump_hlo_as_text": True}
                 compiled = lowered.compile(compiler_options=options)
             except jax.errors.JaxRuntimeError as error:
-                found = _refused(error, time.monotonic() - started)
+                cost = _refusal_cost(error, time.monotonic() - started)
             else:
                 seconds = time.monotonic() - started
                 hlo = next(Path(folder).glob("*.after_codegen.txt")).read_text("utf-8")
-                found = _component(self.slice, program, compiled, hlo, seconds)
-        self.found[program.key] = {"part": program.part} | found
+                cost = _program_cost(self.slice, program, compiled, hlo, seconds)
+        self.costs[program.key] = {"part": program.part} | cost
         return Compilation(None)
 
 
 def report(slice_: Slice, inspector: Inspector) -> dict[str, Any]:
-    """Everything `check-tpu` says about one preset on one slice."""
+    """The report of `check-tpu` about one preset on one slice. Its "components" are the programs."""
     inspector.slice = slice_
     repeats: Counter[str] = Counter()
     for call in calls(slice_.model, slice_.request):
         call.program.prepare(*call.arguments)
         repeats[call.program.key] += 1
-    components = {name: part | {"repeats": repeats[name]} for name, part in inspector.found.items()}
-    return _summary(slice_, components, _weight_bytes(slice_))
+    programs = {name: cost | {"repeats": repeats[name]} for name, cost in inspector.costs.items()}
+    return _summary(slice_, programs, _weight_bytes(slice_))
 
 
-def _component(slice_: Slice, program: Program, compiled: jax.stages.Compiled, hlo: str, seconds: float) -> dict[str, Any]:
+def _program_cost(slice_: Slice, program: Program, compiled: jax.stages.Compiled, hlo: str, seconds: float) -> dict[str, Any]:
     memory = compiled.memory_analysis()
     lengths = slice_.model.attention_lengths(slice_.request)
     cost = predict(hlo, slice_.chip, KernelCost(chip=slice_.chip, lengths=lengths))
@@ -128,12 +129,12 @@ def _component(slice_: Slice, program: Program, compiled: jax.stages.Compiled, h
     }
 
 
-def _refused(error: Exception, seconds: float) -> dict[str, Any]:
-    """A program that the compiler says does not fit. Raises: the error itself where it says something else."""
-    found = _OUT_OF_MEMORY.search(str(error))
-    if found is None:
+def _refusal_cost(error: Exception, seconds: float) -> dict[str, Any]:
+    """A program that does not fit, by the compiler's error. Raises: the error itself if it is about anything else."""
+    match = _OUT_OF_MEMORY.search(str(error))
+    if match is None:
         raise error
-    size, unit = (group for group in found.groups() if group is not None)
+    size, unit = (group for group in match.groups() if group is not None)
     needed = float(size) * (2**30 if unit == "G" else 2**20)
     return {
         "fits": False,
@@ -147,26 +148,26 @@ def _refused(error: Exception, seconds: float) -> dict[str, Any]:
 
 
 def _weight_bytes(slice_: Slice) -> dict[str, int]:
-    """Bytes at rest on each device, by network; none of one that is parked on the host."""
+    """Bytes at rest on each device, by network; 0 for one that is parked on the host."""
     return {network.part: device_bytes(network.at_rest, network.tied) for network in slice_.model.networks}
 
 
-def _summary(slice_: Slice, components: dict[str, dict], resident: dict[str, int]) -> dict[str, Any]:
+def _summary(slice_: Slice, programs: dict[str, dict], resident: dict[str, int]) -> dict[str, Any]:
     chip, request = slice_.chip, slice_.request
-    peak = max(_peak_with(part, resident) for part in components.values())
-    is_known = all(part["predicted_seconds"] is not None for part in components.values())
-    total = sum(part["predicted_seconds"] * part["repeats"] for part in components.values()) if is_known else None
+    peak = max(_peak_with(cost, resident) for cost in programs.values())
+    is_known = all(cost["predicted_seconds"] is not None for cost in programs.values())
+    total = sum(cost["predicted_seconds"] * cost["repeats"] for cost in programs.values()) if is_known else None
     flops = slice_.step_flops
-    step = components.get(STEP, {}).get("predicted_seconds")
+    step = programs.get(STEP, {}).get("predicted_seconds")
     roofline = flops.roofline_seconds(chip, slice_.num_devices)
     return {
         "preset": request.preset,
         "mesh": {axis: slice_.layout.size(axis) for axis in AXES},
-        "fits": all(part["fits"] for part in components.values()) and peak <= chip.hbm_bytes,
+        "fits": all(cost["fits"] for cost in programs.values()) and peak <= chip.hbm_bytes,
         "hbm_bytes_per_device": peak,
         "hbm_capacity_bytes": chip.hbm_bytes,
         "weight_bytes_per_device": {part.replace("_", " "): size for part, size in resident.items()},
-        "components": components,
+        "components": programs,
         "predicted_total_seconds": total,
         "roofline_seconds": roofline,
         "floor_seconds": flops.floor_seconds(chip, slice_.num_devices),
@@ -175,27 +176,31 @@ def _summary(slice_: Slice, components: dict[str, dict], resident: dict[str, int
     }
 
 
-def remedies(found: dict[str, Any], request: GenerationRequest, topology: str, mesh: dict[str, int | None], tell) -> list[Remedy]:
-    """What would fit instead of the request that `found` reports on, judged by the program that needs most."""
-    resident = {name.replace(" ", "_"): size for name, size in found["weight_bytes_per_device"].items()}
-    largest = max(found["components"], key=lambda name: _peak_with(found["components"][name], resident))
+def remedies(
+    result: dict[str, Any], request: GenerationRequest, topology: str, mesh: dict[str, int | None], tell
+) -> list[Remedy]:
+    """What would fit instead of the request of this report, judged by the program that needs most memory."""
+    resident = {name.replace(" ", "_"): size for name, size in result["weight_bytes_per_device"].items()}
+    largest = max(result["components"], key=lambda name: _peak_with(result["components"][name], resident))
 
     def compiled(other: str, changed: GenerationRequest) -> int | None:
         inspector = Inspector(tell, largest)
-        result = report(describe_slice(changed, other, mesh if other == topology else dict.fromkeys(AXES), inspector), inspector)
-        return result["hbm_bytes_per_device"] if result["fits"] else None
+        changed_result = report(
+            describe_slice(changed, other, mesh if other == topology else dict.fromkeys(AXES), inspector), inspector
+        )
+        return changed_result["hbm_bytes_per_device"] if changed_result["fits"] else None
 
     shortage = Shortage(
         request=request,
         topology=topology,
-        num_devices=math.prod(found["mesh"].values()),
+        num_devices=math.prod(result["mesh"].values()),
         weights=sum(resident.values()),
-        needed=found["hbm_bytes_per_device"],
-        capacity=found["hbm_capacity_bytes"],
+        needed=result["hbm_bytes_per_device"],
+        capacity=result["hbm_capacity_bytes"],
     )
     return find_remedies(shortage, compiled)
 
 
-def _peak_with(part: dict[str, Any], resident: dict[str, int]) -> int:
+def _peak_with(cost: dict[str, Any], resident: dict[str, int]) -> int:
     """Bytes on a device while this program runs: its own, and the weights at rest of all networks that it does not use."""
-    return part["hbm_bytes_per_device"] + sum(resident.values()) - resident[part["part"]]
+    return cost["hbm_bytes_per_device"] + sum(resident.values()) - resident[cost["part"]]

@@ -1,7 +1,7 @@
-"""A transformer's weights on the devices, with LoRAs merged in, and exactly without them again.
+"""A transformer's weights on the devices, with LoRAs merged in, and exactly restored without them.
 
-Merging reads the tensors that change from the checkpoint and writes them changed; taking a LoRA away reads them once more. So
-no copy of the originals is kept, and rounding leaves no trace of what was merged before.
+Merging reads from the checkpoint the tensors that change, and writes them changed; removing a LoRA reads them again. So no copy
+of the originals is kept, and rounding leaves no trace of earlier LoRAs.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from collections.abc import Callable, Sequence
 
 from backend.contract.events import Event
 from backend.weights.lora import ScaledLora, adjusted
-from backend.weights.read import Part, Progress, checkpoint_shapes, load_stacked, write_stacked
+from backend.weights.read import LoadProgress, Part, checkpoint_shapes, load_stacked, write_stacked
 from backend.weights.stacked import StackedWeights
 
 
 class Expert:
     """One transformer. `weights` are those of the checkpoint with `loras` merged."""
 
-    def __init__(self, part: Part, described: StackedWeights, progress: Progress, loras: Sequence[ScaledLora] = ()) -> None:
+    def __init__(self, part: Part, described: StackedWeights, progress: LoadProgress, loras: Sequence[ScaledLora] = ()) -> None:
         self._part, self._described = part, described
         self.shapes = checkpoint_shapes(described)
-        self.loras: tuple[ScaledLora, ...] | None = tuple(loras)  # None where merging was broken off
-        self._dirty = _changed(loras)  # tensors that are not the checkpoint's own
+        self.loras: tuple[ScaledLora, ...] | None = tuple(loras)  # None if a merge was interrupted
+        self._dirty = _changed(loras)  # tensors that differ from the checkpoint's
         self.weights = load_stacked(part, described, functools.partial(adjusted, self.loras), progress)
 
     def merge(self, loras: Sequence[ScaledLora], on_event: Callable[[Event], None]) -> None:
-        """Merge these LoRAs and no others; nothing is done where that is so. Raises: ModelError where a file has gone."""
+        """Merge these LoRAs and no others; does nothing if that is so already. Raises: ModelError if a file is missing."""
         if tuple(loras) == self.loras:
             return
         touched = self._dirty | _changed(loras)
         self._dirty, self.loras = touched, None
         total = sum(self._part.places[name].num_bytes for name in touched)
         adjust = functools.partial(adjusted, tuple(loras))
-        write_stacked(self._part, self._described, self.weights, touched, adjust, Progress(total, on_event))
+        write_stacked(self._part, self._described, self.weights, touched, adjust, LoadProgress(total, on_event))
         self.loras = tuple(loras)
         self._dirty = _changed(loras)
 

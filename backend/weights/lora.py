@@ -1,6 +1,6 @@
-"""LoRA files: which of a transformer's tensors each key changes, and the changed tensor. Keeps no weights in memory.
+"""LoRA files: finds which of a transformer's tensors each key changes, and changes a tensor. Keeps no weights in memory.
 
-Understood are the key styles of diffusers and PEFT (`transformer.NAME.lora_A.weight`), of lightx2v and ComfyUI, which write the
+It reads the key styles of diffusers and PEFT (`transformer.NAME.lora_A.weight`), of lightx2v and ComfyUI, which write the
 makers' own names (`diffusion_model.NAME.lora_down.weight`, `.alpha`, `.diff`, `.diff_b`, `.diff_m`), and of kohya's trainers
 (`lora_unet_NAME_WITH_UNDERSCORES.lora_down.weight`). A model's family knows the makers' names.
 """
@@ -52,7 +52,7 @@ class _Change:
         return total
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Whether its shapes make a tensor of this one."""
+        """Whether its tensors give a change of this shape."""
         size = int(torch.Size(shape).numel())
         if self.difference is not None and torch.Size(self.difference.shape).numel() != size:
             return False
@@ -64,7 +64,7 @@ class _Change:
 
 @dataclass(frozen=True, kw_only=True)
 class LoraFile:
-    """What one file changes in one transformer: `changes` by the tensor's name in the checkpoint, keys that fit nothing."""
+    """What one file changes in one transformer: `changes` by the tensor's name in the checkpoint; `unused_keys` fit no tensor."""
 
     name: str
     changes: dict[str, _Change]
@@ -76,15 +76,15 @@ class LoraFile:
         text = f"LoRA {self.name}: {self.used_keys} keys change {len(self.changes)} tensors"
         if not self.unused_keys:
             return text
-        shown = ", ".join(self.unused_keys[:SHOWN_KEYS]) + (", ..." if len(self.unused_keys) > SHOWN_KEYS else "")
-        return f"{text}; {len(self.unused_keys)} keys fit nothing ({shown})"
+        some_keys = ", ".join(self.unused_keys[:SHOWN_KEYS]) + (", ..." if len(self.unused_keys) > SHOWN_KEYS else "")
+        return f"{text}; {len(self.unused_keys)} keys fit nothing ({some_keys})"
 
 
 def read_lora(path: Path, shapes: Shapes, expert: int = 0, original_name: Callable[[str], str] = str) -> LoraFile:
-    """What the file changes in a transformer whose tensors have these shapes; `expert` 1 is the low-noise one. `original_name` is
-    what the model's makers call a module of ours.
+    """What the file changes in a transformer whose tensors have these shapes; `expert` 1 is the low-noise one. `original_name`
+    gives the makers' name of one of our modules.
 
-    Raises: ModelError where it changes nothing, or is no whole safetensors file.
+    Raises: ModelError if it changes nothing, or is no whole safetensors file.
     """
     header = _whole_header(path)
     if any(key.startswith(SECOND_EXPERT) for key in header):
@@ -131,7 +131,7 @@ def _add(change: _Change, role: str, place: TensorPlace) -> None:
 
 
 def _meaning(key: str, targets: Mapping[str, str]) -> tuple[str | None, str]:
-    """The tensor that a key changes, and how; None where it changes none."""
+    """The tensor that a key changes, or None; and the role of the key's own tensor in the change."""
     suffix = max((suffix for suffix in SUFFIXES if key.endswith(suffix)), key=len, default="")
     if not suffix:
         return None, ""
@@ -142,7 +142,7 @@ def _meaning(key: str, targets: Mapping[str, str]) -> tuple[str | None, str]:
 
 
 def _targets(shapes: Shapes, original_name: Callable[[str], str]) -> dict[str, str]:
-    """Every way of writing a module's name -> its weight; with ".bias" behind it its bias."""
+    """The name of a tensor by each spelling of its module's name; a bias has ".bias" after that."""
     targets = {}
     for name in shapes:
         stem, _, kind = name.rpartition(".")
@@ -153,7 +153,7 @@ def _targets(shapes: Shapes, original_name: Callable[[str], str]) -> dict[str, s
 
 
 def _default_alpha(path: Path) -> float | None:
-    """The alpha that diffusers writes into the file's metadata, where it does."""
+    """The alpha in the file's metadata, where diffusers writes it, or None."""
     try:
         metadata = json.loads(read_metadata(path).get("lora_adapter_metadata", "{}"))
     except ValueError:
@@ -170,7 +170,7 @@ class ScaledLora:
 
 
 def adjusted(loras: Sequence[ScaledLora], name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with all changes that these LoRAs make to it, summed in float32; the tensor itself where there is none."""
+    """The tensor with all changes that these LoRAs make to it, summed in float32; the tensor itself if there are none."""
     changes = [(lora.file.changes[name], lora.scale) for lora in loras if name in lora.file.changes]
     if not changes:
         return tensor

@@ -1,6 +1,6 @@
-"""Weights that rest on the host, where the devices have no room for all networks beside what their programs need.
+"""Parks weights on the host if the devices have no room for all networks beside what their programs need.
 
-It is the text encoder that is parked: it is the largest network after the transformers and works once a prompt.
+The text encoder is the network that is parked: it is the largest after the transformers and runs once per prompt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_AT_REST = (
 
 
 def should_park(at_rest_bytes: int, memory_bytes: int | None) -> bool:
-    """Whether weights of this size on each device leave too little of it. Where the memory is not known, nothing is parked."""
+    """Whether weights of this size on each device leave too little memory for programs. False if it is not known."""
     return memory_bytes is not None and at_rest_bytes > MOST_AT_REST * memory_bytes
 
 
@@ -34,7 +34,7 @@ def parked(described: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Shape
 
 @contextlib.contextmanager
 def on_devices(weights: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The weights where programs take them; copies of parked ones last until the block ends. Shapes are given places only."""
+    """The weights where programs need them; copies of parked ones last until the block ends. Shapes only change places."""
     resting = {id(leaf): leaf for leaf in weights.values() if leaf.sharding.memory_kind == HOST}  # tied names share one
     copies = {key: _fetched(leaf) for key, leaf in resting.items()}
     try:
@@ -53,7 +53,7 @@ def _fetched(leaf: Any) -> Any:
 
 
 def device_bytes(tree: Any, tied: Sequence[str] = ()) -> int:
-    """Bytes that described weights, by name or any tree of them, take on each device: none if parked, once if `tied` by name."""
+    """Bytes that described weights, by name or any tree of them, take on each device: 0 if parked, once if `tied`."""
     copies = [name for name in tied if isinstance(tree, dict) and name in tree][1:]
     leaves = jax.tree.leaves({name: leaf for name, leaf in tree.items() if name not in copies} if copies else tree)
     return sum(

@@ -1,4 +1,4 @@
-"""Weights from safetensors straight into sharded device arrays, tensor by tensor: the host holds one tensor at a time.
+"""Reads weights from safetensors files into sharded device arrays, tensor by tensor: the host holds one tensor at a time.
 
 Matrices of stacked layers are written layer by layer into their stacked arrays, which exist on the devices from the start.
 """
@@ -23,7 +23,7 @@ from backend.errors import ModelError
 from backend.weights.stacked import StackedWeights
 
 Adjust = Callable[[str, torch.Tensor], torch.Tensor]
-SECONDS_BETWEEN_EVENTS = 1.0  # every one is stored with its job
+SECONDS_BETWEEN_EVENTS = 1.0  # every event is stored with its job
 _TORCH_DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
@@ -31,25 +31,25 @@ _TORCH_DTYPES = {
 }  # fmt: skip
 
 
-class Progress:
-    """Tells how many of all bytes are read: once a second, when another part begins, and at the end."""
+class LoadProgress:
+    """Reports how many of all bytes have been read: once a second, when another part begins, and at the end."""
 
     def __init__(self, total: int, on_event: Callable[[Event], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._total, self._on_event, self._clock = total, on_event, clock
-        self._done, self._what, self._told = 0, "", clock()
+        self._done, self._what, self._reported_at = 0, "", clock()
 
     def add(self, count: int, what: str) -> None:
-        """So many more bytes are read."""
+        """Counts `count` more bytes, of the part `what`."""
         self._done += count
-        if what != self._what or self._done == self._total or self._clock() - self._told >= SECONDS_BETWEEN_EVENTS:
-            self._what, self._told = what, self._clock()
+        if what != self._what or self._done == self._total or self._clock() - self._reported_at >= SECONDS_BETWEEN_EVENTS:
+            self._what, self._reported_at = what, self._clock()
             self._on_event(Loading(self._done, self._total, what.replace("_", " ")))
 
 
 class Part:
     """One network's tensors on disk, by the names that the installed libraries give them: `renamed` makes those from the file's.
 
-    `tied` are names of one and the same tensor, of which a checkpoint may hold any.
+    `tied` are names of one and the same tensor; a checkpoint may hold any of them.
     """
 
     def __init__(self, folder: Path, name: str, renamed: Callable[[str], str] = str, tied: Sequence[str] = ()) -> None:
@@ -63,7 +63,7 @@ class Part:
     def num_bytes(self) -> int:
         return sum(place.num_bytes for place in self.places.values())
 
-    def read(self, names: Collection[str], progress: Progress) -> Iterator[tuple[str, torch.Tensor]]:
+    def read(self, names: Collection[str], progress: LoadProgress) -> Iterator[tuple[str, torch.Tensor]]:
         """These tensors, in the order of the files."""
         for name, place in self.places.items():
             if name in names:
@@ -72,7 +72,7 @@ class Part:
 
 
 def read_tensor(place: TensorPlace) -> torch.Tensor:
-    """One tensor from its file. Raises: ModelError where the file has become shorter meanwhile."""
+    """One tensor from its file. Raises: ModelError if the file has become shorter meanwhile."""
     data = bytearray(place.num_bytes)
     with place.path.open("rb") as file:
         file.seek(place.start)
@@ -83,7 +83,7 @@ def read_tensor(place: TensorPlace) -> torch.Tensor:
 
 
 def check_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors that `load_flat` reads. Raises: ModelError where the files hold others."""
+    """The shapes of the tensors that `load_flat` reads. Raises: ModelError if the files hold others."""
     expected = {name: leaf.shape for name, leaf in described.items() if name not in part.tied or name in part.places}
     check_shapes(part.name, part.places, expected)
     if part.tied and not any(name in part.places for name in part.tied):
@@ -91,8 +91,8 @@ def check_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct]) -> dic
     return expected
 
 
-def load_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct], progress: Progress) -> dict[str, jax.Array]:
-    """A network's weights by name, each where and in the dtype that `described` says. Raises: ModelError."""
+def load_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct], progress: LoadProgress) -> dict[str, jax.Array]:
+    """A network's weights by name, with the places and dtypes of `described`. Raises: ModelError."""
     expected = check_flat(part, described)
     weights = {name: _on_device(tensor, described[name]) for name, tensor in part.read(expected, progress)}
     tied = [weights[name] for name in part.tied if name in weights]
@@ -100,14 +100,14 @@ def load_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct], progres
 
 
 def check_stacked(part: Part, described: StackedWeights) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors that `load_stacked` reads. Raises: ModelError where the files hold others."""
+    """The shapes of the tensors that `load_stacked` reads. Raises: ModelError if the files hold others."""
     expected = checkpoint_shapes(described)
     check_shapes(part.name, part.places, expected)
     return expected
 
 
-def load_stacked(part: Part, described: StackedWeights, adjust: Adjust, progress: Progress) -> StackedWeights:
-    """A network's weights, each changed by `adjust(name, tensor)` on its way. Raises: ModelError."""
+def load_stacked(part: Part, described: StackedWeights, adjust: Adjust, progress: LoadProgress) -> StackedWeights:
+    """A network's weights, each changed by `adjust(name, tensor)` first. Raises: ModelError."""
     expected = check_stacked(part, described)
     stacks = {prefix: {name: _zeros(leaf) for name, leaf in stack.items()} for prefix, stack in described.stacks.items()}
     weights = StackedWeights(outer={}, stacks=stacks)
@@ -121,7 +121,7 @@ def write_stacked(
     weights: StackedWeights,
     names: Collection[str],
     adjust: Adjust,
-    progress: Progress,
+    progress: LoadProgress,
 ) -> None:
     """Read these tensors into `weights`, whose dictionaries are changed in place."""
     for name, tensor in part.read(names, progress):
@@ -165,7 +165,7 @@ def _layer_of(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 
 @functools.cache
 def _writer(sharding: NamedSharding) -> Callable:
-    """Puts one layer into a stacked array, in its own memory."""
+    """A program that writes one layer into a stacked array in place."""
 
     def write(stack: jax.Array, value: jax.Array, layer: jax.Array) -> jax.Array:
         return jax.lax.dynamic_update_index_in_dim(stack, value.T if value.ndim == 2 else value, layer, 0)

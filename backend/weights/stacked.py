@@ -18,7 +18,7 @@ class StackedWeights:
     """A network's parameters: `outer` by checkpoint name; `stacks` by the prefix that a stack's layers have in the checkpoint
     (such as "layers."), then by name within a layer, each [layers, ...].
 
-    Matrices in `stacks` are kept [layers, in, out], transposed against the checkpoint: XLA's CPU matrix product is up to 1.3
+    Matrices in `stacks` are kept [layers, in, out], transposed from the checkpoint's: XLA's CPU matrix product is up to 1.3
     times faster on them (4,680 x 1,536 by 1,536 x 1,536, measured on two cores), and other backends choose their own layout.
     """
 
@@ -27,8 +27,8 @@ class StackedWeights:
 
 
 def stack_weights(state: Mapping[str, jax.Array], prefixes: Iterable[str]) -> StackedWeights:
-    """Sort a checkpoint's tensors into outer ones and stacks. Empties nothing; peak is twice the stacks: for shapes, and for
-    models that are in memory already. Checkpoints are read by `backend.weights.read`."""
+    """Sort a checkpoint's tensors into outer ones and stacks. Needs memory for a second copy of the stacks, so it is for
+    shapes and for models that are in memory already; `backend.weights.read` reads checkpoints."""
     stacks = {prefix: _stack_of(state, prefix) for prefix in prefixes}
     outer = {name: value for name, value in state.items() if not name.startswith(tuple(stacks))}
     return StackedWeights(outer=outer, stacks=stacks)
@@ -41,7 +41,7 @@ def _stack_of(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Arra
 
 
 def place_weights(shapes: StackedWeights, layout: Layout, role_of: Callable[[str], Role]) -> StackedWeights:
-    """The same shapes with their places on the layout's mesh; `role_of` a name within a layer."""
+    """The same shapes with their places on the layout's mesh; `role_of` takes a name within a layer."""
 
     def stacked(name: str, shape: tuple[int, ...]) -> Any:
         return layout.stacked_weight(name, shape, role_of(name))

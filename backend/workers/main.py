@@ -20,7 +20,7 @@ from typing import Any
 from backend.contract.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Loading, VideoResult
 from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.shape import Shape
-from backend.contract.worker import Device, WorkerFacts
+from backend.contract.worker import AXES, Device, WorkerFacts
 from backend.errors import Stopped, StudioError, one_line
 from backend.pipeline.live_events import until
 from backend.settings import own_cores
@@ -339,7 +339,7 @@ def main() -> None:
     parser.add_argument("--pipeline", help="a module with load, warm_up and generate; for tests")
     parser.add_argument("--warm-up", action="store_true", help="compile the preset's own shapes ahead")
     parser.add_argument("--executables", type=Path, help="a folder of precompiled programs")
-    for axis in ("dp", "sp", "tp"):
+    for axis in AXES:
         parser.add_argument(f"--{axis}", type=int, help="size of this axis of the mesh")
     arguments = parser.parse_args()
     if cores := own_cores():
@@ -347,7 +347,7 @@ def main() -> None:
     channel = take_channel()
     os.nice(POLITENESS)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    mesh = {axis: getattr(arguments, axis) for axis in ("dp", "sp", "tp")}
+    mesh = {axis: getattr(arguments, axis) for axis in AXES}
     make = functools.partial(import_pipeline, arguments.pipeline, mesh=mesh, executables=arguments.executables)
     worker = Worker(channel, make, arguments.model)
     worker.run(find_preset(arguments.preset), arguments.warm_up)

@@ -19,7 +19,7 @@ class DotsFamily:
     def of_preset(self, preset, configs):
         return KIND if configs.get("transformer", {}).get("_class_name") == TRANSFORMER else None
 
-    def telling_shapes(self, configs, part):
+    def distinctive_shapes(self, configs, part):
         width = configs["transformer"]["width"]
         return {"into.weight": (width, configs["transformer"]["channels"])} if part == "transformer" else {}
 

@@ -1,1 +1,1 @@
-"""Wan 2.1 and 2.2, as diffusers lays them out."""
+"""Wan 2.1 and 2.2, in diffusers' layout."""

@@ -22,10 +22,10 @@ FEW_KEYS = TpuOptions(layout="columns", tests_bounds=False)
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextKeys:
-    """One layer's cross-attention keys and values, which depend on the prompt only: computed once a video.
+    """One layer's cross-attention keys and values, which depend on the prompt only: computed once per video.
 
-    `key`, `value` [B, L, H, D]; `bias` [B, 1, 1, L], added to the logits, or None where all positions count alike;
-    `image` the same pair for what an image encoder saw, attended to on its own, or None.
+    `key`, `value` [B, L, H, D]; `bias` [B, 1, 1, L], added to the logits, or None if all positions count alike;
+    `image` the same pair for the image encoder's tokens, attended to on their own, or None.
     """
 
     key: jax.Array
@@ -37,7 +37,7 @@ class TextKeys:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["cosine", "sine"], meta_fields=["num_tokens"])
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Positions:
-    """The rotary embedding, `cosine` and `sine` [1, S, 1, D] float32, of `num_tokens` tokens; what S has more is padding."""
+    """The rotary embedding, `cosine` and `sine` [1, S, 1, D] float32, of `num_tokens` tokens; the rest of S is padding."""
 
     cosine: jax.Array
     sine: jax.Array
@@ -45,7 +45,7 @@ class Positions:
 
 
 class KernelAttention:
-    """A processor for `WanAttention`: self-attention with `Positions`, cross-attention where it is handed `TextKeys`."""
+    """A processor for `WanAttention`: self-attention with `Positions`, cross-attention if it is given `TextKeys`."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -93,7 +93,7 @@ def text_keys(attn, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def image_keys(attn, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same of the embedded pictures [1, L, D]."""
+    """The same for the embedded pictures [1, L, D]."""
     key = attn.norm_added_k(attn.add_k_proj(image)).unflatten(2, (attn.heads, -1))
     return key, attn.add_v_proj(image).unflatten(2, (attn.heads, -1))
 

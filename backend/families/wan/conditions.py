@@ -1,7 +1,7 @@
-"""What the denoiser is given besides noise: the prompts' embeddings and the pictures, as host arrays by name.
+"""The denoiser's inputs besides noise: the prompts' embeddings and the pictures, as host arrays by name.
 
 Names: `prompt_embeds` and, under guidance, `negative_prompt_embeds` [1, 512, D], as diffusers' pipelines hold them; `text_bias`
-[B, 1, 1, L], where L positions stand for all; `image_seen` [pictures, tokens, D], what an image encoder makes of them;
+[B, 1, 1, L], where L positions stand for all; `image_seen` [pictures, tokens, D], the image encoder's output;
 `first_frame` [1, C, 1, H, W] or `image_channels` [1, 4 + C, F, H, W] for the transformer's input. All float32.
 
 Functions that take `xp` compute with numpy's functions, or with jax.numpy's where only shapes are known.
@@ -33,8 +33,9 @@ def padded_embeddings(xp: Any, embeddings: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def branch_embeddings(conditions: Mapping[str, Any], branches: int, dtype: jnp.dtype) -> Generator[Effect, Any, tuple]:
-    """Work: for this many guidance branches the embeddings [branches, L, D], their bias or None, and what was seen or None."""
-    bias, seen = conditions.get("text_bias"), conditions.get("image_seen")
+    """Work: for this many guidance branches the embeddings [branches, L, D], their bias and the image encoder's tokens,
+    each or None."""
+    bias, image_tokens = conditions.get("text_bias"), conditions.get("image_seen")
     length = TEXT_TOKENS if bias is None else bias.shape[-1]
 
     def joined(xp: Any, *padded: jax.Array) -> jax.Array:
@@ -43,9 +44,9 @@ def branch_embeddings(conditions: Mapping[str, Any], branches: int, dtype: jnp.d
     embeddings = yield OnHost(joined, tuple(conditions[name] for name in EMBEDDINGS[:branches]))
     if bias is not None:
         bias = yield OnHost(lambda xp, bias: bias[:branches], (bias,))
-    if seen is not None:
-        seen = yield OnHost(lambda xp, seen: seen.astype(dtype), (seen,))
-    return embeddings, bias, seen
+    if image_tokens is not None:
+        image_tokens = yield OnHost(lambda xp, image_tokens: image_tokens.astype(dtype), (image_tokens,))
+    return embeddings, bias, image_tokens
 
 
 def condition_of(conditions: Mapping[str, Any]) -> Condition:
@@ -69,9 +70,9 @@ def encode_clip(
     first: np.ndarray,
     last: np.ndarray | None = None,
 ) -> Generator[Effect, Any, list[jax.Array]]:
-    """Work: latents [1, C, 1, H, W] of each latent frame of a clip, grey (0) but for its first frame and its last if given.
+    """Work: latents [1, C, 1, H, W] of each latent frame of a clip, grey (0) except for its first frame and its last if given.
 
-    Frames are [1, 3, 1, height, width] in [-1, 1]. Latent frame by latent frame, so that a clip of any length fits.
+    Frames are [1, 3, 1, height, width] in [-1, 1]. One latent frame at a time, so that a clip of any length fits into memory.
     """
     latents, caches = yield Call(first_program, (weights, first))
     pieces = [latents]
@@ -85,14 +86,14 @@ def encode_clip(
 
 
 def image_channels(xp: Any, mask: np.ndarray, *pieces: jax.Array) -> jax.Array:
-    """The mask and the clip's latents behind one another, [1, 4 + C, F, H, W] float32."""
+    """The mask, then the clip's latents, as the channels of one array [1, 4 + C, F, H, W] float32."""
     latents = xp.concatenate([piece.astype(np.float32) for piece in pieces], axis=2)
     return xp.concatenate([mask, latents], axis=1)
 
 
 def picture_mask(geometry: Geometry, has_last: bool) -> np.ndarray:
-    """[1, temporal scale, F, H, W] float32, 1 where a pixel frame is given; a latent frame's pixel frames lie along the channels,
-    and the first one, which stands for a single pixel frame, counts in all of them.
+    """[1, temporal scale, F, H, W] float32, 1 where a pixel frame is given. A latent frame's pixel frames lie along the channels;
+    the first latent frame, which stands for a single pixel frame, fills all of them.
 
     Source: diffusers, WanImageToVideoPipeline.prepare_latents.
     """

@@ -1,8 +1,8 @@
-"""Which Wan a checkpoint is, from its own configurations alone; anything else is refused. Reads no file.
+"""Recognises which Wan a checkpoint is from its configurations alone, and refuses all others. Reads no file.
 
 The kinds differ in how a picture reaches the transformer: not at all; as a clean first latent frame at timestep 0 (2.2 TI2V); or
-as further input channels, a mask and the latents of a clip that is grey but for its pictures (I2V), to which 2.1 adds what a CLIP
-encoder sees. And in how many transformers share the noise: one, or two with a boundary between them.
+as further input channels, a mask and the latents of a clip that is grey except for its pictures (I2V), to which 2.1 adds the
+output of a CLIP image encoder. They also differ in the number of transformers: one, or two with a boundary between.
 """
 
 from __future__ import annotations
@@ -95,18 +95,18 @@ class WanFamily:
             return None
         _check_parts(index, configs)
         transformer = configs["transformer"]
-        wanted = {
+        features = {
             "conditioning": _conditioning(bool(index.get("expand_timesteps")), configs),
             "num_experts": 2 if _names(index, "transformer_2") else 1,
             "has_image_encoder": transformer.get("image_dim") is not None,
         }
         needs_last_image = transformer.get("pos_embed_seq_len") is not None
         for kind in KINDS:
-            fits = all(getattr(kind, name) == value for name, value in wanted.items())
+            fits = all(getattr(kind, name) == value for name, value in features.items())
             if fits and kind.needs("last_image") == needs_last_image:
                 return dataclasses.replace(kind, scales=scales(configs), boundary=index.get("boundary_ratio"))
-        found = wanted | {"needs_last_image": needs_last_image}
-        raise refusal(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in found.items()), [SUPPORTED])
+        facts = features | {"needs_last_image": needs_last_image}
+        raise refusal(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in facts.items()), [SUPPORTED])
 
     def of_preset(self, preset: Preset, configs: Configs) -> WanKind | None:
         """The kind of a preset's model, without its checkpoint."""
@@ -120,8 +120,8 @@ class WanFamily:
         }
         return self.recognise(index, configs)
 
-    def telling_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """The first tensor, which knows the inputs, and one of the last layer."""
+    def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
+        """The first tensor, whose shape depends on the inputs, and one of the last layer."""
         if part == "text_encoder":
             text = configs[part]
             return {f"encoder.block.{text['num_layers'] - 1}.layer.1.DenseReluDense.wo.weight": (text["d_model"], text["d_ff"])}
@@ -136,7 +136,7 @@ class WanFamily:
         return {"patch_embedding.weight": (width, config["in_channels"], *patch), last: (config["ffn_dim"], width)}
 
     def step_flops(self, configs: Configs, num_tokens: int, branches: int) -> StepFlops:
-        """Self-attention, cross-attention to 512 text positions, projections and feed-forward, once a branch."""
+        """Self-attention, cross-attention to 512 text positions, projections and feed-forward, once for each branch."""
         config = configs["transformer"]
         width, layers = width_of(config), config["num_layers"] * branches
         attention = 4 * num_tokens**2 * width * layers
@@ -152,7 +152,7 @@ class WanFamily:
         return stem
 
     def model(self) -> type[WanModel]:
-        """Imported late: it brings jax and torch."""
+        """Imported late, because it imports jax and torch."""
         from backend.families.wan.model import WanModel
 
         return WanModel
@@ -167,7 +167,7 @@ def width_of(transformer: Mapping[str, Any]) -> int:
 
 
 def scales(configs: Configs) -> tuple[int, int]:
-    """Pixels a latent, in space and in time."""
+    """Pixels per latent, in space and in time."""
     space, time = VAE_SCALES
     return configs["vae"].get("scale_factor_spatial", space), configs["vae"].get("scale_factor_temporal", time)
 
@@ -178,7 +178,7 @@ def _names(index: Mapping[str, Any], part: str) -> bool:
 
 
 def _check_parts(index: Mapping[str, Any], configs: Configs) -> None:
-    """Raises: ModelError where a part or an entry of its configuration is missing, or a network is of another class."""
+    """Raises: ModelError if a part or an entry of its configuration is missing, or a network is of another class."""
     missing = [part for part in NEEDED_ENTRIES if not _names(index, part)]
     if missing:
         needed = ", ".join(NEEDED_ENTRIES)
@@ -189,9 +189,9 @@ def _check_parts(index: Mapping[str, Any], configs: Configs) -> None:
     for part in parts:
         _check_entries(part, configs)
     for part, expected in (("transformer", TRANSFORMER), ("vae", AUTOENCODER)):
-        found = configs[part].get("_class_name", expected)
-        if found != expected:
-            raise refusal(f"it has a {found}", [SUPPORTED])
+        class_name = configs[part].get("_class_name", expected)
+        if class_name != expected:
+            raise refusal(f"it has a {class_name}", [SUPPORTED])
     if "transformer_2" in configs:
         _check_experts(configs["transformer"], configs["transformer_2"])
 
@@ -214,10 +214,10 @@ def _check_experts(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
 
 
 def _conditioning(expands_timesteps: bool, configs: Configs) -> Conditioning:
-    latents, given = configs["vae"]["z_dim"], configs["transformer"]["in_channels"]
+    latents, in_channels = configs["vae"]["z_dim"], configs["transformer"]["in_channels"]
     mask = scales(configs)[1]
-    if given == 2 * latents + mask and not expands_timesteps:
+    if in_channels == 2 * latents + mask and not expands_timesteps:
         return "channels"
-    if given == latents:
+    if in_channels == latents:
         return "first_frame" if expands_timesteps else "none"
-    raise refusal(f"its transformer takes {given} channels and its VAE makes {latents}", [SUPPORTED])
+    raise refusal(f"its transformer takes {in_channels} channels and its VAE makes {latents}", [SUPPORTED])

@@ -1,4 +1,4 @@
-"""The CLIP vision encoder of Wan 2.1's image-to-video models: pictures to what the cross-attention sees of them."""
+"""The CLIP vision encoder of Wan 2.1's image-to-video models: pictures to the tokens that the cross-attention attends to."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from transformers.image_processing_utils import BaseImageProcessor
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 
-OLD_PREFIX = "vision_model."  # before each name in an encoder that transformers 4 wrote, and so in Wan 2.1's; 5 writes none
-HIDDEN_STATE = -2  # Wan reads the last layer but one
+OLD_PREFIX = "vision_model."  # before each name in files written by transformers 4, such as Wan 2.1's; transformers 5 writes none
+HIDDEN_STATE = -2  # Wan reads the second-to-last layer
 
 
 class ImageEncoder:
-    """A preprocessor and an encoder's modules; its weights are handed to every call. Without a preprocessor it only embeds."""
+    """A preprocessor and an encoder's modules; weights are passed to every call. Without a preprocessor it only embeds."""
 
     def __init__(self, config: Mapping[str, Any], processor: BaseImageProcessor | None) -> None:
-        known = CLIPVisionConfig(**{name: value for name, value in config.items() if name != "architectures"})
+        settings = CLIPVisionConfig(**{name: value for name, value in config.items() if name != "architectures"})
         with torch.device("meta"):
-            self._model = CLIPVisionModel(known).eval()
+            self._model = CLIPVisionModel(settings).eval()
         self._processor = processor
-        self._size, self._patch, self._width = known.image_size, known.patch_size, known.hidden_size
+        self._size, self._patch, self._width = settings.image_size, settings.patch_size, settings.hidden_size
         self._buffers = [name for name, _ in self._model.named_buffers() if name.endswith("position_ids")]
 
     @property
     def num_tokens(self) -> int:
-        """Tokens a picture: one for the whole, one a patch."""
+        """Tokens per picture: one for the whole picture, one for each patch."""
         return (self._size // self._patch) ** 2 + 1
 
     def describe_weights(self, dtype: jnp.dtype, layout: Layout) -> dict[str, jax.ShapeDtypeStruct]:

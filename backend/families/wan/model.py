@@ -38,14 +38,14 @@ from backend.runtime.mesh import Layout, plan_copies, plan_mesh
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
 from backend.sampling.plan import PlannedStep
-from backend.sampling.solvers import SamplerState, StepInputs, advance, guide, start
+from backend.sampling.solvers import SamplerState, StepInputs, guide, start, take_step
 from backend.weights.parking import device_bytes, on_devices, parked, should_park
 from backend.weights.stacked import StackedWeights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs:
-    """One mesh, the networks laid out on it, and everything that the compiler sees there, in the order of a run."""
+    """One mesh, the networks laid out on it, and their programs in the order in which a video runs them."""
 
     layout: Layout
     denoiser: Denoiser
@@ -64,7 +64,7 @@ class Programs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WanLane:
-    """What all steps of one expert, guided or not, have in common: the text's keys and values, positions and pictures."""
+    """What all steps of one expert, guided or not, share: the text's keys and values, positions and pictures."""
 
     expert: int
     is_guided: bool
@@ -135,7 +135,7 @@ class WanModel:
         return list(self._tokens(request).notes)
 
     def prompts_for_all_programs(self, example: str) -> list[str]:
-        """One for each length that text is padded to, where the tokenizer is here to see it."""
+        """Prompts of each length that text is padded to; one prompt if there is no tokenizer to measure lengths."""
         times = (1, 2, 4, 8, 16) if self._text_encoder.has_tokenizer else (1,)
         return [" ".join([example] * count) for count in times]
 
@@ -143,14 +143,14 @@ class WanModel:
         return self._guided if is_guided else self._unguided
 
     def _tokens(self, request: GenerationRequest) -> TextTokens:
-        """The prompt's tokens, and under guidance those of the negative prompt; their shapes where there is no tokenizer."""
+        """The prompt's tokens, and under guidance those of the negative prompt; their shapes if there is no tokenizer."""
         prompts = [request.prompt, request.negative_prompt] if request.is_guided else [request.prompt]
         if not self._text_encoder.has_tokenizer:
             return self._text_encoder.describe_tokens(len(prompts))
         return self._text_encoder.tokenize(prompts)
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
-        """See `Model`; `conditions` lists what comes out."""
+        """See `Model`; the module `conditions` lists the results."""
         programs, tokens = self._programs(request.is_guided), self._tokens(request)
         with on_devices(weights["text_encoder"]) as text:
             embeddings = yield Call(programs.embed_text, (text, tokens.ids, tokens.mask))
@@ -161,8 +161,8 @@ class WanModel:
         pictures = [*inputs.get("image", ()), *inputs.get("last_image", ())]
         if self._image_encoder is not None:
             pixels = self._image_encoder.preprocess(pictures).astype(self.dtype)
-            seen = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
-            conditions["image_seen"] = yield OnHost(_as_float32, (seen,))
+            image_tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
+            conditions["image_seen"] = yield OnHost(_as_float32, (image_tokens,))
         if pictures:
             name, value = yield from self._encode_pictures(weights["vae"], request, programs, pictures)
             conditions[name] = value
@@ -182,13 +182,13 @@ class WanModel:
     def lane(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
     ) -> Generator[Effect, Any, tuple[WanLane, StepCache | None]]:
-        """Keys and values of the text and the pictures for one expert, and all else where its programs want it."""
-        del carry  # the last expert's cache says nothing of this one
+        """Keys and values of the text and the pictures for one expert, and its other inputs placed for its programs."""
+        del carry  # the last expert's cache is of no use to this one
         programs, branches = self._programs(planned.is_guided), 2 if planned.is_guided else 1
-        embeddings, bias, seen = yield from branch_embeddings(conditions, branches, self.dtype)
-        seen_too = () if self._image_encoder is None else (seen,)
+        embeddings, bias, image_tokens = yield from branch_embeddings(conditions, branches, self.dtype)
+        image_arguments = () if self._image_encoder is None else (image_tokens,)
         transformer = weights[_transformer(planned.expert)]
-        text = yield Call(programs.prepare_text, (transformer, embeddings, bias, *seen_too))
+        text = yield Call(programs.prepare_text, (transformer, embeddings, bias, *image_arguments))
         condition = yield Put(condition_of(conditions), programs.layout.replicated)
         positions = yield from programs.denoiser.positions(self.latent_shape(request))
         lane = WanLane(
@@ -203,7 +203,7 @@ class WanModel:
         return lane, cache
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: np.ndarray) -> SamplerState:
-        """Nothing but noise."""
+        """The state that holds only noise."""
         return start(jnp.asarray(noise))
 
     def step(
@@ -222,7 +222,7 @@ class WanModel:
         return (yield Call(lane.programs.cached_step, (*arguments, carry, jnp.float32(request.step_cache))))
 
     def settle(self, weights: Weights, request: GenerationRequest, lane: WanLane, clean: Any, carry: Carry) -> Work:
-        """A video is one chunk, after which nothing follows."""
+        """Does nothing: a video is one chunk."""
         yield from ()
         return carry
 
@@ -231,7 +231,7 @@ class WanModel:
         return 0 if carry is None else int(carry.reused)
 
     def finish(self, conditions: Conditions, latents: Any) -> Work:
-        """Latents with the picture's own frame in the first place, where the kind keeps it clean."""
+        """Latents with the picture's clean latents as their first frame, if the kind conditions on a first frame."""
         if "first_frame" not in conditions:
             return latents
         return (yield OnHost(_with_first_frame, (conditions["first_frame"], latents)))
@@ -244,7 +244,7 @@ class WanModel:
         return (yield Call(programs.decode_next, (weights["vae"], latents, carry)))
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
-        """As `backend.runtime.ulysses` spreads it."""
+        """The lengths after `backend.runtime.ulysses` has spread the attention over the chips."""
         programs, shape = self._programs(request.is_guided), self.latent_shape(request)
         layout, branches = programs.layout, 2 if request.is_guided else 1
         heads, sp = programs.denoiser.heads // layout.size("tp"), layout.size("sp")
@@ -262,12 +262,12 @@ class WanModel:
 
 
 def text_lengths(platform: str) -> tuple[int, ...]:
-    """On a TPU the full length only: its attention kernel takes no bias for shortened padding."""
+    """The lengths that text is padded to. On a TPU only the full one: its kernel takes no bias for shortened padding."""
     return (TEXT_TOKENS,) if platform == "tpu" else LENGTHS
 
 
 def plan_layouts(plan: ModelPlan) -> tuple[Layout, Layout]:
-    """All the devices for a guided run, and for an unguided one, in the same order; weights lie alike in both.
+    """The layouts of all devices for guided and for unguided steps; weights lie in the same places in both.
 
     Raises: RequestError.
     """
@@ -275,8 +275,8 @@ def plan_layouts(plan: ModelPlan) -> tuple[Layout, Layout]:
     sizes, heads = layer_matrix_bytes(config, plan.dtype.itemsize), config["num_attention_heads"]
     plans = []
     for is_guided in (True, False):
-        asked = {axis: size for axis, size in plan.mesh.items() if is_guided or axis == "tp"}
-        plans.append(plan_mesh(len(plan.devices), heads=heads, is_guided=is_guided, asked=asked))
+        fixed = {axis: size for axis, size in plan.mesh.items() if is_guided or axis == "tp"}
+        plans.append(plan_mesh(len(plan.devices), heads=heads, is_guided=is_guided, asked=fixed))
     copied = plan_copies(sizes, config["num_layers"], plans[0], memory, plan.kind.num_experts)
     return tuple(Layout.over(one, plan.devices, copied) for one in plans)
 
@@ -293,27 +293,25 @@ def make_programs(
     denoiser, vae = Denoiser(configs["transformer"], layout), VideoAutoencoder(configs["vae"], layout)
     program = functools.partial(Program, layout=layout, compiler=compiler)
     transformer, of_vae = (functools.partial(program, part=part) for part in ("transformer", "vae"))
-    used_up = (2,) if vae.uses_up_caches else ()
+    donated = (2,) if vae.uses_up_caches else ()
     step, cached_step = _step_function(denoiser), _cached_step_function(denoiser)
-    seen = None
+    embed_image = None
     if image_encoder is not None:
-        seen = program("what the picture shows", image_encoder.embed, key="image_embed", part="image_encoder")
+        embed_image = program("the image encoder", image_encoder.embed, key="image_embed", part="image_encoder")
     return Programs(
         layout=layout,
         denoiser=denoiser,
         vae=vae,
         embed_text=program("the text encoder", text_encoder.embed, key="text_encode", part="text_encoder"),
-        embed_image=seen,
+        embed_image=embed_image,
         prepare_text=transformer("the prompt's keys", denoiser.prepare_text, key="prompt_keys", places=denoiser.place_text),
-        encode_image=of_vae("the image encoder", vae.encode_image, key="image_encode"),
-        encode_first=of_vae(
-            "the image encoder's first frame", vae.encode_first, key="vae_encode_first", places=vae.place_encoded
-        ),
+        encode_image=of_vae("the encoder", vae.encode_image, key="image_encode"),
+        encode_first=of_vae("the encoder's first frame", vae.encode_first, key="vae_encode_first", places=vae.place_encoded),
         encode_next=of_vae(
-            "the image encoder's next frames",
+            "the encoder's next frames",
             vae.encode_next,
             key="vae_encode_next",
-            donated=used_up,
+            donated=donated,
             places=vae.place_encoded,
         ),
         step=transformer("the denoising step", step, key="denoise_step", donated=(1,)),
@@ -325,7 +323,7 @@ def make_programs(
             places=denoiser.place_cached,
         ),
         decode_first=of_vae("the decoder's first frame", vae.decode_first, key="vae_decode_first", places=vae.place_decoded),
-        decode_next=of_vae("the decoder", vae.decode_next, key="vae_decode_next", donated=used_up, places=vae.place_decoded),
+        decode_next=of_vae("the decoder", vae.decode_next, key="vae_decode_next", donated=donated, places=vae.place_decoded),
     )
 
 
@@ -340,7 +338,7 @@ def _step_function(denoiser: Denoiser) -> Callable:
     ) -> SamplerState:
         """One guided solver step; latents [1, C, F, H, W] float32."""
         velocity = denoiser.velocity(weights, state.sample, inputs.timestep, text, positions, condition)
-        return advance(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor)
+        return take_step(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor)
 
     return step
 
@@ -356,10 +354,10 @@ def _cached_step_function(denoiser: Denoiser) -> Callable:
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[SamplerState, StepCache]:
-        """The same, reusing the last full step's work where the first layer says that little has changed."""
+        """The same, but reuses the last full step's work if the first layer shows that little has changed."""
         sample = state.sample
         velocity, cache = denoiser.cached_velocity(weights, sample, inputs.timestep, text, positions, condition, cache, threshold)
-        return advance(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor), cache
+        return take_step(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor), cache
 
     return step
 

@@ -1,7 +1,7 @@
 """Prompts to embeddings: the checkpoint's tokenizer and UMT5 encoder, cleaned and padded as diffusers' Wan pipelines do.
 
-Wan attends to 512 text positions of which the padded ones are all alike: their embedding is zero. So one position stands
-for all of them, its logit raised by the logarithm of their number: the same softmax over far fewer positions.
+Wan attends to 512 text positions of which the padded ones are all equal: their embedding is zero. So one position stands
+for all of them, and its logit is raised by the logarithm of their number: the same softmax over far fewer positions.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ import torch
 from jax.sharding import PartitionSpec as P
 from transformers import PreTrainedTokenizerBase, UMT5Config, UMT5EncoderModel
 
+from backend.contract.worker import AXES
 from backend.families.wan.family import TEXT_TOKENS
-from backend.runtime.mesh import AXES, Layout
+from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 
-TIED = ("shared.weight", "encoder.embed_tokens.weight")  # the token embedding, of which a checkpoint may hold either or both
-PROMPTS = ("prompt", "negative prompt")  # in the order in which they are given to `tokenize`
+TIED = ("shared.weight", "encoder.embed_tokens.weight")  # two names of the token embedding; a checkpoint may hold either or both
+PROMPTS = ("prompt", "negative prompt")  # in the order that `tokenize` takes them
 LENGTHS = (32, 64, 128, 256, TEXT_TOKENS)  # compiled lengths; the smallest that holds the prompts is used
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTokens:
-    """Token ids and mask [B, L] int32, with the attention `bias` [B, 1, 1, L] float32 that goes with the embeddings, or None
-    where L is the full length and every position counts alike. `notes` say which prompts were cut, a sentence each."""
+    """Token ids and mask [B, L] int32, with the attention `bias` [B, 1, 1, L] float32 that belongs to the embeddings, or None
+    if L is the full length and every position counts alike. `notes` say which prompts were cut, a sentence each."""
 
     ids: np.ndarray
     mask: np.ndarray
@@ -41,7 +42,7 @@ class TextTokens:
 
 
 class TextEncoder:
-    """A tokenizer and an encoder's modules; its weights are handed to every call. Without a tokenizer it only embeds."""
+    """A tokenizer and an encoder's modules; weights are passed to every call. Without a tokenizer it only embeds."""
 
     def __init__(
         self,
@@ -110,9 +111,9 @@ def _attention_bias(lengths: tuple[int, ...], width: int) -> np.ndarray | None:
 
 
 def clean_prompt(prompt: str) -> str:
-    """Broken unicode mended, HTML entities resolved twice, white space folded: diffusers' `prompt_clean` for Wan."""
-    mended = html.unescape(html.unescape(ftfy.fix_text(prompt)))
-    return " ".join(mended.split())
+    """The prompt with broken Unicode repaired, HTML entities resolved twice and white space folded, as diffusers does for Wan."""
+    text = html.unescape(html.unescape(ftfy.fix_text(prompt)))
+    return " ".join(text.split())
 
 
 def text_weight(layout: Layout, name: str, shape: tuple[int, ...]) -> P:

@@ -1,8 +1,8 @@
 """The Wan transformer as one scan over stacked layers: diffusers' own modules, our attention, guidance as a batch of two.
 
-What depends on the prompt and the pictures alone (the text's keys and values in every layer) is computed once a video. A
+What depends on the prompt and the pictures alone (the text's keys and values in every layer) is computed once per video. A
 token's timestep is the step's own, or 0 for the latent frame that an image gives (`expand_timesteps`, Wan 2.2 TI2V), so two time
-embeddings serve all tokens; or a picture comes as further input channels, and all tokens share one.
+embeddings serve all tokens. If a picture comes as further input channels, all tokens share one time embedding.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from backend.weights.stacked import StackedWeights, as_checkpoint, place_weights
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextContext:
-    """All layers' text keys and values [layers, B, L, H, D] and the shared `bias` [B, 1, 1, L], or None where all
-    positions count alike; B is 2 under guidance, the prompt first. `image` is the pair for what the image encoder saw."""
+    """All layers' text keys and values [layers, B, L, H, D] and the shared `bias` [B, 1, 1, L], or None if all
+    positions count alike; B is 2 under guidance, the prompt first. `image` is the same pair for the image encoder's tokens."""
 
     key: jax.Array
     value: jax.Array
@@ -57,8 +57,8 @@ class ImageChannels:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepCache:
-    """What the first layer, and all layers after it, added to the tokens in the last step that ran them all, [B, S, D];
-    `is_filled` once there was one, and how many steps have `reused` it, scalars."""
+    """What the first layer, and all layers after it, added to the tokens in the last step that ran them all, [B, S, D].
+    Scalars: `is_filled` once there was such a step, and how many steps have `reused` it."""
 
     first: jax.Array
     rest: jax.Array
@@ -71,8 +71,8 @@ Condition = FirstFrame | ImageChannels | None
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Time:
-    """Time embeddings [N, D] and modulations [N, 6, D], float32: the step's own, and second those of the `still_tokens` that
-    come first, which are at timestep 0. Spread over the tokens only where they are used, so that no [S, 6, D] is kept."""
+    """Time embeddings [N, D] and modulations [N, 6, D], float32: the step's own, then those of timestep 0 for the first
+    `still_tokens` tokens. They are spread over the tokens only where they are used, so that no [S, 6, D] is kept."""
 
     embedding: jax.Array
     modulation: jax.Array
@@ -106,7 +106,7 @@ def role_of(name: str) -> Role:
 
 
 def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
-    """Bytes of the matrices that every step uses in one layer, by name, in the order in which they are worth a copy."""
+    """Bytes of the matrices that every step uses in one layer, by name, those that gain most from a copy first."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
     square, wide = width * width * itemsize, width * config["ffn_dim"] * itemsize
     own = {f"attn1.{part}.weight": square for part in ("to_q", "to_k", "to_v", "to_out.0")}
@@ -115,7 +115,7 @@ def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, in
 
 
 class Denoiser:
-    """Shapes and modules of one transformer; its weights are handed to every call. All methods are pure, to be compiled."""
+    """Shapes and modules of one transformer; weights are passed to every call. All methods are pure, to be compiled."""
 
     def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
         with torch.device("meta"):
@@ -147,12 +147,12 @@ class Denoiser:
         return math.prod(latent_shape[2:]) // math.prod(self._model.config.patch_size)
 
     def padded_tokens(self, latent_shape: tuple[int, ...]) -> int:
-        """The same with what the layout pads them to."""
+        """The same number with the layout's padding."""
         num_tokens = self.num_tokens(latent_shape)
         return num_tokens + -num_tokens % self._layout.token_multiple
 
     def positions(self, latent_shape: tuple[int, ...]) -> Work:
-        """Work: the rotary embedding for latents of this shape, B C F H W, padded and spread as the layout wants it."""
+        """Work: the rotary embedding for latents of this shape, B C F H W, padded and spread as the layout needs it."""
         with torch.no_grad():
             tables = [table.float().numpy() for table in self._rope(torch.empty(latent_shape))]
         num_tokens = self.num_tokens(latent_shape)
@@ -165,19 +165,19 @@ class Denoiser:
         self, weights: StackedWeights, text: jax.Array, bias: jax.Array | None, image: jax.Array | None = None
     ) -> TextContext:
         """Every layer's cross-attention keys and values for text embeddings [B, L, D] with logit bias [B, 1, 1, L], and for
-        what an image encoder saw [pictures, tokens, D], where the model has one: attended to on its own, or together with the
-        text where the model has no keys of its own for it."""
+        the image encoder's tokens [pictures, tokens, D], if the model has one. The model attends to these on their own, or
+        together with the text if it has no separate keys for them."""
         text = text.astype(weights.outer["proj_out.weight"].dtype)
         embedded = self._embed_condition("text_embedder", weights, text)
-        seen = None if image is None else self._embed_condition("image_embedder", weights, image.astype(text.dtype))
-        if seen is not None and self._block.attn2.add_k_proj is None:
-            embedded, bias, seen = *_one_sequence(seen, embedded, bias), None
+        image_tokens = None if image is None else self._embed_condition("image_embedder", weights, image.astype(text.dtype))
+        if image_tokens is not None and self._block.attn2.add_k_proj is None:
+            embedded, bias, image_tokens = *_one_sequence(image_tokens, embedded, bias), None
 
         def one_layer(_, block: dict[str, jax.Array]):
             parameters = _with_prefix(self._gathered(block), "attn2.")
             keys = call_module(self._block.attn2, parameters, text_keys, embedded)
-            if seen is not None:
-                of_image = call_module(self._block.attn2, parameters, image_keys, seen)
+            if image_tokens is not None:
+                of_image = call_module(self._block.attn2, parameters, image_keys, image_tokens)
                 keys += tuple(jnp.broadcast_to(array, (len(text), *array.shape[1:])) for array in of_image)
             return None, tuple(self._layout.constrain(array, self._layout.text_heads) for array in keys)
 
@@ -218,7 +218,7 @@ class Denoiser:
     ) -> jax.Array:
         """Velocity (noise - data) [B, C, F, H, W] float32 of `latents` [1, C, F, H, W], one for each entry of `text`.
 
-        `timestep` is a scalar, 0 to 1000. A `FirstFrame` replaces the first one at timestep 0.
+        `timestep` is a scalar, 0 to 1000. A `FirstFrame` replaces the first latent frame, at timestep 0.
         """
         hidden, time = self._begin(weights, latents, timestep, text, positions, condition)
 
@@ -239,8 +239,8 @@ class Denoiser:
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[jax.Array, StepCache]:
-        """As `velocity`, but the layers after the first are skipped where the first one's change of the tokens differs from
-        that of the last full step by less than `threshold`, relatively, in every branch.
+        """As `velocity`, but the layers after the first are skipped if the first layer's change of the tokens differs from
+        its change in the last full step by less than `threshold`, relatively, in every branch.
 
         Source: first-block caching as in chengzeyi/ParaAttention and diffusers' `FirstBlockCacheConfig`.
         """
@@ -259,9 +259,9 @@ class Denoiser:
             lambda: cache.rest,
             lambda: jax.lax.fori_loop(1, self._model.config.num_layers, run, first) - first,
         )
-        kept = jnp.where(reuses, cache.first, change)
+        first_change = jnp.where(reuses, cache.first, change)
         cache = StepCache(
-            first=self._layout.constrain(kept, self._layout.tokens),
+            first=self._layout.constrain(first_change, self._layout.tokens),
             rest=self._layout.constrain(rest, self._layout.tokens),
             is_filled=jnp.ones_like(cache.is_filled),
             reused=cache.reused + reuses,
@@ -299,7 +299,7 @@ class Denoiser:
         return self._layout.constrain(padded, self._layout.tokens)
 
     def _gathered(self, block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """One layer's parameters in the checkpoint's shapes, gathered from the chips that they rest on."""
+        """One layer's parameters in the checkpoint's shapes, gathered from the chips where they rest."""
         layout = self._layout
         gathered = {
             name: layout.gather(name, value, role_of(name)) if value.ndim == 2 else value for name, value in block.items()
@@ -314,7 +314,7 @@ class Denoiser:
         return jnp.broadcast_to(tokens, (batch, *tokens.shape[1:]))
 
     def _embed_time(self, weights: StackedWeights, timestep: jax.Array, still_tokens: int) -> _Time:
-        """The step's time embedding, and that of timestep 0 where there are still tokens."""
+        """The step's time embedding, and that of timestep 0 if there are still tokens."""
         timesteps = jnp.stack([timestep, jnp.zeros_like(timestep)]) if still_tokens else timestep[None]
         embedder = _with_prefix(weights.outer, "condition_embedder.")
         embedding, modulation = call_module(self._model.condition_embedder, embedder, _time_embedding, timesteps)
@@ -338,14 +338,14 @@ def _with_prefix(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.A
 
 
 def _one_sequence(image: jax.Array, text: jax.Array, bias: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
-    """The pictures' tokens [1, I, D] before each branch's text [B, L, D], and the text's bias, none for the pictures."""
+    """The pictures' tokens [1, I, D] before each branch's text [B, L, D], and the text's bias, which is 0 for the pictures."""
     image = jnp.broadcast_to(image, (len(text), *image.shape[1:]))
     widened = None if bias is None else jnp.pad(bias, ((0, 0), (0, 0), (0, 0), (image.shape[1], 0)))
     return jnp.concatenate([image, text], axis=1), widened
 
 
 def _relative_change(change: jax.Array, before: jax.Array, num_tokens: int) -> jax.Array:
-    """The mean size of the difference over that of what was before, the largest of the branches; padding does not count."""
+    """The mean size of the difference over that of `before`: the largest of the branches; padding does not count."""
     is_real = (jnp.arange(change.shape[1]) < num_tokens)[None, :, None]
 
     def size(values: jax.Array) -> jax.Array:
@@ -355,7 +355,7 @@ def _relative_change(change: jax.Array, before: jax.Array, num_tokens: int) -> j
 
 
 def _conditioned(latents: jax.Array, condition: Condition) -> jax.Array:
-    """What the transformer is given: the latents with the picture's frame in place, or its channels behind them."""
+    """The transformer's input: the latents with the picture's frame in its place, or with its channels after theirs."""
     if isinstance(condition, FirstFrame):
         return jnp.concatenate([condition.latents, latents[:, :, 1:]], axis=2)
     if isinstance(condition, ImageChannels):
@@ -364,7 +364,7 @@ def _conditioned(latents: jax.Array, condition: Condition) -> jax.Array:
 
 
 def weight_dtype(name: str, dtype: jnp.dtype) -> jnp.dtype:
-    """The dtype that a transformer's weight is kept in: diffusers keeps some parts in float32 whatever the model's own."""
+    """The dtype that a transformer's weight is kept in: diffusers keeps some parts in float32 whatever `dtype` is."""
     keeps = WanTransformer3DModel._keep_in_fp32_modules
     return jnp.dtype(jnp.float32) if any(part in keeps for part in name.split(".")) else dtype
 

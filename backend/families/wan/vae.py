@@ -1,11 +1,11 @@
 """The Wan video autoencoder, one latent frame at a time, its causal caches as explicit state.
 
-On TPUs `backend.families.wan.vae_tpu` does Wan's own, in bfloat16.
+On TPUs `backend.families.wan.vae_tpu` runs Wan's own autoencoders, in bfloat16.
 
 diffusers' encoder and decoder keep a list of caches that starts as None, turns into tensors of one or two frames, and holds
-the word "Rep" where an upsampling layer has seen its first frame only. Every one of these means "zeros before what there
-is", so here a cache is always two frames, zero where there was nothing: two programs, one for the first latent frame and one for
-all others, serve a video of any length.
+the word "Rep" where an upsampling layer has seen its first frame only. Each of these means that zeros come before the first
+frame, so here a cache is always two frames, zero where there was none. Two programs then serve a video of any length, one for the
+first latent frame and one for all others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from diffusers import AutoencoderKLWan
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d, patchify, unpatchify
 
-from backend.families.wan import vae_tpu as tpu_autoencoder
+from backend.families.wan import vae_tpu
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 
@@ -29,9 +29,9 @@ Caches = dict[int, jax.Array]
 
 
 class VideoAutoencoder:
-    """Modules and latent statistics of one VAE; its weights are handed to every call. All methods are pure, to be compiled.
+    """Modules and latent statistics of one VAE; weights are passed to every call. All methods are pure, to be compiled.
 
-    Pixels are float32 in [-1, 1] unless said otherwise; latents are normalised, zero mean and unit variance a channel.
+    Pixels are float32 in [-1, 1] unless a docstring says otherwise; latents are normalised, with zero mean and unit variance.
     """
 
     def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
@@ -45,8 +45,8 @@ class VideoAutoencoder:
 
     @property
     def uses_up_caches(self) -> bool:
-        """Whether a call may write its caches over those that it was given: `tpu_autoencoder` keeps results as they are, and
-        would have to copy them there."""
+        """Whether a call may overwrite the caches that it was given. Not with `vae_tpu`, whose caches are
+        earlier results: it would have to copy."""
         return not self._uses_strips(jnp.bfloat16)
 
     @property
@@ -54,22 +54,22 @@ class VideoAutoencoder:
         return self._vae.config.z_dim
 
     def arrange(self, weights: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """The weights as encoding and decoding want them here: the checkpoint's own, or rearranged for `tpu_autoencoder`."""
+        """The weights in the form that encoding and decoding need: the checkpoint's own, or rearranged for `vae_tpu`."""
         if not self._uses_strips(weights["decoder.conv_in.weight"].dtype):
             return weights
         places = jax.tree.map(lambda leaf: leaf.sharding, self.describe_arranged(weights["decoder.conv_in.weight"].dtype))
-        return jax.jit(functools.partial(tpu_autoencoder.arrange, self._vae), out_shardings=places)(weights)
+        return jax.jit(functools.partial(vae_tpu.arrange, self._vae), out_shardings=places)(weights)
 
     def describe_arranged(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and places of what `arrange` returns."""
         described = self.describe_weights(dtype)
         if not self._uses_strips(dtype):
             return described
-        shapes = jax.eval_shape(functools.partial(tpu_autoencoder.arrange, self._vae), described)
+        shapes = jax.eval_shape(functools.partial(vae_tpu.arrange, self._vae), described)
         return self._layout.describe(shapes, self._layout.everywhere)
 
     def _uses_strips(self, dtype: jnp.dtype) -> bool:
-        return self._layout.platform == "tpu" and dtype == jnp.bfloat16 and tpu_autoencoder.can_run(self._vae.config)
+        return self._layout.platform == "tpu" and dtype == jnp.bfloat16 and vae_tpu.can_run(self._vae.config)
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
         """The checkpoint's shapes and where they rest, without the weights."""
@@ -89,8 +89,8 @@ class VideoAutoencoder:
         return self._encode(weights, pixels, caches)
 
     def _encode(self, weights: Mapping[str, jax.Array], pixels: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
-        if tpu_autoencoder.is_arranged(weights):
-            moments, caches = tpu_autoencoder.encode(self._vae, weights, pixels, caches, self._layout)
+        if vae_tpu.is_arranged(weights):
+            moments, caches = vae_tpu.encode(self._vae, weights, pixels, caches, self._layout)
         else:
             moments, caches = call_module(self._vae, weights, _encode_frames, self._spread(pixels), caches)
             caches = {place: self._spread(cache) for place, cache in caches.items()}
@@ -120,19 +120,19 @@ class VideoAutoencoder:
     def _place_caches(self, size: Sequence[int], caches: Caches) -> Caches:
         """Spread over space; `size` is the latents' height and width."""
         if next(iter(caches.values())).ndim == 4:
-            return tpu_autoencoder.place_caches(self._layout, size, caches)
+            return vae_tpu.place_caches(self._layout, size, caches)
         return self._layout.describe_spread(caches)
 
     def _decode(self, weights: Mapping[str, jax.Array], latents: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
         dtype = weights["post_quant_conv.weight"].dtype
         latents = self._denormalise(self._spread(latents)).astype(dtype)
-        if tpu_autoencoder.is_arranged(weights):
-            return tpu_autoencoder.decode(self._vae, weights, latents, caches, self._layout)
+        if vae_tpu.is_arranged(weights):
+            return vae_tpu.decode(self._vae, weights, latents, caches, self._layout)
         pixels, caches = call_module(self._vae, weights, _decode_frame, latents, caches)
         return pixels, {place: self._spread(cache) for place, cache in caches.items()}
 
     def _spread(self, array: jax.Array) -> jax.Array:
-        """Space over the chips; the convolutions exchange the borders."""
+        """The array with its space spread over the chips; the convolutions exchange the borders."""
         return self._layout.constrain(array, self._layout.space(*array.shape[3:]))
 
     def _denormalise(self, latents: jax.Array) -> jax.Array:
@@ -164,7 +164,7 @@ def _decode_frame(vae: AutoencoderKLWan, latents: torch.Tensor, caches: dict[int
 
 
 def _cache_list(network: torch.nn.Module, caches: dict[int, torch.Tensor] | None = None) -> list[Any]:
-    """The list that diffusers' layers read and write: one place a convolution, not all of them used."""
+    """The list that diffusers' layers read and write: one place per convolution; not all are used."""
     count = sum(isinstance(module, WanCausalConv3d) for module in network.modules())
     return [None if caches is None else caches.get(index) for index in range(count)]
 

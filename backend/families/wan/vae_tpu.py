@@ -1,8 +1,8 @@
 """Wan's video autoencoders for TPUs, 2.1's and 2.2's: the layers that diffusers' module holds, in the order in which it runs
-them, on arrays as `kernels.causal_conv` wants them, every chip a strip of columns.
+them, on arrays as `kernels.causal_conv` takes them; every chip has a strip of columns.
 
-One pass an array: each convolution also does the residual, the norm and the SiLU that follow it. Numerics are those of
-`backend.families.wan.vae` in bfloat16 but for the norms, which see float32 here. The layers themselves stand in
+Each array is read once: a convolution also does the residual, the norm and the SiLU that follow it. Numerics are those of
+`backend.families.wan.vae` in bfloat16, except that the norms see float32 here. The layers themselves are in
 `backend.families.wan.vae_tpu_layers`.
 """
 
@@ -20,7 +20,7 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import WanRMS_norm
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from backend.families.wan.vae_tpu_layers import Caches, Walk, Weights
+from backend.families.wan.vae_tpu_layers import Caches, LayerRunner, Weights
 from backend.runtime.mesh import Layout
 from kernels.causal_conv import arrange_weight, swap_rows_and_columns
 from kernels.causal_conv_cut import padded_channels, padded_rows
@@ -41,7 +41,7 @@ def is_arranged(weights: Weights) -> bool:
 
 
 def can_run(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration is of the kind that this module runs."""
+    """Whether this module can run a VAE of this configuration."""
     if config.get("attn_scales") or config["scale_factor_spatial"] != SPATIAL_SCALE * (config.get("patch_size") or 1):
         return False
     if config.get("is_residual"):
@@ -50,7 +50,7 @@ def can_run(config: Mapping[str, Any]) -> bool:
 
 
 def arrange(vae: AutoencoderKLWan, weights: Weights) -> dict[str, jax.Array]:
-    """The checkpoint's tensors as the products want them: once a model, not once a frame."""
+    """The checkpoint's tensors as the products need them: done once per model, not once per frame."""
     arranged = dict(weights)
     for name, module in vae.named_modules():
         if isinstance(module, WanRMS_norm):
@@ -81,8 +81,8 @@ def _vector(values: jax.Array) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Strips:
-    """How the picture is cut: columns over `axes` of the mesh. `turned`: the chips share out the height, because it divides
-    and the width does not; then the height is what this module calls columns."""
+    """How the picture is cut: columns over `axes` of the mesh. `turned`: the chips share the height, because it divides by their
+    number and the width does not; then this module's columns run along the height."""
 
     axes: tuple[str, ...]
     turned: bool
@@ -113,8 +113,8 @@ def decode(
     """
     size = latents.shape[3:]
     plan = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, mesh=layout.mesh, interpret=interpret)
-    made, after = plan.run(Walk.decode, weights, latents, caches, patch=vae.config.patch_size or 1)
-    return made[None].clip(-1.0, 1.0), after
+    pixels, after = plan.run(LayerRunner.decode, weights, latents, caches, patch=vae.config.patch_size or 1)
+    return pixels[None].clip(-1.0, 1.0), after
 
 
 def encode(
@@ -127,8 +127,8 @@ def encode(
     pixels = _to_patches(pixels, vae.config.patch_size or 1)
     size = tuple(side // SPATIAL_SCALE for side in pixels.shape[3:])
     plan = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, mesh=layout.mesh, interpret=interpret)
-    made, after = plan.run(Walk.encode, weights, pixels, caches, shrinks=SPATIAL_SCALE)
-    return made[None], after
+    moments, after = plan.run(LayerRunner.encode, weights, pixels, caches, shrinks=SPATIAL_SCALE)
+    return moments[None], after
 
 
 def _to_patches(pixels: jax.Array, size: int) -> jax.Array:
@@ -150,12 +150,12 @@ class _Plan:
 
     @property
     def rows(self) -> int:
-        """Of the latents, as this module calls them."""
+        """Of the latents, in this module's sense of rows."""
         return self.size[1] if self.strips.turned else self.size[0]
 
     def run(self, way, weights: Weights, array: jax.Array, caches: Caches | None, *, shrinks: int = 1, patch: int = 1):
-        """`way` through the layers on every chip; `array` [1, C, F, ...] is `shrinks` times as large as the latents. What it
-        makes, [C, F, height, width], `patch` times as large as the last convolution leaves it, and the caches."""
+        """`way` through the layers on every chip; `array` [1, C, F, ...] is `shrinks` times as large as the latents. Returns
+        [C, F, height, width], `patch` times as large as the last convolution leaves it, and the caches."""
         frames = array[0].transpose(1, 2, 3, 0) if self.strips.turned else array[0].transpose(1, 3, 2, 0)
         rows, channels = shrinks * self.rows, frames.shape[3]
         missing = shrinks * padded_rows(self.rows) - rows
@@ -164,11 +164,11 @@ class _Plan:
         widths = {name: module.gamma.numel() for name, module in self.vae.named_modules() if isinstance(module, WanRMS_norm)}
 
         def one_chip(own: Weights, frames: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
-            walk = Walk(
+            runner = LayerRunner(
                 own, widths, caches, axes=self.strips.axes, rows=rows, is_turned=self.strips.turned, interpret=self.interpret
             )
-            made, channels = way(walk, self.vae, frames)
-            return self._as_pictures(made[:, :, : walk.rows], channels, patch), walk.after
+            frames_out, channels = way(runner, self.vae, frames)
+            return self._as_pictures(frames_out[:, :, : runner.rows], channels, patch), runner.after
 
         spec, axes = self.strips.spec, self.strips.axes or None
         pictures = P(None, None, axes, None) if self.strips.turned else P(None, None, None, axes)
@@ -176,7 +176,7 @@ class _Plan:
         return mapped(own, frames, caches)
 
     def _as_pictures(self, frames: jax.Array, channels: int, patch: int) -> jax.Array:
-        """[C, F, height, width] of [F, columns, rows, C * patch * patch and padding], `patch` pixels out of one each way.
+        """[C, F, height, width] of [F, columns, rows, C * patch * patch and padding], `patch` x `patch` pixels from each one.
 
         Products with zeros and ones, exact: the matrix unit moves lanes and every second row faster than copies do.
         """
@@ -191,7 +191,7 @@ class _Plan:
 
 
 def _turned(name: str, weight: jax.Array) -> jax.Array:
-    """An arranged convolution with rows and columns in each other's place; all else as it is."""
+    """An arranged convolution with rows and columns swapped; other weights unchanged."""
     if weight.ndim != 3:
         return weight
     return swap_rows_and_columns(weight, frames=1 if ".resample." in name else 3)

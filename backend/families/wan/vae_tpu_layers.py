@@ -2,7 +2,7 @@
 `kernels.causal_conv`.
 
 Every function sees arrays [F, W, H, C] of the strip; how the picture is cut and how weights are arranged is
-`backend.families.wan.vae_tpu`'s. Wan 2.2's blocks add what they were given, made larger or smaller, to what they give.
+`backend.families.wan.vae_tpu`'s. Wan 2.2's blocks add their input, made larger or smaller, to their output.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Weights = Mapping[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Step:
-    """One module of the network. A residual block keeps what its first one `is_entered` with, and gives it to the last one's
-    `shortcut`, whose result is added to that one's."""
+    """One module of the network. The input of a residual block's first module (`is_entered`) is kept for the `shortcut` of its
+    last module, whose result is added to that module's."""
 
     name: str
     module: Any
@@ -45,7 +45,7 @@ class _Step:
 
     @property
     def first_norm(self) -> str | None:
-        """The norm with SiLU that it begins with, which the step before it does for it."""
+        """The norm with SiLU at its beginning, which the step before it computes."""
         return f"{self.name}.norm1" if isinstance(self.module, WanResidualBlock) else None
 
 
@@ -89,8 +89,8 @@ def _middle(name: str, network: Any) -> list[_Step]:
     return [_Step(name=f"{name}.mid_block.{place}", module=module) for place, module in places.items()]
 
 
-class Walk:
-    """One chip's way through the encoder or the decoder. `after` are the caches that it leaves, in the convolutions' order."""
+class LayerRunner:
+    """Runs the encoder or the decoder on one chip. `after` are the caches that it leaves, in the convolutions' order."""
 
     def __init__(
         self,
@@ -105,19 +105,19 @@ class Walk:
     ) -> None:
         self._weights, self._widths, self._before = weights, widths, before
         self._axes, self._rows, self._is_turned, self._interpret = axes, rows, is_turned, interpret
-        self._later_frames = 1  # that a later latent frame has in the place of the first one's single frame
-        self._entered: jax.Array | None = None  # what the residual block under way was given
+        self._later_frames = 1  # frames of a later latent frame here, where the first one has a single frame
+        self._entered: jax.Array | None = None  # the input of the current residual block
         self.after: Caches = {}
 
     @property
     def rows(self) -> int:
-        """Of the picture in what was made last; those after it are zero."""
+        """The picture's rows in the latest array; the rows after them are zero."""
         return self._rows
 
     def decode(self, vae: AutoencoderKLWan, frame: jax.Array) -> tuple[jax.Array, int]:
         """Pixels, or patches of them, from a latent frame; how many of the channels are real."""
-        made = self._through("decoder", self._product("post_quant_conv", frame), _decoder_steps(vae.decoder))
-        return made, vae.config.out_channels
+        pixels = self._through("decoder", self._product("post_quant_conv", frame), _decoder_steps(vae.decoder))
+        return pixels, vae.config.out_channels
 
     def encode(self, vae: AutoencoderKLWan, frames: jax.Array) -> tuple[jax.Array, int]:
         """A latent frame's moments from pixels or patches of them; how many of the channels are real."""
@@ -125,7 +125,7 @@ class Walk:
         return self._product("quant_conv", self._through("encoder", frames, _encoder_steps(vae.encoder))), 2 * vae.config.z_dim
 
     def _through(self, name: str, frames: jax.Array, steps: Sequence[_Step]) -> jax.Array:
-        """The first convolution, the steps, the last convolution; each does the norm that the next one begins with."""
+        """The first convolution, the steps, the last convolution; each also computes the norm at the beginning of the next."""
         norms = [step.first_norm for step in steps] + [f"{name}.norm_out"]
         total, normalised = self._causal(f"{name}.conv_in", frames, self._norm_of(norms[0]))
         for step, following in zip(steps, norms[1:], strict=True):
@@ -160,19 +160,19 @@ class Walk:
             total = self._more_frames(f"{name}.time_conv", total)
         added = () if step.shortcut is None else self._repeated(step.shortcut)
         epilogue = dataclasses.replace(self._norm_of(following), residuals=added)
-        made = self._convolve(f"{name}.resample.1", total, None, epilogue, doubles=True)
+        outputs = self._convolve(f"{name}.resample.1", total, None, epilogue, doubles=True)
         self._rows *= 2
-        return made
+        return outputs
 
     def _repeated(self, shortcut: DupUp3D) -> tuple[jax.Array, jax.Array]:
-        """What the block was given, for the upper and the lower of the two rows that each row becomes; frames and columns that
-        are alike stand once. With half the channels, a pixel's four have two kinds: the upper two channels 0, 2, 4, ..."""
+        """The block's input, for the upper and the lower of the two rows that each row becomes; equal frames and columns are
+        stored once. With half the channels, a pixel's four have two kinds: the upper two channels 0, 2, 4, ..."""
         entered = self._entered
         if shortcut.in_channels == shortcut.out_channels:
             return entered, entered
         assert shortcut.in_channels == 2 * shortcut.out_channels and shortcut.factor_t == 1
-        made = padded_channels(shortcut.out_channels)
-        kinds = [_select(entered, jnp.arange(entered.shape[3])[:, None] == 2 * jnp.arange(made) + kind) for kind in range(2)]
+        channels = padded_channels(shortcut.out_channels)
+        kinds = [_select(entered, jnp.arange(entered.shape[3])[:, None] == 2 * jnp.arange(channels) + kind) for kind in range(2)]
         if not self._is_turned:
             return tuple(kinds)
         columns = jnp.stack(kinds, axis=2)  # the picture lies on its side: its rows are columns here
@@ -180,7 +180,7 @@ class Walk:
         return columns, columns
 
     def _averaged(self, shortcut: AvgDown3D) -> jax.Array:
-        """What the block was given, the mean of each four pixels; the channels of two frames become neighbours in one. Before
+        """The block's input, the mean of each four pixels; the channels of two frames become neighbours in one. Before
         the first frame there is nothing."""
         entered = self._entered
         if shortcut.factor == 1:
@@ -190,12 +190,12 @@ class Walk:
         means = means.astype(entered.dtype)
         if shortcut.factor_t == 1:
             return means
-        made = padded_channels(shortcut.out_channels)
+        channels = padded_channels(shortcut.out_channels)
         pairs = [(kind, means[place::2]) for kind, place in (((1, 0),) if len(means) == 1 else ((0, 0), (1, 1)))]
-        return sum(_select(part, 2 * jnp.arange(part.shape[3])[:, None] + kind == jnp.arange(made)) for kind, part in pairs)
+        return sum(_select(part, 2 * jnp.arange(part.shape[3])[:, None] + kind == jnp.arange(channels)) for kind, part in pairs)
 
     def _smaller(self, name: str, module: WanResample, total: jax.Array) -> jax.Array:
-        """Half as many columns and rows, and half as many frames where the block is of that kind.
+        """Half as many columns and rows, and half as many frames if the block also shrinks time.
 
         A convolution with steps of two that pads the right and the bottom is every other pixel of one that pads all around.
         """
@@ -208,9 +208,9 @@ class Walk:
         if self._before is None:
             self._later_frames //= 2
             return total
-        seen = jnp.concatenate([self._before[place], total])
+        inputs = jnp.concatenate([self._before[place], total])
         weight = self._weights[f"{name}.time_conv.weight"]  # [3, C, 1, N]
-        taps = [seen[tap : tap + len(total) - 1 : 2] for tap in range(weight.shape[0])]
+        taps = [inputs[tap : tap + len(total) - 1 : 2] for tap in range(weight.shape[0])]
         products = sum(
             jnp.einsum("fwhc,cn->fwhn", tap, part[:, 0], preferred_element_type=jnp.float32)
             for tap, part in zip(taps, weight, strict=True)
@@ -223,18 +223,18 @@ class Walk:
             self._exchange(jnp.zeros_like(total))
             self._later_frames *= 2
             return total
-        seen = jnp.concatenate([self._exchange(total)[-KEPT_FRAMES:], total])
+        inputs = jnp.concatenate([self._exchange(total)[-KEPT_FRAMES:], total])
         weight = self._weights[f"{name}.weight"]  # [3, C, 2, N]
         products = sum(
-            jnp.einsum("fwhc,cpn->fpwhn", seen[tap : tap + len(total)], weight[tap], preferred_element_type=jnp.float32)
+            jnp.einsum("fwhc,cpn->fpwhn", inputs[tap : tap + len(total)], weight[tap], preferred_element_type=jnp.float32)
             for tap in range(weight.shape[0])
         )
         products += self._weights[f"{name}.bias"][None, :, None, None]
-        made = products.reshape(-1, *products.shape[2:])
-        return self._only_rows(made).astype(total.dtype)
+        doubled = products.reshape(-1, *products.shape[2:])
+        return self._only_rows(doubled).astype(total.dtype)
 
     def _attend(self, name: str, total: jax.Array) -> jax.Array:
-        """One head over all of a frame's pixels, each chip its own against everyone's."""
+        """One head over all of a frame's pixels: each chip's own queries, every chip's keys."""
         hidden = rms_norm(total.astype(jnp.float32), *self._norm(f"{name}.norm")).astype(total.dtype)
         query, key, value = jnp.split(self._product(f"{name}.to_qkv", hidden), 3, axis=-1)
         key, value = (self._everyones(array) for array in (key, value))
@@ -242,19 +242,19 @@ class Walk:
         scores *= self._widths[f"{name}.norm"] ** -0.5
         is_real = jnp.arange(key.shape[2]) < self._rows
         shares = jax.nn.softmax(jnp.where(is_real, scores, -jnp.inf), axis=(3, 4)).astype(value.dtype)
-        seen = jnp.einsum("fwhvg,fvgc->fwhc", shares, value, preferred_element_type=jnp.float32).astype(total.dtype)
-        return total + self._product(f"{name}.proj", seen)
+        attended = jnp.einsum("fwhvg,fvgc->fwhc", shares, value, preferred_element_type=jnp.float32).astype(total.dtype)
+        return total + self._product(f"{name}.proj", attended)
 
     def _everyones(self, strip: jax.Array) -> jax.Array:
         return jax.lax.all_gather(strip, self._axes, axis=1, tiled=True) if self._axes else strip
 
     def _causal(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
-        """A convolution that sees two frames back. Before the first frame there is nothing, so that its share is left out."""
+        """A convolution that sees two frames back. Before the first frame there is nothing, so that part is left out."""
         return self._convolve(name, frames, self._exchange(frames), epilogue)
 
     def _exchange(self, frames: jax.Array) -> jax.Array | None:
-        """The frames that were kept in this place last time, None in the first; now these are, two at least, whole arrays, so
-        that no kept frame is copied out of one."""
+        """The frames kept at this place by the last call, None in the first call. Keeps the present ones: at least two frames, as
+        whole arrays, so that no frame is copied out of one."""
         place = len(self.after)
         if self._before is None:
             missing = max(KEPT_FRAMES, self._later_frames) - 1
@@ -280,8 +280,8 @@ class Walk:
 
     def _edges(self, before: jax.Array | None, frames: jax.Array) -> Edges:
         """The neighbouring chips' nearest columns; zero at the picture's sides."""
-        seen = [frames] if before is None else [before[-KEPT_FRAMES:], frames]
-        first, last = (jnp.concatenate([array[:, side] for array in seen]) for side in (slice(0, 1), slice(-1, None)))
+        inputs = [frames] if before is None else [before[-KEPT_FRAMES:], frames]
+        first, last = (jnp.concatenate([array[:, side] for array in inputs]) for side in (slice(0, 1), slice(-1, None)))
         chips = jax.lax.axis_size(self._axes) if self._axes else 1
         if chips == 1:
             return Edges(left=jnp.zeros_like(first), right=jnp.zeros_like(first))
@@ -298,9 +298,9 @@ class Walk:
 
     def _product(self, name: str, frames: jax.Array) -> jax.Array:
         """A convolution over channels alone."""
-        made = jnp.einsum("fwhc,cpn->fwhpn", frames, self._weights[f"{name}.weight"][0], preferred_element_type=jnp.float32)
-        made = (made + self._weights[f"{name}.bias"]).reshape(*frames.shape[:3], -1)
-        return self._only_rows(made).astype(frames.dtype)
+        product = jnp.einsum("fwhc,cpn->fwhpn", frames, self._weights[f"{name}.weight"][0], preferred_element_type=jnp.float32)
+        product = (product + self._weights[f"{name}.bias"]).reshape(*frames.shape[:3], -1)
+        return self._only_rows(product).astype(frames.dtype)
 
     def _only_rows(self, frames: jax.Array) -> jax.Array:
         """Zero in the rows that pad the picture."""
@@ -318,5 +318,5 @@ class Walk:
 
 def _select(frames: jax.Array, picked: jax.Array) -> jax.Array:
     """[F, W, H, N] of the channels that `picked` [C, N] names, one at most for each: a product, because lanes move slowly."""
-    made = jnp.einsum("fwhc,cn->fwhn", frames, picked.astype(frames.dtype), preferred_element_type=jnp.float32)
-    return made.astype(frames.dtype)
+    selected = jnp.einsum("fwhc,cn->fwhn", frames, picked.astype(frames.dtype), preferred_element_type=jnp.float32)
+    return selected.astype(frames.dtype)

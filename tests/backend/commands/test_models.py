@@ -69,7 +69,7 @@ def test_every_real_checkpoints_shapes_can_be_told():
     for preset in list_presets():
         family, configs = of_preset(preset)[0], preset.network_configs()
         for part in ("transformer", "text_encoder", "vae"):
-            assert family.telling_shapes(configs, part)
+            assert family.distinctive_shapes(configs, part)
 
 
 def test_no_network_and_nothing_cached_offers_the_demo_model(tmp_path):

@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from backend.commands.command_line import parse
-from backend.commands.stages_run import run_stage
+from backend.commands.stages_run import run_here
 from backend.contract.events import Finished
 from backend.contract.request import find_preset
 from backend.engine import folder as request_folder
@@ -32,7 +32,7 @@ def words_of(stage: str, folder: Path, *words: str) -> list[str]:
 
 def run(stage: str, folder: Path, *words: str) -> None:
     """The stage in this process, to its good end. Raises: RequestError."""
-    assert run_stage(parse(words_of(stage, folder, *words))) == 0
+    assert run_here(parse(words_of(stage, folder, *words))) == 0
 
 
 def started(stage: str, folder: Path) -> subprocess.Popen:
@@ -87,7 +87,7 @@ def test_a_stopped_denoising_goes_on_and_comes_to_the_same(tmp_path, capsys):
                 process.send_signal(signal.SIGINT)
                 break
         rest = process.stderr.read()
-    assert process.returncode == 1 and "Stopped after step " in rest and f"denoise --run {stopped}` goes on" in rest
+    assert process.returncode == 1 and "Stopped after step " in rest and f"denoise --run {stopped}` continues" in rest
     assert (stopped / "stage2_state.safetensors").is_file() and not (stopped / "stage2_latents.safetensors").exists()
     capsys.readouterr()
     run("denoise", stopped)

@@ -26,7 +26,7 @@ from backend.runtime import work
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.program import compile_now
 from backend.sampling.solvers import make_schedule, start, step_inputs
-from backend.weights.read import Part, Progress, load_stacked
+from backend.weights.read import LoadProgress, Part, load_stacked
 from backend.weights.stacked import StackedWeights
 
 HEADS = 6  # 4 chips cannot share them out evenly: two exchange heads, and gather keys from the other two
@@ -86,7 +86,7 @@ def load(transformer: dict[str, np.ndarray], programs: Programs) -> StackedWeigh
         (Path(folder) / "transformer").mkdir()
         save_file(transformer, Path(folder) / "transformer" / "model.safetensors")
         described, part = programs.denoiser.describe_weights(jnp.dtype("float32")), Part(Path(folder), "transformer")
-        progress = Progress(part.num_bytes, lambda event: None)
+        progress = LoadProgress(part.num_bytes, lambda event: None)
         return load_stacked(part, described, lambda name, tensor: tensor, progress)
 
 

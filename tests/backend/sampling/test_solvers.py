@@ -6,7 +6,7 @@ import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
 
-from backend.sampling.solvers import advance, make_schedule, start
+from backend.sampling.solvers import make_schedule, start, take_step
 
 SHAPE = (1, 4, 3, 2, 2)
 
@@ -34,7 +34,7 @@ def test_equals_diffusers(solver, steps, flow_shift):
     for index, timestep in enumerate(scheduler.timesteps):
         velocity = rng.standard_normal(SHAPE, np.float32)
         sample = scheduler.step(torch.from_numpy(velocity), timestep, sample, return_dict=False)[0]
-        state = advance(state, velocity, schedule.sigmas[index], schedule.corrector[index], schedule.predictor[index])
+        state = take_step(state, velocity, schedule.sigmas[index], schedule.corrector[index], schedule.predictor[index])
         # diffusers computes the coefficients in float32, where log and expm1 lose up to 1e-5 over fifty steps
         np.testing.assert_allclose(state.sample, sample.numpy(), atol=5e-5, err_msg=f"step {index}")
 
@@ -43,7 +43,9 @@ def test_the_last_sample_is_the_clean_estimate():
     schedule = make_schedule("unipc", 3, 3.0)
     state = start(jnp.ones(SHAPE))
     for index in range(3):
-        state = advance(state, jnp.full(SHAPE, 0.3), schedule.sigmas[index], schedule.corrector[index], schedule.predictor[index])
+        state = take_step(
+            state, jnp.full(SHAPE, 0.3), schedule.sigmas[index], schedule.corrector[index], schedule.predictor[index]
+        )
     np.testing.assert_array_equal(state.sample, state.clean)
 
 

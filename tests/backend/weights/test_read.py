@@ -20,7 +20,7 @@ from backend.errors import ModelError
 from backend.families.wan.transformer import Denoiser
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.settings import PROJECT_FOLDER
-from backend.weights.read import Part, Progress, checkpoint_shapes, load_stacked
+from backend.weights.read import LoadProgress, Part, checkpoint_shapes, load_stacked
 from backend.weights.stacked import stack_weights
 
 CONFIG = dict(
@@ -53,7 +53,7 @@ def load(folder: Path, dtype: str):
     denoiser = Denoiser(CONFIG, Layout.over(MeshPlan(), jax.devices()[:1]))
     part = Part(folder, "transformer")
     described = denoiser.describe_weights(jnp.dtype(dtype))
-    return load_stacked(part, described, lambda name, tensor: tensor, Progress(part.num_bytes, silent)), described
+    return load_stacked(part, described, lambda name, tensor: tensor, LoadProgress(part.num_bytes, silent)), described
 
 
 def state_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -198,4 +198,4 @@ def test_a_clip_encoder_is_read_by_the_names_of_transformers_4_and_5(tmp_path, p
     save_file({prefix + name: torch.ones(3) for name in names}, tmp_path / "image_encoder" / "model.safetensors")
     part = Part(tmp_path, "image_encoder")
     assert set(part.places) == set(names)
-    assert {name for name, _ in part.read(names, Progress(part.num_bytes, silent))} == set(names)
+    assert {name for name, _ in part.read(names, LoadProgress(part.num_bytes, silent))} == set(names)
