@@ -173,7 +173,7 @@ class _Denoising:
     def _begin(self, chunk: Chunk) -> None:
         """Adds the last chunk to the finished ones, and starts this one from its noise."""
         if chunk.index > len(self._finished):
-            self._finished.append(np.asarray(self._state.clean))
+            self._finished.append(np.asarray(self._state.sample))
         self._state = self._start(chunk)
 
     def _settle_before(self, chunk: Chunk) -> None:
