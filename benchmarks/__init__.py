@@ -1,1 +1,1 @@
-"""Measurements. Each checks its numerics first, prints a table and writes JSON."""
+"""Benchmarks. Those that compute check their numerics first; each prints a table, and most write JSON."""

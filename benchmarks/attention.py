@@ -4,7 +4,7 @@
     python -m benchmarks.attention --measure [--shape NAME] [--json FILE]
 
 The first needs libtpu and no TPU: it compiles each kernel for the same shape and divides the bundles of a grid step's whole
-program by the 8 x 128 score tiles of that step; "with padding" charges what blocks compute past the ends to the real tiles. The
+program by the 8 x 128 score tiles of that step; "with padding" also counts the blocks' padding, over the real tiles alone. The
 second times this process's own GPU or TPU. Both check the numerics first, at a small size.
 """
 
@@ -52,7 +52,7 @@ LIBRARY_BLOCKS = ((2048, 2048, 512), (2048, 2048, 1024), (4096, 2048, 512), (102
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """One kernel. `bundles_a_tile` is of a grid step; `with_padding` of the whole problem; None where nothing was compiled."""
+    """One kernel. `bundles_a_tile` is of a grid step; `with_padding` of the whole problem; None if nothing was compiled."""
 
     name: str
     blocks: str = ""
@@ -64,7 +64,7 @@ class Row:
 
 
 def check_numerics() -> float:
-    """Largest error of both forms in the TPU interpreter, 300 queries and 600 keys. Raises: SystemExit where it is too large."""
+    """Largest error of both forms in the TPU interpreter, 300 queries and 600 keys. Raises: SystemExit if it is too large."""
     keys = jax.random.split(jax.random.key(0), 3)
     query, key, value = (jax.random.normal(key, (1, length, 2, 128)) for key, length in zip(keys, (300, 600, 600), strict=True))
     loud = query * jnp.array([1.0, 40.0]).reshape(1, 1, 2, 1)  # the second head needs the online form
@@ -99,7 +99,7 @@ def ours(reader: ScheduleReader, chip: Chip, shape: AttentionShape, form: Form, 
 def library(
     reader: ScheduleReader, chip: Chip, shape: AttentionShape, name: str, make: Callable[..., Callable[..., jax.Array]]
 ) -> Row:
-    """A library's kernel, best of `LIBRARY_BLOCKS`, without any mask: it needs whole blocks, and the padding is not masked."""
+    """A library's kernel, best of `LIBRARY_BLOCKS`, on lengths padded to whole blocks, without a mask for the padding."""
     rows = []
     for block_q, block_kv, compute in LIBRARY_BLOCKS:
         padded_q, padded_kv = (
@@ -154,22 +154,22 @@ def make_tokamax(
 
 
 def rows_of(reader: ScheduleReader, chip: Chip, shape: AttentionShape) -> dict[str, Callable[[], Row]]:
-    """What there is to compile, by name."""
-    found: dict[str, Callable[[], Row]] = {}
+    """The functions that compile each kernel and make its row, by name."""
+    makers: dict[str, Callable[[], Row]] = {}
     for form in get_args(Form):
         tuned = block_sizes(chip, shape.length_q, shape.length_kv, form)
         for name, sizes in ((f"ours-{form}", tuned), (f"ours-{form}-published-blocks", PUBLISHED_SIZES[form])):
-            found[name] = functools.partial(ours, reader, chip, shape, form, sizes, name)
-    found["jax-splash"] = functools.partial(library, reader, chip, shape, "jax-splash", make_jax_splash)
+            makers[name] = functools.partial(ours, reader, chip, shape, form, sizes, name)
+    makers["jax-splash"] = functools.partial(library, reader, chip, shape, "jax-splash", make_jax_splash)
     if importlib.util.find_spec("tokamax"):
-        found["tokamax"] = functools.partial(library, reader, chip, shape, "tokamax", make_tokamax)
+        makers["tokamax"] = functools.partial(library, reader, chip, shape, "tokamax", make_tokamax)
         constant = functools.partial(make_tokamax, constant_maximum=30.0)
-        found["tokamax-constant"] = functools.partial(library, reader, chip, shape, "tokamax-constant", constant)
-    return found
+        makers["tokamax-constant"] = functools.partial(library, reader, chip, shape, "tokamax-constant", constant)
+    return makers
 
 
 def compare(chip: Chip, shape: AttentionShape, only: list[str] | None) -> list[Row]:
-    """Compile one after the other; a kernel that does not compile is named on standard error."""
+    """Compile one kernel after the other; one that does not compile is named on standard error."""
     reader, rows = ScheduleReader(), []
     try:
         sys.stderr.write(f"numerics: largest error {check_numerics():.2g}\n")
@@ -187,7 +187,7 @@ def compare(chip: Chip, shape: AttentionShape, only: list[str] | None) -> list[R
 
 
 def table(rows: list[Row]) -> str:
-    """The rows for people."""
+    """The rows as text."""
     heads = ("kernel", "blocks", "bundles a step", "a tile", "with padding", "spills a step", "compile s")
     cells = [heads] + [
         (
@@ -210,7 +210,7 @@ def _cell(value: float | None, form: str) -> str:
 
 
 def measure(shape: AttentionShape, repeats: int = 5) -> dict[str, float | str]:
-    """Median seconds of one call with what `attention` picks on this process's accelerator, after a check of its numerics."""
+    """Median seconds of one call of `attention`, as it chooses for this process's accelerator, after a check of its numerics."""
     if jax.default_backend() not in ("gpu", "tpu"):
         raise SystemExit("--measure needs a GPU or a TPU that jax sees; without one, leave it out for the compiler's figures")
     keys = jax.random.split(jax.random.key(0), 3)

@@ -1,7 +1,7 @@
 """Bundles of the decoders' convolutions on a v6e, read from libtpu's schedules: no TPU, no time measured.
 
 `python -m benchmarks.causal_conv` prints a table; shapes are one chip's of `v6e:2x4` at 1280 x 720 (Wan 2.1) and 1280 x 704
-(Wan 2.2). A loop counts as often as it runs. The last column is what `backend.tpu` predicts over what the schedule says.
+(Wan 2.2). A loop counts as often as it runs. The last column is the prediction of `backend.tpu` over the schedule's cycles.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernels.causal_conv_cut import Cut, padded_channels, padded_rows
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shape:
-    """One chip's convolution over `frames` and `earlier` ones before them, residual and norm after it."""
+    """One chip's convolution over `frames` and the `earlier` frames before them, then residual and norm."""
 
     model: str
     frames: int
@@ -52,8 +52,8 @@ SHAPES = (
 
 
 def read(reader: ScheduleReader, shape: Shape) -> tuple[int, int, int, int]:
-    """Bundles of one grid step, loops counted as they run; grid steps; whole tiles' cycles of all of them; and the elements that
-    are normalised inside."""
+    """Bundles of one grid step, loops counted as they run; the number of grid steps; the cycles of whole tiles of all steps; and
+    the elements that the kernel normalises."""
     rows, channels, out = padded_rows(shape.rows), padded_channels(shape.channels), padded_channels(shape.out)
     taps = (shape.earlier + 1, 3, 3)
     weight = jax.eval_shape(module.arrange_weight, jax.ShapeDtypeStruct((shape.out, shape.channels, *taps), jnp.bfloat16))
@@ -92,8 +92,8 @@ def read(reader: ScheduleReader, shape: Shape) -> tuple[int, int, int, int]:
     loops = [1, 1] + ([] if cut.is_unrolled else [cut.count]) + ([cut.earlier + 1] if cut.loops_over_taps else [])
     step = sum(bundles * math.prod(loops[: depth + 1]) for depth, bundles in enumerate(schedule.by_depth) if depth)
     steps = parts[0] * shape.columns // cut.columns
-    made = shape.frames * cut.made_columns // cut.columns * shape.columns * cut.made_rows * out
-    return step, steps, steps * cut.count * cut.frame_cycles, made if is_normalised else 0
+    elements = shape.frames * cut.made_columns // cut.columns * shape.columns * cut.made_rows * out
+    return step, steps, steps * cut.count * cut.frame_cycles, elements if is_normalised else 0
 
 
 def main() -> None:

@@ -6,7 +6,7 @@
 The transformer and the VAE have the real shapes. Reduced are the text encoder's layers (2 of 24) and vocabulary (32,768 of
 256,384); its widths are the real ones. The whole UMT5-XXL, `--text-layers 24 --vocabulary 256384 --only load`, needs 15.4 GB of
 memory to load, and 33 GB to run on a CPU, where XLA keeps a float32 copy of every bfloat16 matrix. The tokenizer is the demo
-model's. On a CPU the device's arrays lie in the host's memory too, so what loading itself needs is the peak less those arrays.
+model's. On a CPU the device's arrays lie in the host's memory too, so loading itself needs the peak minus those arrays.
 The numerics are those of tests/parity: random weights make no picture, and the result is only checked to be finite.
 """
 
@@ -31,13 +31,13 @@ from presets import load_preset
 PRESET = "wan2.1-t2v-1.3b-480p"
 SIZE = {"width": 256, "height": 256, "num_frames": 5, "steps": 1}
 GIGABYTE = 1e9
-BUILT = "built.json"  # what the folder was built with; written last
+BUILT = "built.json"  # the options that the folder was built with; written last
 
 
 def build(folder: Path, arguments: argparse.Namespace) -> None:
-    """The checkpoint's folder, unless it is there already."""
-    wanted = {name: getattr(arguments, name) for name in ("layers", "disk", "text_layers", "vocabulary", "shard_bytes")}
-    if (folder / BUILT).is_file() and json.loads((folder / BUILT).read_text()) == wanted:
+    """Writes the checkpoint's folder, unless it is there already."""
+    options = {name: getattr(arguments, name) for name in ("layers", "disk", "text_layers", "vocabulary", "shard_bytes")}
+    if (folder / BUILT).is_file() and json.loads((folder / BUILT).read_text()) == options:
         return
     shutil.rmtree(folder, ignore_errors=True)
     configs = load_preset(PRESET).network_configs()
@@ -51,7 +51,7 @@ def build(folder: Path, arguments: argparse.Namespace) -> None:
         _write(folder / part, shapes, dtype, arguments.shard_bytes)
     index = {part: ["diffusers", "a network"] for part in (*configs, "tokenizer")}
     (folder / "model_index.json").write_text(json.dumps(index | {"_class_name": "WanPipeline", "transformer_2": [None, None]}))
-    (folder / BUILT).write_text(json.dumps(wanted))
+    (folder / BUILT).write_text(json.dumps(options))
 
 
 def _shapes(configs: dict[str, dict]) -> dict[str, dict[str, torch.Size]]:
@@ -73,7 +73,7 @@ def _shapes(configs: dict[str, dict]) -> dict[str, dict[str, torch.Size]]:
 
 
 def _write(folder: Path, shapes: dict[str, torch.Size], dtype: torch.dtype, shard_bytes: int) -> None:
-    """Shards with an index, as diffusers writes them, holding one shard in memory."""
+    """Shards with an index, as diffusers writes them, with one shard in memory at a time."""
     torch.manual_seed(0)
     shards = list(_shards(shapes, dtype.itemsize, shard_bytes))
     where = {}
@@ -116,7 +116,7 @@ def measure(folder: Path, only_load: bool) -> dict:
     jax.block_until_ready([expert.weights for expert in loaded.experts])
     seconds = time.monotonic() - began
     on_device, peak = sum(array.nbytes for array in jax.live_arrays()), resident_bytes("VmHWM")
-    found = {
+    figures = {
         "load_seconds": seconds,
         "checkpoint_bytes": sum(path.stat().st_size for path in folder.glob("*/*.safetensors")),
         "largest_shard_bytes": max(path.stat().st_size for path in folder.glob("*/*.safetensors")),
@@ -126,16 +126,16 @@ def measure(folder: Path, only_load: bool) -> dict:
         "load_overhead_bytes": peak - on_device - before,
     }
     if only_load:
-        return found
+        return figures
     request = GenerationRequest.from_preset(preset, prompt="a red circle", seed=0, **SIZE)
     with tempfile.TemporaryDirectory() as place:
         for name in ("first", "second"):  # the first run compiles
             last = list(pipeline.generate(request, loaded, Path(place), lambda: False))[-1]
-            found[f"{name}_run_seconds"] = last.result.seconds
+            figures[f"{name}_run_seconds"] = last.result.seconds
         from safetensors.numpy import load_file
 
         assert np.isfinite(load_file(Path(place) / "stage2_latents.safetensors")["latents"]).all()
-    return found | {"run_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    return figures | {"run_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 
 
 def resident_bytes(kind: str) -> int:
@@ -144,17 +144,17 @@ def resident_bytes(kind: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(kind))
 
 
-def table(found: dict) -> str:
-    """For people."""
+def table(figures: dict) -> str:
+    """The figures as text."""
     lines = [
-        f"{name.removesuffix('_bytes').replace('_', ' '):24} {found[name] / GIGABYTE:8.2f} GB"
-        for name in found
+        f"{name.removesuffix('_bytes').replace('_', ' '):24} {figures[name] / GIGABYTE:8.2f} GB"
+        for name in figures
         if name.endswith(("_bytes", "_before"))
     ]
-    lines.append(f"{'load':24} {found['load_seconds']:8.1f} s")
+    lines.append(f"{'load':24} {figures['load_seconds']:8.1f} s")
     for name in ("first_run_seconds", "second_run_seconds"):
-        if name in found:
-            stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in found[name].items())
+        if name in figures:
+            stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in figures[name].items())
             lines.append(f"{name.removesuffix('_seconds').replace('_', ' '):24} {stages} s")
     return "\n".join(lines)
 
@@ -179,10 +179,10 @@ def main() -> None:
         return
     words = [sys.executable, "-m", "benchmarks.full_size", "--measure", "--folder", str(arguments.folder)]
     words += ["--only", "load"] if arguments.only else []
-    found = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
-    sys.stdout.write(table(found) + "\n")
+    figures = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
+    sys.stdout.write(table(figures) + "\n")
     if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 if __name__ == "__main__":

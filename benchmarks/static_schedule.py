@@ -1,8 +1,8 @@
 """Compile for a TPU on a machine that has none, and read the schedule that libtpu writes down.
 
 A schedule is a list of bundles, the instructions that start together; each takes at least one cycle. The count is of the
-program's text: a loop's body and both sides of a condition count once. It predicts; it is no measurement. Nothing here knows
-what is compiled.
+program's text: a loop's body and both sides of a condition count once. It is a prediction, not a measurement. This module
+knows nothing about the compiled function.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 # The smallest slice of each generation that libtpu 0.0.51 describes, by the name that the kernels' tables use.
 TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:1x1", "v7x": "tpu7x:2x2x1"}
-# What libtpu asks of a host without a TPU, and leave to share the machine with another such process.
+# What libtpu needs on a host without a TPU, and the permission to run beside another such process.
 HOST = {
     "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v6e-8", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -64,7 +64,7 @@ class ScheduleReader:
     ) -> Schedule:
         """Compile `function` for one core of `chip`, with XLA's own `options`.
 
-        Raises: jax.errors.JaxRuntimeError where the compiler refuses it; RuntimeError where no kernel was compiled.
+        Raises: jax.errors.JaxRuntimeError if the compiler refuses it; RuntimeError if no kernel was compiled.
         """
         shutil.rmtree(self._folder, ignore_errors=True)
         device = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGIES[chip]).devices[0]
@@ -98,7 +98,7 @@ def _bundles(analysis: str) -> int:
 
 
 def _by_depth(listing: str) -> tuple[int, ...]:
-    """A listed bundle stands behind as many ">" as there are loops around it."""
+    """Counts by the number of ">" before a bundle in the listing, one for each loop around it."""
     bundles = re.findall(r"^\s*(?:0x)?[0-9a-f]+ [A-Z ]*: *(>*) *\{", listing, re.MULTILINE)
     counts = collections.Counter(len(marks) for marks in bundles)
     return tuple(counts[depth] for depth in range(max(counts) + 1))

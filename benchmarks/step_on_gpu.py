@@ -28,7 +28,7 @@ from presets import Preset
 
 PRESETS = ("wan2.1-t2v-14b-480p", "wan2.1-t2v-14b-720p")
 PEAK_TFLOPS = 989.0  # published: NVIDIA H100 and H200 SXM data sheets, dense bfloat16
-BACKENDS = ("_native_cudnn", "flash", "_flash_3", "sage", "native")  # diffusers' names; those not installed are passed over
+BACKENDS = ("_native_cudnn", "flash", "_flash_3", "sage", "native")  # diffusers' names; those that are not installed are skipped
 TEXT_LENGTH = 512
 
 
@@ -92,28 +92,28 @@ def diffusers(preset: Preset, repeats: int) -> dict[str, Any]:
         latents = torch.randn(request.geometry().latent_shape(config["in_channels"]))
         text = torch.randn(1, TEXT_LENGTH, config["text_dim"])
         timestep = torch.tensor([500.0])
-    found = {}
+    timings = {}
     for backend in BACKENDS:
-        timed = _timed_backend(torch, model, (latents, timestep, text), backend, repeats, device)
-        if timed is not None:
-            found[backend] = timed
-    if not found:
+        timing = _timed_backend(torch, model, (latents, timestep, text), backend, repeats, device)
+        if timing is not None:
+            timings[backend] = timing
+    if not timings:
         raise SystemExit("none of diffusers' attention backends works here")
-    best = min(found, key=lambda name: found[name][0])
+    best = min(timings, key=lambda name: timings[name][0])
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     return {
         "side": "diffusers",
-        "seconds": found[best][0],
-        "first": found[best][1],
+        "seconds": timings[best][0],
+        "first": timings[best][1],
         "device": name,
         "backend": best,
-        "others": {key: value[0] for key, value in found.items()},
+        "others": {key: value[0] for key, value in timings.items()},
         "version": f"torch {torch.__version__}",
     }
 
 
 def _timed_backend(torch, model, arguments: tuple, backend: str, repeats: int, device: str) -> tuple[float, float] | None:
-    """Median and first seconds of two branches, or None where the backend is not there."""
+    """Median and first seconds of two branches, or None if the backend is not available."""
     try:
         model.set_attention_backend(backend)
         compiled = torch.compile(model, dynamic=False)
@@ -149,25 +149,25 @@ def compare(preset: str, repeats: int, peak_tflops: float) -> dict[str, Any]:
     """Both sides of one preset, each in its process."""
     sides = {side: _apart(side, preset, repeats) for side in SIDES}
     flops = _flops(find_preset(preset))
-    for found in sides.values():
-        found["mfu"] = flops / found["seconds"] / (peak_tflops * 1e12)
+    for report in sides.values():
+        report["mfu"] = flops / report["seconds"] / (peak_tflops * 1e12)
     return {"preset": preset, **sides, "ratio": sides["diffusers"]["seconds"] / sides["ours"]["seconds"]}
 
 
 def _apart(side: str, preset: str, repeats: int) -> dict[str, Any]:
     words = [sys.executable, "-m", "benchmarks.step_on_gpu", "--side", side, "--presets", preset, "--repeats", str(repeats)]
-    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=gpu_sharing_environment(), stdout=subprocess.PIPE, text=True)
-    messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    process = subprocess.run(words, cwd=PROJECT_FOLDER, env=gpu_sharing_environment(), stdout=subprocess.PIPE, text=True)
+    messages = [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
     for message in messages:
         sys.stderr.write(f"{side}: {message['progress']}\n" if "progress" in message else "")
-    found = next((message["report"] for message in messages if "report" in message), None)
-    if done.returncode or found is None:
-        raise SystemExit(f"{side} stopped with exit code {done.returncode}; its reason stands above")
-    return found
+    report = next((message["report"] for message in messages if "report" in message), None)
+    if process.returncode or report is None:
+        raise SystemExit(f"{side} stopped with exit code {process.returncode}; its reason is shown above")
+    return report
 
 
 def _flops(preset: Preset) -> float:
-    """Of one guided step."""
+    """Floating-point operations of one guided step."""
     from backend.families import of_preset
 
     family, _ = of_preset(preset)
@@ -175,7 +175,7 @@ def _flops(preset: Preset) -> float:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """For people."""
+    """The rows as text."""
     lines = [f"{'preset':26} {'ours s':>8} {'MFU':>5} {'diffusers s':>12} {'MFU':>5} {'ratio':>6}  backend, device, versions"]
     for row in rows:
         own, other = row["ours"], row["diffusers"]

@@ -1,8 +1,8 @@
-"""How the studio behaves under twenty visitors: `python -m benchmarks.studio_load --json FILE`.
+"""Measures how the studio behaves with twenty visitors: `python -m benchmarks.studio_load --json FILE`.
 
 Starts the real server with the demo model. Each visitor has a cookie of their own, queues three videos through the API, and has a
-page open: it loads the page anew every few seconds and, like a page in a browser, asks what has changed every 1.5 seconds.
-Checked: all videos finish and are mp4 files; no answer to a page takes over a second; neither process' memory grows from the
+page open: it loads the page again every few seconds and, like a page in a browser, asks what has changed every 1.5 seconds.
+Checked: all videos finish and are mp4 files; no answer to a page takes over a second; neither process's memory grows from the
 tenth video to the last by more than the tolerance.
 """
 
@@ -45,7 +45,7 @@ class Measured:
 
 
 class Visitor:
-    """One browser, so far as the server can tell."""
+    """One visitor, who looks like a browser to the server."""
 
     def __init__(self, url: str, measured: Measured):
         self.url, self.measured = url, measured
@@ -63,7 +63,7 @@ class Visitor:
         return content
 
     def watch(self, tick: dict, is_over: threading.Event) -> None:
-        """A page that is open: loaded now and then, asking all the time."""
+        """An open page: it is loaded now and then, and asks for changes all the time."""
         loaded = 0.0
         while not is_over.wait(TICK_SECONDS):
             if time.monotonic() - loaded > RELOAD_SECONDS:
@@ -89,15 +89,15 @@ def main() -> None:
 
 
 def run(visitors: int, jobs: int, folder: Path) -> dict:
-    """Starts the server, lets everybody in, and gives the figures."""
-    server, url = started(folder)
+    """Starts the server, sends all visitors, and returns the figures."""
+    server, url = start_server(folder)
     try:
         wait_until_ready(url)
         measured, is_over = Measured(), threading.Event()
         began = time.monotonic()
         tick = tick_of(url)
         people = [Visitor(url, measured) for _ in range(visitors)]
-        watching = [threading.Thread(target=watched, args=(person, tick, is_over)) for person in people]
+        watching = [threading.Thread(target=watch_page, args=(person, tick, is_over)) for person in people]
         making = [threading.Thread(target=make, args=(person, jobs, server.pid)) for person in people]
         for pair in zip(watching, making, strict=True):
             for thread in pair:
@@ -115,8 +115,8 @@ def run(visitors: int, jobs: int, folder: Path) -> dict:
         server.wait(20)
 
 
-def watched(person: Visitor, tick: dict, is_over: threading.Event) -> None:
-    """Watches, and keeps what goes wrong."""
+def watch_page(person: Visitor, tick: dict, is_over: threading.Event) -> None:
+    """Keeps a page open, and records failures."""
     try:
         person.watch(tick, is_over)
     except OSError as error:
@@ -134,12 +134,12 @@ def make(person: Visitor, jobs: int, pid: int) -> None:
         try:
             video, _ = job.result()
             is_video = Path(video).read_bytes()[4:8] == b"ftyp"
-            done(person.measured, pid, None if is_video else f"{video} is no mp4")
+            count_video(person.measured, pid, None if is_video else f"{video} is no mp4")
         except Exception as error:  # whatever the server says, it is a failure of this run
-            done(person.measured, pid, str(error))
+            count_video(person.measured, pid, str(error))
 
 
-def done(measured: Measured, pid: int, failure: str | None) -> None:
+def count_video(measured: Measured, pid: int, failure: str | None) -> None:
     """Counts a video, and looks at the memory at the tenth and after each tenth."""
     with measured.lock:
         if failure:
@@ -165,7 +165,7 @@ def resident(pid: int) -> int:
     return next((int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS")), 0)
 
 
-def started(folder: Path) -> tuple[subprocess.Popen, str]:
+def start_server(folder: Path) -> tuple[subprocess.Popen, str]:
     """The real server on a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -199,9 +199,9 @@ def tick_of(url: str) -> dict:
     return {"fn_index": event["id"], "data": [first[kinds[component]] for component in event["inputs"]]}
 
 
-def figures_of(measured: Measured, wanted: int, seconds: float) -> dict:
+def figures_of(measured: Measured, expected: int, seconds: float) -> dict:
     """The figures, and whether they pass."""
-    figures: dict = {"videos_wanted": wanted, "videos_finished": measured.finished, "seconds": round(seconds, 1)}
+    figures: dict = {"videos_wanted": expected, "videos_finished": measured.finished, "seconds": round(seconds, 1)}
     for kind, answers in measured.answers.items():
         ordered = sorted(answers)
         figures |= {
@@ -210,14 +210,14 @@ def figures_of(measured: Measured, wanted: int, seconds: float) -> dict:
             f"{kind}_99_percent_seconds": round(ordered[int(0.99 * (len(ordered) - 1))], 3),
             f"{kind}_slowest_seconds": round(ordered[-1], 3),
         }
-    early, late = measured.memory.get(10, {}), measured.memory.get(wanted - wanted % 10, {})
+    early, late = measured.memory.get(10, {}), measured.memory.get(expected - expected % 10, {})
     for name in ("server", "worker"):
         figures[f"{name}_mb_at_10th_and_last"] = [early.get(name), late.get(name)]
     slowest = max(figures["page_slowest_seconds"], figures["tick_slowest_seconds"])
     has_grown = any(late[name] > early[name] * (1 + MOST_GROWTH) for name in early) if early and late else True
     figures["failures"] = measured.failures[:5]
     figures["passes"] = (
-        measured.finished == wanted and not measured.failures and slowest < SLOWEST_ANSWER_SECONDS and not has_grown
+        measured.finished == expected and not measured.failures and slowest < SLOWEST_ANSWER_SECONDS and not has_grown
     )
     return figures
 

@@ -1,4 +1,4 @@
-"""Find the TPU kernel's block sizes by the compiler's own schedule, and keep the best beside their figures.
+"""Finds the TPU kernel's best block sizes by the compiler's schedule, and stores them with their figures.
 
     python -m benchmarks.tune_attention [--chips v6e ...] [--shapes self-720p ...] [--forms constant online] [--most N]
 
@@ -40,12 +40,12 @@ BLOCKS_KV = {"constant": (9472, 8192, 4096), "online": (2048, 4096)}
 
 def candidates(shape: AttentionShape, form: Form) -> list[BlockSizes]:
     """Blocks that reach little past the shape, each cut into chunks along the keys, the queries, or both; most hopeful first."""
-    found = {}
+    sizes = {}
     for most_q, most_kv in itertools.product(BLOCKS_Q, BLOCKS_KV[form]):
         block_q, block_kv = snug_block(shape.length_q, most_q), snug_block(shape.length_kv, most_kv)
         if FEWEST_TILES <= block_q * block_kv // 1024 <= MOST_TILES:
-            found |= dict.fromkeys(_chunked(block_q, block_kv, form))
-    return list(found)
+            sizes |= dict.fromkeys(_chunked(block_q, block_kv, form))
+    return list(sizes)
 
 
 def _chunked(block_q: int, block_kv: int, form: Form) -> list[BlockSizes]:
@@ -60,7 +60,7 @@ def _chunked(block_q: int, block_kv: int, form: Form) -> list[BlockSizes]:
 
 
 def read_schedule(reader: ScheduleReader, chip: Chip, shape: AttentionShape, form: Form, sizes: BlockSizes) -> Schedule:
-    """Compile one form of the kernel alone, for this shape. Raises: jax.errors.JaxRuntimeError where it does not fit."""
+    """Compile one form of the kernel alone, for this shape. Raises: jax.errors.JaxRuntimeError if it does not fit."""
     problem = Problem(
         batch=1,
         length_q=shape.length_q,
@@ -81,7 +81,7 @@ def read_schedule(reader: ScheduleReader, chip: Chip, shape: AttentionShape, for
 
 
 def tune(reader: ScheduleReader, chip: Chip, shape: AttentionShape, form: Form, most: int) -> TunedSizes | None:
-    """The best of the first `most` candidates, or None where none compiles; says each one's figure on standard error."""
+    """The best of the first `most` candidates, or None if none compiles; writes each one's figure to standard error."""
     rows = []
     for sizes in candidates(shape, form)[:most]:
         try:
@@ -98,7 +98,7 @@ def tune(reader: ScheduleReader, chip: Chip, shape: AttentionShape, form: Form, 
 
 
 def keep(row: TunedSizes, again: bool) -> None:
-    """Write the row to the table unless a better one stands there."""
+    """Write the row to the table unless the table has a better one."""
 
     def place(row: TunedSizes) -> tuple:
         return row.chip, row.form, row.length_q, row.length_kv

@@ -101,7 +101,7 @@ def _seconds(function: Callable[[], object]) -> float:
 
 
 def demo(repeats: int) -> Row:
-    """The preset's own video, from prompt to pixels; ours writes previews and the mp4 besides. Compared by the latents."""
+    """The preset's own video, from prompt to pixels; ours also writes previews and the mp4. Compared by the latents."""
     preset = load_preset("wan-tiny")
     request = GenerationRequest.from_preset(preset, prompt=PROMPT, seed=1)
     loaded = load_module.load(preset, None, lambda event: None)
@@ -202,7 +202,7 @@ def _run_job(engine: Engine, seed: int) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows for people."""
+    """The rows as text."""
     heads = ("work", "ours s", "diffusers s", "ratio", "bar", "compile s", "difference")
     cells = [heads] + [
         (

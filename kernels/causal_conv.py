@@ -1,11 +1,11 @@
-"""Convolution over frames, columns and rows, causal over frames, as the video decoder needs it on a TPU: one pass an array.
+"""Convolution over frames, columns and rows, causal over frames, as the VAE needs it on a TPU: it reads each array once.
 
 Arrays are [frames, columns, rows, channels]: channels along the lanes, rows along the sublanes, columns outside, so that a
 neighbouring column or an earlier frame is only another address. A grid step makes some columns of every frame: the 3 x 3 columns
-and frames that they see are the depth of matrix products, whose columns are the three rows of the kernel; shifting these by a
-row and adding them ends the convolution. What follows it in the network (bias, the residual, the next norm and its SiLU) is done
-before anything is written. A weight too large for the vector memory comes in blocks of output channels, one after the other.
-Knows no network.
+and frames that they see are the depth of matrix products, whose columns are the three rows of the kernel; these are shifted by a
+row and added, which completes the convolution. The operations after it in the network (bias, the residual, the next norm and its
+SiLU) are done before anything is written. A weight too large for the vector memory comes in blocks of output channels, one after
+the other. Knows no network.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ NORM_EPS = 1e-12  # torch.nn.functional.normalize
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Epilogue:
-    """What is done to the sum before it is written.
+    """The operations on the sum before it is written.
 
-    `residuals` are added: one [F, W, H, N]; or, of a picture that is doubled, two, for the upper and for the lower of two rows
-    that come from one, [F', W', H, N] each, where F' divides the frames and W' the columns: each stands that many times.
-    `norm` [N] float32 is the weight of an RMS norm over `norm_width` channels followed by SiLU. `keeps_sum`: the sum itself is
-    written; with `norm`, its normalised form is too.
+    `residuals` are added: one [F, W, H, N]; or, if the picture is doubled, two, for the upper and for the lower of the two rows
+    that come from one. Those are [F', W', H, N], where F' divides the frames and W' the columns; each value is repeated to fill
+    them. `norm` [N] float32 is the weight of an RMS norm over `norm_width` channels followed by SiLU. `keeps_sum`: the sum itself
+    is written; with `norm`, its normalised form is too.
     """
 
     residuals: tuple[jax.Array, ...] = ()
@@ -57,7 +57,7 @@ class Edges:
 
 
 def arrange_weight(weight: jax.Array) -> jax.Array:
-    """[N, C, T + 1, rows 3, columns 3], as PyTorch has it, to matrices [B, (T + 1) * 3 * C', 3 * N' / B] of padded channels."""
+    """[N, C, T + 1, rows 3, columns 3], as PyTorch has it, to matrices [B, (T + 1) * 3 * C', 3 * N' / B] with padded channels."""
     out, channels, frames, rows, columns = weight.shape
     padding = ((0, padded_channels(out) - out), (0, padded_channels(channels) - channels), (0, 0), (0, 0), (0, 0))
     depth = frames * columns * padded_channels(channels)
@@ -85,14 +85,14 @@ def causal_conv(
     doubles: bool = False,
     interpret: bool = False,
 ) -> tuple[jax.Array | None, jax.Array | None]:
-    """The sum and its normalised form, [F, W, H, N'] each, or None where the epilogue leaves it out.
+    """The sum and its normalised form, [F, W, H, N'] each, or None if the epilogue leaves it out.
 
     `frames` [F, W, H, C'] and, unless T = 0, the frames `before` them, [T, W, H, C'] or the last T of some multiple of T;
     `weight` as `arrange_weight` makes it, for T + 1 frames; `bias` [N'] float32. Rows from `num_rows` on must be zero, and are
-    zero in what comes out. With `doubles` the picture is first made twice as wide and high, each pixel four times: then W of the
-    results is twice that of `frames`, H is `padded_rows` of twice `num_rows`, which still counts those of `frames`.
+    zero in the results. With `doubles` the picture is first made twice as wide and high, each pixel four times: then W of the
+    results is twice that of `frames`, and H is `padded_rows` of twice `num_rows`, which still counts the rows of `frames`.
     """
-    if epilogue.norm is not None and weight.shape[0] > 1:  # the norm sees all channels, a grid step some of them
+    if epilogue.norm is not None and weight.shape[0] > 1:  # the norm needs all channels, a grid step has some of them
         whole = Epilogue(residuals=epilogue.residuals)
         total, _ = causal_conv(
             frames, before, weight, bias, edges, whole, num_rows=num_rows, doubles=doubles, interpret=interpret
@@ -110,22 +110,22 @@ def causal_conv(
     )
     inputs, specs = _inputs(cut, frames, before, weight, bias, edges, epilogue)
     blocks, columns = weight.shape[0], cut.factor * frames.shape[1]
-    made_spec = pl.BlockSpec((cut.count, cut.made_columns, cut.made_rows, cut.width), lambda part, step: (0, step, 0, part))
-    made_shape = jax.ShapeDtypeStruct((cut.count, columns, cut.made_rows, blocks * cut.width), frames.dtype)
-    made = pl.pallas_call(
+    result_spec = pl.BlockSpec((cut.count, cut.made_columns, cut.made_rows, cut.width), lambda part, step: (0, step, 0, part))
+    result_shape = jax.ShapeDtypeStruct((cut.count, columns, cut.made_rows, blocks * cut.width), frames.dtype)
+    results = pl.pallas_call(
         functools.partial(_kernel, cut=cut, epilogue=_flags(epilogue)),
         grid=(blocks, frames.shape[1] // cut.columns),
         in_specs=specs,
-        out_specs=[made_spec] * cut.outputs,
-        out_shape=[made_shape] * cut.outputs,
+        out_specs=[result_spec] * cut.outputs,
+        out_shape=[result_shape] * cut.outputs,
         scratch_shapes=cut.scratch(frames.dtype),
         compiler_params=pltpu.CompilerParams(vmem_limit_bytes=VMEM_LIMIT_BYTES),
         cost_estimate=_cost(cut, columns, weight.shape, is_normalised=epilogue.norm is not None),
         interpret=interpret,
         name="causal_conv",
     )(*inputs)
-    total = made[0] if epilogue.keeps_sum else None
-    return total, made[-1] if epilogue.norm is not None else None
+    total = results[0] if epilogue.keeps_sum else None
+    return total, results[-1] if epilogue.norm is not None else None
 
 
 def norm_and_silu(total: jax.Array, weight: jax.Array, width: int) -> jax.Array:
@@ -135,7 +135,7 @@ def norm_and_silu(total: jax.Array, weight: jax.Array, width: int) -> jax.Array:
 
 
 def rms_norm(total: jax.Array, weight: jax.Array, width: int) -> jax.Array:
-    """Of float32 [..., N'] over its `width` channels; the padded ones are zero and stay so."""
+    """The RMS norm of float32 [..., N'] over its `width` channels; the padded ones are zero and stay zero."""
     length = jnp.sqrt(jnp.sum(total * total, axis=-1, keepdims=True))
     return total * (width**0.5 / jnp.maximum(length, NORM_EPS)) * weight
 
@@ -156,7 +156,7 @@ def _flags(epilogue: Epilogue) -> _Flags:
 
 
 def _inputs(cut: Cut, frames, before, weight, bias, edges: Edges, epilogue: Epilogue) -> tuple[list, list[pl.BlockSpec]]:
-    """The kernel's arrays in its order, and what a step sees of each."""
+    """The kernel's arrays in its order, and the block of each that a grid step sees."""
     last = frames.shape[1] - 1
     inputs, specs = [], []
     for array, count in [(before, cut.earlier), (frames, cut.count)] if cut.earlier else [(frames, cut.count)]:
@@ -190,48 +190,49 @@ def _columns_at(array: jax.Array, count: int, size: int, place) -> pl.BlockSpec:
 
 def _cost(cut: Cut, columns: int, weight: tuple[int, ...], *, is_normalised: bool) -> pl.CostEstimate:
     """Products as the matrix unit does them, in whole tiles, for `columns` of results; bytes that move; elements that are
-    normalised. libtpu's schedules for v6e come to 1.1 times the products' cycles and 3 a 1,024 normalised elements
-    (docs/performance.md)."""
+    normalised. libtpu's schedules for v6e take 1.1 times the products' cycles, plus 3 for each 1,024 normalised
+    elements (docs/performance.md)."""
     blocks, depth, width = weight[0], *(math.ceil(size / MATRIX_UNIT) * MATRIX_UNIT for size in weight[1:])
-    pixels, made = cut.count * columns * cut.rows, cut.count * columns * cut.made_rows * blocks * cut.width
+    pixels, elements = cut.count * columns * cut.rows, cut.count * columns * cut.made_rows * blocks * cut.width
     read = blocks * (cut.earlier + cut.count) * columns // cut.factor * cut.rows * cut.channels * (cut.columns + 2) // cut.columns
     return pl.CostEstimate(
         flops=2 * blocks * pixels * depth * width,
-        bytes_accessed=2 * (math.prod(weight) + read + cut.outputs * made),
-        transcendentals=made if is_normalised else 0,
+        bytes_accessed=2 * (math.prod(weight) + read + cut.outputs * elements),
+        transcendentals=elements if is_normalised else 0,
     )
 
 
 def _for_doubled_rows(weight: jax.Array) -> jax.Array:
-    """[B, K, 3 N] to [B, K, 4 N]: of pixels that stand in two rows each, a kernel's three rows see two. The upper of the two
-    takes the first from the row above and the other two from its own; the lower one the first two from its own, and so on."""
+    """[B, K, 3 N] to [B, K, 4 N]: when each row is repeated, the kernel's three rows see only two different ones. The upper copy
+    takes the first from the row above and the other two from its own row; the lower copy takes the first two from its own row
+    and the last from the row below."""
     first, middle, last = jnp.split(weight, TAPS, axis=-1)
     return jnp.concatenate([first, middle + last, first + middle, last], axis=-1)
 
 
 def _kernel(*refs, cut: Cut, epilogue: _Flags) -> None:
-    """Some columns of every frame."""
+    """One grid step: some columns of every frame."""
     refs = list(refs)
     sources = [[refs.pop(0) for _ in range(3)] for _ in range(2 if cut.earlier else 1)]
     edges = refs.pop(0), refs.pop(0)
     weight, bias = refs.pop(0), refs.pop(0)
     residuals = [refs.pop(0) for _ in range(cut.residuals)]
     norm = refs.pop(0) if epilogue.norm_width is not None else None
-    made, (gathered, *doubled) = refs[: cut.outputs], refs[cut.outputs :]
+    results, (gathered, *doubled) = refs[: cut.outputs], refs[cut.outputs :]
     summed = doubled.pop() if cut.loops_over_taps else None
     _gather(sources, edges, gathered, cut)
 
     def make_frame(frame: jax.Array | int) -> None:
         products = _products(gathered, weight, summed, frame, cut)
-        added = [_residual_of(ref, frame, cut) for ref in residuals]
-        total = (_double_rows(products, added, doubled, cut) if doubled else _add_rows(products, added, cut)) + bias[...]
+        addends = [_residual_of(ref, frame, cut) for ref in residuals]
+        total = (_double_rows(products, addends, doubled, cut) if doubled else _add_rows(products, addends, cut)) + bias[...]
         total = jnp.where(_row_indices(total.shape) < cut.factor * cut.num_rows, total, 0.0)
         if epilogue.keeps_sum:
-            made[0][frame] = total.astype(made[0].dtype)
+            results[0][frame] = total.astype(results[0].dtype)
         if norm is not None:
-            made[-1][frame] = norm_and_silu(total, norm[...], epilogue.norm_width).astype(made[-1].dtype)
+            results[-1][frame] = norm_and_silu(total, norm[...], epilogue.norm_width).astype(results[-1].dtype)
 
-    if cut.is_unrolled:  # one frame's end stands beside the next one's products then
+    if cut.is_unrolled:  # so that one frame's end runs beside the next one's products
         for frame in range(cut.count):
             make_frame(frame)
     else:
@@ -239,38 +240,38 @@ def _kernel(*refs, cut: Cut, epilogue: _Flags) -> None:
 
 
 def _products(gathered, weight, summed, frame: jax.Array | int, cut: Cut) -> jax.Array:
-    """[columns * H, row parts * N] of one frame: what it and the earlier ones give, added up, through `summed` where it is."""
+    """[columns * H, row parts * N] of one frame: its products and the earlier frames', summed, in `summed` if there is one."""
 
-    if summed is None:  # one depth for all, because each is filled up to whole tiles of the matrix unit
-        seen = jnp.concatenate([gathered[frame + tap].reshape(-1, cut.depth) for tap in range(cut.earlier + 1)], axis=-1)
-        return jnp.dot(seen, weight[0], preferred_element_type=jnp.float32)
+    if summed is None:  # one product for all, because each product's depth is padded to whole tiles of the matrix unit
+        inputs = jnp.concatenate([gathered[frame + tap].reshape(-1, cut.depth) for tap in range(cut.earlier + 1)], axis=-1)
+        return jnp.dot(inputs, weight[0], preferred_element_type=jnp.float32)
 
     def add_tap(tap: jax.Array, _: None) -> None:
-        seen, part = gathered[frame + tap].reshape(-1, cut.depth), weight[0, pl.ds(tap * cut.depth, cut.depth)]
-        summed[...] = jnp.where(tap == 0, 0.0, summed[...]) + jnp.dot(seen, part, preferred_element_type=jnp.float32)
+        inputs, part = gathered[frame + tap].reshape(-1, cut.depth), weight[0, pl.ds(tap * cut.depth, cut.depth)]
+        summed[...] = jnp.where(tap == 0, 0.0, summed[...]) + jnp.dot(inputs, part, preferred_element_type=jnp.float32)
 
     jax.lax.fori_loop(0, cut.earlier + 1, add_tap, None)
     return summed[...]
 
 
 def _gather(sources: list, edges: tuple, gathered, cut: Cut) -> None:
-    """For each frame and each column to be made, the columns that it sees side by side."""
+    """Writes for each frame and each column of the result the columns that it sees, side by side."""
     is_first, is_last = pl.program_id(1) == 0, pl.program_id(1) == pl.num_programs(1) - 1
     places = [0, cut.earlier, cut.earlier + cut.count] if cut.earlier else [0, cut.count]
     for (left, middle, right), start, end in zip(sources, places[:-1], places[1:], strict=True):
         frames = slice(start, end)
         left = jnp.where(is_first, edges[0][frames], left[...])
         right = jnp.where(is_last, edges[1][frames], right[...])
-        for made in range(cut.factor):
+        for column in range(cut.factor):
             for tap in range(TAPS):
-                shift, lanes = (made + tap - 1) // cut.factor, _slice(tap, cut.channels)
+                shift, lanes = (column + tap - 1) // cut.factor, _slice(tap, cut.channels)
                 if shift == 0:
-                    gathered[frames, :, made, :, lanes] = middle[...]
+                    gathered[frames, :, column, :, lanes] = middle[...]
                     continue
                 inner, outer = (slice(1, None), slice(0, 1)) if shift < 0 else (slice(0, -1), slice(cut.columns - 1, None))
-                gathered[frames, outer, made, :, lanes] = left if shift < 0 else right
+                gathered[frames, outer, column, :, lanes] = left if shift < 0 else right
                 if cut.columns > 1:
-                    gathered[frames, inner, made, :, lanes] = middle[:, :-1] if shift < 0 else middle[:, 1:]
+                    gathered[frames, inner, column, :, lanes] = middle[:, :-1] if shift < 0 else middle[:, 1:]
 
 
 def _slice(place: int, size: int) -> slice:
@@ -278,7 +279,7 @@ def _slice(place: int, size: int) -> slice:
 
 
 def _residual_of(ref, frame: jax.Array | int, cut: Cut) -> jax.Array:
-    """[columns, H, N] float32 of the columns that are made."""
+    """[columns, H, N] float32: the residual for the columns of the result."""
     frames, columns = ref.shape[:2]
     added = ref[frame // (cut.count // frames)].astype(jnp.float32)
     times = cut.made_columns // columns
@@ -295,7 +296,7 @@ def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list, cut
     lower += _rolled(from_below, -1, cut)
     if added:
         upper, lower = (part + more.reshape(part.shape) for part, more in zip((upper, lower), added, strict=True))
-    for part, ref in enumerate(doubled):  # a store with a stride takes 128 lanes
+    for part, ref in enumerate(doubled):  # a strided store takes 128 lanes
         ref[pl.ds(0, count, 2)] = upper[:, _slice(part, LANES)]
         ref[pl.ds(1, count, 2)] = lower[:, _slice(part, LANES)]
     both = jnp.concatenate([ref[...] for ref in doubled], axis=-1).reshape(cut.made_columns, 2 * cut.rows, cut.width)
@@ -311,7 +312,7 @@ def _add_rows(products: jax.Array, added: list[jax.Array], cut: Cut) -> jax.Arra
 
 
 def _rolled(rows: jax.Array, by: int, cut: Cut) -> jax.Array:
-    """[columns * H, N], each column's rows moved down by one, or up by -1; zero comes in."""
+    """[columns * H, N], each column's rows moved down by one, or up by -1; the row that enters is zero."""
     moved = pltpu.roll(rows, by % rows.shape[0], 0).reshape(cut.made_columns, cut.rows, cut.width)
     incoming = 0 if by > 0 else cut.rows - 1
     return jnp.where(_row_indices(moved.shape) == incoming, 0.0, moved).reshape(rows.shape)

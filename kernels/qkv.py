@@ -1,8 +1,8 @@
-"""What stands between the projections and the attention: norm over all heads, rotary embedding, head groups, bounds.
+"""The operations between the projections and the attention: norm over all heads, rotary embedding, head groups, bounds.
 
-On a TPU three Pallas passes read each array once and write it once, in the order in which chips exchange heads, and leave
-behind the norms that tell the attention whether a constant maximum is safe. XLA's own trace of the same takes several
-times as many passes and copies; docs/performance.md has the figures.
+On a TPU three Pallas passes read each array once and write it once, in the order in which chips exchange heads. They also compute
+the norms that show whether a constant maximum is safe for the attention. XLA's own program takes several times as many passes and
+copies; docs/performance.md has the figures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VMEM_LIMIT_BYTES = 48 * 2**20
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadBounds:
-    """Of each head, [B, H] float32: the largest Euclidean norm of a `query` (scaled) and of a `key`, the largest magnitude in
+    """For each head, [B, H] float32: the largest Euclidean norm of a `query` (scaled) and of a `key`, the largest magnitude in
     `value`."""
 
     query: jax.Array
@@ -40,8 +40,8 @@ class HeadBounds:
 class Prepared:
     """Query, key and value, each [groups, B, S, W / groups].
 
-    With `bounds`, the query is multiplied by log2(e) * D ** -0.5 and the keys' mean is taken off, which no softmax sees;
-    without, neither is done.
+    With `bounds`, the query is multiplied by log2(e) * D ** -0.5 and the keys' mean is subtracted, which changes no
+    softmax; without, neither is done.
     """
 
     query: jax.Array
@@ -52,8 +52,8 @@ class Prepared:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """What is fixed when it is traced: `groups` of heads to come out; the mesh axes that other tokens and other channels lie
-    on, or None; whether the TPU's passes serve."""
+    """What is fixed when `prepare` is traced: the number of head `groups` in the result; the mesh axes over which tokens and
+    channels are spread, or None; whether to use the TPU's passes."""
 
     eps: float
     groups: int = 1
@@ -71,7 +71,7 @@ def prepare(
     """RMS norm over all channels and rotary embedding of query and key [B, S, W], and all three in head groups.
 
     `norms` [W] are those of query and key; `tables` the cosine and sine [S, D] float32, each value twice, for neighbouring
-    pairs as diffusers' Wan has them.
+    pairs as in diffusers' Wan.
     Raises: NotImplementedError for the TPU's passes with a channel axis or a length that is no multiple of 128.
     """
     if how.use_pallas:
@@ -137,7 +137,7 @@ def _prepare_by_passes(projected, norms, tables, how: Preparation) -> Prepared:
 
 
 def _largest(blocks: jax.Array, head: int, token_axis: str | None) -> jax.Array:
-    """[B, H] from the blocks' maxima [B, N, 1, W]."""
+    """Each head's maximum [B, H] from the blocks' maxima [B, N, 1, W]."""
     largest = blocks.max((1, 2)).reshape(blocks.shape[0], -1, head).max(2)
     return largest if token_axis is None else jax.lax.pmax(largest, token_axis)
 
@@ -154,7 +154,7 @@ def _compiler_params() -> pltpu.CompilerParams:
 
 
 def _rotating_pass(projected, weight, tables, how: Preparation, *, scale: float = 1.0, statistic: Statistic = "square"):
-    """Normed, rotated and scaled [groups, B, S, W / groups], and a statistic of every block of tokens [B, N, 1, W]."""
+    """Normalised, rotated and scaled [groups, B, S, W / groups], and a statistic of every block of tokens [B, N, 1, W]."""
     batch, length, width = projected.shape
     head, rows = tables[0].shape[1], _rows(length)
     table = pl.BlockSpec((rows, head), lambda b, s: (s, 0))

@@ -38,7 +38,7 @@ class UnknownPreset(LookupError):
 
 
 class ImageExample(BaseModel):
-    """A picture in `presets/examples` and a prompt that goes on from it."""
+    """A picture in `presets/examples` and a prompt that continues from it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -52,9 +52,9 @@ class ImageExample(BaseModel):
 
 
 class PresetWords(BaseModel):
-    """What a preset says of itself in one language, with a caption for each of its examples, in their order.
+    """A preset's title, description and captions in one language: one caption for each of its examples, in their order.
 
-    Only captions are translated: a press on one gives the example's own prompt, which is English.
+    Only captions are translated: pressing one gives the example's own prompt, which is English.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -66,7 +66,7 @@ class PresetWords(BaseModel):
 
 
 class LoraChoice(BaseModel):
-    """One LoRA, how strongly it counts, and for models of two experts which of them it changes.
+    """One LoRA, its strength, and for models of two experts which of them it changes.
 
     `source` is the name of a file in the data folder's `loras` folder, or "owner/repository:file.safetensors" on the Hugging
     Face Hub; never a path. `expert` is "both" for models with one network.
@@ -97,9 +97,9 @@ class Preset(BaseModel):
     """One way of making videos: a model, its defaults, and the limits within which it works.
 
     Sizes are pixels as (width, height); frame counts are pixel frames; `guidance` has one value per expert, the high-noise one
-    first; `boundary` is the share of the noise (0..1) from which on the first of two experts works; `guidance_interval` the
-    share of the steps that guidance runs on; `step_cache` the step cache's threshold, 0 for off. `draft_of` names the preset
-    that finishes what this one shows quickly. `series` are models that belong together, such as all of one version.
+    first; `boundary` is the share of the noise (0..1) at and above which the first of two experts works; `guidance_interval` are
+    the shares of the steps between which guidance runs; `step_cache` is the step cache's threshold, 0 for off. `draft_of` is
+    the preset that finishes what this one shows quickly. `series` are models that belong together, such as all of one version.
     `architecture` names, by the checkpoint's part, which of the configurations in `presets/architectures` its networks have, for
     work without the checkpoint; they are what diffusers and transformers write as config.json (source: huggingface/diffusers,
     scripts/convert_wan_to_diffusers.py). Videos have `frame_step` * n + `first_frames` pixel frames, n >= 0.
@@ -114,7 +114,7 @@ class Preset(BaseModel):
     model: str  # Hugging Face id, folder, or "embedded:NAME"
     tasks: tuple[Task, ...] = Field(min_length=1)
     dtype: Literal["float32", "bfloat16"]
-    architecture: dict[str, str] | None = None  # None: the embedded checkpoint says it
+    architecture: dict[str, str] | None = None  # None: the embedded checkpoint has it
 
     width: PositiveInt
     height: PositiveInt
@@ -182,9 +182,9 @@ class Preset(BaseModel):
 
     @model_validator(mode="after")
     def _captions_all_its_examples(self) -> Self:
-        wanted = (len(self.examples), len(self.image_examples))
-        if self.zh and (len(self.zh.examples), len(self.zh.image_examples)) != wanted:
-            raise ValueError(f"[zh] must caption all {wanted[0]} examples and all {wanted[1]} image_examples")
+        counts = (len(self.examples), len(self.image_examples))
+        if self.zh and (len(self.zh.examples), len(self.zh.image_examples)) != counts:
+            raise ValueError(f"[zh] must caption all {counts[0]} examples and all {counts[1]} image_examples")
         return self
 
     def _check_size(self, width: int, height: int) -> None:
@@ -220,7 +220,7 @@ class Preset(BaseModel):
         return self.model
 
     def words(self, language: str) -> PresetWords:
-        """What the preset says of itself in this language ("en", "zh"), or in English if it has no words in that language."""
+        """The preset's words in this language ("en", "zh"), or in English if it has none in that language."""
         if language == "zh" and self.zh:
             return self.zh
         prompts = tuple(example.prompt for example in self.image_examples)

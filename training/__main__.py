@@ -1,6 +1,6 @@
 """Make the demo checkpoint from nothing: `python -m training`. A stage whose result is in the work folder is not repeated.
 
-`--continue-from models/wan-tiny` trains an existing checkpoint's transformer on instead, with its autoencoder as it is.
+With `--continue-from models/wan-tiny` it trains an existing checkpoint's transformer further and keeps its autoencoder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from training.train_text_encoder import train_text_encoder
 from training.train_transformer import TextAndTransformer, TransformerTraining, train_transformer
 from training.train_vae import REFINING_RATE, VaeTraining, refine_decoder, train_vae
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ def make(plan: Plan) -> None:
         train_vae(vae, VaeTraining(seconds=plan.vae_seconds), plan.device)
     if not text_encoder.exists():
         encoder, accuracy = train_text_encoder(AutoTokenizer.from_pretrained(tokenizer), plan.text_seconds, plan.device)
-        log.info("text encoder: read right %s", accuracy)
+        logger.info("text encoder: read right %s", accuracy)
         encoder.save_pretrained(text_encoder)
     if not parts.exists():
         _train_transformer(plan, parts)
@@ -61,7 +61,7 @@ def make(plan: Plan) -> None:
         options = VaeTraining(seconds=plan.refine_seconds, learning_rate=REFINING_RATE)
         refine_decoder(AutoencoderKLWan.from_pretrained(vae), refined, options, plan.device)
     assemble(parts, refined, tokenizer, plan.output)
-    log.info("the checkpoint is in %s; score it with: python -m training.evaluate --model %s", plan.output, plan.output)
+    logger.info("the checkpoint is in %s; score it with: python -m training.evaluate --model %s", plan.output, plan.output)
 
 
 def _train_transformer(plan: Plan, parts: Path) -> None:
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--text-seconds", type=float, default=90)
     parser.add_argument("--transformer-seconds", type=float, default=1140)
     parser.add_argument("--refine-seconds", type=float, default=200, help="for the decoder, after everything else")
-    parser.add_argument("--continue-from", type=Path, help="a checkpoint folder to go on from")
+    parser.add_argument("--continue-from", type=Path, help="a checkpoint folder to continue from")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     make(Plan(device="cuda" if torch.cuda.is_available() else "cpu", **vars(arguments)))

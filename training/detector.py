@@ -23,7 +23,7 @@ AREA = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Detection:
-    """What a video shows; None where nothing could be made out."""
+    """What a video shows; None for what could not be detected."""
 
     colour: str | None
     shape: str | None
@@ -79,13 +79,13 @@ def _moments(cover: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 
 def _motion(cover: torch.Tensor) -> str | None:
     area, x, y = _moments(cover)
-    seen = area > 12
-    if seen.sum() < max(3, len(area) // 2):
+    is_visible = area > 12
+    if is_visible.sum() < max(3, len(area) // 2):
         return None
     span = len(area) - 1
     shorter = min(cover.shape[1:])
-    move_x, move_y = _slope(x, seen) * span / shorter, _slope(y, seen) * span / shorter
-    growth = math.exp(_slope(area.log() / 2, seen) * span)
+    move_x, move_y = _slope(x, is_visible) * span / shorter, _slope(y, is_visible) * span / shorter
+    growth = math.exp(_slope(area.log() / 2, is_visible) * span)
     if math.hypot(move_x, move_y) >= MIN_TRAVEL:
         return max(DIRECTIONS, key=lambda name: DIRECTIONS[name][0] * move_x + DIRECTIONS[name][1] * move_y)
     if max(growth, 1 / growth) >= MIN_GROWTH:
@@ -93,11 +93,11 @@ def _motion(cover: torch.Tensor) -> str | None:
     return "still"
 
 
-def _slope(values: torch.Tensor, seen: torch.Tensor) -> float:
+def _slope(values: torch.Tensor, is_visible: torch.Tensor) -> float:
     """Least-squares change of the values a frame."""
-    frames = torch.arange(len(values), dtype=torch.float32)[seen]
+    frames = torch.arange(len(values), dtype=torch.float32)[is_visible]
     centred = frames - frames.mean()
-    return float((centred * values[seen]).sum() / centred.square().sum())
+    return float((centred * values[is_visible]).sum() / centred.square().sum())
 
 
 def _shape(cover: torch.Tensor) -> str | None:

@@ -21,25 +21,25 @@ from training.prompts import describe
 from training.sampling import Sampler, Settings
 from training.world import Scene, held_out_triples, render, sample_scene
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PROPERTIES = ("colour", "shape", "motion", "background")
 
 
 def evaluate_text_to_video(sampler: Sampler, videos: int, settings: Settings) -> dict[str, float]:
-    """Share of held-out videos in which the detector reads each property as the prompt said it."""
+    """Share of held-out videos in which the detector reads each property as the prompt states it."""
     rng = random.Random(settings.seed)
     scenes, detections = _held_out_scenes(rng, videos), []
     for start in range(0, videos, settings.batch):
         batch = scenes[start : start + settings.batch]
         frames = sampler.sample([describe(scene, rng) for scene in batch], _seeds(settings, start, batch), settings)
         detections += [detect(video) for video in frames]
-        log.info("text to video: %d of %d", len(detections), videos)
+        logger.info("text to video: %d of %d", len(detections), videos)
     return _shares(scenes, detections)
 
 
 def evaluate_image_to_video(sampler: Sampler, videos: int, settings: Settings) -> dict[str, float]:
-    """Shares as above, and the first frame's mean and least PSNR in dB against the picture that was given."""
+    """Shares as above, and the first frame's mean and least PSNR in dB against the given picture."""
     rng = random.Random(settings.seed + 1)
     scenes, detections, fidelity = _held_out_scenes(rng, videos), [], []
     for start in range(0, videos, settings.batch):
@@ -49,7 +49,7 @@ def evaluate_image_to_video(sampler: Sampler, videos: int, settings: Settings) -
         frames = sampler.sample(prompts, _seeds(settings, start, batch), settings, images)
         detections += [detect(video) for video in frames]
         fidelity += [_psnr(video[0], image) for video, image in zip(frames, images, strict=True)]
-        log.info("image to video: %d of %d", len(detections), videos)
+        logger.info("image to video: %d of %d", len(detections), videos)
     psnr = {"first_frame_psnr_mean": sum(fidelity) / len(fidelity), "first_frame_psnr_least": min(fidelity)}
     return _shares(scenes, detections) | {name: round(value, 2) for name, value in psnr.items()}
 

@@ -1,6 +1,6 @@
-"""One optimizer for both trainings: Muon for matrices and convolutions, AdamW for everything else.
+"""One optimizer for all trainings: Muon for matrices and convolutions, AdamW for everything else.
 
-Muon's update has all singular values alike, so that no direction of a layer waits for the others. The demo
+Muon's update has equal singular values, so that no direction of a layer learns more slowly than the others. The demo
 autoencoder's 32 latent channels had spanned eight dimensions after 23 minutes of AdamW; see docs/performance.md.
 """
 

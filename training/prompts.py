@@ -91,25 +91,25 @@ OPENINGS = ("", "", "", "", "a video of ", "an animation of ", "a clip of ", "fo
 
 
 def describe(scene: Scene, rng: random.Random, detail: float = 1.0) -> str:
-    """One English sentence for the scene; below 1.0, `detail` is the chance that a clause is said at all."""
+    """One English sentence for the scene; below 1.0, `detail` is the chance that a clause is included."""
     return compose(scene, rng, detail)[0]
 
 
 def compose(scene: Scene, rng: random.Random, detail: float = 1.0) -> tuple[str, dict[str, str]]:
     """A sentence as `describe` makes it, and the scene's properties that it states."""
     chance = {"colour": detail, "motion": detail, "background": detail, "size": 0.65, "shape": 1.0}
-    said = {name: getattr(scene, name) for name, share in chance.items() if rng.random() < share}
-    subject = _subject(scene, rng, said)
-    finite, participle = _motion(scene.motion, rng) if "motion" in said else ("", "")
-    place = _place(scene, rng) if "background" in said else ""
+    stated = {name: getattr(scene, name) for name, share in chance.items() if rng.random() < share}
+    subject = _subject(scene, rng, stated)
+    finite, participle = _motion(scene.motion, rng) if "motion" in stated else ("", "")
+    place = _place(scene, rng) if "background" in stated else ""
     sentence = _arrange(subject, finite, participle, place, rng)
-    return _typeset(" ".join(sentence.split()), rng), said
+    return _typeset(" ".join(sentence.split()), rng), stated
 
 
-def _subject(scene: Scene, rng: random.Random, said: dict[str, str]) -> str:
+def _subject(scene: Scene, rng: random.Random, stated: dict[str, str]) -> str:
     shape = rng.choice(SHAPE_WORDS[scene.shape])
-    size = rng.choice(SIZE_WORDS[scene.size]) if "size" in said else ""
-    colour = said.get("colour", "")
+    size = rng.choice(SIZE_WORDS[scene.size]) if "size" in stated else ""
+    colour = stated.get("colour", "")
     phrase = " ".join(word for word in (size, colour, shape) if word)
     article = rng.choice(("a", "a", "a", "one", "the"))
     if article == "a" and phrase[0] in "aeiou":

@@ -1,7 +1,7 @@
 """Sample many clips at once with the training networks, for evaluation: diffusers' scheduler, training's fast forward pass.
 
-The product's own pipeline makes one video at a time; `tests/parity` holds it against diffusers, and `tests/training` holds
-the forward pass used here against diffusers' class, so that scores made here are the scores of the checkpoint.
+The product's own pipeline makes one video at a time; `tests/parity` compares it with diffusers, and `tests/training` compares
+the forward pass used here with diffusers' class, so that scores made here are the scores of the checkpoint.
 """
 
 from __future__ import annotations

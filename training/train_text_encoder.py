@@ -1,7 +1,7 @@
-"""Teach the demo model's text encoder its world first: every token must tell what the sentence says.
+"""Teach the demo model's text encoder its world first: every token's embedding must show what the sentence states.
 
 A linear reading of each token's embedding names the colour, shape, motion, background and size that the sentence states,
-or that it states none. Minutes of this save the transformer from learning English through the flow-matching loss.
+or that it states none. A few minutes of this save the transformer from learning English through the flow-matching loss.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from training.optimizer import MuonAndAdamW
 from training.prompts import compose
 from training.world import BACKGROUNDS, COLOURS, MOTIONS, SHAPES, SIZES, sample_training_scene
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 TEXT_POSITIONS = 32  # the longest sentence of the world has fewer tokens
 PROPERTIES = {
@@ -54,7 +54,7 @@ def train_text_encoder(
         optimizer.step(LEARNING_RATE * min(1.0, (step + 1) / 50) * (1 - spent / seconds))
         step += 1
         if step % 50 == 0:
-            log.info("text encoder step %d, %.0f s, loss %.4f", step, spent, loss.item())
+            logger.info("text encoder step %d, %.0f s, loss %.4f", step, spent, loss.item())
     return encoder.eval(), _accuracy(encoder, readers, tokenizer, rng, device)
 
 
@@ -63,7 +63,7 @@ def _sentences(rng: random.Random) -> tuple[list[str], dict[str, torch.Tensor]]:
     details = [0.5 if rng.random() < PARTIAL_SHARE else 1.0 for _ in range(BATCH)]
     composed = [compose(sample_training_scene(rng), rng, detail) for detail in details]
     labels = {
-        name: torch.tensor([values.index(said[name]) if name in said else len(values) for _, said in composed])
+        name: torch.tensor([values.index(stated[name]) if name in stated else len(values) for _, stated in composed])
         for name, values in PROPERTIES.items()
     }
     return [sentence for sentence, _ in composed], labels

@@ -1,8 +1,8 @@
 """Train the demo model's transformer: flow matching with guidance dropout, on a text encoder that is already trained.
 
 One network learns both tasks in the form of Wan 2.2 TI2V: every token carries its own timestep; for image-to-video the
-first latent frame is given clean at timestep 0 and is not scored. Clips are encoded as training goes: every step a few of
-the oldest in the cache give way to new ones.
+first latent frame is given clean at timestep 0 and is not scored. Clips are encoded during training: at intervals the oldest in
+the cache are replaced by new ones.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from training.prompts import describe
 from training.train_text_encoder import TEXT_POSITIONS
 from training.velocity import predict_velocity, run_one_block
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ADAMW_NAMES = ("patch_embedding", "proj_out", "scale_shift_table", "time_embedder")
-"""Parts of parameters' names: the ends of the network and what is no matrix, which AdamW learns."""
+"""Parts of parameters' names: the ends of the network and parameters that are no matrices, which AdamW trains."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ def train_transformer(
     optimizer = MuonAndAdamW(transformer, adamw_names=ADAMW_NAMES)
     run_block = torch.compile(run_one_block, dynamic=False) if options.compiled else run_one_block
     velocity = functools.partial(predict_velocity, run_block=run_block)
-    torch.compiler.set_stance("eager_on_recompile")  # the first size that comes is compiled; the rarer ones would not pay
+    torch.compiler.set_stance("eager_on_recompile")  # only the first size is compiled; for the rarer ones it would take too long
     started, snapshot, running = time.monotonic(), 0.0, 1.0
     for step, (latents, prompts) in enumerate(_batches(caches, rng, options)):
         spent = time.monotonic() - started
@@ -104,7 +104,7 @@ def train_transformer(
         _update_average(average, transformer, min(options.average_decay, (step + 1) / (step + 20)))
         running = 0.98 * running + 0.02 * loss.item()
         if step % 100 == 0:
-            log.info("transformer step %d, %.0f s, loss %.4f", step, spent, running)
+            logger.info("transformer step %d, %.0f s, loss %.4f", step, spent, running)
         if spent - snapshot > options.snapshot_seconds:
             snapshot = spent
             _save_average(networks, average, folder.with_name(folder.name + "-snapshot"))

@@ -1,11 +1,11 @@
 """Train the demo model's video autoencoder: `AutoencoderKLWan` on the synthetic world.
 
-It learns single images first and short clips then, mostly as small crops, because the network is convolutional. The noise
-on the latents is fixed, so that decoding tolerates what the denoiser leaves, and the posterior's variance is taught to say
-so. Where a video rests its latents are asked to rest: without that they drift from frame to frame, which makes motion hard
-to learn. Last, the latent space is turned to its principal axes and evened out, so that no axis drowns in the denoiser's
-noise. In float32: on a CPU, bfloat16 made the backward pass four times slower (1.10 s against 0.22 s for 48 pictures of
-64 x 64).
+It learns single images first and short clips then, mostly as small crops, because the network is convolutional. The
+noise on the latents is fixed, so that decoding tolerates the noise that the denoiser leaves, and the posterior's
+variance is trained to that value. Where a video does not change, its latents are trained not to change: without that
+they drift from frame to frame, which makes motion hard to learn. Last, the latent space is rotated to its principal
+axes and evened out, so that no axis is lost in the denoiser's noise. In float32: on a CPU, bfloat16 made the backward
+pass four times slower (1.10 s against 0.22 s for 48 pictures of 64 x 64).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from training.model_configs import VAE
 from training.optimizer import MuonAndAdamW
 from training.world import render, sample_training_scene
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,14 +80,14 @@ def _optimise(vae: AutoencoderKLWan, folder: Path, options: VaeTraining, device:
         running = error if step == 0 else 0.95 * running + 0.05 * error
         step += 1
         if step % 50 == 0:
-            log.info("vae step %d, %.0f s, PSNR %.2f dB", step, spent, _psnr(running))
+            logger.info("vae step %d, %.0f s, PSNR %.2f dB", step, spent, _psnr(running))
         if step % 500 == 0:
             average.module.save_pretrained(folder.with_name("vae-snapshot"))
     return average.module.eval()
 
 
 def refine_decoder(vae: AutoencoderKLWan, folder: Path, options: VaeTraining, device: str) -> None:
-    """Train the decoder on for `options.seconds` while the encoder, and so the latents, stay as they are; write to `folder`."""
+    """Train the decoder further for `options.seconds` while the encoder, and so the latents, do not change; write to `folder`."""
     vae = vae.to(device).train()
     vae.encoder.requires_grad_(False)
     vae.quant_conv.requires_grad_(False)

@@ -2,8 +2,8 @@
 
 diffusers carries a timestep, and so six modulation vectors, for every token. In training only two timesteps occur in a
 clip: the clip's own, and 0 for a clean first frame. So the modulation is one vector a latent frame here. The other saving
-is the padded text: its positions are all alike and become one key whose logit is raised by the logarithm of their number.
-`tests/training` holds this function against the class. Matrix products run in `dtype`, everything else in float32.
+is the padded text: its positions are all equal and become one key whose logit is raised by the logarithm of their number.
+`tests/training` compares this function with the class. Matrix products run in `dtype`, everything else in float32.
 """
 
 from __future__ import annotations

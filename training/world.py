@@ -1,6 +1,6 @@
 """The demo model's world: one coloured shape that moves on a plain background, as videos and as English.
 
-A `Scene` is the truth that a video shows. `render` draws it, `describe` says it in varied English, `sample_scene` draws
+A `Scene` is the truth that a video shows. `render` draws it, `describe` puts it into varied English, `sample_scene` draws
 one at random. Ten per cent of the (colour, shape, motion) triples are held out of training and used for evaluation only.
 """
 

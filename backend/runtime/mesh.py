@@ -242,9 +242,7 @@ class Layout:
     def gather(self, name: str, matrix: jax.Array, role: Role) -> jax.Array:
         """One layer's matrix [in, out] where it is used."""
         if name in self.copied:
-            return jax.lax.optimization_barrier(
-                matrix
-            )  # otherwise it is cut out of the stack inside the product, which is slower
+            return jax.lax.optimization_barrier(matrix)  # else it is cut out of the stack inside the product, which is slower
         return self.constrain(matrix, self.gathered_weight(role))
 
     def gathered_weight(self, role: Role) -> P:

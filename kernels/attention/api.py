@@ -1,4 +1,4 @@
-"""The one attention function: picks an implementation by platform and shape, or takes the one that it is told.
+"""The one attention function: chooses an implementation by platform and shape, or uses the one that is named.
 
 The platform is that of the mesh in whose context the call is traced (`jax.set_mesh`, or inside `jax.shard_map`), because a
 program may be compiled for a TPU on a host that has none. Without a mesh the choice is left to the lowering.
@@ -23,20 +23,20 @@ Implementation = Literal["reference", "blocked", "cudnn", "pallas_tpu"]
 Window = tuple[int, int]
 
 SMALL_SCORES = 2**22  # scores a head, 16 MiB in float32: below it one product is faster than a loop of blocks on a CPU
-SMALL_SCORES_TPU = 2**16  # below it a kernel's start costs more than the scores' way through memory; not measured
+SMALL_SCORES_TPU = 2**16  # below it starting a kernel costs more than writing and reading the scores; not measured
 BLOCK_Q = 1024
 BLOCK_KV = 512
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TpuOptions:
-    """What only the TPU kernel asks. `chip` is the mesh's or the process's own unless given.
+    """Options of the TPU kernel alone. `chip` is the mesh's or the process's own unless given.
 
-    `layout`: "heads" if the neighbours hold [B, S, H, D] as XLA does on a TPU by itself, head by head in memory; "columns" if
-    they hold [B, S, H * D]. The other choice is correct too and costs copies. With `bounds` the arrays are as `kernels.qkv`
-    prepares them for the kernel, and for it alone. Without `tests_bounds` all heads take the online form. `sizes` and
+    `layout`: "heads" if the operations around the attention hold [B, S, H, D] head by head in memory, as XLA does on a TPU by
+    default; "columns" if they hold [B, S, H * D]. The other choice is also correct, but costs copies. With `bounds` the arrays
+    are as `kernels.qkv` prepares them for this kernel alone. Without `tests_bounds` all heads take the online form. `sizes` and
     `online_sizes` override the table.
     """
 
@@ -76,7 +76,7 @@ def attention(
     `key`, `value` [B, S_kv, H, D]; `bias` broadcasts to [B, H, S_q, S_kv]; `scale` is D ** -0.5 unless given. With
     `window_size` (before, after), query i sees keys i - before to i + after; one number stands for both. A query that sees
     no key yields 0. The keys from `num_keys` on are padding that no query sees; it must be finite.
-    Raises: NotImplementedError where the implementation that was asked for cannot serve the arguments.
+    Raises: NotImplementedError if the implementation that is named cannot take the arguments.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     window = (window_size, window_size) if isinstance(window_size, int) else window_size
@@ -95,7 +95,7 @@ def attention(
 
 
 def target_platform() -> str | None:
-    """What the mesh in context is made of, "tpu", "gpu" or "cpu"; without one "gpu" on a process that has one, else None."""
+    """The platform of the mesh in context, "tpu", "gpu" or "cpu"; without a mesh "gpu" in a process that has one, else None."""
     device = _mesh_device()
     if device is None:
         return "gpu" if jax.default_backend() == "gpu" else None
@@ -103,7 +103,7 @@ def target_platform() -> str | None:
 
 
 def target_chip() -> Chip | None:
-    """The TPU generation of the mesh in context, or of this process's own devices; None if neither is a TPU that is known."""
+    """The TPU generation of the mesh in context, or of this process's own devices; None if neither is a known TPU."""
     device = _mesh_device()
     if device is None and jax.default_backend() == "tpu":
         device = jax.devices()[0]
@@ -125,14 +125,16 @@ def _choose(
             _refuse(implementation, call, query, key, value, bias)
             return implementation
         except NotImplementedError as reason:
-            if platform == (target_platform() or jax.default_backend()):  # and not only a platform that it may be lowered for
+            if platform == (
+                target_platform() or jax.default_backend()
+            ):  # not if the program is merely lowered for this platform too
                 _log_once(f"attention on {platform} falls back from {implementation}: {reason}")
     return "reference" if scores <= SMALL_SCORES or bias is not None else "blocked"
 
 
 @functools.cache
 def _log_once(message: str) -> None:
-    _log.warning(message)
+    logger.warning(message)
 
 
 def _refuse(
@@ -143,7 +145,7 @@ def _refuse(
     value: jax.Array,
     bias: jax.Array | None,
 ) -> None:
-    """Raises: NotImplementedError, with the reason, where the implementation cannot serve the arguments."""
+    """Raises: NotImplementedError, with the reason, if the implementation cannot take the arguments."""
     if implementation == "pallas_tpu":
         pallas_tpu.refuse(query, key, value, bias)
     if implementation in ("cudnn", "blocked") and bias is not None:
@@ -183,7 +185,7 @@ def _run_cudnn(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array) 
 
 
 def _run_tpu(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None) -> jax.Array:
-    """The kernel with the sizes for this shape and chip; for a chip that is not known, the least memory and the rule."""
+    """The kernel with the sizes for this shape and chip; for an unknown chip, the smallest memory limit and the rule."""
     options, chip = call.tpu, call.tpu.chip or target_chip()
     lengths = query.shape[1], call.num_keys
     find = default_sizes if chip is None else functools.partial(block_sizes, chip)

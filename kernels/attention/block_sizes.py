@@ -1,4 +1,4 @@
-"""Block sizes of the TPU kernel as data, with what the TPU's compiler makes of each: `block_sizes.json`.
+"""Block sizes of the TPU kernel as data, with the bundles that the TPU's compiler schedules for each: `block_sizes.json`.
 
 `python -m benchmarks.tune_attention` writes that file. This module only reads it, and has a rule for shapes that are not in it.
 """
@@ -20,7 +20,7 @@ CHIP_OF_DEVICE_KIND: dict[str, Chip] = {
     "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
     "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "v7x", "TPU v7x": "v7x",
 }  # fmt: skip
-# Published (jax 0.10.2, pallas/mosaic/tpu_info.py): vector memory of one core is 128, 64, 128 and 64 MiB. Some is left to XLA.
+# Published (jax 0.10.2, pallas/mosaic/tpu_info.py): vector memory of a core is 128, 64, 128 and 64 MiB. Some is left to XLA.
 VMEM_LIMIT_BYTES: dict[Chip, int] = {"v5e": 100 * 2**20, "v5p": 50 * 2**20, "v6e": 100 * 2**20, "v7x": 50 * 2**20}
 LANES = 128
 CHUNK = 256  # the matrix unit's depth on v6e and v7x
@@ -52,7 +52,7 @@ class BlockSizes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TunedSizes:
-    """One line of the table: `bundles` is the whole program of one grid step as scheduled by libtpu, loops counted once."""
+    """One line of the table: `bundles` is the whole program of one grid step as scheduled by libtpu; loops count once."""
 
     chip: Chip
     form: Form
@@ -62,12 +62,12 @@ class TunedSizes:
     bundles: int
 
     def bundles_a_tile(self) -> float:
-        """Scheduled bundles per 8 x 128 score tile that the problem has; what blocks compute past its ends is waste."""
+        """Scheduled bundles per 8 x 128 score tile of the problem itself, without the padding of its blocks."""
         return self.bundles * self.sizes.steps(self.length_q, self.length_kv) / (self.length_q * self.length_kv / 1024)
 
 
 def block_sizes(chip: Chip, length_q: int, length_kv: int, form: Form = "constant") -> BlockSizes:
-    """The tuned sizes for this shape, or those of the rule where the table has none. The number of heads plays no part."""
+    """The tuned sizes for this shape, or those of the rule where the table has none. The number of heads does not matter."""
     tuned = _table().get((chip, form, length_q, length_kv))
     return default_sizes(length_q, length_kv, form) if tuned is None else tuned.sizes
 
@@ -90,7 +90,7 @@ def tuned_sizes() -> tuple[TunedSizes, ...]:
 
 
 def default_sizes(length_q: int, length_kv: int, form: Form = "constant") -> BlockSizes:
-    """Blocks up to what served best at 75,600 tokens on v6e, of a size that computes little past the ends."""
+    """Blocks up to the size that was best at 75,600 tokens on v6e, chosen to compute little past the ends."""
     block_q = snug_block(length_q, MOST_QUERIES)
     block_kv = snug_block(length_kv, MOST_KEYS[form])
     if form == "online":
@@ -99,9 +99,9 @@ def default_sizes(length_q: int, length_kv: int, form: Form = "constant") -> Blo
 
 
 def snug_block(length: int, most: int) -> int:
-    """The multiple of 256 from half of `most` up to `most` whose blocks reach least past `length`; the larger of equals.
+    """The multiple of 256 from half of `most` up to `most` whose blocks reach least past `length`; of equals the larger.
 
-    One block, a multiple of 128, where that is enough.
+    A single block, a multiple of 128, if that covers `length`.
     """
     if length <= most:
         return math.ceil(length / LANES) * LANES
@@ -120,7 +120,7 @@ def _table() -> dict[tuple[str, str, int, int], TunedSizes]:
 
 
 def read_table(path: Path) -> list[TunedSizes]:
-    """The rows of a table file. Raises: ValueError for a chip that is not known."""
+    """The rows of a table file. Raises: ValueError for an unknown chip."""
     rows = [TunedSizes(**row | {"sizes": BlockSizes(*row["sizes"])}) for row in json.loads(path.read_text("utf-8"))]
     unknown = {row.chip for row in rows} - set(get_args(Chip))
     if unknown:

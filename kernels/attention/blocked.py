@@ -27,10 +27,10 @@ def blocked_attention(
 ) -> jax.Array:
     """softmax(scale * Q K^T) V, [B, S_q, H, D] in the query's dtype; any lengths, the tail keys are masked.
 
-    With `window` (before, after) query i sees keys i - before to i + after, and yields 0 where there is none; blocks out of
-    the window are computed all the same.
+    With `window` (before, after) query i sees keys i - before to i + after, and yields 0 if there is none; blocks outside
+    the window are computed too.
     One head at a time, at most `block_q` queries against `block_kv` keys: block_q * block_kv * 4 bytes of scores. Blocks are
-    shrunk so that they come out nearly even: at 4,680 keys, 512 would leave a tenth block of 72.
+    shrunk to nearly even sizes: at 4,680 keys, 512 would leave a tenth block of 72.
     """
     batch, length_q, heads, width = query.shape
     flat = [jnp.moveaxis(array, 2, 1).reshape(batch * heads, -1, width) for array in (query * scale, key, value)]
@@ -66,7 +66,7 @@ def _split(array: jax.Array, block: int) -> jax.Array:
 
 
 def _indices(length: int, block: int) -> jax.Array:
-    """[N, block] int32: which row each row of the blocks is, the padding counted on."""
+    """[N, block] int32: the row number of each row of the blocks; the count continues in the padding."""
     blocks = -(-length // block)
     return jnp.arange(blocks * block).reshape(blocks, block)
 

@@ -1,7 +1,7 @@
 """Attention for the TPU's matrix units: bfloat16 in and out, float32 sums, any lengths, no scores in memory.
 
 Scores are computed transposed, [keys, queries] = K Q^T, so that the softmax's sums run over sublanes and the probabilities are
-the stationary operand of V^T P. Two forms of one kernel: with a constant maximum, which needs no rescaling and is bound
+the stationary operand of V^T P. Two forms of one kernel: one with a constant maximum, which needs no rescaling and is limited
 by the matrix units, for every head whose scores provably fit float32's exponents (`constant_maximum_is_safe`, decided on the
 device), and the online softmax for the others. Heads are read and written in place, as 128-wide columns of [B, S, H * D].
 
@@ -72,7 +72,7 @@ class Problem:
         return min(self.blocks_kv, (visible - 2) // self.sizes.block_kv + 2)
 
     def kv_range(self, block_q: jax.Array) -> tuple[jax.Array | int, jax.Array | int]:
-        """First and last key block that query block `block_q` sees; the last is below the first where it sees none."""
+        """First and last key block that query block `block_q` sees; the last is below the first if it sees none."""
         if self.window is None:
             return 0, self.blocks_kv - 1
         before, after = self.window
@@ -92,7 +92,7 @@ class Problem:
         return pl.BlockSpec(shape, index)
 
     def certain_keys(self, start: int, stop: int) -> int:
-        """How many of the rows from `start` to `stop` of any key block are real keys whatever the block, by the 128."""
+        """How many of the rows from `start` to `stop` of any key block are real keys in every block, as a multiple of 128."""
         certain = self.length_kv - (self.blocks_kv - 1) * self.sizes.block_kv
         return max(0, min(stop, certain // LANES * LANES) - start)
 
@@ -120,13 +120,13 @@ def tpu_attention(
     `query` [B, S_q, H, D], `key`, `value` [B, S_kv, H, D], all bfloat16, D a multiple of 128; `bias`, one number a key,
     broadcasts to [B, 1, 1, S_kv]; `window` is (before, after): query i sees the keys i - before to i + after; the
     keys from `num_keys` on are finite padding, which no query sees. With `bounds` the arrays are as `kernels.qkv` prepares
-    them: the query scaled, the keys' mean taken off; then `scale` and `smooth_keys` play no part. Without
+    them: the query scaled, the keys' mean subtracted; then `scale` and `smooth_keys` are not used. Without
     `tests_bounds` every head takes the online form: for few keys that costs less than finding the norms.
     Raises: NotImplementedError for anything else.
     """
     refuse(query, key, value, bias)
     if layout == "heads":
-        # The reduction over the values would make XLA lay them out otherwise and copy them twice: 2.4 % of the kernel's time
+        # The reduction over the values would make XLA choose another layout and copy them twice: 2.4 % of the kernel's time
         value = with_layout_constraint(value, MemoryLayout((0, 2, 1, 3)))
     bias = None if bias is None else _bias_column(bias, query.shape[0], key.shape[1])
     scaled = query
@@ -153,7 +153,7 @@ def tpu_attention(
         return _as_given(attended, query, layout)
     safe = bounds_are_safe(bounds, num_keys or key.shape[1], bias).reshape(-1)
     unsafe_count = jnp.sum(~safe, dtype=jnp.int32)
-    # With no safe head at all this still runs one, whose result is then not used.
+    # If no head is safe, this still runs one, whose result is not used.
     attended = call(problem(is_online=False, sizes=sizes), _heads_first(safe), jnp.maximum(safe.size - unsafe_count, 1))
 
     def replace_unsafe(attended: jax.Array) -> jax.Array:
@@ -178,12 +178,12 @@ def _per_head(flags: jax.Array, query: jax.Array, layout: Layout) -> jax.Array:
 
 
 def _view(array: jax.Array, layout: Layout) -> jax.Array:
-    """[B, S, H, D] as the kernel addresses it: no copy where the producer laid it out so."""
+    """[B, S, H, D] as the kernel addresses it: no copy if the producer laid it out so."""
     return jnp.swapaxes(array, 1, 2) if layout == "heads" else array.reshape(*array.shape[:2], -1)
 
 
 def refuse(query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None) -> None:
-    """Raises: NotImplementedError, with the reason, where this kernel cannot serve the arguments."""
+    """Raises: NotImplementedError, with the reason, if this kernel cannot take the arguments."""
     types = {array.dtype.name for array in (query, key, value)}
     if types != {"bfloat16"}:
         raise NotImplementedError(f"the TPU kernel takes bfloat16, not {', '.join(sorted(types))}; cast, or use 'blocked'")
@@ -194,13 +194,13 @@ def refuse(query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array |
 
 
 def subtract_mean_key(key: jax.Array) -> jax.Array:
-    """[B, S_kv, H, D]; softmax does not see it, since every score of a query moves by the same amount, and norms shrink."""
+    """[B, S_kv, H, D]. The softmax does not change, since every score of a query moves by the same amount; the norms shrink."""
     wide = key.astype(jnp.float32)
     return (wide - wide.mean(axis=1, keepdims=True)).astype(key.dtype)
 
 
 def head_bounds(scaled: jax.Array, key: jax.Array, value: jax.Array) -> HeadBounds:
-    """Of arrays [B, S, H, D], the query scaled by log2(e) * scale."""
+    """The bounds of arrays [B, S, H, D], the query scaled by log2(e) * scale."""
     largest_value = jnp.abs(value).max(axis=(1, 3)).astype(jnp.float32)
     return HeadBounds(query=_largest_norm(scaled), key=_largest_norm(key), value=largest_value)
 
@@ -211,12 +211,12 @@ def constant_maximum_is_safe(scaled: jax.Array, key: jax.Array, value: jax.Array
 
 
 def bounds_are_safe(bounds: HeadBounds, num_keys: int, bias: jax.Array | None = None) -> jax.Array:
-    """[B, H] bool: whether sums of exp2(scores) neither overflow nor lose what matters, with nothing subtracted.
+    """[B, H] bool: whether sums of exp2(scores) neither overflow nor lose significant values, with nothing subtracted.
 
     The query is scaled by log2(e) * scale and `bias` [B, S_kv, 1] by log2(e). By Cauchy-Schwarz every score lies within +-m,
     m = max |q_i| * max |k_j| + max |bias|. Let N be the number of keys, w = max |value|:
     - Sums stay below N * 2^m * max(w, 1), which must be below 2^127.
-    - float32 and bfloat16 flush what is below 2^-126, so a row's sum loses at most N * 2^-126 and its product with the values
+    - float32 and bfloat16 flush values below 2^-126 to 0, so a row's sum loses at most N * 2^-126 and its product with the values
       as much again, against a weight of at least 2^-m and a product of at most 2^-m * w. Both errors stay below 2^-10, a
       quarter of bfloat16's own rounding, if m + max(-log2 w, 0) <= 126 - log2 N - 10.
     m + |log2 w| <= 116 - log2 N, less 1 for the rounding of norms and sums, gives both. At 75,600 keys m may reach 98.
@@ -239,9 +239,9 @@ def _bias_column(bias: jax.Array, batch: int, length_kv: int) -> jax.Array:
     return column.astype(jnp.float32) * LOG2_E
 
 
-def _heads_first(wanted: jax.Array) -> jax.Array:
+def _heads_first(chosen: jax.Array) -> jax.Array:
     """[N] int32: the indices where `wanted` [N] is true, in order, then the others."""
-    return jnp.argsort(~wanted, stable=True).astype(jnp.int32)
+    return jnp.argsort(~chosen, stable=True).astype(jnp.int32)
 
 
 def attend_heads(
@@ -253,7 +253,7 @@ def attend_heads(
     vmem_limit_bytes: int | None,
     interpret: bool | pltpu.InterpretParams,
 ) -> jax.Array:
-    """Attend with the heads order[:count] (batch * H + head), all where it is None; what the result holds for other heads is
+    """Attend with the heads order[:count] (batch * H + head), all if it is None; the result for other heads is
     undefined."""
     sizes, width = problem.sizes, problem.width
     sums = (width, SUBLANES, 1) if problem.is_online else (width, SUBLANES)
@@ -300,7 +300,7 @@ def _input_specs(problem: Problem) -> list[pl.BlockSpec]:
 
 
 def _kernel(order_ref, *refs, problem: Problem, inputs: int) -> None:
-    """One grid step: one head's query block against one of its key blocks.
+    """One grid step: one head's query block with one of its key blocks.
 
     The sums are kept over the steps of a query block: `attended` [D, block_q], `total` [8, block_q], still apart by sublane,
     and `maximum` [1, block_q], which only the online form has.
@@ -317,7 +317,7 @@ def _kernel(order_ref, *refs, problem: Problem, inputs: int) -> None:
 
     if problem.window is None:
         attend()
-    else:  # the first step also where no key is visible, for it clears the sums
+    else:  # the first step runs even if no key is visible, because it clears the sums
         pl.when(position.is_first | (position.block_kv <= last))(attend)
 
     @pl.when(step == problem.steps_kv - 1)
@@ -327,7 +327,7 @@ def _kernel(order_ref, *refs, problem: Problem, inputs: int) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Position:
-    """Which query block meets which key block, and whether it is the first that the query block meets."""
+    """The query block and the key block of a grid step, and whether it is the query block's first step."""
 
     block_q: jax.Array
     block_kv: jax.Array
@@ -335,7 +335,7 @@ class _Position:
 
 
 def _transpose_values(value_ref, value_t_ref, position: _Position, problem: Problem) -> None:
-    """Values to [D, block_kv] once a step; those past the last key become 0, for what lies there may be NaN."""
+    """Values to [D, block_kv] once a step; those past the last key become 0, because they may be NaN."""
     block = problem.sizes.block_kv
     certain = problem.certain_keys(0, block)
     if certain:
@@ -349,8 +349,8 @@ def _transpose_values(value_ref, value_t_ref, position: _Position, problem: Prob
 def _attend(inputs, value_t_ref, sums, position: _Position, problem: Problem) -> None:
     """Add the key block's weights and weighted values to the sums, chunk by chunk, all unrolled for the scheduler.
 
-    Written as a pipeline, so that the scheduler finds exponentials and matrix products to do at the same time: beside a chunk's
-    scores stand the weights of an earlier one and the weighted values of one before that. docs/performance.md has what it gave.
+    Written as a pipeline, so that the scheduler finds exponentials and matrix products to do at the same time: a chunk's
+    scores run beside the weights of an earlier one and the weighted values of one before that. docs/performance.md has the gain.
     """
     sizes = problem.sizes
     weigh, wait = (_weigh_online, 1) if problem.is_online else (_weigh, 0)
@@ -392,7 +392,7 @@ def _scores(inputs, position: _Position, starts: tuple[int, int], problem: Probl
 
 
 def _mask(scores: jax.Array, position: _Position, starts: tuple[int, int], problem: Problem) -> jax.Array:
-    """-inf where the key is past the end or out of the window; rows that are neither in any key block are left alone."""
+    """-inf where the key is past the end or out of the window; rows that are neither in any key block are not touched."""
     start_q, start_kv = starts
     certain = problem.certain_keys(start_kv, start_kv + scores.shape[0]) if problem.window is None else 0
     if certain == scores.shape[0]:
@@ -418,7 +418,7 @@ def _weigh(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array, None]:
 
 
 def _weigh_online(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Weights beside the running maximum, and by how much all before must shrink where it grew."""
+    """Weights relative to the running maximum, and the factor by which earlier sums shrink if it grew."""
     maximum = jnp.maximum(state[2], scores.max(axis=0, keepdims=True))
     weights = jnp.exp2(scores - maximum)
     shrink = jnp.exp2(state[2] - maximum)
@@ -434,12 +434,12 @@ def _add_values(state: list[jax.Array], value_t: jax.Array, weights: jax.Array, 
 
 
 def _by_sublane(weights: jax.Array) -> jax.Array:
-    """[8, queries] from [keys, queries]: adds whole registers; the eight sublanes meet once, at the end."""
+    """[8, queries] from [keys, queries]: adds whole registers; the eight sublanes are added once, at the end."""
     return weights.reshape(-1, SUBLANES, weights.shape[1]).sum(axis=0)
 
 
 def _write(output_ref, attended_ref, total_ref, problem: Problem) -> None:
-    """Divide and turn back to [block_q, D]. A loop: it runs once a query block, so it should be short, not fast."""
+    """Divide and turn back to [block_q, D]. A loop: it runs once per query block, so its code should be short, not fast."""
     chunk = math.gcd(problem.sizes.block_q, 256)
 
     def write_chunk(index, carry):

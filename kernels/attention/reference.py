@@ -1,4 +1,4 @@
-"""Attention as the formula says it, in float32: what every other implementation is held against."""
+"""Attention exactly as in the formula, in float32: every other implementation is compared with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def reference_attention(
     """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype.
 
     `key` and `value` [B, S_kv, H, D]; `bias` is added to the logits and broadcasts to [B, H, S_q, S_kv]; with `window`
-    (before, after) query i sees keys i - before to i + after, and yields 0 where there is none. The scores are held whole:
+    (before, after) query i sees keys i - before to i + after, and yields 0 if there is none. All scores are in memory at once:
     B * H * S_q * S_kv * 4 bytes.
     """
     logits = scale * jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)

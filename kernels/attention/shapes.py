@@ -1,4 +1,4 @@
-"""The attention shapes that real presets meet on real slices: shared by the tuner, the benchmarks and the tests.
+"""The attention shapes of real presets on real slices, shared by the tuner, the benchmarks and the tests.
 
 Tokens are latent frames x (height / 16) x (width / 16): 81 frames make 21 latent ones, so 1280 x 720 has 21 * 45 * 80 = 75,600
 tokens and 832 x 480 has 21 * 30 * 52 = 32,760. Heads are those of one chip. Self-attention sees the whole sequence with a share
