@@ -36,7 +36,7 @@ def test_the_header_the_help_and_its_key_lead_to_it(visit):
     page.keyboard.press("Alt+5")
     page.locator("#fifth-column").wait_for(state="visible")
     assert page.locator("#controls").is_visible() and not page.locator("#create-column").is_visible()
-    until(page, "document.querySelector('#fifth-form').innerText === 'seen'")
+    until(page, "document.querySelector('#fifth-form')?.innerText === 'seen'")
     page.keyboard.press("Alt+1")
     page.locator("#fifth-column").wait_for(state="hidden")
 
@@ -49,11 +49,11 @@ def test_it_opens_with_the_page_reads_the_form_and_follows_the_queue(visit, stud
     made(page, "the first one")
     generate(page, "the second one")
     page.locator('#views [data-view="fifth"]').click()
-    until(page, "document.querySelector('#fifth-queue').innerText.includes('the second one')")
+    until(page, "document.querySelector('#fifth-queue')?.innerText.includes('the second one')")
     assert "the first one" in page.locator("#fifth-queue").inner_text()
     page.locator("#prompt textarea").fill("a third one")
     page.locator("#fifth-button button").click()
-    until(page, "document.querySelector('#fifth-form').innerText === 'read a third one'")
+    until(page, "document.querySelector('#fifth-form')?.innerText === 'read a third one'")
     assert page.request.get(f"{studio.url}studio/fifth").text() == "2 jobs"
 
 

@@ -19,7 +19,7 @@ COVERED = """() => {
     return height > 0 && bottom - top > 1 && bottom > bar.top + 1 && top < bar.bottom - 1;
   }).map(one => one.id);
 }"""
-OPEN = "document.querySelector('#loras').getBoundingClientRect().height > 20"
+OPEN = "document.querySelector('#loras')?.getBoundingClientRect().height > 20"
 
 
 @pytest.mark.parametrize("is_scrolled", [False, True])
