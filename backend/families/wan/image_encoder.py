@@ -20,6 +20,11 @@ OLD_PREFIX = "vision_model."  # before each name in files written by transformer
 HIDDEN_STATE = -2  # Wan reads the second-to-last layer
 
 
+def short_name(name: str) -> str:
+    """A tensor's name in the installed library, from the one in a file of any age."""
+    return name.removeprefix(OLD_PREFIX)
+
+
 class ImageEncoder:
     """A preprocessor and an encoder's modules; weights are passed to every call. Without a preprocessor it only embeds."""
 

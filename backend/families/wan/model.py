@@ -30,7 +30,7 @@ from backend.families.wan.conditions import (
     pixels_of,
 )
 from backend.families.wan.family import AGAIN, TEXT_TOKENS
-from backend.families.wan.image_encoder import OLD_PREFIX, ImageEncoder
+from backend.families.wan.image_encoder import ImageEncoder, short_name
 from backend.families.wan.text_encoder import LENGTHS, TIED, TextEncoder, TextTokens
 from backend.families.wan.transformer import Condition, Denoiser, StepCache, TextContext, layer_matrix_bytes
 from backend.families.wan.vae import VideoAutoencoder
@@ -100,8 +100,7 @@ class WanModel:
         yield Network(part="text_encoder", stages=encode, described=self._describe_text(plan), tied=TIED)
         if self._image_encoder is not None:
             described = self._image_encoder.describe_weights(self.dtype, layout)
-            renamed = functools.partial(_without_prefix, OLD_PREFIX)
-            yield Network(part="image_encoder", stages=encode, described=described, renamed=renamed)
+            yield Network(part="image_encoder", stages=encode, described=described, renamed=short_name)
         transformer = self._guided.denoiser.describe_weights(self.dtype)
         for expert in range(self.kind.num_experts):
             yield Network(part=_transformer(expert), stages=denoise, described=transformer, expert=expert)
@@ -386,10 +385,6 @@ def _image_encoder(plan: ModelPlan) -> ImageEncoder | None:
 def _transformer(expert: int) -> str:
     """The folder of a transformer, the high-noise one first."""
     return "transformer" if expert == 0 else f"transformer_{expert + 1}"
-
-
-def _without_prefix(prefix: str, name: str) -> str:
-    return name.removeprefix(prefix)
 
 
 def _as_float32(xp: Any, array: jax.Array) -> jax.Array:

@@ -20,6 +20,7 @@ from backend.checkpoints.hub import download_model
 from backend.checkpoints.hub_file import HubFile, Stopped, fetch, forget_begun
 from backend.contract.events import Finished, Loading
 from backend.contract.request import example_request
+from backend.families import recognise
 from presets import load_preset
 from tests.backend.conftest import all_events, request, wait_for
 from tests.fake_hub import REPOSITORY, FakeHub, Sent
@@ -179,7 +180,7 @@ def test_stop_does_not_wait_for_a_silent_hub(monkeypatch):
     monkeypatch.setattr("backend.checkpoints.hub._listed", lambda repository: answered.wait(30) and [])
     began = time.monotonic()
     with pytest.raises(Stopped):
-        download_model(REPOSITORY, stop)
+        download_model(REPOSITORY, recognise, stop)
     assert time.monotonic() - began < 3
     answered.set()
 

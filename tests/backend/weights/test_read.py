@@ -17,6 +17,8 @@ from safetensors.torch import load_file, save_file
 from backend.checkpoints.checkpoint import open_checkpoint
 from backend.checkpoints.tensors import read_header
 from backend.errors import ModelError
+from backend.families import recognise
+from backend.families.wan.image_encoder import short_name
 from backend.families.wan.transformer import Denoiser
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.settings import PROJECT_FOLDER
@@ -131,6 +133,7 @@ def write_other_parts(checkpoint: Path, *more: str, vae: str = '{"z_dim": 16}') 
     """What a checkpoint's index and configurations say besides the transformer's."""
     text = json.dumps({"d_model": 8, "d_ff": 8, "num_layers": 1, "vocab_size": 8})
     index = {part: ["diffusers", "a network"] for part in ("transformer", "vae", "text_encoder", *more)}
+    index["_class_name"] = "WanPipeline"
     (checkpoint / "model_index.json").write_text(json.dumps(index))
     for part, config in (("vae", vae), ("text_encoder", text)):
         (checkpoint / part).mkdir()
@@ -148,7 +151,7 @@ def write_other_parts(checkpoint: Path, *more: str, vae: str = '{"z_dim": 16}') 
 def test_a_configuration_that_says_too_little_is_named(checkpoint, vae, said):
     write_other_parts(checkpoint, vae=vae)
     with pytest.raises(ModelError, match=said):
-        open_checkpoint(checkpoint)
+        recognise(open_checkpoint(checkpoint))
 
 
 def test_experts_of_different_shape_are_refused(checkpoint):
@@ -157,7 +160,7 @@ def test_experts_of_different_shape_are_refused(checkpoint):
     (checkpoint / "transformer_2" / "config.json").write_text(json.dumps(config | {"num_layers": 2}))
     write_other_parts(checkpoint, "transformer_2")
     with pytest.raises(ModelError, match="transformer_2/config.json says num_layers=2, and transformer/config.json 3"):
-        open_checkpoint(checkpoint)
+        recognise(open_checkpoint(checkpoint))
 
 
 def test_every_tensor_of_a_checkpoint_is_asked_for(checkpoint):
@@ -196,6 +199,6 @@ def test_a_clip_encoder_is_read_by_the_names_of_transformers_4_and_5(tmp_path, p
     names = ("embeddings.class_embedding", "encoder.layers.0.layer_norm1.bias")
     (tmp_path / "image_encoder").mkdir()
     save_file({prefix + name: torch.ones(3) for name in names}, tmp_path / "image_encoder" / "model.safetensors")
-    part = Part(tmp_path, "image_encoder")
+    part = Part(tmp_path, "image_encoder", short_name)
     assert set(part.places) == set(names)
     assert {name for name, _ in part.read(names, LoadProgress(part.num_bytes, silent))} == set(names)
