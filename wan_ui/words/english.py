@@ -97,7 +97,7 @@ class Texts:
     estimate_warm: str = "nothing to compile"
 
     queue_title: str = "Queue"
-    queue_empty: str = "Nothing is waiting. Generate as often as you like: videos are made one after another."
+    queue_empty: str = "Nothing is waiting. Generate as often as you like: videos wait here for their turn."
     queue_recent: str = "Just ended"
     queue_group: str = "{width} × {height} · {frames} frames"
     queue_warm: str = "compiled"
