@@ -81,6 +81,7 @@ def test_bad_input_gets_its_line_and_leaves_nothing(inputs, options, message):
     assert sorted(inputs.rglob("*")) == before
 
 
+@pytest.mark.alone
 def test_a_refusal_does_not_keep_one_waiting(inputs):
     began = time.monotonic()
     generate(inputs, image="huge.png")
@@ -146,6 +147,7 @@ def test_a_signal_stops_cleanly(tmp_path, number):
     assert Path(err.splitlines()[-1].rpartition(" ")[2]).is_file() and not (tmp_path / "out.mp4").exists()
 
 
+@pytest.mark.alone
 @pytest.mark.browser
 def test_the_first_page_comes_within_5_seconds_and_a_signal_ends_everything(tmp_path):
     port = _free_port()

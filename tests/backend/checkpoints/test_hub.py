@@ -156,6 +156,7 @@ def test_ctrl_c_stops_at_once_and_keeps_what_has_arrived(hub: FakeHub, tmp_path)
     assert begun(tmp_path) == [CHUNK, CHUNK]
 
 
+@pytest.mark.alone
 def test_stop_ends_a_download_and_the_next_job_starts(hub: FakeHub, tmp_path, monkeypatch, make_engine):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
@@ -171,6 +172,7 @@ def test_stop_ends_a_download_and_the_next_job_starts(hub: FakeHub, tmp_path, mo
     assert not any(isinstance(event, Loading) for event in all_events(engine, following.id))  # the demo model had stayed
 
 
+@pytest.mark.alone
 def test_stop_does_not_wait_for_a_silent_hub(monkeypatch):
     answered = threading.Event()
 

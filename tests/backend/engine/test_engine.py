@@ -63,6 +63,7 @@ def test_readers_at_the_same_time_see_the_same(engine):
     assert seen[0] and all(events == seen[0] for events in seen)
 
 
+@pytest.mark.alone
 def test_a_reader_stops_after_the_last_event_that_it_has_seen(engine):
     job = engine.submit(request())
     last = len(all_events(engine, job.id))
@@ -111,6 +112,7 @@ def test_an_unknown_job_is_an_error_at_once(engine):
             ask("nobody")
 
 
+@pytest.mark.alone
 def test_a_running_job_stops_between_two_steps_and_keeps_what_there_is(engine):
     job = engine.submit(request("a slow square", steps=50))
     for _, event in engine.events(job.id):
@@ -131,6 +133,7 @@ def test_a_waiting_job_stops_at_once_and_the_others_move_up(engine):
     assert isinstance(all_events(engine, last.id)[-1], Finished)
 
 
+@pytest.mark.alone
 def test_a_job_that_waits_for_the_model_stops_at_once(make_engine):
     engine = make_engine(model="slow")
     job = engine.submit(request())
@@ -273,6 +276,7 @@ def first_loading(engine, job_id: str) -> Loading:
     return next(event for _, event in engine.events(job_id) if isinstance(event, Loading) and event.bytes_done)
 
 
+@pytest.mark.alone
 def test_stop_ends_a_load_and_the_next_job_starts(engine):
     wait_for(lambda: engine.worker_status().state == "ready")
     job, following = engine.submit(of_preset(ENDLESS_PRESET), may_download=True), engine.submit(request())

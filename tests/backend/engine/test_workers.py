@@ -87,6 +87,7 @@ def test_a_job_goes_to_the_worker_that_has_its_programs(engine):
         all_events(engine, again.id)
 
 
+@pytest.mark.alone
 def test_all_workers_end_at_the_same_time(engine):
     first, second = begun(engine, "a slow square", "another slow square")
     began = time.monotonic()

@@ -82,6 +82,7 @@ def test_every_step_has_a_preview_that_comes_closer_to_the_video(loaded, tmp_pat
     assert distance[-1] < distance[0] and distance[-1] < 6  # H.264 at this size costs a few levels
 
 
+@pytest.mark.alone
 def test_stop_ends_between_two_steps_and_keeps_what_there_is(loaded, tmp_path):
     run(make_request(), loaded, tmp_path)  # so that nothing is left to compile
     stopped, stopped_at, events = threading.Event(), 0.0, []

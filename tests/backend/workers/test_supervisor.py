@@ -86,6 +86,7 @@ def test_only_the_newest_logs_are_kept(make_engine, tmp_path):
     assert len(list(logs.iterdir())) <= 10
 
 
+@pytest.mark.alone
 def test_closing_ends_the_worker_in_the_middle_of_a_job(make_engine):
     engine = make_engine()
     job = engine.submit(request("a slow square"))

@@ -1,5 +1,7 @@
 import asyncio
 
+import pytest
+
 from backend.contract import events
 from backend.errors import StudioError
 from tests.wan_ui.builders import FakeEngine, a_job, a_result
@@ -34,6 +36,7 @@ def test_an_error_of_the_engine_is_shown_not_swallowed():
     assert (views(Broken([a_job()]))[-1].phase, views(Broken([a_job()]))[-1].cause) == ("failed", "the store is gone")
 
 
+@pytest.mark.alone
 def test_silence_still_gives_a_view_so_that_a_closed_page_is_noticed(monkeypatch):
     monkeypatch.setattr(followers, "HEARTBEAT_SECONDS", 0.05)
 
