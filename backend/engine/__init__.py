@@ -1,1 +1,1 @@
-"""The queue and what it keeps. Light."""
+"""The queue, its store and its library. Imports neither jax nor torch."""

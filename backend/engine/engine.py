@@ -31,7 +31,7 @@ from presets import Preset, list_presets
 
 __all__ = ["Engine", "Job", "WorkerStatus"]
 
-_POLL_SECONDS = 1.0  # how late an event of another process's job may be seen; our own wake the reader at once
+_POLL_SECONDS = 1.0  # how late another process's event may be seen; our own events wake the reader at once
 _CLOSED = Failed("The studio was stopped while this video was being made", "Make it again")
 _DIED = Failed("The studio ended unexpectedly while this video was being made", "Make it again")
 
@@ -39,10 +39,10 @@ logger = logging.getLogger(__name__)
 
 
 class Engine:
-    """Runs requests in worker processes, each one after another; safe to use from several threads.
+    """Runs requests in worker processes, one at a time in each; safe to use from several threads.
 
-    Jobs that waited when an earlier engine ended are taken up again; the ones that ran then are marked as failed and not
-    repeated, because they may be what brought the machine down.
+    Jobs that were waiting when an earlier engine ended are queued again; those that were running are marked as failed and
+    not repeated, because they may have brought the machine down.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Engine:
         shares: Sequence[Share] = (Share(),),
         link: str = "process",
     ):
-        """Opens the data folder and starts the workers: one for each of the `shares` of this machine, reached through `link`.
+        """Opens the data folder and starts the workers: one for each of this machine's `shares`, reached through `link`.
 
         `model` replaces the presets' checkpoint, `preset` is loaded first, `warm_up` compiles its shapes ahead,
-        `resume` takes up what earlier engines left, `pipeline` names a stand-in module for tests, `options` say how a
-        worker uses its devices.
+        `resume` continues with the jobs that earlier engines left, `pipeline` names a stand-in module for tests, `options` say
+        how a worker uses its devices.
         Without `start_worker` the processes start with their first jobs. Raises: DataFolderError.
         """
         self.settings = settings = from_environment(data_dir)
@@ -107,11 +107,11 @@ class Engine:
         *,
         may_download: bool = False,
     ) -> Job:
-        """Stores the request with copies of its images, then queues it. `may_download` is for the machine's own people.
+        """Stores the request with copies of its images, then queues it. `may_download` is for the operator.
 
         Raises: RequestError if it needs a download that it may not begin, ImageError if an image cannot be used, Busy if too many
         images are being opened, QueueFull if the owner has `most_waiting` jobs in line already, DataFolderError if nothing can be
-        written; nothing is left then.
+        written. After an error nothing is left on the disk.
         """
         self._check_here(request, may_download)
         if not request.inputs():
@@ -128,7 +128,7 @@ class Engine:
         return self._store.jobs(owner)
 
     def events(self, job_id: str, after: int = 0) -> Iterator[tuple[int, Event]]:
-        """Replays the events with a sequence number above `after`, follows, ends after the final one.
+        """Yields the events with a sequence number above `after`, then new ones as they come; ends after the final one.
 
         Also ends when the engine closes. Raises: JobNotFound, at the call.
         """
@@ -136,7 +136,7 @@ class Engine:
         return self._follow(job_id, after)
 
     def position(self, job_id: str) -> int | None:
-        """How many waiting jobs stand before this one (0: it is next); None once it runs or has ended."""
+        """How many waiting jobs are before this one (0: it is next); None once it runs or has ended."""
         with self._changed:
             return next((number for number, entry in enumerate(self._waiting) if entry.job_id == job_id), None)
 
@@ -146,20 +146,20 @@ class Engine:
             return [entry.job_id for entry in self._waiting]
 
     def changes(self) -> int:
-        """A number that grows with everything that happens here: while it stays, there is nothing new to show."""
+        """A number that grows with each change: while it stays the same, there is nothing new to show."""
         return self._changes
 
     def touch(self) -> None:
-        """Counts a change that was made past the queue, so that every page looks again."""
+        """Counts a change that was made outside the queue, so that every page looks again."""
         with self._changed:
             self._changes += 1
 
     def last_event(self, job_id: str) -> Event | None:
-        """What was said of a job last."""
+        """The job's newest event."""
         return self._store.last_event(job_id)
 
     def move(self, job_id: str, index: int) -> None:
-        """Makes a waiting job number `index` (from 0) among its owner's; does nothing to one that waits no more."""
+        """Makes a waiting job number `index` (from 0) among its owner's; does nothing if it is no longer waiting."""
         with self._changed:
             if job_id not in self._ids():
                 return
@@ -169,10 +169,10 @@ class Engine:
             self._replan()
 
     def revise(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Job:
-        """Puts another request in the place of a waiting job's; `may_download` as for `submit`.
+        """Replaces the request of a waiting job; `may_download` as for `submit`.
 
-        Raises: JobHasBegun if it waits no more, RequestError if it needs a download that it may not begin, ImageError if an image
-        cannot be used, Busy if too many are being opened; nothing is changed then.
+        Raises: JobHasBegun if it is no longer waiting, RequestError if it needs a download that it may not begin, ImageError if
+        an image cannot be used, Busy if too many are being opened. After an error nothing has changed.
         """
         self._check_here(request, may_download)
         if not request.inputs():
@@ -180,7 +180,7 @@ class Engine:
         return self.decoding.run(self._revised, job_id, request)
 
     def has_weights(self, preset: Preset) -> bool:
-        """Whether a video can be made with this preset and without a download, as far as the files here say."""
+        """Whether a video can be made with this preset and without a download, judged by the files here."""
         return has_weights(preset, self._model)
 
     def shape(self, request: GenerationRequest) -> Shape:
@@ -188,7 +188,7 @@ class Engine:
         return Shape.of(request, self._model)
 
     def estimate(self, request: GenerationRequest) -> Estimate | None:
-        """How long it will take here, learned from this machine's runs; before the first one predicted for TPUs, else None."""
+        """How long it will take, from this machine's runs; without any, a prediction for TPUs, and None for other devices."""
         shape, worker = self.shape(request), self._known_worker()
         is_warm, devices = self.is_warm(shape), worker.facts.devices
         key = (shape, request.steps, is_warm, worker.device_kind)
@@ -213,16 +213,16 @@ class Engine:
                 self._fleet.cancel(job_id)
 
     def workers(self) -> tuple[WorkerView, ...]:
-        """All workers, always in the same order: state, devices, model, log, and the job that each has."""
+        """All workers, always in the same order: state, devices, model, log and current job of each."""
         return self._fleet.workers()
 
     def worker_status(self, job_id: str | None = None) -> WorkerStatus:
-        """What the worker that has this job does; else how the workers stand together, "failed" only if all have failed."""
+        """The status of the worker that has this job; else a summary of all workers, "failed" only if all have failed."""
         worker = self._fleet.worker_of(job_id) if job_id else None
         return worker.status if worker else summary(self.workers())
 
     def close(self) -> None:
-        """Stops the workers and the queue; jobs that wait stay stored, those that run fail. May be called twice."""
+        """Stops the workers and the queue; waiting jobs stay stored, running ones fail. May be called twice."""
         with self._changed:
             if self._is_closed:
                 return
@@ -324,7 +324,7 @@ class Engine:
                 if has_looked and self._sequences.get(job_id, after + 1) <= after:
                     self._changed.wait(_POLL_SECONDS)  # another job's event: sixty readers must not all ask the store
                     continue
-                has_ended = self._store.job(job_id).has_ended  # asked first: events that come between are then seen
+                has_ended = self._store.job(job_id).has_ended  # read first, so that no event is missed
                 fresh, has_looked = self._store.events(job_id, after), True
                 if not fresh and not has_ended:
                     self._changed.wait(_POLL_SECONDS)
@@ -345,13 +345,13 @@ class Engine:
                 self._dispatch()
 
     def _serve_next(self) -> None:
-        """A worker has become ready: it may be one that died, and that jobs have waited for since."""
+        """A worker has become ready: perhaps one that had died, and jobs have been waiting for it."""
         with self._changed:
             if not self._is_closed:
                 self._dispatch()
 
     def _dispatch(self) -> None:
-        """Gives the next jobs to the workers that have none. The lock is held."""
+        """Gives the next jobs to the workers that have none. The caller holds the lock."""
         while self._waiting and len(self._running) < len(self._fleet) and self._fleet.has_room():
             entry = self._waiting.pop(0)
             if not self._store.start(entry.job_id):
@@ -370,7 +370,7 @@ class Engine:
             self._append(job.id, Failed(f"The worker could not be started: {error}", "Free memory, then try again"))
 
     def _replan(self) -> None:
-        """Puts those who wait into their order, and reports to each whose place is another now. The lock is held."""
+        """Sorts the waiting jobs and reports each changed place. The caller holds the lock."""
         last = [self._last] if self._last else []
         self._waiting = in_turn(self._waiting, list(self._running.values()) or last)
         previous, self._announced = self._announced, {job_id: place for place, job_id in enumerate(self._ids())}
@@ -388,7 +388,7 @@ class Engine:
         return next((worker for worker in workers if worker.facts.devices), workers[0])
 
     def _learn(self, job_id: str, event: Event) -> None:
-        """Keeps what a finished video took; one that was stopped says nothing about whole ones."""
+        """Keeps the seconds of a finished video; a stopped one says nothing about complete ones."""
         worker = self._fleet.worker_of(job_id)
         if not isinstance(event, Finished) or worker is None:
             return
@@ -417,7 +417,7 @@ class Engine:
         self._changed.notify_all()
 
     def _take_over(self) -> None:
-        """Takes up the jobs of engines that are no more: what waited waits again, what ran has failed."""
+        """Takes over the jobs of dead engines: waiting jobs are queued again, running ones have failed."""
         with self._changed:
             for engine in self._store.engines_at_work():
                 with self._lock.of_dead_engine(engine) as is_dead:
@@ -443,7 +443,7 @@ def _predicted(request: GenerationRequest, devices: tuple[Device, ...], is_warm:
 
 
 def _plans(plan: WorkerPlan, shares: Sequence[Share]) -> list[WorkerPlan]:
-    """The plan of each worker; several are told apart by numbers."""
+    """The plan of each worker; if there are several, their names are numbered."""
     if len(shares) == 1:
         return [replace(plan, share=shares[0])]
     return [replace(plan, share=share, name=f"{plan.name}-{number}") for number, share in enumerate(shares, 1)]

@@ -1,4 +1,4 @@
-"""How long a video will take, learned from what this machine has made. Pure arithmetic over stored runs."""
+"""How long a video will take, from this machine's earlier videos or the published rates of its TPUs. Pure arithmetic."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ OVER_FLOOR = 1.3
 
 Basis = Literal["measured", "scaled", "predicted"]
 _SCALING = 1.5  # derived: between 1 (projections dominate, short videos) and 2 (attention dominates, long ones)
-_COMPILED_SECONDS = 0.5  # a run that spent less on compiling found its programs ready
+_COMPILED_SECONDS = 0.5  # a run that compiled for less time found its programs ready
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A finished video: its shape, its steps, its tokens, its seconds by stage, and the kind of device that made it, "" if that
-    was not kept."""
+    """A finished video: its shape, its steps, its tokens, its seconds by stage, and the kind of device that made it, "" if it is
+    not known."""
 
     shape: Shape
     steps: int
@@ -33,10 +33,10 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Expected seconds. `compile_seconds` is their part for compiling: 0 if warm, None if that is not known.
+    """Expected seconds. `compile_seconds` is the part for compiling: 0 if warm, None if it is not known.
 
-    `basis` is "measured" for runs of this very shape, "scaled" for runs of another one; `runs` says how many. "predicted": no run
-    of this model was made here, and the devices' published rates say this.
+    `basis` is "measured" for runs of the same shape, "scaled" for runs of another one; `runs` says how many. "predicted": no run
+    of this model was made here, so the estimate comes from the devices' published rates.
     """
 
     seconds: float
@@ -47,7 +47,7 @@ class Estimate:
 
 
 def estimate(request: GenerationRequest, shape: Shape, runs: Sequence[Run], is_warm: bool) -> Estimate | None:
-    """What these runs, newest first, let expect; None if none of them is of the same model."""
+    """The estimate from these runs, newest first; None if none of them is of the same model."""
     same = [run for run in runs if run.shape == shape]
     akin = [run for run in runs if run.shape.model == shape.model]
     used = (same or akin)[:20]
@@ -66,7 +66,7 @@ def estimate(request: GenerationRequest, shape: Shape, runs: Sequence[Run], is_w
 
 
 def runs_on(device: str, runs: Sequence[Run]) -> list[Run]:
-    """The runs that say something about this kind of device: its own, and those of which it is not known; all for ""."""
+    """The runs on this kind of device, and those whose device is not known; all runs for ""."""
     return [run for run in runs if not device or run.device in ("", device)]
 
 
@@ -87,7 +87,7 @@ def _compiling(runs: Sequence[Run]) -> float | None:
 
 
 def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> float | None:
-    """Seconds of the denoising steps on these devices; None where they are not TPUs of one kind that we know."""
+    """Seconds of the denoising steps on these devices; None if they are not TPUs of one known kind."""
     names = {DEVICE_KINDS.get(device.kind) for device in devices}
     if len(names) != 1 or None in names:
         return None

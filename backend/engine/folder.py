@@ -1,4 +1,4 @@
-"""A request with its inputs in a folder: how the engine keeps jobs, and the stage commands runs. Brings no JAX."""
+"""A request with its inputs in a folder: how the engine keeps jobs, and the stage commands keep runs. Imports no jax."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from backend.media.video import read_facts
 
 REQUEST = "request.json"
 Inputs = Mapping[str, tuple[Image | Path, ...]]
-"""What a request starts from, by role: pictures opened and checked, videos as files that can be played."""
+"""A request's inputs by role: pictures opened and checked, videos as files that can be played."""
 
 
 def open_inputs(request: GenerationRequest) -> Inputs:
@@ -36,7 +36,7 @@ def _checked_video(path: str) -> Path:
 
 
 def write_request(request: GenerationRequest, inputs: Inputs, folder: Path) -> GenerationRequest:
-    """Fills the folder with the inputs and `request.json`; the request then names those files."""
+    """Writes the inputs and `request.json` into the folder; the returned request names those files."""
     paths = {
         role: [str(_keep(one, folder / _stem(role, place))) for place, one in enumerate(given)] for role, given in inputs.items()
     }
@@ -61,7 +61,7 @@ def _keep(one: Image | Path, stem: Path) -> Path:
 
 
 def read_request(folder: Path) -> GenerationRequest:
-    """The folder's request, its inputs where the folder lies now. Raises: RequestError where it holds none."""
+    """The folder's request, with its inputs where the folder is now. Raises: RequestError if there is none."""
     try:
         data = json.loads((folder / REQUEST).read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Everything that was made: found again, starred, put into the bin and taken out of it. Runs nothing."""
+"""Finds, stars, deletes and restores the videos that were made. Runs nothing."""
 
 import shutil
 import time
@@ -8,7 +8,7 @@ from backend.contract.events import Failed, VideoResult
 from backend.engine.store import Job, Selection, Store
 from backend.errors import StudioError
 
-BIN_SECONDS = 7 * 24 * 3600  # what was deleted can be taken back for a week, then its files go at the next start
+BIN_SECONDS = 7 * 24 * 3600  # a deleted video can be restored for a week; after that the next start removes it
 
 
 class Library:
@@ -34,7 +34,7 @@ class Library:
         return self._store.unended(owner)
 
     def ended(self, owner: str | None, most: int) -> list[Job]:
-        """The jobs that ended last, whatever came of them."""
+        """The jobs that ended last, with or without a video."""
         return self._store.ended(owner, most)
 
     def failures(self, most: int) -> list[tuple[Job, Failed]]:
@@ -64,8 +64,8 @@ class Library:
         self._store.delete(job_id, False)
 
     def empty_bin(self) -> None:
-        """Removes for good what has lain in the bin for long enough."""
+        """Removes for good the jobs that have been in the bin for `BIN_SECONDS`."""
         for job in self._store.deleted_before(time.time() - BIN_SECONDS):
-            if job.folder.parent == self._runs:  # a store that was moved here does not make us delete elsewhere
+            if job.folder.parent == self._runs:  # a store that was moved here must not delete files elsewhere
                 shutil.rmtree(job.folder, ignore_errors=True)
             self._store.forget(job.id)

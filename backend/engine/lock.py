@@ -1,4 +1,4 @@
-"""Tells living engines from dead ones: each holds a lock on a file of its own, which the system frees when it dies."""
+"""Shows which engines are alive: each locks a file of its own, and the system frees the lock when the engine dies."""
 
 import fcntl
 import os
@@ -29,7 +29,7 @@ class EngineLock:
 
     @contextmanager
     def of_dead_engine(self, name: str) -> Iterator[bool]:
-        """Whether the engine of this name is dead; while the block runs, nobody else takes over from it."""
+        """Whether the engine of this name is dead; while the block runs, no other engine can take over its jobs."""
         path = self._folder / name
         with path.open("w") as file:
             try:

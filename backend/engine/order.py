@@ -1,8 +1,8 @@
 """In which order waiting jobs run. Pure: knows neither threads nor files.
 
-Everybody gets a turn: the first waiting job of each owner comes before anybody's second, and whoever's job runs has had
-a turn. Within a turn, jobs of one compiled shape stand together, those of the running shapes first. Among an owner's own
-jobs the owner decides: their `place` is the order, and a new job is put beside the last one of its shape.
+Everybody gets a turn: the first waiting job of each owner comes before anybody's second, and an owner whose job runs
+has had a turn. Within a turn, jobs of one compiled shape are together, those of the running shapes first. Among an owner's own
+jobs the owner decides: `place` gives the order, and a new job is put after the last one of its shape.
 """
 
 from collections import Counter, defaultdict
@@ -23,7 +23,7 @@ class Waiting:
 
 
 def in_turn(waiting: Sequence[Waiting], running: Sequence[Waiting]) -> list[Waiting]:
-    """The waiting jobs in the order in which they will run, as things stand."""
+    """The waiting jobs in the order in which they will run, as far as is known now."""
     turns: dict[int, list[Waiting]] = defaultdict(list)
     taken = Counter(entry.owner for entry in running)
     for entry in sorted(waiting, key=lambda entry: entry.place):
@@ -38,7 +38,7 @@ def in_turn(waiting: Sequence[Waiting], running: Sequence[Waiting]) -> list[Wait
 
 
 def new_place(waiting: Sequence[Waiting], owner: str, shape: Shape, now: float) -> float:
-    """The place for an owner's new job: behind the last of its own of this shape, else at the end."""
+    """The place for an owner's new job: after the owner's last job of this shape, else at the end."""
     own = sorted((entry for entry in waiting if entry.owner == owner), key=lambda entry: entry.place)
     same = [index for index, entry in enumerate(own) if entry.shape == shape]
     if same and same[-1] + 1 < len(own):

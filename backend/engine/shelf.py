@@ -1,4 +1,4 @@
-"""What visitors keep besides videos: presets of their own, and comparisons. Rows in SQLite, never a path."""
+"""Stores visitors' own presets and comparisons in SQLite. Keeps no files and no paths."""
 
 import json
 import secrets
@@ -11,7 +11,7 @@ from pathlib import Path
 from backend.errors import DataFolderError, RequestError
 
 LONGEST_NAME = 60
-MOST_PRESETS = 200  # of one visitor
+MOST_PRESETS = 200  # for one visitor
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS own_presets (
     owner TEXT NOT NULL, name TEXT NOT NULL, settings TEXT NOT NULL, changed REAL NOT NULL, PRIMARY KEY (owner, name));
@@ -51,7 +51,7 @@ class Shelf:
         return {name: json.loads(settings) for name, settings in rows}
 
     def save_preset(self, owner: str, name: str, settings: dict) -> None:
-        """Keeps settings under a name, in place of what had it. Raises: RequestError."""
+        """Keeps settings under a name, in place of older ones of that name. Raises: RequestError."""
         name = checked_name(name)
         there = self.presets(owner)
         if name not in there and len(there) >= MOST_PRESETS:
@@ -59,14 +59,14 @@ class Shelf:
         self._run("INSERT OR REPLACE INTO own_presets VALUES (?, ?, ?, ?)", (owner, name, json.dumps(settings), time.time()))
 
     def rename_preset(self, owner: str, old: str, new: str) -> None:
-        """Gives a preset another name. Raises: RequestError if that is taken or no name."""
+        """Gives a preset another name. Raises: RequestError if it is taken or not a valid name."""
         new = checked_name(new)
         if new != old and new in self.presets(owner):
             raise RequestError(f"the name {new!r}", "is taken already", "choose another")
         self._run("UPDATE own_presets SET name = ? WHERE owner = ? AND name = ?", (new, owner, old))
 
     def delete_preset(self, owner: str, name: str) -> None:
-        """Forgets a preset."""
+        """Removes a preset."""
         self._run("DELETE FROM own_presets WHERE owner = ? AND name = ?", (owner, name))
 
     def compare(self, owner: str, jobs: tuple[str, ...]) -> Comparison:
@@ -76,12 +76,12 @@ class Shelf:
         return made
 
     def comparison(self, comparison_id: str) -> Comparison | None:
-        """The comparison of this id."""
+        """The comparison with this id; None if there is none."""
         rows = self._run("SELECT id, owner, jobs FROM comparisons WHERE id = ?", (comparison_id,))
         return next((Comparison(id=key, owner=owner, jobs=tuple(json.loads(jobs))) for key, owner, jobs in rows), None)
 
     def last_comparison(self, owner: str) -> Comparison | None:
-        """The owner's newest comparison."""
+        """The owner's newest comparison; None if there is none."""
         rows = self._run("SELECT id FROM comparisons WHERE owner = ? ORDER BY created DESC LIMIT 1", (owner,))
         return self.comparison(rows[0][0]) if rows else None
 
@@ -96,7 +96,7 @@ class Shelf:
 
 
 def checked_name(name: str) -> str:
-    """The name without blanks around it. Raises: RequestError."""
+    """The name with single spaces and none around it. Raises: RequestError."""
     name = " ".join(str(name or "").split())
     if not name or len(name) > LONGEST_NAME or not name.isprintable():
         raise RequestError(f"name={name[:80]!r}", f"must have 1 to {LONGEST_NAME} characters", "type a short name")

@@ -33,7 +33,7 @@ CREATE TABLE IF NOT EXISTS events (
 CREATE TABLE IF NOT EXISTS timings (
     number INTEGER PRIMARY KEY, shape TEXT NOT NULL, steps INTEGER NOT NULL, tokens INTEGER NOT NULL, seconds TEXT NOT NULL);
 """
-# What came after the first version; a file of that version gets them when it is opened.
+# Columns added after the first version; a file of that version gets them when it is opened.
 _LATER_COLUMNS = {
     "jobs": {
         "place": "REAL",  # orders an owner's waiting jobs; NULL: by creation
@@ -53,7 +53,7 @@ MOST_TIMINGS = 500  # the newest that estimates look at
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One request on its way. Times are seconds since the epoch, None while they have not come."""
+    """One request, from the queue to its end. Times are seconds since the epoch, None until they are known."""
 
     id: str
     owner: str
@@ -100,7 +100,7 @@ class Store:
             self._database = sqlite3.connect(path, timeout=_WAIT_SECONDS, check_same_thread=False, isolation_level=None)
             self._database.row_factory = sqlite3.Row
             self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=NORMAL")  # WAL stays whole; a power cut may cost the last events
+            self._database.execute("PRAGMA synchronous=NORMAL")  # WAL keeps the file intact; a power cut may lose the last events
             self._database.executescript(_SCHEMA)
             self._add_later_columns()
         except sqlite3.Error as error:
@@ -111,7 +111,7 @@ class Store:
             ) from error
 
     def add(self, job: Job, engine: str) -> None:
-        """Stores a new job, in the hands of one engine."""
+        """Stores a new job, which belongs to one engine."""
         row = (
             job.id,
             job.owner,
@@ -142,7 +142,7 @@ class Store:
         return [_job(row) for row in self._rows(f"SELECT * FROM jobs {where} ORDER BY number DESC", values)]
 
     def unended(self, owner: str | None = None) -> list[Job]:
-        """The jobs that wait or run, of all or of one owner, oldest first."""
+        """The jobs that wait or run, of all owners or of one, oldest first."""
         sql = "SELECT * FROM jobs WHERE state IN ('queued', 'running') AND (? IS NULL OR owner = ?) ORDER BY number"
         return [_job(row) for row in self._rows(sql, (owner, owner))]
 
@@ -155,7 +155,7 @@ class Store:
         return [_job(row) for row in self._rows(sql, (owner, owner, most))]
 
     def videos(self, selection: Selection) -> list[Job]:
-        """The jobs that left a video and fit the selection, newest first."""
+        """The jobs with a video that fit the selection, newest first."""
         where, values = _where(selection)
         sql = f"SELECT * FROM jobs WHERE {where} ORDER BY number DESC LIMIT ?"
         return [_job(row) for row in self._rows(sql, (*values, selection.most))]
@@ -198,18 +198,18 @@ class Store:
             database.execute("UPDATE jobs SET place = ? WHERE id = ?", (place, job_id))
 
     def revise(self, job_id: str, request: GenerationRequest) -> bool:
-        """Puts another request in the place of a waiting job's; False if it waits no more."""
+        """Replaces the request of a waiting job; False if it is no longer waiting."""
         with self._transaction() as database:
             sql = "UPDATE jobs SET request = ? WHERE id = ? AND state = 'queued'"
             return database.execute(sql, (json.dumps(request.to_json()), job_id)).rowcount == 1
 
     def last_event(self, job_id: str) -> Event | None:
-        """What was said of a job last."""
+        """The job's newest event."""
         sql = "SELECT event FROM events WHERE job_id = ? ORDER BY sequence DESC LIMIT 1"
         return next((events.from_json(json.loads(row["event"])) for row in self._rows(sql, (job_id,))), None)
 
     def result(self, job_id: str) -> VideoResult | None:
-        """The job's video, if it left one."""
+        """The job's video, if it has one."""
         return getattr(self.last_event(job_id), "result", None)
 
     def failures(self, most: int) -> list[tuple[Job, Failed]]:
@@ -219,14 +219,14 @@ class Store:
         return [(job, event) for job, event in told if isinstance(event, Failed)]
 
     def add_timing(self, run: Run) -> None:
-        """Keeps what a finished video took, so that the next can be estimated."""
+        """Keeps the seconds of a finished video, so that the next can be estimated."""
         row = (json.dumps(run.shape.to_json()), run.steps, run.num_tokens, json.dumps(run.seconds), run.device)
         with self._transaction() as database:
             database.execute("INSERT INTO timings (shape, steps, tokens, seconds, device) VALUES (?, ?, ?, ?, ?)", row)
             database.execute("DELETE FROM timings WHERE number <= (SELECT MAX(number) FROM timings) - ?", (MOST_TIMINGS,))
 
     def timings(self) -> list[Run]:
-        """What finished videos took, newest first."""
+        """The runs of finished videos, newest first."""
         return [
             Run(
                 shape=Shape.from_json(json.loads(row["shape"])),
@@ -239,7 +239,7 @@ class Store:
         ]
 
     def start(self, job_id: str) -> bool:
-        """Marks a waiting job as running; False if it waits no more."""
+        """Marks a waiting job as running; False if it is no longer waiting."""
         with self._transaction() as database:
             sql = "UPDATE jobs SET state = 'running', started = ? WHERE id = ? AND state = 'queued'"
             return database.execute(sql, (time.time(), job_id)).rowcount == 1
@@ -247,13 +247,13 @@ class Store:
     def append(self, job_id: str, event: Event) -> int | None:
         """Stores an event and returns its sequence number, from 1; a final one also ends the job.
 
-        None, and nothing is stored, if the job has ended: nothing follows a final event.
+        Returns None and stores nothing if the job has ended: nothing follows a final event.
         """
         with self._transaction() as database:
             return self._appended(database, job_id, event)
 
     def append_all(self, said: Iterable[tuple[str, Event]]) -> dict[str, int]:
-        """Stores an event of each of several jobs at once: when one moves in line, many do. Gives their numbers."""
+        """Stores one event for each of several jobs, as when a job moves in line. Returns the sequence numbers by job id."""
         with self._transaction() as database:
             numbers = {job_id: self._appended(database, job_id, event) for job_id, event in said}
         return {job_id: number for job_id, number in numbers.items() if number is not None}
@@ -273,7 +273,7 @@ class Store:
         return [(row["sequence"], events.from_json(json.loads(row["event"]))) for row in self._rows(sql, (job_id, after))]
 
     def engines_at_work(self) -> list[str]:
-        """The engines that jobs which have not ended are in the hands of."""
+        """The engines that have jobs which wait or run."""
         sql = "SELECT DISTINCT engine FROM jobs WHERE state IN ('queued', 'running') ORDER BY engine"
         return [row["engine"] for row in self._rows(sql, ())]
 
@@ -283,7 +283,7 @@ class Store:
         return [_job(row) for row in self._rows(sql, (engine,))]
 
     def hand_over(self, job_id: str, engine: str) -> None:
-        """Puts a job into the hands of another engine."""
+        """Gives a job to another engine."""
         with self._transaction() as database:
             database.execute("UPDATE jobs SET engine = ? WHERE id = ?", (engine, job_id))
 

@@ -1,6 +1,6 @@
 """Whether what a request needs is on this machine already, or would have to be downloaded, which only the operator may begin.
 
-Asked for every request and every page, so it looks at a few small files, and never asks the network.
+Runs for every request and every page, so it reads only a few small files and never uses the network.
 """
 
 from pathlib import Path
@@ -17,17 +17,17 @@ _FIX = "ask the operator to run `python app.py models download {}`"
 
 
 def has_weights(preset: Preset, model: str | None = None) -> bool:
-    """Whether a video can be made with this preset and without a download, as far as the files on this machine say.
+    """Whether a video can be made with this preset and without a download, judged by the files on this machine.
 
-    Its checkpoint must be a folder, or whole in the Hub's cache, and so must each LoRA of its own. A checkpoint `model` that
-    stands in for the presets' own counts as here, because the operator has named it; it must be of the preset's kind.
+    Its checkpoint must be a folder, or complete in the Hub's cache, and each LoRA of the preset must be here, too. A checkpoint
+    `model` that replaces the presets' own counts as here, because the operator has named it; it must be of the preset's kind.
     """
     is_here = _folder_of(preset.model_source) is not None if model is None else fits(preset, model)
     return is_here and all(_is_here(lora) for lora in preset.loras)
 
 
 def fits(preset: Preset, model: str) -> bool:
-    """Whether the checkpoint `model` is of the preset's kind, as far as the files on this machine say."""
+    """Whether the checkpoint `model` is of the preset's kind, judged by the files on this machine."""
     folder = _folder_of(model)
     if folder is None:
         return True
@@ -40,11 +40,11 @@ def fits(preset: Preset, model: str) -> bool:
 
 
 def check_here(request: GenerationRequest, model: str | None = None) -> None:
-    """Raises: RequestError where this request would begin a download. `model` as for `has_weights`.
+    """Raises: RequestError if this request would begin a download. `model` as for `has_weights`.
 
-    A LoRA that is in the cache may be used by everybody, one from a private repository too: the operator has brought it to this
+    Everybody may use a LoRA that is in the cache, also one from a private repository: the operator has brought it to this
     server, like the files in the `loras` folder, and only videos leave the server. The cache does not record what is private,
-    and to ask the Hub would take the operator's token. What visitors should not use belongs in another cache (HF_HOME).
+    and asking the Hub would need the operator's token. LoRAs that visitors should not use belong in another cache (HF_HOME).
     """
     preset = find_preset(request.preset)
     if model is None and _folder_of(preset.model_source) is None:
@@ -55,7 +55,7 @@ def check_here(request: GenerationRequest, model: str | None = None) -> None:
 
 
 def _folder_of(source: str) -> Path | None:
-    """The folder of a whole checkpoint on this machine, or None."""
+    """The folder of a complete checkpoint on this machine, or None."""
     folder = Path(source).expanduser()
     if (folder / "model_index.json").is_file():
         return folder
