@@ -1,4 +1,4 @@
-"""How several workers share one machine: cores or TPU chips for each. Looks at device files alone: jax would take the chips."""
+"""How several workers share one machine: cores or TPU chips for each. Reads device files only: jax would take the chips."""
 
 import os
 from collections.abc import Iterable
@@ -7,9 +7,9 @@ from pathlib import Path
 
 from backend.errors import RequestError
 
-FIRST_PORT = 8476  # libtpu's own default; each process on one machine needs another one
+FIRST_PORT = 8476  # libtpu's own default; each process on one machine needs a different port
 
-# (chips of the machine, chips of a worker): the block that these form. Source: jax 0.10.2, jax/_src/test_multiprocess.py.
+# (chips of the machine, chips of a worker): the block of the worker's chips. Source: jax 0.10.2, jax/_src/test_multiprocess.py.
 _BLOCKS = {
     (1, 1): "1,1,1", (4, 1): "1,1,1", (4, 2): "1,2,1", (4, 4): "2,2,1", (8, 1): "1,1,1", (8, 4): "2,2,1", (8, 8): "2,4,1",
 }  # fmt: skip
@@ -17,7 +17,7 @@ _BLOCKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What there is to share. `chips` are TPU chips as libtpu numbers them; `has_gpu` says that jax may take an NVIDIA GPU."""
+    """The cores and devices of one machine. `chips` are libtpu's chip numbers; `has_gpu`: jax may take an NVIDIA GPU."""
 
     cores: tuple[int, ...]
     chips: tuple[int, ...] = ()
@@ -26,7 +26,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What one worker may use of the machine: these cores, or these chips. Empty: everything, as if nobody else were there."""
+    """The cores or the chips that one worker may use. Empty: the whole machine, as if there were no other worker."""
 
     cores: tuple[int, ...] = ()
     chips: tuple[int, ...] = ()
@@ -34,7 +34,7 @@ class Share:
     port: int = 0
 
     def variables(self) -> dict[str, str]:
-        """The environment that keeps a worker to its share. Torch and its libraries count threads by OMP and MKL's variables."""
+        """The environment that limits a worker to its share. Torch and its libraries take thread counts from OMP and MKL."""
         if self.chips:
             return self._chip_variables()
         if not self.cores:
@@ -43,7 +43,7 @@ class Share:
         return {"STUDIO_CORES": joined(self.cores), "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
 
     def _chip_variables(self) -> dict[str, str]:
-        """Each worker is the only process of a slice of its own, which consists of its chips."""
+        """Makes each worker the only process of a slice that consists of its chips."""
         return {
             "TPU_VISIBLE_CHIPS": joined(self.chips),
             "TPU_CHIPS_PER_PROCESS_BOUNDS": self.block,
@@ -51,12 +51,12 @@ class Share:
             "TPU_PROCESS_ADDRESSES": f"localhost:{self.port}",
             "TPU_PROCESS_PORT": str(self.port),
             "CLOUD_TPU_TASK_ID": "0",
-            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # libtpu's lock knows of whole machines only
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # libtpu's lock is for the whole machine
         }
 
 
 def shares_of(machine: Machine, count: int) -> tuple[Share, ...]:
-    """The machine in `count` equal parts; for one worker an empty share. Raises: RequestError."""
+    """The machine in `count` parts; for one worker an empty share. Raises: RequestError."""
     _check(machine, count)
     if count == 1:
         return (Share(),)
@@ -66,7 +66,7 @@ def shares_of(machine: Machine, count: int) -> tuple[Share, ...]:
 
 
 def find_machine(devices: Path, platforms: str, visible_chips: str) -> Machine:
-    """This machine. `devices` is /dev; `platforms` is JAX_PLATFORMS, `visible_chips` TPU_VISIBLE_CHIPS, "" if it is not set."""
+    """This machine. `devices` is /dev; `platforms` is JAX_PLATFORMS and `visible_chips` TPU_VISIBLE_CHIPS, "" if not set."""
     cores = _own_cores()
     if platforms.split(",")[0] == "cpu":
         return Machine(cores=cores)
@@ -77,7 +77,7 @@ def find_machine(devices: Path, platforms: str, visible_chips: str) -> Machine:
 
 
 def joined(numbers: Iterable[int]) -> str:
-    """Numbers as a variable holds them: "0,1"."""
+    """The numbers in the form of an environment variable: "0,1"."""
     return ",".join(map(str, numbers))
 
 
@@ -96,14 +96,14 @@ def _check(machine: Machine, count: int) -> None:
 
 
 def _any_of(numbers: list[int]) -> str:
-    """The choice in words; `numbers` begin with 1 and rise."""
+    """The choice in words; `numbers` begin with 1 and increase."""
     if len(numbers) == numbers[-1] > 2:
         return f"from 1 to {numbers[-1]}"
     return " or ".join(filter(None, (", ".join(map(str, numbers[:-1])), str(numbers[-1]))))
 
 
 def _allowed(machine: Machine) -> tuple[list[int], str]:
-    """How many workers there may be, and by what."""
+    """The allowed numbers of workers, and what limits them, in words."""
     if machine.chips:
         total = len(machine.chips)
         sizes = [size for all_chips, size in _BLOCKS if all_chips == total]
@@ -128,7 +128,7 @@ def _part(numbers: tuple[int, ...], number: int, count: int) -> tuple[int, ...]:
 
 
 def _own_cores() -> tuple[int, ...]:
-    """The cores that this process may use, where the system says; else all."""
+    """The cores that this process may use, if the system reports them; else all."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))

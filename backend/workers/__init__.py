@@ -1,1 +1,1 @@
-"""The processes that make videos, and the conversation with them."""
+"""The processes that make videos, and the messages between them and the engine."""

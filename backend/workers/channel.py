@@ -1,4 +1,4 @@
-"""Messages between the engine and its worker: one JSON object a line over a pipe. Knows nothing of what they mean.
+"""Messages between the engine and its worker: one JSON object per line over a pipe. Does not interpret them.
 
 engine -> worker: {"type": "run", "job_id", "request", "folder"}, {"type": "cancel", "job_id"}, {"type": "stop"}
 worker -> engine: {"type": "status", "state", "detail"}, {"type": "event", "job_id", "event"},
@@ -14,7 +14,7 @@ Message = dict[str, Any]
 
 
 class Channel:
-    """The two ends of one conversation. Sending is safe from several threads; receiving is for one."""
+    """One side of the conversation. Several threads may send; only one may receive."""
 
     def __init__(self, incoming: BinaryIO, outgoing: BinaryIO):
         self._incoming, self._outgoing = incoming, outgoing
@@ -32,7 +32,7 @@ class Channel:
         return True
 
     def receive(self) -> Iterator[Message]:
-        """The messages as they come, until the other side is gone. Raises: ValueError for what is no message."""
+        """The messages as they come, until the other side is gone. Raises: ValueError for a line that is not JSON."""
         for line in self._incoming:
             if not line.endswith(b"\n"):
                 return  # the other side died while it wrote this
@@ -44,4 +44,4 @@ class Channel:
             try:
                 stream.close()
             except BrokenPipeError:
-                pass  # what was left to send has nobody to read it
+                pass  # nobody is there to read what was left to send

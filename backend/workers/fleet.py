@@ -1,4 +1,4 @@
-"""Several workers side by side: which of them gets a job, and who has which. The queue's order is the engine's."""
+"""Several workers side by side: chooses the worker for a job, and knows which has it. The engine orders the queue."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from backend.workers.supervisor import Supervisor
 
 
 class Fleet:
-    """A supervisor for each plan; a dead worker fails its own job alone.
+    """A supervisor for each plan; when a worker dies, only its own job fails.
 
     `on_event(job_id, event)` and `on_ready()` are called as a supervisor calls them, from its worker's thread.
     """
@@ -23,18 +23,18 @@ class Fleet:
     ):
         self._on_event = on_event
         self._workers = tuple(Supervisor(plan, self._pass_on, on_ready) for plan in plans)
-        self._homes: dict[str, Supervisor] = {}  # who has or has just had a job, by its id
+        self._homes: dict[str, Supervisor] = {}  # the worker that has a job or has just ended it, by job id
 
     def __len__(self) -> int:
         return len(self._workers)
 
     def start(self) -> None:
-        """Starts the workers that do not run."""
+        """Starts the workers that are not running."""
         for worker in self._workers:
             worker.start()
 
     def has_room(self) -> bool:
-        """Whether a fit worker is idle; any worker will do where none is fit, so that its job says what is wrong."""
+        """Whether a fit worker is idle; if none is fit, any idle worker counts, so that the job's error says what is wrong."""
         views = self.workers()
         fit = [view for view in views if view.is_fit] or views
         return any(view.job_id is None for view in fit)
@@ -84,5 +84,5 @@ class Fleet:
 
 
 def _delay(view: WorkerView, shape: Shape) -> tuple[bool, bool, bool]:
-    """What the worker lacks for a job of this shape, the costliest first: health, the model, the programs."""
+    """What the worker lacks for a job of this shape, the slowest to get first: health, the model, the programs."""
     return not view.is_fit, view.facts.model != shape.model, shape not in view.facts.warm

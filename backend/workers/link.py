@@ -1,4 +1,4 @@
-"""What a supervisor talks through: a conversation with one worker loop, wherever that runs. A new kind is a module and a line."""
+"""How a supervisor reaches its worker loop, wherever that runs. A new kind of link is a module and a line in `LINKS`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,25 +9,25 @@ from backend.workers.process import WorkerPlan, WorkerProcess
 
 OnMessage = Callable[[Message], None]
 OnExit = Callable[[int], None]
-"""Gets an exit code: 0 and above as the worker ended, below 0 the signal that killed it."""
+"""Gets an exit code: 0 or more from the worker itself; below 0, minus the signal that killed it."""
 
 
 class Link(Protocol):
-    """One worker loop that runs. Its callbacks come from a thread of its own, `on_exit` once, at the end."""
+    """One running worker loop. It calls back from a thread of its own, `on_exit` once, at the end."""
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id; None if it is no process on this machine."""
+        """The worker's process id; None if it is not a process on this machine."""
 
     def send(self, message: Message) -> None:
-        """Sends a message; one that a dead worker does not get is dropped."""
+        """Sends a message; if the worker is dead, the message is dropped."""
 
     def stop(self) -> None:
-        """Asks the worker to end, and ends it if it does not. Never called from a callback."""
+        """Asks the worker to end, and kills it if it does not. Must not be called from a callback."""
 
 
 Open = Callable[[WorkerPlan, Path, OnMessage, OnExit], Link]
-"""Starts a worker as planned; what it prints goes to the log at this path. Raises: OSError."""
+"""Starts the worker of a plan; its output goes to the log at this path. Raises: OSError."""
 
 LINKS: dict[str, Open] = {
     "process": WorkerProcess,

@@ -1,4 +1,4 @@
-"""The worker process's main loop: messages in, events out. Makes nothing itself: the pipeline does.
+"""The worker process's main loop: messages in, events out. The pipeline makes the videos.
 
 Started by `backend.workers.process` as `python -m backend.workers.main`, and ends when the pipe to the engine closes.
 """
@@ -29,13 +29,13 @@ from presets import Preset
 
 logger = logging.getLogger(__name__)
 
-POLITENESS = 10  # the page is answered first: on two cores, loading and compiling would make it wait for seconds
+POLITENESS = 10  # lets the page answer first: on two cores, loading and compiling would delay it for seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """The functions that a worker needs; imported late, because they bring JAX with them. What `check` returns, the files of a
-    model, is handed to `load`. What the event function raises ends `check` and `load`."""
+    """The functions that a worker needs; imported late, because they import jax. `check` returns the files of a model, which
+    `load` takes. An exception from the event function ends `check` and `load`."""
 
     check: Callable[[Preset, str | None, Callable[[Event], None]], Any]
     load: Callable[..., Any]
@@ -58,8 +58,8 @@ class Task:
 class Worker:
     """Keeps one model in memory and runs one job after another.
 
-    The main thread loads and generates; a second one reads messages, so that a cancel is seen at once. `end` ends the process;
-    one that returns is for a worker that shares its process: that stops its jobs and returns from `run`.
+    The main thread loads and generates; a second one reads messages, so that a cancel is seen at once. `end` ends the process.
+    If `end` returns, as for a worker that shares its process, the worker stops its jobs and returns from `run`.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Worker:
     ):
         self._channel, self._import_pipeline, self._model, self._end = channel, import_pipeline, model, end
         self._pipeline: Pipeline | None = None
-        self._loaded: Any = None  # the pipeline's own
+        self._loaded: Any = None  # what the pipeline's `load` returned
         self._loaded_from: tuple[str, str] | None = None  # the checkpoint and the dtype
-        self._is_of_use = False  # whether some request can be served, as far as is known
+        self._is_of_use = False  # whether any request can be served, as far as is known
         self._trouble = ""  # what went wrong last
         self._waiting: queue.Queue[Task | None] = queue.Queue()
         self._lock = threading.Lock()
@@ -82,14 +82,14 @@ class Worker:
         self._warm: set[Shape] = set()  # whose programs are all compiled
 
     def run(self, preset: Preset, warm_up: bool) -> None:
-        """Loads, warms up, then serves jobs until the engine says stop or is gone."""
+        """Loads, warms up, then serves jobs until the engine sends "stop" or is gone."""
         threading.Thread(target=self._read, name="messages", daemon=True).start()
         self._prepare(preset, warm_up)
         while (task := self._waiting.get()) is not None:
             self._serve(task)
 
     def _read(self) -> None:
-        """Handles messages until the engine says stop or is gone; then nobody waits for anything here, whatever is being done."""
+        """Handles messages until the engine sends "stop" or is gone; then ends the worker at once, even during a job."""
         code = 0
         try:
             for message in self._channel.receive():
@@ -121,7 +121,7 @@ class Worker:
             self._cancel(message["job_id"])
 
     def _cancel(self, job_id: str) -> None:
-        """Ends a job that has not begun at once; one that has begun is ended by its pipeline."""
+        """Ends a job at once if it has not begun; the pipeline ends one that has."""
         with self._lock:
             task = self._tasks.get(job_id)
             if task is not None:
@@ -131,8 +131,8 @@ class Worker:
             self._send_event(job_id, Cancelled(None))
 
     def _prepare(self, preset: Preset, warm_up: bool) -> None:
-        """Gets ready for the first job; what fails here fails again, with its job, when one comes. No job's cancel ends it: what
-        is loaded here the operator has asked for."""
+        """Gets ready for the first job. A failure is only reported: it comes again, with the first job. Cancelling a job does not
+        stop this, because the operator has asked for it."""
         try:
             self._load(preset)
             if warm_up:
@@ -155,8 +155,8 @@ class Worker:
         self._warm.add(Shape.of(request, self._model))
 
     def _load(self, preset: Preset, is_stopped: Callable[[], bool] = lambda: False) -> None:
-        """Loads the preset's model, if it is not the one that is loaded. That one goes last, when the files of the other are here
-        and are known to be fit: two may not fit side by side. Raises: Stopped within a second or so of `is_stopped`.
+        """Loads the preset's model, if it is not loaded already. The old model is dropped only when the new one's files are here
+        and checked, but before they are loaded: memory may not hold both. Raises: Stopped about a second after `is_stopped`.
         """
         wanted = (self._model or preset.model_source, preset.dtype)
         if self._loaded_from == wanted:
@@ -172,7 +172,7 @@ class Worker:
         self._send_facts()
 
     def _start_runtime(self) -> None:
-        """Imports the pipeline and asks for the devices, once. Then some preset may run, unless one model stands in for all."""
+        """Imports the pipeline and asks for the devices, once. Then a preset may run, unless one model replaces all."""
         if self._pipeline is not None:
             return
         self._send_status("loading", "Starting the runtime")
@@ -181,7 +181,7 @@ class Worker:
         self._pipeline, self._is_of_use = pipeline, self._model is None
 
     def _report_loading(self, event: Event) -> None:
-        """Tells everybody, and the jobs that wait for it, how far the loading is."""
+        """Reports the progress of loading, as the worker's status and as an event of each job that waits for it."""
         if isinstance(event, Loading):
             self._send_status("loading", f"Loading {event.what}{_share(event)}")
         with self._lock:
@@ -201,7 +201,7 @@ class Worker:
         self._send_rest()
 
     def _result_of(self, task: Task) -> Event | None:
-        """Runs one job to its final event, which is not yet sent; None if it was cancelled before it began, as `_cancel` said."""
+        """Runs one job and returns its final event, to be sent; None if `_cancel` has sent one, before the job began."""
         try:
             self._load(find_preset(task.request.preset), lambda: self._is_given_up(task))
             if not self._begin(task):
@@ -214,7 +214,7 @@ class Worker:
                     return _with_seconds(event, load=loaded - task.arrived, total=time.monotonic() - task.arrived)
                 self._send_event(task.job_id, event)
                 if isinstance(event, Compiling) and task.is_cancelled.is_set():
-                    return Cancelled(None)  # nothing is there to keep yet, and compiling may take minutes
+                    return Cancelled(None)  # there is nothing to keep yet, and compiling may take minutes
             return Failed("The pipeline ended without a result", "This is a bug: please report it")
         except Stopped:
             return None
@@ -223,7 +223,7 @@ class Worker:
             return self._explain(error)
 
     def _is_given_up(self, task: Task) -> bool:
-        """Whether nobody waits for the model that is loaded for this task: it was cancelled, and no other task needs the same."""
+        """Whether the model that is being loaded is no longer needed: this task was cancelled, and no other needs that model."""
         if not task.is_cancelled.is_set():
             return False
         with self._lock:
@@ -260,7 +260,7 @@ class Worker:
         self._channel.send({"type": "facts", "facts": facts.to_json()})
 
     def _send_rest(self) -> None:
-        """How the worker stands while it does nothing; "failed" only where no request can be served."""
+        """Sends the status of the idle worker; "failed" only if no request can be served."""
         if self._loaded is not None:
             self._send_status("ready", "Ready")
         elif self._is_of_use:
@@ -273,7 +273,7 @@ class Worker:
 
 
 def explain(error: Exception) -> Failed:
-    """An exception as one sentence on its cause and one on what to do."""
+    """Turns an exception into one sentence on its cause and one on what to do."""
     if isinstance(error, StudioError):
         return Failed(error.cause, error.fix or "Change the request, or see the worker's log")
     text = one_line(str(error))[:300]
@@ -286,7 +286,7 @@ def explain(error: Exception) -> Failed:
 
 
 def import_pipeline(module: str | None, **options: Any) -> Pipeline:
-    """The real pipeline, loading with these options; or, for tests, a module that has all its functions."""
+    """The real pipeline, which loads with these options; or, for tests, a module that has all its functions."""
     if module is not None:
         stand_in = importlib.import_module(module)
         return Pipeline(
@@ -307,7 +307,7 @@ def import_pipeline(module: str | None, **options: Any) -> Pipeline:
 
 
 def _with_seconds(event: Event, **seconds: float) -> Event:
-    """The final event with its result's seconds completed; a stage that the pipeline measured itself stays."""
+    """The final event with these seconds added to its result's; the pipeline's own measurements stay."""
     result = getattr(event, "result", None)
     if not isinstance(event, Finished | Cancelled) or not isinstance(result, VideoResult):
         return event
@@ -322,7 +322,7 @@ def _share(event: Loading) -> str:
 
 
 def take_channel() -> Channel:
-    """The pipes on standard input and output; afterwards whatever a library prints goes to the log."""
+    """The pipes on standard input and output; afterwards everything that a library prints goes to the log."""
     incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -343,7 +343,7 @@ def main() -> None:
         parser.add_argument(f"--{axis}", type=int, help="size of this axis of the mesh")
     arguments = parser.parse_args()
     if cores := own_cores():
-        os.sched_setaffinity(0, cores)  # before any library counts them: XLA and torch start as many threads
+        os.sched_setaffinity(0, cores)  # before XLA and torch count the cores and start as many threads
     channel = take_channel()
     os.nice(POLITENESS)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

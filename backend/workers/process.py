@@ -53,7 +53,7 @@ class WorkerPlan:
 
 
 class WorkerProcess:
-    """One process. `on_message` and `on_exit` are called from a thread of its own, `on_exit` once, at the end."""
+    """One process. It calls `on_message` and `on_exit` from a thread of its own, `on_exit` once, at the end."""
 
     def __init__(self, plan: WorkerPlan, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[int], None]):
         self._on_message, self._on_exit = on_message, on_exit
@@ -69,16 +69,16 @@ class WorkerProcess:
         return self._process.pid
 
     def send(self, message: Message) -> None:
-        """Sends a message; one that a dead process does not get is dropped, as `on_exit` reports."""
+        """Sends a message; if the process is dead, the message is dropped, and `on_exit` reports the death."""
         self._channel.send(message)
 
     def stop(self) -> None:
-        """Asks it to end, and ends it if it does not. Never called from a callback."""
+        """Asks it to end, and kills it if it does not. Must not be called from a callback."""
         self.send({"type": "stop"})
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)  # and what it has started
+            os.killpg(self._process.pid, signal.SIGKILL)  # with the processes that it started
             self._process.wait()
         self._thread.join(_STOP_SECONDS)
 
@@ -86,7 +86,7 @@ class WorkerProcess:
         try:
             for message in self._channel.receive():
                 self._on_message(message)
-        except Exception:  # whatever it is, the job must end and the queue go on
+        except Exception:  # after any error the job must end and the queue continue
             logger.exception("A message of the worker could not be handled; it is ended")
             self._process.kill()
         code = self._process.wait()
@@ -95,7 +95,7 @@ class WorkerProcess:
 
 
 def _spawn(plan: WorkerPlan, log: IO[bytes]) -> subprocess.Popen:
-    """A fresh interpreter (a fork would share locks), deaf to the terminal's Ctrl+C, talking over its own pipes."""
+    """Starts a new interpreter (a fork would share locks) with pipes of its own, which the terminal's Ctrl+C does not reach."""
     return subprocess.Popen(
         plan.command(),
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Starts, feeds, cancels and restarts one worker. Knows jobs by id only: the queue is the engine's."""
+"""Starts and restarts one worker, gives it jobs and cancels them. Knows jobs by id only: the queue is the engine's."""
 
 import logging
 import signal
@@ -25,7 +25,7 @@ class Supervisor:
     """Keeps one worker alive for one job at a time.
 
     `on_event(job_id, event)` is called from the worker's thread with no lock held; a job that was given to `run` gets
-    exactly one final event, also when the worker dies. `on_ready()` is called likewise, whenever the worker becomes ready.
+    exactly one final event, also when the worker dies. `on_ready()` is called in the same way when the worker becomes ready.
     """
 
     def __init__(self, plan: WorkerPlan, on_event: Callable[[str, Event], None], on_ready: Callable[[], None] = lambda: None):
@@ -47,7 +47,7 @@ class Supervisor:
                 self._start()
 
     def run(self, job_id: str, request: GenerationRequest, folder: Path) -> None:
-        """Gives the worker a job; it must not have another. Raises: OSError if it cannot be started; it has no job then."""
+        """Gives the worker a job; it must not have another. Raises: OSError if it cannot be started; the job is not given."""
         with self._lock:
             self._idle_restarts = 0
             if self._link is None:
@@ -62,7 +62,7 @@ class Supervisor:
                 self._link.send({"type": "cancel", "job_id": job_id})
 
     def view(self) -> WorkerView:
-        """How the worker stands, and what it last reported."""
+        """The worker's status, and what it last reported."""
         with self._lock:
             return WorkerView(
                 name=self._plan.name,
@@ -114,7 +114,7 @@ class Supervisor:
         self._on_event(job_id, event)
 
     def _mourn(self, code: int) -> None:
-        """The worker is dead: fails its job, and starts another worker unless dying has become a habit."""
+        """The worker is dead: fails its job, and starts another one, `MAX_IDLE_RESTARTS` times at most between jobs."""
         with self._lock:
             if self._is_closed:
                 return
@@ -144,7 +144,7 @@ def _advice(code: int, log: Path) -> str:
 
 
 def _new_log(folder: Path, name: str) -> Path:
-    """A fresh log file's path; the oldest ones of this name are removed."""
+    """The path of a new log file; removes the oldest logs with this name."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in sorted(folder.glob(f"{name}-????????T*.log"))[: -KEPT_LOGS + 1]:
         old.unlink(missing_ok=True)
