@@ -1,1 +1,1 @@
-"""The studio: one page in front of the engine. Gradio only; imports neither jax, torch nor diffusers."""
+"""The studio: one page in front of the engine. Imports Gradio, but not jax, torch or diffusers."""

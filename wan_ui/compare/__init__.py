@@ -1,1 +1,1 @@
-"""The view that puts up to four settings side by side."""
+"""The view that compares up to four videos side by side."""

@@ -36,7 +36,7 @@ class CompareHandlers:
 
     @property
     def fill(self) -> FillHandlers:
-        """What puts somebody else's comparison into the form."""
+        """The handlers that put somebody else's comparison into the form."""
         return FillHandlers(desk=self.desk, form=self.form, message=self.message)
 
     @property
@@ -54,7 +54,7 @@ class CompareHandlers:
         return {"compare": self.act}
 
     def wire(self) -> None:
-        """The bar above the videos."""
+        """Wires the bar above the videos."""
         panel = self.panel
         panel.start.click(self.start, self.form.inputs | panel.inputs, self._shown_on, **RAW)
         panel.what.input(_values_or_presets, panel.what, [panel.values, panel.presets], **QUIET)
@@ -64,7 +64,7 @@ class CompareHandlers:
         return [self.panel.view, self.panel.shown, self.panel.chosen, self.message]
 
     def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
-        """The visitor's words, and the comparison of a link; a link to settings goes first."""
+        """The visitor's words, and the comparison of a link, unless there is also a link to settings."""
         shown = {} if visit.reads_the_first_page else self._words(visit)
         return shown | (self._linked(asked["compare"], visit) if "compare" in asked and "settings" not in asked else {})
 
@@ -99,7 +99,7 @@ class CompareHandlers:
         return {panel.chosen: gr.skip()}
 
     def _words(self, visit: Visit) -> Updates:
-        """What was built in English, in the visitor's language."""
+        """The parts that were built in English, in the visitor's language."""
         presets = preset_choices("t2v", self.desk.can_run).dropdown(visit.texts.language)
         return {
             self.panel.view: compare_html(Side(), visit.texts),
@@ -108,7 +108,7 @@ class CompareHandlers:
         }
 
     def _linked(self, comparison_id: str, visit: Visit) -> Updates:
-        """The comparison of a link, for those who may see its videos; for others its settings; nothing if there is none."""
+        """The comparison of a link for visitors who may see its videos, else its settings; nothing if there is none."""
         found = self.desk.engine.shelf.comparison(comparison_id)
         if found is None:
             return {}
@@ -127,7 +127,7 @@ class CompareHandlers:
         return filled | self._varied(requests, visit)
 
     def _varied(self, requests: list[GenerationRequest], visit: Visit) -> Updates:
-        """The bar as it was when these requests were queued."""
+        """The bar with the values that it had when these requests were queued."""
         what, values = varied(requests)
         is_preset = what == "preset"
         named = preset_choices("t2v", self.desk.can_run).dropdown(visit.texts.language)
@@ -138,7 +138,7 @@ class CompareHandlers:
         }
 
     def _submitted(self, wanted: list[GenerationRequest], visit: Visit) -> tuple[str, ...]:
-        """Queues all; takes back those that were queued if one is refused."""
+        """Queues all requests; if one is refused, cancels those that were queued."""
         job_ids: list[str] = []
         try:
             for one in wanted:

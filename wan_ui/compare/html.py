@@ -1,4 +1,4 @@
-"""Draws a comparison: players side by side, what controls them together, and a table of what differs. Pure."""
+"""Draws a comparison: players side by side, shared controls, and a table of the differences. Pure."""
 
 from dataclasses import dataclass
 from html import escape
@@ -31,7 +31,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """What the compare view shows. `chosen` counts videos that wait for others to be compared with."""
+    """What the compare view shows. `chosen` counts the videos chosen so far."""
 
     id: str = ""
     cells: tuple[Cell, ...] = ()
@@ -39,7 +39,7 @@ class Side:
 
 
 def compare_html(side: Side, texts: Texts) -> str:
-    """The whole view below its bar."""
+    """The view without its bar."""
     if not side.cells:
         words = texts.compare_tray.format(count=side.chosen) if side.chosen else texts.compare_empty
         return (
@@ -116,7 +116,7 @@ def _bar(side: Side, labels: list[str], done: int, texts: Texts) -> str:
 
 
 def _table(side: Side, texts: Texts) -> str:
-    """What differs, and the seconds."""
+    """The table of the settings that differ, and of the seconds."""
     requests = [cell.job.request for cell in side.cells]
     rows = [(name, [value_words(value) or texts.compare_off for value in values]) for name, values in differences(requests)]
     note = f'<p class="hint">{escape(texts.compare_same)}</p>' if not rows else ""
@@ -136,7 +136,7 @@ def differences(requests: list[GenerationRequest]) -> list[tuple[str, list[Any]]
 
 
 def labels_of(requests: list[GenerationRequest], texts: Texts) -> list[str]:
-    """A name for each, from what differs first; numbers where nothing does."""
+    """A name for each request, from the first field that differs; numbers if none does."""
     differing = differences(requests)
     if not differing:
         return [str(number) for number in range(1, len(requests) + 1)]

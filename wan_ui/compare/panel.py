@@ -1,4 +1,4 @@
-"""Up to four settings side by side: one thing of the form is varied, or videos of the library are chosen.
+"""Up to four settings side by side: one setting of the form is varied, or videos of the library are chosen.
 
 Element ids: `compare-what`, `compare-values`, `compare-presets`, `compare-start`, `compare`.
 """
@@ -31,7 +31,7 @@ class ComparePanel:
 
 
 def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> ComparePanel:
-    """Lays the panel out, with nothing to compare."""
+    """Builds the panel, with nothing to compare."""
     choices = preset_choices("t2v", can_run).dropdown(texts.language)
     with gr.Row(elem_id="compare-bar"):
         what = gr.Dropdown(
@@ -70,5 +70,5 @@ def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> Compare
 
 
 def what_choices(texts: Texts) -> list[tuple[str, str]]:
-    """What can be varied, for choice."""
+    """The choices for what can be varied."""
     return [(name, key) for key, name in texts.compare_what]

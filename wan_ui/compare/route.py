@@ -18,8 +18,8 @@ FOLDER = "comparisons"
 
 
 def compare_route(engine: Engine, access: Access) -> Route:
-    """`/studio/compare/ID.mp4`. A comparison of somebody else looks like none (404)."""
-    making = threading.Lock()  # one at a time: each decodes up to four videos
+    """`/studio/compare/ID.mp4`. Answers 404 for somebody else's comparison, as if there were none."""
+    making = threading.Lock()  # one video at a time: each decodes up to four
 
     def serve(request: Request) -> Response:
         with making:
@@ -36,7 +36,7 @@ def _tiled(engine: Engine, request: Request, access: Access) -> Path | None:
     if found is None or not access.may_see(request.cookies, found.owner):
         return None
     folder = engine.settings.data_dir / FOLDER
-    path = folder / f"{found.id}.mp4"  # the id is one of ours, as the store has just said
+    path = folder / f"{found.id}.mp4"  # a safe name: the store has just found this id
     if path.is_file():
         return path
     try:

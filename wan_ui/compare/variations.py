@@ -1,4 +1,4 @@
-"""What is compared: requests that differ in one thing, and the one thing in which requests differ."""
+"""Makes requests that differ in one setting, and finds the setting in which given requests differ."""
 
 import secrets
 from typing import Any
@@ -10,7 +10,7 @@ from wan_ui.compare.html import MOST, differences
 
 
 def variations(base: GenerationRequest, what: str, text: str, presets: list[str]) -> list[GenerationRequest]:
-    """The requests to compare: the base with one thing varied. Raises: RequestError."""
+    """The requests to compare: the base with one setting varied. Raises: RequestError."""
     match what:
         case "seed":
             made = [base.changed(seed=seed) for seed in _seeds(text)]
@@ -66,7 +66,7 @@ def _finite(word: str) -> float:
 
 
 def _with_preset(base: GenerationRequest, preset: Preset) -> GenerationRequest:
-    """The preset's own settings with the base's prompt, seed and pictures; its size too, as far as the preset allows."""
+    """The preset's own settings with the base's prompt, seed and pictures; also its size, if the preset allows it."""
     same: dict[str, Any] = {name: getattr(base, name) for name in ("prompt", "seed", "image", "image_focus")}
     size = {"width": base.width, "height": base.height, "num_frames": base.num_frames}
     try:
@@ -76,7 +76,7 @@ def _with_preset(base: GenerationRequest, preset: Preset) -> GenerationRequest:
 
 
 def varied(requests: list[GenerationRequest]) -> tuple[str, list[str]]:
-    """What a comparison varies, as the compare bar says it, and its values."""
+    """What a comparison varies, as in the compare bar, and its values."""
     for name, values in differences(requests):
         if name in ("seed", "steps", "flow_shift", "preset"):
             return name, [str(value) for value in values]

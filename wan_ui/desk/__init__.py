@@ -1,1 +1,1 @@
-"""Who asks, and what they may see."""
+"""Who sends a request, what they may see and send, and what all views share."""

@@ -1,9 +1,9 @@
 """Who may see what. Every visitor sees their own jobs and videos; the operator sees everybody's.
 
-The operator is whoever opened the operator link, which the server prints when it starts and nobody else is shown: it
-carries a key of 256 random bits, kept in `operator.key` in the data folder. Opening it leaves a cookie (HttpOnly,
-SameSite=Strict) and leads on to the plain address, so that the key stays neither in the address bar nor in a link that
-is passed on. An address or a loopback connection proves nothing here: a share link's tunnel comes from the loopback too.
+The operator is whoever opened the operator link, which the server prints when it starts and shows nowhere else: it
+carries a key of 256 random bits, kept in `operator.key` in the data folder. Opening it sets a cookie (HttpOnly,
+SameSite=Strict) and redirects to the plain address, so that the key is not left in the address bar or in a link that is
+passed on. An address or a loopback connection proves nothing: a share link's tunnel also comes from the loopback.
 """
 
 import hashlib
@@ -25,13 +25,13 @@ OPERATOR_COOKIE = "studio_operator"
 OPERATOR_PARAMETER = "operator"
 KEY_FILE = "operator.key"
 _YEAR_SECONDS = 365 * 24 * 3600
-_WHOLE_KEY = re.compile(r"[!-~]{32,}")  # ours have 43 characters; an operator's own may be any that is as hard to guess
+_WHOLE_KEY = re.compile(r"[!-~]{32,}")  # ours have 43 characters; an operator's own must be as hard to guess
 
 log = logging.getLogger(__name__)
 
 
 def within(scope: str | None, owner: str) -> bool:
-    """The rule itself: whether what belongs to this owner may be shown to who has this scope."""
+    """The rule itself: whether something of this owner may be shown to a visitor with this scope."""
     return scope is None or scope == owner
 
 
@@ -45,7 +45,7 @@ class Access:
     def of(cls, data_dir: Path) -> "Access":
         """The key in the data folder, made at the first start and readable by its owner only.
 
-        A file without a whole key, such as a full disk or a power cut may leave, is replaced: everybody knows an empty key.
+        A file without a complete key, as after a full disk or a power cut, is replaced: everybody knows an empty key.
         """
         path = data_dir / KEY_FILE
         key = path.read_text("ascii", errors="replace").strip() if path.is_file() else ""
@@ -61,19 +61,19 @@ class Access:
         return hmac.compare_digest(cookies.get(OPERATOR_COOKIE, "").encode(), self._cookie().encode())
 
     def scope(self, cookies: dict[str, str], session_hash: str | None = None) -> str | None:
-        """Whose jobs are shown to who sends these cookies: their own, or None, everybody's, for the operator."""
+        """The owner whose jobs are shown to the sender of these cookies: the sender; for the operator None, which means all."""
         return None if self.is_operator(cookies) else owner_of(cookies, session_hash)
 
     def may_see(self, cookies: dict[str, str], owner: str) -> bool:
-        """Whether who sends these cookies may see what belongs to this owner."""
+        """Whether the sender of these cookies may see what belongs to this owner."""
         return within(self.scope(cookies), owner)
 
     def is_key(self, key: str) -> bool:
-        """Whether somebody gave the operator's key."""
+        """Whether this is the operator's key."""
         return hmac.compare_digest(key.encode(), self.key.encode())
 
     def ticket(self, job_id: str) -> str:
-        """What makes the address of a job's video one that cannot be guessed; the same for as long as the key is."""
+        """The part of a video's address that nobody can guess; it stays the same as long as the operator's key does."""
         return hmac.new(self.key.encode(), f"video {job_id}".encode(), hashlib.sha256).hexdigest()
 
     def is_ticket(self, ticket: str, job_id: str) -> bool:
@@ -85,11 +85,11 @@ class Access:
         return f"{address.rstrip('/')}/?{OPERATOR_PARAMETER}={self.key}"
 
     def browser_secret(self) -> str:
-        """What the settings kept in browsers are enciphered with: the same after a restart."""
+        """The secret that encrypts the settings kept in browsers; the same after a restart."""
         return hashlib.sha256(f"browser {self.key}".encode()).hexdigest()[:16]
 
     def cookie_header(self, is_secure: bool) -> str:
-        """What makes a browser the operator's."""
+        """The Set-Cookie header that makes a browser the operator's."""
         parts = [f"{OPERATOR_COOKIE}={self._cookie()}", "Path=/", f"Max-Age={_YEAR_SECONDS}", "HttpOnly", "SameSite=Strict"]
         return "; ".join(parts + ["Secure"] * is_secure)
 
@@ -98,7 +98,7 @@ class Access:
 
 
 def _write_key(key: str, path: Path) -> None:
-    """On the disk before it has its name, so that no accident leaves a part of it."""
+    """Writes the whole key to the disk before it gets its name, so that no accident leaves a part of it."""
     with replacing(path) as part, os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(key)
         file.flush()
@@ -106,7 +106,7 @@ def _write_key(key: str, path: Path) -> None:
 
 
 class OperatorLink:
-    """ASGI middleware: the operator's link leaves the cookie and leads on to the page; everything else passes."""
+    """ASGI middleware: the operator's link sets the cookie and redirects to the page; all other requests pass."""
 
     def __init__(self, app: ASGIApp, access: Access):
         self.app, self.access = app, access

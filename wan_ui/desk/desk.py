@@ -20,7 +20,7 @@ MOST_WAITING = 20  # videos that one visitor may have in line; the operator has 
 
 @dataclass(frozen=True, kw_only=True)
 class Desk:
-    """One engine and the rules of who sees what of it."""
+    """One engine, and the rules for what each visitor sees of it."""
 
     engine: Engine
     access: Access
@@ -41,7 +41,7 @@ class Desk:
         )
 
     def job(self, job_id: Any, visit: Visit) -> Job | None:
-        """The job if there is one and the visitor may see it, whatever the page says."""
+        """The job if it exists and the visitor may see it; `job_id` is what the page sent, unchecked."""
         try:
             job = self.engine.job(job_id) if isinstance(job_id, str) and job_id else None
         except JobNotFound:
@@ -53,5 +53,5 @@ class Desk:
         return self.engine.submit(wanted, visit.owner, visit.limit, may_download=visit.is_operator)
 
     def revise(self, job: Job, wanted: GenerationRequest, visit: Visit) -> Job:
-        """Puts it in the place of a waiting job's request, within the visitor's limits. Raises: StudioError."""
+        """Replaces the request of a waiting job, within the visitor's limits. Raises: StudioError."""
         return self.engine.revise(job.id, wanted, may_download=visit.is_operator)

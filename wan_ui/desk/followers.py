@@ -1,4 +1,4 @@
-"""Follows a job's events for one page, without a thread of Gradio's and without holding anybody else up."""
+"""Follows a job's events for one page, without using one of Gradio's threads and without delaying other visitors."""
 
 import asyncio
 import threading
@@ -12,8 +12,8 @@ from backend.errors import StudioError
 from wan_ui.desk.desk import Desk
 from wan_ui.parts.progress import StageView, advance
 
-SHORTEST_SECONDS = 0.08  # between two pictures: more often than this nobody sees, and the page would lag behind
-REPLAY_SECONDS = 0.03  # what has happened so far is there by then: the page does not flash through it
+SHORTEST_SECONDS = 0.08  # between two pictures: nobody sees a faster change, and the page would lag behind
+REPLAY_SECONDS = 0.03  # by then the past events have arrived: the page shows only the last of them
 HEARTBEAT_SECONDS = 2.0  # a page that was closed is noticed at the next picture, so there is always a next one
 
 
@@ -56,7 +56,7 @@ def _start_reader(engine: Engine, job_id: str, arrived: asyncio.Queue, is_left: 
 
 
 async def _next_view(view: StageView, arrived: asyncio.Queue[Event | None]) -> tuple[StageView, bool]:
-    """The view after all that has arrived, waiting for the first; and whether that was the end."""
+    """Waits for an event; returns the view after all events that have arrived, and whether that was the end."""
     try:
         event = await asyncio.wait_for(arrived.get(), HEARTBEAT_SECONDS)
     except TimeoutError:
@@ -70,7 +70,7 @@ async def _next_view(view: StageView, arrived: asyncio.Queue[Event | None]) -> t
 
 
 def placed(view: StageView, engine: Engine, job_id: str) -> StageView:
-    """A waiting job's place right now; one that no longer waits but has said nothing yet is starting."""
+    """A waiting job's place right now; a job that no longer waits but has no event yet is starting."""
     if view.phase not in ("queued", "starting"):
         return view
     position = engine.position(job_id)

@@ -1,14 +1,14 @@
-"""Serves previews and videos to the visitor who made them, and to nobody else.
+"""Serves previews and videos to the visitor who made them and to the operator, and a job's video to its ticket's holder.
 
-Gradio's own file route serves whatever lies in its cache or in `allowed_paths` to anybody who knows the path, so no job
-ever goes there: the data folder is not an allowed path, and the page shows its pictures through this route alone. It
-answers only if (1) the job exists, (2) the cookie of the request is its owner's or the operator's, so that neither a
-guessed nor an overheard address is enough, and (3) the name, after links are resolved, is a picture or a video below that
-job's own folder. All three failures look alike (404), so that the answer does not tell which jobs exist.
+Gradio's own file route serves all files in its cache or in `allowed_paths` to anybody who knows the path, so no job's
+files are there: the data folder is not an allowed path, and the page shows pictures through `media_route` only. That
+answers only if (1) the job exists, (2) the cookie of the request is its owner's or the operator's, so that a
+guessed or copied address is not enough, and (3) the name, after links are resolved, is a picture or a video below that
+job's own folder. All three failures look alike (404), so that the answer does not show which jobs exist.
 
-Programs have no cookie, and a password at the page's door is not theirs to give: `/generate` and `/mcp` answer with the
-address of `video_route`, which has 256 bits that follow from the operator's key and the job. Who has the address has the
-video, for as long as its job is there and not deleted.
+Programs have no cookie and cannot give the page's password: `/generate` and `/mcp` answer with the address of `video_route`,
+which contains a ticket of 256 bits, computed from the operator's key and the job. Anybody with this address can get the
+video, until its job is deleted.
 """
 
 from pathlib import Path
@@ -65,7 +65,7 @@ def video_url(job_id: str, request: HTTPConnection, access: Access) -> str:
 
 
 def video_route(engine: Engine, access: Access) -> Route:
-    """The route that `video_url` points to. A wrong ticket, no job and a deleted one look alike (404)."""
+    """The route that `video_url` points to. Answers 404 alike for a wrong ticket, a missing job and a deleted one."""
 
     def serve(request: Request) -> Response:
         job_id = request.path_params["job_id"]
@@ -101,7 +101,7 @@ def _owned_file(engine: Engine, request: Request, access: Access) -> Path | None
 
 
 def poster(folder: Path, decoding: Decoding) -> Path | None:
-    """A small picture of the job's video, made when it is first asked for; None where there is no video."""
+    """A small picture of the job's video, made when it is first asked for; None if there is no video."""
     path = folder / POSTER
     if path.is_file():
         return path
@@ -120,7 +120,7 @@ def _middle_frame(video: Path) -> Image.Image:
 
 
 def file_below(folder: Path, name: str) -> Path | None:
-    """The picture or video of this name if it exists below `folder`, whatever dots or links the name holds."""
+    """The picture or video of this name if it exists below `folder`, even if the name has dots or links in it."""
     if "\0" in name:
         return None
     root = folder.resolve()

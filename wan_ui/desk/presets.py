@@ -20,24 +20,24 @@ class PresetChoices:
     elsewhere: tuple[Preset, ...]
 
     def dropdown(self, language: str) -> list[tuple[str, str]]:
-        """Titles in this language and names of what can be chosen."""
+        """The titles, in this language, and the names of the presets that can be chosen."""
         return [(preset.words(language).title, preset.name) for preset in self.available]
 
     def pick(self, name: str | None) -> Preset | None:
-        """The preset of this name if it can run here, else the first that can."""
+        """The preset with this name if it can run here, else the first that can."""
         named = [preset for preset in self.available if preset.name == name]
         return next(iter([*named, *self.available]), None)
 
 
 def preset_choices(task: Task, can_run: CanRun = has_weights) -> PresetChoices:
-    """All presets that do this task, sorted by whether they can run here."""
+    """All presets for this task, divided into those that can run here and the others."""
     presets = [preset for preset in list_presets() if task in preset.tasks]
     available = tuple(preset for preset in presets if can_run(preset))
     return PresetChoices(available=available, elsewhere=tuple(preset for preset in presets if preset not in available))
 
 
 def full_preset(request: GenerationRequest) -> Preset | None:
-    """The preset that makes the same as this request's at full quality, if there is one."""
+    """The full-quality preset of which this request's is the draft, if there is one."""
     try:
         name = find_preset(request.preset).draft_of
     except RequestError:

@@ -1,8 +1,8 @@
-"""The small interface behind which somebody may put a prompt rewriter: any program, such as one that runs a local text model.
+"""The small interface to a prompt rewriter: any program that the operator chooses, such as one that runs a local text model.
 
 The program is given with `serve --rewriter COMMAND`; without it there is none. It reads one JSON object, {"prompt", "preset"},
 from its standard input and writes the new prompt to its standard output. It runs only when somebody asks for a suggestion, as a
-process of its own, without a shell, and has a minute.
+process of its own, without a shell, for a minute at most.
 """
 
 import json
@@ -24,11 +24,11 @@ class PromptRewriter:
 
     @classmethod
     def of(cls, words: str | None) -> "PromptRewriter | None":
-        """The program of a command line, or None where there is none."""
+        """The program of a command line, or None if there is none."""
         return cls(command=tuple(shlex.split(words))) if words and words.strip() else None
 
     def suggest(self, prompt: str, preset: str) -> str:
-        """Another prompt for this one. Raises: StudioError."""
+        """The rewritten prompt. Raises: StudioError."""
         try:
             told = subprocess.run(
                 self.command,

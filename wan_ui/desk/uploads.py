@@ -1,4 +1,4 @@
-"""Files that visitors send, and files that are handed to Gradio's own components. No path of a request is trusted.
+"""Files that visitors send, and files that Gradio's own components show. Trusts no path in a request.
 
 How much one visitor may upload within an hour is limited here too.
 """
@@ -22,7 +22,7 @@ from backend.errors import ImageError
 from wan_ui.desk.visitors import owner_of
 from wan_ui.words.english import ENGLISH
 
-MOST_BYTES = 500_000_000  # of one visitor within an hour: far above what making videos needs
+MOST_BYTES = 500_000_000  # from one visitor within an hour: far more than making videos needs
 _HOUR = 3600.0
 
 
@@ -34,25 +34,25 @@ def uploaded_path(file: dict[str, Any]) -> Path:
 def checked_upload(path: Any) -> Path:
     """This path, if it is a file below Gradio's upload folder.
 
-    Raises: ImageError, the same one whatever is wrong, so that the answer does not tell what exists on the server.
+    Raises: ImageError, with the same words for every cause, so that the answer does not show what exists on the server.
     """
     folder = Path(get_upload_folder()).resolve()
     try:
         found = Path(str(path)).resolve() if path else folder
     except (OSError, ValueError):
         found = folder
-    if not found.is_relative_to(folder) or not os.path.isfile(found):  # unlike Path.is_file, it takes a name of any length
+    if not found.is_relative_to(folder) or not os.path.isfile(found):  # Path.is_file fails for very long names
         raise ImageError("image", "must be an uploaded file", "upload it first, for example with handle_file()")
     return found
 
 
 def to_cache(path: str | Path) -> str:
-    """A copy in Gradio's cache, at an address with a SHA-256 of its content: who can work that out has the file."""
+    """A copy in Gradio's cache, at an address with the SHA-256 of its content: only those who have the file can compute it."""
     return save_file_to_cache(path, get_upload_folder())
 
 
 def picture_to_cache(picture: Image.Image, folder: Path) -> str:
-    """The picture as a file in Gradio's cache; `folder` is a job's or any other place to write to."""
+    """The picture as a file in Gradio's cache; `folder` is a job's or any other that can be written."""
     part = folder / f".{secrets.token_hex(8)}.png"
     try:
         picture.save(part, compress_level=1)
@@ -62,7 +62,7 @@ def picture_to_cache(picture: Image.Image, folder: Path) -> str:
 
 
 class UploadLimit:
-    """ASGI middleware: refuses uploads of a visitor who has sent too much within the last hour."""
+    """ASGI middleware: refuses uploads from a visitor who has sent too much within the last hour."""
 
     def __init__(self, app: ASGIApp, most_bytes: int = MOST_BYTES):
         self.app, self.most_bytes = app, most_bytes
@@ -78,7 +78,7 @@ class UploadLimit:
 
     def _is_allowed(self, request: Request, now: float) -> bool:
         length = request.headers.get("content-length", "")
-        size = int(length) if length.isdecimal() else self.most_bytes  # unknown: it may be as large as it likes, once
+        size = int(length) if length.isdecimal() else self.most_bytes  # unknown size: counts as the whole limit
         who = owner_of(request.cookies, request.client.host if request.client else "")
         self._forget(now)
         sent = self._sent.setdefault(who, deque())

@@ -1,5 +1,5 @@
-"""The seam of the studio's views. A view is one constant of its room in the list of `wan_ui.views`, and all else follows:
-its place in the header and its key, its column, its buttons, what it shows when the page opens, and how it keeps up.
+"""The interface of the studio's views. A view is one constant in the list of `wan_ui.views`, and the rest follows from it:
+its place in the header and its key, its column, its buttons, what it shows when the page opens, and how it is updated.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,10 +21,10 @@ FORM = "form"  # the column of the form, for `View.beside`
 
 @dataclass(frozen=True, kw_only=True)
 class Shell:
-    """What a view is built into: what all views share.
+    """The engine, texts and components that all views share, from which each view is built.
 
     `form` (`wan_ui.form.form.Form`) and `stage` (`wan_ui.stage.handlers.StageHandlers`, whose `follow_after` makes the page
-    follow the job of `stage.panel.job_id`) lie above this room, so they have no types here.
+    follow the job of `stage.panel.job_id`) are in folders that this one must not import, so they have no types here.
     `labels` are the texts as keys that Gradio translates in the browser.
     """
 
@@ -49,7 +49,7 @@ class Panel(Protocol):
 
     @property
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
-        """The handler of each group of buttons (see `wan_ui.parts.buttons`). The page's script presses `look_KEY` whenever the
+        """The handler of each group of buttons (see `wan_ui.parts.buttons`). The page's script triggers `look_KEY` when the
         view with that key comes into view, and every few seconds while it stays there."""
 
     def wire(self) -> None:
@@ -59,15 +59,15 @@ class Panel(Protocol):
         """What the panel shows on a page that has just been opened; `asked` holds the parameters of the page's address."""
 
     def tick(self, visit: Visit, values: Values) -> Updates:
-        """What the panel shows now, after something has happened in the engine. The page sends on what has changed."""
+        """What the panel shows now, after something has happened in the engine. Only what has changed is sent to the page."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
     """One view of the studio.
 
-    `title` names a field of `Texts`. `beside` are the other columns that are seen with the view's own: `FORM`, or the keys of
-    other views; `on_phone` are those of them that are seen on a phone, too, where columns stand below one another.
+    `title` names a field of `Texts`. `beside` lists the other columns that are shown with the view's own: `FORM`, or the keys of
+    other views; `on_phone` lists those that are also shown on a phone, where columns are below one another.
     """
 
     key: str
@@ -83,7 +83,7 @@ class View:
 
 
 def column_classes(column: str, views: Sequence[View]) -> list[str]:
-    """The classes of a column, from which the page's script reads in which views it is seen."""
+    """The classes of a column, from which the page's script reads in which views it is shown."""
     wide = [view.key for view in views if column == view.key or column in view.beside]
     narrow = [view.key for view in views if column == view.key or column in view.on_phone]
     seen_first = ["shown", "shown-on-phone"] if views and views[0].key in wide else []

@@ -1,4 +1,4 @@
-"""Who is asking: a visitor for the time of one request, read from it once."""
+"""Who is asking: the visitor who sent a request, read from it once."""
 
 import re
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class Visit:
 
     @property
     def reads_the_first_page(self) -> bool:
-        """Whether the page's words are theirs as they are: it is built once, in English."""
+        """Whether the page needs no other words for them: it is built once, in English."""
         return self.texts is ENGLISH
 
 

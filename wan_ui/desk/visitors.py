@@ -1,9 +1,9 @@
 """Who a request comes from. A visitor is a browser that holds a random cookie; nothing is stored about people.
 
 The cookie is 256 random bits that only this browser and this server see (HttpOnly, SameSite=Lax). What the engine
-stores as a job's owner is its SHA-256, so that reading the job store does not let anybody act as a visitor. The cookie
-is never signed: a browser that makes up its own only gets an empty place of its own, and cannot hit another's.
-Programs that call the API without cookies are told apart by Gradio's session hash, in a name space of their own.
+stores as a job's owner is its SHA-256, so that nobody who reads the job store can act as a visitor. The cookie is
+not signed: a browser that invents one only gets an empty place of its own, and cannot guess another's.
+Programs that call the API without cookies are known by Gradio's session hash, with names of their own.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ _YEAR_SECONDS = 365 * 24 * 3600
 
 
 def owner_of(cookies: dict[str, str], session_hash: str | None = None) -> str:
-    """The owner's name for these cookies, or for a caller without a valid one, for its session."""
+    """The owner's name for these cookies; for a caller without a valid cookie, for its session."""
     token = cookies.get(COOKIE, "")
     if _TOKEN.fullmatch(token):
         return f"visitor-{_digest(token)}"
@@ -28,7 +28,7 @@ def owner_of(cookies: dict[str, str], session_hash: str | None = None) -> str:
 
 
 class VisitorCookie:
-    """ASGI middleware: gives each browser that opens the page its cookie. Touches no other response."""
+    """ASGI middleware: gives each browser that opens the page its cookie. Changes no other response."""
 
     def __init__(self, app: ASGIApp):
         self.app = app
