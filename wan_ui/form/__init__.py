@@ -1,1 +1,1 @@
-"""What is asked for: prompt, picture, settings."""
+"""The form: prompt, picture, settings and the visitor's own presets."""

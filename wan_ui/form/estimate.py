@@ -1,4 +1,4 @@
-"""One line at the Generate button: how long it will take, by what, and whether anything is compiled first."""
+"""One line at the Generate button: how long it will take, how that is known, and whether anything is compiled first."""
 
 from html import escape
 
@@ -8,7 +8,7 @@ from wan_ui.words.english import Texts
 
 
 def estimate_html(estimate: Estimate | None, is_warm: bool, texts: Texts) -> str:
-    """The line; `is_warm` says whether everything is compiled where there is no estimate."""
+    """The line; if there is no estimate, `is_warm` says whether everything is compiled."""
     hint = ""
     if estimate is not None:
         words = {"measured": texts.estimate_measured, "scaled": texts.estimate_scaled, "predicted": texts.estimate_predicted}

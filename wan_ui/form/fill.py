@@ -1,6 +1,6 @@
-"""Puts settings into the form: of a job, of a dropped video, of a link, of the last session, of a preset of one's own.
+"""Puts settings into the form: of a job, a dropped video, a link, the last session, or the visitor's own preset.
 
-Nothing is queued here, and nothing is changed without a word: what cannot be loaded as it is gets a message.
+Queues nothing, and changes nothing silently: a message says what cannot be loaded as it is.
 """
 
 import base64
@@ -43,7 +43,7 @@ class FillHandlers:
         return [*self.form.filled, self.message, self.form.editing]
 
     def act(self, request: gr.Request, event: gr.EventData) -> Updates:
-        """A button that loads settings."""
+        """Handles a button that loads settings."""
         act, visit = Act.of(event), self.desk.visit(request)
         texts = visit.texts
         if act.what == "prompt":
@@ -61,7 +61,7 @@ class FillHandlers:
             return self._refused(error, texts)
 
     def drop(self, request: gr.Request, event: gr.EventData) -> Updates:
-        """A file that was dropped on the page: a video of ours loads its settings, a picture becomes the first frame."""
+        """Handles a file dropped on the page: a video of ours loads its settings, a picture becomes the first frame."""
         visit = self.desk.visit(request)
         try:
             path = checked_upload(Act.of(event).value)
@@ -72,7 +72,7 @@ class FillHandlers:
             return self._refused(error, visit.texts)
 
     def link(self, code: str, texts: Texts) -> Updates:
-        """Settings from a link."""
+        """Loads the settings from a link."""
         try:
             request = read_settings(code)
             return self._loaded(request, texts, Message(text=texts.loaded.format(seed=request.seed), view="create"))
@@ -80,7 +80,7 @@ class FillHandlers:
             return self._refused(error, texts)
 
     def stored(self, settings: dict[str, Any] | None, texts: Texts) -> Updates:
-        """The last session's settings, if the browser has kept any that still can be used."""
+        """Loads the last session's settings, if the browser has kept any that can still be used."""
         try:
             given = dict(settings or {})
             is_seed_new = bool(given.pop("is_seed_new", True))
@@ -91,7 +91,7 @@ class FillHandlers:
             return {self.message: gr.skip()}
 
     def shown(self, request: GenerationRequest, texts: Texts, said: Message) -> Updates:
-        """A request's settings with something to say about them. Raises: StudioError for a model that is not here."""
+        """Loads a request's settings and shows the message `said`. Raises: StudioError for a model that is not here."""
         return self._loaded(request, texts, said)
 
     def _use(self, job: Job, texts: Texts) -> Updates:
@@ -104,7 +104,7 @@ class FillHandlers:
         return self._loaded(job.request, texts, said) | self._pictures(job.request) | {self.form.editing: job.id}
 
     def _full(self, job: Job, texts: Texts) -> Updates:
-        """The preset that finishes what this one shows quickly, with the same prompt, pictures and seed."""
+        """Loads the full-quality preset for the job's draft preset, with the same prompt, pictures and seed."""
         preset = full_preset(job.request)
         if preset is None:
             return self._use(job, texts)
@@ -114,7 +114,7 @@ class FillHandlers:
         return self._loaded(request, texts, said) | self._pictures(request)
 
     def _continue(self, job: Job, texts: Texts) -> Updates:
-        """Image to video, from the last frame."""
+        """Loads image to video, with the video's last frame as the first."""
         picture = self.desk.engine.decoding.run(_frame_to_cache, job.folder / "video.mp4", -1, job.folder)
         preset = self._image_preset(job.request)
         same = job.request.preset == preset.name
@@ -127,7 +127,7 @@ class FillHandlers:
         return self._loaded(base, texts, said, is_seed_new=True) | {self.form.image.image: picture}
 
     def _image_preset(self, request: GenerationRequest) -> Preset:
-        """The request's own preset if it starts from pictures, else the first here that does. Raises: RequestError."""
+        """The request's own preset if it starts from pictures, else the first preset here that does. Raises: RequestError."""
         choices = preset_choices("i2v", self.desk.can_run)
         preset = choices.pick(request.preset)
         if preset is None:
@@ -171,12 +171,12 @@ class FillHandlers:
         return shown | {self.message: said.html(texts), self.form.editing: None}
 
     def _check_here(self, request: GenerationRequest, texts: Texts) -> None:
-        """Raises: StudioError for a model that is not on this machine: another one would make another video."""
+        """Raises: StudioError for a model that is not on this machine; another model would make a different video."""
         if not self.desk.can_run(find_preset(request.preset)):
             raise StudioError(texts.loaded_elsewhere.format(preset=request.preset).rstrip("."))
 
     def _pictures(self, request: GenerationRequest) -> Updates:
-        """A job's pictures, copied to where Gradio may show them."""
+        """Loads a job's pictures, copied to where Gradio may show them."""
         copies = {role: to_cache(paths[0]) for role, paths in request.inputs().items()}
         return {part: copies.get(role) for role, part in self.form.image.by_role.items()} if copies else {}
 
@@ -185,8 +185,8 @@ class FillHandlers:
 
 
 def _frame_to_cache(video: Path, index: int, folder: Path) -> str:
-    """A frame of a video, which may be anybody's, as a picture in Gradio's cache. Raises: VideoFileError."""
-    read_facts(video)  # says in words that frames are too large, where decoding would just fail
+    """A frame of a video, which need not be ours, as a picture in Gradio's cache. Raises: VideoFileError."""
+    read_facts(video)  # explains that frames are too large; decoding would only fail
     return picture_to_cache(extract_frame(video, index), folder)
 
 

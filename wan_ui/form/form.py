@@ -1,4 +1,4 @@
-"""What the visitor has filled in, read once into one frozen value, and the request that it makes."""
+"""The form's components, the values that the visitor has filled in, and the request from them."""
 
 import re
 import secrets
@@ -23,7 +23,7 @@ from wan_ui.words.english import Texts
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A filled-in form, as it came from the page: the request checks it. `image` is the path of an upload."""
+    """A filled-in form as the page sent it; `to_request` checks it. `image` is the path of an upload."""
 
     task: Task
     preset: str
@@ -47,11 +47,11 @@ class Draft:
     loras: tuple[LoraChoice, ...] | None = None
 
     def to_request(self) -> GenerationRequest:
-        """The request; what is None is the preset's own. Raises: RequestError, in the engine's own words."""
+        """The request; None means the preset's own value. Raises: RequestError, in the engine's own words."""
         return GenerationRequest(**self._values())
 
     def settings(self) -> GenerationRequest:
-        """The settings as they are, finished or not, without pictures: for presets and links. Raises: RequestError."""
+        """The settings without pictures, even if the form is incomplete: for presets and links. Raises: RequestError."""
         return GenerationRequest.from_stored(without_inputs(self._values()))
 
     def _values(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Draft:
 
 
 def without_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a request without what its video starts from."""
+    """The settings of a request without its pictures and videos."""
     return {name: value for name, value in settings.items() if name not in ROLES}
 
 
@@ -91,10 +91,10 @@ class Actions:
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """The panels together. Handlers take `inputs` as a set, so that Gradio hands them one argument.
+    """The panels together. Handlers take `inputs` as a set, so that Gradio passes them as one argument.
 
-    `own` is the menu of the visitor's own presets, `editing` the id of the waiting job that is being changed, `session` what
-    the browser keeps of the form.
+    `own` is the menu of the visitor's own presets, `editing` the id of the waiting job that is being changed, `session` the
+    values of the form that the browser keeps.
     """
 
     task: gr.State
@@ -124,7 +124,7 @@ class Form:
 
     @property
     def filled(self) -> list[gr.Component]:
-        """What loading settings may change, in a fixed order."""
+        """The components that loading settings may change, in a fixed order."""
         return [self.tabs, *sorted(self.inputs, key=lambda component: component._id)]
 
     def show(self, request: GenerationRequest, texts: Texts, can_run: CanRun) -> dict[gr.Component, Any]:
@@ -145,7 +145,7 @@ class Form:
         }
 
     def show_prompt(self, request: GenerationRequest, *, is_seed_new: bool) -> dict[gr.Component, Any]:
-        """What `show` leaves out: the prompt, and the seed, or a new seed each time."""
+        """Gradio updates for what `show` leaves out: the prompt, and the seed or a new seed each time."""
         return {
             self.prompt.prompt: request.prompt,
             self.settings.seed: request.seed,
@@ -154,7 +154,7 @@ class Form:
         }
 
     def read(self, values: dict[gr.Component, Any]) -> Draft:
-        """The values of `inputs` as a draft; draws the seed if it shall be a new one each time.
+        """The values of `inputs` as a draft; draws the seed if it should be a new one each time.
 
         Raises: RequestError for a size that cannot be read, ImageError for a picture that was not uploaded.
         """
@@ -184,13 +184,13 @@ class Form:
         )
 
     def _pictures(self, values: dict[gr.Component, Any]) -> dict[str, str | None]:
-        """The paths of the pictures by role; none for text to video, which takes none."""
+        """The paths of the pictures by role; none for text to video."""
         is_image = values[self.task] == "i2v"
         return {role: uploaded_picture(values[part]) if is_image else None for role, part in self.image.by_role.items()}
 
 
 def _share(percent: Any) -> float:
-    """A share from per cent. Raises: RequestError."""
+    """Turns per cent into a share (0..1). Raises: RequestError."""
     try:
         return round(float(percent) / 100, 8)
     except (TypeError, ValueError):
@@ -215,7 +215,7 @@ def parse_size(choice: str) -> tuple[int, int]:
 
 @cache
 def _sides() -> tuple[int, int]:
-    """The shortest and the longest side that any preset makes; their files are read once."""
+    """The shortest and the longest side that any preset makes; reads the presets' files once."""
     presets = list_presets()
     shortest = min(side for preset in presets for side in (preset.min_width, preset.min_height))
     return shortest, max(side for preset in presets for side in (preset.max_width, preset.max_height))

@@ -1,4 +1,4 @@
-"""What happens in the form: another task, model or picture, a suggestion, the estimate, and the words of a page that opens."""
+"""Handles the form: another task, model or picture, a suggestion, the estimate, and the words of a page that opens."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,23 +39,23 @@ class FormHandlers:
 
     @property
     def fill(self) -> FillHandlers:
-        """What puts settings into the form."""
+        """The handlers that put settings into the form."""
         return FillHandlers(desk=self.desk, form=self.form, message=self.message)
 
     @property
     def own(self) -> OwnPresetHandlers:
-        """What keeps presets of the visitor's own."""
+        """The handlers for the visitor's own presets."""
         return OwnPresetHandlers(desk=self.desk, form=self.form, fill=self.fill, message=self.message)
 
     @property
     def outputs(self) -> list[gr.Component]:
-        """What `opened` may change."""
+        """The components that `opened` may change."""
         prompt, image, settings = self.form.prompt, self.form.image, self.form.settings
         words = [prompt.history, prompt.examples, image.examples, settings.preset_note, self.form.own]
         return [*self.fill.outputs, *words]
 
     def wire(self) -> None:
-        """The controls of the form."""
+        """Wires the controls of the form."""
         self._wire_presets()
         self._wire_picture()
         prompt, actions = self.form.prompt, self.form.actions
@@ -108,7 +108,7 @@ class FormHandlers:
         return {self.form.prompt.history: history_html(prompts, visit.texts)}
 
     def notes(self, notes: Notes) -> Updates:
-        """Notes beside what they speak of."""
+        """Shows each note at the control that it is about."""
         form = self.form
         return dict(zip((form.prompt.note, form.image.note, form.settings.note), notes.html(), strict=True))
 
@@ -126,12 +126,12 @@ class FormHandlers:
         return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), texts)
 
     def suggest(self, prompt: str, preset: str | None, request: gr.Request) -> str:
-        """A suggestion for the prompt, for somebody who asked for one."""
+        """A suggestion for the prompt; made only when somebody asks for one."""
         rewriter = self.desk.rewriter
         return suggest(rewriter, prompt or "", preset or "", self.desk.visit(request).texts) if rewriter else ""
 
     def edit_mode(self, editing: str | None, request: gr.Request) -> tuple[Any, Any]:
-        """The Generate button's words, and the button that leaves the waiting video as it is."""
+        """The Generate button's words, and the button that stops editing the waiting video."""
         texts = self.desk.visit(request).texts
         return gr.update(value=texts.save_changes if editing else texts.generate), gr.update(visible=bool(editing))
 
@@ -144,7 +144,7 @@ class FormHandlers:
         return choose
 
     def choose_task(self, task: str, name: str | None, visit: Visit) -> Updates:
-        """The presets for this task, keeping the chosen one where it can be kept, and whether any can run."""
+        """The presets for this task, keeping the chosen one if possible, and whether any can run."""
         choices, texts = preset_choices(task, self.desk.can_run), visit.texts
         preset, form = choices.pick(name), self.form
         info = None if preset else texts.presets_none
@@ -160,7 +160,7 @@ class FormHandlers:
         return shown | (self._follow_preset(preset.name, task, visit) if preset and preset.name != name else {})
 
     def choose_preset(self, name: str | None, task: str, request: gr.Request) -> Updates:
-        """What the other controls offer for this preset, its examples and its negative prompt."""
+        """The other controls' choices for this preset, its examples and its negative prompt."""
         return self._follow_preset(name, task, self.desk.visit(request)) if name else {self.form.task: gr.skip()}
 
     def _follow_preset(self, name: str, task: str, visit: Visit) -> Updates:
@@ -184,7 +184,7 @@ class FormHandlers:
         return str(examples[event.index].path), examples[event.index].prompt
 
     def show_picture(self, file: Any, resolution: str, request: gr.Request) -> tuple[Any, str, tuple[float, float]]:
-        """The crop preview, the note and the focus for a picture that is new."""
+        """The crop preview, the note and the focus for a new picture."""
         return *self.show_crop(file, resolution, CENTRE, request), CENTRE
 
     def show_crop(self, file: Any, resolution: str, focus: tuple[float, float], request: gr.Request) -> tuple[Any, str]:
@@ -198,7 +198,7 @@ class FormHandlers:
             return gr.skip(), note_html(sentence(error))
 
     def move_crop(self, file: Any, resolution: str, event: gr.SelectData) -> tuple[float, float]:
-        """The focus for a click in the picture."""
+        """The focus after a click in the picture."""
         try:
             path, size = uploaded_picture(file), parse_size(resolution)
             return self.desk.engine.decoding.run(focus_at, path, tuple(event.index), size) if path else CENTRE
@@ -206,7 +206,7 @@ class FormHandlers:
             return CENTRE
 
     def pad(self, file: Any, resolution: str) -> Any:
-        """The whole picture with bars in place of a crop."""
+        """The whole picture with bars instead of a crop."""
         try:
             path, size = uploaded_picture(file), parse_size(resolution)
             return self.desk.engine.decoding.run(self._pad, path, size) if path else gr.skip()
@@ -217,7 +217,7 @@ class FormHandlers:
         return picture_to_cache(padded(load_checked_image(path), size), self.desk.engine.settings.data_dir)
 
     def _words(self, visit: Visit) -> Updates:
-        """The presets for choice, and what the one that is chosen at first says of itself and its examples."""
+        """The choice of presets, and the note and the examples of the one that is chosen at first."""
         texts, form = visit.texts, self.form
         choices = preset_choices("t2v", self.desk.can_run)
         named, preset = choices.dropdown(texts.language), choices.pick(None)

@@ -14,7 +14,7 @@ def lora_lines(loras: Iterable[LoraChoice]) -> str:
 
 
 def read_loras(text: str | None) -> tuple[LoraChoice, ...]:
-    """What the lines say; empty lines say nothing. Raises: RequestError for a line that cannot be read."""
+    """The LoRAs of the lines; empty lines are skipped. Raises: RequestError for a line that cannot be read."""
     return tuple(_read(line.strip()) for line in (text or "").splitlines() if line.strip())
 
 

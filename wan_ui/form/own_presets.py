@@ -1,6 +1,6 @@
-"""Presets of one's own: the form's settings under a name, without prompt, seed and pictures. Behind a button at the model.
+"""The visitor's own presets: named settings without prompt, seed and pictures. The menu opens from a button at the model.
 
-Element ids: `own-presets`, inside it `own-name`, `own-file`. They lie in the store under the visitor's name.
+Element ids: `own-presets`, inside it `own-name`, `own-file`. They are stored under the visitor's name.
 """
 
 import base64
@@ -27,7 +27,7 @@ _PERSONAL = ("prompt", "seed", "image_focus", *ROLES)
 _FORMAT = "wan-studio-presets"
 
 
-# Redrawing would close the menu.
+# A new drawing would close the menu.
 _ON_LOAD = """
 let isOpen = false;
 element.addEventListener('toggle', event => { isOpen = event.target.open; }, true);
@@ -41,7 +41,7 @@ def build_own_presets(texts: Texts) -> gr.HTML:
 
 
 def own_presets_html(presets: dict[str, dict], texts: Texts) -> str:
-    """The button and what it opens."""
+    """The button and the menu that it opens."""
     rows = "".join(
         f"<li>{text_button('own:load', name, hint=texts.own_load.format(name=name), value=name)}"
         f"{icon_button('own:rename', 'edit', texts.own_rename, value=name)}"
@@ -83,7 +83,7 @@ class OwnPresetHandlers:
         return [*self.fill.outputs, self.form.own]
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """One press in the menu."""
+        """Handles one press in the menu."""
         visit = self.desk.visit(request)
         try:
             done = self._do(Act.of(event), values, visit.owner, visit.texts)
@@ -123,7 +123,7 @@ class OwnPresetHandlers:
         return self.form.show(request, texts, self.desk.can_run)
 
     def _import(self, text: str, owner: str, texts: Texts) -> dict:
-        """All presets of a file, or none."""
+        """Imports all presets of a file, or none."""
         try:
             data = json.loads(text)
             if not isinstance(data, dict) or data.get("format") != _FORMAT:
@@ -142,7 +142,7 @@ class OwnPresetHandlers:
 
 
 def settings_of_form(request: GenerationRequest) -> dict[str, Any]:
-    """What a preset of one's own keeps."""
+    """The settings that a visitor's own preset keeps."""
     return {name: value for name, value in request.for_sharing().items() if name not in _PERSONAL}
 
 

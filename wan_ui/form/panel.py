@@ -1,4 +1,4 @@
-"""Lays the form out: what is asked for, and below it the buttons that ask.
+"""Builds the form: the panels, and below them the buttons.
 
 Element ids: `tabs`, `generate`, `stop`, `leave`, `estimate`, and those that each panel's file lists.
 """
@@ -17,7 +17,7 @@ from wan_ui.words.english import Texts
 
 
 def build_form(desk: Desk, texts: Texts, labels: Texts) -> Form:
-    """The whole column, filled for the first preset that can run here."""
+    """The whole column, with the values of the first preset that can run here."""
     choices = preset_choices("t2v", desk.can_run)
     preset = choices.pick(None) or list_presets()[0]
     with gr.Column(elem_id="asked-for"):

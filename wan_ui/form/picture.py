@@ -1,4 +1,4 @@
-"""The picture that a video starts from: upload, paste or example, and what the crop will leave of it.
+"""The picture that a video starts from: upload, paste or example, and a preview of the crop.
 
 A click in the picture moves the crop there; Pad adds bars instead of cutting.
 Element ids: `input-image`, `crop-preview`, `pad`, `last-image`, `image-note`, `image-examples`.
@@ -22,7 +22,7 @@ from wan_ui.words.english import Texts
 
 CENTRE = (0.5, 0.5)
 PICTURES = ("image", "last_image")  # the roles (see `backend.contract.request.INPUTS`) that the panel asks for
-PREVIEW_SIDE = 480  # pixels; more than the panel ever shows, and a small page
+PREVIEW_SIDE = 480  # pixels; more than the panel ever shows, and the page stays small
 
 _CHOOSE = """
 element.addEventListener('click', event => {
@@ -46,12 +46,12 @@ class ImagePanel:
 
     @property
     def by_role(self) -> dict[str, gr.Image]:
-        """The components by the role of what they take."""
+        """The components by the role of their picture."""
         return {role: getattr(self, role) for role in PICTURES}
 
 
 def build_image_panel(preset: Preset, texts: Texts, labels: Texts) -> ImagePanel:
-    """Lays the panel out for this preset's own size."""
+    """Builds the panel for this preset's own size."""
     focus = gr.State(CENTRE)
     with gr.Row(elem_classes="pair", equal_height=True):
         image = gr.Image(
@@ -83,7 +83,7 @@ def build_image_panel(preset: Preset, texts: Texts, labels: Texts) -> ImagePanel
 
 
 def picture_examples_html(preset: Preset, texts: Texts) -> str:
-    """The preset's example pictures as buttons, each with what the prompt that comes with it says."""
+    """The preset's example pictures as buttons, each with its caption in this language as the tooltip."""
     captions = preset.words(texts.language).image_examples
     captioned = zip(preset.image_examples, captions, strict=True)
     buttons = "".join(_example_button(index, *each) for index, each in enumerate(captioned))
@@ -96,18 +96,18 @@ def _example_button(index: int, example: ImageExample, caption: str) -> str:
 
 
 def uploaded_picture(file: Any) -> str | None:
-    """The path of an upload as the page sends it, unopened. Raises: ImageError for any path that is no upload's.
+    """The path of an upload as the page sends it, unopened. Raises: ImageError for a path that is not an upload's.
 
     Events that read the picture are set up with preprocess=False: Gradio's own preprocessing opens it with Pillow and
-    answers with a passing toast when it cannot. Ours leaves that to `backend.media.pictures`, whose explanation then
-    stands beside the picture. Gradio checks only the paths of values that carry its `meta`, which a caller may leave
+    shows only a short toast if it cannot. Our code leaves that to `backend.media.pictures`, whose explanation is then
+    shown beside the picture. Gradio checks only the paths of values that carry its `meta`, which a caller may leave
     out, so every path is checked here.
     """
     return str(checked_upload(file.get("path"))) if isinstance(file, dict) else None
 
 
 def describe_picture(path: str | None, size: tuple[int, int], focus: tuple[float, float], texts: Texts) -> tuple[str, str]:
-    """The crop preview and the note below it, both HTML, for an upload that may be anything."""
+    """The crop preview and the note below it, both HTML, for an upload, which may be any file."""
     if not path:
         return empty_preview(size, texts), note_html()
     try:
@@ -135,7 +135,7 @@ def empty_preview(size: tuple[int, int], texts: Texts) -> str:
 
 
 def _filled_preview(crop: Image.Image, size: tuple[int, int], texts: Texts) -> str:
-    """The crop inside the page itself: a data address leaves no file behind and is nobody else's to fetch."""
+    """The crop inside the page itself: a data address leaves no file behind, and nobody else can fetch it."""
     buffer = io.BytesIO()
     crop.save(buffer, "JPEG", quality=88)
     source = _data_address(buffer.getvalue(), "jpeg")
@@ -153,7 +153,7 @@ def _preview(size: tuple[int, int], inside: str, texts: Texts) -> str:
 
 
 def padded(picture: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """The whole picture with black bars that give it the aspect of this size; made smaller only to stay within MAX_PIXELS."""
+    """The whole picture with black bars to the aspect of this size; made smaller only to stay within MAX_PIXELS."""
     scale = max(picture.width / size[0], picture.height / size[1])
     framed_pixels = size[0] * size[1] * scale**2
     if framed_pixels > MAX_PIXELS:  # a long thin picture in a square: its width would count twice

@@ -28,7 +28,7 @@ class PromptPanel:
 
 
 def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter: bool) -> PromptPanel:
-    """Lays the panel out, filled for this preset."""
+    """Builds the panel, filled for this preset."""
     with gr.Column(elem_id="prompt-column"):
         prompt = gr.Textbox(
             label=labels.prompt,
@@ -55,7 +55,7 @@ def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter
 
 
 def history_html(prompts: list[str], texts: Texts) -> str:
-    """The visitor's earlier prompts behind one quiet button; each goes into the prompt."""
+    """The visitor's earlier prompts behind one small button; a click puts one into the prompt."""
     rows = "".join(
         f'<li><button type="button" data-act="fill:prompt" data-value="{escape(prompt)}">{escape(prompt)}</button></li>'
         for prompt in prompts
@@ -70,11 +70,11 @@ def example_samples(preset: Preset) -> list[list[str]]:
 
 
 def example_captions(preset: Preset, texts: Texts) -> list[str] | None:
-    """What the examples' buttons say in the visitor's language. None where they show the prompts themselves."""
+    """The words of the examples' buttons in the visitor's language; None if they show the prompts themselves."""
     captions = preset.words(texts.language).examples
     return None if captions == preset.examples else list(captions)
 
 
 def shows_prompts(task: Task, preset: Preset | None) -> bool:
-    """Whether the example prompts are shown: not where example pictures come with prompts of their own."""
+    """Whether the example prompts are shown: not if example pictures come with prompts of their own."""
     return task == "t2v" or preset is None or not preset.image_examples

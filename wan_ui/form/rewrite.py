@@ -18,14 +18,14 @@ from wan_ui.words.english import Texts
 
 @dataclass(frozen=True, kw_only=True)
 class RewritePanel:
-    """The panel's components; neither is there without a rewriter."""
+    """The panel's components; both are invisible without a rewriter."""
 
     button: gr.Button
     suggestion: gr.HTML
 
 
 def build_rewrite_panel(labels: Texts, is_there: bool) -> RewritePanel:
-    """Lays the panel out, within the prompt's column."""
+    """Builds the panel, within the prompt's column."""
     button = gr.Button(labels.rewrite, size="sm", elem_id="rewrite", visible=is_there)
     return RewritePanel(button=button, suggestion=gr.HTML("", elem_id="suggestion", visible=is_there))
 
@@ -41,7 +41,7 @@ def suggest(rewriter: PromptRewriter, prompt: str, preset: str, texts: Texts) ->
 
 
 def suggestion_html(old: str, new: str, texts: Texts) -> str:
-    """What is taken out and what is put in, word by word."""
+    """The removed and the added words, marked word by word."""
     if old.split() == new.split():
         return f'<p class="hint">{escape(texts.rewrite_same)}</p>'
     before, after, parts = old.split(), new.split(), []

@@ -1,4 +1,4 @@
-"""Model, size, length and sampling. Offers what the preset allows, and what loaded settings bring.
+"""Model, size, length and sampling. Offers the preset's values, and those of loaded settings.
 
 `texts` are words for HTML, `labels` the same words as keys that Gradio translates in the browser.
 Element ids: `preset`, `preset-note`, `resolution`, `length`, `steps`, `guidance`, `guidance-low`, `flow-shift`, `seed`,
@@ -42,24 +42,24 @@ class SettingsPanel:
     more: "MorePanel"
 
     def values(self, values: "Values", preset: Preset, texts: Texts) -> dict[gr.Component, Any]:
-        """Gradio updates that show these values, and what the preset offers besides them."""
+        """Gradio updates that show these values, and the preset's other choices."""
         given = settings_of(preset, texts, values)
         return {getattr(self, name, None) or getattr(self.more, name): gr.update(**update) for name, update in given.items()}
 
     @property
     def follows_preset(self) -> list[gr.Component]:
-        """What changes with the preset."""
+        """The components that change with the preset."""
         return [getattr(self, name, None) or getattr(self.more, name) for name in _FOLLOWS_PRESET]
 
     @property
     def estimated(self) -> list[gr.Component]:
-        """What changes how long a video takes."""
+        """The components that change how long a video takes."""
         return [self.preset, self.resolution, self.length, self.steps, self.guidance, self.guidance_low]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MorePanel:
-    """What few people change, behind one line that opens."""
+    """The settings that few people change, behind one line that opens."""
 
     negative_prompt: gr.Textbox
     fps: gr.Number
@@ -72,7 +72,7 @@ class MorePanel:
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """What the controls shall show: a preset's own settings, or those of a request."""
+    """The values for the controls to show: a preset's own settings, or those of a request."""
 
     width: int
     height: int
@@ -89,7 +89,7 @@ class Values:
 
     @classmethod
     def of(cls, source: Preset | GenerationRequest) -> "Values":
-        """The fields that presets and requests share."""
+        """The values of the fields that presets and requests share."""
         return cls(**{name: getattr(source, name) for name in cls.__dataclass_fields__})
 
 
@@ -116,7 +116,7 @@ def build_preset_picker(choices: PresetChoices, texts: Texts, labels: Texts) -> 
 
 
 def build_settings_panel(choices: PresetChoices, preset: Preset, texts: Texts, labels: Texts) -> SettingsPanel:
-    """Lays the panel out, filled for this preset."""
+    """Builds the panel, filled for this preset."""
     picker, preset_note = build_preset_picker(choices, texts, labels)
     given = settings_of(preset, texts)
     with gr.Row(elem_classes="pair"):
@@ -181,9 +181,9 @@ def _build_more(given: dict[str, dict[str, Any]], labels: Texts) -> MorePanel:
 
 
 def settings_of(preset: Preset, texts: Texts, values: Values | None = None) -> dict[str, dict[str, Any]]:
-    """What each control offers and shows, as Gradio arguments by the panel's field.
+    """The choices and the value of each control, as Gradio arguments by the panel's field.
 
-    It shows `values`, or else the preset's own; a value that the preset does not offer is offered besides.
+    Shows `values`, or else the preset's own; a value that the preset does not offer is added to the choices.
     """
     shown = values or Values.of(preset)
     low = shown.guidance[1] if len(shown.guidance) > 1 else shown.guidance[0]
@@ -211,7 +211,7 @@ def preset_updates(preset: Preset, texts: Texts) -> list[dict[str, Any]]:
 
 
 def length_words(frames: int, fps: int, texts: Texts) -> str:
-    """A frame count as a person thinks of it: the seconds first."""
+    """A video's length in words, the seconds before the frames."""
     return texts.length_choice.format(seconds=frames / fps, frames=frames)
 
 
@@ -231,7 +231,7 @@ def _range(usual: tuple[float, float], shown: float) -> dict[str, Any]:
 
 
 def elsewhere_html(choices: PresetChoices, texts: Texts) -> str:
-    """The presets that cannot run here, behind one quiet line that opens."""
+    """The presets that cannot run here, behind one small line that opens."""
     if not choices.elsewhere:
         return ""
     rows = "".join(_elsewhere(preset, texts) for preset in choices.elsewhere)
