@@ -1,7 +1,7 @@
-"""The bar at the top: the views, what the worker does right now, the queue, help, light or dark.
+"""The bar at the top: the views, the workers' status, the queue, help, light or dark.
 
-Which view is open is the page's own business (`data-view` of the body, kept by the page's script): all are there at once, so
-that changing costs nothing. Element ids: `header`, `views`, `worker-status`, `queue-toggle`, `help-toggle`, `help`,
+The page's script alone knows which view is open (`data-view` of the body): all views are there at once, so that changing
+between them costs nothing. Element ids: `header`, `views`, `worker-status`, `queue-toggle`, `help-toggle`, `help`,
 `drop-zone`, `theme-toggle`.
 """
 
@@ -38,7 +38,7 @@ element.addEventListener('click', event => {
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The bar's components; `timer` ticks when the status is to be read again."""
+    """The bar's components; `timer` ticks when the status must be read again."""
 
     title: gr.HTML
     status: gr.HTML
@@ -47,7 +47,7 @@ class Header:
 
 
 def build_header(workers: Sequence[WorkerView], views: Names, texts: Texts) -> Header:
-    """Lays the bar out, with these views."""
+    """Builds the bar, with these views."""
     with gr.Row(elem_id="header"):
         title = gr.HTML(title_html(views, texts), elem_id="title")
         shown = gr.HTML(status_html(workers, texts), elem_id="worker-status")
@@ -65,7 +65,7 @@ def title_html(views: Names, texts: Texts) -> str:
 
 
 def status_html(workers: Sequence[WorkerView], texts: Texts) -> str:
-    """The worker's state as a dot, a word and its own sentence; of several the farthest, and how many are there."""
+    """The worker's state as a dot, a word and its own sentence; of several workers the best state, and how many have it."""
     status = summary(workers)
     word = getattr(texts, f"worker_{status.state}")
     detail = "" if status.state in ("ready", "busy") else escape(without_paths(status.detail))
@@ -79,7 +79,7 @@ def status_html(workers: Sequence[WorkerView], texts: Texts) -> str:
 
 
 def tools_html(views: Names, texts: Texts) -> str:
-    """Queue, help, theme; and the help itself, which opens over the page."""
+    """Queue, help, theme; and the help itself, which opens above the page."""
     named = texts.help_views_between.join(name for _, name in views)
     first, *others = texts.help_keys
     shown = (first, (f"Alt 1 – {len(views)}", named), *others)

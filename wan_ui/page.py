@@ -1,4 +1,4 @@
-"""What concerns the whole page: opening it, and the tick after that. Every view takes part in both."""
+"""Handles the whole page: its opening, and the ticks after that. Every view takes part in both."""
 
 import hashlib
 from collections.abc import Sequence
@@ -34,27 +34,27 @@ class PageHandlers:
 
     @property
     def inputs(self) -> set[gr.Component]:
-        """What `tick` reads."""
+        """The components that `tick` reads."""
         return {self.seen}.union(*(panel.inputs for panel in self.panels))
 
     @property
     def inputs_at_opening(self) -> set[gr.Component]:
-        """What `open` reads."""
+        """The components that `open` reads."""
         return self.inputs | {self.form.form.session}
 
     @property
     def opened(self) -> list[gr.Component]:
-        """What `open` may change."""
+        """The components that `open` may change."""
         several = [self.header.title, self.header.tools, *self.form.outputs]
         return list(dict.fromkeys([*several, *self._of_panels()]))
 
     @property
     def ticked(self) -> list[gr.Component]:
-        """What `tick` may change."""
+        """The components that `tick` may change."""
         return list(dict.fromkeys([self.seen, self.header.status, self.queue.queue, *self._of_panels()]))
 
     def open(self, values: Values, request: gr.Request) -> Updates:
-        """A page that has just been opened: the visitor's words, their jobs, and the settings of a link or of last time."""
+        """Fills a page that has just been opened: the visitor's words, their jobs, and the settings of a link or of last time."""
         visit, asked = self.desk.visit(request), dict(request.query_params)
         shown = self.form.opened(visit, asked, values)
         if not visit.reads_the_first_page:
@@ -90,5 +90,5 @@ def names_of(views: Sequence[View], texts: Texts) -> Names:
 
 
 def _mark(update: object) -> str:
-    """A short mark of what a component shows."""
+    """A short hash of what a component shows."""
     return hashlib.blake2b(repr(update).encode(), digest_size=8).hexdigest()

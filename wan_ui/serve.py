@@ -1,4 +1,4 @@
-"""Serves the page: its style, its routes, what stands before them, and who is asked for a password."""
+"""Serves the page: its style, its routes, the middleware before them, and the password."""
 
 import secrets
 import sys
@@ -29,7 +29,7 @@ from wan_ui.words.english import ENGLISH
 from wan_ui.words.labels import translations
 
 MOST_PAGES = 1000  # followers at once; an asynchronous one costs memory only, so this is far above any real use
-MOST_SESSIONS = 500  # whose state is kept, the latest; each takes about 0.3 MB (measured), or what its largest requests hold
+MOST_SESSIONS = 500  # whose state is kept, the latest; each takes about 0.3 MB (measured), or as much as its largest requests
 LARGEST_UPLOAD = "60mb"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 USER = "studio"
@@ -37,7 +37,7 @@ USER = "studio"
 
 @dataclass(frozen=True, kw_only=True)
 class Doors:
-    """How the studio can be reached, and what visitors are asked for. `is_open`: nothing, on purpose."""
+    """How the studio can be reached, and the password, if any. `is_open`: none is needed, on purpose."""
 
     host: str
     port: int
@@ -47,17 +47,17 @@ class Doors:
 
     @property
     def is_public(self) -> bool:
-        """Whether others than this machine's own people can come in."""
+        """Whether the studio can be reached from other machines."""
         return self.share or self.host not in LOOPBACK
 
     @property
     def needs_password(self) -> bool:
-        """Whether one is to be made, because none was given."""
+        """Whether a password must be made, because none was given."""
         return self.is_public and self.auth is None and not self.is_open
 
 
 def launch(engine: Engine, doors: Doors, rewriter: PromptRewriter | None = None) -> None:
-    """Serves the studio until the process is interrupted; says where, and to whom."""
+    """Serves the studio until the process is interrupted; prints its addresses and, if made here, the password."""
     auth = (USER, secrets.token_urlsafe(9)) if doors.needs_password else doors.auth
     blocks = build(engine, rewriter=rewriter)
     serve(blocks, engine, host=doors.host, port=doors.port, share=doors.share, auth=auth)
@@ -70,7 +70,7 @@ def launch(engine: Engine, doors: Doors, rewriter: PromptRewriter | None = None)
 
 
 def serve(blocks: gr.Blocks, engine: Engine, *, host: str, port: int, views: Sequence[View] = VIEWS, **options: Any) -> str:
-    """Starts serving the page beside the caller; gives its address. `blocks.close()` ends it."""
+    """Starts to serve the page in the background; returns its address. `blocks.close()` ends it."""
     access = Access.of(engine.settings.data_dir)
     before = [
         Middleware(BodyLimit),
@@ -104,7 +104,7 @@ def serve(blocks: gr.Blocks, engine: Engine, *, host: str, port: int, views: Seq
 
 
 def _routes(engine: Engine, access: Access, views: Sequence[View], *, is_open: bool) -> list[Route]:
-    """What is served beside the page: jobs' files, what programs ask for, and the views' own."""
+    """The routes besides the page: jobs' files, endpoints for programs, and the views' own routes."""
     desk = Desk(engine=engine, access=access, can_run=engine.has_weights)
     return [
         media_route(engine, access),

@@ -1,7 +1,7 @@
 """Puts the page together and wires it to the engine. One page, any number of visitors.
 
-What belongs to a page is in `gr.State`; what belongs to a visitor is in the engine under the visitor's owner name (see
-`wan_ui.desk.visitors`). Closing a page ends only its follower. Short handlers skip Gradio's queue, so that no click waits behind
+The state of a page is in `gr.State`; that of a visitor is in the engine under the visitor's owner name (see
+`wan_ui.desk.visitors`). Closing a page ends only its follower. Short handlers skip Gradio's queue, so that no click waits for
 the followers, of which there is one for each page that shows a job. All handlers are private: the only endpoints for
 programs are those in `wan_ui.routes`.
 """
@@ -32,7 +32,7 @@ from wan_ui.views import VIEWS
 from wan_ui.words.english import ENGLISH, Texts
 from wan_ui.words.labels import labels as make_labels
 
-CACHE_SECONDS = (3600, 24 * 3600)  # uploads are looked through every hour and deleted after a day
+CACHE_SECONDS = (3600, 24 * 3600)  # uploads are checked every hour and deleted after a day
 
 
 def build(
@@ -108,7 +108,7 @@ def _wire_form_acts(act: gr.HTML, form: FormHandlers) -> None:
 
 
 def _wire_queue_acts(act: gr.HTML, page: PageHandlers, stage: StageHandlers) -> None:
-    """What changes a job changes what views show of it, so that the page looks at once."""
+    """Wires the queue's buttons: views may show a changed job, so the page is updated at once."""
     queue, job_id = page.queue, stage.panel.job_id
     stage.follow_after(_event(act, "again")(queue.again, None, [*queue.outputs, job_id], **EACH))
     stage.follow_after(_event(act, "show")(queue.show, None, [queue.message, job_id], **EACH))

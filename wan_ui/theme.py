@@ -58,7 +58,7 @@ def studio_theme() -> gr.themes.Base:
 
 
 def stylesheet() -> Path:
-    """The studio's own rules, on top of the theme."""
+    """The studio's own rules, in addition to the theme's."""
     return ASSETS / "studio.css"
 
 

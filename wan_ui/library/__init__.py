@@ -1,1 +1,1 @@
-"""The view of everything ever made."""
+"""The view of all videos that were made."""

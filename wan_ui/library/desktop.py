@@ -1,4 +1,4 @@
-"""The desktop of the machine that the studio runs on, where it has one."""
+"""The desktop of the machine that the studio runs on, if it has one."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ OPENER = "xdg-open"
 
 
 def open_folder(folder: Path) -> bool:
-    """Show a folder in the file manager; False where there is no desktop to show it on."""
+    """Shows a folder in the file manager; False if there is no desktop."""
     opener = shutil.which(OPENER)
     if opener is None or not has_screen():
         return False

@@ -41,7 +41,7 @@ class LibraryHandlers:
         return {"choose": self.act}
 
     def wire(self) -> None:
-        """The search and the filters."""
+        """Wires the search and the filters."""
         panel = self.panel
         asked = [panel.search.change, panel.preset.input, panel.is_starred.input, panel.is_deleted.input]
         gr.on(asked, self.search, panel.inputs, panel.grid, trigger_mode="always_last", **QUIET)
@@ -61,11 +61,11 @@ class LibraryHandlers:
         return {self.panel.grid: self._grid(values, visit), self.panel.detail: self._detail(job, visit)}
 
     def search(self, values: Values, request: gr.Request) -> Updates:
-        """The grid for what is asked for."""
+        """The grid for the search and the filters."""
         return {self.panel.grid: self._grid(values, self.desk.visit(request))}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """Shows everything about a card, or more cards, or opens the card's folder."""
+        """Shows all about a card, or more cards, or opens the card's folder."""
         act, visit, panel = Act.of(event), self.desk.visit(request), self.panel
         if act.what == "more":
             values = values | {panel.most: values[panel.most] + CARDS_AT_ONCE}
@@ -78,7 +78,7 @@ class LibraryHandlers:
         return {panel.chosen: job.id} | self.tick(visit, values | {panel.chosen: job.id})
 
     def _opened(self, job: Job, visit: Visit) -> Updates:
-        """The job's folder on the server's desktop, or where it is; for the operator, who may know."""
+        """Opens the job's folder on the server's desktop, or says its path; for the operator only."""
         if not visit.is_operator:
             return {self.message: gr.skip()}
         words = visit.texts.folder_opened if open_folder(job.folder) else visit.texts.folder_at

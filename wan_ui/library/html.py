@@ -1,4 +1,4 @@
-"""Draws the library: a grid of videos, and everything about the one that is chosen. Pure."""
+"""Draws the library: a grid of videos, and all about the chosen one. Pure."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from wan_ui.words.english import Texts
 
 @dataclass(frozen=True, kw_only=True)
 class Shelf:
-    """What the grid shows: jobs with a video, how many there are in all, and what is chosen."""
+    """The grid's content: jobs with a video, how many there are in all, and the chosen one."""
 
     jobs: tuple[Job, ...]
     count: int
@@ -60,7 +60,7 @@ def _card(job: Job, is_chosen: bool, texts: Texts) -> str:
 
 
 def detail_html(job: Job | None, result: VideoResult | None, texts: Texts, owner: str = "") -> str:
-    """All about one video. `owner` is named to the operator only."""
+    """All about one video. `owner` is given for the operator only."""
     if job is None or result is None:
         return f'<aside class="detail"><p class="hint empty">{escape(texts.library_choose)}</p></aside>'
     label = escape(texts.video_label.format(prompt=job.request.prompt))
@@ -95,7 +95,7 @@ def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bo
 
 
 def _request_rows(job: Job) -> list[tuple[str, str]]:
-    """The whole request by its own field names: what a file or the API would say."""
+    """The whole request by its field names, as in a file or in the API."""
     data = job.request.for_sharing()
     return [(name, value_words(value)) for name, value in data.items() if value not in (None, "", []) and name != "prompt"]
 

@@ -1,4 +1,4 @@
-"""Everything ever made: a search, filters, a grid of videos that play under the pointer, and all about the chosen one.
+"""All videos that were made: a search, filters, a grid of videos that play under the pointer, and all about the chosen one.
 
 Element ids: `library-search`, `library-preset`, `library-starred`, `library-bin`, `library-grid`, `library-detail`.
 """
@@ -36,7 +36,7 @@ class LibraryPanel:
         return {self.search, self.preset, self.is_starred, self.is_deleted, self.chosen, self.most}
 
     def selection(self, values: dict[gr.Component, Any], visit: Visit) -> Selection:
-        """What is asked for, within what this visitor may see."""
+        """The search and the filters, limited to what this visitor may see."""
         preset = values[self.preset]
         return Selection(
             owner=visit.scope,
@@ -49,13 +49,13 @@ class LibraryPanel:
 
 
 def preset_filter(texts: Texts) -> list[tuple[str, str]]:
-    """All presets, and none, for choice."""
+    """The choices of the filter: all presets, or one of them."""
     named = [(preset.words(texts.language).title, preset.name) for preset in list_presets()]
     return [(texts.library_presets, ""), *named]
 
 
 def build_library_panel(texts: Texts, labels: Texts) -> LibraryPanel:
-    """Lays the panel out, empty."""
+    """Builds the panel, empty."""
     presets = preset_filter(texts)
     with gr.Row(elem_id="library-bar"):
         search = gr.Textbox(

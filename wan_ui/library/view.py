@@ -1,4 +1,4 @@
-"""The view of everything ever made."""
+"""The view of all videos that were made."""
 
 from wan_ui.desk.view import Shell, View
 from wan_ui.library.handlers import LibraryHandlers

@@ -1,1 +1,1 @@
-"""Small pieces that all views draw."""
+"""Small pieces that all views use."""

@@ -1,11 +1,11 @@
-"""Buttons inside HTML panels, and the one component that hears them.
+"""Buttons inside HTML panels, and the one component that receives their presses.
 
-A button says what it does in `data-act` ("group:what"), to which job in `data-job`, with an optional `data-value`. The page's
-script hands every press (and the keys for it) to the component below, which triggers the Gradio event of that group. So
-panels are plain HTML, and each group has one handler with the outputs that it changes.
+A button names its act in `data-act` ("group:what") and its job in `data-job`, with an optional `data-value`. The page's script
+sends every press (and the keys for it) to the component below, which triggers the Gradio event of that group. So panels are
+plain HTML, and each group has one handler with the outputs that it changes.
 
 Groups of the shell: `queue` (order, star, bin), `show` (a job on the stage), `fill` (settings into the form), `again` (queue at
-once), `own` (presets of one's own), `drop` (a file dropped on the page, after its upload). Views add theirs.
+once), `own` (the visitor's own presets), `drop` (a file dropped on the page, after its upload). Views add theirs.
 """
 
 import json
@@ -18,7 +18,7 @@ import gradio as gr
 
 from wan_ui.parts.icons import icon
 
-# The names of custom events stand in quotes here, because Gradio learns them from this text.
+# The names of custom events are in quotes here, because Gradio finds them in this text.
 _ON_LOAD = """
 const groups = GROUPS;
 window.studioAct = (group, data) => {
@@ -32,7 +32,7 @@ _LONGEST = 500_000  # characters; a file of presets is the longest that a page s
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """A press of a button, as it came from the page: checked by whoever uses it."""
+    """A press of a button, as the page sent it: its handler must check it."""
 
     what: str
     job: str
@@ -40,27 +40,27 @@ class Act:
 
     @classmethod
     def of(cls, event: gr.EventData) -> "Act":
-        """What a page said, anything else than short texts left out."""
+        """The press in an event; everything but short texts is left out."""
         data: dict[str, Any] = event._data if isinstance(event._data, dict) else {}
         texts = {name: str(data.get(name) or "")[:_LONGEST] for name in ("what", "job", "value")}
         return cls(**texts)
 
 
 def build_act(groups: Sequence[str]) -> gr.HTML:
-    """The component that hears the buttons of these groups as its events `act_GROUP`; it shows nothing."""
+    """The component that receives presses of these groups as its events `act_GROUP`; it shows nothing."""
     names = json.dumps([f"act_{group}" for group in groups])
     return gr.HTML("<span hidden></span>", js_on_load=_ON_LOAD.replace("GROUPS", names), elem_id="act")
 
 
 def icon_button(act: str, name: str, label: str, **data: str) -> str:
-    """A button with a drawing; `label` is its tooltip and its name for screen readers."""
+    """A button with an icon; `label` is its tooltip and its name for screen readers."""
     said = escape(label)
     button = f'<button type="button" class="quiet-button" {_data(act, data)} title="{said}" aria-label="{said}">'
     return f"{button}{icon(name)}</button>"
 
 
 def text_button(act: str, label: str, *, name: str = "", hint: str = "", **data: str) -> str:
-    """A button with words, and a drawing before them if it has one."""
+    """A button with words, and an icon before them if it has one."""
     title = f' title="{escape(hint)}"' if hint else ""
     return f'<button type="button" {_data(act, data)}{title}>{icon(name) if name else ""}<span>{escape(label)}</span></button>'
 

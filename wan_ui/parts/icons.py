@@ -31,5 +31,5 @@ _PATHS = {
 
 
 def icon(name: str) -> str:
-    """The drawing of this name."""
+    """The drawing with this name."""
     return f'<svg class="icon" viewBox="0 0 20 20" aria-hidden="true">{_PATHS[name]}</svg>'

@@ -1,5 +1,5 @@
-"""One line at the bottom of the page that says what has just happened, may offer a button, and may do two things that only
-a browser can: open a view, and put a link into the clipboard. Element id: `message`."""
+"""One line at the bottom of the page that says what has just happened. It may offer a button, open a view, and put a link
+into the clipboard. Element id: `message`."""
 
 import secrets
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ element.addEventListener('click', event => {
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """What is said. `button` is HTML from `wan_ui.parts.buttons`; `view` is opened; `copy` goes into the clipboard."""
+    """The message. `button` is HTML from `wan_ui.parts.buttons`; `view` is opened; `copy` goes into the clipboard."""
 
     text: str = ""
     button: str = ""
@@ -42,7 +42,7 @@ class Message:
     is_bad: bool = False
 
     def html(self, texts: Texts) -> str:
-        """The line; a number that is new each time makes the page notice a message that was said before."""
+        """The line; a number that is new each time makes the page notice a repeated message."""
         where = f'<input readonly value="{escape(self.copy)}" aria-label="{escape(texts.compare_link)}">' if self.copy else ""
         return (
             f'<div class="message" role="{"alert" if self.is_bad else "status"}" data-nonce="{secrets.token_hex(4)}"'
@@ -53,5 +53,5 @@ class Message:
 
 
 def build_message() -> gr.HTML:
-    """The line, with nothing said yet; `render` gives it its place."""
+    """The line, empty; `render` gives it its place."""
     return gr.HTML('<div class="message"></div>', js_on_load=_ON_LOAD, elem_id="message", render=False)

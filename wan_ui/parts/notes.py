@@ -24,7 +24,7 @@ _PLACES: dict[str, Place] = {"prompt": "prompt", "negative_prompt": "prompt", "i
 
 @dataclass(frozen=True, kw_only=True)
 class Notes:
-    """One sentence or two for each place; empty where all is well."""
+    """One or two sentences for each place; empty if there is no error."""
 
     prompt: str = ""
     image: str = ""
@@ -36,17 +36,17 @@ class Notes:
 
 
 def build_note(elem_id: str) -> gr.HTML:
-    """An empty note; once it says something it comes into view."""
+    """An empty note; it becomes visible with its first text."""
     return gr.HTML(note_html(), js_on_load=_SHOW, elem_id=elem_id)
 
 
 def notes_for(error: StudioError) -> Notes:
-    """The error's own words, next to the control that it speaks of."""
+    """The error's own words, next to the control that it is about."""
     return Notes(**{place_of(error): sentence(error)})
 
 
 def place_of(error: StudioError) -> Place:
-    """Where an error belongs: its first word is the name of the field that is wrong."""
+    """The place of an error, whose first word is the name of the wrong field."""
     if isinstance(error, ImageError):
         return "image"
     name = re.match(r"\w*", error.what).group()
@@ -65,5 +65,5 @@ def note_html(text: str = "") -> str:
 
 
 def without_paths(text: str) -> str:
-    """The text with the name alone in place of each absolute path."""
+    """The text with each absolute path shortened to its file name."""
     return _PATH.sub(lambda found: found[0].rstrip("/").rpartition("/")[2], text)

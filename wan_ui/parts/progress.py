@@ -1,4 +1,4 @@
-"""What the stage shows, as a frozen value, and how each event changes it. Pure: no Gradio, no HTML, no files."""
+"""The state of one job's progress, how each event changes it, and its words. Pure: no Gradio, no HTML, no files."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -21,7 +21,7 @@ Phase = Literal[
     "failed",
 ]
 ACTIVE_PHASES = ("queued", "starting", "loading", "compiling", "encoding", "denoising", "decoding")
-# Shares of the bar: on the demo model and on published Wan runs alike, denoising is by far the longest part.
+# Shares of the bar: on the demo model as on published Wan runs, denoising is by far the longest part.
 ENCODED, DENOISED = 0.04, 0.88
 
 
@@ -29,9 +29,9 @@ ENCODED, DENOISED = 0.04, 0.88
 class StageView:
     """One moment of one job.
 
-    `fraction` (0 to 1) never goes back; `ahead` counts the waiting jobs before this one, besides the one that runs;
+    `fraction` (0 to 1) never decreases; `ahead` counts the waiting jobs before this one, besides the one that runs;
     `preview` is a file name in the job's folder; `what` says what is loaded, compiled or waited for, and `bytes_per_second`
-    how fast it is downloaded.
+    is the speed of the download.
     """
 
     phase: Phase = "idle"
@@ -116,7 +116,7 @@ def spoken_seconds(seconds: float) -> str:
 
 
 def queue_place(ahead: int, texts: Texts) -> tuple[str, str]:
-    """The place in the queue and what it means, with this many waiting before and one running."""
+    """The place in the queue and what it means, with this many jobs waiting before it and one running."""
     if ahead == 0:
         return texts.queued_next, texts.queued_one_first
     return texts.queued_place.format(place=ahead + 1), texts.queued_first.format(count=ahead + 1)

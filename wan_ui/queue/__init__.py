@@ -1,1 +1,1 @@
-"""The line of waiting videos."""
+"""The queue: the videos that are made now, that wait, and that have just ended."""

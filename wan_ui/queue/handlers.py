@@ -1,4 +1,4 @@
-"""What buttons on jobs do: order and cancel, star and delete, make again, show on the stage. Draws the queue again."""
+"""Handles the buttons of jobs: order and cancel, star and delete, make again, show on the stage. Redraws the queue."""
 
 import secrets
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ QUEUE_ACTS = ("queue", "again", "show")
 
 @dataclass(frozen=True, kw_only=True)
 class QueueHandlers:
-    """Handlers for the buttons of jobs, wherever they stand. `job_id` is the job on the stage."""
+    """Handlers for the buttons of jobs, in all views. `job_id` is the job on the stage."""
 
     desk: Desk
     queue: gr.HTML
@@ -39,7 +39,7 @@ class QueueHandlers:
         return {self.queue: queue_html(queue_of(self.desk, visit), visit.texts)}
 
     def act(self, request: gr.Request, event: gr.EventData) -> Updates:
-        """Order, cancel, star, delete, take back."""
+        """Orders, cancels, stars, deletes or restores a job."""
         act, visit = Act.of(event), self.desk.visit(request)
         job = self.desk.job(act.job, visit)
         said: Updates = {}
@@ -62,7 +62,7 @@ class QueueHandlers:
             copy = self.desk.submit(wanted, visit)
         except StudioError as error:
             return self._refused(error, visit.texts)
-        shown = copy.id if job.has_ended else gr.skip()  # a copy of what still waits does not push it off the stage
+        shown = copy.id if job.has_ended else gr.skip()  # a copy of a job that still waits does not replace it on the stage
         return self.draw(visit) | {self.job_id: shown, self.message: Message(view="create").html(visit.texts)}
 
     def show(self, request: gr.Request, event: gr.EventData) -> Updates:
@@ -74,7 +74,7 @@ class QueueHandlers:
         return {self.job_id: job.id, self.message: Message(view="create").html(visit.texts)}
 
     def _done(self, what: str, value: str, job: Job, texts: Texts) -> Updates:
-        """Does one thing to one job, and says so where it can be undone."""
+        """Does one act on one job, with a message if it can be undone."""
         engine = self.desk.engine
         match what:
             case "cancel":

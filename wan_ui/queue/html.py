@@ -1,4 +1,4 @@
-"""Draws the queue: what is made now, what waits, grouped by what is compiled, and what has just ended. Pure."""
+"""Draws the queue: jobs that run, that wait (grouped by compiled shape), and that have just ended. Pure."""
 
 from dataclasses import dataclass
 from html import escape
@@ -15,8 +15,8 @@ from wan_ui.words.english import Texts
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A job in the queue. `wait` is when it is expected to be done, in seconds from now (None where nobody
-    knows); `place` counts everybody's waiting jobs from 1."""
+    """A job in the queue. `wait` is when it is expected to be done, in seconds from now (None if not
+    known); `place` counts everybody's waiting jobs from 1."""
 
     job: Job
     view: StageView
@@ -29,7 +29,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """What one visitor sees of the queue. `others` counts the waiting videos that are not theirs."""
+    """The part of the queue that one visitor sees. `others` counts the waiting videos of other visitors."""
 
     running: tuple[Entry, ...] = ()
     waiting: tuple[Entry, ...] = ()
@@ -94,7 +94,7 @@ def _thumb(entry: Entry) -> str:
 
 
 def _state(entry: Entry, texts: Texts) -> str:
-    """What the job does or did, in a few words; nothing for one that waits."""
+    """What the job does or did, in a few words; empty if it waits."""
     view = entry.view
     match entry.job.state:
         case "running":

@@ -1,4 +1,4 @@
-"""Lays the queue out. Element id: `queue`."""
+"""Builds the queue's panel. Element id: `queue`."""
 
 import gradio as gr
 

@@ -1,4 +1,4 @@
-"""Reads from the engine what one visitor sees of the queue. Element ids: `queue`; items carry `data-job`, `data-state`."""
+"""Reads from the engine the queue as one visitor sees it. Element ids: `queue`; items carry `data-job`, `data-state`."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -32,7 +32,7 @@ def queue_of(desk: Desk, visit: Visit) -> Queue:
 
 
 def _with_waits(desk: Desk, line: list[Job], everybody: dict[str, Job]) -> list[Entry]:
-    """Everybody who waits, each with the time when it is expected to be done: it goes to the worker that is free first."""
+    """All waiting jobs, with the seconds until each should be done; each goes to the worker that is free first."""
     free = _free_in(desk, everybody.values())
     known, entries, compiled = True, [], set()
     for job in line:

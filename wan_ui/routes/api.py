@@ -5,7 +5,7 @@
     video, facts = client.predict("...", "wan-tiny", gradio_client.handle_file("first.png"), {"steps": 8, "seed": 1},
                                   api_name="/generate")
 
-It takes its place in the same queue as everybody else and returns when the video is done.
+A call waits in the same queue as all other videos and returns when its video is done.
 """
 
 import asyncio
@@ -109,8 +109,8 @@ def finished_video(view: StageView | None) -> VideoResult:
 
 
 def _file(address: str) -> dict[str, Any]:
-    """The video at its own address. Gradio leaves a stream where it is, and its clients fetch one from its address; any other
-    file it would copy, and serve to those who are logged in."""
+    """The video at its own address. Gradio does not copy a stream, and its clients fetch it from its address; it would copy any
+    other file, and serve that to everybody who is logged in."""
     return gr.FileData(path=address, url=address, mime_type="video/mp4", is_stream=True).model_dump()
 
 

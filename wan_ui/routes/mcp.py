@@ -1,10 +1,10 @@
 """`/mcp`: one tool, `generate_video`, for assistants that speak the Model Context Protocol over HTTP.
 
 Gradio's own MCP server needs the `mcp` package below version 2 and a pydantic older than ours, so this is the small part of the
-protocol that one tool needs: JSON-RPC in a POST, answered with JSON, or with a stream of events where the assistant asks for
-progress. No session is kept. Where visitors need a password, the operator's key is needed as a bearer token; elsewhere who gives
-it is the operator, and who does not is a visitor. Requests that a foreign web page makes are refused (Origin), as the protocol
-demands.
+protocol that one tool needs: JSON-RPC in a POST, answered with JSON, or with a stream of events if the assistant asks for
+progress. No session is kept. If visitors need a password, the operator's key is needed as a bearer token; otherwise a caller
+with the key is the operator, and one without it a visitor. Requests from a foreign web page are refused (Origin), as the
+protocol demands.
 Source: modelcontextprotocol.io, specification 2025-06-18, "Streamable HTTP", "Tools" and "Progress".
 """
 
@@ -84,13 +84,13 @@ def _wants_video(message: dict[str, Any]) -> bool:
 
 
 def _progress_token(message: dict[str, Any]) -> str | int | None:
-    """What the assistant wants its progress to be called, or None if it wants none."""
+    """The assistant's token for progress messages; None if it wants none."""
     token = _object(_params(message).get("_meta")).get("progressToken")
     return token if isinstance(token, str | int) else None
 
 
 def _answer(message: dict[str, Any]) -> dict[str, Any]:
-    """To everything but a call of the tool."""
+    """The answer to every message but a call of the tool."""
     params = _params(message)
     match message.get("method"):
         case "initialize":
@@ -134,9 +134,9 @@ def tool() -> dict[str, Any]:
 async def _make_video(
     engine: Engine, message: dict[str, Any], request: Request, access: Access
 ) -> AsyncIterator[dict[str, Any] | None]:
-    """Runs the tool: its progress, for an assistant that gave a name for it, None while there is none, and last the answer.
+    """Runs the tool: yields its progress if the assistant gave a token, None while there is no news, and last the answer.
 
-    What goes wrong is the tool's answer, in the engine's words, so that the assistant can correct itself.
+    An error is the tool's answer, too, in the engine's words, so that the assistant can correct its call.
     """
     token, told, view = _progress_token(message), -1.0, None
     is_operator = _has_key(request, access)
@@ -169,7 +169,7 @@ def _progress(token: str | int, view: StageView) -> dict[str, Any]:
 
 
 async def _as_events(messages: AsyncIterator[dict[str, Any] | None]) -> AsyncIterator[str]:
-    """Server-sent events; a comment where there is nothing to tell, so that nobody takes the connection for dead."""
+    """Server-sent events; a comment if there is no news, so that the connection is not taken for dead."""
     async for message in messages:
         yield ": still here\n\n" if message is None else f"event: message\ndata: {json.dumps(message)}\n\n"
 

@@ -1,7 +1,7 @@
-"""`/healthz` for whoever watches over the server, and `/metrics` in Prometheus' text format.
+"""`/healthz` for programs that watch the server, and `/metrics` in Prometheus' text format.
 
-Where there are several workers, each has its own lines with its name as the label `worker`, and `/healthz` lists their states.
-Both carry counts only: no prompt, no name. Where visitors need a password, `/metrics` needs the operator's key as a bearer
+If there are several workers, each has its own lines with its name as the label `worker`, and `/healthz` lists their states.
+Both show counts only: no prompt, no visitor's name. If visitors need a password, `/metrics` needs the operator's key as a bearer
 token ("Authorization: Bearer KEY", the key from the operator's link).
 """
 
@@ -67,7 +67,7 @@ def _gauge(name: str, what: str, rows: Sequence[Row]) -> list[str]:
 
 
 def _names(worker: WorkerView, workers: Sequence[WorkerView]) -> dict[str, str]:
-    """The label of a worker's lines; none where it is the only one, so that its lines stay as they always were."""
+    """The label of a worker's lines; none for an only worker, so that its lines stay as they always were."""
     return {"worker": worker.name} if len(workers) > 1 else {}
 
 

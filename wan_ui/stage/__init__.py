@@ -1,1 +1,1 @@
-"""The view of the video that is being made."""
+"""The view in which videos are made."""

@@ -1,4 +1,4 @@
-"""What happens on the stage: a job is queued, followed to its end, stopped, drawn. Knows the form only through `Form`.
+"""Handles the stage: queues a job, follows it to its end, stops it, draws it.
 
 Every handler that is given a job checks that the visitor may see it, whatever the page's state says.
 """
@@ -45,7 +45,7 @@ class StageHandlers:
 
     @property
     def form_handlers(self) -> FormHandlers:
-        """What the form does after a job was queued, or has ended."""
+        """The form's handlers, for when a job was queued or has ended."""
         return FormHandlers(desk=self.desk, form=self.form, message=self.message)
 
     @property
@@ -58,11 +58,11 @@ class StageHandlers:
 
     @property
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
-        """None of its own: the buttons on the stage are the queue's and the form's."""
+        """None: the buttons on the stage belong to the queue and the form."""
         return {}
 
     def wire(self) -> None:
-        """The form's large buttons, and the one on the stage."""
+        """Wires the form's large buttons, and the one on the stage."""
         stage, actions, seed = self.panel, self.form.actions, self.form.settings
         submitted = actions.generate.click(self.submit, self.form.inputs | {self.form.editing, stage.job_id}, self._queued, **RAW)
         self.follow_after(submitted)
@@ -73,7 +73,7 @@ class StageHandlers:
     def follow_after(self, event: gr.events.Dependency) -> None:
         """After this event the page follows its job to the end.
 
-        A follower holds its place in Gradio's queue as long as its job runs, so there is no limit to them.
+        A follower keeps its place in Gradio's queue as long as its job runs, so their number has no limit.
         """
         followed = event.then(
             self.follow,
@@ -99,16 +99,16 @@ class StageHandlers:
 
     @property
     def _queued(self) -> list[gr.Component]:
-        """What `submit` may change."""
+        """The components that `submit` may change."""
         stage, form = self.panel, self.form
         notes = [form.prompt.note, form.image.note, form.settings.note]
         kept = [form.editing, form.settings.seed, form.session, form.prompt.history]
         return [stage.job_id, stage.view, stage.queue, *notes, *kept]
 
     def submit(self, values: Values, request: gr.Request) -> Updates:
-        """Queues what the form says, or puts it in the place of the waiting job that is being changed.
+        """Queues the form's request, or replaces that of the waiting job that is being edited.
 
-        A wrong form changes nothing but the notes: what the stage shows stays.
+        A wrong form changes only the notes: the stage stays as it is.
         """
         visit, notes = self.desk.visit(request), self.form_handlers.notes
         try:
@@ -126,7 +126,7 @@ class StageHandlers:
         )
 
     def _kept(self, draft: Draft, job: Job, is_seed_new: bool) -> Updates:
-        """The form after its job was queued, and what the browser keeps of it."""
+        """The form after its job was queued, and the values that the browser keeps."""
         session = job.request.for_sharing() | {"is_seed_new": is_seed_new}
         return {self.form.editing: None, self.form.settings.seed: draft.seed, self.form.session: session}
 
@@ -134,7 +134,7 @@ class StageHandlers:
         return {self.panel.queue: queue_html(queue_of(self.desk, visit), visit.texts)}
 
     def _on_stage(self, shown: str | None, job: Job, visit: Visit) -> Updates:
-        """The new job on the stage, unless that shows one which is still being made: the queue shows the new one then."""
+        """Puts the new job on the stage, unless the job there has not ended: then only the queue shows the new one."""
         old = self.desk.job(shown, visit)
         if old is not None and not old.has_ended and old.id != job.id:
             return {}
@@ -165,7 +165,7 @@ class StageHandlers:
                 del self.followed[page]
 
     def stop(self, job_id: str | None, request: gr.Request) -> Any:
-        """Asks the engine to stop the page's job; the follower shows what comes of it."""
+        """Asks the engine to stop the page's job; the follower shows the result."""
         visit = self.desk.visit(request)
         job = self.desk.job(job_id, visit)
         if job is None:
@@ -182,7 +182,7 @@ class StageHandlers:
         }
 
     def attach(self, visit: Visit) -> str | None:
-        """The job that a page which has just been opened shows: what runs for the visitor, else their newest."""
+        """The job that a newly opened page shows: the visitor's running one, else their newest."""
         running = [job for job in self.desk.engine.library.unended(visit.owner) if job.state == "running"]
         newest = running or self.desk.engine.jobs(owner=visit.owner)[:1]
         return newest[0].id if newest and not newest[0].deleted else None

@@ -2,7 +2,7 @@
 
 Gradio's HTML component patches the page node by node, by position. So the skeleton below always has the same elements
 in the same places and only attributes and texts change: the picture swaps without a flash, the bar glides, and a
-playing video is left alone. Everything that comes from a person is escaped here and nowhere else.
+playing video is left alone. All text from people is escaped here.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _GLYPH = (
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """What the stage says of the model: its title, and the title of the one that makes the same at full quality."""
+    """The model's title on the stage, and the title of the model that makes the same at full quality."""
 
     title: str = ""
     full_title: str = ""
@@ -72,7 +72,7 @@ def _veil(view: StageView, texts: Texts) -> str:
 
 
 def _message(view: StageView, texts: Texts) -> tuple[str, str]:
-    """What stands on the screen where there is no picture."""
+    """The words on the screen while there is no picture."""
     match view.phase:
         case "idle":
             return texts.idle_title, texts.idle_detail
@@ -119,7 +119,7 @@ def _facts(view: StageView, job: Job | None, texts: Texts) -> str:
 
 
 def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
-    """The settings that matter most, by their names."""
+    """The most important settings, by their names."""
     seconds = result.num_frames / result.fps
     return [
         (texts.fact_seed, str(request.seed)),
@@ -156,7 +156,7 @@ def _key(name: str, label: str, is_pressed: bool = False) -> str:
 
 
 def _actions(view: StageView, job: Job | None, texts: Texts, model: Model) -> str:
-    """What can be done with what there is; a video that failed can be made again."""
+    """The buttons for the job in its state; a video that failed can be made again."""
     if not job or view.is_active or view.phase == "idle":
         return '<div class="actions" hidden></div>'
     one = {"job": job.id}

@@ -1,4 +1,4 @@
-"""The stage: what is being made or was made last, large, with its progress, its numbers and what can be done with it.
+"""The stage: the video that is being made or was made last, large, with its progress, its numbers and its buttons.
 
 Element ids: `stage`, inside it `download`; the phase is the attribute `data-phase` of `.stage`, the job `data-job`.
 """
@@ -11,7 +11,7 @@ from wan_ui.parts.progress import StageView
 from wan_ui.stage.html import stage_html
 from wan_ui.words.english import Texts
 
-# The names of custom events stand in quotes here, because Gradio learns them from this text.
+# The names of custom events are in quotes here, because Gradio finds them in this text.
 _ON_LOAD = """
 const actions = ['keep_seed'];
 element.addEventListener('click', event => {
@@ -37,7 +37,7 @@ watch('value', () => {
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """The components that the job on the stage concerns. `status` is the worker's, in the header."""
+    """The components that show the job on the stage. `status` is the worker's, in the header."""
 
     view: gr.HTML
     job_id: gr.State
@@ -46,7 +46,7 @@ class Stage:
 
 
 def build_stage(queue: gr.HTML, status: gr.HTML, texts: Texts) -> Stage:
-    """The stage with nothing made yet. Its view has no place until `render` gives it one."""
+    """The stage before the first video. `render` gives its view a place."""
     html = stage_html(StageView(), None, texts)
     view = gr.HTML(html, js_on_load=_ON_LOAD, elem_id="stage", apply_default_css=False, render=False)
     return Stage(view=view, job_id=gr.State(None), queue=queue, status=status)

@@ -5,7 +5,7 @@ from wan_ui.stage.handlers import StageHandlers
 
 
 def build_create(shell: Shell) -> StageHandlers:
-    """The stage, which is there already because others put jobs on it, gets its place."""
+    """Gives the stage its place; it exists already, because other views put jobs on it."""
     shell.stage.panel.view.render()
     return shell.stage
 

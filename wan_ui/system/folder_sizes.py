@@ -1,13 +1,13 @@
-"""How large folders are, counted rarely."""
+"""The sizes of folders, counted rarely."""
 
 from pathlib import Path
 from time import monotonic
 
-_SECONDS = 30.0  # a folder is counted anew after this: a cache may hold many files
+_SECONDS = 30.0  # after this a folder is counted again: a cache may hold many files
 
 
 class FolderSizes:
-    """Bytes below folders, counted rarely: a cache may hold many files."""
+    """Remembers the sizes of folders."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[float, int]] = {}

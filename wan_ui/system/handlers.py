@@ -1,4 +1,4 @@
-"""Draws the system panel for whoever looks at it."""
+"""Draws the system panel while a visitor looks at it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -33,10 +33,10 @@ class SystemHandlers:
         return {"look_system": self.look}
 
     def wire(self) -> None:
-        """Nothing here can be pressed but what the page's script hears."""
+        """Nothing to wire: the page's script sends all presses."""
 
     def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
-        """Nothing, until somebody looks."""
+        """Nothing: the panel is drawn by `look`."""
         return {}
 
     def tick(self, visit: Visit, values: Values) -> Updates:
@@ -44,5 +44,5 @@ class SystemHandlers:
         return {}
 
     def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """The panel, which came into view or is there still."""
+        """The panel, when it has come into view and while it stays there."""
         return {self.panel: system_html(self.desk.engine, self.sizes, self.desk.visit(request))}

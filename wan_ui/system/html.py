@@ -1,6 +1,6 @@
-"""Draws what the machine does: devices, memory, model, compiled sizes, disk, versions, errors.
+"""Draws the state of the machine: devices, memory, model, compiled sizes, disk, versions, errors.
 
-Visitors see no prompt and no folder of others: errors and the worker's log are shown to the operator only.
+Visitors see no prompts and no folders of others: errors and the worker's log are shown to the operator only.
 """
 
 import platform
@@ -31,14 +31,14 @@ Sections = tuple[tuple[str, Rows], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Titles and their rows, as text; and the same as one text to copy."""
+    """Titles and their rows, as text; also as one text to copy."""
 
     sections: Sections
     errors: tuple[str, ...]
     log: str = ""
 
     def text(self) -> str:
-        """All of it, for a bug report."""
+        """The whole report as one text, for a bug report."""
         parts = [f"{title}\n" + "\n".join(f"  {name}: {value}" for name, value in rows) for title, rows in self.sections]
         return "\n".join([*parts, "errors", *(f"  {error}" for error in self.errors), *([self.log] if self.log else [])])
 
@@ -71,7 +71,7 @@ def _log_html(report: Report, texts: Texts) -> str:
 
 
 def report_of(engine: Engine, sizes: FolderSizes, visit: Visit) -> Report:
-    """What is known, in the order in which it is shown."""
+    """The report, in the order in which it is shown."""
     texts = visit.texts
     return Report(
         sections=(
@@ -86,7 +86,7 @@ def report_of(engine: Engine, sizes: FolderSizes, visit: Visit) -> Report:
 
 
 def _worker_sections(workers: Sequence[WorkerView], texts: Texts) -> Sections:
-    """The devices and the worker; of several workers each by itself, with its devices."""
+    """The devices and the worker; if there are several, each worker with its devices."""
     if len(workers) == 1:
         return (texts.system_devices, _devices(workers[0], texts)), (texts.system_worker, _worker(workers[0], texts))
     return tuple(
@@ -152,7 +152,7 @@ def _errors(engine: Engine) -> tuple[str, ...]:
 
 
 def _logs(workers: Sequence[WorkerView]) -> str:
-    """The end of each worker's log; of several below their names."""
+    """The end of each worker's log; if there are several, below their names."""
     if len(workers) == 1:
         return _log(workers[0].log)
     return "\n\n".join(f"{worker.name}\n{_log(worker.log)}" for worker in workers)

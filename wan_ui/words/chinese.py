@@ -1,4 +1,4 @@
-"""The studio's words in Chinese: the same fields as in `wan_ui.words.english`, one for one."""
+"""The studio's words in Chinese: the same fields as in `wan_ui.words.english`."""
 
 from wan_ui.words.english import Texts
 

@@ -1,5 +1,5 @@
-"""Every sentence that a visitor reads, in English. Other languages are further values of `Texts`, one file each
-(`wan_ui.words.chinese`); `wan_ui.words.languages` has them all. Nothing else in `wan_ui` spells words out."""
+"""The page's words in English. Other languages are further values of `Texts`, one file each (`wan_ui.words.chinese`);
+`wan_ui.words.languages` lists them. Errors come in the engine's words; `wan_ui.routes` has its own for programs."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 class Texts:
     """The studio's words in one language. Fields with braces are filled in with `str.format`."""
 
-    language: str = "en"  # the code that browsers ask for, and that presets are asked in
+    language: str = "en"  # the code in browsers' requests and in presets
 
     product: str = "Wan TPU Studio"
     serving: str = "{product} is at {address}"

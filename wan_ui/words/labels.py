@@ -1,5 +1,5 @@
 """The words of components as keys that Gradio translates in the browser. HTML panels are drawn in the visitor's language
-by the server instead (`desk.visit`); both take their words from `text`."""
+by the server instead (`wan_ui.desk.visit`). Both use the words of `wan_ui.words.languages`."""
 
 from dataclasses import fields
 
@@ -9,7 +9,7 @@ from wan_ui.words.english import Texts
 from wan_ui.words.languages import LANGUAGES
 
 _PREFIX = "studio_"
-_BROWSERS_NAMES = {"zh": ("zh", "zh-CN", "zh-TW")}  # what browsers call a language that we have once
+_BROWSERS_NAMES = {"zh": ("zh", "zh-CN", "zh-TW")}  # browsers' names for a language that we have once
 
 
 def translations() -> gr.I18n:
@@ -25,6 +25,6 @@ def labels() -> Texts:
 
 
 def _plain(texts: Texts) -> dict[str, str]:
-    """The words that are one sentence, by their keys; the prefix keeps them apart from Gradio's own keys."""
+    """The words that are plain strings, by their keys; the prefix separates them from Gradio's own keys."""
     words = {_PREFIX + field.name: getattr(texts, field.name) for field in fields(Texts)}
     return {name: word for name, word in words.items() if isinstance(word, str)}

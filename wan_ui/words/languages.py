@@ -1,4 +1,4 @@
-"""The languages that the studio speaks, by the code that browsers ask for."""
+"""The page's languages, by the code that browsers ask for."""
 
 from wan_ui.words.chinese import CHINESE
 from wan_ui.words.english import ENGLISH
