@@ -1,7 +1,6 @@
 """Eight virtual devices give what one gives: guidance, tokens and columns apart, alone and together."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -10,6 +9,7 @@ import pytest
 from backend.errors import RequestError
 from backend.runtime.mesh import MeshPlan, legal_plans, plan_copies, plan_mesh
 from backend.settings import PROJECT_FOLDER
+from tests.many_devices import environment
 
 MESHES = (
     "2,1,1,1",
@@ -30,9 +30,8 @@ gather the rest."""
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, dict[str, float]]:
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     words = [sys.executable, "-W", "ignore", "-m", "tests.backend.runtime.mesh_run", *MESHES]
-    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment(8), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

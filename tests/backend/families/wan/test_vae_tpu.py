@@ -1,7 +1,6 @@
 """The TPU's autoencoder in interpret mode against diffusers' own layers, frame by frame, on one device and on eight."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -10,6 +9,7 @@ import pytest
 from backend.families.wan import vae_tpu as tpu_autoencoder
 from backend.settings import PROJECT_FOLDER
 from presets import load_preset
+from tests.many_devices import environment
 
 SIZES = {1: ("3,4",), 8: ("5,8", "8,3")}  # latents by devices; eight share out the height of 8,3, because it divides
 TOLERANCE = 2e-5  # pixels in [-1, 1], float32: the same sums in another order, through some thirty convolutions
@@ -18,13 +18,8 @@ TOLERANCE = 2e-5  # pixels in [-1, 1], float32: the same sums in another order, 
 @pytest.mark.parametrize("devices", SIZES)
 @pytest.mark.parametrize("kind", ["wan2.1", "wan2.2"])
 def test_it_decodes_and_encodes_as_diffusers_layers_do(kind, devices):
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "JAX_PLATFORMS": "cpu",
-    }
     words = [sys.executable, "-W", "ignore", "-m", "tests.backend.families.wan.vae_tpu_run", kind, *SIZES[devices]]
-    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment(devices), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert set(found) == set(SIZES[devices]) and all(len(errors) == 6 for errors in found.values())
