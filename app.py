@@ -60,20 +60,28 @@ def _run(arguments: argparse.Namespace, words: list[str]) -> int:
 def _serve(arguments: argparse.Namespace) -> int:
     """Starts the workers first, so that they load while the studio is being built."""
     from backend.commands.command_line import worker_options_of, worker_shares
+    from backend.engine.cleaning import Limits
     from backend.engine.engine import Engine
-    from backend.settings import from_environment
+    from backend.settings import drop_gradio_ports, from_environment
 
+    drop_gradio_ports()
     folder, shares = from_environment(arguments.data_dir).data_dir, worker_shares(arguments)
-    engine = Engine(folder, model_of(arguments), options=worker_options_of(arguments), shares=shares)
+    limits = Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb)
+    engine = Engine(folder, model_of(arguments), options=worker_options_of(arguments), shares=shares, limits=limits)
     try:
         from wan_ui.desk.rewriter import PromptRewriter
         from wan_ui.serve import Doors, launch
 
-        launch(
-            engine,
-            Doors(host=arguments.host, port=arguments.port, share=arguments.share, auth=arguments.auth, is_open=arguments.open),
-            PromptRewriter.of(arguments.rewriter),
+        doors = Doors(
+            host=arguments.host,
+            port=arguments.port,
+            share=arguments.share,
+            auth=arguments.auth,
+            is_open=arguments.open,
+            allowed_hosts=tuple(arguments.allowed_host),
+            models=arguments.models,
         )
+        launch(engine, doors, PromptRewriter.of(arguments.rewriter))
         return OK
     finally:
         engine.close()

@@ -71,5 +71,5 @@ class Stopped(Exception):
 
 
 def one_line(text: str) -> str:
-    """The text on a single line; each line break or run of blanks becomes one blank."""
-    return " ".join(str(text).split())
+    """The text on a single line; each line break or run of blanks becomes one blank, and half a character "?"."""
+    return " ".join(str(text).split()).encode("utf-8", "replace").decode("utf-8")

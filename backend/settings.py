@@ -1,7 +1,7 @@
 """The one place that reads the environment. Every variable is listed here, with its default and its reason."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,36 @@ class Settings:
     def executables_dir(self) -> Path:
         """Where the engine always looks for precompiled programs, besides the folder of --executables."""
         return self.cache_dir / "executables"
+
+    @property
+    def compiled_dir(self) -> Path:
+        """Where JAX keeps the programs that workers compile."""
+        return self.cache_dir / "jax"
+
+    @property
+    def runs_dir(self) -> Path:
+        """The jobs' folders."""
+        return self.data_dir / "runs"
+
+    @property
+    def engines_dir(self) -> Path:
+        """The life signs of engines."""
+        return self.data_dir / "engines"
+
+    @property
+    def uploads_dir(self) -> Path:
+        """What visitors send, in a folder for each server."""
+        return self.data_dir / "tmp"
+
+    @property
+    def comparisons_dir(self) -> Path:
+        """Comparisons that were saved as one video; each can be made again."""
+        return self.data_dir / "comparisons"
+
+    @property
+    def logs_dir(self) -> Path:
+        """The workers' logs."""
+        return self.data_dir / "logs"
 
     @property
     def loras_dir(self) -> Path:
@@ -58,6 +88,18 @@ def own_cores(environment: Mapping[str, str] = os.environ) -> tuple[int, ...]:
 def this_machine(environment: Mapping[str, str] = os.environ) -> Machine:
     """What workers can share here, as far as JAX_PLATFORMS and TPU_VISIBLE_CHIPS leave it to them."""
     return find_machine(Path("/dev"), environment.get("JAX_PLATFORMS", ""), environment.get("TPU_VISIBLE_CHIPS", ""))
+
+
+def use_upload_folder(folder: Path, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Makes Gradio keep uploads in this folder (GRADIO_TEMP_DIR)."""
+    environment["GRADIO_TEMP_DIR"] = str(folder)
+
+
+def drop_gradio_ports(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Forgets Gradio's variables for ports (GRADIO_SERVER_PORT, GRADIO_NUM_PORTS): --port is always used, and a wrong value
+    would end Gradio as it is imported."""
+    for name in ("GRADIO_SERVER_PORT", "GRADIO_NUM_PORTS"):
+        environment.pop(name, None)
 
 
 def has_screen(environment: Mapping[str, str] = os.environ) -> bool:

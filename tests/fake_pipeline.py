@@ -1,11 +1,15 @@
 """A pipeline without a model, for tests only: a moving square, with steps, previews and decoding like the real one.
 
 The engine reaches it by `Engine(..., pipeline="tests.fake_pipeline")` and in no other way. Words in a prompt make it
-misbehave: "explode" raises, "memory" raises as if memory were short, "die" ends the process, "noise" prints a lot,
-"slow" makes each step take a second, "compile" compiles for two seconds, "vanish" ends without a result.
+misbehave: "explode" raises, "memory" raises as if memory were short, "die" ends the process, "fall" kills it in the third step,
+each time, "trip" only the first time, "lost" loses the device in the second step, "full" fills the disk there, "noise" prints a
+lot, "slow" makes each step take a second, "compile" compiles for two seconds, "vanish" ends without a result, "freeze" stops
+all threads before the third step, the first time, and "hang" only this one.
 """
 
+import errno
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -76,13 +80,19 @@ def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_can
     background = _background(request)
     seconds = 1.0 if "slow" in request.prompt else STEP_SECONDS
     (folder / "previews").mkdir(exist_ok=True)
-    for index in range(1, request.steps + 1):
+    kept, done = folder / "steps_done", 0
+    if kept.exists():
+        done = int(kept.read_text())
+        yield Step(done, request.steps, seconds, seconds * (request.steps - done))
+    for index in range(done + 1, request.steps + 1):
+        _stumble(request.prompt, index, folder)
         if is_cancelled():
             yield Cancelled(_result(request, folder, background) if index > 1 else None)
             return
         time.sleep(seconds)
         preview = f"previews/step-{index:03d}.png"
         Image.fromarray(_frame(background, index / request.steps)).save(folder / preview)
+        kept.write_text(str(index))
         yield Step(index, request.steps, seconds, seconds * (request.steps - index), preview)
     if "vanish" in request.prompt:
         return
@@ -101,6 +111,32 @@ def _misbehave(prompt: str) -> None:
     if "noise" in prompt:
         os.write(1, b'{"type": "event"}\n' * 1000)
         print("noise\n" * 1000)
+
+
+class XlaRuntimeError(RuntimeError):
+    """Named as XLA's."""
+
+
+def _stumble(prompt: str, index: int, folder: Path) -> None:
+    """What goes wrong in a step."""
+    words, is_first = prompt.split(), not (folder / "stumbled").exists()
+    if "lost" in words and index == 2 and is_first:
+        (folder / "stumbled").touch()
+        raise XlaRuntimeError("UNAVAILABLE: the square has left the slice")
+    if "full" in words and index == 2 and is_first:
+        (folder / "stumbled").touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+    if index != 3:
+        return
+    if "fall" in words or ("trip" in words and is_first):
+        (folder / "stumbled").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "freeze" in words and is_first:
+        (folder / "stumbled").touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if "hang" in words and is_first:
+        (folder / "stumbled").touch()
+        time.sleep(60)
 
 
 def _background(request: GenerationRequest) -> numpy.ndarray:

@@ -17,6 +17,7 @@ from PIL import Image
 
 from backend.engine.store import Store
 from backend.settings import PROJECT_FOLDER, this_machine
+from tests.many_devices import without_quick
 from tests.png_header import png_claiming
 
 GOOD = {"--preset": "wan-tiny", "--prompt": "a red circle moving right on a black background"}
@@ -157,6 +158,7 @@ def test_the_first_page_comes_within_5_seconds_and_a_signal_ends_everything(tmp_
         cwd=PROJECT_FOLDER,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        env=without_quick(),
     )
     try:
         while not _answers(port):

@@ -25,6 +25,7 @@ from backend.pipeline.stage_files import read_conditions, read_state, write_stat
 from backend.pipeline.warm_up import calls
 from backend.settings import PROJECT_FOLDER, module_environment, tpu_compiler_environment
 from presets import list_presets, load_preset, loader
+from tests.many_devices import without_quick
 from tests.second_family.checkpoint import NAME, write_checkpoint
 from tests.second_family.registered import register
 from wan_ui.desk.presets import preset_choices
@@ -126,7 +127,7 @@ def test_a_denoising_that_was_stopped_in_its_second_chunk_ends_the_same(loaded, 
     except StopIteration as end:
         denoising = end.value
     assert denoising.steps_done == 5 and len(denoising.chunks) == 1
-    write_state(run.folder, run.request, denoising)
+    write_state(run, denoising)
     going_on = Run(request=a_request(), loaded=loaded, folder=tmp_path / "whole", is_cancelled=lambda: False)
     ended = _end_of(pipeline.denoise(going_on, conditions, read_state(run.folder, run.request)))
     np.testing.assert_array_equal(pipeline.finished_latents(going_on, conditions, ended), whole)
@@ -183,7 +184,7 @@ def test_its_programs_are_compiled_into_files_and_used(checkpoint, tmp_path):
 def test_the_tpus_compiler_counts_its_programs(checkpoint):
     pytest.importorskip("libtpu")
     words = ["backend.commands.check_tpu_run", "--preset", NAME, "--topology", "v6e:1x1"]
-    found = _report(words, checkpoint, tpu_compiler_environment())
+    found = _report(words, checkpoint, tpu_compiler_environment(without_quick()))
     assert found["fits"] and found["components"]["denoise_step"]["repeats"] == 9
     assert set(found["weight_bytes_per_device"]) == {"text encoder", "text encoder 2", "transformer", "vae"}
 

@@ -34,6 +34,10 @@ class ThreadLink:
     def send(self, message: Message) -> None:
         self._channel.send(message)
 
+    def kill(self) -> None:
+        """Leaves the conversation: a thread cannot be ended."""
+        self._workers_channel.close()
+
     def stop(self) -> None:
         self.send({"type": "stop"})
         for thread in self._threads:

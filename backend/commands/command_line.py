@@ -1,6 +1,7 @@
 """The command line: its commands and options, and what they mean. Runs nothing."""
 
 import argparse
+import math
 import os
 import sys
 from dataclasses import dataclass
@@ -120,6 +121,10 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve = commands.add_parser("serve", help="open the studio in the browser (the default)", allow_abbrev=False)
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for every one (%(default)s)")
     serve.add_argument("--port", type=_port, default=7860, help="port to listen on (%(default)s)")
+    names = "a host name by which visitors reach the studio; repeat the option for more (addresses in numbers always work)"
+    serve.add_argument("--allowed-host", action="append", default=[], metavar="NAME", help=names)
+    models = "the presets that visitors may use, with commas between them (all that are here); you may use every one"
+    serve.add_argument("--models", type=_presets, metavar="NAME,...", help=models)
     serve.add_argument("--share", action="store_true", help="also make a public link")
     serve.add_argument(
         "--auth",
@@ -130,6 +135,10 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve.add_argument("--rewriter", metavar="COMMAND", help="a program that suggests prompts; see the user guide")
     workers = "videos that are made at the same time, each with its own copy of the model and its share of the machine"
     serve.add_argument("--workers", type=int, default=1, metavar="N", help=f"{workers} (%(default)s)")
+    days = "remove videos this many days after their end, but for starred ones (off)"
+    serve.add_argument("--keep-days", type=_amount, metavar="N", help=days)
+    gigabytes = "while all videos take more, remove the oldest, but for starred ones (off)"
+    serve.add_argument("--keep-gb", type=_amount, metavar="N", help=gigabytes)
     serve.add_argument("--open", action="store_true", help="let in everybody who can reach the studio, without a password")
     _add_common(serve)
 
@@ -265,6 +274,23 @@ def _port(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number from 1 to 65535")
     return int(text)
+
+
+def _amount(text: str) -> float:
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = math.nan
+    if not 0 < amount < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0, such as 30 or 0.5")
+    return amount
+
+
+def _presets(text: str) -> frozenset[str]:
+    try:
+        return frozenset(find_preset(name.strip()).name for name in text.split(","))
+    except RequestError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _credentials(text: str) -> tuple[str, str]:

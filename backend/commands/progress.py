@@ -2,7 +2,7 @@
 
 from typing import TextIO
 
-from backend.contract.events import Compiling, Decoding, Encoding, Event, Loading, Queued, Step
+from backend.contract.events import Compiling, Decoding, Encoding, Event, Interrupted, Loading, Queued, Step
 
 
 class Progress:
@@ -42,6 +42,8 @@ def describe(event: Event) -> str:
             return f"Loaded {what} precompiled" if is_loaded else f"Compiling {what}"
         case Encoding():
             return "Reading the prompt"
+        case Interrupted(cause=cause, place=place):
+            return f"{cause} at {place}; going on from there"
         case Step(index, total, seconds, left):
             return f"Step {index} of {total} ({seconds:.2f} s a step, {left:.0f} s left)"
         case Decoding(frame, total):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
+import select
 import signal
 import sys
 import threading
@@ -24,6 +26,7 @@ from backend.contract.events import Cancelled, Event, Finished
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.folder import REQUEST, open_inputs, read_request, write_request
 from backend.errors import RequestError, StudioError
+from backend.files import folder_lock
 from backend.media.video import read_request as read_video_request
 from backend.pipeline.chunks import chunks_of
 from backend.pipeline.generate import decode, denoise, encode_conditions, finished_latents, prepare
@@ -40,6 +43,8 @@ from backend.pipeline.stage_files import (
 )
 from backend.settings import Settings, from_environment
 
+STOP_SECONDS = 8.0
+_LISTEN_SECONDS = 0.5
 VIDEO = "video.mp4"
 NEXT = {"encode": "denoise", "denoise": "decode"}
 CHANGEABLE = ("steps", "guidance", "flow_shift", "seed", "solver", "guidance_interval", "step_cache")  # by `denoise`
@@ -63,7 +68,7 @@ def run_here(arguments: argparse.Namespace) -> int:
     if _is_there(arguments.command, folder, request):
         return _print_result(arguments, product, {"total": time.monotonic() - began}, "was there already")
     progress, stop = Progress(sys.stderr), threading.Event()
-    with _stop_on_signal(stop):
+    with _stop_on_signal(stop, folder), folder_lock(folder):
         loaded = load(find_preset(request.preset), model, progress.show, options.mesh, options.executables, (arguments.command,))
         load_seconds = time.monotonic() - began
         run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=stop.is_set)
@@ -136,18 +141,18 @@ def _encode(run: Run) -> Generator[Event, None, str | None]:
 
 
 def _denoise(run: Run) -> Generator[Event, None, str | None]:
-    """Continues where it was stopped; from the start with a step cache, whose contents are not kept."""
-    conditions = read_conditions(run.folder, run.request)
-    begun = None if run.request.step_cache else read_state(run.folder, run.request)
+    """Continues where it was stopped."""
+    conditions, begun = read_conditions(run.folder, run.request), read_state(run.folder, run.request)
     yield from prepare(run, ("denoise",))
     if run.is_cancelled():
         return _stop_message("denoise", run)
     denoised = yield from denoise(run, conditions, begun)
     total = run.request.steps * sum(1 for _ in chunks_of(run.model, run.request))
     if denoised.steps_done < total:
-        write_state(run.folder, run.request, denoised)
+        if not run.request.step_cache:
+            write_state(run, denoised)
         return _stop_message("denoise", run, f" after step {denoised.steps_done} of {total}")
-    write_latents(run.folder, run.request, finished_latents(run, conditions, denoised))
+    write_latents(run, finished_latents(run, conditions, denoised))
     return None
 
 
@@ -217,20 +222,46 @@ def _print_result(arguments: argparse.Namespace, product: Path, seconds: dict[st
 
 
 @contextlib.contextmanager
-def _stop_on_signal(stop: threading.Event) -> Iterator[None]:
-    """The first SIGINT or SIGTERM sets `stop`, which ends the stage between two steps; the second one ends it at once."""
+def _stop_on_signal(stop: threading.Event, folder: Path) -> Iterator[None]:
+    """The first SIGINT or SIGTERM sets `stop`, which ends the stage between two steps. A second one, or `STOP_SECONDS` in which
+    the stage could not end, as while it compiles, end the process: what the folder holds by then is kept. The death of the
+    process that has started this one ends it, too."""
+    is_over, parent = threading.Event(), os.getppid()
+    come, gone = os.pipe()
+    os.set_blocking(gone, False)
 
-    def handle(number: int, frame: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
+    def has_come(seconds: float) -> bool:
+        readable, _, _ = select.select([come], [], [], seconds)
+        return bool(readable and os.read(come, 1))
+
+    def listen() -> None:
+        while not has_come(_LISTEN_SECONDS):
+            if is_over.is_set():
+                return
+            if os.getppid() != parent:
+                os._exit(FAILED)
         stop.set()
+        has_come(STOP_SECONDS)
+        if not is_over.is_set():
+            print_error(f"Stopped; what was done is kept in {folder}")
+            os._exit(FAILED)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    # Python runs handlers in the main thread only, which may be inside the compiler: the pipe tells another one at once.
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.set_wakeup_fd(gone)
+    listener = threading.Thread(target=listen, name="signals", daemon=True)
+    listener.start()
     try:
         yield
     finally:
+        is_over.set()
+        signal.set_wakeup_fd(-1)
         for number, handler in before.items():
             signal.signal(number, handler)
+        os.write(gone, b"\0")
+        listener.join()
+        os.close(come)
+        os.close(gone)
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """What happens to a job, as frozen values with a JSON form. Stored first, then shown."""
 
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from backend.contract.request import GenerationRequest
 
@@ -107,6 +107,21 @@ class Decoding(_Event):
 
 
 @dataclass(frozen=True)
+class Interrupted(_Event):
+    """The work was cut off, and goes on where it was: `cause` says why, `fix` what helps, `place` how far it had come.
+
+    `by` says what ended: the "worker" by itself, the worker by a "signal" from outside, or the "server"; or, for no fault of the
+    job, a "shutdown" or a full "disk".
+    """
+
+    kind: ClassVar[str] = "interrupted"
+    cause: str
+    fix: str
+    by: Literal["worker", "signal", "server", "shutdown", "disk"]
+    place: str = ""
+
+
+@dataclass(frozen=True)
 class Finished(_Event):
     """The video is finished."""
 
@@ -134,8 +149,8 @@ class Cancelled(_Event):
     result: VideoResult | None = None
 
 
-Event = Queued | Loading | Compiling | Encoding | Step | Decoding | Finished | Failed | Cancelled
-_KINDS = {cls.kind: cls for cls in (Queued, Loading, Compiling, Encoding, Step, Decoding, Finished, Failed, Cancelled)}
+Event = Queued | Loading | Compiling | Encoding | Step | Decoding | Interrupted | Finished | Failed | Cancelled
+_KINDS = {cls.kind: cls for cls in get_args(Event)}
 
 
 def from_json(data: dict[str, Any]) -> Event:

@@ -26,8 +26,22 @@ SEED_LIMIT = 2**32
 MAX_GUIDANCE = 30.0
 MAX_FLOW_SHIFT = 100.0
 MAX_LORAS = 8  # each adds seconds to the switch of LoRAs; nobody has been seen to use more
+MAX_EXPERTS = 8
+MAX_CHARACTERS = 50_000  # of a text from a link, a video or a browser; what a preset's model reads is far less
 CHARACTERS_PER_TOKEN = 8  # generous: English text has about four characters a token, so no real prompt is refused
 _STORED = {"is_stored": True}
+_BOUNDS: dict[str, tuple[int, int]] = {  # far beyond every preset's limits, now and earlier
+    "width": (1, 1 << 15),
+    "height": (1, 1 << 15),
+    "num_frames": (1, 100_000),
+    "fps": (1, 1000),
+    "steps": (1, 100_000),
+    "seed": (0, (1 << 63) - 1),
+    "guidance": (-1000, 1000),
+    "flow_shift": (-1000, 1000),
+    "guidance_interval": (-1000, 1000),
+    "step_cache": (-1000, 1000),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +113,10 @@ class GenerationRequest(BaseModel):
 
     @classmethod
     def from_stored(cls, data: dict[str, Any]) -> Self:
-        """A request from a job or a video made earlier, whatever limits the presets have today."""
+        """A request from a job or a video made earlier, whatever limits the presets have today.
+
+        Raises: RequestError, also for values that no preset has ever allowed.
+        """
         return cls.model_validate(data, context=_STORED)
 
     def to_json(self) -> dict[str, Any]:
@@ -152,7 +169,9 @@ class GenerationRequest(BaseModel):
             request = handler(data)
         except ValidationError as error:
             raise _explained(error) from None
-        if info.context != _STORED:
+        if info.context == _STORED:
+            _check_bounds(request)
+        else:
             check(request, find_preset(request.preset))
         return request
 
@@ -194,6 +213,28 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     _check_loras(request.loras, preset)
     if not 0 <= request.seed < SEED_LIMIT:
         raise RequestError(f"seed={request.seed}", f"must lie between 0 and {SEED_LIMIT - 1}", "leave it out to have one drawn")
+
+
+def _check_bounds(request: GenerationRequest) -> None:
+    """Raises: RequestError for a value that no preset has ever allowed: links and videos may carry anything."""
+    for name, (smallest, largest) in _BOUNDS.items():
+        for value in _numbers(getattr(request, name)):
+            if not smallest <= value <= largest:  # also refuses what is no number (NaN)
+                given = value if abs(value) < 1e18 else "..."
+                raise RequestError(f"{name}={given}", f"must be between {smallest} and {largest}", f"correct {name}")
+    if not 1 <= len(request.guidance) <= MAX_EXPERTS:
+        raise RequestError(f"guidance has {len(request.guidance)} values and", f"must have 1 to {MAX_EXPERTS}", "give one")
+    if len(request.loras) > MAX_LORAS:
+        raise RequestError(f"{len(request.loras)} LoRAs were given, and", f"at most {MAX_LORAS} can be", "leave some out")
+    for name in ("preset", "prompt", "negative_prompt"):
+        text = getattr(request, name)
+        if len(text) > MAX_CHARACTERS or any("\ud800" <= character <= "\udfff" for character in text):
+            rule = f"must be plain text of at most {MAX_CHARACTERS} characters"
+            raise RequestError(f"{name} has {len(text)} characters and", rule, f"correct {name}")
+
+
+def _numbers(value: float | tuple[float, ...]) -> tuple[float, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def check_size(preset: Preset, width: int, height: int, num_frames: int) -> None:

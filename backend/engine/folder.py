@@ -11,7 +11,7 @@ from PIL.Image import Image
 
 from backend.contract.request import INPUTS, GenerationRequest
 from backend.errors import RequestError
-from backend.files import replacing
+from backend.files import replacing, sync
 from backend.media.pictures import load_checked_image
 from backend.media.video import read_facts
 
@@ -36,12 +36,13 @@ def _checked_video(path: str) -> Path:
 
 
 def write_request(request: GenerationRequest, inputs: Inputs, folder: Path) -> GenerationRequest:
-    """Writes the inputs and `request.json` into the folder; the returned request names those files."""
+    """Writes the inputs and `request.json` into the folder, where a power cut leaves them; the returned request names those
+    files."""
     paths = {
         role: [str(_keep(one, folder / _stem(role, place))) for place, one in enumerate(given)] for role, given in inputs.items()
     }
     request = request.with_inputs(paths)
-    with replacing(folder / REQUEST) as part:
+    with replacing(folder / REQUEST, is_durable=True) as part:
         part.write_text(json.dumps(request.to_json(), indent=2, ensure_ascii=False), "utf-8")
     return request
 
@@ -53,10 +54,12 @@ def _stem(role: str, place: int) -> str:
 
 
 def _keep(one: Image | Path, stem: Path) -> Path:
+    path = stem.with_suffix(one.suffix if isinstance(one, Path) else ".png")
     if isinstance(one, Path):
-        return Path(shutil.copyfile(one, stem.with_suffix(one.suffix)))
-    path = stem.with_suffix(".png")
-    one.save(path, compress_level=1)
+        shutil.copyfile(one, path)
+    else:
+        one.save(path, compress_level=1)
+    sync(path)
     return path
 
 

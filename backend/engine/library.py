@@ -1,21 +1,15 @@
 """Finds, stars, deletes and restores the videos that were made. Runs nothing."""
 
-import shutil
-import time
-from pathlib import Path
-
 from backend.contract.events import Failed, VideoResult
 from backend.engine.store import Job, Selection, Store
 from backend.errors import StudioError
-
-BIN_SECONDS = 7 * 24 * 3600  # a deleted video can be restored for a week; after that the next start removes it
 
 
 class Library:
     """The jobs of a store as a collection of videos."""
 
-    def __init__(self, store: Store, runs: Path):
-        self._store, self._runs = store, runs
+    def __init__(self, store: Store):
+        self._store = store
 
     def videos(self, selection: Selection) -> list[Job]:
         """The videos that fit the selection, newest first."""
@@ -47,7 +41,7 @@ class Library:
 
     def prompts(self, owner: str, most: int) -> list[str]:
         """The owner's last prompts, newest first, each once."""
-        return list(dict.fromkeys(job.request.prompt for job in self._store.jobs(owner)[: 4 * most]))[:most]
+        return list(dict.fromkeys(job.request.prompt for job in self._store.jobs(owner, most=4 * most)))[:most]
 
     def star(self, job_id: str, is_starred: bool) -> None:
         """Marks a video as one of the best, or takes the mark away."""
@@ -62,10 +56,3 @@ class Library:
     def restore(self, job_id: str) -> None:
         """Takes a job out of the bin."""
         self._store.delete(job_id, False)
-
-    def empty_bin(self) -> None:
-        """Removes for good the jobs that have been in the bin for `BIN_SECONDS`."""
-        for job in self._store.deleted_before(time.time() - BIN_SECONDS):
-            if job.folder.parent == self._runs:  # a store that was moved here must not delete files elsewhere
-                shutil.rmtree(job.folder, ignore_errors=True)
-            self._store.forget(job.id)

@@ -3,11 +3,14 @@
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from backend.errors import DataFolderError
+
+_NEW_SECONDS = 3600.0  # an engine that has just made its file may not have locked it yet
 
 
 class EngineLock:
@@ -39,6 +42,13 @@ class EngineLock:
                 return
             yield True
             path.unlink(missing_ok=True)
+
+    def remove_dead(self) -> None:
+        """Removes the life signs that dead engines left."""
+        for path in self._folder.iterdir():
+            if path.is_file() and path.name != self.name and time.time() - path.stat().st_mtime > _NEW_SECONDS:
+                with self.of_dead_engine(path.name):
+                    pass
 
     def release(self) -> None:
         """Ends this life sign."""

@@ -1,8 +1,9 @@
 """In which order waiting jobs run. Pure: knows neither threads nor files.
 
 Everybody gets a turn: the first waiting job of each owner comes before anybody's second, and an owner whose job runs
-has had a turn. Within a turn, jobs of one compiled shape are together, those of the running shapes first. Among an owner's own
-jobs the owner decides: `place` gives the order, and a new job is put after the last one of its shape.
+has had a turn. Jobs whose work was interrupted go on before all others, and jobs that wait for a person come last. Within a
+turn, jobs of one compiled shape are together, those of the running shapes first. Among an owner's own jobs the owner decides:
+`place` gives the order, and a new job is put after the last one of its shape.
 """
 
 from collections import Counter, defaultdict
@@ -10,31 +11,64 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backend.contract.shape import Shape
+from backend.errors import QueueFull
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """A job in line. `place` orders an owner's jobs, smaller first."""
+    """A job in line. `place` orders an owner's jobs, smaller first; `address` is where the request came from, if that counts;
+    `has_begun`: its work was interrupted; `is_held`: it waits until a person lets it go on."""
 
     job_id: str
     owner: str
     shape: Shape
     place: float
+    address: str = ""
+    has_begun: bool = False
+    is_held: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """How many jobs may wait: of one owner, from one `address` (an empty one is not counted), and in all."""
+
+    of_owner: int
+    of_address: int
+    in_all: int
+    address: str = ""
+
+    def check(self, waiting: Sequence[Waiting], owner: str) -> None:
+        """Raises: QueueFull if there is no room for one more of this owner."""
+        own = sum(entry.owner == owner for entry in waiting)
+        near = sum(entry.address == self.address for entry in waiting) if self.address else 0
+        if own >= self.of_owner:
+            fix = "wait for one of them, or take one out of the queue"
+            raise QueueFull(f"you have {own} videos in line and", f"may have {self.of_owner}", fix)
+        if near >= self.of_address:
+            raise QueueFull(
+                f"{near} videos from your address are in line and", f"there may be {self.of_address}", "wait for one of them"
+            )
+        if len(waiting) >= self.in_all:
+            fix = "try again when some of them are done"
+            raise QueueFull(f"{len(waiting)} videos are in line and", f"there may be {self.in_all} in all", fix)
 
 
 def in_turn(waiting: Sequence[Waiting], running: Sequence[Waiting]) -> list[Waiting]:
     """The waiting jobs in the order in which they will run, as far as is known now."""
+    by_place = sorted(waiting, key=lambda entry: entry.place)
+    held = [entry for entry in by_place if entry.is_held]
+    begun = [entry for entry in by_place if entry.has_begun and not entry.is_held]
     turns: dict[int, list[Waiting]] = defaultdict(list)
-    taken = Counter(entry.owner for entry in running)
-    for entry in sorted(waiting, key=lambda entry: entry.place):
+    taken = Counter(entry.owner for entry in [*running, *begun])
+    for entry in (entry for entry in by_place if not entry.has_begun and not entry.is_held):
         turns[taken[entry.owner]].append(entry)
         taken[entry.owner] += 1
     planned: list[Waiting] = []
-    shapes = {entry.shape for entry in running}
+    shapes = {entry.shape for entry in [*running, *begun]}
     for number in sorted(turns):
         planned += _grouped(turns[number], shapes)
         shapes = {planned[-1].shape}
-    return planned
+    return [*begun, *planned, *held]
 
 
 def new_place(waiting: Sequence[Waiting], owner: str, shape: Shape, now: float) -> float:

@@ -5,6 +5,8 @@ import secrets
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from backend.errors import DataFolderError, RequestError
 
 LONGEST_NAME = 60
 MOST_PRESETS = 200  # for one visitor
+LONGEST_SETTINGS = 10_000  # characters of JSON; real ones have below 2,000
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS own_presets (
     owner TEXT NOT NULL, name TEXT NOT NULL, settings TEXT NOT NULL, changed REAL NOT NULL, PRIMARY KEY (owner, name));
@@ -52,11 +55,20 @@ class Shelf:
 
     def save_preset(self, owner: str, name: str, settings: dict) -> None:
         """Keeps settings under a name, in place of older ones of that name. Raises: RequestError."""
-        name = checked_name(name)
-        there = self.presets(owner)
-        if name not in there and len(there) >= MOST_PRESETS:
-            raise RequestError(f"{len(there)} presets are kept and", f"there may be {MOST_PRESETS}", "delete one first")
-        self._run("INSERT OR REPLACE INTO own_presets VALUES (?, ?, ?, ?)", (owner, name, json.dumps(settings), time.time()))
+        self.save_presets(owner, {name: settings})
+
+    def save_presets(self, owner: str, presets: Mapping[str, dict]) -> None:
+        """Keeps all of these under their names, or none. Raises: RequestError."""
+        named = {checked_name(name): json.dumps(settings) for name, settings in presets.items()}
+        if longest := next((name for name, text in named.items() if len(text) > LONGEST_SETTINGS), None):
+            rule = f"must have at most {LONGEST_SETTINGS} characters of settings"
+            raise RequestError(f"the preset {longest!r}", rule, "shorten its negative prompt")
+        with self._lock, self._transaction() as database:
+            kept = {name for (name,) in database.execute("SELECT name FROM own_presets WHERE owner = ?", (owner,))}
+            if len(kept | named.keys()) > MOST_PRESETS and named.keys() - kept:
+                raise RequestError(f"{len(kept)} presets are kept and", f"there may be {MOST_PRESETS}", "delete some first")
+            rows = [(owner, name, text, time.time()) for name, text in named.items()]
+            database.executemany("INSERT OR REPLACE INTO own_presets VALUES (?, ?, ?, ?)", rows)
 
     def rename_preset(self, owner: str, old: str, new: str) -> None:
         """Gives a preset another name. Raises: RequestError if it is taken or not a valid name."""
@@ -85,10 +97,30 @@ class Shelf:
         rows = self._run("SELECT id FROM comparisons WHERE owner = ? ORDER BY created DESC LIMIT 1", (owner,))
         return self.comparison(rows[0][0]) if rows else None
 
+    def comparisons(self) -> list[Comparison]:
+        """All comparisons."""
+        rows = self._run("SELECT id, owner, jobs FROM comparisons", ())
+        return [Comparison(id=key, owner=owner, jobs=tuple(json.loads(jobs))) for key, owner, jobs in rows]
+
+    def forget_comparison(self, comparison_id: str) -> None:
+        """Removes a comparison."""
+        self._run("DELETE FROM comparisons WHERE id = ?", (comparison_id,))
+
     def close(self) -> None:
         """Closes the file."""
         with self._lock:
             self._database.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All that is done in the block, or nothing of it."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._database
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
 
     def _run(self, sql: str, values: tuple) -> list[tuple]:
         with self._lock:

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Literal
 
 from backend.contract import events
-from backend.contract.events import Event, Failed, VideoResult
+from backend.contract.events import Event, Failed, Interrupted, VideoResult
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
 from backend.engine.estimate import Run
 from backend.errors import DataFolderError, JobNotFound
 
 JobState = Literal["queued", "running", "finished", "failed", "cancelled"]
-_WAIT_SECONDS = 10.0  # for another process's write; each takes milliseconds
+_WAIT_SECONDS = 2.0  # for another process's write; each takes milliseconds
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, engine TEXT NOT NULL,
@@ -40,6 +40,9 @@ _LATER_COLUMNS = {
         "starred": "INTEGER NOT NULL DEFAULT 0",
         "deleted": "REAL",  # seconds since the epoch
         "has_video": "INTEGER",
+        "held": "INTEGER NOT NULL DEFAULT 0",  # waits until a person lets it go on
+        "stopped": "INTEGER NOT NULL DEFAULT 0",  # somebody has pressed Stop while it ran
+        "cleaned": "INTEGER NOT NULL DEFAULT 0",  # its intermediate files and most of its events have gone
     },
     "timings": {"device": "TEXT NOT NULL DEFAULT ''"},  # the kind of device; '': not known
 }
@@ -47,7 +50,16 @@ _FILL_LATER_COLUMNS = """
 UPDATE jobs SET has_video = EXISTS (
     SELECT 1 FROM events WHERE job_id = jobs.id AND json_extract(event, '$.result.path') IS NOT NULL) WHERE has_video IS NULL;
 CREATE INDEX IF NOT EXISTS jobs_with_video ON jobs (has_video, number);
+CREATE INDEX IF NOT EXISTS jobs_by_end ON jobs (ended);
 """
+_CLEAN = """
+DELETE FROM events WHERE job_id = :job AND (SELECT ended FROM jobs WHERE id = :job) IS NOT NULL AND sequence NOT IN (
+    SELECT MIN(sequence) FROM events WHERE job_id = :job UNION SELECT MAX(sequence) FROM events WHERE job_id = :job
+    UNION SELECT sequence FROM events WHERE job_id = :job AND json_extract(event, '$.kind') = 'interrupted'
+    UNION SELECT COALESCE(MAX(sequence), 0) FROM events WHERE job_id = :job AND json_extract(event, '$.preview') IS NOT NULL
+        AND (SELECT has_video FROM jobs WHERE id = :job) = 0)
+"""
+_MOST_LOG_BYTES = 64 * 2**20  # of the write-ahead log, when it has been taken into the file
 MOST_TIMINGS = 500  # the newest that estimates look at
 
 
@@ -66,11 +78,31 @@ class Job:
     place: float = 0.0
     is_starred: bool = False
     deleted: float | None = None
+    is_held: bool = False
+    is_stopped: bool = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a worker has worked on it; one that waits was interrupted."""
+        return self.started is not None
 
     @property
     def has_ended(self) -> bool:
         """Whether its final event is stored."""
         return self.state not in ("queued", "running")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndedJob:
+    """What cleaning must know of an ended job. `is_cleaned`: its intermediate files have gone already."""
+
+    id: str
+    folder: Path
+    ended: float
+    deleted: float | None
+    has_video: bool
+    is_starred: bool
+    is_cleaned: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +132,16 @@ class Store:
             self._database = sqlite3.connect(path, timeout=_WAIT_SECONDS, check_same_thread=False, isolation_level=None)
             self._database.row_factory = sqlite3.Row
             self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=NORMAL")  # WAL keeps the file intact; a power cut may lose the last events
+            self._database.execute("PRAGMA synchronous=NORMAL")  # WAL keeps the file intact; see `_transaction` for power cuts
+            self._database.execute(f"PRAGMA journal_size_limit={_MOST_LOG_BYTES}")
             self._database.executescript(_SCHEMA)
+            self._check_whole()
             self._add_later_columns()
         except sqlite3.Error as error:
             raise DataFolderError(
                 f"{path} cannot be used as job store ({error}):",
                 "it must be a writable SQLite file",
-                "move it away, or choose another folder with --data-dir",
+                "move it and its -wal and -shm files away (the videos stay in runs), or choose another folder with --data-dir",
             ) from error
 
     def add(self, job: Job, engine: str) -> None:
@@ -122,7 +156,7 @@ class Store:
             str(job.folder),
             job.place or job.created,
         )
-        with self._transaction() as database:
+        with self._transaction(is_durable=True) as database:
             database.execute(
                 "INSERT INTO jobs (id, owner, engine, request, state, created, folder, place, has_video)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
@@ -136,10 +170,13 @@ class Store:
             raise JobNotFound(f"job {job_id[:60]!r}", "must be one of those in the store", "check its id")
         return _job(rows[0])
 
-    def jobs(self, owner: str | None = None) -> list[Job]:
-        """All jobs, or those of one owner, newest first."""
-        where, values = ("", ()) if owner is None else ("WHERE owner = ?", (owner,))
-        return [_job(row) for row in self._rows(f"SELECT * FROM jobs {where} ORDER BY number DESC", values)]
+    def jobs(self, owner: str | None = None, *, most: int | None = None, seed: int | None = None) -> list[Job]:
+        """All jobs, or those of one owner, or those with one seed, newest first; at most so many."""
+        wanted = {"owner = ?": owner, "json_extract(request, '$.seed') = ?": seed}
+        given = {condition: value for condition, value in wanted.items() if value is not None}
+        where = f"WHERE {' AND '.join(given)}" if given else ""
+        sql = f"SELECT * FROM jobs {where} ORDER BY number DESC LIMIT ?"
+        return [_job(row) for row in self._rows(sql, (*given.values(), -1 if most is None else most))]
 
     def unended(self, owner: str | None = None) -> list[Job]:
         """The jobs that wait or run, of all owners or of one, oldest first."""
@@ -182,9 +219,41 @@ class Store:
                 (time.time() if is_deleted else None, job_id),
             )
 
-    def deleted_before(self, moment: float) -> list[Job]:
-        """The jobs that were put into the bin before this time."""
-        return [_job(row) for row in self._rows("SELECT * FROM jobs WHERE deleted < ?", (moment,))]
+    def ended_jobs(self) -> list[EndedJob]:
+        """All ended jobs, oldest first."""
+        sql = "SELECT id, folder, ended, deleted, has_video, starred, cleaned FROM jobs WHERE ended IS NOT NULL ORDER BY number"
+        return [
+            EndedJob(
+                id=row["id"],
+                folder=Path(row["folder"]),
+                ended=row["ended"],
+                deleted=row["deleted"],
+                has_video=bool(row["has_video"]),
+                is_starred=bool(row["starred"]),
+                is_cleaned=bool(row["cleaned"]),
+            )
+            for row in self._rows(sql, ())
+        ]
+
+    def job_ids(self, *, is_deleted: bool = True) -> set[str]:
+        """The ids of all jobs, with or without those in the bin."""
+        where = "" if is_deleted else " WHERE deleted IS NULL"
+        return {row["id"] for row in self._rows(f"SELECT id FROM jobs{where}", ())}
+
+    def last_preview(self, job_id: str) -> str | None:
+        """The file name, inside the job's folder, of the newest preview that its events name."""
+        sql = (
+            "SELECT json_extract(event, '$.preview') AS preview FROM events"
+            " WHERE job_id = ? AND preview IS NOT NULL ORDER BY sequence DESC LIMIT 1"
+        )
+        return next((row["preview"] for row in self._rows(sql, (job_id,))), None)
+
+    def clean(self, job_id: str) -> None:
+        """Removes the events of an ended job but for the first, the interruptions and the last, and, if it left no video, that of
+        its last preview. Marks the job as cleaned."""
+        with self._transaction() as database:
+            database.execute(_CLEAN, {"job": job_id})
+            database.execute("UPDATE jobs SET cleaned = 1 WHERE id = ?", (job_id,))
 
     def forget(self, job_id: str) -> None:
         """Removes a job and its events for good."""
@@ -199,7 +268,7 @@ class Store:
 
     def revise(self, job_id: str, request: GenerationRequest) -> bool:
         """Replaces the request of a waiting job; False if it is no longer waiting."""
-        with self._transaction() as database:
+        with self._transaction(is_durable=True) as database:
             sql = "UPDATE jobs SET request = ? WHERE id = ? AND state = 'queued'"
             return database.execute(sql, (json.dumps(request.to_json()), job_id)).rowcount == 1
 
@@ -215,8 +284,8 @@ class Store:
     def failures(self, most: int) -> list[tuple[Job, Failed]]:
         """The jobs that failed last, with their reasons, newest first."""
         sql = "SELECT * FROM jobs WHERE state = 'failed' ORDER BY ended DESC LIMIT ?"
-        told = [(job, self.last_event(job.id)) for job in map(_job, self._rows(sql, (most,)))]
-        return [(job, event) for job, event in told if isinstance(event, Failed)]
+        ends = [(job, self.last_event(job.id)) for job in map(_job, self._rows(sql, (most,)))]
+        return [(job, event) for job, event in ends if isinstance(event, Failed)]
 
     def add_timing(self, run: Run) -> None:
         """Keeps the seconds of a finished video, so that the next can be estimated."""
@@ -241,21 +310,42 @@ class Store:
     def start(self, job_id: str) -> bool:
         """Marks a waiting job as running; False if it is no longer waiting."""
         with self._transaction() as database:
-            sql = "UPDATE jobs SET state = 'running', started = ? WHERE id = ? AND state = 'queued'"
+            sql = "UPDATE jobs SET state = 'running', started = COALESCE(started, ?), held = 0 WHERE id = ? AND state = 'queued'"
             return database.execute(sql, (time.time(), job_id)).rowcount == 1
+
+    def stop(self, job_id: str) -> None:
+        """Remembers that a running job is to end, also if its worker dies before it does."""
+        with self._transaction() as database:
+            database.execute("UPDATE jobs SET stopped = 1 WHERE id = ? AND state = 'running'", (job_id,))
+
+    def put_back(self, job_id: str, is_held: bool) -> None:
+        """Makes a running job wait again; a held one until `release`."""
+        with self._transaction() as database:
+            sql = "UPDATE jobs SET state = 'queued', held = ? WHERE id = ? AND state = 'running'"
+            database.execute(sql, (int(is_held), job_id))
+
+    def release(self, job_id: str) -> None:
+        """Lets a held job go on."""
+        with self._transaction() as database:
+            database.execute("UPDATE jobs SET held = 0 WHERE id = ?", (job_id,))
+
+    def interruptions(self, job_id: str) -> list[Interrupted]:
+        """How often and why its work was interrupted, oldest first."""
+        sql = "SELECT event FROM events WHERE job_id = ? AND json_extract(event, '$.kind') = 'interrupted' ORDER BY sequence"
+        return [events.from_json(json.loads(row["event"])) for row in self._rows(sql, (job_id,))]
 
     def append(self, job_id: str, event: Event) -> int | None:
         """Stores an event and returns its sequence number, from 1; a final one also ends the job.
 
         Returns None and stores nothing if the job has ended: nothing follows a final event.
         """
-        with self._transaction() as database:
+        with self._transaction(is_durable=event.is_final) as database:
             return self._appended(database, job_id, event)
 
-    def append_all(self, said: Iterable[tuple[str, Event]]) -> dict[str, int]:
+    def append_all(self, changes: Iterable[tuple[str, Event]]) -> dict[str, int]:
         """Stores one event for each of several jobs, as when a job moves in line. Returns the sequence numbers by job id."""
         with self._transaction() as database:
-            numbers = {job_id: self._appended(database, job_id, event) for job_id, event in said}
+            numbers = {job_id: self._appended(database, job_id, event) for job_id, event in changes}
         return {job_id: number for job_id, number in numbers.items() if number is not None}
 
     def _appended(self, database: sqlite3.Connection, job_id: str, event: Event) -> int | None:
@@ -282,6 +372,10 @@ class Store:
         sql = "SELECT * FROM jobs WHERE engine = ? AND state IN ('queued', 'running') ORDER BY COALESCE(place, created), number"
         return [_job(row) for row in self._rows(sql, (engine,))]
 
+    def engine_of(self, job_id: str) -> str | None:
+        """The engine that has the job; None if there is no such job."""
+        return next((row["engine"] for row in self._rows("SELECT engine FROM jobs WHERE id = ?", (job_id,))), None)
+
     def hand_over(self, job_id: str, engine: str) -> None:
         """Gives a job to another engine."""
         with self._transaction() as database:
@@ -301,6 +395,12 @@ class Store:
         sql = "UPDATE jobs SET state = ?, ended = ?, has_video = ? WHERE id = ? AND state IN ('queued', 'running')"
         return database.execute(sql, (event.kind, time.time(), has_video, job_id)).rowcount == 1
 
+    def _check_whole(self) -> None:
+        """Raises: sqlite3.DatabaseError if a page of the file is damaged, which else shows only when the page is needed."""
+        [(verdict,)] = self._database.execute("PRAGMA quick_check(1)").fetchall()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(f"it is damaged: {verdict}")
+
     def _add_later_columns(self) -> None:
         with self._transaction() as database:
             for table, columns in _LATER_COLUMNS.items():
@@ -311,15 +411,29 @@ class Store:
                 database.execute(statement)
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, *, is_durable: bool = False) -> Iterator[sqlite3.Connection]:
+        """One transaction. After a power cut those that were not durable may be missing: the last events, never a job that
+        somebody was told of, nor its end."""
         with self._lock:
-            self._database.execute("BEGIN IMMEDIATE")
+            if is_durable:
+                self._database.execute("PRAGMA synchronous=FULL")
             try:
-                yield self._database
-            except BaseException:
-                self._database.execute("ROLLBACK")
-                raise
+                with self._begun():
+                    yield self._database
+            finally:
+                if is_durable:
+                    self._database.execute("PRAGMA synchronous=NORMAL")
+
+    @contextmanager
+    def _begun(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
             self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
 
     def _rows(self, sql: str, values: tuple) -> list[sqlite3.Row]:
         with self._lock:
@@ -339,6 +453,8 @@ def _job(row: sqlite3.Row) -> Job:
         place=row["place"] if row["place"] is not None else row["created"],
         is_starred=bool(row["starred"]),
         deleted=row["deleted"],
+        is_held=bool(row["held"]),
+        is_stopped=bool(row["stopped"]),
     )
 
 

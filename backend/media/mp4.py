@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_COMMENT_BYTES = 1 << 20
+MOST_BOXES = 5000  # of our own files, the largest have a few dozen outside their tables
 _CONTAINERS_SKIP = {b"meta": 4, b"stsd": 8}  # a version, flags or a count before the first inner box
 _TRACK_HEADER = (b"moov", b"trak", b"tkhd")
 _SAMPLE_ENTRY = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd", b"avc1")
@@ -57,19 +58,23 @@ def is_mp4(path: Path) -> bool:
 
 
 def find(file: BinaryIO, kinds: tuple[bytes, ...]) -> Iterator[Box]:
-    """All boxes at the end of this path of kinds. A file of any content is safe: what is not a box ends the search."""
+    """All boxes at the end of this path of kinds. A file of any content is safe: what is not a box ends the search, and so do
+    `MOST_BOXES` boxes."""
     size = file.seek(0, 2)
-    yield from _find(file, kinds, 0, size)
+    yield from _find(file, kinds, 0, size, iter(range(MOST_BOXES)))
 
 
-def _find(file: BinaryIO, kinds: tuple[bytes, ...], start: int, end: int) -> Iterator[Box]:
+def _find(file: BinaryIO, kinds: tuple[bytes, ...], start: int, end: int, left: Iterator[int]) -> Iterator[Box]:
+    """`left` gives a number for each box that may still be looked at."""
     for box in _boxes(file, start, end):
+        if next(left, None) is None:
+            return
         if box.kind != kinds[0]:
             continue
         if len(kinds) == 1:
             yield box
         else:
-            yield from _find(file, kinds[1:], box.start + _CONTAINERS_SKIP.get(box.kind, 0), box.end)
+            yield from _find(file, kinds[1:], box.start + _CONTAINERS_SKIP.get(box.kind, 0), box.end, left)
 
 
 def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[Box]:

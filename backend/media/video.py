@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -35,6 +35,7 @@ _STREAM = re.compile(  # such as "Video: h264 (High) (avc1 / 0x31), yuv420p(tv, 
     r"Video: (?P<codec>\w+).*?, (?P<pixels>\w+)(?:\([^)]*\))?, (?P<width>\d+)x(?P<height>\d+).*?, (?P<fps>[\d.]+) fps"
 )
 _TOO_LARGE = re.compile(r"Picture size (?P<width>\d+)x(?P<height>\d+) exceeds specified max pixel count")
+_SPECIAL = re.compile(r"[=;#\\\n]")
 _DURATION = re.compile(r"Duration: (\d+):(\d+):([\d.]+)")
 
 
@@ -151,9 +152,11 @@ def _metadata(request: GenerationRequest) -> str:
 def _encode(frames: Iterable[Frame], shape: tuple[int, ...], part: Path, fps: int, comment: str) -> int:
     height, width = shape[0] + shape[0] % 2, shape[1] + shape[1] % 2
     count = 0
-    command = _command(width, height, fps, comment, part)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
-    with tempfile.TemporaryFile() as log, _ffmpeg_process(command, log, **pipes) as process:
+    with ExitStack() as opened:
+        tags, log = opened.enter_context(_tags(comment)), opened.enter_context(tempfile.TemporaryFile())
+        command = _command(width, height, fps, tags, part)
+        process = opened.enter_context(_ffmpeg_process(command, log, **pipes))
         try:
             for frame in frames:
                 with _time_limit(ENCODE_SECONDS, process):
@@ -169,8 +172,21 @@ def _encode(frames: Iterable[Frame], shape: tuple[int, ...], part: Path, fps: in
     return count
 
 
-def _command(width: int, height: int, fps: int, comment: str, path: Path) -> list[str]:
-    """ffmpeg's arguments. Colours are BT.709 and tagged as such: without a tag, players guess by the size."""
+@contextmanager
+def _tags(comment: str) -> Iterator[Path]:
+    """A file in ffmpeg's own format with this comment: a command line holds 128 KB at most.
+
+    Source: ffmpeg.org/ffmpeg-formats.html, "Metadata": these characters need a backslash.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
+        escaped = _SPECIAL.sub(lambda found: "\\" + found[0], comment)
+        file.write(f";FFMETADATA1\ncomment={escaped}\n")
+        file.flush()
+        yield Path(file.name)
+
+
+def _command(width: int, height: int, fps: int, tags: Path, path: Path) -> list[str]:
+    """ffmpeg's arguments; `tags` is a file of metadata. Colours are BT.709 and tagged as such: without a tag players guess."""
     return [
         imageio_ffmpeg.get_ffmpeg_exe(),
         "-hide_banner",
@@ -187,6 +203,12 @@ def _command(width: int, height: int, fps: int, comment: str, path: Path) -> lis
         str(fps),
         "-i",
         "-",
+        "-i",
+        str(tags),
+        "-map",
+        "0:v",
+        "-map_metadata",
+        "1",
         "-an",
         "-vf",
         "scale=out_color_matrix=bt709:out_range=tv:flags=accurate_rnd",
@@ -208,8 +230,6 @@ def _command(width: int, height: int, fps: int, comment: str, path: Path) -> lis
         "tv",
         "-movflags",
         "+faststart",
-        "-metadata",
-        f"comment={comment}",
         "-f",
         "mp4",
         str(path),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Collection, Generator, Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,12 +23,27 @@ from backend.families.model import STAGES, Carry, Conditions, Inputs, Lane, Mode
 from backend.media.pictures import crop_to, load_checked_image
 from backend.media.video import read_frames, write_video
 from backend.pipeline.chunks import Chunk, chunks_of
+from backend.pipeline.keep import Keeper
 from backend.pipeline.live_events import live_events, until
 from backend.pipeline.load import LoadedModel, merge_loras
-from backend.pipeline.previews import StepPreviews, to_bytes
+from backend.pipeline.previews import StepPreviews, find_preview, to_bytes
 from backend.pipeline.run import Denoised, Run, WorkClock
-from backend.pipeline.stage_files import write_conditions, write_latents
+from backend.pipeline.stage_files import (
+    Decoded,
+    read_conditions,
+    read_frames_so_far,
+    read_latents,
+    read_state,
+    remove_files_of_another_model,
+    remove_unfinished,
+    seconds_so_far,
+    write_conditions,
+    write_frames,
+    write_latents,
+    write_state,
+)
 from backend.pipeline.warm_up import warm_up
+from backend.runtime.work import describe
 from backend.runtime.work import run as do
 from backend.sampling.plan import PlannedStep, plan_steps
 from backend.sampling.solvers import SamplerState, make_schedule, step_inputs
@@ -36,24 +53,47 @@ DECODE_SHARE = 0.15  # decoding time over denoising time; derived from the demo 
 
 
 def generate(request: GenerationRequest, loaded: LoadedModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
-    """Make the request's video in `folder`. Ends with Finished, or with Cancelled and the unfinished video.
+    """Make the request's video in `folder`, going on from the stage files that are there. Ends with Finished, or with Cancelled
+    and the unfinished video. Closing the iterator keeps what was done so far.
 
     Raises: ModelError if the model is of another kind than the request's preset, or a LoRA changes nothing.
     """
     run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=is_cancelled)
     folder.mkdir(parents=True, exist_ok=True)
-    yield from prepare(run)
+    remove_files_of_another_model(folder, loaded.source)
+    run.clock.before = seconds_so_far(folder)
+    conditions, latents = read_conditions(folder, request), read_latents(folder, request)
+    yield from prepare(run, _stages_left(conditions, latents))
     if is_cancelled():
         yield Cancelled(None)
         return
-    conditions = yield from encode_conditions(run)
-    denoised = yield from denoise(run, conditions)
-    if is_cancelled():
+    if latents is None:
+        latents = yield from _make_latents(run, conditions)
+    if latents is not None:
+        yield from decode(run, latents)
+
+
+def _stages_left(conditions: Conditions | None, latents: np.ndarray | None) -> Collection[Stage]:
+    if latents is not None:
+        return ("decode",)
+    return STAGES if conditions is None else ("denoise", "decode")
+
+
+def _make_latents(run: Run, conditions: Conditions | None) -> Generator[Event, None, np.ndarray | None]:
+    """Encodes and denoises, or does what is left of it; None if it was cancelled, after the final event."""
+    begun = None if conditions is None else read_state(run.folder, run.request)
+    if conditions is None:
+        conditions = yield from encode_conditions(run)
+    if begun is not None:
+        run.notes.append(f"It was interrupted, and went on after step {begun.steps_done}")
+    denoised = yield from denoise(run, conditions, begun)
+    if run.is_cancelled():
         yield Cancelled(_partial_video(run, conditions, denoised))
-        return
+        remove_unfinished(run.folder)
+        return None
     latents = finished_latents(run, conditions, denoised)
-    write_latents(folder, request, latents)
-    yield from decode(run, latents)
+    write_latents(run, latents)
+    return latents
 
 
 def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
@@ -92,7 +132,7 @@ def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
     with run.clock.measure("encode"):
         run.notes.extend(run.model.notes(run.request))
         conditions = do(run.model.encode(run.loaded.weights, run.request, _open_inputs(run.request)))
-        write_conditions(run.folder, run.request, conditions)
+        write_conditions(run, conditions)
     return conditions
 
 
@@ -135,11 +175,16 @@ class _Denoising:
         self._lane: Lane | None = None
         self._carry: Carry = None
         self._num_settled = 0  # chunks that the carry holds
-        self._spared = 0
+        self._spared = begun.spared_steps if begun else 0
 
     @property
     def total(self) -> int:
         return len(self._chunks) * self.schedule.steps
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether steps depend on more than the state: then it is kept only where the next step starts afresh."""
+        return bool(self._run.request.step_cache)
 
     @property
     def spared_steps(self) -> int:
@@ -149,7 +194,12 @@ class _Denoising:
     def denoised(self) -> Denoised:
         """The state so far."""
         state = self._state if self._state is not None else self._start(self._chunks[0])
-        return Denoised(state=state, steps_done=self.steps_done, chunks=tuple(self._finished))
+        return Denoised(state=state, steps_done=self.steps_done, chunks=tuple(self._finished), spared_steps=self.spared_steps)
+
+    def copy(self) -> Denoised:
+        """The state so far on the host: the next step uses up the one on the devices."""
+        denoised = self.denoised()
+        return dataclasses.replace(denoised, state=jax.tree.map(np.array, denoised.state))
 
     def clean(self) -> np.ndarray:
         """The clean estimate of the present chunk, with given frames in their places."""
@@ -203,17 +253,27 @@ class _Denoising:
 
 
 def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> Generator[Event, None, Denoised]:
-    """Does all steps, or those left after `begun`, until a cancel. A step's preview is made while the next step runs."""
+    """Does all steps, or those left after `begun`, until a cancel. A step's preview is made, and its state kept, while the next
+    step runs. Closing the generator keeps the state of the last step."""
     loop, clock = _Denoising(run, conditions, begun), run.clock
+    if begun is not None:
+        yield _going_on(run, begun.steps_done, loop.total)
     waiting: _StepReport | None = None
-    with _previews(run) as previews:
+    with _previews(run) as previews, Keeper(functools.partial(write_state, run)) as keeper:
         while loop.steps_done < loop.total and not run.is_cancelled():
+            before = loop.copy() if loop.has_cache and keeper.is_due() else None
+            spared = loop.spared_steps
             seconds = loop.step()
             if waiting is not None:
-                yield waiting.event(clock)
+                with _kept_if_closed(keeper, None if loop.has_cache else loop.copy):
+                    yield waiting.event(clock)
             with clock.measure("denoise"):
                 moves = clock.seconds["denoise"] > ANIMATED_STEP_SECONDS * (loop.steps_done - loop.first_step)
                 preview = previews.begin(loop.clean(), loop.steps_done, moves)
+                if before is not None and loop.spared_steps == spared:
+                    keeper.write(before)
+                elif not loop.has_cache and keeper.is_due():
+                    keeper.keep(loop.copy)
             waiting = _StepReport(
                 index=loop.steps_done, first=loop.first_step, total=loop.total, seconds=seconds, preview=preview
             )
@@ -222,6 +282,24 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
     if run.request.step_cache:
         run.notes.append(f"The step cache saved most of the work of {loop.spared_steps} of {loop.total} steps")
     return loop.denoised()
+
+
+def _going_on(run: Run, steps_done: int, total: int) -> Step:
+    """The event of the last step that an earlier process did; its seconds are the mean of that process's steps."""
+    seconds = run.clock.before.get("denoise", 0.0) / max(steps_done, 1)
+    left = seconds * (total - steps_done + DECODE_SHARE * total)
+    return Step(steps_done, total, seconds, left, find_preview(run.folder, steps_done))
+
+
+@contextlib.contextmanager
+def _kept_if_closed(keeper: Keeper, copy: Callable[[], Any] | None) -> Iterator[None]:
+    """Around a generator's `yield`: keeps the state if the generator is closed there."""
+    try:
+        yield
+    except GeneratorExit:
+        if copy is not None:
+            keeper.keep_last(copy)
+        raise
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -267,44 +345,96 @@ def finished_latents(run: Run, conditions: Conditions, denoised: Denoised, clean
 
 def decode_frames(loaded: LoadedModel, request: GenerationRequest, latents: np.ndarray) -> Iterator[jax.Array]:
     """Pixel frames [1, 3, F, height, width] in [-1, 1] of latents, piece by piece."""
-    carry, stride = None, loaded.model.decode_stride
-    for first in range(0, latents.shape[2], stride):
-        piece = latents[:, :, first : first + stride]
-        frames, carry = do(loaded.model.decode(loaded.weights, request, piece, carry))
+    for frames, _ in _decode_on(loaded, request, latents):
         yield frames
 
 
-def _decoded(run: Run, latents: np.ndarray) -> Iterator[np.ndarray]:
-    """Pieces of the video as bytes; measures the time for them."""
-    frames = decode_frames(run.loaded, run.request, np.asarray(latents))
-    while True:
-        with run.clock.measure("decode"):
-            piece = next(frames, None)
-            if piece is None:
-                return
-            pixels = to_bytes(piece)
-        yield pixels
+def _decode_on(
+    loaded: LoadedModel, request: GenerationRequest, latents: np.ndarray, first: int = 0, carry: Carry = None
+) -> Iterator[tuple[jax.Array, Carry]]:
+    """The frames of each piece from latent frame `first` on, and the carry after it, which the next piece uses up."""
+    stride = loaded.model.decode_stride
+    for begin in range(first, latents.shape[2], stride):
+        piece = latents[:, :, begin : begin + stride]
+        frames, carry = do(loaded.model.decode(loaded.weights, request, piece, carry))
+        yield frames, carry
+
+
+class _Decoding:
+    """The loop over the pieces of one video, with what each passes to the next."""
+
+    def __init__(self, run: Run, latents: np.ndarray) -> None:
+        self._run, self._latents = run, latents
+        begun = read_frames_so_far(run.folder, run.request, self._describe_carry)
+        self._latent_frames = begun.latent_frames if begun else 0
+        self._carry = begun.carry if begun else None
+        self.pieces = [begun.pixels] if begun else []
+
+    @property
+    def num_frames(self) -> int:
+        """Pixel frames so far."""
+        return sum(map(len, self.pieces))
+
+    def copy(self) -> Decoded:
+        """What is decoded so far, on the host."""
+        return Decoded(
+            latent_frames=self._latent_frames,
+            pixels=np.concatenate(self.pieces),
+            carry=jax.tree.map(np.array, self._carry),
+        )
+
+    def run(self) -> Iterator[None]:
+        """Decodes one piece after another; measures the time for them."""
+        run, stride = self._run, self._run.model.decode_stride
+        pieces = _decode_on(run.loaded, run.request, self._latents, self._latent_frames, self._carry)
+        self._carry = None
+        while True:
+            with run.clock.measure("decode"):
+                piece = next(pieces, None)
+                if piece is None:
+                    return
+                frames, self._carry = piece
+                self.pieces.append(to_bytes(frames))
+                self._latent_frames += stride
+            yield
+
+    def _describe_carry(self) -> Any:
+        """The shapes and places of the carry after a later piece than the first."""
+        run, stride = self._run, self._run.model.decode_stride
+        piece, carry = self._latents[:, :, :stride], None
+        for _ in range(2):
+            _, carry = describe(run.model.decode(run.loaded.weights, run.request, piece, carry))
+        return carry
 
 
 def decode(run: Run, latents: np.ndarray) -> Iterator[Event]:
-    """Decodes with progress and writes the mp4. Ends with Finished or Cancelled."""
-    pieces: list[np.ndarray] = []
-    done = 0
-    for pixels in _decoded(run, latents):
-        pieces.append(pixels)
-        done += len(pixels)
-        yield Decoding(done, run.request.num_frames)
-        if run.is_cancelled():
-            yield Cancelled(_write(run, pieces))
-            return
-    yield Finished(_write(run, pieces))
+    """Decodes with progress, or what is left of it, and writes the mp4. Ends with Finished or Cancelled. Closing the iterator
+    keeps the frames so far."""
+    decoding = _Decoding(run, np.asarray(latents))
+    if decoding.num_frames:
+        yield Decoding(decoding.num_frames, run.request.num_frames)
+    with Keeper(functools.partial(write_frames, run)) as keeper:
+        for _ in decoding.run():
+            with _kept_if_closed(keeper, decoding.copy):
+                yield Decoding(decoding.num_frames, run.request.num_frames)
+            if run.is_cancelled():
+                break
+            if keeper.is_due():
+                with run.clock.measure("decode"):
+                    keeper.keep(decoding.copy)
+    result = _write(run, decoding.pieces)
+    remove_unfinished(run.folder)
+    yield Cancelled(result) if run.is_cancelled() else Finished(result)
 
 
 def _partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> VideoResult | None:
     """The clean estimate at the moment of the cancel as a video, or None if no step was done."""
     if denoised.steps_done == 0:
         return None
-    return _write(run, list(_decoded(run, finished_latents(run, conditions, denoised, clean=True))))
+    with run.clock.measure("decode"):
+        latents = finished_latents(run, conditions, denoised, clean=True)
+        pieces = [to_bytes(frames) for frames in decode_frames(run.loaded, run.request, latents)]
+    return _write(run, pieces)
 
 
 def _write(run: Run, pieces: list[np.ndarray]) -> VideoResult:
@@ -317,7 +447,7 @@ def _write(run: Run, pieces: list[np.ndarray]) -> VideoResult:
         num_frames=count,
         width=request.width,
         height=request.height,
-        seconds={name: round(value, 3) for name, value in run.clock.seconds.items()},
+        seconds={name: round(value, 3) for name, value in run.clock.total().items()},
         request=request,
         versions=run.loaded.versions,
         notes=tuple(run.notes),

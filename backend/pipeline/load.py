@@ -33,8 +33,10 @@ LIBRARIES = ("jax", "jaxlib", "torch", "torchax", "diffusers", "transformers")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A model with its weights. `experts` are its transformers, the high-noise one first; their weights are among `weights`."""
+    """A model with its weights. `experts` are its transformers, the high-noise one first; their weights are among `weights`.
+    `source` is the folder or the Hub id that they came from."""
 
+    source: str
     family: Family
     model: Model
     weights: Weights
@@ -79,7 +81,9 @@ def load(
     instance = files.family.model()(plan)
     weights, experts = _load_weights(files.checkpoint, files.family, instance, preset, on_event, stages)
     versions = {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in LIBRARIES}
-    return LoadedModel(family=files.family, model=instance, weights=weights, experts=experts, versions=versions)
+    return LoadedModel(
+        source=files.source, family=files.family, model=instance, weights=weights, experts=experts, versions=versions
+    )
 
 
 def describe_model(
@@ -175,7 +179,7 @@ def _loras_of(
 
 def _use_compilation_cache() -> None:
     """Keep compiled programs on disk, so that a second start compiles nothing."""
-    folder = from_environment().cache_dir / "jax"
+    folder = from_environment().compiled_dir
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

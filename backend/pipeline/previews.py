@@ -28,6 +28,12 @@ def to_bytes(frames: jax.Array) -> np.ndarray:
     return np.round((values + 1) * 127.5).clip(0, 255).astype(np.uint8)
 
 
+def find_preview(folder: Path, index: int) -> str | None:
+    """The name inside the job's folder of a step's preview; None if there is none."""
+    names = (f"{PREVIEW_FOLDER}/step-{index:03d}.{ending}" for ending in ("webp", "png"))
+    return next((name for name in names if (folder / name).is_file()), None)
+
+
 class StepPreviews:
     """Writes the previews of one job into `folder`. A context: leaving it waits for the preview that is being made.
 

@@ -21,6 +21,11 @@ class WorkClock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {"compile": 0.0, "encode": 0.0, "denoise": 0.0, "decode": 0.0}
+        self.before: dict[str, float] = {}  # of an earlier process that worked on this video
+
+    def total(self) -> dict[str, float]:
+        """The seconds of this process and those before."""
+        return {name: self.seconds.get(name, 0.0) + self.before.get(name, 0.0) for name in {**self.seconds, **self.before}}
 
     @contextlib.contextmanager
     def measure(self, name: str) -> Iterator[None]:
@@ -58,11 +63,12 @@ class Run:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Denoised:
     """The state of a denoising after `steps_done` steps, counted over all chunks: the sampler's `state` in the present chunk, and
-    the clean latents of the chunks before it."""
+    the clean latents of the chunks before it. `spared_steps` of them reused an earlier one's work."""
 
     state: SamplerState
     steps_done: int
     chunks: tuple[np.ndarray, ...] = ()
+    spared_steps: int = 0
 
     def latents(self, clean: bool) -> np.ndarray:
         """All latents so far: of the last chunk its clean estimate, or the sample that the last step left."""

@@ -1,16 +1,19 @@
 """Writes the files that each stage of a video leaves in its folder, and reads them in another process.
 
 `stage1_embeddings.safetensors` holds the denoiser's inputs under the names of the model's family (prompts'
-embeddings as diffusers' pipelines hold them); `stage2_state.safetensors` a denoising that was stopped;
-`stage2_latents.safetensors` its result. Each carries the request that it was written for. Files appear whole or not at all.
+embeddings as diffusers' pipelines hold them); `stage2_state.safetensors` a denoising that has not ended;
+`stage2_latents.safetensors` its result; `stage3_frames.safetensors` a decoding that has not ended. Each carries the request
+that it was written for, the model, and the seconds of work until then. Files appear whole or not at all.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +24,12 @@ from safetensors.numpy import save_file
 from backend.contract.request import INPUTS, GenerationRequest
 from backend.families.model import Conditions
 from backend.files import replacing
-from backend.pipeline.run import Denoised
+from backend.pipeline.run import Denoised, Run
 from backend.sampling.solvers import SamplerState
 
 CONFIG = "generation_config.json"
 EMBEDDINGS, STATE, LATENTS = "stage1_embeddings.safetensors", "stage2_state.safetensors", "stage2_latents.safetensors"
+FRAMES = "stage3_frames.safetensors"
 ENCODED_BY = (
     *("preset", "task", "prompt", "negative_prompt", "width", "height", "num_frames"),
     *(one.role for one in INPUTS),
@@ -33,9 +37,20 @@ ENCODED_BY = (
 )
 
 
-def write_conditions(folder: Path, request: GenerationRequest, conditions: Conditions) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decoded:
+    """A decoding after `latent_frames` of the latents: `pixels` uint8 [F, H, W, 3] so far, and the decoder's `carry`, a tree of
+    arrays."""
+
+    latent_frames: int
+    pixels: np.ndarray
+    carry: Any
+
+
+def write_conditions(run: Run, conditions: Conditions) -> None:
     """Write the denoiser's inputs, and `generation_config.json`."""
-    _save(folder / EMBEDDINGS, {name: np.asarray(value, np.float32) for name, value in conditions.items()}, request)
+    folder, request = run.folder, run.request
+    _save(EMBEDDINGS, {name: np.asarray(value, np.float32) for name, value in conditions.items()}, run)
     config = {
         "prompt": request.prompt,
         "negative_prompt": request.negative_prompt,
@@ -62,11 +77,12 @@ def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | No
     return arrays if all(theirs.get(name) == ours.get(name) for name in ENCODED_BY) else None
 
 
-def write_state(folder: Path, request: GenerationRequest, denoised: Denoised) -> None:
-    """Write the state of a denoising that was stopped."""
+def write_state(run: Run, denoised: Denoised) -> None:
+    """Write the state of a denoising that has not ended."""
     arrays = {field.name: np.asarray(getattr(denoised.state, field.name)) for field in dataclasses.fields(denoised.state)}
     arrays |= {f"chunk_{index}": chunk for index, chunk in enumerate(denoised.chunks)}
-    _save(folder / STATE, arrays | {"steps_done": np.int32(denoised.steps_done).reshape(1)}, request)
+    counts = {"steps_done": denoised.steps_done, "spared_steps": denoised.spared_steps}
+    _save(STATE, arrays | {name: np.int32(count).reshape(1) for name, count in counts.items()}, run)
 
 
 def read_state(folder: Path, request: GenerationRequest) -> Denoised | None:
@@ -75,15 +91,16 @@ def read_state(folder: Path, request: GenerationRequest) -> Denoised | None:
     if written_for is None or not _is_same_video(written_for, request):
         return None
     steps_done = int(arrays.pop("steps_done")[0])
+    spared_steps = int(arrays.pop("spared_steps", np.zeros(1))[0])
     chunks = tuple(arrays.pop(f"chunk_{index}") for index in range(sum(name.startswith("chunk_") for name in arrays)))
     state = SamplerState(**{name: jnp.asarray(value) for name, value in arrays.items()})
-    return Denoised(state=state, steps_done=steps_done, chunks=chunks)
+    return Denoised(state=state, steps_done=steps_done, chunks=chunks, spared_steps=spared_steps)
 
 
-def write_latents(folder: Path, request: GenerationRequest, latents: jax.Array) -> None:
+def write_latents(run: Run, latents: jax.Array) -> None:
     """Write the denoised latents [1, C, F, H, W] float32, and delete the state, which is no longer needed."""
-    _save(folder / LATENTS, {"latents": np.asarray(latents)}, request)
-    (folder / STATE).unlink(missing_ok=True)
+    _save(LATENTS, {"latents": np.asarray(latents)}, run)
+    (run.folder / STATE).unlink(missing_ok=True)
 
 
 def read_latents(folder: Path, request: GenerationRequest) -> np.ndarray | None:
@@ -92,14 +109,71 @@ def read_latents(folder: Path, request: GenerationRequest) -> np.ndarray | None:
     return arrays["latents"] if written_for is not None and _is_same_video(written_for, request) else None
 
 
+def write_frames(run: Run, decoded: Decoded) -> None:
+    """Write the frames of a decoding that has not ended, with the decoder's carry as plain bytes."""
+    leaves = jax.tree.leaves(decoded.carry)
+    arrays = {f"carry_{index}": np.ascontiguousarray(leaf).reshape(-1).view(np.uint8) for index, leaf in enumerate(leaves)}
+    arrays |= {"pixels": decoded.pixels, "latent_frames": np.int32(decoded.latent_frames).reshape(1)}
+    _save(FRAMES, arrays, run)
+
+
+def read_frames_so_far(folder: Path, request: GenerationRequest, describe_carry: Callable[[], Any]) -> Decoded | None:
+    """What `write_frames` wrote; None if there are no frames of exactly this video. `describe_carry` gives the carry's shapes,
+    dtypes and places."""
+    arrays, written_for = _load(folder / FRAMES)
+    if written_for is None or not _is_same_video(written_for, request):
+        return None
+    leaves, structure = jax.tree.flatten(describe_carry())
+    kept = [arrays.get(f"carry_{index}") for index in range(len(leaves))]
+    pairs = list(zip(kept, leaves, strict=True))
+    if any(one is None or one.nbytes != math.prod(leaf.shape) * leaf.dtype.itemsize for one, leaf in pairs):
+        return None
+    placed = [jax.device_put(one.view(leaf.dtype).reshape(leaf.shape), leaf.sharding) for one, leaf in pairs]
+    carry = jax.tree.unflatten(structure, placed)
+    return Decoded(latent_frames=int(arrays["latent_frames"][0]), pixels=arrays["pixels"], carry=carry)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Delete the states of stages that have not ended: their video was stopped, or is finished."""
+    for name in (STATE, FRAMES):
+        (folder / name).unlink(missing_ok=True)
+
+
+def remove_files_of_another_model(folder: Path, source: str) -> None:
+    """Delete all stage files if they were written with another model than `source`."""
+    writer = _metadata(folder / EMBEDDINGS).get("model", source)
+    if writer != source:
+        for name in (EMBEDDINGS, STATE, LATENTS, FRAMES):
+            (folder / name).unlink(missing_ok=True)
+
+
+def seconds_so_far(folder: Path) -> dict[str, float]:
+    """The seconds of work by stage that the newest stage file knows of; nothing if there is none."""
+    known = (_metadata(folder / name).get("seconds") for name in (FRAMES, LATENTS, STATE))
+    return next((json.loads(seconds) for seconds in known if seconds), {})
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    try:
+        with safe_open(path, "np") as file:
+            return file.metadata() or {}
+    except (OSError, SafetensorError):
+        return {}
+
+
 def _is_same_video(one: GenerationRequest, other: GenerationRequest) -> bool:
     """Whether two requests have the same latents. Pictures count by their names, as a folder may be moved; fps does not count."""
     return one.for_sharing() | {"fps": 0} == other.for_sharing() | {"fps": 0}
 
 
-def _save(path: Path, arrays: Mapping[str, np.ndarray], request: GenerationRequest) -> None:
-    with replacing(path) as part:
-        save_file(dict(arrays), part, metadata={"request": json.dumps(request.to_json(), ensure_ascii=False)})
+def _save(name: str, arrays: Mapping[str, np.ndarray], run: Run) -> None:
+    metadata = {
+        "request": json.dumps(run.request.to_json(), ensure_ascii=False),
+        "model": run.loaded.source,
+        "seconds": json.dumps(run.clock.total()),
+    }
+    with replacing(run.folder / name, is_durable=True) as part:
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, part, metadata=metadata)
 
 
 def _load(path: Path) -> tuple[dict[str, np.ndarray], GenerationRequest | None]:

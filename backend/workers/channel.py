@@ -2,7 +2,7 @@
 
 engine -> worker: {"type": "run", "job_id", "request", "folder"}, {"type": "cancel", "job_id"}, {"type": "stop"}
 worker -> engine: {"type": "status", "state", "detail"}, {"type": "event", "job_id", "event"},
-                  {"type": "facts", "facts"}
+                  {"type": "facts", "facts"}, {"type": "alive"}, {"type": "dying", "reason"}
 """
 
 import json

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from backend.contract.events import Event
+from backend.contract.events import Event, Interrupted
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
 from backend.contract.worker import WorkerView
@@ -13,7 +13,7 @@ from backend.workers.supervisor import Supervisor
 
 
 class Fleet:
-    """A supervisor for each plan; when a worker dies, only its own job fails.
+    """A supervisor for each plan; when a worker dies, only its own job is interrupted.
 
     `on_event(job_id, event)` and `on_ready()` are called as a supervisor calls them, from its worker's thread.
     """
@@ -78,6 +78,8 @@ class Fleet:
             thread.join()
 
     def _pass_on(self, job_id: str, event: Event) -> None:
+        if isinstance(event, Interrupted):  # the job may be given to another worker at once
+            self._homes.pop(job_id, None)
         self._on_event(job_id, event)
         if event.is_final:
             self._homes.pop(job_id, None)

@@ -22,8 +22,11 @@ class Link(Protocol):
     def send(self, message: Message) -> None:
         """Sends a message; if the worker is dead, the message is dropped."""
 
+    def kill(self) -> None:
+        """Ends a worker that does not answer; what its threads were doing goes to its log, if it can still write."""
+
     def stop(self) -> None:
-        """Asks the worker to end, and kills it if it does not. Must not be called from a callback."""
+        """Asks the worker to keep its work and to end, and kills it if it does not. Must not be called from a callback."""
 
 
 Open = Callable[[WorkerPlan, Path, OnMessage, OnExit], Link]

@@ -4,11 +4,14 @@ Started by `backend.workers.process` as `python -m backend.workers.main`, and en
 """
 
 import argparse
+import contextlib
+import faulthandler
 import functools
 import importlib
 import logging
 import os
 import queue
+import signal
 import sys
 import threading
 import time
@@ -17,19 +20,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from backend.contract.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Loading, VideoResult
+from backend.contract.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Interrupted, Loading, VideoResult
 from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.shape import Shape
 from backend.contract.worker import AXES, Device, WorkerFacts
 from backend.errors import Stopped, StudioError, one_line
+from backend.files import folder_lock, is_disk_full
 from backend.pipeline.live_events import until
 from backend.settings import own_cores
 from backend.workers.channel import Channel, Message
+from backend.workers.death import DEVICE_LOST
+from backend.workers.patience import HEARTBEAT_SECONDS
 from presets import Preset
 
 logger = logging.getLogger(__name__)
 
+KEEP_SECONDS = 5.0  # a job that is being made may take to keep what was done, when the engine is gone
 POLITENESS = 10  # lets the page answer first: on two cores, loading and compiling would delay it for seconds
+
+
+class Closing(BaseException):
+    """The engine is gone, and the worker ends; the job goes on with another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,17 +90,27 @@ class Worker:
         self._lock = threading.Lock()
         self._tasks: dict[str, Task] = {}  # not ended, by job id
         self._begun: str | None = None  # the job whose pipeline runs
+        self._is_stopping = threading.Event()
+        self._is_idle = threading.Event()  # no job is being made
+        self._is_idle.set()
         self._warm: set[Shape] = set()  # whose programs are all compiled
 
     def run(self, preset: Preset, warm_up: bool) -> None:
         """Loads, warms up, then serves jobs until the engine sends "stop" or is gone."""
         threading.Thread(target=self._read, name="messages", daemon=True).start()
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
         self._prepare(preset, warm_up)
         while (task := self._waiting.get()) is not None:
             self._serve(task)
 
+    def _beat(self) -> None:
+        """Shows that this process does not stand still."""
+        while self._channel.send({"type": "alive"}) and not self._is_stopping.wait(HEARTBEAT_SECONDS):
+            pass
+
     def _read(self) -> None:
-        """Handles messages until the engine sends "stop" or is gone; then ends the worker at once, even during a job."""
+        """Handles messages until the engine sends "stop" or is gone; then ends the worker. A job that is being made is given
+        `KEEP_SECONDS` to end its step and to keep what was done."""
         code = 0
         try:
             for message in self._channel.receive():
@@ -99,6 +120,8 @@ class Worker:
         except Exception:
             logger.exception("A message could not be handled")
             code = 1
+        self._is_stopping.set()
+        self._is_idle.wait(KEEP_SECONDS)
         self._end(code)
         with self._lock:
             for task in self._tasks.values():
@@ -190,7 +213,11 @@ class Worker:
             self._send_event(job_id, event)
 
     def _serve(self, task: Task) -> None:
-        final = self._result_of(task)
+        try:
+            with folder_lock(task.folder):
+                final = self._result_of(task)
+        except Closing:
+            return
         if self._pipeline is not None:
             self._send_facts()
         if final is not None:
@@ -206,21 +233,38 @@ class Worker:
             self._load(find_preset(task.request.preset), lambda: self._is_given_up(task))
             if not self._begin(task):
                 return None
-            loaded = time.monotonic()
-            for event in self._pipeline.generate(task.request, self._loaded, task.folder, task.is_cancelled.is_set):
-                if isinstance(event, Encoding):
-                    self._warm.add(Shape.of(task.request, self._model))
-                if event.is_final:
-                    return _with_seconds(event, load=loaded - task.arrived, total=time.monotonic() - task.arrived)
-                self._send_event(task.job_id, event)
-                if isinstance(event, Compiling) and task.is_cancelled.is_set():
-                    return Cancelled(None)  # there is nothing to keep yet, and compiling may take minutes
-            return Failed("The pipeline ended without a result", "This is a bug: please report it")
+            return self._make(task, loaded=time.monotonic())
         except Stopped:
             return None
         except Exception as error:
             logger.exception("Job %s failed", task.job_id)
+            if is_disk_full(error):
+                return Interrupted(cause="The disk is full", fix="Make room", by="disk")
+            if is_device_lost(error):
+                self._channel.send({"type": "dying", "reason": f"A device was lost ({one_line(str(error))[:200]})"})
+                self._end(DEVICE_LOST)
             return self._explain(error)
+
+    def _make(self, task: Task, loaded: float) -> Event:
+        """Makes the video and returns its final event. Raises: Closing, after what was done is kept."""
+        self._is_idle.clear()
+        try:
+            with contextlib.closing(
+                self._pipeline.generate(task.request, self._loaded, task.folder, task.is_cancelled.is_set)
+            ) as events:
+                for event in events:
+                    if isinstance(event, Encoding):
+                        self._warm.add(Shape.of(task.request, self._model))
+                    if event.is_final:
+                        return _with_seconds(event, load=loaded - task.arrived, total=time.monotonic() - task.arrived)
+                    self._send_event(task.job_id, event)
+                    if isinstance(event, Compiling) and task.is_cancelled.is_set():
+                        return Cancelled(None)  # there is nothing to keep yet, and compiling may take minutes
+                    if self._is_stopping.is_set():
+                        raise Closing
+            return Failed("The pipeline ended without a result", "This is a bug: please report it")
+        finally:
+            self._is_idle.set()
 
     def _is_given_up(self, task: Task) -> bool:
         """Whether the model that is being loaded is no longer needed: this task was cancelled, and no other needs that model."""
@@ -270,6 +314,13 @@ class Worker:
 
     def _send_status(self, state: str, detail: str) -> None:
         self._channel.send({"type": "status", "state": state, "detail": detail})
+
+
+def is_device_lost(error: Exception) -> bool:
+    """Whether the devices of this process can no longer be used, so that only a new process can go on."""
+    if type(error).__name__ not in ("XlaRuntimeError", "JaxRuntimeError"):
+        return False
+    return str(error).startswith(("UNAVAILABLE", "INTERNAL", "ABORTED", "DATA_LOSS", "DEADLINE_EXCEEDED"))
 
 
 def explain(error: Exception) -> Failed:
@@ -345,6 +396,7 @@ def main() -> None:
     if cores := own_cores():
         os.sched_setaffinity(0, cores)  # before XLA and torch count the cores and start as many threads
     channel = take_channel()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     os.nice(POLITENESS)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     mesh = {axis: getattr(arguments, axis) for axis in AXES}

@@ -1,11 +1,13 @@
 """One worker process: how it is started, and the conversation with it."""
 
+import contextlib
 import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,8 @@ from backend.shares import Share
 from backend.workers.channel import Channel, Message
 
 logger = logging.getLogger(__name__)
-_STOP_SECONDS = 3.0
+_STOP_SECONDS = 8.0  # the worker takes at most `backend.workers.main.KEEP_SECONDS` of them to keep its work
+_STACK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +75,23 @@ class WorkerProcess:
         """Sends a message; if the process is dead, the message is dropped, and `on_exit` reports the death."""
         self._channel.send(message)
 
+    def kill(self) -> None:
+        """Asks it for its stacks, which go to the log, and kills it with the processes that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGUSR1)
+            time.sleep(_STACK_SECONDS)
+            self._kill_all()
+
+    def _kill_all(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+
     def stop(self) -> None:
-        """Asks it to end, and kills it if it does not. Must not be called from a callback."""
+        """Asks it to keep its work and to end, and kills it if it does not. Must not be called from a callback."""
         self.send({"type": "stop"})
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)  # with the processes that it started
+            self._kill_all()
             self._process.wait()
         self._thread.join(_STOP_SECONDS)
 

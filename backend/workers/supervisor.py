@@ -1,22 +1,26 @@
 """Starts and restarts one worker, gives it jobs and cancels them. Knows jobs by id only: the queue is the engine's."""
 
 import logging
-import signal
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from backend.contract import events
-from backend.contract.events import Event, Failed
+from backend.contract.events import Event, Interrupted
 from backend.contract.request import GenerationRequest
 from backend.contract.worker import WorkerFacts, WorkerStatus, WorkerView
 from backend.workers.channel import Message
+from backend.workers.death import describe_code, explain_death, out_of_memory_kills
 from backend.workers.link import LINKS, Link
+from backend.workers.patience import Patience
 from backend.workers.process import WorkerPlan
 
 MAX_IDLE_RESTARTS = 2  # after that, a worker that dies without a job stays down until a job comes
 KEPT_LOGS = 10
+_LOOK_SECONDS = 1.0
+_LATE_SECONDS = 5.0  # this late, a look was held up by the machine: it says nothing about the worker
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +29,8 @@ class Supervisor:
     """Keeps one worker alive for one job at a time.
 
     `on_event(job_id, event)` is called from the worker's thread with no lock held; a job that was given to `run` gets
-    exactly one final event, also when the worker dies. `on_ready()` is called in the same way when the worker becomes ready.
+    exactly one final event, or Interrupted if the worker dies, and is no longer the worker's after that. `on_ready()` is called
+    in the same way when the worker becomes ready. A worker that reports nothing for too long is ended.
     """
 
     def __init__(self, plan: WorkerPlan, on_event: Callable[[str, Event], None], on_ready: Callable[[], None] = lambda: None):
@@ -36,6 +41,10 @@ class Supervisor:
         self._idle_restarts = 0
         self._has_died = False  # and not been ready since
         self._is_closed = False
+        self._end_reason = ""  # why this worker was ended, or the reason that it gave itself
+        self._memory_kills = 0  # by the system, when the worker was started
+        self._patience = Patience(alive=0.0, progress=0.0)
+        self._closing = threading.Event()
         self._log: Path | None = None
         self._status = WorkerStatus(state="starting", detail="The worker has not been started")
         self._facts = WorkerFacts()
@@ -80,22 +89,52 @@ class Supervisor:
         with self._lock:
             self._is_closed = True
             link = self._link
+        self._closing.set()
         if link is not None:
             link.stop()
 
     def _start(self) -> None:
-        self._log = _new_log(self._plan.settings.data_dir / "logs", self._plan.name)
+        self._log = _new_log(self._plan.settings.logs_dir, self._plan.name)
         self._status = WorkerStatus(state="starting", detail="Starting the worker")
-        self._link = LINKS[self._plan.link](self._plan, self._log, self._receive, self._mourn)
+        self._end_reason, self._memory_kills = "", out_of_memory_kills()
+        self._patience = Patience(alive=time.monotonic(), progress=time.monotonic())
+        link = self._link = LINKS[self._plan.link](self._plan, self._log, self._receive, self._handle_exit)
+        threading.Thread(target=self._watch, args=(link,), name="watch", daemon=True).start()
+
+    def _watch(self, link: Link) -> None:
+        """Ends the worker if it hangs; returns when it is gone."""
+        looked = time.monotonic()
+        while not self._closing.wait(_LOOK_SECONDS):
+            now = time.monotonic()
+            with self._lock:
+                if self._link is not link:
+                    return
+                if now - looked > _LATE_SECONDS:
+                    self._patience.excuse(now)
+                complaint = self._patience.complaint(now)
+                self._end_reason = self._end_reason or complaint
+            looked = now
+            if complaint:
+                logger.error("%s", complaint)
+                link.kill()
+                return
 
     def _receive(self, message: Message) -> None:
-        if message["type"] == "status":
+        now = time.monotonic()
+        if message["type"] == "alive":
+            self._patience.hear(now)
+        elif message["type"] == "status":
+            self._patience.take_state(message["state"], now)
             self._take_status(WorkerStatus(state=message["state"], detail=message["detail"]))
         elif message["type"] == "facts":
             with self._lock:
                 self._facts = WorkerFacts.from_json(message["facts"])
+        elif message["type"] == "dying":
+            self._end_reason = message["reason"]
         elif message["type"] == "event":
-            self._pass_on(message["job_id"], events.from_json(message["event"]))
+            event = events.from_json(message["event"])
+            self._patience.take_event(event, now)
+            self._pass_on(message["job_id"], event)
 
     def _take_status(self, status: WorkerStatus) -> None:
         with self._lock:
@@ -109,38 +148,28 @@ class Supervisor:
         with self._lock:
             if self._is_closed or job_id != self._job_id:
                 return  # about a job that has already ended
-            if event.is_final:
+            if event.is_final or isinstance(event, Interrupted):
                 self._job_id = None
         self._on_event(job_id, event)
 
-    def _mourn(self, code: int) -> None:
-        """The worker is dead: fails its job, and starts another one, `MAX_IDLE_RESTARTS` times at most between jobs."""
+    def _handle_exit(self, code: int) -> None:
+        """The worker is dead: reports its job as interrupted, and starts another, `MAX_IDLE_RESTARTS` times at most between jobs.
+        A signal from outside says nothing about the worker, so it does not count."""
         with self._lock:
             if self._is_closed:
                 return
             job_id, self._job_id = self._job_id, None
             self._link, self._facts, self._has_died = None, WorkerFacts(), True
-            death = _death(code)
-            self._status = WorkerStatus(state="failed", detail=f"The worker {death}; its log is {self._log}")
+            death = explain_death(code, self._log, out_of_memory_kills() > self._memory_kills, self._end_reason)
+            detail = self._end_reason or f"The worker {describe_code(code)}"
+            self._status = WorkerStatus(state="failed", detail=f"{detail}; its log is {self._log}")
             logger.error("%s", self._status.detail)
         if job_id is not None:
-            self._on_event(job_id, Failed(f"The worker process {death}", _advice(code, self._log)))
+            self._on_event(job_id, death)
         with self._lock:
             if self._link is None and not self._is_closed and self._idle_restarts < MAX_IDLE_RESTARTS:
-                self._idle_restarts += 1
+                self._idle_restarts += death.by != "signal"
                 self._start()
-
-
-def _death(code: int) -> str:
-    if code < 0:
-        return f"was killed by signal {-code} ({signal.Signals(-code).name})"
-    return f"ended with exit code {code}"
-
-
-def _advice(code: int, log: Path) -> str:
-    if -code == signal.SIGKILL:
-        return "The machine may be out of memory: choose a smaller size or fewer frames, and try again"
-    return f"Try again; if it happens again, the reason stands at the end of {log}"
 
 
 def _new_log(folder: Path, name: str) -> Path:

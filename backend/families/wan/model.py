@@ -18,7 +18,6 @@ from backend.chips import memory_bytes
 from backend.contract.request import GenerationRequest
 from backend.errors import ModelError
 from backend.families.model import AttentionLengths, Carry, Conditions, Inputs, ModelPlan, Network, Weights
-from backend.families.wan.attention import Positions
 from backend.families.wan.conditions import (
     EMBEDDINGS,
     branch_embeddings,
@@ -32,7 +31,7 @@ from backend.families.wan.conditions import (
 from backend.families.wan.family import AGAIN, TEXT_TOKENS
 from backend.families.wan.image_encoder import ImageEncoder, short_name
 from backend.families.wan.text_encoder import LENGTHS, TIED, TextEncoder, TextTokens
-from backend.families.wan.transformer import Condition, Denoiser, StepCache, TextContext, layer_matrix_bytes
+from backend.families.wan.transformer import Context, Denoiser, StepCache, layer_matrix_bytes
 from backend.families.wan.vae import VideoAutoencoder
 from backend.runtime.mesh import Layout, plan_copies, plan_mesh
 from backend.runtime.program import Compiler, Program
@@ -64,14 +63,12 @@ class Programs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WanLane:
-    """What all steps of one expert, guided or not, share: the text's keys and values, positions and pictures."""
+    """What all steps of one expert, guided or not, share."""
 
     expert: int
     is_guided: bool
     programs: Programs
-    text: TextContext
-    positions: Positions
-    condition: Condition
+    context: Context
 
     @property
     def layout(self) -> Layout:
@@ -194,9 +191,7 @@ class WanModel:
             expert=planned.expert,
             is_guided=planned.is_guided,
             programs=programs,
-            text=text,
-            positions=positions,
-            condition=condition,
+            context=Context(text=text, positions=positions, condition=condition),
         )
         cache = (yield Zeros(programs.denoiser.describe_cache(text, positions))) if request.step_cache else None
         return lane, cache
@@ -215,7 +210,7 @@ class WanModel:
         carry: StepCache | None,
     ) -> Generator[Effect, Any, tuple[SamplerState, StepCache | None]]:
         """See `Model`."""
-        arguments = (weights[_transformer(lane.expert)], state, row, lane.text, lane.positions, lane.condition)
+        arguments = (weights[_transformer(lane.expert)], state, row, lane.context)
         if carry is None:
             return (yield Call(lane.programs.step, arguments)), None
         return (yield Call(lane.programs.cached_step, (*arguments, carry, jnp.float32(request.step_cache))))
@@ -318,7 +313,7 @@ def make_programs(
             "the denoising step with its cache",
             cached_step,
             key="denoise_step_cached",
-            donated=(1, 6),
+            donated=(1, 4),
             places=denoiser.place_cached,
         ),
         decode_first=of_vae("the decoder's first frame", vae.decode_first, key="vae_decode_first", places=vae.place_decoded),
@@ -331,12 +326,10 @@ def _step_function(denoiser: Denoiser) -> Callable:
         weights: StackedWeights,
         state: SamplerState,
         inputs: StepInputs,
-        text: TextContext,
-        positions: Positions,
-        condition: Condition,
+        context: Context,
     ) -> SamplerState:
         """One guided solver step; latents [1, C, F, H, W] float32."""
-        velocity = denoiser.velocity(weights, state.sample, inputs.timestep, text, positions, condition)
+        velocity = denoiser.velocity(weights, state.sample, inputs.timestep, context)
         return take_step(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor)
 
     return step
@@ -347,15 +340,13 @@ def _cached_step_function(denoiser: Denoiser) -> Callable:
         weights: StackedWeights,
         state: SamplerState,
         inputs: StepInputs,
-        text: TextContext,
-        positions: Positions,
-        condition: Condition,
+        context: Context,
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[SamplerState, StepCache]:
         """The same, but reuses the last full step's work if the first layer shows that little has changed."""
         sample = state.sample
-        velocity, cache = denoiser.cached_velocity(weights, sample, inputs.timestep, text, positions, condition, cache, threshold)
+        velocity, cache = denoiser.cached_velocity(weights, sample, inputs.timestep, context, cache, threshold)
         return take_step(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor), cache
 
     return step

@@ -69,6 +69,17 @@ class StepCache:
 Condition = FirstFrame | ImageChannels | None
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Context:
+    """What all steps of one expert, guided or not, read besides the latents: the text's keys and values, the tokens' positions,
+    and the pictures, None if there are none."""
+
+    text: TextContext
+    positions: Positions
+    condition: Condition
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Time:
     """Time embeddings [N, D] and modulations [N, 6, D], float32: the step's own, then those of timestep 0 for the first
@@ -212,15 +223,14 @@ class Denoiser:
         weights: StackedWeights,
         latents: jax.Array,
         timestep: jax.Array,
-        text: TextContext,
-        positions: Positions,
-        condition: Condition,
+        context: Context,
     ) -> jax.Array:
-        """Velocity (noise - data) [B, C, F, H, W] float32 of `latents` [1, C, F, H, W], one for each entry of `text`.
+        """Velocity (noise - data) [B, C, F, H, W] float32 of `latents` [1, C, F, H, W], one for each branch of `context.text`.
 
         `timestep` is a scalar, 0 to 1000. A `FirstFrame` replaces the first latent frame, at timestep 0.
         """
-        hidden, time = self._begin(weights, latents, timestep, text, positions, condition)
+        hidden, time = self._begin(weights, latents, timestep, context)
+        text, positions = context.text, context.positions
 
         def one_layer(hidden, layer):
             return self._run_layer(hidden, layer, time, text.bias, positions), None
@@ -233,9 +243,7 @@ class Denoiser:
         weights: StackedWeights,
         latents: jax.Array,
         timestep: jax.Array,
-        text: TextContext,
-        positions: Positions,
-        condition: Condition,
+        context: Context,
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[jax.Array, StepCache]:
@@ -244,7 +252,8 @@ class Denoiser:
 
         Source: first-block caching as in chengzeyi/ParaAttention and diffusers' `FirstBlockCacheConfig`.
         """
-        hidden, time = self._begin(weights, latents, timestep, text, positions, condition)
+        hidden, time = self._begin(weights, latents, timestep, context)
+        text, positions = context.text, context.positions
         layers = (weights.stacks[BLOCKS], text.key, text.value, text.image)
 
         def run(index, hidden):
@@ -275,11 +284,12 @@ class Denoiser:
         flag, count = (jax.ShapeDtypeStruct((), dtype, sharding=self._layout.replicated) for dtype in (bool, jnp.int32))
         return StepCache(first=tokens, rest=tokens, is_filled=flag, reused=count)
 
-    def _begin(self, weights: StackedWeights, latents, timestep, text: TextContext, positions: Positions, condition: Condition):
+    def _begin(self, weights: StackedWeights, latents, timestep, context: Context):
         """Padded tokens [B, S, D] and the time embeddings that they share."""
-        hidden = self._embed_patches(weights, _conditioned(latents, condition), batch=text.key.shape[1])
+        condition = context.condition
+        hidden = self._embed_patches(weights, _conditioned(latents, condition), batch=context.text.key.shape[1])
         still_tokens = hidden.shape[1] // latents.shape[2] if isinstance(condition, FirstFrame) else 0
-        return self._pad(hidden, positions), self._embed_time(weights, timestep, still_tokens)
+        return self._pad(hidden, context.positions), self._embed_time(weights, timestep, still_tokens)
 
     def _run_layer(self, hidden: jax.Array, layer: tuple, time: _Time, bias: jax.Array | None, positions: Positions) -> jax.Array:
         """One block on tokens [B, S, D]; `layer` is its weights, and its keys and values of text and pictures."""

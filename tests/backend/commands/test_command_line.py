@@ -21,6 +21,11 @@ def test_no_command_means_serve(words):
     assert parse(words).command == "serve"
 
 
+def test_without_limits_nothing_is_limited():
+    assert (parse([]).keep_days, parse([]).keep_gb) == (None, None)
+    assert (parse(["--keep-days", "30"]).keep_days, parse(["--keep-gb", "0.5"]).keep_gb) == (30.0, 0.5)
+
+
 def test_serve_understands_its_options(tmp_path):
     options = parse(["--host", "0.0.0.0", "--port", "80", "--share", "--auth", "ann:se:cret", "--data-dir", str(tmp_path)])
     assert (options.host, options.port, options.share, options.auth) == ("0.0.0.0", 80, True, ("ann", "se:cret"))
@@ -91,6 +96,10 @@ def test_guidance_may_have_a_value_for_each_expert():
         (["--port", "99999"], "'99999' must be a number from 1 to 65535"),
         (["--port", "-1"], "'-1' must be a number from 1 to 65535"),
         (["--auth", "ann"], "must be USER:PASSWORD"),
+        (["--keep-days", "0"], "'0' must be a number above 0, such as 30 or 0.5"),
+        (["--keep-gb", "nan"], "'nan' must be a number above 0"),
+        (["--keep-gb", "inf"], "'inf' must be a number above 0"),
+        (["--keep-gb", "2GB"], "'2GB' must be a number above 0"),
         (["--por", "80"], "unrecognized arguments: --por"),
         (["generate", "--prompt", "x"], "--preset"),
         (["generate", "--preset", "wan-tiny"], "--prompt"),
@@ -116,3 +125,11 @@ def test_a_model_is_a_folder_or_an_id(tmp_path, monkeypatch):
     for path in ("/no/folder", "./none", "typo"):
         with pytest.raises(RequestError, match="must be a checkpoint folder or an id"):
             model_of(parse(["--model", path]))
+
+
+def test_serve_takes_names_of_hosts_and_of_presets(capsys):
+    options = parse(["--allowed-host", "a.example", "--allowed-host", "b.example", "--models", "wan-tiny, wan2.1-t2v-14b-720p"])
+    assert options.allowed_host == ["a.example", "b.example"] and options.models == {"wan-tiny", "wan2.1-t2v-14b-720p"}
+    assert parse([]).models is None and parse([]).allowed_host == []
+    assert "did you mean wan-tiny?" in refusal(capsys, "--models", "wan-tny")
+    assert "must be one of" in refusal(capsys, "--models", "wan-tiny,")

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -80,10 +81,10 @@ def test_what_is_there_is_told_and_not_made_again_and_a_changed_seed_keeps_the_o
 def test_a_stopped_denoising_goes_on_and_comes_to_the_same(tmp_path, capsys):
     stopped, at_once = tmp_path / "stopped", tmp_path / "at_once"
     for folder in (stopped, at_once):
-        run("encode", folder, "--preset", "wan-tiny", "--prompt", PROMPT, "--seed", "5", "--steps", "60")
+        run("encode", folder, "--preset", "wan-tiny", "--prompt", PROMPT, "--seed", "5", "--steps", "24")
     with started("denoise", stopped) as process:
         for line in process.stderr:
-            if line.startswith("Step 10 "):
+            if line.startswith("Step 5 "):
                 process.send_signal(signal.SIGINT)
                 break
         rest = process.stderr.read()
@@ -92,10 +93,41 @@ def test_a_stopped_denoising_goes_on_and_comes_to_the_same(tmp_path, capsys):
     capsys.readouterr()
     run("denoise", stopped)
     told = capsys.readouterr().err
-    assert "Step 1 of" not in told and "Step 60 of 60" in told
+    assert "Step 1 of" not in told and "Step 24 of 24" in told
     assert not (stopped / "stage2_state.safetensors").exists()
     run("denoise", at_once)
     np.testing.assert_allclose(latents(stopped), latents(at_once), atol=1e-5)
+
+
+def test_a_killed_denoising_goes_on_from_its_last_kept_step(tmp_path, capsys):
+    killed, at_once = tmp_path / "killed", tmp_path / "at_once"
+    for folder in (killed, at_once):
+        run("encode", folder, "--preset", "wan-tiny", "--prompt", PROMPT, "--seed", "6", "--steps", "40")
+    with started("denoise", killed) as process:
+        for line in process.stderr:
+            if line.startswith("Step ") and (killed / "stage2_state.safetensors").exists():
+                process.kill()
+                break
+    capsys.readouterr()
+    run("denoise", killed)
+    told = capsys.readouterr().err
+    assert "Step 1 of" not in told and "Step 40 of 40" in told
+    run("denoise", at_once)
+    np.testing.assert_array_equal(latents(killed), latents(at_once))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_stage_within_ten_seconds_also_while_it_compiles(tmp_path, monkeypatch, number):
+    run("encode", tmp_path / "run", "--preset", "wan-tiny", "--prompt", PROMPT, "--seed", "7")
+    monkeypatch.setenv("STUDIO_CACHE_DIR", str(tmp_path / "nothing compiled"))
+    with started("denoise", tmp_path / "run") as process:
+        for line in process.stderr:
+            if line.startswith("Compiling"):
+                process.send_signal(number)
+                break
+        began = time.monotonic()
+        rest = process.stderr.read()
+    assert process.returncode == 1 and time.monotonic() - began < 10 and "Stopped" in rest
 
 
 def test_a_stage_without_what_it_needs_is_refused_and_leaves_nothing(whole, tmp_path):

@@ -195,3 +195,39 @@ def test_guidance_counts_where_it_runs():
         return GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="x", **changes)
 
     assert make().is_guided and not make(guidance=(1.0,)).is_guided and not make(guidance_interval=(0.3, 0.3)).is_guided
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("guidance", []),
+        ("guidance", [float("inf")]),
+        ("guidance", [float("nan")]),
+        ("guidance", [1.0] * 9),
+        ("flow_shift", float("nan")),
+        ("guidance_interval", [float("nan"), 1.0]),
+        ("step_cache", float("inf")),
+        ("steps", 10**30),
+        ("steps", 0),
+        ("seed", 2**70),
+        ("seed", -1),
+        ("width", 0),
+        ("width", 10**9),
+        ("height", -5),
+        ("num_frames", 10**12),
+        ("fps", 0),
+        ("prompt", "a\ud800"),
+        ("negative_prompt", "x" * 60_000),
+        ("preset", "wan\udfff"),
+    ],
+)
+def test_what_no_preset_has_ever_allowed_is_refused_in_links_and_videos_too(field, value):
+    data = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="x", seed=1).to_json()
+    with pytest.raises(RequestError, match=field) as refused:
+        GenerationRequest.from_stored(data | {field: value})
+    str(refused.value).encode("utf-8")
+
+
+def test_earlier_limits_still_load():
+    data = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="x", seed=1).to_json()
+    assert GenerationRequest.from_stored(data | {"width": 4096, "steps": 500, "guidance": [50.0, 0.0]}).steps == 500

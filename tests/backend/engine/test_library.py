@@ -6,6 +6,7 @@ import time
 import pytest
 
 from backend.contract.events import Finished, Queued
+from backend.engine.order import Room
 from backend.engine.store import Selection, Store
 from backend.errors import JobHasBegun, QueueFull, StudioError
 from tests.backend.conftest import all_events, request, wait_for
@@ -42,11 +43,11 @@ def test_what_is_deleted_can_be_taken_back_and_goes_only_much_later(engine, make
     engine.library.restore(job)
     assert found(engine) == [job]
     engine.library.delete(job)
-    engine.library.empty_bin()
+    engine.cleaner.clean()
     assert engine.job(job).folder.is_dir()
     engine._store._database.execute("UPDATE jobs SET deleted = ?", (time.time() - 8 * 24 * 3600,))
     folder = engine.job(job).folder
-    engine.library.empty_bin()
+    engine.cleaner.clean()
     assert not folder.exists() and found(engine, is_deleted=True) == []
 
 
@@ -84,10 +85,10 @@ def test_a_waiting_job_can_be_changed_and_a_running_one_cannot(engine):
 def test_an_owner_may_have_only_so_many_in_line(engine, tmp_path):
     engine.submit(request("a slow square", steps=3), owner="ann")
     for _ in range(2):
-        engine.submit(request(), owner="ann", most_waiting=2)
+        engine.submit(request(), owner="ann", room=Room(of_owner=2, of_address=9, in_all=9))
     with pytest.raises(QueueFull, match="you have 2 videos in line and may have 2"):
-        engine.submit(request(), owner="ann", most_waiting=2)
-    engine.submit(request(), owner="bob", most_waiting=2)
+        engine.submit(request(), owner="ann", room=Room(of_owner=2, of_address=9, in_all=9))
+    engine.submit(request(), owner="bob", room=Room(of_owner=2, of_address=9, in_all=9))
     assert len(list((tmp_path / "data" / "runs").iterdir())) == 4
 
 

@@ -1,7 +1,10 @@
 """The order of waiting jobs: turns between owners, one shape together, the owner's own order kept."""
 
+import pytest
+
 from backend.contract.shape import Shape
-from backend.engine.order import Waiting, in_turn, moved_place, new_place
+from backend.engine.order import Room, Waiting, in_turn, moved_place, new_place
+from backend.errors import QueueFull
 
 
 def shape(width: int = 96) -> Shape:
@@ -59,3 +62,22 @@ def test_everybody_whose_job_runs_has_had_a_turn():
 def test_the_shapes_of_all_that_run_come_first():
     waiting = [entry("b", 1, "bob", 160), entry("c", 2, "cat", 128), entry("d", 3, "dan", 96)]
     assert ids(in_turn(waiting, [entry("a", 0, width=96), entry("e", 0, "eve", 128)])) == ["c", "d", "b"]
+
+
+def test_there_is_room_by_owner_by_address_and_in_all():
+    def line(*entries: tuple[str, str]) -> list[Waiting]:
+        return [
+            Waiting(job_id=str(number), owner=owner, shape=shape(), place=float(number), address=address)
+            for number, (owner, address) in enumerate(entries)
+        ]
+
+    room = Room(of_owner=2, of_address=3, in_all=5, address="203.0.113.1")
+    room.check(line(("ann", "203.0.113.1"), ("bob", "203.0.113.1"), ("eve", "203.0.113.2")), "ann")
+    for waiting, words in (
+        (line(("ann", ""), ("ann", "")), "you have 2 videos in line"),
+        (line(*[(f"cookie {number}", "203.0.113.1") for number in range(3)]), "3 videos from your address"),
+        (line(*[(f"cookie {number}", f"203.0.113.{number + 5}") for number in range(5)]), "5 videos are in line"),
+    ):
+        with pytest.raises(QueueFull, match=words):
+            room.check(waiting, "ann")
+    Room(of_owner=2, of_address=3, in_all=5).check(line(*[(f"cookie {number}", "") for number in range(4)]), "ann")

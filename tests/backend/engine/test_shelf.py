@@ -43,3 +43,16 @@ def test_comparisons_are_found_by_their_id(shelf):
     made = shelf.compare("ann", ("j1", "j2"))
     assert shelf.comparison(made.id) == made and shelf.last_comparison("ann") == made
     assert shelf.comparison("nothing") is None and shelf.last_comparison("bob") is None
+
+
+def test_several_presets_are_kept_all_or_none(shelf):
+    with pytest.raises(RequestError, match="must have 1 to 60 characters"):
+        shelf.save_presets("ann", {"good": {}, "x" * 61: {}, "other": {}})
+    with pytest.raises(RequestError, match="there may be 200"):
+        shelf.save_presets("ann", {f"preset {number}": {} for number in range(201)})
+    with pytest.raises(RequestError, match="characters of settings"):
+        shelf.save_presets("ann", {"good": {}, "long": {"negative_prompt": "x" * 20_000}})
+    assert shelf.presets("ann") == {}
+    shelf.save_presets("ann", {f"preset {number}": {} for number in range(200)})
+    shelf.save_presets("ann", {"preset 7": {"steps": 3}})
+    assert len(shelf.presets("ann")) == 200 and shelf.presets("ann")["preset 7"] == {"steps": 3}

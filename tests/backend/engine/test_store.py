@@ -141,3 +141,10 @@ def test_a_store_that_kept_no_devices_is_taken_over(tmp_path):
     store.add_timing(run)
     assert store.timings() == [run, replace(run, device="")]
     store.close()
+
+
+def test_jobs_are_listed_by_owner_and_seed_newest_first(store):
+    ann, bob, last = add(store), add(store, owner="bob"), add(store)
+    assert [job.id for job in store.jobs()] == [last, bob, ann] and [job.id for job in store.jobs(most=1)] == [last]
+    assert [job.id for job in store.jobs("ann")] == [last, ann] == [job.id for job in store.jobs("ann", seed=1)]
+    assert store.jobs(seed=2) == store.jobs("nobody", most=5) == []

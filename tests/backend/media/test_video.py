@@ -1,7 +1,9 @@
 """Videos come out complete, exact and carrying their request, or not at all."""
 
+import json
 import struct
 import subprocess
+from types import SimpleNamespace
 
 import imageio_ffmpeg
 import numpy
@@ -11,7 +13,7 @@ from backend.contract.request import GenerationRequest
 from backend.errors import NoRequestInVideo, VideoFileError
 from backend.media import mp4 as mp4_boxes
 from backend.media import video as video_file
-from backend.media.video import extract_frame, read_facts, read_frames, read_request, write_video
+from backend.media.video import extract_frame, read_facts, read_frames, read_request, write_frames, write_video
 from presets import load_preset
 
 REQUEST = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a red circle", seed=1)
@@ -252,3 +254,21 @@ def test_an_encoder_that_hangs_is_ended(tmp_path, hanging, num_frames):
     with pytest.raises(VideoFileError, match="could not be encoded"):
         write_video(moving(num_frames=num_frames), tmp_path / "v.mp4", fps=16, request=REQUEST)
     assert not list(tmp_path.glob("*.mp4*"))
+
+
+def test_a_comment_may_be_longer_than_a_command_line_and_hold_any_sign(tmp_path):
+    comment = json.dumps({"prompt": "=;#\\ \n\t" + "\U0001f600" * 30_000}, ensure_ascii=True)
+    write_frames(moving(), tmp_path / "long.mp4", fps=16, comment=comment)
+    assert len(comment) > 300_000 and mp4_boxes.read_comment(tmp_path / "long.mp4") == comment
+
+
+def test_a_file_of_empty_boxes_is_left_soon(tmp_path):
+    (tmp_path / "boxes.mp4").write_bytes(
+        struct.pack(">I4sI4s", 16, b"ftyp", 0, b"isom") + struct.pack(">I4s", 8, b"moov") * 1_000_000
+    )
+    with (tmp_path / "boxes.mp4").open("rb") as file:
+        reads = []
+        file_read = file.read
+        counted = SimpleNamespace(seek=file.seek, read=lambda size: reads.append(size) or file_read(size))
+        assert list(mp4_boxes.find(counted, (b"moov", b"udta"))) == []
+    assert len(reads) <= 2 * mp4_boxes.MOST_BOXES

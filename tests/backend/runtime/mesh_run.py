@@ -21,7 +21,7 @@ from transformers import UMT5Config, UMT5EncoderModel
 
 from backend.families.wan.model import Programs, make_programs
 from backend.families.wan.text_encoder import TextEncoder, text_weight
-from backend.families.wan.transformer import layer_matrix_bytes
+from backend.families.wan.transformer import Context, layer_matrix_bytes
 from backend.runtime import work
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.program import compile_now
@@ -101,13 +101,13 @@ def run(plan: MeshPlan, is_guided: bool, models, copied: tuple[str, ...] = ()) -
     ids = generator.integers(2, 64, (branches, 16)).astype(np.int32)
     mask = np.ones_like(ids)
     embedded = programs.embed_text(layout.spread(text, functools.partial(text_weight, layout)), ids, mask)
-    context = programs.prepare_text(weights, embedded, np.zeros((branches, 1, 1, 16), np.float32))
+    text_context = programs.prepare_text(weights, embedded, np.zeros((branches, 1, 1, 16), np.float32))
     noise = generator.standard_normal(LATENT_SHAPE).astype(np.float32)
     schedule, positions = make_schedule("unipc", STEPS, 3.0), work.run(programs.denoiser.positions(LATENT_SHAPE))
-    state = start(jnp.asarray(noise))
+    context, state = Context(text=text_context, positions=positions, condition=None), start(jnp.asarray(noise))
     for index in range(STEPS):
         inputs = step_inputs(schedule, index, 4.0 if is_guided else 1.0)
-        state = programs.step(weights, state, inputs, context, positions, None)
+        state = programs.step(weights, state, inputs, context)
     latents = state.sample
     frames = list(decoded(programs, layout.spread(vae, layout.everywhere), latents))
     return np.asarray(latents), np.concatenate([np.asarray(frame) for frame in frames], axis=2)

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from backend.settings import PROJECT_FOLDER, tpu_compiler_environment
+from tests.many_devices import without_quick
 
 # Compiled with jax 0.10.2, libtpu 0.0.51 at 15.1 and 14.1 GiB, of which 10.3 are copies of matrices that no step need gather
 # (the target for everything at once is 24 GB); predicted at 2.87 and 0.767 s, where the published runs measured 4.59 and 1.26.
@@ -27,7 +28,7 @@ def report(*words: str) -> dict:
     done = subprocess.run(
         [sys.executable, "-m", "backend.commands.check_tpu_run", *words],
         cwd=PROJECT_FOLDER,
-        env=tpu_compiler_environment(),
+        env=tpu_compiler_environment(without_quick()),
         capture_output=True,
         text=True,
         timeout=900,

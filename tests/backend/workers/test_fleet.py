@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.contract.events import Failed, Finished
+from backend.contract.events import Finished
 from backend.contract.shape import Shape
 from backend.contract.worker import Device, WorkerFacts, summary
 from backend.settings import from_environment
@@ -33,6 +33,10 @@ class PlayedLink:
 
     def stop(self):
         self.sent.append(("stop", None))
+
+    def kill(self):
+        self.sent.append(("kill", None))
+        self.on_exit(-9)
 
     def is_in(self, state):
         self.on_message({"type": "status", "state": state, "detail": state})
@@ -66,7 +70,8 @@ def fleet(links, heard, tmp_path):
     ]
     fleet = Fleet(plans, lambda job_id, event: heard.append((job_id, event.kind)), lambda: heard.append("ready"))
     fleet.start()
-    return fleet
+    yield fleet
+    fleet.close()
 
 
 def give(fleet, job_id: str, shape: Shape = SHAPE) -> str | None:
@@ -100,10 +105,10 @@ def test_a_final_event_makes_a_worker_idle_and_its_home_is_known_until_then(flee
     assert heard == [("1", "finished")] and fleet.worker_of("1") is None and fleet.workers()[0].job_id is None
 
 
-def test_a_dead_worker_fails_its_own_job_alone(fleet, links, heard):
+def test_a_dead_worker_interrupts_its_own_job_alone(fleet, links, heard):
     give(fleet, "1"), give(fleet, "2")
     links["a"].on_exit(-9)
-    assert heard == [("1", Failed.kind)]
+    assert heard == [("1", "interrupted")]
     assert [worker.job_id for worker in fleet.workers()] == [None, "2"]
 
 

@@ -1,20 +1,21 @@
-"""Run by `test_tpu_autoencoder.py` on as many virtual devices as it says: a tiny random autoencoder, both ways.
+"""Run by `test_vae_tpu.py` with eight virtual devices: a tiny random autoencoder, both ways.
 
-Arguments are a kind (wan2.1 or wan2.2) and latent sizes HEIGHT,WIDTH. Prints one JSON object: for each the largest differences of three latent frames' pixels,
-then of their latents.
+Arguments are a kind (wan2.1 or wan2.2) and cases DEVICES,HEIGHT,WIDTH of latents. Prints one JSON object: for each case the largest
+differences of three latent frames' pixels, then of their latents.
 """
 
+import dataclasses
+import functools
 import json
 import sys
+from collections.abc import Mapping
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from diffusers import AutoencoderKLWan
 
 from backend.families.wan import vae_tpu as tpu_autoencoder
-from backend.families.wan.vae import VideoAutoencoder
 from backend.runtime.mesh import Layout, MeshPlan
 
 VAE = dict(
@@ -38,52 +39,66 @@ RESIDUAL = dict(
     scale_factor_spatial=16,
 )
 KINDS = {"wan2.1": VAE, "wan2.2": VAE | RESIDUAL}
+PLANS = {1: MeshPlan(), 8: MeshPlan(dp=2, sp=2, tp=2)}
 FRAMES = 3
 
 
-def decode_both(size: tuple[int, int], module: AutoencoderKLWan, layout: Layout) -> list[float]:
-    weights = {name: jnp.asarray(value.detach().numpy()) for name, value in module.state_dict().items()}
-    reference = VideoAutoencoder(dict(module.config), Layout.over(MeshPlan(), jax.devices()[:1]))
-    first, following = jax.jit(reference.decode_first), jax.jit(reference.decode_next)
-    decode = jax.jit(lambda frame, caches: tpu_autoencoder.decode(module, arranged, frame, caches, layout, interpret=True))
-    arranged, latents = tpu_autoencoder.arrange(module, weights), jax.random.normal(jax.random.key(1), (1, 4, FRAMES, *size))
-    errors, caches, own = [], None, None
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A tiny autoencoder, its weights as `arrange` leaves them, latents of `size` (height, width) and the chips that share them."""
+
+    module: AutoencoderKLWan
+    weights: Mapping[str, jax.Array]
+    size: tuple[int, int]
+    layout: Layout
+
+
+@torch.no_grad()
+def decode_both(case: Case) -> list[float]:
+    """Largest differences of pixels, latent frame by latent frame."""
+    decode = jax.jit(functools.partial(tpu_autoencoder.decode, case.module, layout=case.layout, interpret=True))
+    latents = 1.5 * torch.randn(1, 4, FRAMES, *case.size) + 0.1
+    reference = frames_of(case.module.decode(latents).sample)
+    errors, caches = [], None
     for index in range(FRAMES):
-        frame = latents[:, :, index : index + 1]
-        pixels, caches = first(weights, frame) if caches is None else following(weights, frame, caches)
-        made, own = decode(frame * 1.5 + 0.1, own)
-        errors.append(float(np.abs(np.asarray(made) - np.asarray(pixels)).max()))
+        pixels, caches = decode(case.weights, latents[:, :, index : index + 1].numpy(), caches)
+        errors.append(largest_difference(pixels, reference[index]))
     return errors
 
 
-def encode_both(size: tuple[int, int], module: AutoencoderKLWan, layout: Layout) -> list[float]:
+@torch.no_grad()
+def encode_both(case: Case) -> list[float]:
     """Largest differences of normalised latents, latent frame by latent frame."""
-    weights = {name: jnp.asarray(value.detach().numpy()) for name, value in module.state_dict().items()}
-    reference = VideoAutoencoder(dict(module.config), Layout.over(MeshPlan(), jax.devices()[:1]))
-    first, following = jax.jit(reference.encode_first), jax.jit(reference.encode_next)
-    arranged = tpu_autoencoder.arrange(module, weights)
-    encode = jax.jit(lambda frames, caches: tpu_autoencoder.encode(module, arranged, frames, caches, layout, interpret=True))
-    height, width = (side * module.config.scale_factor_spatial for side in size)
-    errors, caches, own = [], None, None
-    for index in range(FRAMES):
-        pixels = jax.random.uniform(jax.random.key(index), (1, 3, 4 if index else 1, height, width), minval=-1.0)
-        latents, caches = first(weights, pixels) if caches is None else following(weights, pixels, caches)
-        moments, own = encode(pixels, own)
-        made = (moments[:, :4] - 0.1) / 1.5
-        errors.append(float(np.abs(np.asarray(made) - np.asarray(latents)).max()))
+    encode = jax.jit(functools.partial(tpu_autoencoder.encode, case.module, layout=case.layout, interpret=True))
+    pixels = 2 * torch.rand(1, 3, 4 * FRAMES - 3, *(side * case.module.config.scale_factor_spatial for side in case.size)) - 1
+    reference = case.module.encode(pixels).latent_dist.mean
+    errors, caches = [], None
+    for index, frames in enumerate(frames_of(pixels)):
+        moments, caches = encode(case.weights, frames.numpy(), caches)
+        errors.append(largest_difference(moments[:, :4], reference[:, :, index : index + 1]) / 1.5)
     return errors
+
+
+def frames_of(pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The frames of each latent frame: one, then four at a time."""
+    return pixels.split([1] + [4] * (FRAMES - 1), dim=2)
+
+
+def largest_difference(ours: jax.Array, reference: torch.Tensor) -> float:
+    return float(np.abs(np.asarray(ours) - reference.numpy()).max())
 
 
 def main() -> None:
     torch.manual_seed(0)
     module = AutoencoderKLWan(**KINDS[sys.argv[1]]).eval()
-    plan = MeshPlan(dp=2, sp=2, tp=2) if len(jax.devices()) == 8 else MeshPlan()
-    layout = Layout.over(plan, jax.devices())
-    sizes = [tuple(int(side) for side in words.split(",")) for words in sys.argv[2:]]
-    found = {
-        f"{height},{width}": decode_both((height, width), module, layout) + encode_both((height, width), module, layout)
-        for height, width in sizes
-    }
+    arrange = jax.jit(functools.partial(tpu_autoencoder.arrange, module))
+    weights = arrange({name: value.detach().numpy() for name, value in module.state_dict().items()})
+    found = {}
+    for words in sys.argv[2:]:
+        devices, *size = (int(word) for word in words.split(","))
+        layout = Layout.over(PLANS[devices], jax.devices()[:devices])
+        case = Case(module=module, weights=weights, size=tuple(size), layout=layout)
+        found[words] = decode_both(case) + encode_both(case)
     sys.stdout.write(json.dumps(found) + "\n")
 
 

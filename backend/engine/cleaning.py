@@ -1,0 +1,412 @@
+"""What is removed from the data folder, when and in which order, and how much each part of it takes.
+
+`plan` decides about jobs, from values alone; `Cleaner` does it, hourly and when it is asked. Jobs that wait or run are never
+touched.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from backend.engine.lock import EngineLock
+from backend.engine.shelf import Shelf
+from backend.engine.store import EndedJob, Store
+from backend.errors import DataFolderError, JobNotFound
+from backend.settings import Settings
+
+Part = Literal["videos", "intermediate", "bin", "uploads", "comparisons", "logs", "compiled", "store"]
+PARTS: tuple[Part, ...] = ("videos", "intermediate", "bin", "uploads", "comparisons", "logs", "compiled", "store")
+
+_HOUR = 3600.0
+_DAY = 24 * _HOUR
+RECENT_SECONDS = _HOUR  # somebody may still look at what ended within this time
+BIN_SECONDS = 7 * _DAY  # a deleted video can be restored this long
+EXPORT_SECONDS = 30 * _DAY  # a comparison as one video; it is made again when it is asked for
+MOST_UPLOADED = 5_000_000_000  # bytes; as much as all visitors may send within an hour
+MOST_COMPILED = 20_000_000_000
+MOST_LOG = 20_000_000  # of one worker's start; a longer one keeps its last half
+_EVERY_SECONDS = _HOUR
+_USAGE_SECONDS = 30.0  # after this the folders are counted again
+_CLOSE_SECONDS = 10.0
+_PREVIEWS = "previews"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How long videos without a star are kept, in days, and how much all jobs may take, in gigabytes of 10^9 bytes. None: no
+    limit."""
+
+    days: float | None = None
+    gigabytes: float | None = None
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """The bytes of a job's folder: files that only work in progress needs, and the rest."""
+
+    intermediate: int = 0
+    rest: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.intermediate + self.rest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removal:
+    """What is removed of one job: its intermediate files, or all of it, from the bin or from the videos. `size` in bytes."""
+
+    job: EndedJob
+    part: Part
+    size: int
+
+
+def plan(
+    jobs: Sequence[EndedJob],
+    sizes: Mapping[str, Size],
+    limits: Limits,
+    now: float,
+    *,
+    unended: int = 0,
+    is_clock_right: bool = True,
+) -> list[Removal]:
+    """What to remove, in this order: intermediate files, what is long in the bin, what is too old; then, while all jobs take more
+    than the limit, younger intermediate files, the bin, and the oldest videos. Starred videos stay, unless their week in the bin
+    is over; whole jobs that ended within `RECENT_SECONDS` stay, too.
+
+    `jobs` have ended, oldest first; `sizes` are theirs by id; `unended` are the bytes of all others. While the clock may be wrong
+    no video goes because of its age.
+    """
+    expired = [job for job in jobs if is_clock_right and _is_expired(job, limits, now)]
+    going = {job.id for job in expired}
+    kept = [job for job in jobs if job.id not in going]
+    stale = [job for job in kept if not job.is_cleaned and now - job.ended > RECENT_SECONDS]
+    fresh = [job for job in kept if not job.is_cleaned and now - job.ended <= RECENT_SECONDS]
+    removals = [_intermediates(job, sizes) for job in stale]
+    removals += [_whole(job, sizes[job.id].total) for job in sorted(expired, key=lambda job: job.deleted is None)]
+    if limits.gigabytes is None:
+        return removals
+    left = unended + sum(sizes[job.id].total for job in kept) - sum(sizes[job.id].intermediate for job in stale)
+    for removal in _for_space(fresh, kept, sizes, now):
+        if left <= limits.gigabytes * 1e9:
+            break
+        removals.append(removal)
+        left -= removal.size
+    return removals
+
+
+def _is_expired(job: EndedJob, limits: Limits, now: float) -> bool:
+    if job.deleted is not None and now - job.deleted > BIN_SECONDS:
+        return True
+    return limits.days is not None and not job.is_starred and now - job.ended > max(limits.days * _DAY, RECENT_SECONDS)
+
+
+def _for_space(fresh: Iterable[EndedJob], kept: Sequence[EndedJob], sizes: Mapping[str, Size], now: float) -> Iterator[Removal]:
+    """What may go for more room; of whole jobs the intermediate files have gone before."""
+    yield from (_intermediates(job, sizes) for job in fresh if sizes[job.id].intermediate)
+    loose = [job for job in kept if not job.is_starred and now - job.ended > RECENT_SECONDS]
+    in_bin = sorted((job for job in loose if job.deleted is not None), key=lambda job: job.deleted)
+    for job in (*in_bin, *(job for job in loose if job.deleted is None)):
+        yield _whole(job, sizes[job.id].rest)
+
+
+def _intermediates(job: EndedJob, sizes: Mapping[str, Size]) -> Removal:
+    return Removal(job=job, part="intermediate", size=sizes[job.id].intermediate)
+
+
+def _whole(job: EndedJob, size: int) -> Removal:
+    return Removal(job=job, part="videos" if job.deleted is None else "bin", size=size)
+
+
+class Clock:
+    """Whether ages can be reckoned by the system's clock.
+
+    It is not trusted for a day after it has jumped by more than an hour, nor at a start where it is more than a day ahead of all
+    that the store knows: after a long pause that costs a day, after a wrong date nothing.
+    """
+
+    def __init__(self) -> None:
+        self._began = _steady()
+        self._offset = time.time() - self._began
+        self._jumped: float | None = None
+
+    def is_right(self, newest: float) -> bool:
+        """Whether it is trusted now; `newest` is the last moment that the store knows."""
+        steady, offset = _steady(), time.time() - _steady()
+        if abs(offset - self._offset) > _HOUR:
+            logger.warning("The clock has jumped by %.0f s: no video goes because of its age for a day", offset - self._offset)
+            self._offset, self._jumped = offset, steady
+        if self._jumped is not None:
+            return steady - self._jumped > _DAY
+        return time.time() - newest < _DAY or steady - self._began > _DAY
+
+
+def _steady() -> float:
+    """Seconds that no setting of the clock changes and that go on while the machine sleeps, where the system counts them."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class Cleaner:
+    """Keeps the data folder within its limits: at its start, every hour, and when it is asked. Safe to use from several threads
+    and beside other servers on the same folder. Calls `on_removal` after videos have gone."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        shelf: Shelf,
+        lock: EngineLock,
+        limits: Limits = NO_LIMITS,
+        on_removal: Callable[[], None] = lambda: None,
+    ):
+        self.limits = limits
+        self._settings, self._store, self._shelf, self._lock, self._on_removal = settings, store, shelf, lock, on_removal
+        self._clock = Clock()
+        self._cleaning, self._counting, self._closing = threading.Lock(), threading.Lock(), threading.Event()
+        self._usage: tuple[float, dict[Part, int]] | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Cleans from now on, in a thread of its own."""
+        self._thread = threading.Thread(target=self._run, name="cleaning", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread, after the job that it is removing."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_SECONDS)
+
+    def clean(self) -> dict[Part, int]:
+        """Removes what should go now; returns the bytes that each part lost. Raises: DataFolderError."""
+        try:
+            with self._cleaning:
+                freed = self._clean_all()
+        except (OSError, sqlite3.Error) as error:
+            raise DataFolderError(
+                f"{self._settings.data_dir} could not be cleaned ({error}):",
+                "it must be a folder that the server may change",
+                "look at its permissions",
+            ) from error
+        self._usage = None
+        found = {part: freed[part] for part in PARTS if freed[part]}
+        if found:
+            parts = ", ".join(f"{part} {size / 1e6:.1f} MB" for part, size in found.items())
+            logger.warning("Cleaning freed %.1f MB: %s", sum(found.values()) / 1e6, parts)
+        return found
+
+    def usage(self) -> dict[Part, int]:
+        """The bytes that each part takes, at most half a minute old."""
+        with self._counting:
+            if self._usage is None or time.monotonic() - self._usage[0] > _USAGE_SECONDS:
+                self._usage = time.monotonic(), self._count()
+            return self._usage[1]
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self.clean()
+            except DataFolderError as error:
+                if not self._closing.is_set():
+                    logger.error("%s", error)
+            self._closing.wait(_EVERY_SECONDS)
+
+    def _clean_all(self) -> Counter[Part]:
+        settings, freed = self._settings, self._clean_jobs()
+        freed["comparisons"] += self._clean_comparisons()
+        freed["logs"] += sum(_cut(path, MOST_LOG) for path in _paths(settings.logs_dir, "*.log"))
+        freed["compiled"] += trim(settings.compiled_dir, MOST_COMPILED)
+        uploads = _paths(settings.uploads_dir, "*.uploads")
+        freed["uploads"] += sum(trim(folder, MOST_UPLOADED, spare_seconds=_HOUR) for folder in uploads)
+        self._lock.remove_dead()
+        return freed
+
+    def _count(self) -> dict[Part, int]:
+        settings, ended = self._settings, {job.folder.name: job for job in self._store.ended_jobs()}
+        usage: Counter[Part] = Counter(dict.fromkeys(PARTS, 0))
+        for folder in _paths(settings.runs_dir, "*"):
+            size, job = size_of(folder), ended.get(folder.name)
+            if job is not None and job.deleted is not None:
+                usage["bin"] += size.total
+                continue
+            is_cleaned = job is not None and job.is_cleaned
+            usage["intermediate"] += 0 if is_cleaned else size.intermediate
+            usage["videos"] += size.total if is_cleaned else size.rest
+        usage["uploads"] = size_of(settings.uploads_dir).total
+        usage["comparisons"] = size_of(settings.comparisons_dir).total
+        usage["logs"] = size_of(settings.logs_dir).total
+        usage["compiled"] = size_of(settings.cache_dir).total
+        usage["store"] = sum(path.stat().st_size for path in _paths(settings.data_dir, "jobs.sqlite3*"))
+        return dict(usage)
+
+    def _clean_jobs(self) -> Counter[Part]:
+        jobs, freed = self._store.ended_jobs(), Counter[Part]()
+        sizes = {job.id: _size_for_plan(job) for job in jobs}
+        unended = sum(size_of(job.folder).total for job in self._store.unended())
+        is_right = self._clock.is_right(max((job.ended for job in jobs), default=0.0))
+        for removal in plan(jobs, sizes, self.limits, time.time(), unended=unended, is_clock_right=is_right):
+            if self._closing.is_set():
+                break
+            try:
+                freed[removal.part] += self._remove(removal)
+            except JobNotFound:  # another server has removed it
+                continue
+        if freed["videos"] or freed["bin"]:
+            self._on_removal()
+        return freed
+
+    def _remove(self, removal: Removal) -> int:
+        """Returns the bytes that are free now."""
+        job = self._store.job(removal.job.id)
+        if removal.part == "intermediate":
+            return self._remove_intermediates(removal.job)
+        if job.deleted is None and (job.is_starred or removal.part == "bin"):  # somebody was faster
+            return 0
+        size = self._remove_files(job.folder)
+        if self._is_ours(job.folder) and job.folder.exists():
+            logger.warning("%s could not be removed", job.folder)
+        else:
+            self._store.forget(job.id)
+        return size
+
+    def _remove_intermediates(self, job: EndedJob) -> int:
+        """Removes them and the events that nobody needs; a job without a video keeps its last preview, which the page shows."""
+        kept = None if job.has_video else self._store.last_preview(job.id)
+        names = [name for name, _ in _files(job.folder) if _is_intermediate(name) and name != kept]
+        freed = sum(_unlinked(job.folder / name) for name in names) if self._is_ours(job.folder) else 0
+        with contextlib.suppress(OSError):  # not empty, or not there
+            (job.folder / _PREVIEWS).rmdir()
+        self._store.clean(job.id)
+        return freed
+
+    def _remove_files(self, folder: Path) -> int:
+        if not self._is_ours(folder):
+            return 0
+        before = size_of(folder).total
+        shutil.rmtree(folder, ignore_errors=True)
+        return before - size_of(folder).total
+
+    def _is_ours(self, folder: Path) -> bool:
+        """A store that was moved here must not delete files elsewhere."""
+        return folder.parent == self._settings.runs_dir
+
+    def _clean_comparisons(self) -> int:
+        """Removes comparisons of which no job is left, and the videos of those of which one is missing, or which are old."""
+        paths = _paths(self._settings.comparisons_dir, "*")
+        comparisons = {one.id: one for one in self._shelf.comparisons()}
+        there, in_library = self._store.job_ids(), self._store.job_ids(is_deleted=False)
+        for comparison in comparisons.values():
+            if not there.intersection(comparison.jobs):
+                self._shelf.forget_comparison(comparison.id)
+        whole = {key for key, one in comparisons.items() if in_library.issuperset(one.jobs)}
+        return sum(_unlinked(path) for path in paths if _age(path) > EXPORT_SECONDS or not _is_export(path, whole))
+
+
+def _is_export(path: Path, whole: Collection[str]) -> bool:
+    """Whether this file is the video of one of these comparisons, or is being written."""
+    return path.stem in whole or (path.name.startswith(".") and _age(path) < _HOUR)
+
+
+def _size_for_plan(job: EndedJob) -> Size:
+    """As `size_of`; what a cleaned job has left is no longer intermediate."""
+    size = size_of(job.folder)
+    return Size(rest=size.total) if job.is_cleaned else size
+
+
+def size_of(folder: Path) -> Size:
+    """The bytes of a job's folder, or of any other; nothing if there is none."""
+    found = [(_is_intermediate(name), status.st_size) for name, status in _files(folder)]
+    intermediate = sum(size for is_intermediate, size in found if is_intermediate)
+    return Size(intermediate=intermediate, rest=sum(size for _, size in found) - intermediate)
+
+
+def trim(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> int:
+    """Removes files, those first that were used longest ago, until all take at most so many bytes; returns the bytes that are
+    free now. Files younger than `spare_seconds` stay. A disk that does not note when files are read counts when they were
+    written."""
+    found = sorted(((max(status.st_atime, status.st_mtime), name, status.st_size) for name, status in _files(folder)))
+    left, freed = sum(size for _, _, size in found), 0
+    for used, name, size in found:
+        if left <= most_bytes or time.time() - used < spare_seconds:
+            break
+        freed += _unlinked(folder / name)
+        left -= size
+    return freed
+
+
+def _cut(path: Path, most_bytes: int) -> int:
+    """Leaves the last half of a log that is too long; a worker that writes to it goes on at its new end."""
+    try:
+        size = path.stat().st_size
+        if size <= most_bytes:
+            return 0
+        with path.open("r+b") as file:
+            file.seek(-most_bytes // 2, os.SEEK_END)
+            end = file.read()
+            file.seek(0)
+            file.write(end)
+            file.truncate()
+        return size - len(end)
+    except OSError:
+        return 0
+
+
+def _is_intermediate(name: str) -> bool:
+    """Whether this file of a job's folder, by its name there, is of no use once the job has ended."""
+    is_stage = name.startswith("stage") and name.endswith(".safetensors")
+    return is_stage or name.startswith(f"{_PREVIEWS}/") or name == ".lock" or (name.startswith(".") and name.endswith(".part"))
+
+
+def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """The files below a folder, by their names there; those that go meanwhile are left out."""
+    waiting = [""]
+    while waiting:
+        inner = waiting.pop()
+        try:
+            with os.scandir(folder / inner) as scan:
+                entries = list(scan)
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(f"{inner}{entry.name}/")
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                yield f"{inner}{entry.name}", entry.stat(follow_symlinks=False)
+
+
+def _paths(folder: Path, pattern: str) -> list[Path]:
+    return list(folder.glob(pattern)) if folder.is_dir() else []
+
+
+def _age(path: Path) -> float:
+    """The seconds since it was written."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _unlinked(path: Path) -> int:
+    """Removes a file; returns the bytes that are free now."""
+    try:
+        size = path.lstat().st_size
+        path.unlink()
+        return size
+    except OSError:
+        return 0

@@ -1,0 +1,48 @@
+"""How much of the disk a job will need, and whether the disk has it."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from backend.contract.request import GenerationRequest
+
+RESERVE_BYTES = 100 * 2**20  # left for the store, the logs and uploads
+_LATENT_BYTES = (
+    0.25  # for each pixel of each frame: at most 1/16 of a number of 4 bytes (16 channels for 8 x 8 pixels of 4 frames)
+)
+_LATENTS = 11  # the state's four and its next version's, the result, and a picture's two
+_PIXEL_BYTES = 6.6  # for each pixel of each frame: those decoded so far, twice while they are replaced, and the video
+_PREVIEW_BYTES = 2.0  # for each pixel of each step
+_TEXT_BYTES = 17 * 2**20  # 512 embeddings of 4,096 numbers, of two prompts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shortage:
+    """The disk has `free` bytes and the next job needs `needed`."""
+
+    free: int
+    needed: int
+
+    def __str__(self) -> str:
+        return f"{_gigabytes(self.free)} free, {_gigabytes(self.needed)} needed"
+
+
+def needed_bytes(request: GenerationRequest) -> int:
+    """The most that the job's folder will take, from the video's size and its steps."""
+    frame = request.width * request.height
+    latents = _LATENTS * _LATENT_BYTES * frame * request.num_frames
+    return round(latents + _PIXEL_BYTES * frame * request.num_frames + _PREVIEW_BYTES * frame * request.steps + _TEXT_BYTES)
+
+
+def shortage(folder: Path, needed: int) -> Shortage | None:
+    """What is missing for so many bytes, with a reserve; None if the disk has enough, or does not tell."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return None
+    needed += RESERVE_BYTES
+    return Shortage(free=free, needed=needed) if free < needed else None
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"

@@ -1,0 +1,53 @@
+"""What becomes of a job whose work was interrupted: it goes on, it waits for a person, or it fails. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backend.contract import events
+from backend.contract.events import Event, Failed, Interrupted
+
+MOST_STOPS = 3  # at the same place: a job goes on there twice
+MOST_KILLS = 10  # by a signal from outside, before the job's own work has begun
+MOST_SERVER_DEATHS = 1  # after one more, a person decides, or ten quiet minutes
+QUIET_SECONDS = 600.0  # without any fault, before a job goes on that may have brought the machine down
+START = "the start"  # also while the model is loaded
+_COUNTED = ("worker", "signal", "server")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoOn:
+    """The job is queued again, before all others. If it `waits`, a person or quiet minutes let it go on."""
+
+    waits: bool = False
+
+
+def place_of(event: Event | None) -> str:
+    """How far a job had come, by its newest event: the step that was being made, or the stage."""
+    match event:
+        case events.Interrupted(place=place):
+            return place
+        case events.Compiling(what=what):
+            return f"compiling {what}"
+        case events.Encoding():
+            return "encoding"
+        case events.Step(index=index, total=total):
+            return f"step {index + 1} of {total}" if index < total else "decoding"
+        case events.Decoding():
+            return "decoding"
+    return START
+
+
+def judge(interruptions: Sequence[Interrupted]) -> GoOn | Failed:
+    """What becomes of a job after these interruptions, oldest first; the last one has just happened."""
+    last = interruptions[-1]
+    same = [one for one in interruptions if one.place == last.place and one.by in _COUNTED]
+    are_kills = last.place == START and all(one.by in ("signal", "server") for one in same)
+    if len(same) >= (MOST_KILLS if are_kills else MOST_STOPS):
+        causes = "; ".join(dict.fromkeys(one.cause for one in same))
+        return Failed(f"It stopped {_times(len(same))} at {last.place}: {causes}", last.fix or "Make it again")
+    deaths = sum(one.by == "server" for one in interruptions)
+    return GoOn(waits=last.by == "server" and deaths > MOST_SERVER_DEATHS)
+
+
+def _times(count: int) -> str:
+    return {2: "twice", 3: "three times"}.get(count, f"{count} times")

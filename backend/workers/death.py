@@ -1,0 +1,42 @@
+"""Explains how a worker process ended, from its exit code and from what the system counts."""
+
+import signal
+from pathlib import Path
+
+from backend.contract.events import Interrupted
+
+DEVICE_LOST = 71
+"""The exit code of a worker whose devices can no longer be used."""
+_MEMORY_ADVICE = "Choose a smaller size or fewer frames, or free memory on the machine"
+_VMSTAT = Path("/proc/vmstat")
+
+
+def explain_death(code: int, log: Path, was_out_of_memory: bool, reason: str = "") -> Interrupted:
+    """The interruption of the worker's job. `reason` is known if we ended the worker or if it said so itself."""
+    advice = f"Make it again; if it stops again, the reason stands at the end of {log}"
+    if reason:
+        return Interrupted(cause=reason, fix=advice, by="worker")
+    if -code == signal.SIGKILL and was_out_of_memory:
+        return Interrupted(
+            cause="The machine ran out of memory, and the system ended the worker", fix=_MEMORY_ADVICE, by="worker"
+        )
+    if -code in (signal.SIGKILL, signal.SIGTERM):
+        cause = f"The worker was killed by {signal.Signals(-code).name}, from outside"
+        return Interrupted(cause=cause, fix=f"{advice}, unless somebody has ended it", by="signal")
+    return Interrupted(cause=f"The worker {describe_code(code)}", fix=advice, by="worker")
+
+
+def describe_code(code: int) -> str:
+    """The exit code in words."""
+    if code < 0:
+        return f"was killed by signal {-code} ({signal.Signals(-code).name})"
+    return f"ended with exit code {code}"
+
+
+def out_of_memory_kills() -> int:
+    """How many processes the system has ended since it started because memory ran out; 0 if it does not tell."""
+    try:
+        rows = (line.split() for line in _VMSTAT.read_text().splitlines())
+        return next((int(value) for name, value in rows if name == "oom_kill"), 0)
+    except (OSError, ValueError):
+        return 0

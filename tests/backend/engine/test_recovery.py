@@ -1,0 +1,161 @@
+"""What becomes of interrupted jobs: by the rules alone, and with an engine."""
+
+import os
+import signal
+import sqlite3
+import time
+
+import pytest
+
+from backend.contract.events import Cancelled, Decoding, Failed, Finished, Interrupted, Loading, Queued, Step
+from backend.contract.request import GenerationRequest
+from backend.engine import engine as engine_module
+from backend.engine import recovery
+from backend.engine.disk import Shortage, needed_bytes
+from backend.engine.recovery import GoOn, judge, place_of
+from backend.engine.store import Store
+from presets import load_preset
+from tests.backend.conftest import all_events, request, wait_for
+
+
+def stop(by="worker", place="step 3 of 5", cause="it fell") -> Interrupted:
+    return Interrupted(cause=cause, fix="Stand up", by=by, place=place)
+
+
+def test_a_place_is_the_step_that_was_being_made():
+    assert place_of(Step(2, 5, 1.0, 3.0)) == "step 3 of 5"
+    assert place_of(Step(5, 5, 1.0, 0.0)) == place_of(Decoding(9, 17)) == "decoding"
+    assert place_of(None) == place_of(Queued(0)) == place_of(Loading(1, 2, "the model")) == "the start"
+
+
+def test_a_job_goes_on_twice_at_the_same_step_and_then_fails_with_its_history():
+    assert judge([stop()]) == judge([stop(), stop()]) == GoOn()
+    verdict = judge([stop(cause="it fell"), stop(cause="it ran out of memory"), stop(cause="it fell")])
+    assert verdict == Failed("It stopped three times at step 3 of 5: it fell; it ran out of memory", "Stand up")
+
+
+def test_steps_that_were_made_between_two_stops_begin_the_count_anew():
+    stops = [stop(place=f"step {number} of 50") for number in range(1, 40)]
+    assert judge(stops) == GoOn()
+
+
+def test_kills_from_outside_before_the_work_has_begun_say_little_about_the_job():
+    kills = [stop(by="signal", place="the start")] * 9
+    assert judge(kills) == GoOn() and isinstance(judge([*kills, kills[0]]), Failed)
+    assert isinstance(judge([stop(by="worker", place="the start")] * 3), Failed)
+
+
+def test_a_shutdown_and_a_full_disk_are_no_fault_of_the_job():
+    assert judge([stop(by="shutdown")] * 20) == judge([stop(by="disk")] * 20) == GoOn()
+
+
+def test_the_second_death_of_the_server_makes_the_job_wait():
+    assert judge([stop(by="server", place="step 1 of 5")]) == GoOn()
+    assert judge([stop(by="server", place="step 1 of 5"), stop(by="server")]) == GoOn(waits=True)
+    assert judge([stop(by="server")] * 2 + [stop(by="worker", place="decoding")]) == GoOn()
+
+
+@pytest.fixture
+def held(make_engine, tmp_path):
+    """An engine that found a job which ran when two servers died, and the job's id."""
+    first = make_engine(start_worker=False)
+    job = first.submit(request("a slow square", steps=3))
+    wait_for(lambda: first.job(job.id).state == "running")
+    first._store.append(job.id, stop(by="server", place="step 1 of 3"))
+    first.cancel, first._is_closed = None, True  # it dies: nothing is put back
+    first._fleet.close()
+    first._lock.release()
+    return make_engine(), job.id
+
+
+def test_a_held_job_waits_and_others_go_before_it(held):
+    engine, job_id = held
+    other = engine.submit(request())
+    assert isinstance(all_events(engine, other.id)[-1], Finished)
+    time.sleep(1.5)
+    job = engine.job(job_id)
+    assert (job.state, job.is_held) == ("queued", True)
+    engine.go_on(job_id)
+    assert isinstance(all_events(engine, job_id)[-1], Finished) and not engine.job(job_id).is_held
+
+
+def test_a_held_job_goes_on_after_quiet_minutes(held, monkeypatch):
+    engine, job_id = held
+    assert engine.job(job_id).is_held
+    monkeypatch.setattr(engine_module, "QUIET_SECONDS", 0.5)
+    assert isinstance(all_events(engine, job_id)[-1], Finished)
+    assert recovery.QUIET_SECONDS == 600
+
+
+def test_a_held_job_can_be_cancelled(held):
+    engine, job_id = held
+    engine.cancel(job_id)
+    assert all_events(engine, job_id)[-1] == Cancelled(None)
+
+
+def test_a_stop_holds_though_the_worker_dies_before_it_has_seen_it(engine):
+    job = engine.submit(request("a slow square", steps=20))
+    next(event for _, event in engine.events(job.id) if isinstance(event, Step))
+    os.kill(engine.workers()[0].pid, signal.SIGSTOP)
+    engine.cancel(job.id)
+    os.kill(engine.workers()[0].pid, signal.SIGKILL)
+    assert all_events(engine, job.id)[-1] == Cancelled(None)
+
+
+def test_a_shortage_ends_with_the_queue(make_engine, monkeypatch):
+    monkeypatch.setattr(engine_module, "shortage", lambda folder, needed: Shortage(free=0, needed=needed))
+    engine = make_engine()
+    job = engine.submit(request())
+    assert engine.shortage() is not None
+    engine.cancel(job.id)
+    wait_for(lambda: engine.shortage() is None)
+
+
+def test_the_queue_waits_for_room_on_the_disk_and_goes_on_by_itself(make_engine, monkeypatch):
+    free = [10**6]
+    monkeypatch.setattr(
+        engine_module, "shortage", lambda folder, needed: Shortage(free=free[0], needed=needed) if free[0] < needed else None
+    )
+    engine = make_engine()
+    job = engine.submit(request())
+    time.sleep(1.5)
+    assert engine.job(job.id).state == "queued" and engine.shortage() == Shortage(free=10**6, needed=needed_bytes(job.request))
+    free[0] = 10**12
+    assert isinstance(all_events(engine, job.id)[-1], Finished) and engine.shortage() is None
+
+
+def test_a_disk_that_fills_in_the_middle_keeps_what_was_done(make_engine, monkeypatch):
+    monkeypatch.setattr(engine_module, "_DISK_SECONDS", 0.5)
+    engine = make_engine()
+    job = engine.submit(request("full", steps=4))
+    events = all_events(engine, job.id)
+    assert [event.by for event in events if isinstance(event, Interrupted)] == ["disk"]
+    assert [event.index for event in events if isinstance(event, Step)] == [1, 1, 2, 3, 4]
+    assert isinstance(events[-1], Finished)
+
+
+def test_a_store_that_cannot_be_written_loses_no_end(make_engine, monkeypatch):
+    monkeypatch.setattr(engine_module, "_DISK_SECONDS", 0.3)
+    engine = make_engine()
+    wait_for(lambda: engine.worker_status().state == "ready")
+    job, following = engine.submit(request("a slow square", steps=2)), engine.submit(request())
+    wait_for(lambda: engine.job(job.id).state == "running")
+    append, is_full = Store.append, [True]
+
+    def full(store, job_id, event):
+        if is_full[0]:
+            raise sqlite3.OperationalError("database or disk is full")
+        return append(store, job_id, event)
+
+    monkeypatch.setattr(Store, "append", full)
+    time.sleep(4)
+    assert engine.job(job.id).state == "running" and engine.shortage() is not None
+    is_full[0] = False
+    assert isinstance(all_events(engine, job.id)[-1], Finished)
+    assert isinstance(all_events(engine, following.id)[-1], Finished)
+
+
+def test_what_a_job_needs_grows_with_its_size():
+    small = needed_bytes(request())
+    large = needed_bytes(GenerationRequest.from_preset(load_preset("wan2.1-t2v-14b-720p"), prompt="a red square"))
+    assert small < 25e6 and 0.5e9 < large < 1.5e9

@@ -1,0 +1,156 @@
+"""A video whose making was disturbed is the same, bit for bit, as one that nothing disturbed."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from backend.contract.events import Cancelled, Decoding, Encoding, Finished, Step
+from backend.contract.request import GenerationRequest
+from backend.media.video import read_frames
+from backend.pipeline import generate as pipeline
+from backend.pipeline import load as load_module
+from backend.pipeline.keep import Keeper
+from backend.pipeline.stage_files import EMBEDDINGS, FRAMES, LATENTS, STATE
+from presets import load_preset
+
+PRESET = load_preset("wan-tiny")
+KINDS = {
+    "plain": {},
+    "step cache": {"step_cache": 0.3, "steps": 12},
+    "guidance interval": {"guidance_interval": (0.2, 0.8)},
+    "euler": {"solver": "euler"},
+}
+
+pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STUDIO_DATA_DIR", str(tmp_path_factory.mktemp("data")))
+        yield load_module.load(PRESET, None, lambda event: None)
+
+
+@pytest.fixture
+def at_every_step(monkeypatch):
+    """Keeps the state after every step and piece, and waits until it is written."""
+
+    class EagerKeeper(Keeper):
+        def is_due(self):
+            return True
+
+        def write(self, state):
+            super().write(state)
+            self._writing.exception()
+
+    monkeypatch.setattr(pipeline, "Keeper", EagerKeeper)
+
+
+def a_request(**changes) -> GenerationRequest:
+    settings = {"prompt": "a red circle moving right on a black background", "steps": 6, "seed": 1} | changes
+    return GenerationRequest.from_preset(PRESET, **settings)
+
+
+def events_of(request, loaded, folder, is_cancelled=lambda: False):
+    return pipeline.generate(request, loaded, folder, is_cancelled)
+
+
+def snapshot_when(is_moment, request, loaded, folder, copy):
+    """Makes the video in `folder`; `copy` gets the folder as a kill at the first event that is the moment would leave it."""
+    for event in events_of(request, loaded, folder):
+        if is_moment(event) and not copy.exists():
+            shutil.copytree(folder, copy)
+    assert copy.exists()
+
+
+def assert_same_video(one, other):
+    np.testing.assert_array_equal(load_file(one / LATENTS)["latents"], load_file(other / LATENTS)["latents"])
+    for left, right in zip(read_frames(one / "video.mp4"), read_frames(other / "video.mp4"), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_denoising_that_was_killed_goes_on_and_ends_the_same(loaded, tmp_path, at_every_step, kind):
+    request = a_request(**KINDS[kind])
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    snapshot_when(lambda event: isinstance(event, Step) and event.index == 4, request, loaded, whole, killed)
+    assert (killed / STATE).exists() and not (killed / LATENTS).exists()
+    events = list(events_of(request, loaded, killed))
+    steps = [event.index for event in events if isinstance(event, Step)]
+    assert steps == list(range(steps[0], request.steps + 1)) and 0 < steps[0] < 5
+    assert not any(isinstance(event, Encoding) for event in events)
+    assert isinstance(events[-1], Finished) and f"after step {steps[0]}" in events[-1].result.notes[0]
+    assert_same_video(whole, killed)
+    assert not (killed / STATE).exists()
+
+
+def test_the_step_cache_counts_the_steps_of_both_processes(loaded, tmp_path, at_every_step):
+    request = a_request(**KINDS["step cache"])
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    snapshot_when(lambda event: isinstance(event, Step) and event.index == 9, request, loaded, whole, killed)
+    resumed, fresh = (list(events_of(request, loaded, one))[-1].result.notes[-1] for one in (killed, tmp_path / "fresh"))
+    assert resumed == fresh and "of 12 steps" in fresh
+
+
+def test_a_closed_iterator_keeps_the_last_step_though_no_file_was_due(loaded, tmp_path):
+    request = a_request()
+    events = events_of(request, loaded, tmp_path / "closed")
+    for event in events:
+        if isinstance(event, Step) and event.index == 3:
+            events.close()
+    assert int(load_file(tmp_path / "closed" / STATE)["steps_done"][0]) == 4
+    list(events_of(request, loaded, tmp_path / "whole"))
+    rest = list(events_of(request, loaded, tmp_path / "closed"))
+    assert [event.index for event in rest if isinstance(event, Step)] == [4, 5, 6]
+    assert_same_video(tmp_path / "whole", tmp_path / "closed")
+
+
+def test_a_decoding_that_was_killed_goes_on_at_its_frame(loaded, tmp_path, at_every_step):
+    request = a_request()
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    snapshot_when(lambda event: isinstance(event, Decoding) and event.frame == 13, request, loaded, whole, killed)
+    assert (killed / FRAMES).exists()
+    events = list(events_of(request, loaded, killed))
+    assert [type(event) for event in events] == [Decoding, Decoding, Decoding, Finished]
+    assert [event.frame for event in events[:3]] == [9, 13, 17]
+    assert_same_video(whole, killed)
+    assert not (killed / FRAMES).exists()
+
+
+def test_a_stopped_video_leaves_no_state(loaded, tmp_path, at_every_step):
+    seen = []
+    for event in events_of(a_request(), loaded, tmp_path, lambda: len(seen) > 4):
+        seen.append(event)
+    assert isinstance(seen[-1], Cancelled) and not (tmp_path / STATE).exists()
+
+
+def test_a_file_that_the_disk_has_torn_is_made_again(loaded, tmp_path, at_every_step):
+    request = a_request()
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    snapshot_when(lambda event: isinstance(event, Step) and event.index == 4, request, loaded, whole, torn)
+    for name in (STATE, EMBEDDINGS):
+        kept = (torn / name).read_bytes()
+        (torn / name).write_bytes(kept[: len(kept) // 2])
+    events = list(events_of(request, loaded, torn))
+    assert [event.index for event in events if isinstance(event, Step)] == [1, 2, 3, 4, 5, 6]
+    assert_same_video(whole, torn)
+
+
+def test_another_model_begins_anew(loaded, tmp_path, at_every_step):
+    request = a_request()
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    snapshot_when(lambda event: isinstance(event, Step) and event.index == 4, request, loaded, whole, killed)
+    other = dataclasses.replace(loaded, source="another/model")
+    steps = [event.index for event in events_of(request, other, killed) if isinstance(event, Step)]
+    assert steps == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_seconds_of_all_processes_are_added(loaded, tmp_path, at_every_step):
+    request = a_request(steps=8)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    snapshot_when(lambda event: isinstance(event, Step) and event.index == 7, request, loaded, whole, killed)
+    one, both = (list(events_of(request, loaded, folder))[-1].result.seconds for folder in (tmp_path / "fresh", killed))
+    assert both["encode"] > 0 and both["denoise"] > 0.3 * one["denoise"]

@@ -1,0 +1,32 @@
+"""How a worker's end is explained."""
+
+import signal
+from pathlib import Path
+
+from backend.workers import death
+from backend.workers.death import explain_death, out_of_memory_kills
+
+LOG = Path("/logs/worker.log")
+
+
+def test_a_kill_by_the_system_for_memory_has_its_remedy():
+    stop = explain_death(-signal.SIGKILL, LOG, was_out_of_memory=True)
+    assert stop.by == "worker" and "ran out of memory" in stop.cause and "smaller size" in stop.fix
+
+
+def test_a_kill_by_somebody_is_told_apart_from_a_crash():
+    assert explain_death(-signal.SIGKILL, LOG, was_out_of_memory=False).by == "signal"
+    crash = explain_death(-signal.SIGSEGV, LOG, was_out_of_memory=True)
+    assert (crash.cause, crash.by) == ("The worker was killed by signal 11 (SIGSEGV)", "worker")
+    assert explain_death(3, LOG, was_out_of_memory=False).cause == "The worker ended with exit code 3"
+
+
+def test_a_reason_that_is_known_comes_first():
+    assert explain_death(-9, LOG, was_out_of_memory=True, reason="It hung").cause == "It hung"
+
+
+def test_the_systems_count_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(death, "_VMSTAT", tmp_path / "vmstat")
+    assert out_of_memory_kills() == 0
+    (tmp_path / "vmstat").write_text("nr_free_pages 12\noom_kill 7\npgfault 1\n")
+    assert out_of_memory_kills() == 7

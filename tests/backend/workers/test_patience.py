@@ -1,0 +1,63 @@
+"""When a worker counts as hung: each stage has its own limit, and a step's follows from those before it."""
+
+import pytest
+
+from backend.contract.events import Compiling, Decoding, Encoding, Loading, Step
+from backend.workers.patience import SILENCE_SECONDS, Patience
+
+
+def patience(state="busy", *events, every=1.0) -> tuple[Patience, float]:
+    """One that has heard these, and the time of the last."""
+    one, now = Patience(alive=0.0, progress=0.0), 0.0
+    one.take_state(state, now)
+    for event in events:
+        now += every
+        one.take_event(event, now)
+    return one, now
+
+
+def complaint_after(seconds: float, one: Patience, now: float) -> str:
+    one.hear(now + seconds)  # the process is alive, only its work stands still
+    return one.complaint(now + seconds)
+
+
+@pytest.mark.parametrize(
+    ("state", "events", "limit"),
+    [
+        ("starting", [], 600),
+        ("loading", [Loading(1, 2, "the model")], 600),
+        ("warming", [Compiling("the decoder")], 3600),
+        ("busy", [Compiling("the decoder")], 3600),
+        ("busy", [Encoding()], 600),
+        ("busy", [Encoding(), Step(1, 9, 1.0, 8.0)], 1800),
+        ("busy", [Step(1, 9, 1.0, 8.0), Step(2, 9, 1.0, 7.0)], 30),
+        ("busy", [Decoding(1, 9), Decoding(5, 9)], 30),
+    ],
+)
+def test_each_stage_has_its_limit(state, events, limit):
+    one, now = patience(state, *events)
+    assert complaint_after(limit - 1, one, now) == ""
+    assert f"at most {limit} s were expected" in complaint_after(limit + 1, one, now)
+
+
+def test_slow_steps_are_given_more_time():
+    one, now = patience("busy", *(Step(index, 9, 60.0, 8.0) for index in (1, 2, 3)), every=60.0)
+    assert complaint_after(1199, one, now) == "" and complaint_after(1201, one, now)
+
+
+def test_an_idle_worker_need_not_report_but_must_live():
+    one, now = patience("ready")
+    assert complaint_after(1e6, one, now) == ""
+    assert "no sign of life" in one.complaint(1e6 + SILENCE_SECONDS + 1)
+
+
+def test_a_process_that_stands_still_is_noticed_in_every_stage():
+    for state in ("starting", "loading", "warming", "ready", "busy"):
+        one, now = patience(state)
+        assert one.complaint(now + SILENCE_SECONDS - 1) == "" and "no sign of life" in one.complaint(now + SILENCE_SECONDS + 1)
+
+
+def test_a_pause_of_our_own_is_excused():
+    one, _ = patience("busy", Encoding())
+    one.excuse(1e6)
+    assert one.complaint(1e6 + 1) == ""
