@@ -14,6 +14,7 @@ import re
 import secrets
 from pathlib import Path
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -71,6 +72,11 @@ class Access:
     def is_key(self, key: str) -> bool:
         """Whether this is the operator's key."""
         return hmac.compare_digest(key.encode(), self.key.encode())
+
+    def has_key(self, headers: Headers) -> bool:
+        """Whether a program's request carries the operator's key as a bearer token (RFC 9110: the scheme in any case)."""
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and self.is_key(key.strip())
 
     def ticket(self, job_id: str) -> str:
         """The part of a video's address that nobody can guess; it stays the same as long as the operator's key does."""

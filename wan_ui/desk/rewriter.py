@@ -30,7 +30,7 @@ class PromptRewriter:
     def suggest(self, prompt: str, preset: str) -> str:
         """The rewritten prompt. Raises: StudioError."""
         try:
-            told = subprocess.run(
+            answer = subprocess.run(
                 self.command,
                 input=json.dumps({"prompt": prompt, "preset": preset}),
                 text=True,
@@ -41,7 +41,7 @@ class PromptRewriter:
         except (OSError, subprocess.SubprocessError) as error:
             reason = getattr(error, "stderr", "") or str(error)
             raise StudioError("the prompt could not be rewritten:", one_line(str(reason))[-200:], "write it by hand") from None
-        suggestion = told.stdout.strip()[:LONGEST]
+        suggestion = answer.stdout.strip()[:LONGEST]
         if not suggestion:
             raise StudioError("the rewriter", "must write a prompt, and wrote nothing", "write it by hand")
         return suggestion

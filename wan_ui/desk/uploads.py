@@ -1,29 +1,67 @@
 """Files that visitors send, and files that Gradio's own components show. Trusts no path in a request.
 
-How much one visitor may upload within an hour is limited here too.
+How much may be uploaded within an hour is limited here too, and where uploads are kept.
 """
 
+import json
 import os
 import secrets
+import shutil
+import tempfile
 import time
 from collections import deque
+from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from gradio.processing_utils import save_file_to_cache
+from gradio.route_utils import upload_fn
+from gradio.routes import file_upload_statuses
 from gradio.utils import get_upload_folder
 from gradio_client.utils import is_file_obj_with_meta
 from PIL import Image
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from backend.engine.lock import EngineLock
 from backend.errors import ImageError
-from wan_ui.desk.visitors import owner_of
-from wan_ui.words.english import ENGLISH
+from backend.settings import from_environment, use_upload_folder
+from presets.loader import EXAMPLES_FOLDER
+from wan_ui.desk.body_limit import first
+from wan_ui.desk.rules import API, UPLOAD
+from wan_ui.desk.visit import texts_for
+from wan_ui.desk.visitors import address_of, owner_of
 
 MOST_BYTES = 500_000_000  # from one visitor within an hour: far more than making videos needs
+MOST_OF_ADDRESS = 2 * MOST_BYTES  # a new visitor is only a new cookie
+MOST_IN_ALL = 10 * MOST_BYTES
+LEAST_FREE = 1_000_000_000  # bytes on the disk, below which nothing more is taken
+_MOST_FILES = 5000  # of a visitor within an hour: each upload counts as at least this part of MOST_BYTES
 _HOUR = 3600.0
+_FOLDER = ".uploads"
+_CALLS = (f"{API}/run/", f"{API}/call/", f"{API}/queue/join")
+
+
+def begin_uploads(data_dir: Path) -> EngineLock:
+    """Makes a new folder for this server's uploads, `tmp/NAME.uploads` in the data folder, and removes those of servers that have
+    ended. The lock that is returned keeps it from other servers on the same data folder. Raises: DataFolderError, OSError."""
+    root = from_environment(data_dir).uploads_dir
+    root.mkdir(parents=True, exist_ok=True)
+    lock = EngineLock(root)
+    for left in root.glob(f"*{_FOLDER}"):
+        with lock.of_dead_engine(left.name.removesuffix(_FOLDER)) as is_dead:
+            if is_dead:
+                shutil.rmtree(left, ignore_errors=True)
+    folder = root / f"{lock.name}{_FOLDER}"
+    folder.mkdir()
+    use_upload_folder(folder)
+    return lock
 
 
 def uploaded_path(file: dict[str, Any]) -> Path:
@@ -61,35 +99,150 @@ def picture_to_cache(picture: Image.Image, folder: Path) -> str:
         part.unlink(missing_ok=True)
 
 
-class UploadLimit:
-    """ASGI middleware: refuses uploads from a visitor who has sent too much within the last hour."""
+def upload_route() -> Route:
+    """In place of Gradio's: parts that are no file of ours, and those of an upload that breaks off, are removed."""
 
-    def __init__(self, app: ASGIApp, most_bytes: int = MOST_BYTES):
-        self.app, self.most_bytes = app, most_bytes
-        self._sent: dict[str, deque[tuple[float, int]]] = {}
+    async def upload(request: Request) -> Response:
+        blocks, upload_id = request.app.get_blocks(), request.query_params.get("upload_id")
+        folder = Path(get_upload_folder())
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:
+            try:
+                parts, _, _ = await upload_fn(
+                    request, part, blocks.max_file_size, upload_id, upload_progress=file_upload_statuses if upload_id else None
+                )
+            except MultiPartException as error:
+                status = (
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE if "maximum allowed size" in error.message else HTTPStatus.BAD_REQUEST
+                )
+                return PlainTextResponse(error.message, status)
+            except (ClientDisconnect, TypeError, ValueError, KeyError, OSError) as error:
+                raise HTTPException(HTTPStatus.BAD_REQUEST, "the upload could not be read") from error
+            paths = [str(_moved(Path(path), Path(part), folder)) for path in parts]
+        blocks.upload_file_set.update(paths)
+        return JSONResponse(paths)
+
+    return Route(UPLOAD, upload, methods=["POST"])
+
+
+def _moved(path: Path, part: Path, folder: Path) -> Path:
+    """Moves an upload to the place that the SHA-256 of its content gives it."""
+    place = folder / path.relative_to(part)
+    place.parent.mkdir(exist_ok=True)
+    return path.replace(place)
+
+
+class FileCheck:
+    """ASGI middleware: refuses calls of the page's handlers that name a file which was not uploaded here.
+
+    Gradio would put any path below its folder, also that of a folder, on its list of files to remove later, where a folder ends
+    all further removing. Handlers check what they open themselves.
+    """
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith(_CALLS):
+            await self.app(scope, receive, send)
+            return
+        message = await receive()
+        if message["type"] == "http.request" and not _is_clean(message.get("body", b"")):
+            texts = texts_for(Headers(scope=scope))
+            text = texts.file_refused
+            await JSONResponse({"error": text, "detail": text}, HTTPStatus.BAD_REQUEST)(scope, receive, send)
+            return
+        await self.app(scope, first(message, receive), send)
+
+
+def _is_clean(body: bytes) -> bool:
+    """Whether this JSON names only files that were uploaded here, and examples. Text that is no JSON names none."""
+    try:
+        return all(_is_ours(file.get("path")) for file in _files(json.loads(body)))
+    except RecursionError:
+        return False
+    except ValueError:
+        return True
+
+
+def _is_ours(path: Any) -> bool:
+    if path is None:
+        return True
+    try:
+        return _is_example(path) or bool(checked_upload(path))
+    except ImageError:
+        return False
+
+
+def _is_example(path: Any) -> bool:
+    try:
+        return isinstance(path, str) and Path(path).resolve().parent == EXAMPLES_FOLDER.resolve() and os.path.isfile(path)
+    except (OSError, ValueError):
+        return False
+
+
+def _files(data: Any) -> Iterator[dict]:
+    """All of Gradio's files in a JSON value."""
+    waiting = [data]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            mark = value.get("meta")
+            if isinstance(mark, dict) and mark.get("_type") == "gradio.FileData":
+                yield value
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+
+
+def has_room(folder: Path, least_free: int = LEAST_FREE) -> bool:
+    """Whether the disk of this folder has room for anything more."""
+    try:
+        return shutil.disk_usage(folder if folder.exists() else folder.parent).free >= least_free
+    except OSError:
+        return True  # it will be said when something is written
+
+
+class UploadLimit:
+    """ASGI middleware: refuses uploads from a visitor, an address or everybody who have sent too much within the last hour (429),
+    and all if the disk is almost full (507)."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        most_bytes: int = MOST_BYTES,
+        most_of_address: int = MOST_OF_ADDRESS,
+        most_in_all: int = MOST_IN_ALL,
+        least_free: int = LEAST_FREE,
+    ):
+        self.app, self.least_free = app, least_free
+        self.most_bytes, self.most_of_address, self.most_in_all = most_bytes, most_of_address, most_in_all
+        self._sent: deque[tuple[float, int, str, str]] = deque()  # when, bytes, visitor, address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].endswith("/upload"):
-            if not self._is_allowed(Request(scope), time.monotonic()):
-                text = ENGLISH.upload_refused.format(megabytes=self.most_bytes // 1_000_000)
-                await PlainTextResponse(text, status_code=429)(scope, receive, send)
+            texts = texts_for(Headers(scope=scope))
+            if not has_room(Path(get_upload_folder()), self.least_free):
+                await PlainTextResponse(texts.disk_low, HTTPStatus.INSUFFICIENT_STORAGE)(scope, receive, send)
+                return
+            if not self._is_allowed(scope, time.monotonic()):
+                text = texts.upload_refused.format(megabytes=self.most_bytes // 1_000_000)
+                await PlainTextResponse(text, HTTPStatus.TOO_MANY_REQUESTS)(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
-    def _is_allowed(self, request: Request, now: float) -> bool:
+    def _is_allowed(self, scope: Scope, now: float) -> bool:
+        request, address = Request(scope), address_of(scope)
         length = request.headers.get("content-length", "")
-        size = int(length) if length.isdecimal() else self.most_bytes  # unknown size: counts as the whole limit
-        who = owner_of(request.cookies, request.client.host if request.client else "")
-        self._forget(now)
-        sent = self._sent.setdefault(who, deque())
-        if sum(count for _, count in sent) + size > self.most_bytes:
+        # an upload that does not give its size counts as a visitor's whole limit
+        size = max(int(length[:20]), self.most_bytes // _MOST_FILES) if length.isdecimal() else self.most_bytes
+        who = owner_of(request.cookies, address or "this machine")
+        while self._sent and self._sent[0][0] < now - _HOUR:
+            self._sent.popleft()
+        own = sum(count for _, count, owner, _ in self._sent if owner == who)
+        near = sum(count for _, count, _, place in self._sent if place == address) if address else 0
+        everything = sum(count for _, count, _, _ in self._sent)
+        if own + size > self.most_bytes or near + size > self.most_of_address or everything + size > self.most_in_all:
             return False
-        sent.append((now, size))
+        self._sent.append((now, size, who, address))
         return True
-
-    def _forget(self, now: float) -> None:
-        for who, sent in list(self._sent.items()):
-            while sent and sent[0][0] < now - _HOUR:
-                sent.popleft()
-            if not sent:
-                del self._sent[who]

@@ -7,6 +7,7 @@ Programs that call the API without cookies are known by Gradio's session hash, w
 """
 
 import hashlib
+import ipaddress
 import re
 import secrets
 
@@ -25,6 +26,28 @@ def owner_of(cookies: dict[str, str], session_hash: str | None = None) -> str:
     if _TOKEN.fullmatch(token):
         return f"visitor-{_digest(token)}"
     return f"session-{_digest(session_hash or secrets.token_urlsafe(32))}"
+
+
+def address_of(scope: Scope) -> str:
+    """The network address of a request's sender, as `address` writes it."""
+    return address((scope.get("client") or ("", 0))[0])
+
+
+def address(host: str) -> str:
+    """A network address as text; of an IPv6 address the network, of which a household has a whole one.
+
+    Empty for this machine itself: a tunnel or a proxy that does not say for whom it asks comes from there, so such an address
+    stands for many people, and limits for one address do not count it. uvicorn believes X-Forwarded-For from loopback only.
+    """
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return ""
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is None:
+            return "" if found.is_loopback else str(ipaddress.ip_network((found, 64), strict=False))
+        found = found.ipv4_mapped
+    return "" if found.is_loopback else str(found)
 
 
 class VisitorCookie:

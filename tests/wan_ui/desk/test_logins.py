@@ -1,0 +1,87 @@
+"""Wrong passwords slow an address down, and are logged."""
+
+import logging
+from http import HTTPStatus
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from wan_ui.desk.logins import FORGET_SECONDS, FREE_TRIES, LONGEST_PAUSE, LoginLimit
+
+
+class Clock:
+    seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def visitor(clock):
+    async def login(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("", 200 if await request.body() == b"right" else 400)
+
+    app = Starlette(routes=[Route("/login", login, methods=["POST"])], middleware=[Middleware(LoginLimit, now=clock)])
+    return lambda address: TestClient(app, client=(address, 1))
+
+
+def wrong(client: TestClient, times: int) -> list[int]:
+    return [client.post("/login", content=b"wrong").status_code for _ in range(times)]
+
+
+def test_after_five_wrong_passwords_the_pauses_grow(visitor, clock):
+    one = visitor("203.0.113.1")
+    assert wrong(one, FREE_TRIES + 3) == [400] * FREE_TRIES + [429] * 3
+    assert one.post("/login", content=b"right").status_code == HTTPStatus.TOO_MANY_REQUESTS
+    pauses = []
+    for _ in range(9):
+        pauses.append(int(one.post("/login", content=b"wrong").headers["retry-after"]))
+        clock.seconds += pauses[-1]
+        assert wrong(one, 1) == [400]
+    assert pauses[:3] == [5, 10, 20] and pauses[-1] == LONGEST_PAUSE
+
+
+def test_other_addresses_do_not_wait_and_the_right_password_ends_the_pauses(visitor, clock):
+    assert wrong(visitor("203.0.113.1"), 6)[-1] == 429
+    assert visitor("203.0.113.2").post("/login", content=b"right").status_code == 200
+    clock.seconds += 10
+    assert visitor("203.0.113.1").post("/login", content=b"right").status_code == 200
+    assert wrong(visitor("203.0.113.1"), 6) == [400] * 5 + [429]
+
+
+def test_a_network_of_ipv6_is_one_address(visitor):
+    for number in range(5):
+        wrong(visitor(f"2001:db8:1:2::{number}"), 1)
+    assert wrong(visitor("2001:db8:1:2:ffff::1"), 1) == [429] and wrong(visitor("2001:db8:1:3::1"), 1) == [400]
+
+
+def test_wrong_passwords_are_forgotten(visitor, clock):
+    wrong(visitor("203.0.113.1"), 5)
+    clock.seconds += FORGET_SECONDS + 1
+    assert wrong(visitor("203.0.113.1"), 6) == [400] * 5 + [429]
+
+
+def test_each_is_logged_without_what_was_typed(visitor, caplog):
+    with caplog.at_level(logging.WARNING):
+        wrong(visitor("203.0.113.1"), 6)
+        wrong(visitor("\x1b[2Jevil\n"), 1)
+    assert len([line for line in caplog.messages if "wrong password from 203.0.113.1" in line]) == 5
+    assert "203.0.113.1 must wait 5 s" in caplog.text and "\x1b" not in caplog.text and "evil" not in caplog.text
+
+
+def test_nobody_behind_a_tunnel_locks_out_the_others_for_long(visitor, clock):
+    one = visitor("127.0.0.1")
+    for _ in range(20):
+        wrong(one, 6)
+        clock.seconds += 20
+    assert one.post("/login", content=b"right").status_code == 200

@@ -1,0 +1,43 @@
+"""Lists as JSON what a launched page can be asked for: `python -m tests.wan_ui.list_routes DATA_DIR`. Tests only."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from backend.engine.engine import Engine
+from tests.fifth_view.panel import FIFTH
+from tests.wan_ui.conftest import _free_port
+from wan_ui.serve import serve
+from wan_ui.studio import build
+from wan_ui.views import VIEWS
+
+
+def main() -> None:
+    views = (*VIEWS, FIFTH)
+    engine = Engine(Path(sys.argv[1]), pipeline="tests.fake_pipeline", start_worker=False)
+    blocks = build(engine, views=views)
+    serve(blocks, engine, host="127.0.0.1", port=_free_port(), share=False, auth=None, views=views)
+    listed = {
+        "addresses": sorted(set(_addresses(blocks.app.routes))),
+        "handlers": sorted({function.fn.__qualname__ for function in blocks.fns.values()}),
+        "public": [function.api_name for function in blocks.fns.values() if function.api_visibility != "private"],
+        "middleware": [one.cls.__name__ for one in blocks.app.user_middleware],
+        "connection": blocks.server.config.http_protocol_class.__name__,
+    }
+    sys.stdout.write(json.dumps(listed))
+    blocks.close(verbose=False)
+    engine.close()
+
+
+def _addresses(routes) -> Iterator[str]:
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        if inner is not None:
+            yield from _addresses(inner.routes)
+        else:
+            yield route.path.rstrip("/") or "/"
+
+
+if __name__ == "__main__":
+    main()

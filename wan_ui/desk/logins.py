@@ -1,0 +1,147 @@
+"""The password: who has given it, and how often an address may be wrong.
+
+After `FREE_TRIES` wrong passwords an address must pause, longer after each. This machine's own address stands for everybody
+behind a tunnel or a proxy that hides its visitors: its pauses stay short, so that nobody can lock out the others. Each wrong
+password is logged.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from math import ceil
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from wan_ui.desk.rules import LOGIN
+from wan_ui.desk.visit import texts_for
+from wan_ui.desk.visitors import address_of
+
+FREE_TRIES = 5
+SHORTEST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # seconds; each is twice the one before
+LONGEST_SHARED_PAUSE = 20.0  # for this machine's own address
+FORGET_SECONDS = 900.0  # after the last wrong password
+MOST_ADDRESSES = 10_000  # that are remembered: the oldest are forgotten first
+
+_API_INFO = re.compile(rb"(window\.gradio_api_info = ).*?(;\s*</script>)", re.DOTALL)
+
+log = logging.getLogger(__name__)
+
+
+def needs_login(scope: Scope) -> bool:
+    """Whether visitors need a password."""
+    return getattr(scope.get("app"), "auth", None) is not None
+
+
+def has_login(scope: Scope) -> bool:
+    """Whether the sender of this request has given the password, or needs none."""
+    if not needs_login(scope):
+        return True
+    app, cookies = scope["app"], Request(scope).cookies
+    names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
+    return any(cookies.get(name) in app.tokens for name in names if name in cookies)
+
+
+@dataclass
+class _Tries:
+    """The wrong passwords of one address, and those that are being checked."""
+
+    count: int = 0
+    last: float = 0.0
+
+
+class LoginLimit:
+    """ASGI middleware: slows down an address that gives wrong passwords (429)."""
+
+    def __init__(self, app: ASGIApp, now: Callable[[], float] = time.monotonic):
+        self.app, self._now = app, now
+        self._tries: dict[str, _Tries] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"].rstrip("/") != LOGIN:
+            await self.app(scope, receive, send)
+            return
+        address = address_of(scope)
+        wait = self._pause(address)
+        if wait > 0:
+            await _refusal(scope, wait)(scope, receive, send)
+            return
+        tries = self._begin(address)  # counted before the answer: two hundred at once must not all be free
+        await self.app(scope, receive, _watched(send, lambda status: self._end(address, tries, status)))
+
+    def _pause(self, address: str) -> float:
+        """How many seconds the address must still wait."""
+        tries = self._tries.get(address)
+        if tries is None or tries.count < FREE_TRIES:
+            return 0.0
+        longest = LONGEST_PAUSE if address else LONGEST_SHARED_PAUSE
+        pause = min(SHORTEST_PAUSE * 2 ** min(tries.count - FREE_TRIES, 30), longest)
+        return tries.last + pause - self._now()
+
+    def _begin(self, address: str) -> _Tries:
+        now = self._now()
+        for old in [one for one, tries in self._tries.items() if tries.last < now - FORGET_SECONDS]:
+            del self._tries[old]
+        while len(self._tries) >= MOST_ADDRESSES:
+            del self._tries[next(iter(self._tries))]
+        tries = self._tries.setdefault(address, _Tries())
+        tries.count, tries.last = tries.count + 1, now
+        return tries
+
+    def _end(self, address: str, tries: _Tries, status: int) -> None:
+        if status < HTTPStatus.BAD_REQUEST:
+            self._tries.pop(address, None)
+            return
+        log.warning("A wrong password from %s (%d in a row)", address or "this machine", tries.count)
+        if (wait := self._pause(address)) > 0:
+            log.warning("%s must wait %.0f s before the next password", address or "This machine", wait)
+
+
+class LoginForm:
+    """ASGI middleware: before the login the page holds the form only. Gradio's also describes the endpoints for programs."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] != "/" or scope["method"] != "GET" or has_login(scope):
+            await self.app(scope, receive, send)
+            return
+        headers = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
+        start: Message = {}
+        body = bytearray()
+
+        async def send_form(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start":
+                start = message
+                return
+            body.extend(message.get("body", b""))
+            if not message.get("more_body", False):
+                form = _API_INFO.sub(rb"\1{}\2", bytes(body))
+                MutableHeaders(scope=start)["content-length"] = str(len(form))
+                await send(start)
+                await send({"type": "http.response.body", "body": form})
+
+        await self.app({**scope, "headers": headers}, receive, send_form)
+
+
+def _refusal(scope: Scope, wait: float) -> JSONResponse:
+    texts = texts_for(Headers(scope=scope))
+    text = texts.login_pause.format(seconds=ceil(wait))
+    headers = {"retry-after": str(ceil(wait))}
+    return JSONResponse({"error": text, "detail": text}, HTTPStatus.TOO_MANY_REQUESTS, headers)
+
+
+def _watched(send: Send, on_status: Callable[[int], None]) -> Send:
+    async def send_watched(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            on_status(message["status"])
+        await send(message)
+
+    return send_watched

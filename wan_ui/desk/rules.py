@@ -1,0 +1,145 @@
+"""Which rule each address and each of the page's handlers has. What has no rule is refused.
+
+The rules: `public`, for everybody; `login`, for those who gave the password, if there is one; `visitor`, for the owner of what
+the address names, by cookie or by the ticket in the address, which the route itself checks; `operator`, for programs with the
+operator's key if visitors need a password; `refused`, for nobody: Gradio brings the address, and the studio does not need it.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Literal
+
+from starlette.routing import compile_path
+
+Rule = Literal["public", "login", "visitor", "operator", "refused"]
+Rules = Mapping[str, Rule]
+
+API = "/gradio_api"
+UPLOAD = f"{API}/upload"
+LOGIN = "/login"
+ROUTES: Rules = {
+    "/": "public",  # without a login it holds the login form only
+    LOGIN: "public",
+    "/logout": "public",
+    "/healthz": "public",
+    "/favicon.ico": "public",
+    "/manifest.json": "public",
+    "/robots.txt": "public",
+    "/theme.css": "public",
+    "/static/{path:path}": "public",
+    "/assets/{path:path}": "public",
+    "/svelte/{path:path}": "public",
+    f"{API}/theme.css": "public",
+    f"{API}/startup-events": "public",
+    f"{API}/login_check": "public",  # answers whether the caller has logged in
+    "/config": "login",
+    "/studio/changes": "login",
+    UPLOAD: "login",
+    f"{API}/upload_progress": "login",
+    f"{API}/info": "login",
+    f"{API}/user": "login",
+    f"{API}/app_id": "login",
+    f"{API}/heartbeat/{{session_hash}}": "login",
+    f"{API}/run/{{api_name}}": "login",
+    f"{API}/call/{{api_name}}": "login",
+    f"{API}/call/{{api_name}}/{{event_id}}": "login",
+    f"{API}/queue/join": "login",
+    f"{API}/queue/data": "login",
+    f"{API}/queue/status": "login",
+    f"{API}/cancel": "login",
+    f"{API}/reset": "login",
+    f"{API}/file={{path_or_url:path}}": "login",
+    "/studio/media/{job_id}/{name:path}": "visitor",
+    "/studio/video/{job_id}/{ticket}/video.mp4": "visitor",
+    "/studio/compare/{comparison_id}.mp4": "visitor",
+    "/metrics": "operator",
+    "/mcp": "operator",
+    "/monitoring": "refused",
+    "/monitoring/summary": "refused",
+    "/monitoring/{key}": "refused",
+    "/pwa_icon": "refused",
+    "/pwa_icon/{size}": "refused",
+    f"{API}/api/{{api_name}}": "refused",
+    f"{API}/call/v2/{{api_name}}": "refused",
+    f"{API}/call/v2/{{api_name}}/{{event_id}}": "refused",
+    f"{API}/component_server": "refused",
+    f"{API}/custom_component/{{id}}/{{environment}}/{{type}}/{{file_name}}": "refused",
+    f"{API}/deep_link": "refused",
+    f"{API}/dev/reload": "refused",
+    f"{API}/file/{{path:path}}": "refused",
+    f"{API}/openapi.json": "refused",
+    f"{API}/process_recording": "refused",
+    f"{API}/proxy={{url_path:path}}": "refused",
+    f"{API}/runs": "refused",
+    f"{API}/stream/{{event_id}}": "refused",
+    f"{API}/stream/{{event_id}}/close": "refused",
+    f"{API}/stream/{{session_hash}}/{{run}}/{{component_id}}/playlist.m3u8": "refused",
+    f"{API}/stream/{{session_hash}}/{{run}}/{{component_id}}/{{segment_id}}.{{ext}}": "refused",
+    f"{API}/stream/{{session_hash}}/{{run}}/{{component_id}}/playlist-file": "refused",
+    f"{API}/token": "refused",
+    f"{API}/undo-vibe-edit": "refused",
+    f"{API}/vibe-code": "refused",
+    f"{API}/vibe-edit": "refused",
+    f"{API}/vibe-starter-queries": "refused",
+}
+
+# The page's handlers. All have the rule of the address through which they are called; `visitor` means that the handler
+# is given jobs, pictures or names by the page, and asks `Desk.visit` or `desk/uploads.py` what its caller may do with them;
+# `operator` that it asks `Desk.visit` and does nothing for anybody else.
+HANDLERS: Rules = {
+    "FormHandlers.wire.<locals>.<lambda>": "login",
+    "build_prompt_panel.<locals>.<lambda>": "login",
+    "FormHandlers.chooser.<locals>.choose": "login",
+    "FormHandlers.choose_preset": "login",
+    "FormHandlers.choose_picture": "login",
+    "FormHandlers.suggest": "login",
+    "FormHandlers.edit_mode": "login",
+    "FormHandlers.estimate": "visitor",
+    "FormHandlers.show_picture": "visitor",
+    "FormHandlers.show_crop": "visitor",
+    "FormHandlers.move_crop": "visitor",
+    "FormHandlers.pad": "visitor",
+    "FillHandlers.act": "visitor",
+    "FillHandlers.drop": "visitor",
+    "OwnPresetHandlers.act": "visitor",
+    "StageHandlers.submit": "visitor",
+    "StageHandlers.follow": "visitor",
+    "StageHandlers.settle": "visitor",
+    "StageHandlers.stop": "visitor",
+    "StageHandlers.keep_seed": "visitor",
+    "QueueHandlers.act": "visitor",
+    "QueueHandlers.again": "visitor",
+    "QueueHandlers.show": "visitor",
+    "CompareHandlers.start": "visitor",
+    "CompareHandlers.act": "visitor",
+    "_values_or_presets": "login",
+    "LibraryHandlers.search": "visitor",
+    "LibraryHandlers.act": "visitor",
+    "SystemHandlers.look": "visitor",
+    "SystemHandlers.clean": "operator",
+    "PageHandlers.open": "visitor",
+    "PageHandlers.tick": "visitor",
+    "_generate_with.<locals>.generate": "visitor",
+}
+
+
+class Book:
+    """Finds the rule of a path."""
+
+    def __init__(self, rules: Rules = ROUTES):
+        self._rules = [(_pattern(template), rule) for template, rule in sorted(rules.items(), key=_refused_first)]
+
+    def rule(self, path: str) -> Rule:
+        """The rule of this path, with or without a slash at its end; `refused` if it has none."""
+        path = path.rstrip("/") or "/"
+        return next((rule for pattern, rule in self._rules if pattern.fullmatch(path)), "refused")
+
+
+def _refused_first(entry: tuple[str, Rule]) -> bool:
+    """A refused address stays refused if an allowed one has a place that would fit it too."""
+    return entry[1] != "refused"
+
+
+@cache
+def _pattern(template: str):
+    return compile_path(template)[0]
