@@ -302,6 +302,36 @@ const startCompared = () => {
   for (const video of together()) video.play().catch(() => {});
 };
 
+// The server tells what has changed: the status and the queue as they look now, and a count by which a view that may show
+// something old is drawn anew. One tab of a browser keeps the stream and passes everything on to the others.
+const VIEW_MILLISECONDS = 1500;
+const told = window.studioTold ??= {};  // by element id: shows that part's HTML
+const tabs = new BroadcastChannel('studio-changes');
+let changes = null, drawn = null, drawnAt = 0;
+const take = ({count, parts}) => {
+  changes = count;
+  for (const [name, html] of Object.entries(parts)) told[name]?.(html);
+};
+const listen = () => new Promise(() => {
+  const parts = {}, stream = new EventSource('studio/changes');
+  stream.onmessage = event => {
+    const news = JSON.parse(event.data);
+    Object.assign(parts, news.parts);
+    take(news);
+    tabs.postMessage(news);
+  };
+  tabs.addEventListener('message', ({data}) => { if (data === 'all') tabs.postMessage({count: changes, parts}); });
+});
+tabs.addEventListener('message', ({data}) => { if (data !== 'all') take(data); });
+navigator.locks ? navigator.locks.request('studio-changes', listen) : listen();
+const drawView = now => {
+  if (changes === drawn || now - drawnAt < VIEW_MILLISECONDS || document.hidden || !window.studioAct) return;
+  if (document.body.dataset.view === 'create') return;  // its stage is drawn by the job's own stream
+  [drawn, drawnAt] = [changes, now];
+  act('tick', 'tick');
+};
+tabs.postMessage('all');
+
 // What is always kept up to date: players' positions, the number at the queue's button.
 let last = 0;
 const tick = now => {
@@ -312,6 +342,7 @@ const tick = now => {
   showStageTime();
   startCompared();
   followLeader();
+  drawView(now);
   const count = $('.queue')?.dataset.count ?? '0', badge = $('#queue-toggle .badge');
   if (badge && badge.textContent !== count) {
     badge.textContent = count;

@@ -1,32 +1,48 @@
 """What every handler needs: the engine, who is asking, and what they may do with it."""
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
+from starlette.requests import Request
 
 from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
+from backend.engine.lock import EngineLock
+from backend.engine.order import Room
 from backend.engine.store import Job
-from backend.errors import JobNotFound
+from backend.errors import DataFolderError, JobNotFound, RequestError
+from presets import Preset, list_presets
 from wan_ui.desk.access import Access
 from wan_ui.desk.presets import CanRun
 from wan_ui.desk.rewriter import PromptRewriter
+from wan_ui.desk.uploads import has_room
 from wan_ui.desk.visit import Visit, texts_for
-from wan_ui.desk.visitors import owner_of
+from wan_ui.desk.visitors import address, owner_of
 
 MOST_WAITING = 20  # videos that one visitor may have in line; the operator has no limit
+MOST_OF_ADDRESS = 40  # a new visitor is only a new cookie
+MOST_IN_ALL = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Desk:
-    """One engine, and the rules for what each visitor sees of it."""
+    """One engine, and the rules for what each visitor sees of it.
+
+    `models` are the names of the presets that visitors may use; None: all that can run here. `uploads` keeps the folder of
+    uploads from other servers (see `wan_ui.desk.uploads.begin_uploads`).
+    """
 
     engine: Engine
     access: Access
     can_run: CanRun
     most_waiting: int = MOST_WAITING
+    most_of_address: int = MOST_OF_ADDRESS
+    most_in_all: int = MOST_IN_ALL
+    models: frozenset[str] | None = None
     rewriter: PromptRewriter | None = None
+    uploads: EngineLock | None = None
 
     def visit(self, request: gr.Request) -> Visit:
         """Who is asking."""
@@ -37,8 +53,30 @@ class Desk:
             scope=self.access.scope(cookies, request.session_hash),
             is_operator=is_operator,
             texts=texts_for(request.headers),
-            limit=None if is_operator else self.most_waiting,
+            room=None if is_operator else self._room(request.client),
         )
+
+    def program(self, request: Request, name: str) -> Visit:
+        """Which program is asking, by its address, through the endpoint `name`. With the operator's key it is the operator."""
+        is_operator, room = self.access.has_key(request.headers), self._room(request.client)
+        owner = f"{name}-{hashlib.sha256(room.address.encode()).hexdigest()[:32]}"
+        return Visit(
+            owner=owner,
+            scope=None if is_operator else owner,
+            is_operator=is_operator,
+            texts=texts_for({}),
+            room=None if is_operator else room,
+        )
+
+    def offers(self, visit: Visit | None = None) -> CanRun:
+        """Which presets are offered to this visitor; without one, to visitors in general."""
+        is_operator = visit is not None and visit.is_operator
+        return self.can_run if is_operator or self.models is None else self._is_offered
+
+    def names(self, visit: Visit) -> list[str]:
+        """The names of the presets that this visitor may ask for, whether they are here or not; the first is the usual one."""
+        is_free = visit.is_operator or self.models is None
+        return [preset.name for preset in list_presets() if is_free or preset.name in self.models]
 
     def job(self, job_id: Any, visit: Visit) -> Job | None:
         """The job if it exists and the visitor may see it; `job_id` is what the page sent, unchecked."""
@@ -50,8 +88,33 @@ class Desk:
 
     def submit(self, wanted: GenerationRequest, visit: Visit) -> Job:
         """Queues it for the visitor, within their limits. Raises: StudioError."""
-        return self.engine.submit(wanted, visit.owner, visit.limit, may_download=visit.is_operator)
+        self._check(wanted, visit)
+        return self.engine.submit(wanted, visit.owner, visit.room, may_download=visit.is_operator)
 
     def revise(self, job: Job, wanted: GenerationRequest, visit: Visit) -> Job:
         """Replaces the request of a waiting job, within the visitor's limits. Raises: StudioError."""
+        self._check(wanted, visit)
         return self.engine.revise(job.id, wanted, may_download=visit.is_operator)
+
+    def _check(self, wanted: GenerationRequest, visit: Visit) -> None:
+        """Raises: StudioError for a preset that is not for visitors, and for anything if the disk is almost full."""
+        if visit.is_operator:
+            return
+        if self.models is not None and wanted.preset not in self.models:
+            fix = f"take {' or '.join(sorted(self.models))}"
+            raise RequestError(f"preset={wanted.preset!r}", "is not offered to visitors of this server", fix)
+        if not has_room(self.engine.settings.data_dir):
+            raise DataFolderError(
+                "the server's disk is almost full, so", "it takes nothing more", "ask the operator to make room"
+            )
+
+    def _is_offered(self, preset: Preset) -> bool:
+        return preset.name in self.models and self.can_run(preset)
+
+    def _room(self, client: Any) -> Room:
+        return Room(
+            of_owner=self.most_waiting,
+            of_address=self.most_of_address,
+            in_all=self.most_in_all,
+            address=address(client[0]) if client else "",
+        )

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 from backend.contract.events import Event, Failed
 from backend.engine.engine import Engine
@@ -17,15 +18,78 @@ REPLAY_SECONDS = 0.03  # by then the past events have arrived: the page shows on
 HEARTBEAT_SECONDS = 2.0  # a page that was closed is noticed at the next picture, so there is always a next one
 
 
+class _Reader:
+    """Reads one job's events in one thread, for all who follow it. Those who come later get what was read before."""
+
+    def __init__(self, engine: Engine, job_id: str):
+        self._lock = threading.Lock()
+        self._events: list[Event | None] = []  # None is the end
+        self._followers: dict[asyncio.Queue[Event | None], asyncio.AbstractEventLoop] = {}
+        threading.Thread(target=self._read, args=(engine, job_id), name=f"follow-{job_id}", daemon=True).start()
+
+    def join(self) -> asyncio.Queue[Event | None]:
+        """A queue with the events so far, which then gets those that come."""
+        arrived: asyncio.Queue[Event | None] = asyncio.Queue()
+        with self._lock:
+            for event in self._events:
+                arrived.put_nowait(event)
+            self._followers[arrived] = asyncio.get_running_loop()
+        return arrived
+
+    def leave(self, arrived: asyncio.Queue[Event | None]) -> None:
+        """Gives this queue nothing more."""
+        with self._lock:
+            self._followers.pop(arrived, None)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last event has been read."""
+        with self._lock:
+            return bool(self._events) and self._events[-1] is None
+
+    def _read(self, engine: Engine, job_id: str) -> None:
+        try:
+            for _, event in engine.events(job_id):
+                self._pass_on(event)
+        except StudioError as error:
+            self._pass_on(Failed(cause=error.cause, fix=error.fix))
+        finally:
+            self._pass_on(None)
+
+    def _pass_on(self, event: Event | None) -> None:
+        with self._lock:
+            self._events.append(event)
+            for arrived, loop in self._followers.items():
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(arrived.put_nowait, event)
+
+
+class Readers:
+    """The readers of an engine's jobs, one for each job that is followed, however many pages follow it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readers: dict[str, _Reader] = {}
+
+    def join(self, engine: Engine, job_id: str) -> tuple[_Reader, asyncio.Queue[Event | None]]:
+        """The job's reader, and a queue of its events."""
+        with self._lock:
+            self._readers = {one: reader for one, reader in self._readers.items() if not reader.is_over}
+            reader = self._readers.get(job_id) or _Reader(engine, job_id)
+            self._readers[job_id] = reader
+            return reader, reader.join()
+
+
+_READERS: WeakKeyDictionary[Engine, Readers] = WeakKeyDictionary()  # the page and the routes follow the same engine
+
+
 async def follow(engine: Engine, job_id: str) -> AsyncIterator[StageView]:
     """The job's view now and after each change, until its final event.
 
-    Events are read by a thread of this follower's own (they block while nothing happens) and merged here: several that
-    arrive at once make one view. Leaving the iterator early never touches the job.
+    Events are read by one thread for each job (they block while nothing happens) and merged here: several that arrive at once
+    make one view. Leaving the iterator early never touches the job.
     """
-    arrived: asyncio.Queue[Event | None] = asyncio.Queue()
-    is_left = threading.Event()
-    _start_reader(engine, job_id, arrived, is_left)
+    reader, arrived = _READERS.setdefault(engine, Readers()).join(engine, job_id)
     view, is_over = StageView(phase="queued"), False
     try:
         await asyncio.sleep(REPLAY_SECONDS)
@@ -34,25 +98,7 @@ async def follow(engine: Engine, job_id: str) -> AsyncIterator[StageView]:
             yield placed(view, engine, job_id)
             await asyncio.sleep(SHORTEST_SECONDS)
     finally:
-        is_left.set()
-
-
-def _start_reader(engine: Engine, job_id: str, arrived: asyncio.Queue, is_left: threading.Event) -> None:
-    loop = asyncio.get_running_loop()
-
-    def read() -> None:
-        try:
-            for _, event in engine.events(job_id):
-                if is_left.is_set():
-                    return
-                loop.call_soon_threadsafe(arrived.put_nowait, event)
-        except StudioError as error:
-            loop.call_soon_threadsafe(arrived.put_nowait, Failed(cause=error.cause, fix=error.fix))
-        finally:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(arrived.put_nowait, None)
-
-    threading.Thread(target=read, name=f"follow-{job_id}", daemon=True).start()
+        reader.leave(arrived)
 
 
 async def _next_view(view: StageView, arrived: asyncio.Queue[Event | None]) -> tuple[StageView, bool]:
@@ -76,12 +122,18 @@ def placed(view: StageView, engine: Engine, job_id: str) -> StageView:
     position = engine.position(job_id)
     if position is None:
         return replace(view, phase="starting", what=engine.worker_status(job_id).detail)
-    return replace(view, phase="queued", ahead=position)
+    return replace(view, phase="queued", ahead=position, is_held=engine.is_held(job_id))
 
 
 def view_of(desk: Desk, job: Job) -> StageView:
     """The job's last event as a view; enough for a line about it."""
     if job.state == "queued":
-        return StageView(phase="queued")
+        return StageView(phase="queued", is_held=job.is_held, interrupted_at=_place(desk, job))
     event = desk.engine.last_event(job.id)
     return advance(StageView(phase="queued"), event) if event else StageView(phase="queued")
+
+
+def _place(desk: Desk, job: Job) -> str:
+    """Where the work on a waiting job was interrupted; "" if it has not begun."""
+    interruptions = desk.engine.interruptions(job.id) if job.has_begun else []
+    return interruptions[-1].place if interruptions else ""

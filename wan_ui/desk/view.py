@@ -3,13 +3,14 @@ its place in the header and its key, its column, its buttons, what it shows when
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import gradio as gr
 from starlette.routing import Route
 
 from wan_ui.desk.desk import Desk
+from wan_ui.desk.rules import Rules
 from wan_ui.desk.visit import Visit
 from wan_ui.words.english import Texts
 
@@ -67,7 +68,8 @@ class View:
     """One view of the studio.
 
     `title` names a field of `Texts`. `beside` lists the other columns that are shown with the view's own: `FORM`, or the keys of
-    other views; `on_phone` lists those that are also shown on a phone, where columns are below one another.
+    other views; `on_phone` lists those that are also shown on a phone, where columns are below one another. `rules` says who may
+    use the view's own routes and handlers (see `wan_ui.desk.rules`): a route without a rule is refused.
     """
 
     key: str
@@ -76,6 +78,7 @@ class View:
     beside: tuple[str, ...] = ()
     on_phone: tuple[str, ...] = ()
     routes: Callable[[Desk], Sequence[Route]] = lambda desk: ()
+    rules: Rules = field(default_factory=dict)
 
     def words(self, texts: Texts) -> str:
         """The view's name in this language."""

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from backend.engine.order import Room
 from wan_ui.desk.access import within
 from wan_ui.words.english import ENGLISH, Texts
 from wan_ui.words.languages import LANGUAGES
@@ -13,15 +14,15 @@ from wan_ui.words.languages import LANGUAGES
 class Visit:
     """A visitor's name in the store, what they may see and queue, and their words. `Desk.visit` makes it.
 
-    `scope` says whose jobs are shown: the visitor's own, or None, everybody's, for the operator. `limit` is how many videos the
-    visitor may have in line; None: as many as they like.
+    `scope` says whose jobs are shown: the visitor's own, or None, everybody's, for the operator. `room` is how many videos may
+    wait with one more of this visitor; None: any number.
     """
 
     owner: str
     scope: str | None
     is_operator: bool
     texts: Texts
-    limit: int | None
+    room: Room | None
 
     def may_see(self, owner: str) -> bool:
         """Whether this visitor may see what belongs to this owner."""

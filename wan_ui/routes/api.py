@@ -24,6 +24,7 @@ from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import follow
 from wan_ui.desk.media import video_url
 from wan_ui.desk.uploads import uploaded_path
+from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView
 
 OVERRIDES = frozenset(
@@ -56,11 +57,11 @@ def _generate_with(desk: Desk) -> Callable:
             the video file, and its facts: job_id, seed, width, height, num_frames, fps, seconds by stage
         """
         try:
-            wanted = Wanted(prompt=prompt, preset=preset, image=image, settings=settings or {})
+            wanted = Wanted.of(prompt, preset, image, settings)
             job = await asyncio.to_thread(_submitted, desk, wanted, request)
             result = await _wait(desk.engine, job.id)
         except StudioError as error:
-            raise gr.Error(str(error), print_exception=False) from None
+            raise gr.Error(without_paths(str(error)), print_exception=False) from None
         return _file(video_url(job.id, request.request, desk.access)), _facts(job.id, result)
 
     return generate
@@ -68,7 +69,8 @@ def _generate_with(desk: Desk) -> Callable:
 
 def _submitted(desk: Desk, wanted: "Wanted", request: gr.Request) -> Job:
     """Queues it; not in the event loop, because it opens pictures and writes files."""
-    return desk.submit(wanted.to_request(), desk.visit(request))
+    visit = desk.visit(request)
+    return desk.submit(wanted.to_request(desk.names(visit)[0]), visit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +82,29 @@ class Wanted:
     image: dict[str, Any] | None
     settings: dict[str, Any]
 
-    def to_request(self) -> GenerationRequest:
-        """The request. Raises: RequestError."""
+    @classmethod
+    def of(cls, prompt: Any, preset: Any, image: Any, settings: Any) -> "Wanted":
+        """The arguments, which may be anything; None counts as left out. Raises: RequestError for one of the wrong kind."""
+        given = {"prompt": prompt, "preset": preset, "image": image, "settings": settings}
+        kinds = {
+            "prompt": (str, "a text"),
+            "preset": (str, "a preset's name"),
+            "image": (dict, "a file"),
+            "settings": (dict, "an object"),
+        }
+        for name, (kind, words) in kinds.items():
+            if given[name] is not None and not isinstance(given[name], kind):
+                raise RequestError(f"{name}={repr(given[name])[:60]}", f"must be {words}", f"correct {name}")
+        return cls(prompt=prompt or "", preset=preset or "", image=image, settings=settings or {})
+
+    def to_request(self, usual: str = "") -> GenerationRequest:
+        """The request; `usual` is the preset if none is named, else the first of all. Raises: RequestError."""
         unknown = sorted(set(self.settings) - OVERRIDES)
         if unknown:
             raise RequestError(
                 f"settings has {unknown[0]!r} and", f"may have {', '.join(sorted(OVERRIDES))}", "correct its name or leave it out"
             )
-        preset = find_preset(self.preset or list_presets()[0].name)
+        preset = find_preset(self.preset or usual or list_presets()[0].name)
         image = str(uploaded_path(self.image)) if self.image else None
         return GenerationRequest.from_preset(preset, prompt=self.prompt, image=image, **self.settings)
 

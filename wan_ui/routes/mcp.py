@@ -10,7 +10,8 @@ Source: modelcontextprotocol.io, specification 2025-06-18, "Streamable HTTP", "T
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,43 +20,47 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from backend.contract.events import VideoResult
-from backend.engine.engine import Engine, Job
+from backend.engine.engine import Job
 from backend.errors import StudioError
-from presets import list_presets
 from wan_ui.desk.access import Access
+from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import follow
 from wan_ui.desk.media import video_url
+from wan_ui.desk.visit import Visit
+from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView, progress_words
 from wan_ui.routes.api import OVERRIDES, Wanted, finished_video
 from wan_ui.words.english import ENGLISH
 
 VERSIONS = ("2025-06-18", "2025-03-26")
-OWNER = "mcp"
-MOST_WAITING = 20
+NAME = "mcp"  # of the owners
 _AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies pass each event on
 _PARSE_ERROR, _INVALID, _UNKNOWN, _BAD_ARGUMENTS = -32700, -32600, -32601, -32602
 
 
-def mcp_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
+def mcp_route(desk: Desk, *, is_open: bool) -> Route:
     """The endpoint."""
+    access = desk.access
 
     async def answer(request: Request) -> Response:
         if not _is_allowed(request, access, is_open):
             return Response("Not allowed", 401 if not is_open else 403)
         try:
-            message = json.loads(await request.body())
-        except ValueError:
+            message = json.loads(await request.body(), parse_constant=_refuse)
+        except (ValueError, RecursionError):
             return JSONResponse(_error(None, _PARSE_ERROR, "the body must be JSON"), 400)
         if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
             return JSONResponse(_error(None, _INVALID, "one JSON-RPC 2.0 message is expected"), 400)
+        if "id" in message and not _is_id(message["id"]):
+            return JSONResponse(_error(None, _INVALID, "id must be a text or a whole number"), 400)
         if "id" not in message:
             return Response(status_code=202)  # a notification
         if _wants_video(message):
-            messages = _make_video(engine, message, request, access)
+            messages = _make_video(desk, message, request)
             if _progress_token(message) is not None and "text/event-stream" in request.headers.get("accept", ""):
                 return StreamingResponse(_as_events(messages), media_type="text/event-stream", headers=_AT_ONCE)
-            return JSONResponse([answer async for answer in messages][-1])
-        return JSONResponse(_answer(message))
+            return JSONResponse(await _last(messages, request))
+        return JSONResponse(_answer(message, desk.names(desk.program(request, NAME))))
 
     return Route("/mcp", answer, methods=["POST"])
 
@@ -64,11 +69,29 @@ def _is_allowed(request: Request, access: Access, is_open: bool) -> bool:
     origin = request.headers.get("origin")
     if origin and urlsplit(origin).netloc != request.headers.get("host"):
         return False
-    return is_open or _has_key(request, access)
+    return is_open or access.has_key(request.headers)
 
 
-def _has_key(request: Request, access: Access) -> bool:
-    return access.is_key(request.headers.get("authorization", "").removeprefix("Bearer "))
+def _refuse(constant: str) -> None:
+    """JSON has no NaN and no Infinity."""
+    raise ValueError(constant)
+
+
+def _is_id(value: Any) -> bool:
+    """Whether this can be a message's id: a whole number, or text that can be sent back."""
+    if isinstance(value, str):
+        return not any("\ud800" <= character <= "\udfff" for character in value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+async def _last(messages: AsyncGenerator[dict[str, Any] | None, None], request: Request) -> dict[str, Any] | None:
+    """The answer, for which an assistant waits without progress; if it hangs up, nobody waits any longer."""
+    message = None
+    async with aclosing(messages):
+        async for message in messages:
+            if message is None and await request.is_disconnected():
+                break
+    return message
 
 
 def _params(message: dict[str, Any]) -> dict[str, Any]:
@@ -89,8 +112,8 @@ def _progress_token(message: dict[str, Any]) -> str | int | None:
     return token if isinstance(token, str | int) else None
 
 
-def _answer(message: dict[str, Any]) -> dict[str, Any]:
-    """The answer to every message but a call of the tool."""
+def _answer(message: dict[str, Any], presets: list[str]) -> dict[str, Any]:
+    """The answer to every message but a call of the tool, which the caller may use with these presets."""
     params = _params(message)
     match message.get("method"):
         case "initialize":
@@ -103,7 +126,7 @@ def _answer(message: dict[str, Any]) -> dict[str, Any]:
         case "ping":
             result = {}
         case "tools/list":
-            result = {"tools": [tool()]}
+            result = {"tools": [tool(presets)]}
         case "tools/call":
             return _error(message["id"], _BAD_ARGUMENTS, "the only tool is generate_video")
         case method:
@@ -111,9 +134,8 @@ def _answer(message: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
 
-def tool() -> dict[str, Any]:
-    """The tool's description for assistants."""
-    names = [preset.name for preset in list_presets()]
+def tool(presets: list[str]) -> dict[str, Any]:
+    """The tool's description for assistants who may use these presets."""
     settings = {"type": "object", "description": f"values in place of the preset's own: {', '.join(sorted(OVERRIDES))}"}
     return {
         "name": "generate_video",
@@ -124,42 +146,40 @@ def tool() -> dict[str, Any]:
             "additionalProperties": False,
             "properties": {
                 "prompt": {"type": "string", "description": "what the video shows"},
-                "preset": {"type": "string", "enum": names, "description": "the model; the first if left out"},
+                "preset": {"type": "string", "enum": presets, "description": "the model; the first if left out"},
                 "settings": settings,
             },
         },
     }
 
 
-async def _make_video(
-    engine: Engine, message: dict[str, Any], request: Request, access: Access
-) -> AsyncIterator[dict[str, Any] | None]:
+async def _make_video(desk: Desk, message: dict[str, Any], request: Request) -> AsyncGenerator[dict[str, Any] | None, None]:
     """Runs the tool: yields its progress if the assistant gave a token, None while there is no news, and last the answer.
 
-    An error is the tool's answer, too, in the engine's words, so that the assistant can correct its call.
+    An error is the tool's answer, too, in the engine's words, so that the assistant can correct its call. If the assistant hangs
+    up while its video waits, the video is taken out of the queue.
     """
-    token, told, view = _progress_token(message), -1.0, None
-    is_operator = _has_key(request, access)
+    token, reached, view, job = _progress_token(message), -1.0, None, None
     try:
-        job = await asyncio.to_thread(_submitted, engine, _object(_params(message).get("arguments")), is_operator)
-        async for view in follow(engine, job.id):
-            yield None if token is None or view.fraction <= told else _progress(token, view)
-            told = max(told, view.fraction)
-        result = _told(finished_video(view), job.id, video_url(job.id, request, access))
+        visit = desk.program(request, NAME)
+        job = await asyncio.to_thread(_submitted, desk, _object(_params(message).get("arguments")), visit)
+        async for view in follow(desk.engine, job.id):
+            yield None if token is None or view.fraction <= reached else _progress(token, view)
+            reached = max(reached, view.fraction)
+        result = _facts(finished_video(view), job.id, video_url(job.id, request, desk.access))
     except StudioError as error:
-        result = {"content": [{"type": "text", "text": str(error)}], "isError": True}
+        result = {"content": [{"type": "text", "text": without_paths(str(error))}], "isError": True}
+    except (asyncio.CancelledError, GeneratorExit):
+        if job is not None and desk.engine.position(job.id) is not None:
+            desk.engine.cancel(job.id)
+        raise
     yield {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
 
-def _submitted(engine: Engine, arguments: dict[str, Any], is_operator: bool) -> Job:
+def _submitted(desk: Desk, arguments: dict[str, Any], visit: Visit) -> Job:
     """Queues it. Raises: StudioError."""
-    wanted = Wanted(
-        prompt=str(arguments.get("prompt") or ""),
-        preset=str(arguments.get("preset") or ""),
-        image=None,
-        settings=_object(arguments.get("settings")),
-    )
-    return engine.submit(wanted.to_request(), OWNER, MOST_WAITING, may_download=is_operator)
+    wanted = Wanted.of(arguments.get("prompt") or "", arguments.get("preset"), None, arguments.get("settings"))
+    return desk.submit(wanted.to_request(desk.names(visit)[0]), visit)
 
 
 def _progress(token: str | int, view: StageView) -> dict[str, Any]:
@@ -174,7 +194,7 @@ async def _as_events(messages: AsyncIterator[dict[str, Any] | None]) -> AsyncIte
         yield ": still here\n\n" if message is None else f"event: message\ndata: {json.dumps(message)}\n\n"
 
 
-def _told(result: VideoResult, job_id: str, url: str) -> dict[str, Any]:
+def _facts(result: VideoResult, job_id: str, url: str) -> dict[str, Any]:
     facts = {
         "url": url,
         "job_id": job_id,

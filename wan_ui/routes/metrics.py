@@ -18,15 +18,22 @@ from wan_ui.desk.access import Access
 STATES = ("queued", "running", "finished", "failed", "cancelled")
 
 
-def health_route(engine: Engine) -> Route:
-    """200 while the studio can make videos or is about to, 503 when all its workers have failed."""
+def health_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
+    """200 while the studio can make videos or is about to, 503 when all its workers have failed or the disk has no room.
+
+    If visitors need a password, the length of the queue is for the operator's key only.
+    """
 
     def health(request: Request) -> Response:
         state, workers = engine.worker_status().state, engine.workers()
-        answer = {"worker": state, "waiting": len(engine.line())}
+        answer: dict = {"worker": state}
+        if is_open or access.has_key(request.headers):
+            answer["waiting"] = len(engine.line())
+        if (short := engine.shortage()) is not None:
+            answer["disk"] = str(short)
         if len(workers) > 1:
             answer["workers"] = {worker.name: worker.status.state for worker in workers}
-        return JSONResponse(answer, 503 if state == "failed" else 200)
+        return JSONResponse(answer, 503 if state == "failed" or short else 200)
 
     return Route("/healthz", health, methods=["GET"])
 
@@ -35,8 +42,7 @@ def metrics_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
     """Counters and gauges of the queue, the worker and its devices."""
 
     def metrics(request: Request) -> Response:
-        token = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not is_open and not access.is_key(token):
+        if not is_open and not access.has_key(request.headers):
             return PlainTextResponse("The operator's key is needed as a bearer token", 401, {"WWW-Authenticate": "Bearer"})
         return PlainTextResponse(metrics_text(engine), media_type="text/plain; version=0.0.4")
 
@@ -52,6 +58,7 @@ def metrics_text(engine: Engine) -> str:
     lines += _gauge("studio_worker_ready", "Whether the worker can make a video now.", ready)
     warm = [(_names(worker, workers), len(worker.facts.warm)) for worker in workers]
     lines += _gauge("studio_warm_shapes", "Sizes whose programs are compiled.", warm)
+    lines += _gauge("studio_queue_paused", "Whether the queue waits for room on the disk.", [({}, int(bool(engine.shortage())))])
     for name, what in (("bytes_in_use", "in use"), ("bytes_limit", "there")):
         lines += _gauge(f"studio_device_{name}", f"Memory {what} on a device.", _device_rows(name, workers))
     return "\n".join(lines) + "\n"

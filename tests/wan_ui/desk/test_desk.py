@@ -1,5 +1,7 @@
 """What a visitor may queue, and what the operator may, by every way from the page to the engine."""
 
+import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -7,15 +9,16 @@ from huggingface_hub import constants
 
 from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
-from backend.errors import RequestError
+from backend.errors import DataFolderError, QueueFull, RequestError
 from presets import load_preset
 from tests.wan_ui.builders import a_request
+from wan_ui.desk import uploads
 from wan_ui.desk.access import OPERATOR_COOKIE, Access
 from wan_ui.desk.desk import Desk
 from wan_ui.routes.api import Wanted, _submitted
 
 WAN = load_preset("wan2.1-t2v-1.3b-480p")
-VISITOR = SimpleNamespace(cookies={}, session_hash="page", headers={})
+VISITOR = SimpleNamespace(cookies={}, session_hash="page", client=("203.0.113.7", 1), headers={})
 
 
 @pytest.fixture
@@ -28,7 +31,9 @@ def desk(tmp_path, monkeypatch):
 
 @pytest.fixture
 def operator(desk) -> SimpleNamespace:
-    return SimpleNamespace(cookies={OPERATOR_COOKIE: desk.access._cookie()}, session_hash="page", headers={})
+    return SimpleNamespace(
+        cookies={OPERATOR_COOKIE: desk.access._cookie()}, session_hash="page", client=("203.0.113.7", 1), headers={}
+    )
 
 
 def a_large_request() -> GenerationRequest:
@@ -59,9 +64,65 @@ def test_the_endpoint_for_programs_asks_who_calls(desk, operator):
 
 
 def test_a_visit_says_once_who_asks_and_what_they_may(desk, operator):
-    visitor = desk.visit(SimpleNamespace(cookies={}, session_hash="page", headers={"accept-language": "zh"}))
-    assert (visitor.scope, visitor.is_operator, visitor.limit) == (visitor.owner, False, desk.most_waiting)
+    visitor = desk.visit(
+        SimpleNamespace(cookies={}, session_hash="page", client=("203.0.113.7", 1), headers={"accept-language": "zh"})
+    )
+    assert (visitor.scope, visitor.is_operator, visitor.room.of_owner) == (visitor.owner, False, desk.most_waiting)
     assert visitor.texts.language == "zh" and not visitor.reads_the_first_page
     assert visitor.may_see(visitor.owner) and not visitor.may_see("somebody else")
     everybody = desk.visit(operator)
-    assert (everybody.scope, everybody.is_operator, everybody.limit) == (None, True, None) and everybody.may_see("anybody")
+    assert (everybody.scope, everybody.is_operator, everybody.room) == (None, True, None) and everybody.may_see("anybody")
+
+
+def test_visitors_use_only_the_presets_that_the_operator_names(desk, operator):
+    narrow = replace(desk, can_run=lambda preset: True, models=frozenset({WAN.name}))
+    visitor = narrow.visit(VISITOR)
+    with pytest.raises(RequestError, match=f"preset='wan-tiny' is not offered to visitors of this server; take {WAN.name}"):
+        narrow.submit(a_request(), visitor)
+    waiting = desk.submit(a_request(prompt="a slow square"), desk.visit(VISITOR))
+    with pytest.raises(RequestError, match="is not offered to visitors"):
+        narrow.revise(waiting, a_request(), visitor)
+    everything, tiny = narrow.visit(operator), load_preset("wan-tiny")
+    assert narrow.offers()(WAN) and not narrow.offers(visitor)(tiny) and narrow.offers(everything)(tiny)
+    assert narrow.submit(a_request(), everything).request.preset == "wan-tiny"
+
+
+def test_a_new_cookie_is_no_new_place_in_line(desk):
+    desk.engine.submit(a_request(prompt="a slow square", steps=9))
+    narrow = replace(desk, most_of_address=2, most_in_all=4)
+
+    def queue(number: int, host: str) -> None:
+        caller = SimpleNamespace(cookies={}, session_hash=f"page {number}", client=(host, 1), headers={})
+        narrow.submit(a_request(), narrow.visit(caller))
+
+    queue(1, "203.0.113.1"), queue(2, "203.0.113.1")
+    with pytest.raises(QueueFull, match="2 videos from your address are in line and there may be 2"):
+        queue(3, "203.0.113.1")
+    queue(4, "127.0.0.1"), queue(5, "127.0.0.1")  # behind a tunnel all have this address
+    with pytest.raises(QueueFull, match="4 videos are in line and there may be 4 in all"):
+        queue(6, "127.0.0.1")
+
+
+def test_places_are_counted_and_taken_in_one_step(desk):
+    desk.engine.submit(a_request(prompt="a slow square", steps=9))
+    visit, answers = desk.visit(VISITOR), []
+
+    def queue() -> None:
+        try:
+            answers.append(desk.submit(a_request(), visit).id)
+        except QueueFull:
+            answers.append(None)
+
+    threads = [threading.Thread(target=queue) for _ in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len([one for one in answers if one]) == desk.most_waiting and len(desk.engine.line()) == desk.most_waiting
+
+
+def test_nothing_is_taken_when_the_disk_is_almost_full(desk, operator, monkeypatch):
+    monkeypatch.setattr(uploads.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
+    with pytest.raises(DataFolderError, match="disk is almost full"):
+        desk.submit(a_request(), desk.visit(VISITOR))
+    assert desk.submit(a_request(), desk.visit(operator))

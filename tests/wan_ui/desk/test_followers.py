@@ -1,4 +1,5 @@
 import asyncio
+import threading
 
 import pytest
 
@@ -54,3 +55,39 @@ def test_the_place_is_the_engines_and_a_job_that_left_the_queue_is_starting():
     assert placed(StageView(phase="queued"), FakeEngine([], position=2), "x").ahead == 2
     assert placed(StageView(phase="queued"), FakeEngine([]), "x").phase == "starting"
     assert placed(StageView(phase="denoising"), FakeEngine([], position=2), "x").phase == "denoising"
+
+
+def test_many_followers_of_a_job_share_one_thread_and_see_the_same():
+    job, go = a_job(), threading.Event()
+
+    class Slow(FakeEngine):
+        def events(self, job_id, after=0):
+            yield 1, events.Step(1, 2, 1, 0, None)
+            go.wait(10)
+            yield 2, events.Finished(a_result(job))
+
+    async def crowd(engine):
+        async def one():
+            return [view async for view in follow(engine, "job-1")]
+
+        tasks = [asyncio.create_task(one()) for _ in range(300)]
+        await asyncio.sleep(0.3)
+        late = asyncio.create_task(one())
+        threads = [thread for thread in threading.enumerate() if thread.name == "follow-job-1"]
+        go.set()
+        return len(threads), await asyncio.gather(*tasks, late)
+
+    threads, seen = asyncio.run(crowd(Slow([job], position=0)))
+    assert threads == 1 and {views[-1].phase for views in seen} == {"finished"}
+
+
+def test_a_follower_that_left_gets_nothing_more_and_the_job_can_be_followed_again():
+    job = a_job()
+    engine = FakeEngine([job], [events.Step(1, 1, 1, 0, None), events.Finished(a_result(job))])
+
+    async def leave():
+        async for view in follow(engine, "job-1"):
+            return view
+
+    asyncio.run(leave())
+    assert views(engine)[-1].phase == "finished"

@@ -1,6 +1,8 @@
 """The tool for assistants: the protocol's few messages, a real video, and who is let in."""
 
+import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants
@@ -8,8 +10,11 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from backend.engine.engine import Engine
+from backend.errors import QueueFull
 from tests.fake_pipeline import MISSING_PRESET
+from tests.wan_ui.builders import a_request
 from wan_ui.desk.access import Access
+from wan_ui.desk.desk import Desk
 from wan_ui.desk.media import video_route
 from wan_ui.routes.mcp import mcp_route
 
@@ -21,8 +26,12 @@ def engine(tmp_path_factory):
     engine.close()
 
 
+def desk_of(engine, **limits) -> Desk:
+    return Desk(engine=engine, access=Access("key"), can_run=engine.has_weights, **limits)
+
+
 def client(engine, is_open: bool = True) -> TestClient:
-    return TestClient(Starlette(routes=[mcp_route(engine, Access("key"), is_open=is_open)]))
+    return TestClient(Starlette(routes=[mcp_route(desk_of(engine), is_open=is_open)]))
 
 
 def ask(engine, method: str, **params):
@@ -82,6 +91,9 @@ def test_progress_is_for_those_who_read_streams(engine):
         ({"prompt": "explode"}, "exploded"),
         ({"prompt": "x", "settings": {"image": "/etc/passwd"}}, "settings has 'image'"),
         ("nonsense", "prompt is empty"),
+        ({"prompt": 5}, "prompt=5 must be a text"),
+        ({"prompt": "x", "preset": 5}, "preset=5 must be a preset's name"),
+        ({"prompt": "x", "settings": [1]}, "settings=[1] must be an object"),
     ],
 )
 def test_what_is_wrong_is_told_to_the_assistant(engine, arguments, words):
@@ -116,7 +128,7 @@ def test_foreign_pages_and_strangers_stay_out(engine):
 
 
 def test_where_visitors_need_a_password_the_video_is_fetched_by_its_address_and_goes_with_its_job(engine):
-    routes = [mcp_route(engine, Access("key"), is_open=False), video_route(engine, Access("key"))]
+    routes = [mcp_route(desk_of(engine), is_open=False), video_route(engine, Access("key"))]
     site = TestClient(Starlette(routes=routes))
     call = {"name": "generate_video", "arguments": {"prompt": "a red square", "settings": {"steps": 2}}}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
@@ -125,3 +137,76 @@ def test_where_visitors_need_a_password_the_video_is_fetched_by_its_address_and_
     assert site.get(video["url"]).content[4:8] == b"ftyp"
     engine.library.delete(video["job_id"])
     assert site.get(video["url"]).status_code == 404
+
+
+@pytest.mark.parametrize("body", ["[" * 100_000, '{"jsonrpc":"2.0","id":NaN,"method":"ping"}', '{"id":1e999,"jsonrpc":"2.0"}'])
+def test_what_is_no_message_is_refused(engine, body):
+    assert client(engine).post("/mcp", content=body).status_code == 400
+
+
+@pytest.mark.parametrize("key", ['"a\\ud800"', "true", "[1]", "{}", "1.5"])
+def test_an_id_must_be_one_that_can_be_sent_back(engine, key):
+    body = f'{{"jsonrpc":"2.0","method":"ping","id":{key}}}'
+    assert client(engine).post("/mcp", content=body).status_code == 400
+
+
+def test_callers_have_places_of_their_own(engine):
+    slow = engine.submit(a_request(prompt="a slow square", steps=9))
+    narrow = desk_of(engine, most_waiting=1)
+    for address in ("203.0.113.1", "203.0.113.2"):
+        request = SimpleNamespace(headers={}, client=(address, 1))
+        visit = narrow.program(request, "mcp")
+        narrow.submit(a_request(), visit)
+        with pytest.raises(QueueFull):
+            narrow.submit(a_request(), visit)
+    for job_id in (*engine.line(), slow.id):
+        engine.cancel(job_id)
+
+
+@pytest.mark.parametrize("token", [None, 1])
+def test_an_assistant_that_hangs_up_takes_its_video_out_of_the_queue(engine, token):
+    slow = engine.submit(a_request(prompt="a slow square", steps=20))
+    call = {"name": "generate_video", "arguments": {"prompt": "a red square"}, "_meta": {"progressToken": token}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode()
+    app = Starlette(routes=[mcp_route(desk_of(engine), is_open=True)])
+    headers = [(b"accept", b"text/event-stream"), (b"host", b"testserver")]
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers, "query_string": b"", "client": ("::1", 1)}
+
+    async def hang_up() -> list[str]:
+        left, gone = [{"type": "http.request", "body": body, "more_body": False}], asyncio.Event()
+
+        async def receive() -> dict:
+            if left:
+                return left.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict) -> None:
+            """Nobody reads it."""
+
+        while engine.line():  # the slow one has not begun
+            await asyncio.sleep(0.02)
+        answering = asyncio.create_task(app(dict(scope, scheme="http", server=("testserver", 80)), receive, send))
+        while not engine.line():
+            await asyncio.sleep(0.02)
+        waiting = engine.line()
+        gone.set()
+        await asyncio.wait_for(answering, 20)
+        return waiting
+
+    [waiting] = asyncio.run(hang_up())
+    assert engine.line() == [] and engine.job(waiting).state == "cancelled"
+    engine.cancel(slow.id)
+
+
+def test_an_assistant_is_offered_the_presets_that_visitors_may_use(engine):
+    desk = desk_of(engine, models=frozenset({MISSING_PRESET}))
+    site = TestClient(Starlette(routes=[mcp_route(desk, is_open=True)]))
+    ask = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    for headers, is_all in (({}, False), ({"authorization": "bearer key"}, True)):
+        [tool] = site.post("/mcp", json=ask, headers=headers).json()["result"]["tools"]
+        names = tool["inputSchema"]["properties"]["preset"]["enum"]
+        assert ("wan-tiny" in names) == is_all and MISSING_PRESET in names
+    call = {"name": "generate_video", "arguments": {"prompt": "x", "preset": "wan-tiny"}}
+    refused = site.post("/mcp", json=ask | {"method": "tools/call", "params": call}).json()["result"]
+    assert refused["isError"] and "is not offered to visitors" in refused["content"][0]["text"]

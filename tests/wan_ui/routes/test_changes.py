@@ -1,0 +1,127 @@
+"""Pages are told what has changed: each its own part, at once, and idle ones nothing."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from backend.engine.engine import Engine
+from tests.backend.conftest import FAKE, wait_for
+from tests.backend.conftest import request as a_request
+from wan_ui.desk.access import Access
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.visitors import COOKIE, owner_of
+from wan_ui.routes import changes
+
+ANNA, BEN = "a" * 43, "b" * 43
+Until = Callable[[dict], object]
+
+
+@pytest.fixture
+def desk(tmp_path) -> Iterator[Desk]:
+    engine = Engine(tmp_path / "data", pipeline=FAKE)
+    wait_for(lambda: engine.worker_status().state == "ready")
+    yield Desk(engine=engine, access=Access.of(engine.settings.data_dir), can_run=engine.has_weights)
+    engine.close()
+
+
+def told(desk: Desk, token: str, *untils: Until, act: Callable[[], object] = lambda: None, language: str = "en") -> list[dict]:
+    """The event for which each of these is true, in order; `act` happens after the first event."""
+    request = SimpleNamespace(cookies={COOKIE: token}, session_hash="x", headers={"accept-language": language}, client=None)
+
+    async def listen() -> list[dict]:
+        stream, found, has_acted = changes._events(desk, desk.visit(request)), [], False
+        async for text in stream:
+            if not text.startswith("data: "):
+                continue
+            news = json.loads(text[6:])
+            if not has_acted:
+                has_acted = await asyncio.to_thread(act) or True
+            if untils[len(found)](news):
+                found.append(news)
+            if len(found) == len(untils):
+                await stream.aclose()
+                return found
+
+    return asyncio.run(asyncio.wait_for(listen(), 20))
+
+
+def in_queue(words: str) -> Until:
+    return lambda news: words in news["parts"].get("queue", "")
+
+
+def submit(desk: Desk, token: str, prompt: str, **options) -> None:
+    desk.engine.submit(a_request(prompt, **options), owner_of({COOKIE: token}))
+
+
+def test_a_new_page_gets_everything_at_once_and_then_what_changes(desk):
+    first, came, _ = told(
+        desk,
+        ANNA,
+        in_queue("Nothing is waiting"),
+        in_queue("a slow green square"),
+        in_queue('data-state="finished"'),
+        act=lambda: submit(desk, ANNA, "a slow green square"),
+    )
+    assert set(first["parts"]) == {"worker-status", "queue"} and came["count"] > first["count"]
+
+
+@pytest.mark.alone
+def test_a_change_is_told_within_half_a_second(desk):
+    submit(desk, BEN, "a slow square", steps=20)
+    began = time.time()
+    (news,) = told(desk, ANNA, in_queue("waiting square"), act=lambda: submit(desk, ANNA, "a waiting square"))
+    assert began <= news["since"] and time.time() - news["since"] < 0.5
+
+
+def test_nobody_is_told_of_anothers_job(desk):
+    submit(desk, ANNA, "a slow secret of anna", steps=9)
+    submit(desk, ANNA, "another secret of anna")
+    assert told(desk, ANNA, in_queue("another secret of anna"))
+    news = told(desk, BEN, in_queue("videos of others are in line"))
+    assert "anna" not in json.dumps(news)
+    assert "anna" not in json.dumps(
+        told(desk, BEN, in_queue("a square of ben"), act=lambda: submit(desk, BEN, "a square of ben"))
+    )
+
+
+def test_a_page_is_told_in_its_visitors_language(desk):
+    assert told(desk, ANNA, in_queue("队列"), language="zh-CN")
+
+
+def test_a_workers_state_is_told(desk):
+    assert told(
+        desk,
+        ANNA,
+        lambda news: 'data-state="busy"' in news["parts"].get("worker-status", ""),
+        act=lambda: submit(desk, BEN, "a slow square"),
+    )
+
+
+def test_an_idle_page_is_told_nothing_but_that_the_studio_is_there(desk, monkeypatch):
+    monkeypatch.setattr(changes, "SILENCE_SECONDS", 0.2)
+
+    async def first_lines() -> list[str]:
+        request = SimpleNamespace(cookies={}, session_hash="x", headers={}, client=None)
+        stream, lines = changes._events(desk, desk.visit(request)), []
+        async for text in stream:
+            lines.append(text)
+            if len(lines) == 5:
+                await stream.aclose()
+                return lines
+
+    _, first, *rest = asyncio.run(first_lines())
+    assert first.startswith("data") and set(rest) == {": still here\n\n"}
+
+
+def test_the_stream_ends_when_the_engine_does(desk):
+    async def listen() -> None:
+        request = SimpleNamespace(cookies={}, session_hash="x", headers={}, client=None)
+        async for text in changes._events(desk, desk.visit(request)):
+            if text.startswith("data"):
+                await asyncio.to_thread(desk.engine.close)
+
+    asyncio.run(asyncio.wait_for(listen(), 20))

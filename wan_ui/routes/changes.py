@@ -1,0 +1,60 @@
+"""`/studio/changes`: what has changed for a visitor, as server-sent events, so that pages are told and need not ask.
+
+Each event carries as JSON those parts of the page that now look different, by element id; `count`, the engine's count of
+changes, by which a page knows that its view may show something old; and `since`, when the first of these changes came. A
+browser keeps one such stream for all of its tabs.
+Source of the format: html.spec.whatwg.org, section 9.2, "Server-sent events".
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import gradio as gr
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from wan_ui.desk.changes import changes_of
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.visit import Visit
+from wan_ui.header import status_html
+from wan_ui.queue.html import queue_html
+from wan_ui.queue.reading import queue_of
+
+PATH = "/studio/changes"
+SHORTEST_SECONDS = 0.25  # between two events
+SILENCE_SECONDS = 15.0  # a comment is sent after that, so that proxies keep the connection
+_AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies pass each event on
+
+
+def changes_route(desk: Desk) -> Route:
+    """The endpoint."""
+
+    async def answer(request: Request) -> Response:
+        return StreamingResponse(_events(desk, desk.visit(gr.Request(request))), media_type="text/event-stream", headers=_AT_ONCE)
+
+    return Route(PATH, answer, methods=["GET"])
+
+
+async def _events(desk: Desk, visit: Visit) -> AsyncIterator[str]:
+    sent: dict[str, str] = {}
+    yield "retry: 2000\n\n"
+    async for since in changes_of(desk.engine).follow(SILENCE_SECONDS):
+        if since is None:
+            yield ": still here\n\n"
+            continue
+        count = desk.engine.changes()
+        parts = await asyncio.to_thread(_parts, desk, visit)
+        news = {name: html for name, html in parts.items() if sent.get(name) != html}
+        sent |= news
+        yield f"data: {json.dumps({'count': count, 'since': since, 'parts': news})}\n\n"
+        await asyncio.sleep(SHORTEST_SECONDS)
+
+
+def _parts(desk: Desk, visit: Visit) -> dict[str, str]:
+    """The parts that all views share, as this visitor sees them, by element id."""
+    return {
+        "worker-status": status_html(desk.engine.workers(), visit.texts),
+        "queue": queue_html(queue_of(desk, visit), visit.texts),
+    }
