@@ -12,11 +12,11 @@ from html import escape
 import gradio as gr
 
 from backend.contract.worker import WorkerView, summary
+from wan_ui.parts.events import script_for
 from wan_ui.parts.icons import icon
 from wan_ui.parts.notes import without_paths
 from wan_ui.words.english import Texts
 
-POLL_SECONDS = 1.5
 Names = Sequence[tuple[str, str]]  # the key and the name of each view, in order
 _LOGO = (
     '<svg class="logo" viewBox="0 0 28 28" aria-hidden="true"><rect width="28" height="28" rx="8"/>'
@@ -38,21 +38,20 @@ element.addEventListener('click', event => {
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The bar's components; `timer` ticks when the status must be read again."""
+    """The bar's components."""
 
     title: gr.HTML
     status: gr.HTML
     tools: gr.HTML
-    timer: gr.Timer
 
 
 def build_header(workers: Sequence[WorkerView], views: Names, texts: Texts) -> Header:
     """Builds the bar, with these views."""
     with gr.Row(elem_id="header"):
         title = gr.HTML(title_html(views, texts), elem_id="title")
-        shown = gr.HTML(status_html(workers, texts), elem_id="worker-status")
+        shown = gr.HTML(status_html(workers, texts), js_on_load=script_for("worker-status"), elem_id="worker-status")
         tools = gr.HTML(tools_html(views, texts), js_on_load=_THEME_TOGGLE, elem_id="theme")
-    return Header(title=title, status=shown, tools=tools, timer=gr.Timer(POLL_SECONDS))
+    return Header(title=title, status=shown, tools=tools)
 
 
 def title_html(views: Names, texts: Texts) -> str:

@@ -1,6 +1,8 @@
-"""Handles the whole page: its opening, and the ticks after that. Every view takes part in both."""
+"""Handles the whole page: its opening, and the ticks after that. Every view takes part in both. The status and the queue are
+sent by `wan_ui.routes.changes` instead."""
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,9 +12,12 @@ from wan_ui.desk.desk import Desk
 from wan_ui.desk.view import Panel, Updates, Values, View
 from wan_ui.desk.visit import Visit
 from wan_ui.form.handlers import FormHandlers
-from wan_ui.header import Header, Names, status_html, title_html, tools_html
+from wan_ui.header import Header, Names, title_html, tools_html
+from wan_ui.parts.message import Message
 from wan_ui.queue.handlers import QueueHandlers
 from wan_ui.words.english import Texts
+
+log = logging.getLogger(__name__)
 
 _CHANGES = "changes"  # in `seen`: the engine's count of changes when the page was last drawn
 
@@ -51,11 +56,22 @@ class PageHandlers:
     @property
     def ticked(self) -> list[gr.Component]:
         """The components that `tick` may change."""
-        return list(dict.fromkeys([self.seen, self.header.status, self.queue.queue, *self._of_panels()]))
+        return list(dict.fromkeys([self.seen, *self._of_panels()]))
 
     def open(self, values: Values, request: gr.Request) -> Updates:
-        """Fills a page that has just been opened: the visitor's words, their jobs, and the settings of a link or of last time."""
-        visit, asked = self.desk.visit(request), dict(request.query_params)
+        """Fills a page that has just been opened: the visitor's words, their jobs, and the settings of a link or of last time.
+
+        If a link or the kept settings cannot be shown, the page opens without them, and says so.
+        """
+        visit = self.desk.visit(request)
+        try:
+            return self._opened(visit, dict(request.query_params), values)
+        except Exception:
+            log.exception("a page could not be opened with its link or its kept settings")
+        message = Message(text=f"{visit.texts.error_unexpected} {visit.texts.opened_without}", is_bad=True)
+        return self._opened(visit, {}, values | {self.form.form.session: None}) | {self.form.message: message.html(visit.texts)}
+
+    def _opened(self, visit: Visit, asked: dict[str, str], values: Values) -> Updates:
         shown = self.form.opened(visit, asked, values)
         if not visit.reads_the_first_page:
             shown |= self._header(visit)
@@ -64,12 +80,10 @@ class PageHandlers:
         return shown
 
     def tick(self, values: Values, request: gr.Request) -> Updates:
-        """Sends what has changed since this page was last drawn."""
-        visit, seen = self.desk.visit(request), values[self.seen]
+        """Sends what has changed in the views since they were last drawn. The page asks when it is told of a change."""
+        visit, seen, drawn = self.desk.visit(request), values[self.seen], {}
         changes = self.desk.engine.changes()
-        drawn: Updates = {self.header.status: status_html(self.desk.engine.workers(), visit.texts)}
         if seen.get(_CHANGES) != changes:
-            drawn |= self.queue.draw(visit)
             for panel in self.panels:
                 drawn |= panel.tick(visit, values)
         marks = {str(component._id): _mark(update) for component, update in drawn.items()}

@@ -1,25 +1,31 @@
-"""Serves the page: its style, its routes, the middleware before them, and the password."""
+"""Serves the page: its style, its routes, the door before them, and the password."""
 
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
+from gradio.route_utils import CustomCORSMiddleware
+from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from backend.engine.engine import Engine
 from presets.loader import EXAMPLES_FOLDER
-from wan_ui.desk.access import Access, OperatorLink
-from wan_ui.desk.body_limit import BodyLimit
+from wan_ui.desk.access import Access
+from wan_ui.desk.connections import LimitedConnection
 from wan_ui.desk.desk import Desk
+from wan_ui.desk.door import Door
+from wan_ui.desk.hosts import Hosts
 from wan_ui.desk.media import media_route, video_route
 from wan_ui.desk.rewriter import PromptRewriter
-from wan_ui.desk.uploads import UploadLimit
+from wan_ui.desk.rules import ROUTES
+from wan_ui.desk.uploads import upload_route
 from wan_ui.desk.view import View
-from wan_ui.desk.visitors import VisitorCookie
+from wan_ui.routes.changes import changes_route
 from wan_ui.routes.mcp import mcp_route
 from wan_ui.routes.metrics import health_route, metrics_route
 from wan_ui.studio import build
@@ -37,13 +43,19 @@ USER = "studio"
 
 @dataclass(frozen=True, kw_only=True)
 class Doors:
-    """How the studio can be reached, and the password, if any. `is_open`: none is needed, on purpose."""
+    """How the studio can be reached, and the password, if any. `is_open`: none is needed, on purpose.
+
+    `allowed_hosts` are the names by which visitors reach it, besides addresses in numbers and `localhost`,
+    `models` the presets that they may use (None: all that are here).
+    """
 
     host: str
     port: int
     share: bool
     auth: tuple[str, str] | None
     is_open: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    models: frozenset[str] | None = None
 
     @property
     def is_public(self) -> bool:
@@ -59,8 +71,10 @@ class Doors:
 def launch(engine: Engine, doors: Doors, rewriter: PromptRewriter | None = None) -> None:
     """Serves the studio until the process is interrupted; prints its addresses and, if made here, the password."""
     auth = (USER, secrets.token_urlsafe(9)) if doors.needs_password else doors.auth
-    blocks = build(engine, rewriter=rewriter)
-    serve(blocks, engine, host=doors.host, port=doors.port, share=doors.share, auth=auth)
+    blocks = build(engine, rewriter=rewriter, models=doors.models)
+    names = doors.allowed_hosts
+    where = {"host": doors.host, "port": doors.port, "allowed_hosts": names, "share": doors.share}
+    serve(blocks, engine, **where, models=doors.models, auth=auth)
     for address in filter(None, (blocks.local_url, blocks.share_url)):
         _say(ENGLISH.serving.format(product=ENGLISH.product, address=address))
     if doors.needs_password:
@@ -69,16 +83,23 @@ def launch(engine: Engine, doors: Doors, rewriter: PromptRewriter | None = None)
     blocks.block_thread()
 
 
-def serve(blocks: gr.Blocks, engine: Engine, *, host: str, port: int, views: Sequence[View] = VIEWS, **options: Any) -> str:
+def serve(
+    blocks: gr.Blocks,
+    engine: Engine,
+    *,
+    host: str,
+    port: int,
+    views: Sequence[View] = VIEWS,
+    allowed_hosts: Sequence[str] = (),
+    models: frozenset[str] | None = None,
+    **options: Any,
+) -> str:
     """Starts to serve the page in the background; returns its address. `blocks.close()` ends it."""
-    access = Access.of(engine.settings.data_dir)
-    before = [
-        Middleware(BodyLimit),
-        Middleware(OperatorLink, access=access),
-        Middleware(VisitorCookie),
-        Middleware(UploadLimit),
-    ]
-    routes = _routes(engine, access, views, is_open=options.get("auth") is None)
+    access, hosts = Access.of(engine.settings.data_dir), Hosts([host, *allowed_hosts])
+    rules = {**ROUTES, **{path: rule for view in views for path, rule in view.rules.items() if path.startswith("/")}}
+    door = Middleware(Door, access=access, hosts=hosts, rules=rules)
+    desk = Desk(engine=engine, access=access, can_run=engine.has_weights, models=models)
+    routes = _routes(desk, views, is_open=options.get("auth") is None)
     _, address, _ = blocks.launch(
         server_name=host,
         server_port=port,
@@ -97,21 +118,39 @@ def serve(blocks: gr.Blocks, engine: Engine, *, host: str, port: int, views: Seq
         state_session_capacity=MOST_SESSIONS,
         ssr_mode=False,
         i18n=translations(),
-        app_kwargs={"middleware": before, "routes": routes},
+        app_kwargs={"routes": routes, "lifespan": _behind(door), "openapi_url": None, "docs_url": None, "redoc_url": None},
         **options,
     )
+    if blocks.share_url:
+        hosts.add(blocks.share_url)
+    blocks.server.config.http_protocol_class = LimitedConnection
     return address
 
 
-def _routes(engine: Engine, access: Access, views: Sequence[View], *, is_open: bool) -> list[Route]:
+def _behind(door: Middleware) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    """Puts the door before everything else, before the first request: Gradio puts its own middleware outside what it is given.
+    Gradio's CORS goes, because it lets pages of other origins read with the visitor's cookies."""
+
+    @asynccontextmanager
+    async def begin(app: Starlette) -> AsyncIterator[None]:
+        app.user_middleware = [door, *(one for one in app.user_middleware if one.cls is not CustomCORSMiddleware)]
+        app.middleware_stack = app.build_middleware_stack()
+        yield
+
+    return begin
+
+
+def _routes(desk: Desk, views: Sequence[View], *, is_open: bool) -> list[Route]:
     """The routes besides the page: jobs' files, endpoints for programs, and the views' own routes."""
-    desk = Desk(engine=engine, access=access, can_run=engine.has_weights)
+    engine, access = desk.engine, desk.access
     return [
         media_route(engine, access),
         video_route(engine, access),
-        health_route(engine),
+        upload_route(),
+        changes_route(desk),
+        health_route(engine, access, is_open=is_open),
         metrics_route(engine, access, is_open=is_open),
-        mcp_route(engine, access, is_open=is_open),
+        mcp_route(desk, is_open=is_open),
         *(route for view in views for route in view.routes(desk)),
     ]
 

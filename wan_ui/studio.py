@@ -15,6 +15,7 @@ from wan_ui.desk.access import Access
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.presets import CanRun
 from wan_ui.desk.rewriter import PromptRewriter
+from wan_ui.desk.uploads import begin_uploads
 from wan_ui.desk.view import FORM, Panel, Shell, View, column_classes
 from wan_ui.form.handlers import FORM_ACTS, FormHandlers
 from wan_ui.form.panel import build_form
@@ -41,13 +42,21 @@ def build(
     can_run: CanRun | None = None,
     rewriter: PromptRewriter | None = None,
     views: Sequence[View] = VIEWS,
+    models: frozenset[str] | None = None,
 ) -> gr.Blocks:
-    """The page, wired to this engine. `can_run` says which presets it offers: without it, those that need no download."""
-    access = Access.of(engine.settings.data_dir)
-    desk = Desk(engine=engine, access=access, can_run=can_run or engine.has_weights, rewriter=rewriter)
+    """The page, wired to this engine. `can_run` says which presets it offers: without it, those that need no download; to
+    visitors only those of `models`, if given."""
+    desk = Desk(
+        engine=engine,
+        access=Access.of(engine.settings.data_dir),
+        can_run=can_run or engine.has_weights,
+        rewriter=rewriter,
+        models=models,
+        uploads=begin_uploads(engine.settings.data_dir),
+    )
     with gr.Blocks(title=texts.product, fill_width=True, analytics_enabled=False, delete_cache=CACHE_SECONDS) as blocks:
         page, stage = _lay_out(desk, texts, views)
-        act = build_act([*FORM_ACTS, *QUEUE_ACTS, *(group for panel in page.panels for group in panel.acts)])
+        act = build_act(["tick", *FORM_ACTS, *QUEUE_ACTS, *(group for panel in page.panels for group in panel.acts)])
         _wire(blocks, act, page, stage)
         add_api(desk)
     return blocks
@@ -98,7 +107,7 @@ def _wire(blocks: gr.Blocks, act: gr.HTML, page: PageHandlers, stage: StageHandl
     opened = blocks.load(page.open, page.inputs_at_opening, page.opened, **RAW)
     stage.follow_after(opened)
     page.form.estimate_after(opened)
-    page.header.timer.tick(page.tick, page.inputs, page.ticked, **RAW)
+    _event(act, "tick")(page.tick, page.inputs, page.ticked, **RAW)
 
 
 def _wire_form_acts(act: gr.HTML, form: FormHandlers) -> None:

@@ -76,4 +76,5 @@ def routes(desk: Desk) -> list[Route]:
     return [Route("/studio/fifth", count)]
 
 
-FIFTH = View(key="fifth", title="system_jobs", build=build_fifth, beside=(FORM,), routes=routes)
+RULES = {"/studio/fifth": "public", "FifthHandlers.act": "login", "FifthHandlers.look": "login"}
+FIFTH = View(key="fifth", title="system_jobs", build=build_fifth, beside=(FORM,), routes=routes, rules=RULES)

@@ -52,8 +52,8 @@ class FakeEngine:
             raise JobNotFound(f"job {job_id}")
         return self._jobs[job_id]
 
-    def jobs(self, owner: str | None = None) -> list[Job]:
-        return [job for job in self._jobs.values() if owner in (None, job.owner)]
+    def jobs(self, owner: str | None = None, *, most: int | None = None, seed: int | None = None) -> list[Job]:
+        return [job for job in self._jobs.values() if owner in (None, job.owner) and seed in (None, job.request.seed)][:most]
 
     def events(self, job_id: str, after: int = 0):
         self.job(job_id)
@@ -61,6 +61,9 @@ class FakeEngine:
 
     def position(self, job_id: str) -> int | None:
         return self._position
+
+    def is_held(self, job_id: str) -> bool:
+        return False
 
     def worker_status(self, job_id: str | None = None):
         from backend.contract.worker import WorkerStatus

@@ -20,6 +20,7 @@ import pytest
 
 from backend.settings import PROJECT_FOLDER
 from presets import load_preset
+from tests.many_devices import without_quick
 
 CHROMIUM = "/usr/bin/chromium"
 CHROMIUM_ARGUMENTS = (
@@ -104,7 +105,7 @@ class _serving:
     def __enter__(self) -> Self:
         started = time.monotonic()
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(self._command, cwd=PROJECT_FOLDER, stdout=log, stderr=log)
+            self._process = subprocess.Popen(self._command, cwd=PROJECT_FOLDER, stdout=log, stderr=log, env=without_quick())
         while self.seconds < START_SECONDS and self._process.poll() is None:
             self.seconds = time.monotonic() - started
             if _answers(self.url):

@@ -19,12 +19,23 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--auth", type=lambda text: tuple(text.split(":", 1)))
     parser.add_argument("--view", type=pkgutil.resolve_name, action="append", default=[], help="one more view: MODULE:NAME")
+    parser.add_argument("--allowed-host", action="append", default=[])
     arguments = parser.parse_args()
     views = (*VIEWS, *arguments.view)
     engine = Engine(arguments.data_dir, pipeline="tests.fake_pipeline")
     upper = "import json, sys; print(json.load(sys.stdin)['prompt'].replace('cat', 'striped cat'))"
     blocks = build(engine, can_run=is_demo, rewriter=PromptRewriter(command=(sys.executable, "-c", upper)), views=views)
-    serve(blocks, engine, host="127.0.0.1", port=arguments.port, share=False, auth=arguments.auth, views=views)
+    names = arguments.allowed_host
+    serve(
+        blocks,
+        engine,
+        host="127.0.0.1",
+        port=arguments.port,
+        allowed_hosts=names,
+        share=False,
+        auth=arguments.auth,
+        views=views,
+    )
     try:
         blocks.block_thread()
     finally:

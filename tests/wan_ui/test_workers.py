@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from starlette.applications import Starlette
@@ -10,6 +11,7 @@ from starlette.testclient import TestClient
 
 from backend.contract.shape import Shape
 from backend.contract.worker import Device, WorkerFacts, WorkerStatus, WorkerView, summary
+from backend.engine.cleaning import NO_LIMITS, PARTS
 from backend.engine.estimate import Estimate
 from backend.settings import from_environment
 from tests.wan_ui.builders import a_job, a_request
@@ -21,14 +23,13 @@ from wan_ui.header import status_html
 from wan_ui.queue.html import queue_html
 from wan_ui.queue.reading import queue_of
 from wan_ui.routes.metrics import health_route, metrics_text
-from wan_ui.system.folder_sizes import FolderSizes
 from wan_ui.system.html import report_of
 from wan_ui.words.english import ENGLISH
 
 
 def visit(is_operator: bool = False) -> Visit:
     owner = owner_of({}, "page")
-    return Visit(owner=owner, scope=None if is_operator else owner, is_operator=is_operator, texts=ENGLISH, limit=20)
+    return Visit(owner=owner, scope=None if is_operator else owner, is_operator=is_operator, texts=ENGLISH, room=None)
 
 
 VISITOR = visit()
@@ -51,6 +52,7 @@ class Engine:
 
     def __init__(self, *workers: WorkerView, running: int = 0, waiting: int = 0, settings=None):
         self._workers, self.library, self.settings = workers, self, settings
+        self.cleaner = SimpleNamespace(usage=lambda: dict.fromkeys(PARTS, 0), limits=NO_LIMITS)
         states = ["running"] * running + ["queued"] * waiting
         self._jobs = [
             replace(a_job(owner=owner_of({}, "page")), id=str(number), state=state) for number, state in enumerate(states)
@@ -58,6 +60,15 @@ class Engine:
 
     def workers(self):
         return self._workers
+
+    def shortage(self):
+        return None
+
+    def changes(self):
+        return 0
+
+    def interruptions(self, job_id):
+        return []
 
     def worker_status(self):
         return summary(self._workers)
@@ -129,14 +140,14 @@ def test_the_header_shows_one_worker_as_ever_and_counts_several():
 
 @pytest.mark.parametrize(("workers", "code"), [((worker(),), 200), (PAIR, 200), ((worker(state="failed"),) * 2, 503)])
 def test_the_studio_is_ill_only_where_no_worker_can_run(workers, code):
-    answer = TestClient(Starlette(routes=[health_route(Engine(*workers))])).get("/healthz")
+    answer = TestClient(Starlette(routes=[health_route(Engine(*workers), Access("key"), is_open=True)])).get("/healthz")
     assert answer.status_code == code
     if len(workers) == 1:
         assert json.loads(answer.text) == {"worker": "ready", "waiting": 0}
 
 
 def test_health_lists_several_workers():
-    answer = TestClient(Starlette(routes=[health_route(Engine(*PAIR))])).get("/healthz").json()
+    answer = TestClient(Starlette(routes=[health_route(Engine(*PAIR), Access("key"), is_open=True)])).get("/healthz").json()
     assert answer == {"worker": "busy", "waiting": 0, "workers": {"worker-1": "busy", "worker-2": "failed"}}
 
 
@@ -162,7 +173,7 @@ def test_several_workers_metrics_have_their_names():
 def test_the_system_shows_a_block_for_each_of_several_workers(tmp_path):
     def titles(*workers):
         engine = Engine(*workers, settings=from_environment(tmp_path, {}))
-        return [title for title, _ in report_of(engine, FolderSizes(), visit(is_operator=True)).sections][:2]
+        return [title for title, _ in report_of(engine, visit(is_operator=True)).sections][:2]
 
     assert titles(worker()) == ["Devices", "Worker"]
     assert titles(*PAIR) == ["Worker 1", "Worker 2"]
@@ -173,5 +184,5 @@ def test_the_operator_sees_the_end_of_each_log(tmp_path):
         (tmp_path / name).write_text(f"{name} said this\n")
     workers = [worker(name, log=tmp_path / name) for name in "ab"]
     engine = Engine(*workers, settings=from_environment(tmp_path, {}))
-    assert report_of(engine, FolderSizes(), visit(is_operator=True)).log == "a\na said this\n\nb\nb said this"
-    assert report_of(engine, FolderSizes(), visit(is_operator=False)).log == ""
+    assert report_of(engine, visit(is_operator=True)).log == "a\na said this\n\nb\nb said this"
+    assert report_of(engine, visit(is_operator=False)).log == ""

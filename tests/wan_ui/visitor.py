@@ -9,20 +9,22 @@ from typing import Any
 
 
 class Visitor:
-    """One session. Handlers are named as in the studio's code, components by their element id."""
+    """One session. Handlers are named as in the studio's code, components by their element id; `cookie` is the browser's."""
 
-    def __init__(self, url: str):
-        self.url, self.session = url.rstrip("/"), secrets.token_hex(6)
+    def __init__(self, url: str, cookie: str = ""):
+        self.url, self.session, self.cookie = url.rstrip("/"), secrets.token_hex(6), cookie
         self.config = json.loads(self.get("/config"))
         self._components = {component["id"]: component["props"] for component in self.config["components"]}
 
     def get(self, path: str) -> bytes:
-        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(self.url + path, headers={"cookie": self.cookie}), timeout=30
+        ) as answer:
             return answer.read()
 
     def post(self, path: str, body: Any, content_type: str = "application/json") -> tuple[int, bytes]:
         """The status and the body of the answer."""
-        request = urllib.request.Request(self.url + path, body, {"content-type": content_type})
+        request = urllib.request.Request(self.url + path, body, {"content-type": content_type, "cookie": self.cookie})
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, answer.read()
@@ -35,11 +37,14 @@ class Visitor:
         body = head.encode() + file.read_bytes() + b"\r\n--edge--\r\n"
         return json.loads(self.post("/gradio_api/upload", body, "multipart/form-data; boundary=edge")[1])[0]
 
-    def call(self, handler: str, given: dict[str, Any], event_data: Any = None) -> Any:
-        """What the handler answers, an output each, or the error; what is not given is as on a fresh page."""
+    def call(self, handler: str, given: dict[str, Any], event_data: Any = None, query: str = "") -> Any:
+        """What the handler answers, an output each, or the error; what is not given is as on a fresh page.
+
+        `query` is that of the page's address.
+        """
         function = next(found for found in self.config["dependencies"] if found["api_name"] == handler)
         props = [self._components[component] for component in function["inputs"]]
         data = [given.get(each.get("elem_id"), each.get("value")) for each in props]
         message = {"data": data, "fn_index": function["id"], "session_hash": self.session, "event_data": event_data}
-        answer = json.loads(self.post("/gradio_api/run/predict", json.dumps(message).encode())[1])
+        answer = json.loads(self.post(f"/gradio_api/run/predict{query}", json.dumps(message).encode())[1])
         return answer.get("data", answer)

@@ -100,7 +100,7 @@ class CompareHandlers:
 
     def _words(self, visit: Visit) -> Updates:
         """The parts that were built in English, in the visitor's language."""
-        presets = preset_choices("t2v", self.desk.can_run).dropdown(visit.texts.language)
+        presets = preset_choices("t2v", self.desk.offers(visit)).dropdown(visit.texts.language)
         return {
             self.panel.view: compare_html(Side(), visit.texts),
             self.panel.what: gr.update(choices=what_choices(visit.texts)),
@@ -120,8 +120,8 @@ class CompareHandlers:
             requests = [self.desk.engine.job(job_id).request for job_id in comparison.jobs]
             if not requests:
                 return {}
-            said = Message(text=visit.texts.compare_shared, view="compare")
-            filled = self.fill.shown(requests[0], visit.texts, said)
+            message = Message(text=visit.texts.compare_shared, view="compare")
+            filled = self.fill.shown(requests[0], visit.texts, message)
         except StudioError as error:
             return {self.message: Message(text=sentence(error), is_bad=True).html(visit.texts)}
         return filled | self._varied(requests, visit)
@@ -130,7 +130,7 @@ class CompareHandlers:
         """The bar with the values that it had when these requests were queued."""
         what, values = varied(requests)
         is_preset = what == "preset"
-        named = preset_choices("t2v", self.desk.can_run).dropdown(visit.texts.language)
+        named = preset_choices("t2v", self.desk.offers(visit)).dropdown(visit.texts.language)
         return {
             self.panel.what: gr.update(choices=what_choices(visit.texts), value=what),
             self.panel.values: gr.update(value=", ".join(values) if not is_preset else "", visible=not is_preset),

@@ -14,8 +14,6 @@ from wan_ui.compare.html import labels_of
 from wan_ui.desk.access import Access
 from wan_ui.words.english import ENGLISH
 
-FOLDER = "comparisons"
-
 
 def compare_route(engine: Engine, access: Access) -> Route:
     """`/studio/compare/ID.mp4`. Answers 404 for somebody else's comparison, as if there were none."""
@@ -35,7 +33,7 @@ def _tiled(engine: Engine, request: Request, access: Access) -> Path | None:
     found = engine.shelf.comparison(request.path_params["comparison_id"])
     if found is None or not access.may_see(request.cookies, found.owner):
         return None
-    folder = engine.settings.data_dir / FOLDER
+    folder = engine.settings.comparisons_dir
     path = folder / f"{found.id}.mp4"  # a safe name: the store has just found this id
     if path.is_file():
         return path

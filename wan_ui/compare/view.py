@@ -8,7 +8,7 @@ from wan_ui.desk.view import FORM, Shell, View
 
 def build_compare(shell: Shell) -> CompareHandlers:
     """The panel with its handlers."""
-    panel = build_compare_panel(shell.texts, shell.labels, shell.desk.can_run)
+    panel = build_compare_panel(shell.texts, shell.labels, shell.desk.offers())
     return CompareHandlers(desk=shell.desk, form=shell.form, panel=panel, message=shell.message)
 
 

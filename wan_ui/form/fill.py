@@ -49,8 +49,8 @@ class FillHandlers:
         if act.what == "prompt":
             return {self.form.prompt.prompt: act.value}
         if act.what == "new":
-            said = Message(text=texts.loaded_new_seed)
-            return {self.form.settings.is_seed_random: True, self.message: said.html(texts)}
+            message = Message(text=texts.loaded_new_seed)
+            return {self.form.settings.is_seed_random: True, self.message: message.html(texts)}
         job = self.desk.job(act.job, visit)
         if job is None:
             return {self.message: gr.skip()}
@@ -90,18 +90,18 @@ class FillHandlers:
         except (StudioError, TypeError):
             return {self.message: gr.skip()}
 
-    def shown(self, request: GenerationRequest, texts: Texts, said: Message) -> Updates:
-        """Loads a request's settings and shows the message `said`. Raises: StudioError for a model that is not here."""
-        return self._loaded(request, texts, said)
+    def shown(self, request: GenerationRequest, texts: Texts, message: Message) -> Updates:
+        """Loads a request's settings and shows the message `message`. Raises: StudioError for a model that is not here."""
+        return self._loaded(request, texts, message)
 
     def _use(self, job: Job, texts: Texts) -> Updates:
         again = text_button("fill:new", texts.loaded_seed_button)
-        said = Message(text=texts.loaded.format(seed=job.request.seed), button=again, view="create")
-        return self._loaded(job.request, texts, said) | self._pictures(job.request)
+        message = Message(text=texts.loaded.format(seed=job.request.seed), button=again, view="create")
+        return self._loaded(job.request, texts, message) | self._pictures(job.request)
 
     def _edit(self, job: Job, texts: Texts) -> Updates:
-        said = Message(text=texts.loaded_editing, view="create")
-        return self._loaded(job.request, texts, said) | self._pictures(job.request) | {self.form.editing: job.id}
+        message = Message(text=texts.loaded_editing, view="create")
+        return self._loaded(job.request, texts, message) | self._pictures(job.request) | {self.form.editing: job.id}
 
     def _full(self, job: Job, texts: Texts) -> Updates:
         """Loads the full-quality preset for the job's draft preset, with the same prompt, pictures and seed."""
@@ -110,8 +110,8 @@ class FillHandlers:
             return self._use(job, texts)
         same = {name: getattr(job.request, name) for name in ("prompt", "seed", "image_focus", *job.request.inputs())}
         request = GenerationRequest.from_preset(preset, **same)
-        said = Message(text=texts.loaded_full.format(title=preset.words(texts.language).title), view="create")
-        return self._loaded(request, texts, said) | self._pictures(request)
+        message = Message(text=texts.loaded_full.format(title=preset.words(texts.language).title), view="create")
+        return self._loaded(request, texts, message) | self._pictures(request)
 
     def _continue(self, job: Job, texts: Texts) -> Updates:
         """Loads image to video, with the video's last frame as the first."""
@@ -123,8 +123,8 @@ class FillHandlers:
             if same
             else (GenerationRequest.from_preset(preset, prompt=job.request.prompt, image=picture))
         )
-        said = Message(text=texts.loaded_continue, view="create")
-        return self._loaded(base, texts, said, is_seed_new=True) | {self.form.image.image: picture}
+        message = Message(text=texts.loaded_continue, view="create")
+        return self._loaded(base, texts, message, is_seed_new=True) | {self.form.image.image: picture}
 
     def _image_preset(self, request: GenerationRequest) -> Preset:
         """The request's own preset if it starts from pictures, else the first preset here that does. Raises: RequestError."""
@@ -143,14 +143,14 @@ class FillHandlers:
         job = self._original(request, visit)
         if job is not None:
             return self._loaded(request, texts, Message(text=text, view="create")) | self._pictures(job.request)
-        said = Message(text=f"{text} {texts.loaded_first_frame}", view="create")
+        message = Message(text=f"{text} {texts.loaded_first_frame}", view="create")
         picture = self.desk.engine.decoding.run(_frame_to_cache, Path(path), 0, self.desk.engine.settings.data_dir)
-        return self._loaded(request, texts, said) | {self.form.image.image: picture, self.form.image.focus: CENTRE}
+        return self._loaded(request, texts, message) | {self.form.image.image: picture, self.form.image.focus: CENTRE}
 
     def _original(self, request: GenerationRequest, visit: Visit) -> Job | None:
         """The visitor's own job that made this video, if it is still here."""
         shared = request.for_sharing()
-        jobs = self.desk.engine.jobs(visit.owner)
+        jobs = self.desk.engine.jobs(visit.owner, seed=request.seed)
         return next((job for job in jobs if job.request.for_sharing() == shared), None)
 
     def _picture(self, path: str, texts: Texts) -> Updates:
@@ -165,10 +165,10 @@ class FillHandlers:
             self.message: Message(view="create").html(texts),
         }
 
-    def _loaded(self, request: GenerationRequest, texts: Texts, said: Message, is_seed_new: bool = False) -> Updates:
+    def _loaded(self, request: GenerationRequest, texts: Texts, message: Message, is_seed_new: bool = False) -> Updates:
         self._check_here(request, texts)
         shown = self.form.show(request, texts, self.desk.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
-        return shown | {self.message: said.html(texts), self.form.editing: None}
+        return shown | {self.message: message.html(texts), self.form.editing: None}
 
     def _check_here(self, request: GenerationRequest, texts: Texts) -> None:
         """Raises: StudioError for a model that is not on this machine; another model would make a different video."""
@@ -203,5 +203,5 @@ def read_settings(code: str) -> GenerationRequest:
         request = GenerationRequest.from_stored(without_inputs(dict(data)))
         find_preset(request.preset)
         return request
-    except (ValueError, TypeError, binascii.Error):
+    except (ValueError, TypeError, RecursionError, binascii.Error):
         raise RequestError("the link's settings", "must be whole", "copy the link again") from None

@@ -97,7 +97,8 @@ class FormHandlers:
     def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words, their presets and prompts, and the settings of a link or of last time."""
         shown = self.history(visit) | {self.form.own: self.own.html(visit)}
-        words = {} if visit.reads_the_first_page else self._words(visit)
+        is_first_page = visit.reads_the_first_page and self.desk.offers(visit) == self.desk.offers()
+        words = {} if is_first_page else self._words(visit)
         if "settings" in asked:
             return shown | words | self.fill.link(asked["settings"], visit.texts)
         return shown | words | self.fill.stored(values[self.form.session], visit.texts)
@@ -145,7 +146,7 @@ class FormHandlers:
 
     def choose_task(self, task: str, name: str | None, visit: Visit) -> Updates:
         """The presets for this task, keeping the chosen one if possible, and whether any can run."""
-        choices, texts = preset_choices(task, self.desk.can_run), visit.texts
+        choices, texts = preset_choices(task, self.desk.offers(visit)), visit.texts
         preset, form = choices.pick(name), self.form
         info = None if preset else texts.presets_none
         shown = {
@@ -219,7 +220,7 @@ class FormHandlers:
     def _words(self, visit: Visit) -> Updates:
         """The choice of presets, and the note and the examples of the one that is chosen at first."""
         texts, form = visit.texts, self.form
-        choices = preset_choices("t2v", self.desk.can_run)
+        choices = preset_choices("t2v", self.desk.offers(visit))
         named, preset = choices.dropdown(texts.language), choices.pick(None)
         shown: Updates = {form.settings.preset_note: elsewhere_html(choices, texts)}
         if preset is None:

@@ -128,13 +128,11 @@ class OwnPresetHandlers:
             data = json.loads(text)
             if not isinstance(data, dict) or data.get("format") != _FORMAT:
                 raise ValueError("it is of another kind")
-            presets = {str(name): dict(settings) for name, settings in dict(data["presets"]).items()}
-            for settings in presets.values():
-                checked_settings(settings)
-        except (ValueError, TypeError, KeyError, StudioError) as error:
+            given = {str(name): dict(settings) for name, settings in dict(data["presets"]).items()}
+            presets = {name: settings_of_form(checked_settings(settings)) for name, settings in given.items()}
+        except (ValueError, TypeError, KeyError, RecursionError, StudioError) as error:
             raise RequestError(texts.own_bad_file.format(reason=str(error)[:200])) from None
-        for name, settings in presets.items():
-            self.desk.engine.shelf.save_preset(owner, name, settings)
+        self.desk.engine.shelf.save_presets(owner, presets)
         return self._said(texts.own_imported.format(count=len(presets)), texts)
 
     def _said(self, text: str, texts: Texts) -> dict:

@@ -18,7 +18,7 @@ from wan_ui.words.english import Texts
 
 def build_form(desk: Desk, texts: Texts, labels: Texts) -> Form:
     """The whole column, with the values of the first preset that can run here."""
-    choices = preset_choices("t2v", desk.can_run)
+    choices = preset_choices("t2v", desk.offers())
     preset = choices.pick(None) or list_presets()[0]
     with gr.Column(elem_id="asked-for"):
         tabs, tab_items, image = _build_tabs(preset, texts, labels)

@@ -91,8 +91,8 @@ def picture_examples_html(preset: Preset, texts: Texts) -> str:
 
 
 def _example_button(index: int, example: ImageExample, caption: str) -> str:
-    said, source = escape(caption), _data_address(example.path.read_bytes(), example.path.suffix[1:])
-    return f'<button type="button" data-index="{index}" title="{said}" aria-label="{said}"><img src="{source}" alt=""></button>'
+    label, source = escape(caption), _data_address(example.path.read_bytes(), example.path.suffix[1:])
+    return f'<button type="button" data-index="{index}" title="{label}" aria-label="{label}"><img src="{source}" alt=""></button>'
 
 
 def uploaded_picture(file: Any) -> str | None:

@@ -54,8 +54,8 @@ def build_act(groups: Sequence[str]) -> gr.HTML:
 
 def icon_button(act: str, name: str, label: str, **data: str) -> str:
     """A button with an icon; `label` is its tooltip and its name for screen readers."""
-    said = escape(label)
-    button = f'<button type="button" class="quiet-button" {_data(act, data)} title="{said}" aria-label="{said}">'
+    words = escape(label)
+    button = f'<button type="button" class="quiet-button" {_data(act, data)} title="{words}" aria-label="{words}">'
     return f"{button}{icon(name)}</button>"
 
 

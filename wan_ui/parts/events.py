@@ -7,3 +7,9 @@ QUIET: dict[str, Any] = dict(queue=False, show_progress="hidden", api_visibility
 # For events that read the form: the request checks its values once, and errors are shown at their controls.
 RAW = QUIET | dict(preprocess=False)
 EACH = RAW | dict(trigger_mode="multiple")  # for buttons that may be pressed faster than the server answers
+
+
+def script_for(name: str) -> str:
+    """For a `gr.HTML`'s `js_on_load`: the page's script shows there what the server tells about this part (see
+    `wan_ui.routes.changes`)."""
+    return f"(window.studioTold ??= {{}})['{name}'] = html => {{ props.value = html; }};"

@@ -54,8 +54,8 @@ def place_of(error: StudioError) -> Place:
 
 
 def sentence(error: StudioError) -> str:
-    """The error as a sentence: it starts with a capital and ends with a full stop."""
-    text = str(error)
+    """The error as a sentence: it starts with a capital and ends with a full stop. It names no folder of the server."""
+    text = without_paths(str(error))
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
 
 

@@ -1,10 +1,12 @@
 """The state of one job's progress, how each event changes it, and its words. Pure: no Gradio, no HTML, no files."""
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from backend.contract import events
 from backend.contract.events import Event, VideoResult
+from wan_ui.parts.notes import without_paths
 from wan_ui.words.english import Texts
 
 Phase = Literal[
@@ -31,7 +33,8 @@ class StageView:
 
     `fraction` (0 to 1) never decreases; `ahead` counts the waiting jobs before this one, besides the one that runs;
     `preview` is a file name in the job's folder; `what` says what is loaded, compiled or waited for, and `bytes_per_second`
-    is the speed of the download.
+    is the speed of the download. `interrupted_at` is the place where the work was cut off for the reason `cause`, until it has
+    gone on; `is_held`: it goes on when a person says so.
     """
 
     phase: Phase = "idle"
@@ -47,6 +50,8 @@ class StageView:
     result: VideoResult | None = None
     cause: str = ""
     fix: str = ""
+    interrupted_at: str = ""
+    is_held: bool = False
 
     @property
     def is_active(self) -> bool:
@@ -64,6 +69,8 @@ def advance(view: StageView, event: Event) -> StageView:
             return replace(view, phase="starting" if is_loaded else "compiling", what=what)
         case events.Encoding():
             return _reach(view, "encoding", ENCODED / 2)
+        case events.Interrupted(cause=cause, place=place):
+            return replace(view, phase="queued", ahead=0, cause=cause, interrupted_at=place, seconds_left=None)
         case events.Step():
             return _after_step(view, event)
         case events.Decoding(frame=frame, total=total):
@@ -97,7 +104,8 @@ def _ended(view: StageView, event: Event) -> StageView:
 
 
 def _reach(view: StageView, phase: Phase, fraction: float) -> StageView:
-    return replace(view, phase=phase, fraction=max(view.fraction, fraction))
+    """The view in this phase of the work; whatever interrupted it before is over."""
+    return replace(view, phase=phase, fraction=max(view.fraction, fraction), cause="", interrupted_at="")
 
 
 def spoken_seconds(seconds: float) -> str:
@@ -122,11 +130,21 @@ def queue_place(ahead: int, texts: Texts) -> tuple[str, str]:
     return texts.queued_place.format(place=ahead + 1), texts.queued_first.format(count=ahead + 1)
 
 
+def place_words(place: str, texts: Texts) -> str:
+    """How far a job had come, as the engine says it, in the visitor's language."""
+    if step := re.fullmatch(r"step (\d+) of (\d+)", place):
+        return texts.denoising_step.format(index=step[1], total=step[2])
+    return {"encoding": texts.encoding, "decoding": texts.decoding, "the start": ""}.get(place, place)
+
+
 def progress_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
     """Headline, detail and numbers of the line above the bar, plain text."""
     match view.phase:
         case "queued":
-            return texts.queued, "", ""
+            if not view.interrupted_at:
+                return texts.queued, "", ""
+            why = (place_words(view.interrupted_at, texts), without_paths(view.cause))
+            return texts.interrupted, " · ".join(filter(None, why)), ""
         case "starting":
             return texts.starting, view.what, ""
         case "loading":

@@ -42,14 +42,14 @@ class QueueHandlers:
         """Orders, cancels, stars, deletes or restores a job."""
         act, visit = Act.of(event), self.desk.visit(request)
         job = self.desk.job(act.job, visit)
-        said: Updates = {}
+        updates: Updates = {}
         if job is not None:
             try:
-                said = self._done(act.what, act.value, job, visit.texts)
+                updates = self._done(act.what, act.value, job, visit.texts)
             except StudioError as error:
-                said = self._refused(error, visit.texts)
+                updates = self._refused(error, visit.texts)
             self.desk.engine.touch()
-        return said | self.draw(visit)
+        return updates | self.draw(visit)
 
     def again(self, request: gr.Request, event: gr.EventData) -> Updates:
         """Queues a job's request once more: the same, or with a new seed. Shows it on the stage."""
@@ -79,6 +79,8 @@ class QueueHandlers:
         match what:
             case "cancel":
                 engine.cancel(job.id)
+            case "go_on":
+                engine.go_on(job.id)
             case "up" | "down" | "move":
                 engine.move(job.id, _index(engine.line(), self._own(job), job.id, what, value))
             case "star":

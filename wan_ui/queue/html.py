@@ -5,11 +5,12 @@ from html import escape
 from itertools import groupby
 
 from backend.contract.shape import Shape
+from backend.engine.disk import Shortage
 from backend.engine.estimate import Estimate
 from backend.engine.store import Job
 from wan_ui.desk.media import media_url
 from wan_ui.parts.buttons import icon_button
-from wan_ui.parts.progress import StageView, spoken_seconds
+from wan_ui.parts.progress import StageView, place_words, spoken_seconds
 from wan_ui.words.english import Texts
 
 
@@ -29,26 +30,36 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """The part of the queue that one visitor sees. `others` counts the waiting videos of other visitors."""
+    """The part of the queue that one visitor sees. `others` counts the waiting videos of other visitors; `shortage` is what the
+    disk lacks, for which the queue waits."""
 
     running: tuple[Entry, ...] = ()
     waiting: tuple[Entry, ...] = ()
     recent: tuple[Entry, ...] = ()
     others: int = 0
+    shortage: Shortage | None = None
 
 
 def queue_html(queue: Queue, texts: Texts) -> str:
     """The panel."""
     is_empty = not (queue.running or queue.waiting)
     empty = f'<p class="hint">{escape(texts.queue_empty)}</p>' if is_empty and not queue.recent else ""
+    pause = f'<p class="pause" role="alert">{escape(disk_words(queue.shortage, texts))}</p>' if queue.shortage else ""
     others = f'<p class="hint">{escape(texts.queue_others.format(count=queue.others))}</p>' if queue.others else ""
     count = len(queue.running) + len(queue.waiting)
     recent = f"<h3>{escape(texts.queue_recent)}</h3>" + _list(queue.recent, texts) if queue.recent else ""
     return (
         f'<section class="queue" data-count="{count}" aria-label="{escape(texts.queue_title)}">'
-        f"<h2>{escape(texts.queue_title)}</h2>{empty}{_list(queue.running, texts)}{_groups(queue.waiting, texts)}"
+        f"<h2>{escape(texts.queue_title)}</h2>{pause}{empty}{_list(queue.running, texts)}{_groups(queue.waiting, texts)}"
         f"{others}{recent}</section>"
     )
+
+
+def disk_words(shortage: Shortage, texts: Texts) -> str:
+    """Why the queue waits, and what to do."""
+    if not shortage.needed:
+        return texts.disk_full
+    return texts.disk_short.format(free=f"{shortage.free / 1e9:.1f} GB", needed=f"{shortage.needed / 1e9:.1f} GB")
 
 
 def _groups(waiting: tuple[Entry, ...], texts: Texts) -> str:
@@ -97,6 +108,8 @@ def _state(entry: Entry, texts: Texts) -> str:
     """What the job does or did, in a few words; empty if it waits."""
     view = entry.view
     match entry.job.state:
+        case "queued" if view.interrupted_at:
+            return f"{texts.interrupted} · {place_words(view.interrupted_at, texts)}"
         case "running":
             if view.phase == "denoising":
                 left = f" · {texts.time_left.format(seconds=spoken_seconds(view.seconds_left))}" if view.seconds_left else ""
@@ -116,7 +129,9 @@ def _buttons(entry: Entry, texts: Texts) -> str:
     job_id = entry.job.id
     match entry.job.state:
         case "queued":
+            held = [icon_button("queue:go_on", "play", texts.go_on_now, job=job_id)] if entry.view.is_held else []
             buttons = [
+                *held,
                 icon_button("queue:up", "up", texts.queue_up, job=job_id),
                 icon_button("queue:down", "down", texts.queue_down, job=job_id),
                 icon_button("fill:edit", "edit", texts.queue_edit, job=job_id),

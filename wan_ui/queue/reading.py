@@ -1,9 +1,13 @@
 """Reads from the engine the queue as one visitor sees it. Element ids: `queue`; items carry `data-job`, `data-state`."""
 
+import threading
+import time
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import heapreplace
+from weakref import WeakKeyDictionary
 
+from backend.engine.engine import Engine
 from backend.engine.estimate import Estimate
 from backend.engine.store import Job
 from wan_ui.desk.desk import Desk
@@ -12,23 +16,56 @@ from wan_ui.desk.visit import Visit
 from wan_ui.queue.html import Entry, Queue
 
 MOST_RECENT = 5
+FRESH_SECONDS = 1.0  # waits follow the clock and what workers have learned, which no count of changes shows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """What is the same for all visitors: everybody's jobs that run, and those that wait, with their waits."""
+
+    running: tuple[Entry, ...]
+    waiting: tuple[Entry, ...]
+
+
+class Lines:
+    """The line of one engine as it is now, read once for all pages that ask at the same time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._line: Line | None = None
+        self._changes, self._read = -1, 0.0
+
+    def now(self, desk: Desk) -> Line:
+        """The line after the engine's last change; at most `FRESH_SECONDS` old where nothing has changed."""
+        with self._lock:
+            changes, now = desk.engine.changes(), time.monotonic()
+            if self._line is None or changes != self._changes or now - self._read > FRESH_SECONDS:
+                self._line, self._changes, self._read = _line_of(desk), changes, now
+            return self._line
+
+
+_LINES: WeakKeyDictionary[Engine, Lines] = WeakKeyDictionary()
 
 
 def queue_of(desk: Desk, visit: Visit) -> Queue:
     """The queue as this visitor sees it; the operator sees everybody's."""
     engine = desk.engine
-    line = engine.line()
-    everybody = {job.id: job for job in engine.library.unended(None)}
-    own = {key for key, job in everybody.items() if visit.may_see(job.owner)}
-    running = tuple(_entry(desk, job) for key, job in everybody.items() if key in own and job.state == "running")
-    waiting = _with_waits(desk, [everybody[key] for key in line if key in everybody], everybody)
-    recent = tuple(_entry(desk, job) for job in engine.library.ended(visit.scope, MOST_RECENT))
+    line = _LINES.setdefault(engine, Lines()).now(desk)
+    waiting = tuple(entry for entry in line.waiting if visit.may_see(entry.job.owner))
     return Queue(
-        running=running,
-        waiting=tuple(entry for entry in waiting if entry.job.id in own),
-        recent=recent,
-        others=sum(key not in own for key in line),
+        running=tuple(entry for entry in line.running if visit.may_see(entry.job.owner)),
+        waiting=waiting,
+        recent=tuple(_entry(desk, job) for job in engine.library.ended(visit.scope, MOST_RECENT)),
+        others=len(line.waiting) - len(waiting),
+        shortage=engine.shortage() if line.waiting else None,
     )
+
+
+def _line_of(desk: Desk) -> Line:
+    everybody = {job.id: job for job in desk.engine.library.unended(None)}
+    running = tuple(_entry(desk, job) for job in everybody.values() if job.state == "running")
+    waiting = _with_waits(desk, [everybody[key] for key in desk.engine.line() if key in everybody], everybody)
+    return Line(running=running, waiting=tuple(waiting))
 
 
 def _with_waits(desk: Desk, line: list[Job], everybody: dict[str, Job]) -> list[Entry]:

@@ -22,7 +22,8 @@ from wan_ui.form.form import Draft, Form
 from wan_ui.form.handlers import FormHandlers
 from wan_ui.header import status_html
 from wan_ui.parts.events import QUIET, RAW
-from wan_ui.parts.notes import Notes, notes_for
+from wan_ui.parts.message import Message
+from wan_ui.parts.notes import Notes, notes_for, sentence
 from wan_ui.parts.progress import StageView
 from wan_ui.queue.html import queue_html
 from wan_ui.queue.reading import queue_of
@@ -67,7 +68,7 @@ class StageHandlers:
         submitted = actions.generate.click(self.submit, self.form.inputs | {self.form.editing, stage.job_id}, self._queued, **RAW)
         self.follow_after(submitted)
         self.form_handlers.show_editing_after(submitted)
-        actions.stop.click(self.stop, stage.job_id, actions.stop, **QUIET)
+        actions.stop.click(self.stop, stage.job_id, [actions.stop, self.message], **QUIET)
         stage.view.keep_seed(self.keep_seed, stage.job_id, [seed.seed, seed.is_seed_random], **QUIET)
 
     def follow_after(self, event: gr.events.Dependency) -> None:
@@ -164,14 +165,17 @@ class StageHandlers:
             if self.followed.get(page) == job.id:
                 del self.followed[page]
 
-    def stop(self, job_id: str | None, request: gr.Request) -> Any:
+    def stop(self, job_id: str | None, request: gr.Request) -> Updates:
         """Asks the engine to stop the page's job; the follower shows the result."""
-        visit = self.desk.visit(request)
+        visit, button = self.desk.visit(request), self.form.actions.stop
         job = self.desk.job(job_id, visit)
         if job is None:
-            return gr.skip()
-        self.desk.engine.cancel(job.id)
-        return gr.update(value=visit.texts.stopping, interactive=False)
+            return {button: gr.skip()}
+        try:
+            self.desk.engine.cancel(job.id)
+        except StudioError as error:
+            return {self.message: Message(text=sentence(error), is_bad=True).html(visit.texts)}
+        return {button: gr.update(value=visit.texts.stopping, interactive=False)}
 
     def settle(self, request: gr.Request) -> Updates:
         """The worker's status, a Stop button that can be pressed again, and the queue without the job that has ended."""
@@ -184,7 +188,7 @@ class StageHandlers:
     def attach(self, visit: Visit) -> str | None:
         """The job that a newly opened page shows: the visitor's running one, else their newest."""
         running = [job for job in self.desk.engine.library.unended(visit.owner) if job.state == "running"]
-        newest = running or self.desk.engine.jobs(owner=visit.owner)[:1]
+        newest = running or self.desk.engine.jobs(visit.owner, most=1)
         return newest[0].id if newest and not newest[0].deleted else None
 
     def keep_seed(self, job_id: str | None, request: gr.Request) -> tuple[Any, Any]:

@@ -76,6 +76,8 @@ def _message(view: StageView, texts: Texts) -> tuple[str, str]:
     match view.phase:
         case "idle":
             return texts.idle_title, texts.idle_detail
+        case "queued" if view.interrupted_at:
+            return texts.interrupted, texts.held if view.is_held else texts.goes_on
         case "queued":
             return queue_place(view.ahead, texts)
         case "failed":
@@ -156,7 +158,9 @@ def _key(name: str, label: str, is_pressed: bool = False) -> str:
 
 
 def _actions(view: StageView, job: Job | None, texts: Texts, model: Model) -> str:
-    """The buttons for the job in its state; a video that failed can be made again."""
+    """The buttons for the job in its state; a video that failed can be made again, one that is held let go."""
+    if job and view.is_held:
+        return f'<div class="actions">{text_button("queue:go_on", texts.go_on_now, name="play", job=job.id)}</div>'
     if not job or view.is_active or view.phase == "idle":
         return '<div class="actions" hidden></div>'
     one = {"job": job.id}

@@ -1,15 +1,17 @@
-"""Draws the system panel while a visitor looks at it."""
+"""Draws the system panel while a visitor looks at it, and cleans up for the operator."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import gradio as gr
 
+from backend.errors import StudioError
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
-from wan_ui.system.folder_sizes import FolderSizes
-from wan_ui.system.html import system_html
+from wan_ui.parts.message import Message
+from wan_ui.parts.notes import sentence
+from wan_ui.system.html import cleaned_words, system_html
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +20,7 @@ class SystemHandlers:
 
     desk: Desk
     panel: gr.HTML
-    sizes: FolderSizes = field(default_factory=FolderSizes)
+    message: gr.HTML
 
     @property
     def inputs(self) -> set[gr.Component]:
@@ -26,11 +28,11 @@ class SystemHandlers:
 
     @property
     def outputs(self) -> list[gr.Component]:
-        return [self.panel]
+        return [self.panel, self.message]
 
     @property
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
-        return {"look_system": self.look}
+        return {"look_system": self.look, "clean": self.clean}
 
     def wire(self) -> None:
         """Nothing to wire: the page's script sends all presses."""
@@ -45,4 +47,18 @@ class SystemHandlers:
 
     def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """The panel, when it has come into view and while it stays there."""
-        return {self.panel: system_html(self.desk.engine, self.sizes, self.desk.visit(request))}
+        return self._drawn(self.desk.visit(request))
+
+    def clean(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
+        """Removes at once what the hourly cleaning would remove, and says how much that was. For the operator only."""
+        visit = self.desk.visit(request)
+        if not visit.is_operator:
+            return {self.panel: gr.skip()}
+        try:
+            message = Message(text=cleaned_words(self.desk.engine.cleaner.clean(), visit.texts))
+        except StudioError as error:
+            message = Message(text=sentence(error), is_bad=True)
+        return self._drawn(visit) | {self.message: message.html(visit.texts)}
+
+    def _drawn(self, visit: Visit) -> Updates:
+        return {self.panel: system_html(self.desk.engine, visit)}

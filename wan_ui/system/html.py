@@ -14,11 +14,12 @@ from time import gmtime, strftime
 from typing import get_args
 
 from backend.contract.worker import Device, WorkerView
+from backend.engine.cleaning import Limits, Part
 from backend.engine.engine import Engine
 from backend.engine.store import JobState
 from wan_ui.desk.visit import Visit
+from wan_ui.parts.buttons import text_button
 from wan_ui.parts.notes import without_paths
-from wan_ui.system.folder_sizes import FolderSizes
 from wan_ui.words.english import Texts
 
 MOST_ERRORS = 8
@@ -43,14 +44,15 @@ class Report:
         return "\n".join([*parts, "errors", *(f"  {error}" for error in self.errors), *([self.log] if self.log else [])])
 
 
-def system_html(engine: Engine, sizes: FolderSizes, visit: Visit) -> str:
+def system_html(engine: Engine, visit: Visit) -> str:
     """The panel for this visitor."""
     texts = visit.texts
-    report = report_of(engine, sizes, visit)
+    report = report_of(engine, visit)
+    clean = text_button("clean:now", texts.system_clean, hint=texts.system_clean_hint) if visit.is_operator else ""
     sections = "".join(
         f"<section><h3>{escape(title)}</h3><dl>"
         + "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in rows)
-        + "</dl></section>"
+        + f"</dl>{clean if title == texts.system_storage else ''}</section>"
         for title, rows in report.sections
     )
     errors = "".join(f"<li>{escape(error)}</li>" for error in report.errors) or f"<li>{escape(texts.system_no_errors)}</li>"
@@ -70,13 +72,13 @@ def _log_html(report: Report, texts: Texts) -> str:
     return f"<section class=wide><h3>{escape(texts.system_log)}</h3><pre>{escape(report.log)}</pre></section>"
 
 
-def report_of(engine: Engine, sizes: FolderSizes, visit: Visit) -> Report:
+def report_of(engine: Engine, visit: Visit) -> Report:
     """The report, in the order in which it is shown."""
     texts = visit.texts
     return Report(
         sections=(
             *_worker_sections(engine.workers(), texts),
-            (texts.system_storage, _storage(engine, sizes, texts)),
+            (texts.system_storage, _storage(engine, texts)),
             (texts.system_jobs, _jobs(engine.library.counts(), texts)),
             (texts.system_versions, _versions()),
         ),
@@ -121,13 +123,29 @@ def _shape_words(shape, texts: Texts) -> str:
     )
 
 
-def _storage(engine: Engine, sizes: FolderSizes, texts: Texts) -> Rows:
-    settings = engine.settings
+def _storage(engine: Engine, texts: Texts) -> Rows:
+    usage = engine.cleaner.usage()
     return (
-        (texts.system_videos, _size(sizes.bytes_of(settings.data_dir / "runs"))),
-        (texts.system_cache, _size(sizes.bytes_of(settings.cache_dir))),
-        (texts.system_disk, _size(shutil.disk_usage(settings.data_dir).free)),
+        *((name, _size(usage[part])) for part, name in texts.system_parts),
+        (texts.system_disk, _size(shutil.disk_usage(engine.settings.data_dir).free)),
+        (texts.system_limits, _limits(engine.cleaner.limits, texts)),
     )
+
+
+def _limits(limits: Limits, texts: Texts) -> str:
+    days = "" if limits.days is None else texts.system_limit_days.format(days=limits.days)
+    size = "" if limits.gigabytes is None else texts.system_limit_size.format(gigabytes=limits.gigabytes)
+    if days and size:
+        return texts.system_limit_both.format(days=days, size=size)
+    return days or size or texts.system_limit_none
+
+
+def cleaned_words(freed: Mapping[Part, int], texts: Texts) -> str:
+    """One sentence about what cleaning has removed: the bytes of each part."""
+    if not freed:
+        return texts.system_cleaned_nothing
+    parts = [f"{name} {_size(freed[part])}" for part, name in texts.system_parts if part in freed]
+    return texts.system_cleaned.format(size=_size(sum(freed.values())), parts=texts.system_cleaned_between.join(parts))
 
 
 def _jobs(counts: Mapping[str, int], texts: Texts) -> Rows:

@@ -222,9 +222,27 @@ class Texts:
     system_guided: str = "guided"
     system_unguided: str = "unguided"
     system_storage: str = "Storage"
-    system_cache: str = "Compiler cache"
-    system_videos: str = "Videos and jobs"
+    system_parts: tuple[tuple[str, str], ...] = (
+        ("videos", "Videos"),
+        ("intermediate", "Intermediate files"),
+        ("bin", "Deleted videos"),
+        ("uploads", "Uploads"),
+        ("comparisons", "Saved comparisons"),
+        ("logs", "Logs"),
+        ("compiled", "Compiled programs"),
+        ("store", "Job store"),
+    )
     system_disk: str = "Free on the disk"
+    system_limits: str = "Limits for videos"
+    system_limit_days: str = "{days:g} days"
+    system_limit_size: str = "{gigabytes:g} GB in all"
+    system_limit_both: str = "{days}, {size}"
+    system_limit_none: str = "none"
+    system_clean: str = "Clean up now"
+    system_clean_hint: str = "Remove what the hourly cleaning would remove"
+    system_cleaned: str = "{size} freed: {parts}."
+    system_cleaned_between: str = ", "
+    system_cleaned_nothing: str = "There was nothing to remove."
     system_jobs: str = "Jobs"
     system_versions: str = "Versions"
     system_errors: str = "Recent errors"
@@ -235,6 +253,16 @@ class Texts:
     system_visitor: str = "You see your own jobs and videos."
     system_log: str = "End of the worker's log"
 
+    host_refused: str = "This server does not answer to the name {name}. If it should, start it with --allowed-host {name}."
+    origin_refused: str = "A page from {origin} may not use this server. Open the server's own page."
+    not_found: str = "There is nothing here."
+    login_needed: str = "Log in first: this server asks for a password."
+    login_pause: str = "Too many wrong passwords. Try again in {seconds} s."
+    key_needed: str = "The operator's key is needed as a bearer token."
+    too_many_open: str = "Too many requests from your address are open. Close some pages and try again."
+    body_slow: str = "The request came too slowly. Try again."
+    file_refused: str = "A file in this request was not uploaded here. Upload it first."
+    disk_low: str = "The server's disk is almost full, so it takes nothing more. Ask the operator to make room."
     body_refused: str = "This is too long to be sent: at most {kilobytes} KB at a time. Shorten the text."
     upload_refused: str = "Too much was uploaded from here within an hour: at most {megabytes} MB. Try again later."
 
@@ -247,6 +275,12 @@ class Texts:
     queued_first: str = "{count} videos come first."
     queued_one_first: str = "One video comes first."
     queued: str = "Waiting"
+    interrupted: str = "Interrupted"
+    goes_on: str = "It goes on by itself from there, as soon as a worker is ready. Nothing that was done is lost."
+    held: str = "The studio has ended twice while it made this video, so it waits: for you, or for ten minutes without a fault."
+    go_on_now: str = "Go on now"
+    disk_short: str = "The disk has {free} free, and the next video needs {needed}: make room, the queue goes on by itself."
+    disk_full: str = "The disk is full: make room, the queue goes on by itself."
     starting: str = "Starting"
     loading: str = "Loading the model"
     compiling: str = "Compiling {what}"
@@ -296,6 +330,7 @@ class Texts:
     job_failed: str = "failed"
     job_cancelled: str = "stopped"
 
+    opened_without: str = "The page was opened without the settings of its link."
     error_unexpected: str = "Something went wrong in the studio."
     error_unexpected_fix: str = "Try again; the server's log says more."
 

@@ -1,0 +1,51 @@
+"""What people see of a job that was interrupted, of one that waits for them, and of a full disk."""
+
+from dataclasses import replace
+
+from backend.contract.events import Interrupted, Queued, Step
+from backend.contract.shape import Shape
+from backend.engine.disk import Shortage
+from tests.wan_ui.builders import a_job
+from wan_ui.parts.progress import StageView, advance, progress_words
+from wan_ui.queue.html import Entry, Queue, queue_html
+from wan_ui.stage.html import stage_html
+from wan_ui.words.chinese import CHINESE
+from wan_ui.words.english import ENGLISH
+
+STOP = Interrupted(cause="The worker was killed by SIGKILL, from outside", fix="Make it again", by="signal", place="step 4 of 20")
+
+
+def after(*events) -> StageView:
+    view = StageView()
+    for event in events:
+        view = advance(view, event)
+    return view
+
+
+def test_the_stage_says_why_and_where_and_that_it_goes_on():
+    html = stage_html(after(Step(3, 20, 0.1, 2.0), STOP, Queued(0)), replace(a_job(), state="queued"), ENGLISH)
+    assert "The worker was killed by SIGKILL" in html and "goes on by itself" in html and "queue:go_on" not in html
+    assert progress_words(after(STOP), ENGLISH)[:2] == (
+        "Interrupted",
+        "Step 4 of 20 · The worker was killed by SIGKILL, from outside",
+    )
+    assert "第 4 / 20 步" in progress_words(after(STOP), CHINESE)[1]
+
+
+def test_a_step_ends_the_interruption():
+    view = after(STOP, Queued(0), Step(4, 20, 0.1, 2.0))
+    assert view.interrupted_at == view.cause == "" and view.phase == "denoising"
+
+
+def test_a_held_job_has_a_button_on_the_stage_and_in_the_queue():
+    job, view = replace(a_job(), state="queued"), replace(after(STOP), is_held=True)
+    assert 'data-act="queue:go_on"' in stage_html(view, job, ENGLISH)
+    entry = Entry(job=job, view=view, shape=Shape.of(job.request), is_warm=True)
+    assert 'data-act="queue:go_on"' in queue_html(Queue(waiting=(entry,)), ENGLISH)
+    assert "queue:go_on" not in queue_html(Queue(waiting=(replace(entry, view=after(STOP)),)), ENGLISH)
+
+
+def test_a_full_disk_is_one_sentence_over_the_queue():
+    html = queue_html(Queue(shortage=Shortage(free=1_200_000_000, needed=3_400_000_000)), ENGLISH)
+    assert "The disk has 1.2 GB free, and the next video needs 3.4 GB: make room, the queue goes on by itself." in html
+    assert "1.2 GB" in queue_html(Queue(shortage=Shortage(free=1_200_000_000, needed=3_400_000_000)), CHINESE)

@@ -1,0 +1,60 @@
+"""The operator's part of the system view, and two servers on one folder, in a real Chromium."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.wan_ui.conftest import _serving
+from tests.wan_ui.steps import generate, made, press, ready, until
+from wan_ui.desk.access import Access
+
+pytestmark = pytest.mark.browser
+
+
+def intermediate_file(data_dir: Path, job: str) -> Path:
+    """Makes the job two hours old, with a file that it no longer needs."""
+    database = sqlite3.connect(data_dir / "jobs.sqlite3")
+    database.execute("UPDATE jobs SET ended = ended - 7200, cleaned = 0 WHERE id = ?", (job,))
+    database.commit()
+    database.close()
+    path = data_dir / "runs" / job / "stage1_embeddings.safetensors"
+    path.write_bytes(bytes(12_000_000))
+    return path
+
+
+def test_the_operator_cleans_up_and_visitors_do_not(visit, studio, data_dir):
+    visitor, operator = visit(), visit()
+    path = intermediate_file(data_dir, made(visitor, "a red square"))
+    visitor.keyboard.press("Alt+4")
+    visitor.locator(".system", has_text="Intermediate files").wait_for()
+    assert visitor.locator('[data-act="clean:now"]').count() == 0
+    visitor.evaluate("studioAct('clean', {what: 'now'})")
+    visitor.wait_for_timeout(500)
+    assert path.exists()
+    operator.goto(Access.of(data_dir).link(studio.url))
+    ready(operator)
+    operator.keyboard.press("Alt+4")
+    operator.locator('[data-act="clean:now"]').click()
+    operator.locator("#message .message.shown", has_text="12.0 MB freed: Intermediate files 12.0 MB.").wait_for()
+    assert not path.exists()
+    operator.locator('[data-act="clean:now"]').click()
+    operator.locator("#message .message.shown", has_text="There was nothing to remove.").wait_for()
+
+
+def test_stop_on_another_servers_video_says_who_can(visit, studio, data_dir):
+    page = visit()
+    generate(page, "a slow red square", steps=20)
+    until(page, "document.querySelector('.stage').dataset.phase === 'denoising'")
+    with _serving("fake", data_dir) as second:
+        other = page.context.new_page()
+        other.goto(Access.of(data_dir).link(second.url))
+        ready(other)
+        until(other, "document.querySelector('.stage').dataset.phase === 'denoising'")
+        for act in (other.locator("#stop").click, lambda: press(other, "a slow red square", "queue:cancel")):
+            act()
+            message = other.locator('#message .message.shown[data-bad="true"]', has_text="nother server")
+            message.wait_for()
+            message.locator(".close").click()
+    page.locator("#stop").click()
+    page.locator('.stage[data-phase="cancelled"]').wait_for()

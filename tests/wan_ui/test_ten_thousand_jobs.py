@@ -1,0 +1,121 @@
+"""A store with 10,000 finished jobs: the page, the library and the ticks answer as fast as with few."""
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from backend.contract.events import Finished, Queued
+from backend.engine.shelf import Shelf
+from backend.engine.store import Store, new_job_id
+from tests.wan_ui.builders import a_job, a_request, a_result
+from tests.wan_ui.conftest import _serving
+from tests.wan_ui.visitor import Visitor
+from wan_ui.desk.access import OPERATOR_COOKIE, Access
+from wan_ui.desk.visitors import COOKIE, owner_of
+
+JOBS = 10_000
+TOKEN = "a" * 43
+PAGE_SECONDS, SEARCH_SECONDS, TICK_SECONDS, SYSTEM_SECONDS = 1.0, 0.3, 0.1, 2.0
+COLOURS = ("red", "green", "blue", "cyan", "orange")
+
+pytestmark = pytest.mark.alone
+
+
+def fill(data_dir: Path) -> None:
+    """Rows straight into SQLite, of one visitor, and the folders that cleaning leaves of such jobs."""
+    Store(data_dir / "jobs.sqlite3").close()
+    database, owner, now = sqlite3.connect(data_dir / "jobs.sqlite3"), owner_of({COOKIE: TOKEN}), time.time()
+    for number in range(JOBS):
+        folder = data_dir / "runs" / new_job_id()
+        folder.mkdir(parents=True)
+        (folder / "video.mp4").write_bytes(b"video")
+        (folder / "request.json").write_bytes(b"{}")
+        request = a_request(prompt=f"a {COLOURS[number % 5]} square, number {number}", seed=number)
+        moment, ended = now - 60 * (JOBS - number), now - 60 * (JOBS - number) + 30
+        columns = "id, owner, engine, request, state, created, started, ended, folder, place, has_video, cleaned"
+        row = (
+            folder.name,
+            owner,
+            "e",
+            json.dumps(request.to_json()),
+            "finished",
+            moment,
+            moment,
+            ended,
+            str(folder),
+            moment,
+            1,
+            1,
+        )
+        database.execute(f"INSERT INTO jobs ({columns}) VALUES ({', '.join('?' * len(row))})", row)
+        result = a_result(a_job(folder, owner, prompt=request.prompt, seed=number))
+        for sequence, event in ((1, Queued(0)), (60, Finished(result))):
+            database.execute(
+                "INSERT INTO events VALUES (?, ?, ?, ?)", (folder.name, sequence, ended, json.dumps(event.to_json()))
+            )
+    database.commit()
+    database.close()
+    Shelf(data_dir / "jobs.sqlite3").close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[tuple[str, Path]]:
+    data_dir = tmp_path_factory.mktemp("many")
+    fill(data_dir)
+    with _serving("fake", data_dir) as server:
+        time.sleep(5)  # the worker and the first cleaning have started
+        yield server.url, data_dir
+
+
+@pytest.fixture(scope="module", params=["visitor", "operator"])
+def visitor(request, server) -> Visitor:
+    """The visitor who made them all, and the operator, who sees everybody's."""
+    url, data_dir = server
+    cookie = f"{COOKIE}={TOKEN}"
+    return Visitor(url, cookie if request.param == "visitor" else f"{cookie}; {OPERATOR_COOKIE}={Access.of(data_dir)._cookie()}")
+
+
+def seconds(ask: Callable[[], object]) -> tuple[float, str]:
+    """How long the quicker of three answers takes, and what it says."""
+    best, answer = float("inf"), ""
+    for _ in range(3):
+        began = time.monotonic()
+        answer = str(ask())
+        best = min(best, time.monotonic() - began)
+    return best, answer
+
+
+def test_the_page_opens(visitor):
+    first, page = seconds(lambda: visitor.get("/"))
+    opened, answer = seconds(lambda: visitor.call("open", {}))
+    assert "gradio" in page and "number 9999" in answer
+    assert first + opened < PAGE_SECONDS
+
+
+def test_the_library_is_searched(visitor):
+    took, answer = seconds(lambda: visitor.call("search", {"library-search": "cyan NUMBER"}))
+    assert "2000 videos" in answer and "number 9998" in answer and "number 9999" not in answer
+    assert took < SEARCH_SECONDS
+
+
+def test_a_page_is_updated(visitor):
+    took, answer = float("inf"), ""
+    for _ in range(3):
+        fresh = Visitor(visitor.url, visitor.cookie)  # each has seen nothing, so that everything is drawn
+        began = time.monotonic()
+        answer = str(fresh.call("tick", {}))
+        took = min(took, time.monotonic() - began)
+    assert "number 9999" in answer
+    assert took < TICK_SECONDS
+
+
+def test_the_system_view_counts_the_folders(visitor):
+    began = time.monotonic()
+    answer = str(visitor.call("look", {}))
+    took = time.monotonic() - began
+    assert "70 KB" in answer and "10000" in answer
+    assert took < SYSTEM_SECONDS
