@@ -31,7 +31,7 @@ from safetensors.numpy import load_file
 
 from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
-from backend.families.wan.transformer import BLOCKS, Denoiser, TextContext, weight_dtype
+from backend.families.wan.transformer import BLOCKS, Context, Denoiser, weight_dtype
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from backend.runtime.mesh import Layout, MeshPlan
@@ -145,12 +145,12 @@ def blocks(name: str, repeats: int) -> Row:
     state = {key: jnp.asarray(value.float().numpy(), str(value.dtype).removeprefix("torch.")) for key, value in tensors}
     layout = Layout.over(MeshPlan(), jax.devices()[:1])
     denoiser, weights = Denoiser(model.config, layout), stack_weights(state, [BLOCKS])
-    context: TextContext = jax.jit(denoiser.prepare_text)(weights, jnp.asarray(text.numpy()), None)
-    positions = run(denoiser.positions(tuple(latents.shape)))
+    keys = jax.jit(denoiser.prepare_text)(weights, jnp.asarray(text.numpy()), None)
+    context = Context(text=keys, positions=run(denoiser.positions(tuple(latents.shape))), condition=None)
 
     @jax.jit
-    def velocity(weights: StackedWeights, noisy: jax.Array, context: TextContext) -> jax.Array:
-        return denoiser.velocity(weights, noisy, jnp.float32(500.0), context, positions, None)
+    def velocity(weights: StackedWeights, noisy: jax.Array, context: Context) -> jax.Array:
+        return denoiser.velocity(weights, noisy, jnp.float32(500.0), context)
 
     ours_latents, timestep = jnp.asarray(latents.numpy()), torch.tensor([500.0])
     latents, text = latents.to(dtype), text.to(dtype)
