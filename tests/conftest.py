@@ -6,6 +6,30 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.many_devices import QUICK
+
+os.environ.setdefault("XLA_FLAGS", QUICK)  # jax reads it when the first test needs a device
+
+LONGEST_FIRST = (
+    "tests/backend/tpu/test_step_compiles.py",
+    "tests/backend/families/wan/test_vae_tpu.py",
+    "tests/parity/test_families.py",
+    "tests/wan_ui/test_browser.py",
+    "tests/backend/runtime/test_mesh.py",
+    "tests/kernels/test_pallas_tpu.py",
+    "tests/wan_ui/queue/test_queue_in_browser.py",
+    "tests/backend/commands/test_precompile.py",
+    "tests/backend/commands/test_stages.py",
+    "tests/test_app.py",
+    "tests/kernels/test_tpu_schedule.py",
+)
+"""Files that take more than half a minute, longest first, so that pytest-xdist's workers end at the same time."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+
 
 @pytest.fixture(scope="session", autouse=True)
 def interrupts_arrive() -> None:

@@ -22,6 +22,7 @@ from kernels.attention.block_sizes import (
     write_table,
 )
 from kernels.attention.shapes import SHAPES
+from tests.many_devices import without_quick
 
 COMPILE = """
 import json, sys
@@ -79,7 +80,8 @@ needs_libtpu = pytest.mark.skipif(
 
 def run(*arguments):
     """What a new Python process prints, because libtpu reads its flags once a process."""
-    done = subprocess.run([sys.executable, "-c", *arguments], cwd=PROJECT_FOLDER, capture_output=True, text=True, timeout=300)
+    words = [sys.executable, "-c", *arguments]
+    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=without_quick(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
