@@ -69,6 +69,9 @@ def _serve(arguments: argparse.Namespace) -> int:
     limits = Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb)
     engine = Engine(folder, model_of(arguments), options=worker_options_of(arguments), shares=shares, limits=limits)
     try:
+        from wan_ui.gradio_import import import_gradio
+
+        import_gradio()
         from wan_ui.desk.rewriter import PromptRewriter
         from wan_ui.serve import Doors, launch
 
