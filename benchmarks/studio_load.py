@@ -1,10 +1,10 @@
 """Measures how the studio behaves with twenty visitors: `python -m benchmarks.studio_load --json FILE`.
 
-Starts the real server with the demo model. Each visitor has a cookie of their own, queues three videos through the API, and has a
-page open: it loads the page again every few seconds and, like a page in a browser, is told what has changed and then asks for the
-view that is open, every 1.5 seconds at most. Checked: all videos finish and are mp4 files; 99 of 100 changes are told, and pages
-loaded, within half a second; no answer takes over a second; neither process's memory grows from the tenth video to the last by
-more than the tolerance. `--idle N` measures N open pages of an idle studio instead: the part of a core that they take, with and
+Starts the real server with the demo model. Each visitor has a cookie of their own, queues three videos through the API (`--minutes M`:
+one after another for so long, three at a time), and has a page open: it loads the page again every few seconds and, like a page in a
+browser, is told what has changed and then asks for the view that is open, every 1.5 seconds at most. Checked: all videos finish and
+are mp4 files; 99 of 100 changes are told, and pages loaded, within half a second; no answer takes over a second; neither the memory
+of a process nor its open files grow from the tenth video to the last by more than the tolerance. `--idle N` measures N open pages of an idle studio instead: the part of a core that they take, with and
 without being told.
 """
 
@@ -18,8 +18,10 @@ import tempfile
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.cookiejar import CookieJar
+from itertools import cycle, islice
 from pathlib import Path
 
 import gradio_client
@@ -30,12 +32,13 @@ PROMPTS = (
     "a small cyan star drifts to the left over a navy background",
     "a magenta square moving down and to the right on a grey background",
 )
+IN_LINE = 3  # videos of one visitor
 ARRIVAL_SECONDS = 0.5  # between two visitors: all have come, and queued everything, before the tenth video is done
 TICK_SECONDS, RELOAD_SECONDS = 1.5, 6.0
 SLOWEST_ANSWER_SECONDS = 1.0
 SLOWEST_SHOWN_SECONDS = 0.5  # for 99 of 100 pages and changes
 MOST_OF_A_CORE = 0.05  # for 200 idle pages, beyond Gradio's own part
-MOST_GROWTH = 0.05  # of the memory at the tenth video: buffers of SQLite and the allocator settle within this
+MOST_GROWTH = 0.05  # of what was there at the tenth video: buffers of SQLite and the allocator settle within this
 
 
 @dataclass
@@ -46,7 +49,8 @@ class Measured:
     answers: dict[str, list[float]] = field(default_factory=lambda: {"page": [], "tick": [], "told": []})
     finished: int = 0
     failures: list[str] = field(default_factory=list)
-    memory: dict[int, dict[str, int]] = field(default_factory=dict)  # MB by process, at the n-th video
+    wanted: int = 0
+    sizes: dict[int, dict[str, int]] = field(default_factory=dict)  # memory in MB and open files by process, at the n-th video
 
 
 class Visitor:
@@ -99,7 +103,8 @@ class Visitor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--visitors", type=int, default=20)
-    parser.add_argument("--jobs", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=3, help="videos of each visitor")
+    parser.add_argument("--minutes", type=float, help="make videos for so long instead of a fixed number")
     parser.add_argument("--idle", type=int, default=0, help="measure so many pages of an idle studio instead")
     parser.add_argument("--json", type=Path, help="also write the figures there")
     arguments = parser.parse_args()
@@ -107,14 +112,14 @@ def main() -> None:
         if arguments.idle:
             figures = idle(arguments.idle, Path(folder))
         else:
-            figures = run(arguments.visitors, arguments.jobs, Path(folder))
+            figures = run(arguments.visitors, arguments.jobs, arguments.minutes, Path(folder))
     sys.stdout.write("".join(f"{name:34} {value}\n" for name, value in figures.items()))
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     sys.exit(0 if figures["passes"] else 1)
 
 
-def run(visitors: int, jobs: int, folder: Path) -> dict:
+def run(visitors: int, jobs: int, minutes: float | None, folder: Path) -> dict:
     """Starts the server, sends all visitors, and returns the figures."""
     server, url = start_server(folder)
     try:
@@ -124,7 +129,8 @@ def run(visitors: int, jobs: int, folder: Path) -> dict:
         tick = tick_of(url)
         people = [Visitor(url, measured) for _ in range(visitors)]
         watching = [threading.Thread(target=watch_page, args=(person, tick, is_over)) for person in people]
-        making = [threading.Thread(target=make, args=(person, jobs, server.pid)) for person in people]
+        until = began + 60 * minutes if minutes else None
+        making = [threading.Thread(target=make, args=(person, jobs, until, server.pid)) for person in people]
         for pair in zip(watching, making, strict=True):
             for thread in pair:
                 thread.start()
@@ -135,7 +141,7 @@ def run(visitors: int, jobs: int, folder: Path) -> dict:
         is_over.set()
         for thread in watching:
             thread.join()
-        return figures_of(measured, visitors * jobs, seconds)
+        return figures_of(measured, seconds)
     finally:
         server.terminate()
         server.wait(20)
@@ -185,36 +191,59 @@ def watch_page(person: Visitor, tick: dict, is_over: threading.Event) -> None:
             person.measured.failures.append(f"page: {error}")
 
 
-def make(person: Visitor, jobs: int, pid: int) -> None:
-    """Queues all videos at once, and waits for them."""
+def make(person: Visitor, jobs: int, until: float | None, pid: int) -> None:
+    """Makes so many videos, or videos until a moment, at most `IN_LINE` of them at the same time."""
     person.timed("page", person.url)
     cookies = {cookie.name: cookie.value for cookie in person.jar}
     client = gradio_client.Client(person.url, verbose=False, httpx_kwargs={"cookies": cookies})
-    waiting = [client.submit(PROMPTS[number % len(PROMPTS)], api_name="/generate") for number in range(jobs)]
-    for job in waiting:
-        try:
-            video, _ = job.result()
-            is_video = Path(video).read_bytes()[4:8] == b"ftyp"
-            count_video(person.measured, pid, None if is_video else f"{video} is no mp4")
-        except Exception as error:  # whatever the server says, it is a failure of this run
-            count_video(person.measured, pid, str(error))
+    prompts = cycle(PROMPTS) if until else islice(cycle(PROMPTS), jobs)
+    lock = threading.Lock()
+
+    def go_on() -> None:
+        while until is None or time.monotonic() < until:
+            with lock:
+                prompt = next(prompts, None)
+            if prompt is None:
+                return
+            make_one(person, client, prompt, pid)
+
+    with ThreadPoolExecutor(IN_LINE) as pool:
+        for _ in range(IN_LINE):
+            pool.submit(go_on)
+
+
+def make_one(person: Visitor, client: gradio_client.Client, prompt: str, pid: int) -> None:
+    """Queues one video and waits for it."""
+    with person.measured.lock:
+        person.measured.wanted += 1
+    try:
+        video, _ = client.submit(prompt, api_name="/generate").result()
+        is_video = Path(video).read_bytes()[4:8] == b"ftyp"
+        count_video(person.measured, pid, None if is_video else f"{video} is no mp4")
+    except Exception as error:  # whatever the server says, it is a failure of this run
+        count_video(person.measured, pid, str(error))
 
 
 def count_video(measured: Measured, pid: int, failure: str | None) -> None:
-    """Counts a video, and looks at the memory at the tenth and after each tenth."""
+    """Counts a video, and looks at the processes at the tenth and after each tenth."""
     with measured.lock:
         if failure:
             measured.failures.append(failure)
             return
         measured.finished += 1
         if measured.finished % 10 == 0:
-            measured.memory[measured.finished] = memory_of(pid)
+            measured.sizes[measured.finished] = sizes_of(pid)
 
 
-def memory_of(pid: int) -> dict[str, int]:
-    """Resident MB of the server and of its worker."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return {"server": resident(pid), "worker": sum(resident(int(child)) for child in children)}
+def sizes_of(pid: int) -> dict[str, int]:
+    """Resident MB and open files of the server and of its worker."""
+    workers = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return {
+        "server_mb": resident(pid),
+        "worker_mb": sum(map(resident, workers)),
+        "server_files": open_files(pid),
+        "worker_files": sum(map(open_files, workers)),
+    }
 
 
 def resident(pid: int) -> int:
@@ -224,6 +253,14 @@ def resident(pid: int) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS")), 0)
+
+
+def open_files(pid: int) -> int:
+    """Open files, pipes and connections of a process; 0 for one that has just ended."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return 0
 
 
 def start_server(folder: Path) -> tuple[subprocess.Popen, str]:
@@ -260,9 +297,9 @@ def tick_of(url: str) -> dict:
     return {"fn_index": event["id"], "data": [first[kinds[component]] for component in event["inputs"]]}
 
 
-def figures_of(measured: Measured, expected: int, seconds: float) -> dict:
+def figures_of(measured: Measured, seconds: float) -> dict:
     """The figures, and whether they pass."""
-    figures: dict = {"videos_wanted": expected, "videos_finished": measured.finished, "seconds": round(seconds, 1)}
+    figures: dict = {"videos_wanted": measured.wanted, "videos_finished": measured.finished, "seconds": round(seconds, 1)}
     for kind, answers in measured.answers.items():
         ordered = sorted(answers)
         figures |= {
@@ -271,15 +308,15 @@ def figures_of(measured: Measured, expected: int, seconds: float) -> dict:
             f"{kind}_99_percent_seconds": round(ordered[int(0.99 * (len(ordered) - 1))], 3),
             f"{kind}_slowest_seconds": round(ordered[-1], 3),
         }
-    early, late = measured.memory.get(10, {}), measured.memory.get(expected - expected % 10, {})
-    for name in ("server", "worker"):
-        figures[f"{name}_mb_at_10th_and_last"] = [early.get(name), late.get(name)]
+    early, late = measured.sizes.get(10, {}), measured.sizes.get(measured.finished - measured.finished % 10, {})
+    for name in early:
+        figures[f"{name}_at_10th_and_last"] = [early[name], late[name]]
     slowest = max(figures["page_slowest_seconds"], figures["tick_slowest_seconds"])
     shown = max(figures["page_99_percent_seconds"], figures["told_99_percent_seconds"])
     has_grown = any(late[name] > early[name] * (1 + MOST_GROWTH) for name in early) if early and late else True
     figures["failures"] = measured.failures[:5]
     figures["passes"] = (
-        measured.finished == expected
+        measured.finished == measured.wanted
         and not measured.failures
         and slowest < SLOWEST_ANSWER_SECONDS
         and shown <= SLOWEST_SHOWN_SECONDS

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from backend.contract.events import Cancelled, Failed, Finished, Step
-from backend.engine import engine as engine_module
+from backend.engine import dispatcher
 from backend.engine.store import Store
 from backend.errors import DataFolderError, StudioError
 from backend.settings import PROJECT_FOLDER
@@ -121,7 +121,7 @@ def other_server(tmp_path) -> Iterator[subprocess.Popen]:
 
 
 def test_a_dead_servers_jobs_come_over_to_one_that_runs(make_engine, other_server, monkeypatch):
-    monkeypatch.setattr(engine_module, "_ADOPT_SECONDS", 0.3)
+    monkeypatch.setattr(dispatcher, "_ADOPT_SECONDS", 0.3)
     engine = make_engine()
     running, waiting = (other_server.stdout.readline().strip() for _ in range(2))
     wait_for(lambda: isinstance(engine.last_event(running), Step))
@@ -143,7 +143,7 @@ def test_stop_on_another_servers_job_says_who_can(make_engine, other_server):
 
 
 def test_an_engine_that_looks_for_dead_ones_keeps_its_own_jobs(make_engine, tmp_path, monkeypatch):
-    monkeypatch.setattr(engine_module, "_ADOPT_SECONDS", 0.1)
+    monkeypatch.setattr(dispatcher, "_ADOPT_SECONDS", 0.1)
     engine = make_engine()
     running, waiting = (engine.submit(request("a slow square", steps=3)) for _ in range(2))
     shutil.rmtree(tmp_path / "data" / "engines")

@@ -9,8 +9,7 @@ import pytest
 
 from backend.contract.events import Cancelled, Decoding, Failed, Finished, Interrupted, Loading, Queued, Step
 from backend.contract.request import GenerationRequest
-from backend.engine import engine as engine_module
-from backend.engine import recovery
+from backend.engine import dispatcher, journal, recovery
 from backend.engine.disk import Shortage, needed_bytes
 from backend.engine.recovery import GoOn, judge, place_of
 from backend.engine.store import Store
@@ -62,8 +61,8 @@ def held(make_engine, tmp_path):
     job = first.submit(request("a slow square", steps=3))
     wait_for(lambda: first.job(job.id).state == "running")
     first._store.append(job.id, stop(by="server", place="step 1 of 3"))
-    first.cancel, first._is_closed = None, True  # it dies: nothing is put back
-    first._fleet.close()
+    first._journal.close()  # it dies: nothing is put back
+    first._dispatcher.fleet.close()
     first._lock.release()
     return make_engine(), job.id
 
@@ -82,7 +81,7 @@ def test_a_held_job_waits_and_others_go_before_it(held):
 def test_a_held_job_goes_on_after_quiet_minutes(held, monkeypatch):
     engine, job_id = held
     assert engine.job(job_id).is_held
-    monkeypatch.setattr(engine_module, "QUIET_SECONDS", 0.5)
+    monkeypatch.setattr(dispatcher, "QUIET_SECONDS", 0.5)
     assert isinstance(all_events(engine, job_id)[-1], Finished)
     assert recovery.QUIET_SECONDS == 600
 
@@ -103,7 +102,7 @@ def test_a_stop_holds_though_the_worker_dies_before_it_has_seen_it(engine):
 
 
 def test_a_shortage_ends_with_the_queue(make_engine, monkeypatch):
-    monkeypatch.setattr(engine_module, "shortage", lambda folder, needed: Shortage(free=0, needed=needed))
+    monkeypatch.setattr(dispatcher, "shortage", lambda folder, needed: Shortage(free=0, needed=needed))
     engine = make_engine()
     job = engine.submit(request())
     assert engine.shortage() is not None
@@ -114,7 +113,7 @@ def test_a_shortage_ends_with_the_queue(make_engine, monkeypatch):
 def test_the_queue_waits_for_room_on_the_disk_and_goes_on_by_itself(make_engine, monkeypatch):
     free = [10**6]
     monkeypatch.setattr(
-        engine_module, "shortage", lambda folder, needed: Shortage(free=free[0], needed=needed) if free[0] < needed else None
+        dispatcher, "shortage", lambda folder, needed: Shortage(free=free[0], needed=needed) if free[0] < needed else None
     )
     engine = make_engine()
     job = engine.submit(request())
@@ -125,7 +124,7 @@ def test_the_queue_waits_for_room_on_the_disk_and_goes_on_by_itself(make_engine,
 
 
 def test_a_disk_that_fills_in_the_middle_keeps_what_was_done(make_engine, monkeypatch):
-    monkeypatch.setattr(engine_module, "_DISK_SECONDS", 0.5)
+    monkeypatch.setattr(journal, "_TRY_SECONDS", 0.5)
     engine = make_engine()
     job = engine.submit(request("full", steps=4))
     events = all_events(engine, job.id)
@@ -135,7 +134,7 @@ def test_a_disk_that_fills_in_the_middle_keeps_what_was_done(make_engine, monkey
 
 
 def test_a_store_that_cannot_be_written_loses_no_end(make_engine, monkeypatch):
-    monkeypatch.setattr(engine_module, "_DISK_SECONDS", 0.3)
+    monkeypatch.setattr(journal, "_TRY_SECONDS", 0.3)
     engine = make_engine()
     wait_for(lambda: engine.worker_status().state == "ready")
     job, following = engine.submit(request("a slow square", steps=2)), engine.submit(request())

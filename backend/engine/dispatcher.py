@@ -1,0 +1,300 @@
+"""The queue at work: gives waiting jobs to workers that have none, and decides what becomes of those that are interrupted."""
+
+import functools
+import logging
+import math
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from backend.contract.events import Cancelled, Event, Failed, Finished, Interrupted, Queued
+from backend.contract.shape import Shape
+from backend.engine.disk import Shortage, needed_bytes, shortage
+from backend.engine.journal import Journal
+from backend.engine.lock import EngineLock
+from backend.engine.order import Waiting, in_turn, moved_place
+from backend.engine.recovery import QUIET_SECONDS, GoOn, judge, place_of
+from backend.engine.store import Job, Store
+from backend.errors import StudioError
+from backend.workers.fleet import Fleet
+from backend.workers.process import WorkerPlan
+
+_LOOK_SECONDS = 1.0
+_ADOPT_SECONDS = 10.0  # how late the end of another engine on the same folder is noticed
+_CLOSED = Interrupted(cause="The studio was stopped", fix="Start it again", by="shutdown")
+_DIED = Interrupted(cause="The studio ended unexpectedly", fix="Make it again", by="server")
+
+logger = logging.getLogger(__name__)
+
+
+class Dispatcher:
+    """The jobs of one engine that wait or run, and the workers that make them. All is guarded by the journal's lock.
+
+    `runs` is the folder whose disk the jobs fill; `on_finished(job, event, device kind)` is called with what each video took.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[WorkerPlan],
+        journal: Journal,
+        store: Store,
+        lock: EngineLock,
+        runs: Path,
+        *,
+        shape_of: Callable[[Job], Shape],
+        on_finished: Callable[[Waiting, Finished, str], None],
+    ):
+        self._journal, self._store, self._lock, self._runs = journal, store, lock, runs
+        self._shape_of, self._on_finished = shape_of, on_finished
+        self._waiting: list[Waiting] = []  # in the order in which they will run
+        self._announced: dict[str, int] = {}  # the place that was last reported, by job id
+        self._running: dict[str, Waiting] = {}  # in the order in which they began
+        self._last: Waiting | None = None  # the job that began last
+        self._last_fault = time.monotonic()  # held jobs go on when this is long ago
+        self._next_adoption = math.inf
+        self.shortage: Shortage | None = None  # what the disk lacks for the next job, for which the queue waits
+        self.fleet = Fleet(plans, self._record, self._serve_next)
+
+    def start(self, *, resume: bool) -> None:
+        """Begins to look after the queue; with `resume` also after jobs that engines leave behind, now and from now on."""
+        if resume:
+            self._take_over()
+        threading.Thread(target=self._look_after, name="engine", daemon=True).start()
+
+    def waiting(self) -> list[Waiting]:
+        """The waiting jobs in the order in which they will run."""
+        with self._journal.changed:
+            return self._waiting.copy()
+
+    def add(self, entry: Waiting) -> None:
+        """Puts a stored job into the line."""
+        with self._journal.changed:
+            self._waiting.append(entry)
+            self._replan()
+            self._dispatch()
+
+    def move(self, job_id: str, index: int) -> None:
+        """Makes a waiting job number `index` (from 0) among its owner's; does nothing if it is no longer waiting."""
+        with self._journal.changed:
+            if job_id in self._ids():
+                place = moved_place(self._waiting, job_id, index)
+                self._store.put(job_id, place)
+                self._change(job_id, place=place)
+
+    def reshape(self, job_id: str, shape: Shape) -> None:
+        """A waiting job's request has been changed to one of this shape."""
+        self._change(job_id, shape=shape)
+
+    def cancel(self, job_id: str) -> None:
+        """Stops a job, waiting or running; does nothing to one that has ended. Raises: StudioError for another engine's job."""
+        with self._journal.changed:
+            if job_id in self._ids():
+                self._waiting = [entry for entry in self._waiting if entry.job_id != job_id]
+                self._journal.append(job_id, Cancelled(None))
+                self._replan()
+            elif job_id in self._running:
+                self._journal.write(functools.partial(self._store.stop, job_id))
+                self.fleet.cancel(job_id)
+            elif not self._store.job(job_id).has_ended and self._store.engine_of(job_id) != self._lock.name:
+                raise StudioError(
+                    "another server on the same data folder makes this video and",
+                    "must stop it itself",
+                    "use that server's page; if it has ended, try again in ten seconds",
+                )
+
+    def go_on(self, job_id: str) -> None:
+        """Lets a held job go on; does nothing to others."""
+        with self._journal.changed:
+            self._release([job_id])
+            self._dispatch()
+
+    def close(self) -> None:
+        """Ends the workers, once the journal is closed; the jobs stay stored for the next engine, with what was done of them."""
+        self.fleet.close()
+        with self._journal.changed:
+            for job_id in self._running:
+                verdict = self._judge(job_id, _CLOSED)
+                if isinstance(verdict, GoOn):
+                    self._journal.write(functools.partial(self._store.put_back, job_id, is_held=False))
+                else:
+                    self._journal.append(job_id, verdict)
+            self._journal.write_the_rest()
+
+    def _ids(self) -> list[str]:
+        return [entry.job_id for entry in self._waiting]
+
+    def _change(self, job_id: str, **changes: object) -> None:
+        with self._journal.changed:
+            self._waiting = [replace(entry, **changes) if entry.job_id == job_id else entry for entry in self._waiting]
+            self._replan()
+
+    def _record(self, job_id: str, event: Event) -> None:
+        """Stores what a worker reports; a final event makes room for the next job, and so does an interruption."""
+        with self._journal.changed:
+            if self._journal.is_closed or job_id not in self._running:
+                return
+            if isinstance(event, Interrupted):
+                self._put_back(job_id, event)
+            else:
+                self._journal.append(job_id, event)
+                if not event.is_final:
+                    return
+                self._learn(job_id, event)
+                del self._running[job_id]
+            self._dispatch()
+
+    def _put_back(self, job_id: str, interrupted: Interrupted) -> None:
+        """Queues a job again whose work was interrupted, or ends it: somebody has stopped it, or that was in vain too often."""
+        entry = self._running.pop(job_id)
+        if interrupted.by == "disk":
+            self._journal.pause()
+        else:
+            self._last_fault = time.monotonic()
+        verdict = self._judge(job_id, interrupted)
+        if not isinstance(verdict, GoOn):
+            self._journal.append(job_id, verdict)
+            return
+        self._journal.write(lambda: self._store.put_back(job_id, verdict.waits))
+        self._waiting.append(replace(entry, has_begun=True, is_held=verdict.waits))
+        self._replan()
+
+    def _judge(self, job_id: str, interrupted: Interrupted) -> GoOn | Failed | Cancelled:
+        """Stores the interruption, and says what becomes of the job."""
+        before: list[Interrupted] = []
+        try:
+            if self._store.job(job_id).is_stopped:
+                return Cancelled(None)
+            interrupted = replace(interrupted, place=place_of(self._store.last_event(job_id)))
+            before = self._store.interruptions(job_id)
+        except sqlite3.Error:
+            logger.exception("The store could not be read; the job goes on")
+        self._journal.append(job_id, interrupted)
+        return judge([*before, interrupted])
+
+    def _look_after(self) -> None:
+        """Now and then does what no event starts; ends when the engine closes."""
+        journal = self._journal
+        with journal.changed:
+            while not journal.is_closed:
+                journal.changed.wait_for(lambda: journal.is_closed, _LOOK_SECONDS)
+                if journal.is_closed:
+                    return
+                try:
+                    journal.write_the_rest()
+                    if time.monotonic() - self._last_fault > QUIET_SECONDS:
+                        self._release([entry.job_id for entry in self._waiting if entry.is_held])
+                    if time.monotonic() >= self._next_adoption:
+                        self._take_over()
+                    self._dispatch()
+                except (sqlite3.Error, OSError):
+                    logger.exception("The data folder could not be read")
+
+    def _release(self, held: Collection[str]) -> None:
+        for job_id in held:
+            self._journal.write(functools.partial(self._store.release, job_id))
+        if held:
+            self._waiting = [replace(entry, is_held=entry.is_held and entry.job_id not in held) for entry in self._waiting]
+            self._replan()
+
+    def _serve_next(self) -> None:
+        """A worker has become ready: perhaps one that had died, and jobs have been waiting for it."""
+        with self._journal.changed:
+            if not self._journal.is_closed:
+                self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Gives the next jobs to the workers that have none."""
+        if not self._waiting:
+            self.shortage = None
+        while self._waiting and not self._waiting[0].is_held and len(self._running) < len(self.fleet) and self.fleet.has_room():
+            try:
+                if not self._has_disk(self._waiting[0].job_id):
+                    return
+                is_waiting = self._store.start(self._waiting[0].job_id)
+            except sqlite3.Error:
+                logger.exception("A job could not be started; it waits")
+                self._journal.pause()
+                return
+            entry = self._waiting.pop(0)
+            if not is_waiting:
+                continue
+            self._running[entry.job_id] = self._last = entry
+            self._replan()
+            self._give(entry)
+
+    def _has_disk(self, job_id: str) -> bool:
+        """Whether the disk has room for this job beside those that run, and the store takes changes. Else the queue pauses."""
+        before, self.shortage = self.shortage, None
+        if self._journal.is_stuck:
+            self.shortage = before or Shortage(free=0, needed=0)
+            return False
+        requests = [self._store.job(key).request for key in (job_id, *self._running)]
+        self.shortage = shortage(self._runs, sum(map(needed_bytes, requests)))
+        if before != self.shortage:
+            self._journal.touch()
+        return self.shortage is None
+
+    def _give(self, entry: Waiting) -> None:
+        job = self._store.job(entry.job_id)
+        try:
+            is_given = self.fleet.give(job.id, job.request, job.folder, entry.shape)
+            assert is_given, "there was room, and nobody else gives jobs"
+        except OSError as error:
+            del self._running[job.id]
+            self._journal.append(job.id, Failed(f"The worker could not be started: {error}", "Free memory, then try again"))
+
+    def _replan(self) -> None:
+        """Sorts the waiting jobs and reports each changed place."""
+        last = [self._last] if self._last else []
+        self._waiting = in_turn(self._waiting, list(self._running.values()) or last)
+        previous, self._announced = self._announced, {job_id: place for place, job_id in enumerate(self._ids())}
+        moved = [(job_id, Queued(place)) for job_id, place in self._announced.items() if previous.get(job_id) != place]
+        self._journal.append_all(moved)
+
+    def _learn(self, job_id: str, event: Event) -> None:
+        """Passes on what a finished video took; one that was interrupted says nothing about others."""
+        worker = self.fleet.worker_of(job_id)
+        if not isinstance(event, Finished) or worker is None:
+            return
+        try:
+            was_interrupted = bool(self._store.interruptions(job_id))
+        except sqlite3.Error:
+            was_interrupted = True
+        if not was_interrupted:
+            self._on_finished(self._running[job_id], event, worker.device_kind)
+
+    def _take_over(self) -> None:
+        """Queues the jobs of dead engines again, whether they were waiting or running."""
+        with self._journal.changed:
+            self._next_adoption = time.monotonic() + _ADOPT_SECONDS
+            before = len(self._waiting)
+            for engine in set(self._store.engines_at_work()) - {self._lock.name}:
+                with self._lock.of_dead_engine(engine) as is_dead:
+                    for job in self._store.unfinished(engine) if is_dead else []:
+                        self._adopt(job)
+            if len(self._waiting) != before:
+                self._replan()
+                self._dispatch()
+
+    def _adopt(self, job: Job) -> None:
+        is_held = job.is_held
+        if job.state == "running":
+            verdict = self._judge(job.id, _DIED)
+            if not isinstance(verdict, GoOn):
+                self._journal.append(job.id, verdict)
+                return
+            is_held = verdict.waits
+            self._store.put_back(job.id, is_held)
+        self._store.hand_over(job.id, self._lock.name)
+        entry = Waiting(
+            job_id=job.id,
+            owner=job.owner,
+            shape=self._shape_of(job),
+            place=job.place,
+            has_begun=job.has_begun,
+            is_held=is_held,
+        )
+        self._waiting.append(entry)

@@ -1,0 +1,55 @@
+"""Learns from every video made on this machine how long the next will take."""
+
+import logging
+import sqlite3
+
+from backend.contract.events import Finished
+from backend.contract.request import GenerationRequest
+from backend.contract.shape import Shape
+from backend.contract.worker import Device, WorkerView
+from backend.engine.estimate import Estimate, Run, estimate, predicted_seconds, runs_on
+from backend.engine.order import Waiting
+from backend.engine.store import Store
+from backend.errors import RequestError
+
+logger = logging.getLogger(__name__)
+
+
+class Timings:
+    """The estimates from the store's timings, each computed once until something new is learned."""
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._estimates: dict[tuple, Estimate | None] = {}
+
+    def estimate(self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool) -> Estimate | None:
+        """How long a video will take on this worker; if it is the first of its model, a prediction for TPUs, None for others."""
+        key = (shape, request.steps, is_warm, worker.device_kind)
+        if key not in self._estimates:
+            learned = estimate(request, shape, runs_on(worker.device_kind, self._store.timings()), is_warm)
+            self._estimates[key] = learned or _predicted(request, worker.facts.devices, is_warm)
+        return self._estimates[key]
+
+    def learn(self, entry: Waiting, event: Finished, device_kind: str) -> None:
+        """Keeps the seconds of a finished video."""
+        request = event.result.request
+        try:
+            run = Run(
+                shape=entry.shape,
+                steps=request.steps,
+                num_tokens=request.geometry().num_tokens,
+                seconds=event.result.seconds,
+                device=device_kind,
+            )
+            self._store.add_timing(run)
+            self._estimates.clear()
+        except (sqlite3.Error, RequestError):
+            logger.exception("What a video took could not be kept")
+
+
+def _predicted(request: GenerationRequest, devices: tuple[Device, ...], is_warm: bool) -> Estimate | None:
+    seconds = predicted_seconds(request, devices)
+    if seconds is None:
+        return None
+    compiling = 0.0 if is_warm else None
+    return Estimate(seconds=seconds, compile_seconds=compiling, is_warm=is_warm, basis="predicted", runs=0)
