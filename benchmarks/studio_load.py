@@ -1,11 +1,12 @@
 """Measures how the studio behaves with twenty visitors: `python -m benchmarks.studio_load --json FILE`.
 
-Starts the real server with the demo model. Each visitor has a cookie of their own, queues three videos through the API (`--minutes M`:
-one after another for so long, three at a time), and has a page open: it loads the page again every few seconds and, like a page in a
-browser, is told what has changed and then asks for the view that is open, every 1.5 seconds at most. Checked: all videos finish and
-are mp4 files; 99 of 100 changes are told, and pages loaded, within half a second; no answer takes over a second; neither the memory
-of a process nor its open files grow from the tenth video to the last by more than the tolerance. `--idle N` measures N open pages of an idle studio instead: the part of a core that they take, with and
-without being told.
+Starts the real server with the demo model. Each visitor has a cookie of their own, queues three videos through the API
+(`--minutes M`: one after another for so long, three at a time), and has a page open: it loads the page again every few seconds
+and, like a page in a browser, is told what has changed and then asks for the view that is open, every 1.5 seconds at most.
+Checked: all videos finish and are mp4 files; 99 of 100 changes are told, and pages loaded, within half a second; no answer takes
+over a second; neither the memory of a process nor its open files grow from the tenth video to the last by more than the
+tolerance. `--idle N` measures N open pages of an idle studio instead: the part of a core that they take, with and without being
+told.
 """
 
 import argparse
