@@ -228,6 +228,7 @@ class Cleaner:
 
     def _clean_all(self) -> Counter[Part]:
         settings, freed = self._settings, self._clean_jobs()
+        freed["intermediate"] += self._remove_half_made()
         freed["comparisons"] += self._clean_comparisons()
         freed["logs"] += sum(_cut(path, MOST_LOG) for path in _paths(settings.logs_dir, "*.log"))
         freed["compiled"] += trim(settings.compiled_dir, MOST_COMPILED)
@@ -300,6 +301,13 @@ class Cleaner:
         before = size_of(folder).total
         shutil.rmtree(folder, ignore_errors=True)
         return before - size_of(folder).total
+
+    def _remove_half_made(self) -> int:
+        """Removes folders of requests that were never queued, because the server ended meanwhile. A folder with a video stays,
+        whatever the store knows of it."""
+        known = self._store.job_ids()
+        folders = [folder for folder in _paths(self._settings.runs_dir, "*") if folder.name not in known and _age(folder) > _DAY]
+        return sum(self._remove_files(folder) for folder in folders if not (folder / "video.mp4").exists())
 
     def _is_ours(self, folder: Path) -> bool:
         """A store that was moved here must not delete files elsewhere."""

@@ -345,6 +345,17 @@ def test_life_signs_of_dead_engines_go(engine):
     assert names(folder) == {"2-starting", engine._lock.name}
 
 
+def test_a_request_that_was_never_queued_goes_after_a_day_and_a_video_stays(engine, age):
+    kept, runs = a_video(engine), engine.settings.runs_dir
+    for name, file, days in (("half", "request.json", 2), ("now", "request.json", 0.5), ("foreign", "video.mp4", 2)):
+        (runs / name).mkdir()
+        (runs / name / file).write_bytes(b"content")
+        os.utime(runs / name, (time.time() - days * DAY,) * 2)
+    os.utime(runs / kept, (time.time() - 2 * DAY,) * 2)
+    assert engine.cleaner.clean()["intermediate"] >= len(b"content")
+    assert not (runs / "half").exists() and all((runs / name).exists() for name in (kept, "now", "foreign"))
+
+
 def test_the_usage_adds_up(engine, age):
     kept, binned = a_video(engine), a_video(engine)
     age(1, kept)
