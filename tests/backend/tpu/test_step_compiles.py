@@ -1,5 +1,5 @@
 """libtpu compiles Wan 14B's whole guided step at 720p for a v6e-8, and Wan 2.2's decoder, within stored ceilings of memory and
-predicted time."""
+predicted time. `compile_run` asks the compiler only about programs that have changed."""
 
 import importlib.util
 import json
@@ -24,9 +24,16 @@ pytestmark = [
 ]
 
 
-def report(*words: str) -> dict:
+CASES = {preset: ("v6e:2x4", "--only", "denoise_step") for preset in CEILINGS} | {
+    "wan2.2-ti2v-5b-720p": ("v6e:2x4", "--only", "vae_decode_next"),
+    "wan2.1-t2v-1.3b-480p": ("v6e:1x1", "--only", "denoise_step"),
+    "wan-tiny": ("v6e:1x1",),
+}
+
+
+def report(preset: str, *words: str) -> dict:
     done = subprocess.run(
-        [sys.executable, "-m", "backend.commands.check_tpu_run", *words],
+        [sys.executable, "-m", "tests.backend.tpu.compile_run", "--preset", preset, "--topology", *CASES[preset], *words],
         cwd=PROJECT_FOLDER,
         env=tpu_compiler_environment(without_quick()),
         capture_output=True,
@@ -34,12 +41,12 @@ def report(*words: str) -> dict:
         timeout=900,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])["report"]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("preset", CEILINGS)
 def test_the_step_fits_and_is_predicted_under_its_target(preset):
-    found = report("--preset", preset, "--topology", "v6e:2x4", "--only", "denoise_step")
+    found = report(preset)
     step, (most_bytes, most_seconds) = found["components"]["denoise_step"], CEILINGS[preset]
     assert step["hbm_bytes_per_device"] <= most_bytes
     assert step["predicted_seconds"] <= most_seconds
@@ -49,19 +56,28 @@ def test_the_step_fits_and_is_predicted_under_its_target(preset):
 
 
 def test_wan_22s_decoder_compiles_and_is_predicted_under_its_target():
-    found = report("--preset", "wan2.2-ti2v-5b-720p", "--topology", "v6e:2x4", "--only", "vae_decode_next")
+    found = report("wan2.2-ti2v-5b-720p")
     decoder = found["components"]["vae_decode_next"]
     assert decoder["hbm_bytes_per_device"] <= DECODER_BYTES
     assert decoder["predicted_seconds"] <= DECODER_SECONDS
 
 
 def test_one_chip_alone_runs_the_small_wan():
-    found = report("--preset", "wan2.1-t2v-1.3b-480p", "--topology", "v6e:1x1", "--only", "denoise_step")
+    found = report("wan2.1-t2v-1.3b-480p")
     assert found["fits"] and found["components"]["denoise_step"]["breakdown"]["attention"] > 0
 
 
 def test_the_demo_model_compiles_for_a_chip_from_prompt_to_pixels():
-    found = report("--preset", "wan-tiny", "--topology", "v6e:1x1")
+    found = report("wan-tiny")
     assert found["fits"] and found["predicted_total_seconds"] > 0
     programs = {"text_encode", "prompt_keys", "denoise_step", "vae_decode_first", "vae_decode_next"}
     assert programs <= found["components"].keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", CASES)
+def test_the_costs_that_are_kept_are_those_that_the_compiler_gives(preset):
+    kept, found = report(preset)["components"], report(preset, "--again")["components"]
+    assert kept.keys() == found.keys()
+    for name, cost in found.items():
+        assert kept[name] | {"compile_seconds": 0} == cost | {"compile_seconds": 0}

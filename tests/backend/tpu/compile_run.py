@@ -1,0 +1,72 @@
+"""Run by `test_step_compiles.py`: what a preset's programs need on a slice, as `check-tpu` reports it.
+
+libtpu takes minutes for the large ones. So `compiled.json` keeps the costs of each program by a fingerprint of all that they
+follow from: the program as it is given to the compiler, the compiler's version, and the code that reads the compiler's answer.
+Only a program that is not known there is compiled. `--again` compiles all of them; `--write` also renews the file.
+"""
+
+import argparse
+import hashlib
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+
+from backend.contract.request import example_request, find_preset
+from backend.contract.worker import AXES
+from backend.runtime.program import Compilation, Program
+from backend.settings import PROJECT_FOLDER
+from backend.tpu.report import Inspector, describe_slice, report
+
+KNOWN = Path(__file__).with_name("compiled.json")
+_READERS = sorted((PROJECT_FOLDER / "backend" / "tpu").glob("*.py")) + [PROJECT_FOLDER / "backend" / "chips.py"]
+
+
+class KnowingInspector(Inspector):
+    """Takes the costs of known programs from the file. `compiled` are those that it had to compile, by fingerprint."""
+
+    def __init__(self, only: str | None, is_again: bool) -> None:
+        super().__init__(lambda text: None, only)
+        self.known = {} if is_again else json.loads(KNOWN.read_text("utf-8"))
+        self.compiled: dict[str, dict] = {}
+
+    def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
+        if self._only not in (None, program.key):
+            return Compilation(None)
+        key = fingerprint(program, lowered)
+        if key in self.known:
+            self.costs[program.key] = self.known[key]
+            return Compilation(None)
+        result = super().__call__(program, lowered)
+        self.compiled[key] = self.costs[program.key]
+        return result
+
+
+def fingerprint(program: Program, lowered: jax.stages.Lowered) -> str:
+    """The hash of everything that a program's costs follow from."""
+    parts = [lowered.as_text(), repr(program.layout.compiler_options), version("jaxlib"), version("libtpu")]
+    parts += [path.read_text("utf-8") for path in _READERS]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--preset", required=True)
+    parser.add_argument("--topology", required=True)
+    parser.add_argument("--only", help="this program alone, by its key")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    jax.config.update("jax_traceback_in_locations_limit", 0)  # or the kernels hold the paths and lines of their sources
+    inspector = KnowingInspector(arguments.only, arguments.again)
+    request, mesh = example_request(find_preset(arguments.preset)), dict.fromkeys(AXES)
+    result = report(describe_slice(request, arguments.topology, mesh, inspector), inspector)
+    if arguments.write and inspector.compiled:
+        known = json.loads(KNOWN.read_text("utf-8")) | inspector.compiled
+        KNOWN.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
