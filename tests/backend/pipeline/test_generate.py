@@ -14,20 +14,12 @@ from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Fi
 from backend.contract.request import GenerationRequest
 from backend.media.video import read_facts, read_frames, read_request
 from backend.pipeline import generate as pipeline
-from backend.pipeline import load as load_module
 from backend.runtime import work
 from presets import LoraChoice, load_preset
 
 PRESET = load_preset("wan-tiny")
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
-
-
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STUDIO_DATA_DIR", str(tmp_path_factory.mktemp("data")))
-        yield load_module.load(PRESET, None, lambda event: None)
 
 
 def make_request(**changes) -> GenerationRequest:

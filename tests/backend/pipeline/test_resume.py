@@ -11,7 +11,6 @@ from backend.contract.events import Cancelled, Decoding, Encoding, Finished, Ste
 from backend.contract.request import GenerationRequest
 from backend.media.video import read_frames
 from backend.pipeline import generate as pipeline
-from backend.pipeline import load as load_module
 from backend.pipeline.keep import Keeper
 from backend.pipeline.stage_files import EMBEDDINGS, FRAMES, LATENTS, STATE
 from presets import load_preset
@@ -25,13 +24,6 @@ KINDS = {
 }
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
-
-
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STUDIO_DATA_DIR", str(tmp_path_factory.mktemp("data")))
-        yield load_module.load(PRESET, None, lambda event: None)
 
 
 @pytest.fixture
