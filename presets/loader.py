@@ -112,6 +112,7 @@ class Preset(BaseModel):
     description: str
     series: str
     model: str  # Hugging Face id, folder, or "embedded:NAME"
+    licence: str = ""  # what must be known before the model is downloaded, a sentence; "" if there is nothing
     tasks: tuple[Task, ...] = Field(min_length=1)
     dtype: Literal["float32", "bfloat16"]
     architecture: dict[str, str] | None = None  # None: the embedded checkpoint has it
