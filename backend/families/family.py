@@ -28,8 +28,8 @@ class Kind:
     """What one checkpoint can do. A family may add fields of its own.
 
     `takes` says for each input's role whether it may or must be given (see `contract.request.INPUTS`); `scales` are pixels per
-    latent, in space and in time; a token is `patch` x `patch` latents; `boundary` is the share of the noise below which the second of two experts works; `chunk` how
-    many latent frames are made at once, None for the whole video.
+    latent, in space and in time; a token is `patch` x `patch` latents; `boundary` is the share of the noise below which the
+    second of two experts works; `chunk` how many latent frames are made at once, None for the whole video.
     """
 
     name: str

@@ -56,8 +56,9 @@ KINDS = (
 )
 SUPPORTED = "HunyuanVideo 1.5 T2V and I2V, guidance-distilled and step-distilled too, as diffusers lays them out"
 
-# diffusers' name -> the one in the makers' checkpoints; source: diffusers, scripts/convert_hunyuan_video1_5_to_diffusers.py. Their
-# refiner holds query, key and value in one matrix, and their last modulation has its halves the other way: these have no name here.
+# diffusers' name -> the one in the makers' checkpoints; source: diffusers, scripts/convert_hunyuan_video1_5_to_diffusers.py.
+# Their refiner holds query, key and value in one matrix, and their last modulation has its halves the other way: these have no
+# name here.
 ORIGINAL_NAMES = (
     (r"^transformer_blocks\.", "double_blocks."), (r"\.norm1\.linear$", ".img_mod.linear"),
     (r"\.norm1_context\.linear$", ".txt_mod.linear"), (r"\.attn\.to_out\.0$", ".img_attn_proj"),
