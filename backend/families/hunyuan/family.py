@@ -32,6 +32,7 @@ NEEDED_ENTRIES = {
     "text_encoder_2": ("d_model", "d_ff", "num_layers", "vocab_size"),
     "image_encoder": ("hidden_size", "image_size", "patch_size"),
 }  # fmt: skip
+NOT_SETTINGS = ("architectures", "transformers_version", "dtype", "torch_dtype")  # entries that say how a network was saved
 AGAIN = "copy the checkpoint again, or `python app.py models download ID`, which fetches what is missing"
 
 
