@@ -1,4 +1,5 @@
 """HunyuanVideo-1.5's video autoencoder, one latent frame at a time, its caches as explicit state.
+On TPUs `backend.families.hunyuan.vae_tpu` runs it, in bfloat16.
 
 Two programs serve a video of any length, one for the first latent frame and one for all others. The attention in the middle sees
 all earlier frames, so its keys and values are kept in arrays with room for the whole clip: the first call takes zeros as
@@ -7,6 +8,7 @@ all earlier frames, so its keys and values are kept in arrays with room for the 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ import jax.numpy as jnp
 import torch
 from diffusers import AutoencoderKLHunyuanVideo15
 
+from backend.families.hunyuan import vae_tpu
 from backend.families.hunyuan.vae_stream import FRAMES_SEEN, KEYS_AND_VALUES, FrameRunner
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
@@ -38,20 +41,32 @@ class VideoAutoencoder:
 
     @property
     def uses_up_caches(self) -> bool:
-        """Whether a call may overwrite the caches that it was given."""
-        return True
+        """Whether a call may overwrite the caches that it was given. Not with `vae_tpu`, whose caches are
+        earlier results: it would have to copy."""
+        return not self._uses_strips(jnp.bfloat16)
 
     @property
     def latent_channels(self) -> int:
         return self._vae.config.latent_channels
 
     def arrange(self, weights: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """The weights in the form that encoding and decoding need."""
-        return weights
+        """The weights in the form that encoding and decoding need: the checkpoint's own, or rearranged for `vae_tpu`."""
+        dtype = weights["decoder.conv_in.conv.weight"].dtype
+        if not self._uses_strips(dtype):
+            return weights
+        places = jax.tree.map(lambda leaf: leaf.sharding, self.describe_arranged(dtype))
+        return jax.jit(functools.partial(vae_tpu.arrange, self._vae), out_shardings=places)(weights)
 
     def describe_arranged(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and places of what `arrange` returns."""
-        return self.describe_weights(dtype)
+        described = self.describe_weights(dtype)
+        if not self._uses_strips(dtype):
+            return described
+        shapes = jax.eval_shape(functools.partial(vae_tpu.arrange, self._vae), described)
+        return self._layout.describe(shapes, self._layout.everywhere)
+
+    def _uses_strips(self, dtype: jnp.dtype) -> bool:
+        return self._layout.platform == "tpu" and dtype == jnp.bfloat16
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
         """The checkpoint's shapes and where they rest, without the weights."""
@@ -65,13 +80,16 @@ class VideoAutoencoder:
 
     def _describe_keys(self, way: str, latent_shape: Sequence[int], dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
         block = getattr(self._vae, way).mid_block
-        names = {
+        widths = {
             f"{way}.mid_block.attentions.{place}.{kind}": layer.in_channels
             for place, layer in enumerate(block.attentions)
             for kind in KEYS_AND_VALUES
         }
-        shapes = {name: jax.ShapeDtypeStruct((1, width, *latent_shape[2:]), dtype) for name, width in names.items()}
-        return self._place_caches(shapes | {FRAMES_SEEN: jax.ShapeDtypeStruct((), jnp.int32)})
+        seen = {FRAMES_SEEN: self._whole(jax.ShapeDtypeStruct((), jnp.int32))}
+        if self._uses_strips(dtype):
+            return vae_tpu.describe_keys(self._layout, widths, latent_shape, dtype) | seen
+        shapes = {name: jax.ShapeDtypeStruct((1, width, *latent_shape[2:]), dtype) for name, width in widths.items()}
+        return self._layout.describe_spread(shapes) | seen
 
     def encode_image(self, weights: Mapping[str, jax.Array], image: jax.Array) -> jax.Array:
         """Scaled latents [1, C, 1, H, W] of one picture [1, 3, 1, height, width]: the posterior's mode."""
@@ -99,15 +117,18 @@ class VideoAutoencoder:
     def place_encoded(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
         """Where the results of `encode_first` and `encode_next` lie: latents on all devices, caches spread over space."""
         latents, caches = shapes
-        return self._whole(latents), self._place_caches(caches)
+        return self._whole(latents), self._place_caches(latents.shape[3:], caches)
 
     def place_decoded(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
         """Where the results of `decode_first` and `decode_next` lie: pixels and caches spread over space."""
         pixels, caches = shapes
-        return self._layout.describe_spread({"pixels": pixels})["pixels"], self._place_caches(caches)
+        size = tuple(side // self.spatial_scale for side in pixels.shape[3:])
+        return self._layout.describe_spread({"pixels": pixels})["pixels"], self._place_caches(size, caches)
 
-    def _place_caches(self, caches: Caches) -> Caches:
-        """Pictures spread over space, the count on all devices."""
+    def _place_caches(self, size: Sequence[int], caches: Caches) -> Caches:
+        """Pictures spread over space, the count on all devices; `size` is the latents' height and width."""
+        if self._uses_strips(caches["decoder.conv_in" if "decoder.conv_in" in caches else "encoder.conv_in"].dtype):
+            return vae_tpu.place_caches(self._layout, size, caches)
         pictures = {name: leaf for name, leaf in caches.items() if leaf.ndim}
         counts = {name: self._whole(leaf) for name, leaf in caches.items() if not leaf.ndim}
         return self._layout.describe_spread(pictures) | counts
@@ -116,12 +137,18 @@ class VideoAutoencoder:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._layout.replicated)
 
     def _encode(self, weights: Mapping[str, jax.Array], pixels: jax.Array, caches: Caches) -> tuple[jax.Array, Caches]:
-        moments, caches = call_module(self._vae, weights, _encode_frames, self._spread(pixels), caches)
-        return moments[:, : self.latent_channels] * self._scaling_factor, self._spread_caches(caches)
+        if vae_tpu.is_arranged(weights):
+            moments, caches = vae_tpu.encode(self._vae, weights, pixels, caches, self._layout)
+        else:
+            moments, caches = call_module(self._vae, weights, _encode_frames, self._spread(pixels), caches)
+            caches = self._spread_caches(caches)
+        return moments[:, : self.latent_channels] * self._scaling_factor, caches
 
     def _decode(self, weights: Mapping[str, jax.Array], latents: jax.Array, caches: Caches) -> tuple[jax.Array, Caches]:
         dtype = weights["decoder.conv_in.conv.weight"].dtype
         latents = (self._spread(latents) / self._scaling_factor).astype(dtype)
+        if vae_tpu.is_arranged(weights):
+            return vae_tpu.decode(self._vae, weights, latents, caches, self._layout)
         pixels, caches = call_module(self._vae, weights, _decode_frame, latents, caches)
         return pixels, self._spread_caches(caches)
 

@@ -17,10 +17,10 @@ CONFIG = dict(
 
 
 @torch.no_grad()
-def random_vae() -> AutoencoderKLHunyuanVideo15:
+def random_vae(**changes) -> AutoencoderKLHunyuanVideo15:
     """The same each time. The weights of norms differ from one, too."""
     torch.manual_seed(0)
-    vae = AutoencoderKLHunyuanVideo15(**CONFIG).eval()
+    vae = AutoencoderKLHunyuanVideo15(**CONFIG | changes).eval()
     for name, parameter in vae.named_parameters():
         if name.endswith("gamma"):
             parameter.uniform_(0.5, 1.5)
