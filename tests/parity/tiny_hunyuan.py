@@ -130,7 +130,7 @@ def _transformer(kind: str) -> HunyuanVideo15Transformer3DModel:
 
 
 def _vae() -> AutoencoderKLHunyuanVideo15:
-    return AutoencoderKLHunyuanVideo15(block_out_channels=(8, 8, 16, 16, 16), layers_per_block=1).eval()
+    return AutoencoderKLHunyuanVideo15(block_out_channels=(8, 8, 16, 32, 64), layers_per_block=1).eval()
 
 
 def _qwen(vocab_size: int) -> Qwen2_5_VLTextConfig:
