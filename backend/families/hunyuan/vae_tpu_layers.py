@@ -151,24 +151,24 @@ class LayerRunner:
         """Twice as high and wide, and twice as many frames if the layer stretches time; the clip's first frame stays one, made of
         every second group of channels."""
         packed, entered = module.conv.conv.out_channels, module.conv.conv.in_channels
-        times = 2 if module.add_temporal_upsample else 1
-        self._later_frames *= times
-        if times == 1 or not self._is_first:
-            epilogue = Epilogue(residuals=(_repeated(total, entered, module.repeats),))
-            return self._unpacked(self._convolve(f"{name}.conv", total, epilogue)[0], packed, times)
-        hidden, _ = self._convolve(f"{name}.conv", total, Epilogue())
-        size = packed // 8
-        halves = hidden[..., :packed].reshape(*hidden.shape[:3], 4, 2, size)[..., 0, :]
-        added = _repeated(total, entered, module.repeats // 2)[..., : packed // 2]
-        return self._unpacked(halves.reshape(*hidden.shape[:3], -1) + added, packed // 2, 1)
+        if module.add_temporal_upsample and self._is_first:
+            hidden, _ = self._convolve(f"{name}.conv", total, Epilogue())
+            self._later_frames *= 2
+            halves = hidden[..., :packed].reshape(*hidden.shape[:3], 4, 2, packed // 8)[..., 0, :]
+            added = _repeated(total, entered, module.repeats // 2)[..., : packed // 2]
+            return self._unpacked(halves.reshape(added.shape) + added, packed // 2, 1)
+        epilogue = Epilogue(residuals=(_repeated(total, entered, module.repeats),))
+        hidden, _ = self._convolve(f"{name}.conv", total, epilogue)
+        return self._unpacked(hidden, packed, 2 if module.add_temporal_upsample else 1)
 
     def _unpacked(self, packed: jax.Array, channels: int, times: int) -> jax.Array:
         """Groups of the first `channels` as `times` as many frames, and twice as many rows and columns."""
-        frames, columns, rows, _ = packed.shape
-        parts = packed[..., :channels].reshape(frames, columns, rows, times, 2, 2, -1)
+        self._rows *= 2
+        kept = packed[:, :, : padded_rows(self._rows) // 2, :channels]
+        frames, columns, rows, _ = kept.shape
+        parts = kept.reshape(frames, columns, rows, times, 2, 2, -1)
         parts = parts.swapaxes(4, 5) if self._chip.is_turned else parts
         ordered = parts.transpose(0, 3, 1, 5, 2, 4, 6).reshape(frames * times, 2 * columns, 2 * rows, -1)
-        self._rows *= 2
         return _padded(ordered, self._rows)
 
     def _shrink(self, name: str, module: HunyuanVideo15Downsample, total: jax.Array) -> jax.Array:
