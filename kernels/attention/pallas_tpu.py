@@ -95,8 +95,9 @@ class Problem:
         return pl.BlockSpec(shape, index)
 
     def certain_keys(self, start: int, stop: int) -> int:
-        """How many of the rows from `start` to `stop` of any key block are real keys in every block, as a multiple of 128."""
-        certain = self.length_kv - (self.blocks_kv - 1) * self.sizes.block_kv
+        """How many of the rows from `start` to `stop` of a key block are seen in every block for certain, in steps of 128."""
+        seen = self.length_kv if self.least_kv is None else self.least_kv
+        certain = seen - (self.blocks_kv - 1) * self.sizes.block_kv
         return max(0, min(stop, certain // LANES * LANES) - start)
 
 
@@ -325,16 +326,16 @@ def _kernel(order_ref, *refs, problem: Problem, inputs: int) -> None:
     sums = list(zip(sum_refs, (0.0, 0.0, LOWEST), strict=False))
     block_q, step = pl.program_id(0), pl.program_id(2)
     first, last = problem.kv_range(block_q)
-    position = _Position(block_q=block_q, block_kv=first + step, is_first=step == 0, num_keys=problem.length_kv)
+    num_keys = problem.length_kv
+    if counts_ref is not None:
+        num_keys = counts_ref[jax.lax.div(order_ref[pl.program_id(1)], problem.heads)]
+    position = _Position(block_q=block_q, block_kv=first + step, is_first=step == 0, num_keys=num_keys)
 
-    def attend(position: _Position = position):
+    def attend():
         _transpose_values(refs[2], value_t_ref, position, problem)
         _attend(refs[:inputs], value_t_ref, sums, position, problem)
 
-    if counts_ref is not None:
-        count = counts_ref[jax.lax.div(order_ref[pl.program_id(1)], problem.heads)]
-        _attend_counted(attend, position, count, problem)
-    elif problem.window is None:
+    if problem.window is None:
         attend()
     else:  # the first step runs even if no key is visible, because it clears the sums
         pl.when(position.is_first | (position.block_kv <= last))(attend)
@@ -346,38 +347,19 @@ def _kernel(order_ref, *refs, problem: Problem, inputs: int) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Position:
-    """The query block and the key block of a grid step, whether it is the query block's first step, and how many keys are seen:
-    a number that is known when the kernel is traced, or an array; None if those of this block all are."""
+    """The query block and the key block of a grid step, whether it is the query block's first step, and how many keys are
+    seen."""
 
     block_q: jax.Array
     block_kv: jax.Array
     is_first: jax.Array
-    num_keys: jax.Array | int | None
-
-    def certain_keys(self, start: int, stop: int, problem: Problem) -> int:
-        """How many of the rows from `start` to `stop` of the key block are seen for certain, as a multiple of 128."""
-        if self.num_keys is None:
-            return stop - start
-        return problem.certain_keys(start, stop) if isinstance(self.num_keys, int) else 0
-
-
-def _attend_counted(attend: Callable, position: _Position, count: jax.Array, problem: Problem) -> None:
-    """One grid step if only the first `count` keys are seen: blocks that are seen as a whole need no mask, and those after
-    the last key are left out, but for the first one, which clears the sums."""
-    block = problem.sizes.block_kv
-    start = position.block_kv * block
-    is_whole = start + block <= count
-    if problem.length_kv >= block:
-        pl.when(is_whole)(lambda: attend(dataclasses.replace(position, num_keys=None)))
-    if problem.least_kv < problem.length_kv or problem.length_kv % block:
-        is_part = ~is_whole & (position.is_first | (start < count))
-        pl.when(is_part)(lambda: attend(dataclasses.replace(position, num_keys=count)))
+    num_keys: jax.Array | int
 
 
 def _transpose_values(value_ref, value_t_ref, position: _Position, problem: Problem) -> None:
     """Values to [D, block_kv] once a step; those past the last key become 0, because they may be NaN."""
     block = problem.sizes.block_kv
-    certain = position.certain_keys(0, block, problem)
+    certain = problem.certain_keys(0, block)
     if certain:
         value_t_ref[:, :certain] = value_ref[:certain].T
     if certain < block:
@@ -434,7 +416,7 @@ def _scores(inputs, position: _Position, starts: tuple[int, int], problem: Probl
 def _mask(scores: jax.Array, position: _Position, starts: tuple[int, int], problem: Problem) -> jax.Array:
     """-inf where the key is past the end or out of the window; rows that are neither in any key block are not touched."""
     start_q, start_kv = starts
-    certain = position.certain_keys(start_kv, start_kv + scores.shape[0], problem) if problem.window is None else 0
+    certain = problem.certain_keys(start_kv, start_kv + scores.shape[0]) if problem.window is None else 0
     if certain == scores.shape[0]:
         return scores
     doubtful = scores[certain:]
