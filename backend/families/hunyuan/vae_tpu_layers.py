@@ -168,7 +168,7 @@ class LayerRunner:
         parts = parts.swapaxes(4, 5) if self._chip.is_turned else parts
         ordered = parts.transpose(0, 3, 1, 5, 2, 4, 6).reshape(frames * times, 2 * columns, 2 * rows, -1)
         self._rows *= 2
-        return _padded(ordered, ordered.shape[2])  # rows that are zero cost less than cutting them off
+        return _padded(ordered, self._rows)
 
     def _shrink(self, name: str, module: HunyuanVideo15Downsample, total: jax.Array) -> jax.Array:
         """Half as high and wide, and half as many frames if the layer shrinks time; the clip's first frame stays one and fills
