@@ -51,7 +51,7 @@ class VideoAutoencoder:
 
     def arrange(self, weights: dict[str, jax.Array]) -> dict[str, jax.Array]:
         """The weights in the form that encoding and decoding need: the checkpoint's own, or rearranged for `vae_tpu`."""
-        dtype = weights["decoder.conv_in.conv.weight"].dtype
+        dtype = _dtype(weights)
         if not self._uses_strips(dtype):
             return weights
         places = jax.tree.map(lambda leaf: leaf.sharding, self.describe_arranged(dtype))
@@ -94,7 +94,7 @@ class VideoAutoencoder:
     def encode_image(self, weights: Mapping[str, jax.Array], image: jax.Array) -> jax.Array:
         """Scaled latents [1, C, 1, H, W] of one picture [1, 3, 1, height, width]: the posterior's mode."""
         size = (side // self.spatial_scale for side in image.shape[3:])
-        described = self.describe_keys((1, self.latent_channels, 1, *size), image.dtype)["encoder"]
+        described = self.describe_keys((1, self.latent_channels, 1, *size), _dtype(weights))["encoder"]
         room = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in described.items()}
         return self.encode_first(weights, image, room)[0]
 
@@ -127,7 +127,7 @@ class VideoAutoencoder:
 
     def _place_caches(self, size: Sequence[int], caches: Caches) -> Caches:
         """Pictures spread over space, the count on all devices; `size` is the latents' height and width."""
-        if self._uses_strips(caches["decoder.conv_in" if "decoder.conv_in" in caches else "encoder.conv_in"].dtype):
+        if any(leaf.ndim == 4 for leaf in caches.values()):
             return vae_tpu.place_caches(self._layout, size, caches)
         pictures = {name: leaf for name, leaf in caches.items() if leaf.ndim}
         counts = {name: self._whole(leaf) for name, leaf in caches.items() if not leaf.ndim}
@@ -137,6 +137,7 @@ class VideoAutoencoder:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._layout.replicated)
 
     def _encode(self, weights: Mapping[str, jax.Array], pixels: jax.Array, caches: Caches) -> tuple[jax.Array, Caches]:
+        pixels = pixels.astype(_dtype(weights))
         if vae_tpu.is_arranged(weights):
             moments, caches = vae_tpu.encode(self._vae, weights, pixels, caches, self._layout)
         else:
@@ -145,8 +146,7 @@ class VideoAutoencoder:
         return moments[:, : self.latent_channels] * self._scaling_factor, caches
 
     def _decode(self, weights: Mapping[str, jax.Array], latents: jax.Array, caches: Caches) -> tuple[jax.Array, Caches]:
-        dtype = weights["decoder.conv_in.conv.weight"].dtype
-        latents = (self._spread(latents) / self._scaling_factor).astype(dtype)
+        latents = (self._spread(latents) / self._scaling_factor).astype(_dtype(weights))
         if vae_tpu.is_arranged(weights):
             return vae_tpu.decode(self._vae, weights, latents, caches, self._layout)
         pixels, caches = call_module(self._vae, weights, _decode_frame, latents, caches)
@@ -158,6 +158,10 @@ class VideoAutoencoder:
     def _spread(self, array: jax.Array) -> jax.Array:
         """The array with its space spread over the chips; the convolutions exchange the borders."""
         return self._layout.constrain(array, self._layout.space(*array.shape[3:]))
+
+
+def _dtype(weights: Mapping[str, jax.Array]) -> jnp.dtype:
+    return weights["decoder.conv_in.conv.weight"].dtype
 
 
 def _encode_frames(vae: AutoencoderKLHunyuanVideo15, pixels: torch.Tensor, before: Mapping[str, torch.Tensor]):

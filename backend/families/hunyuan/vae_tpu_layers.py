@@ -163,12 +163,11 @@ class LayerRunner:
 
     def _unpacked(self, packed: jax.Array, channels: int, times: int) -> jax.Array:
         """Groups of the first `channels` as `times` as many frames, and twice as many rows and columns."""
-        self._rows *= 2
-        kept = packed[:, :, : padded_rows(self._rows) // 2, :channels]
-        frames, columns, rows, _ = kept.shape
-        parts = kept.reshape(frames, columns, rows, times, 2, 2, -1)
+        frames, columns, rows, _ = packed.shape
+        parts = packed[..., :channels].reshape(frames, columns, rows, times, 2, 2, -1)
         parts = parts.swapaxes(4, 5) if self._chip.is_turned else parts
         ordered = parts.transpose(0, 3, 1, 5, 2, 4, 6).reshape(frames * times, 2 * columns, 2 * rows, -1)
+        self._rows *= 2
         return _padded(ordered, self._rows)
 
     def _shrink(self, name: str, module: HunyuanVideo15Downsample, total: jax.Array) -> jax.Array:

@@ -64,9 +64,12 @@ def one_by_one(case: Case, function, way: str, pieces: Sequence[torch.Tensor]) -
     described = tpu_autoencoder.describe_keys(case.layout, widths, (1, 0, ROOM, *case.size), jnp.float32)
     caches = {name: jnp.zeros(leaf.shape, device=leaf.sharding) for name, leaf in described.items()}
     caches[FRAMES_SEEN] = jnp.int32(0)
+    kept = set()
     for piece in pieces:
         result, caches = program(case.weights, piece.numpy(), caches)
+        kept.add(tuple((name, cache.shape) for name, cache in caches.items()))
         yield result
+    assert len(kept) == 1, "the caches change their shapes, so more than two programs would be compiled"
 
 
 def frames_of(case: Case, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
