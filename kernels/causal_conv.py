@@ -82,6 +82,7 @@ def causal_conv(
     epilogue: Epilogue,
     *,
     num_rows: int,
+    repeats_rows: bool = False,
     doubles: bool = False,
     interpret: bool = False,
 ) -> tuple[jax.Array | None, jax.Array | None]:
@@ -89,13 +90,24 @@ def causal_conv(
 
     `frames` [F, W, H, C'] and, unless T = 0, the frames `before` them, [T, W, H, C'] or the last T of some multiple of T;
     `weight` as `arrange_weight` makes it, for T + 1 frames; `bias` [N'] float32. Rows from `num_rows` on must be zero, and are
-    zero in the results. With `doubles` the picture is first made twice as wide and high, each pixel four times: then W of the
-    results is twice that of `frames`, and H is `padded_rows` of twice `num_rows`, which still counts the rows of `frames`.
+    zero in the results. Above and below the picture there are zeros or, with `repeats_rows`, its first and its last row again;
+    what is left and right of it, the edges say. With `doubles` the picture is first made twice as wide and high, each pixel four
+    times: then W of the results is twice that of `frames`, and H is `padded_rows` of twice `num_rows`, which still counts the
+    rows of `frames`.
     """
     if epilogue.norm is not None and weight.shape[0] > 1:  # the norm needs all channels, a grid step has some of them
         whole = Epilogue(residuals=epilogue.residuals)
         total, _ = causal_conv(
-            frames, before, weight, bias, edges, whole, num_rows=num_rows, doubles=doubles, interpret=interpret
+            frames,
+            before,
+            weight,
+            bias,
+            edges,
+            whole,
+            num_rows=num_rows,
+            repeats_rows=repeats_rows,
+            doubles=doubles,
+            interpret=interpret,
         )
         normal = norm_and_silu(total.astype(jnp.float32), epilogue.norm, epilogue.norm_width).astype(total.dtype)
         return total if epilogue.keeps_sum else None, normal
@@ -104,6 +116,7 @@ def causal_conv(
         frames.shape,
         weight.shape,
         num_rows=num_rows,
+        repeats_rows=repeats_rows,
         doubles=doubles,
         residuals=len(epilogue.residuals),
         outputs=int(epilogue.keeps_sum) + int(epilogue.norm is not None),
@@ -312,10 +325,12 @@ def _add_rows(products: jax.Array, added: list[jax.Array], cut: Cut) -> jax.Arra
 
 
 def _rolled(rows: jax.Array, by: int, cut: Cut) -> jax.Array:
-    """[columns * H, N], each column's rows moved down by one, or up by -1; the row that enters is zero."""
+    """[columns * H, N], each column's rows moved down by one, or up by -1; the row that enters is zero, or the one that it pushes
+    on if rows are repeated."""
     moved = pltpu.roll(rows, by % rows.shape[0], 0).reshape(cut.made_columns, cut.rows, cut.width)
-    incoming = 0 if by > 0 else cut.rows - 1
-    return jnp.where(_row_indices(moved.shape) == incoming, 0.0, moved).reshape(rows.shape)
+    incoming = 0 if by > 0 else cut.num_rows - 1 if cut.repeats_rows else cut.rows - 1
+    entering = rows.reshape(moved.shape) if cut.repeats_rows else 0.0
+    return jnp.where(_row_indices(moved.shape) == incoming, entering, moved).reshape(rows.shape)
 
 
 def _row_indices(shape: tuple[int, ...]) -> jax.Array:

@@ -48,8 +48,9 @@ def channel_blocks(channels: int, out: int) -> int:
 class Cut:
     """One grid step: `columns` of the frames, all `count` frames of them and the `earlier` ones, to `width` output channels.
 
-    `rows` are those of the arrays, `num_rows` those of the picture; `factor` is 2 if the picture is doubled. `weight_buffers`
-    is 1 if the weight stays in memory, or if two blocks do not fit.
+    `rows` are those of the arrays, `num_rows` those of the picture, beyond which there are zeros or, if it `repeats_rows`, its
+    first and last row again; `factor` is 2 if the picture is doubled. `weight_buffers` is 1 if the weight stays in memory, or if
+    two blocks do not fit.
     """
 
     count: int
@@ -57,6 +58,7 @@ class Cut:
     columns: int
     rows: int
     num_rows: int
+    repeats_rows: bool
     channels: int
     width: int
     factor: int
@@ -66,7 +68,15 @@ class Cut:
 
     @classmethod
     def of(
-        cls, shape: tuple[int, ...], weight: tuple[int, ...], *, num_rows: int, doubles: bool, residuals: int, outputs: int
+        cls,
+        shape: tuple[int, ...],
+        weight: tuple[int, ...],
+        *,
+        num_rows: int,
+        repeats_rows: bool = False,
+        doubles: bool,
+        residuals: int,
+        outputs: int,
     ) -> Cut:
         """The cut for frames [F, W, H, C] and a weight of these shapes: so many columns that the matrix unit has enough rows for
         each of its tiles, as far as everything fits into the memory."""
@@ -81,6 +91,7 @@ class Cut:
                 columns=size,
                 rows=rows,
                 num_rows=num_rows,
+                repeats_rows=repeats_rows,
                 channels=channels,
                 width=weight[2] // (TAPS + doubles),
                 factor=factor,

@@ -40,22 +40,25 @@ class HeadBounds:
 class Prepared:
     """Query, key and value, each [groups, B, S, W / groups].
 
-    With `bounds`, the query is multiplied by log2(e) * D ** -0.5 and the keys' mean is subtracted, which changes no
-    softmax; without, neither is done.
+    With `bounds`, the query is multiplied by log2(e) * D ** -0.5 and the keys' `mean` [B, 1, W] is subtracted, which changes no
+    softmax; without, neither is done and there is no mean.
     """
 
     query: jax.Array
     key: jax.Array
     value: jax.Array
     bounds: HeadBounds | None
+    mean: jax.Array | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preparation:
     """What is fixed when `prepare` is traced: the number of head `groups` in the result; the mesh axes over which tokens and
-    channels are spread, or None; whether to use the TPU's passes."""
+    channels are spread, or None; whether to use the TPU's passes. With `norms_heads` the norm runs over each head's channels, not
+    over all."""
 
     eps: float
+    norms_heads: bool = False
     groups: int = 1
     token_axis: str | None = None
     channel_axis: str | None = None
@@ -70,13 +73,14 @@ def prepare(
 ) -> Prepared:
     """RMS norm over all channels and rotary embedding of query and key [B, S, W], and all three in head groups.
 
-    `norms` [W] are those of query and key; `tables` the cosine and sine [S, D] float32, each value twice, for neighbouring
-    pairs as in diffusers' Wan.
+    `norms` are those of query and key, [W], or [D] for norms over heads; `tables` the cosine and sine [S, D] float32, each value
+    twice, for neighbouring pairs as in diffusers' Wan.
     Raises: NotImplementedError for the TPU's passes with a channel axis or a length that is no multiple of 128.
     """
     if how.use_pallas:
         return _prepare_by_passes(projected, norms, tables, how)
-    query, key = (_rotate(_normalise(array, norm, how), *tables) for array, norm in zip(projected, norms, strict=False))
+    normalise = functools.partial(normalise_heads, eps=how.eps) if how.norms_heads else functools.partial(_normalise, how=how)
+    query, key = (_rotate(normalise(array, norm), *tables) for array, norm in zip(projected, norms, strict=False))
     query, key, value = (group_heads(array, how.groups) for array in (query, key, projected[2]))
     return Prepared(query=query, key=key, value=value, bounds=None)
 
@@ -103,6 +107,13 @@ def ungroup_heads(grouped: jax.Array, *, use_pallas: bool = False) -> jax.Array:
     )(grouped)
 
 
+def normalise_heads(projected: jax.Array, weight: jax.Array, *, eps: float) -> jax.Array:
+    """[B, S, W], the RMS norm over each head's channels; `weight` [D]."""
+    wide = projected.astype(jnp.float32).reshape(*projected.shape[:2], -1, len(weight))
+    normal = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + eps) * weight.astype(jnp.float32)
+    return normal.reshape(projected.shape).astype(projected.dtype)
+
+
 def _normalise(projected: jax.Array, weight: jax.Array, how: Preparation) -> jax.Array:
     wide = projected.astype(jnp.float32)
     mean_square = jnp.square(wide).mean(-1, keepdims=True)
@@ -125,6 +136,8 @@ def _prepare_by_passes(projected, norms, tables, how: Preparation) -> Prepared:
         raise NotImplementedError("the TPU's passes norm over the channels of one chip; leave them off under tp")
     query, key, value = projected
     head = tables[0].shape[1]
+    if how.norms_heads:
+        norms = tuple(jnp.tile(norm, query.shape[2] // head) for norm in norms)
     query, query_square = _rotating_pass(query, norms[0], tables, how, scale=LOG2_E * head**-0.5)
     key, key_sum = _rotating_pass(key, norms[1], tables, dataclasses.replace(how, groups=1), statistic="sum")
     mean = key_sum.sum(1) / key.shape[2]
@@ -133,7 +146,7 @@ def _prepare_by_passes(projected, norms, tables, how: Preparation) -> Prepared:
     value, magnitude = _shifting_pass(value, jnp.zeros_like(mean), how.groups, head, statistic="magnitude")
     largest = [_largest(blocks, head, how.token_axis) for blocks in (query_square, key_square, magnitude)]
     bounds = HeadBounds(query=jnp.sqrt(largest[0]), key=jnp.sqrt(largest[1]), value=largest[2])
-    return Prepared(query=query, key=key, value=value, bounds=bounds)
+    return Prepared(query=query, key=key, value=value, bounds=bounds, mean=mean)
 
 
 def _largest(blocks: jax.Array, head: int, token_axis: str | None) -> jax.Array:
@@ -159,7 +172,7 @@ def _rotating_pass(projected, weight, tables, how: Preparation, *, scale: float 
     head, rows = tables[0].shape[1], _rows(length)
     table = pl.BlockSpec((rows, head), lambda b, s: (s, 0))
     return _pass(
-        functools.partial(_rotating_kernel, eps=how.eps, scale=scale, statistic=statistic),
+        functools.partial(_rotating_kernel, eps=how.eps, scale=scale, statistic=statistic, norms_heads=how.norms_heads),
         "normalise_and_rotate",
         (batch, length, width, rows, how.groups),
         projected.dtype,
@@ -200,19 +213,25 @@ def _pass(kernel, name: str, shape: tuple[int, int, int, int, int], dtype, specs
     )
 
 
-def _rotating_kernel(array_ref, weight_ref, cosine_ref, sine_ref, out_ref, statistic_ref, *, eps, scale, statistic) -> None:
+def _rotating_kernel(
+    array_ref, weight_ref, cosine_ref, sine_ref, out_ref, statistic_ref, *, eps, scale, statistic, norms_heads
+) -> None:
     """One block of tokens, head by head, so that only one head's values are in registers."""
     rows, width = array_ref.shape
     head = cosine_ref.shape[1]
-    square = jnp.zeros((rows, head), jnp.float32)
-    for start in range(0, width, head):
-        square += jnp.square(array_ref[:, start : start + head].astype(jnp.float32))
-    inverse = jax.lax.rsqrt(square.sum(1, keepdims=True) / width + eps)
+    if not norms_heads:
+        square = jnp.zeros((rows, head), jnp.float32)
+        for start in range(0, width, head):
+            square += jnp.square(array_ref[:, start : start + head].astype(jnp.float32))
+        inverse = jax.lax.rsqrt(square.sum(1, keepdims=True) / width + eps)
     is_first = jax.lax.broadcasted_iota(jnp.int32, (rows, head), 1) % 2 == 0
     cosine, sine = cosine_ref[...] * scale, jnp.where(is_first, -sine_ref[...], sine_ref[...]) * scale
     for start in range(0, width, head):
         columns = slice(start, start + head)
-        normal = array_ref[:, columns].astype(jnp.float32) * inverse * weight_ref[:, columns]
+        normal = array_ref[:, columns].astype(jnp.float32)
+        if norms_heads:
+            inverse = jax.lax.rsqrt(jnp.square(normal).sum(1, keepdims=True) / head + eps)
+        normal = normal * inverse * weight_ref[:, columns]
         turned = jnp.where(is_first, pltpu.roll(normal, head - 1, 1), pltpu.roll(normal, 1, 1))
         rotated = (normal * cosine + turned * sine).astype(out_ref.dtype)
         _store(out_ref, rotated, start)

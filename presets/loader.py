@@ -100,9 +100,10 @@ class Preset(BaseModel):
     first; `boundary` is the share of the noise (0..1) at and above which the first of two experts works; `guidance_interval` are
     the shares of the steps between which guidance runs; `step_cache` is the step cache's threshold, 0 for off. `draft_of` is
     the preset that finishes what this one shows quickly. `series` are models that belong together, such as all of one version.
-    `architecture` names, by the checkpoint's part, which of the configurations in `presets/architectures` its networks have, for
-    work without the checkpoint; they are what diffusers and transformers write as config.json (source: huggingface/diffusers,
-    scripts/convert_wan_to_diffusers.py). Videos have `frame_step` * n + `first_frames` pixel frames, n >= 0.
+    `licence` is said before the model is downloaded. `architecture` names, by the checkpoint's part, which of the configurations
+    in `presets/architectures` its networks have, for work without the checkpoint; they are what diffusers and transformers write
+    as config.json (source: huggingface/diffusers, scripts/convert_wan_to_diffusers.py). Videos have
+    `frame_step` * n + `first_frames` pixel frames, n >= 0.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -112,6 +113,7 @@ class Preset(BaseModel):
     description: str
     series: str
     model: str  # Hugging Face id, folder, or "embedded:NAME"
+    licence: str = ""  # what must be known before the model is downloaded, a sentence; "" if there is nothing
     tasks: tuple[Task, ...] = Field(min_length=1)
     dtype: Literal["float32", "bfloat16"]
     architecture: dict[str, str] | None = None  # None: the embedded checkpoint has it

@@ -13,6 +13,7 @@ from typing import Any
 
 from backend.checkpoints.loras import adopt_lora, check_lora
 from backend.commands.command_line import FAILED, OK, absolute, model_of, print_error, request_of, worker_options_of
+from backend.commands.models import say_licence
 from backend.commands.progress import Progress
 from backend.contract.events import (
     Cancelled,
@@ -21,6 +22,7 @@ from backend.contract.events import (
     Finished,
     VideoResult,
 )
+from backend.contract.request import find_preset
 from backend.engine.engine import Engine, Job
 from backend.engine.folder import open_inputs
 from backend.errors import OutputError, VideoFileError
@@ -38,6 +40,7 @@ def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] =
     for lora in arguments.lora:
         check_lora(lora.source, settings.loras_dir)
     engine = make_engine(settings.data_dir, model, preset=request.preset, warm_up=False, resume=False, options=options)
+    say_licence(model or find_preset(request.preset).model, sys.stderr)
     try:
         for lora in arguments.lora:
             adopt_lora(lora.source, settings.loras_dir)

@@ -102,9 +102,19 @@ def _sources(given: str) -> list[str]:
     return [given]
 
 
+def say_licence(source: str, stream: TextIO) -> None:
+    """Writes what must be known about a model's licence before it is downloaded: nothing if the model is here."""
+    if not is_hub_id(source) or cached_model(source) is not None:
+        return
+    for licence in dict.fromkeys(preset.licence for preset in list_presets() if preset.model == source and preset.licence):
+        stream.write(f"{licence}\n")
+        stream.flush()
+
+
 def _download(source: str) -> None:
     path = cached_file(source) if ":" in source else cached_model(source)
     if path is None:
+        say_licence(source, sys.stderr)
         line = _Line(sys.stderr, source)
         path = download_file(source, line) if ":" in source else download_model(source, recognise, line)
         sys.stderr.write("\n" if sys.stderr.isatty() else "")

@@ -2,10 +2,11 @@
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.families.family import Family, Kind, refusal
+from backend.families.hunyuan.family import HUNYUAN
 from backend.families.wan.family import WAN
 from presets import Preset
 
-FAMILIES: tuple[Family, ...] = (WAN,)
+FAMILIES: tuple[Family, ...] = (WAN, HUNYUAN)
 
 
 def recognise(checkpoint: Checkpoint) -> tuple[Family, Kind]:

@@ -28,14 +28,15 @@ class Kind:
     """What one checkpoint can do. A family may add fields of its own.
 
     `takes` says for each input's role whether it may or must be given (see `contract.request.INPUTS`); `scales` are pixels per
-    latent, in space and in time; `boundary` is the share of the noise below which the second of two experts works; `chunk` how
-    many latent frames are made at once, None for the whole video.
+    latent, in space and in time; a token is `patch` x `patch` latents; `boundary` is the share of the noise below which the
+    second of two experts works; `chunk` how many latent frames are made at once, None for the whole video.
     """
 
     name: str
     tasks: tuple[str, ...]
     takes: Mapping[str, Need] = dataclasses.field(default_factory=dict)
     scales: tuple[int, int]
+    patch: int = 2
     num_experts: int = 1
     boundary: float | None = None
     chunk: int | None = None
@@ -81,6 +82,7 @@ def check_preset(kind: Kind, preset: Preset, source: str) -> None:
         "last image": _pair(kind.needs("last_image"), preset.needs_last_image),
         "pixels a latent": _pair(kind.scales[0], preset.vae_scale_spatial),
         "frames a latent": _pair(kind.scales[1], preset.vae_scale_temporal),
+        "pixels a token": _pair(kind.scales[0] * kind.patch, preset.size_multiple),
     }
     for name, (found, expected, fits) in facts.items():
         if not fits:

@@ -128,10 +128,11 @@ def _load_weights(
     """The stages' weights, network by network, the preset's own LoRAs merged; every file is checked before one is read."""
     networks = [network for network in model.networks if network.stages & set(stages)]
     parts = {one.part: Part(checkpoint.folder, one.part, one.renamed, one.tied) for one in networks}
-    progress = LoadProgress(sum(part.num_bytes for part in parts.values()), on_event)
+    needed = 0
     for network in networks:
-        check = check_flat if network.expert is None else check_stacked
-        check(parts[network.part], network.described)
+        check, part = check_flat if network.expert is None else check_stacked, parts[network.part]
+        needed += part.num_bytes(check(part, network.described))
+    progress = LoadProgress(needed, on_event)
     weights, experts = {}, []
     for network in networks:
         part = parts[network.part]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 
 import jax
+import jax.numpy as jnp
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from backend.runtime.torch_call import TorchCall
-from kernels.attention import TpuOptions, target_platform
+from kernels.attention import KeyCounts, TpuOptions, target_platform
 from kernels.attention import attention as kernels_attention
 
 
@@ -20,11 +21,12 @@ def attention(
     bias: jax.Array | None = None,
     *,
     num_keys: int | None = None,
+    counts: KeyCounts | None = None,
     tpu: TpuOptions,
 ) -> jax.Array:
     """softmax(Q K^T / sqrt(D) + bias) V, [B, S_q, H, D] in the query's dtype; arguments are those of `kernels.attention`."""
-    here = functools.partial(torch_attention, num_keys=num_keys)
-    elsewhere = functools.partial(kernels_attention, num_keys=num_keys, tpu=tpu)
+    here = functools.partial(torch_attention, num_keys=num_keys, counts=counts)
+    elsewhere = functools.partial(kernels_attention, num_keys=num_keys, counts=counts, tpu=tpu)
     arrays, platform = (query, key, value) if bias is None else (query, key, value, bias), target_platform()
     if platform not in (None, "cpu") or not _serves(query, key, value, tpu):
         return elsewhere(*arrays)
@@ -32,9 +34,18 @@ def attention(
 
 
 def torch_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None, *, num_keys: int | None = None
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None = None,
+    *,
+    num_keys: int | None = None,
+    counts: KeyCounts | None = None,
 ) -> jax.Array:
     """The same by PyTorch alone; float32 or bfloat16. For programs of the CPU only."""
+    if counts is not None:
+        hidden = jnp.where(jnp.arange(key.shape[1]) < counts.values[:, None], 0.0, -jnp.inf)[:, None, None, :num_keys]
+        bias = hidden if bias is None else bias + hidden
     operands = (query, key[:, :num_keys], value[:, :num_keys], *([] if bias is None else [bias.astype(query.dtype)]))
     return _ATTEND(jax.ShapeDtypeStruct(query.shape, query.dtype), *operands)
 

@@ -53,23 +53,23 @@ def _local_attention(projected, norms, tables, *, layout: Layout, attend: Callab
         use_pallas=use_pallas,
     )
     prepared = prepare(projected, norms, tables, how)
-    query, key, value = (_to_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
+    query, key, value = (to_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
     if group < sp:
         across = [list(range(offset, sp, group)) for offset in range(group)]
         key, value = (jax.lax.all_gather(array, "sp", axis=1, tiled=True, axis_index_groups=across) for array in (key, value))
     own = jax.lax.axis_index("sp") % group * (heads // group) if sp > 1 else 0
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), prepared.bounds)
     attended = attend(query, key, value, bounds)
-    return _to_tokens(attended, group, sp, use_pallas=use_pallas)
+    return to_tokens(attended, group, sp, use_pallas=use_pallas)
 
 
-def _to_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:
+def to_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:
     """[groups, B, S, W / groups] of this chip's tokens -> [B, groups * S, W / groups] of this chip's heads."""
     exchanged = _exchange(grouped, group, sp)
     return jnp.moveaxis(exchanged, 0, 1).reshape(grouped.shape[1], -1, grouped.shape[3])
 
 
-def _to_tokens(attended: jax.Array, group: int, sp: int, use_pallas: bool) -> jax.Array:
+def to_tokens(attended: jax.Array, group: int, sp: int, use_pallas: bool) -> jax.Array:
     """The way back, [B, groups * S, W / groups] -> [B, S, W]."""
     batch, _, width = attended.shape
     exchanged = _exchange(jnp.moveaxis(attended.reshape(batch, group, -1, width), 1, 0), group, sp)

@@ -195,6 +195,11 @@ class StepInputs:
     predictor: jax.Array
     guidance: jax.Array
 
+    @property
+    def next_timestep(self) -> jax.Array:
+        """The timestep at which the step ends, 0 for the last: every solver's predictor begins with the ratio of the sigmas."""
+        return self.sigma * self.predictor[0] * NUM_TRAIN_TIMESTEPS
+
 
 def step_inputs(schedule: Schedule, index: int, guidance: float) -> StepInputs:
     """One step's row of the schedule."""

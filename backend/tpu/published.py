@@ -1,4 +1,4 @@
-"""Seconds that others have published for the same work, to compare with our predictions: one step, 81 frames, guidance on."""
+"""Seconds that others have published for the same work, to compare with our predictions: one step of the preset, guidance on."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ _STEPS = {  # by preset, chip and jax devices
     ("wan2.1-t2v-14b-480p", "v6e", 8): (1.26, _PEDIA),
     ("wan2.1-t2v-14b-720p", "v6e", 16): (2.5, _PEDIA),
     ("wan2.2-t2v-a14b-720p", "tpu7x", 8): (2.63, _MAXDIFFUSION),
+    ("hunyuanvideo-1.5-t2v-720p", "v6e", 8): (5.81, "gpu-tpu-pedia, HunyuanVideo 1.5, 121 frames"),
 }
 
 

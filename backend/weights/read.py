@@ -59,9 +59,9 @@ class Part:
         for copy in present[1:]:
             del self.places[copy]
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(place.num_bytes for place in self.places.values())
+    def num_bytes(self, names: Collection[str]) -> int:
+        """The bytes of these tensors."""
+        return sum(self.places[name].num_bytes for name in names)
 
     def read(self, names: Collection[str], progress: LoadProgress) -> Iterator[tuple[str, torch.Tensor]]:
         """These tensors, in the order of the files."""

@@ -12,10 +12,12 @@ import logging
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 
 from kernels.attention import pallas_tpu
 from kernels.attention.block_sizes import CHIP_OF_DEVICE_KIND, VMEM_LIMIT_BYTES, BlockSizes, Chip, block_sizes, default_sizes
 from kernels.attention.blocked import blocked_attention
+from kernels.attention.counts import KeyCounts
 from kernels.attention.reference import reference_attention
 from kernels.qkv import HeadBounds
 
@@ -69,19 +71,21 @@ def attention(
     implementation: Implementation | None = None,
     window_size: int | Window | None = None,
     num_keys: int | None = None,
+    counts: KeyCounts | None = None,
     tpu: TpuOptions | None = None,
 ) -> jax.Array:
     """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype.
 
     `key`, `value` [B, S_kv, H, D]; `bias` broadcasts to [B, H, S_q, S_kv]; `scale` is D ** -0.5 unless given. With
     `window_size` (before, after), query i sees keys i - before to i + after; one number stands for both. A query that sees
-    no key yields 0. The keys from `num_keys` on are padding that no query sees; it must be finite.
+    no key yields 0. The keys from `num_keys` on are padding that no query sees; it must be finite. With `counts`, known only
+    when the program runs, so are a sample's keys from its own count on.
     Raises: NotImplementedError if the implementation that is named cannot take the arguments.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     window = (window_size, window_size) if isinstance(window_size, int) else window_size
     call = _Call(scale=scale, window=window, num_keys=num_keys or key.shape[1], tpu=tpu or TpuOptions())
-    arrays = (query, key, value) if bias is None else (query, key, value, bias)
+    arrays = (query, key, value, bias, counts)
     if implementation is not None:
         return _run(implementation, call, *arrays)
     platform = target_platform()
@@ -115,14 +119,20 @@ def _mesh_device():
 
 
 def _choose(
-    platform: str, call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None
+    platform: str,
+    call: _Call,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None = None,
+    counts: KeyCounts | None = None,
 ) -> Implementation:
     scores = query.shape[1] * key.shape[1]
     special = {"tpu": ("pallas_tpu", SMALL_SCORES_TPU), "gpu": ("cudnn", SMALL_SCORES)}.get(platform)
     if special is not None and scores > special[1]:
         implementation, _ = special
         try:
-            _refuse(implementation, call, query, key, value, bias)
+            _refuse(implementation, call, query, key, value, bias, counts)
             return implementation
         except NotImplementedError as reason:
             if platform == (
@@ -144,15 +154,18 @@ def _refuse(
     key: jax.Array,
     value: jax.Array,
     bias: jax.Array | None,
+    counts: KeyCounts | None,
 ) -> None:
     """Raises: NotImplementedError, with the reason, if the implementation cannot take the arguments."""
     if implementation == "pallas_tpu":
         pallas_tpu.refuse(query, key, value, bias)
+        if counts is not None and (bias is not None or call.window is not None):
+            raise NotImplementedError("the TPU kernel takes counts of keys without bias and window only; use 'reference'")
     if implementation in ("cudnn", "blocked") and bias is not None:
         raise NotImplementedError(f"{implementation} attention takes no bias; use implementation='reference'")
     if implementation == "cudnn":
         try:
-            jax.eval_shape(functools.partial(_run_cudnn, call), query, key, value)
+            jax.eval_shape(functools.partial(_run_cudnn, call), query, key, value, counts)
         except (RuntimeError, ValueError, TypeError) as error:
             raise NotImplementedError(f"{error}; use implementation='blocked'") from error
 
@@ -164,27 +177,44 @@ def _run(
     key: jax.Array,
     value: jax.Array,
     bias: jax.Array | None = None,
+    counts: KeyCounts | None = None,
 ) -> jax.Array:
-    _refuse(implementation, call, query, key, value, bias)
+    _refuse(implementation, call, query, key, value, bias, counts)
     if implementation == "pallas_tpu":
-        return _run_tpu(call, query, key, value, bias)
+        return _run_tpu(call, query, key, value, bias, counts)
     if call.tpu.bounds is not None:
         raise NotImplementedError(f"{implementation} attention takes no prepared arrays; prepare them without the TPU's passes")
     key, value = key[:, : call.num_keys], value[:, : call.num_keys]
     if implementation == "cudnn":
-        return _run_cudnn(call, query, key, value)
+        return _run_cudnn(call, query, key, value, counts)
+    masks = {"scale": call.scale, "window": call.window, "counts": None if counts is None else counts.values}
     if implementation == "blocked":
-        return blocked_attention(query, key, value, scale=call.scale, window=call.window, block_q=BLOCK_Q, block_kv=BLOCK_KV)
-    return reference_attention(query, key, value, bias, scale=call.scale, window=call.window)
+        return blocked_attention(query, key, value, block_q=BLOCK_Q, block_kv=BLOCK_KV, **masks)
+    return reference_attention(query, key, value, bias, **masks)
 
 
-def _run_cudnn(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+def _run_cudnn(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, counts: KeyCounts | None) -> jax.Array:
+    lengths = (
+        {}
+        if counts is None
+        else {
+            "query_seq_lengths": jnp.full(query.shape[0], query.shape[1], jnp.int32),
+            "key_value_seq_lengths": counts.values,
+        }
+    )
     return jax.nn.dot_product_attention(
-        query, key, value, scale=call.scale, local_window_size=call.window, implementation="cudnn"
+        query, key, value, scale=call.scale, local_window_size=call.window, implementation="cudnn", **lengths
     )
 
 
-def _run_tpu(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None) -> jax.Array:
+def _run_tpu(
+    call: _Call,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None,
+    counts: KeyCounts | None,
+) -> jax.Array:
     """The kernel with the sizes for this shape and chip; for an unknown chip, the smallest memory limit and the rule."""
     options, chip = call.tpu, call.tpu.chip or target_chip()
     lengths = query.shape[1], call.num_keys
@@ -199,6 +229,7 @@ def _run_tpu(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, bi
         layout=options.layout,
         smooth_keys=options.smooth_keys,
         num_keys=call.num_keys,
+        counts=counts,
         bounds=options.bounds,
         tests_bounds=options.tests_bounds,
         sizes=options.sizes or find(*lengths),

@@ -24,8 +24,11 @@ def blocked_attention(
     block_q: int,
     block_kv: int,
     window: tuple[int, int] | None = None,
+    counts: jax.Array | None = None,
 ) -> jax.Array:
     """softmax(scale * Q K^T) V, [B, S_q, H, D] in the query's dtype; any lengths, the tail keys are masked.
+
+    With `counts` [B], each 1 or more, the queries of a sample see its first keys only, that many.
 
     With `window` (before, after) query i sees keys i - before to i + after, and yields 0 if there is none; blocks outside
     the window are computed too.
@@ -36,6 +39,8 @@ def blocked_attention(
     flat = [jnp.moveaxis(array, 2, 1).reshape(batch * heads, -1, width) for array in (query * scale, key, value)]
     block_q, block_kv = _even_block(length_q, block_q), _even_block(key.shape[1], block_kv)
     one_head = functools.partial(_one_head, block_q=block_q, block_kv=block_kv, window=window)
+    if counts is not None:
+        flat.append(jnp.repeat(counts, heads))
     attended = jax.lax.map(lambda arrays: one_head(*arrays), tuple(flat))
     return jnp.moveaxis(attended.reshape(batch, heads, length_q, width), 1, 2).astype(query.dtype)
 
@@ -47,14 +52,22 @@ def _even_block(length: int, most: int) -> int:
 
 
 def _one_head(
-    query: jax.Array, key: jax.Array, value: jax.Array, block_q: int, block_kv: int, window: tuple[int, int] | None
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    count: jax.Array | None = None,
+    *,
+    block_q: int,
+    block_kv: int,
+    window: tuple[int, int] | None,
 ) -> jax.Array:
-    """[S_q, D] from [S_q, D], [S_kv, D], [S_kv, D]."""
+    """[S_q, D] from [S_q, D], [S_kv, D], [S_kv, D], of which `count` keys are seen, None for all."""
     length_q, length_kv = query.shape[0], key.shape[0]
     query_blocks = (_split(query, block_q), _indices(length_q, block_q))
     key_indices = _indices(length_kv, block_kv)
     columns = _split(key, block_kv).transpose(0, 2, 1)  # once: XLA's CPU product in bfloat16 is slow with rows for columns
-    kv_blocks = (columns, _split(value, block_kv), jnp.where(key_indices < length_kv, 0.0, MASKED), key_indices)
+    seen = length_kv if count is None else count
+    kv_blocks = (columns, _split(value, block_kv), jnp.where(key_indices < seen, 0.0, MASKED), key_indices)
     attended = jax.lax.map(lambda block: _one_query_block(*block, kv_blocks, window), query_blocks)
     return attended.reshape(-1, query.shape[1])[:length_q]
 

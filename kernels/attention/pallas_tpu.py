@@ -26,6 +26,7 @@ from jax.experimental.layout import with_layout_constraint
 from jax.experimental.pallas import tpu as pltpu
 
 from kernels.attention.block_sizes import BlockSizes
+from kernels.attention.counts import KeyCounts
 from kernels.qkv import LOG2_E, HeadBounds
 
 LANES = 128
@@ -41,7 +42,8 @@ class Problem:
     """What is fixed when the kernel is traced.
 
     `window` is (keys visible before, after the query's own index) or None. `layout` is how the kernel addresses its arrays:
-    "heads" as [B, H, S, D], "columns" as [B, S, H * D].
+    "heads" as [B, H, S, D], "columns" as [B, S, H * D]. `least_kv` is None if all samples see `length_kv` keys; else each sees a
+    number of its own between the two.
     """
 
     batch: int
@@ -54,6 +56,7 @@ class Problem:
     has_bias: bool
     is_online: bool
     sizes: BlockSizes
+    least_kv: int | None = None
 
     @property
     def blocks_q(self) -> int:
@@ -84,7 +87,7 @@ class Problem:
     def spec(self, block: int, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
         """`block` rows of one head; `row(block_q, step)` says which."""
 
-        def index(block_q, entry, step, order):
+        def index(block_q, entry, step, order, *counts):
             sample, head = jax.lax.div(order[entry], self.heads), jax.lax.rem(order[entry], self.heads)
             return (sample, head, row(block_q, step), 0) if self.layout == "heads" else (sample, row(block_q, step), head)
 
@@ -92,8 +95,9 @@ class Problem:
         return pl.BlockSpec(shape, index)
 
     def certain_keys(self, start: int, stop: int) -> int:
-        """How many of the rows from `start` to `stop` of any key block are real keys in every block, as a multiple of 128."""
-        certain = self.length_kv - (self.blocks_kv - 1) * self.sizes.block_kv
+        """How many of the rows from `start` to `stop` of a key block are seen in every block for certain, in steps of 128."""
+        seen = self.length_kv if self.least_kv is None else self.least_kv
+        certain = seen - (self.blocks_kv - 1) * self.sizes.block_kv
         return max(0, min(stop, certain // LANES * LANES) - start)
 
 
@@ -110,6 +114,7 @@ def tpu_attention(
     layout: Layout = "heads",
     smooth_keys: bool = True,
     num_keys: int | None = None,
+    counts: KeyCounts | None = None,
     bounds: HeadBounds | None = None,
     tests_bounds: bool = True,
     vmem_limit_bytes: int | None = None,
@@ -119,7 +124,8 @@ def tpu_attention(
 
     `query` [B, S_q, H, D], `key`, `value` [B, S_kv, H, D], all bfloat16, D a multiple of 128; `bias`, one number a key,
     broadcasts to [B, 1, 1, S_kv]; `window` is (before, after): query i sees the keys i - before to i + after; the
-    keys from `num_keys` on are finite padding, which no query sees. With `bounds` the arrays are as `kernels.qkv` prepares
+    keys from `num_keys` on are finite padding, which no query sees, and with `counts` a sample's keys from its own count on
+    are, too; counts go with neither bias nor window. With `bounds` the arrays are as `kernels.qkv` prepares
     them: the query scaled, the keys' mean subtracted; then `scale` and `smooth_keys` are not used. Without
     `tests_bounds` every head takes the online form: for few keys that costs less than finding the norms.
     Raises: NotImplementedError for anything else.
@@ -145,9 +151,17 @@ def tpu_attention(
         window=window,
         layout=layout,
         has_bias=bias is not None,
+        least_kv=None if counts is None else counts.least,
     )
+    assert counts is None or (bias is None and window is None), "api refuses these"
     arrays = [_view(array, layout) for array in (scaled, key, value)] + ([] if bias is None else [bias])
-    call = functools.partial(attend_heads, arrays=arrays, vmem_limit_bytes=vmem_limit_bytes, interpret=interpret)
+    call = functools.partial(
+        attend_heads,
+        arrays=arrays,
+        counts=None if counts is None else counts.values,
+        vmem_limit_bytes=vmem_limit_bytes,
+        interpret=interpret,
+    )
     if not tests_bounds:
         attended = call(problem(is_online=True, sizes=online_sizes), jnp.arange(query.shape[0] * query.shape[2]), None)
         return _as_given(attended, query, layout)
@@ -252,17 +266,19 @@ def attend_heads(
     arrays: list[jax.Array],
     vmem_limit_bytes: int | None,
     interpret: bool | pltpu.InterpretParams,
+    counts: jax.Array | None = None,
 ) -> jax.Array:
     """Attend with the heads order[:count] (batch * H + head), all if it is None; the result for other heads is
-    undefined."""
+    undefined. `counts` [B] are the keys that each sample sees, if the problem leaves them open."""
     sizes, width = problem.sizes, problem.width
     sums = (width, SUBLANES, 1) if problem.is_online else (width, SUBLANES)
     scratch = [
         pltpu.VMEM((width, sizes.block_kv), jnp.bfloat16),
         *(pltpu.VMEM((rows, sizes.block_q), jnp.float32) for rows in sums),
     ]
+    prefetched = [order] if counts is None else [order, counts.astype(jnp.int32)]
     grid_spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
+        num_scalar_prefetch=len(prefetched),
         grid=(problem.blocks_q, len(order) if count is None else count, problem.steps_kv),
         in_specs=_input_specs(problem),
         out_specs=_query_spec(problem),
@@ -277,7 +293,7 @@ def attend_heads(
         ),
         interpret=interpret,
         name="attention_online" if problem.is_online else "attention_constant_maximum",
-    )(order, *arrays)
+    )(*prefetched, *arrays)
 
 
 def _query_spec(problem: Problem) -> pl.BlockSpec:
@@ -291,7 +307,7 @@ def _input_specs(problem: Problem) -> list[pl.BlockSpec]:
         first, last = problem.kv_range(block_q)
         return jnp.clip(first + step, 0, jnp.maximum(last, 0))
 
-    def bias_index(block_q, entry, step, order):
+    def bias_index(block_q, entry, step, order, *counts):
         return jax.lax.div(order[entry], problem.heads), block_kv(block_q, step), 0
 
     key = problem.spec(problem.sizes.block_kv, block_kv)
@@ -305,11 +321,15 @@ def _kernel(order_ref, *refs, problem: Problem, inputs: int) -> None:
     The sums are kept over the steps of a query block: `attended` [D, block_q], `total` [8, block_q], still apart by sublane,
     and `maximum` [1, block_q], which only the online form has.
     """
+    counts_ref, refs = (None, refs) if problem.least_kv is None else (refs[0], refs[1:])
     output_ref, value_t_ref, *sum_refs = refs[inputs:]
     sums = list(zip(sum_refs, (0.0, 0.0, LOWEST), strict=False))
     block_q, step = pl.program_id(0), pl.program_id(2)
     first, last = problem.kv_range(block_q)
-    position = _Position(block_q=block_q, block_kv=first + step, is_first=step == 0)
+    num_keys = problem.length_kv
+    if counts_ref is not None:
+        num_keys = counts_ref[jax.lax.div(order_ref[pl.program_id(1)], problem.heads)]
+    position = _Position(block_q=block_q, block_kv=first + step, is_first=step == 0, num_keys=num_keys)
 
     def attend():
         _transpose_values(refs[2], value_t_ref, position, problem)
@@ -327,11 +347,13 @@ def _kernel(order_ref, *refs, problem: Problem, inputs: int) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Position:
-    """The query block and the key block of a grid step, and whether it is the query block's first step."""
+    """The query block and the key block of a grid step, whether it is the query block's first step, and how many keys are
+    seen."""
 
     block_q: jax.Array
     block_kv: jax.Array
     is_first: jax.Array
+    num_keys: jax.Array | int
 
 
 def _transpose_values(value_ref, value_t_ref, position: _Position, problem: Problem) -> None:
@@ -343,7 +365,7 @@ def _transpose_values(value_ref, value_t_ref, position: _Position, problem: Prob
     if certain < block:
         value = value_ref[certain:]
         index = position.block_kv * block + certain + jax.lax.broadcasted_iota(jnp.int32, value.shape, 0)
-        value_t_ref[:, certain:] = jnp.where(index < problem.length_kv, value, 0).T
+        value_t_ref[:, certain:] = jnp.where(index < position.num_keys, value, 0).T
 
 
 def _attend(inputs, value_t_ref, sums, position: _Position, problem: Problem) -> None:
@@ -400,7 +422,7 @@ def _mask(scores: jax.Array, position: _Position, starts: tuple[int, int], probl
     doubtful = scores[certain:]
     first_key = position.block_kv * problem.sizes.block_kv + start_kv + certain
     key = first_key + jax.lax.broadcasted_iota(jnp.int32, doubtful.shape, 0)
-    is_visible = key < problem.length_kv
+    is_visible = key < position.num_keys
     if problem.window is not None:
         before, after = problem.window
         first_query = position.block_q * problem.sizes.block_q + start_q

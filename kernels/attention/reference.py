@@ -14,16 +14,20 @@ def reference_attention(
     *,
     scale: float,
     window: tuple[int, int] | None = None,
+    counts: jax.Array | None = None,
 ) -> jax.Array:
     """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype.
 
     `key` and `value` [B, S_kv, H, D]; `bias` is added to the logits and broadcasts to [B, H, S_q, S_kv]; with `window`
-    (before, after) query i sees keys i - before to i + after, and yields 0 if there is none. All scores are in memory at once:
-    B * H * S_q * S_kv * 4 bytes.
+    (before, after) query i sees keys i - before to i + after, and yields 0 if there is none; with `counts` [B] the queries of a
+    sample see its first keys only, that many. All scores are in memory at once: B * H * S_q * S_kv * 4 bytes.
     """
     logits = scale * jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
     if bias is not None:
         logits = logits + bias
+    if counts is not None:
+        is_seen = jnp.arange(key.shape[1]) < counts[:, None]
+        logits = jnp.where(is_seen[:, None, None], logits, -jnp.inf)
     if window is None:
         weights = jax.nn.softmax(logits, axis=-1)
     else:

@@ -18,14 +18,14 @@ def draw():
     return lambda *shape: jnp.asarray(generator.standard_normal(shape, np.float32))
 
 
-def expected(frames, weight, bias):
+def expected(frames, weight, bias, repeats_rows=False):
     """[F, W, H, N] of [T + F, W + 2, H, C], the edge columns included."""
     return (
         jax.lax.conv_general_dilated(
-            frames[None],
+            jnp.pad(frames, ((0, 0), (0, 0), (1, 1), (0, 0)), mode="edge" if repeats_rows else "constant")[None],
             weight.transpose(2, 4, 3, 1, 0),
             (1, 1, 1),
-            [(0, 0), (0, 0), (1, 1)],
+            [(0, 0), (0, 0), (0, 0)],
             dimension_numbers=("NDHWC", "DHWIO", "NDHWC"),
             precision="highest",
         )[0]
@@ -81,6 +81,26 @@ def test_it_equals_xlas_convolution_with_residual_and_norm(draw, form, count, ea
     assert np.allclose(normalised[:, :, :rows, :out], normal, atol=1e-3)  # where a sum is near zero its direction is not exact
     for array in (made, normalised):
         assert not np.asarray(array[:, :, rows:]).any() and not np.asarray(array[..., out:]).any()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 16])
+def test_the_first_and_the_last_row_may_stand_for_what_lies_beyond_them(draw, form, rows):
+    frames, weight, bias = draw(4, 5, rows, 6), draw(130, 6, 3, 3, 3), draw(130)
+    inner = padded(frames, rows)
+    made, _ = causal_conv(
+        inner[2:, 1:-1],
+        inner[:2, 1:-1],
+        arrange_weight(weight),
+        vector(bias),
+        Edges(left=inner[:, :1], right=inner[:, -1:]),
+        Epilogue(),
+        num_rows=rows,
+        repeats_rows=True,
+        interpret=True,
+    )
+    want = expected(frames, weight, bias, repeats_rows=True)
+    assert np.allclose(made[:, :, :rows, :130], want, atol=TOLERANCE * float(jnp.abs(want).max()))
+    assert not np.asarray(made[:, :, rows:]).any()
 
 
 def test_what_is_not_asked_for_is_not_written(draw):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from kernels.attention import TpuOptions, api, attention
+from kernels.attention import KeyCounts, TpuOptions, api, attention
 from kernels.attention.block_sizes import BlockSizes
 from kernels.attention.pallas_tpu import LOG2_E, constant_maximum_is_safe, subtract_mean_key, tpu_attention
 from kernels.attention.reference import reference_attention
@@ -208,3 +208,24 @@ def test_options_reach_the_kernel(monkeypatch):
     assert seen["sizes"] == SIZES and seen["window"] == (7, 7)
     assert seen["vmem_limit_bytes"] == api.VMEM_LIMIT_BYTES["v7x"]
     assert seen["scale"] * LOG2_E == pytest.approx(128**-0.5 * math.log2(math.e))
+
+
+@pytest.mark.parametrize("norm", [1.0, 200.0])  # with a constant maximum, and with a running one
+@pytest.mark.parametrize("tests_bounds", [True, False])
+def test_each_sample_sees_as_many_keys_as_it_is_told(norm, tests_bounds):
+    """Counts within a block, at a block's end, within the first block, and all keys; what lies after them does not count."""
+    counts = KeyCounts(values=jnp.array([1300, 1024, 40, 1410]), least=40)
+    query, key, value = random_arrays(300, 1410, batch=4, heads=2, norm=norm)
+    is_seen = (jnp.arange(1410) < counts.values[:, None])[..., None, None]
+    spoiled = [jnp.where(is_seen, array, jnp.asarray(scale, array.dtype)) for array, scale in ((key, 3.0), (value, 50.0))]
+    ours = run([query, *spoiled], counts=counts, tests_bounds=tests_bounds)
+    for sample, count in enumerate(counts.values.tolist()):
+        arrays = [query[sample : sample + 1], *(array[sample : sample + 1, :count] for array in (key, value))]
+        check(ours[sample : sample + 1], arrays)
+
+
+def test_blocks_after_the_last_key_seen_are_left_out_of_the_sums_only():
+    """The same counts for all samples give what as many keys give."""
+    arrays = random_arrays(256, 1024, batch=2)
+    counted = run(arrays, counts=KeyCounts(values=jnp.array([600, 600]), least=600))
+    check(counted, [arrays[0], *(array[:, :600] for array in arrays[1:])])

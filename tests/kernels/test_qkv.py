@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from kernels.qkv import LOG2_E, Preparation, group_heads, prepare, ungroup_heads
+from kernels.qkv import LOG2_E, Preparation, group_heads, normalise_heads, prepare, ungroup_heads
 
 LENGTH, HEADS, WIDTH = 256, 4, 128
 HOW = Preparation(eps=1e-6, groups=2)
@@ -75,3 +75,18 @@ def test_what_the_passes_cannot_do_is_refused(arrays):
     short = tuple(array[:, :100] for array in projected)
     with pytest.raises(NotImplementedError, match="a multiple of 128 tokens, not 100"):
         prepare(short, norms, tuple(table[:100] for table in tables), dataclasses.replace(HOW, use_pallas=True))
+
+
+def test_a_norm_over_each_head_has_its_own_weight(arrays):
+    projected, norms, tables = arrays
+    norms, how = tuple(norm[:WIDTH] for norm in norms), dataclasses.replace(HOW, norms_heads=True)
+    plain = prepare(projected, norms, tables, how)
+    with pltpu.force_tpu_interpret_mode():
+        passes = prepare(projected, norms, tables, dataclasses.replace(how, use_pallas=True))
+    close(passes.query, plain.query.astype(jnp.float32) * (LOG2_E * WIDTH**-0.5))
+    wide = plain.key.astype(jnp.float32)
+    close(passes.key, wide - wide.mean(2, keepdims=True))
+    close(group_heads(passes.mean, 2), wide.mean(2, keepdims=True))
+    heads = projected[0].astype(jnp.float32).reshape(1, LENGTH, HEADS, WIDTH)
+    length = jnp.linalg.norm(normalise_heads(projected[0], jnp.ones(WIDTH), eps=0.0).reshape(heads.shape), axis=3)
+    np.testing.assert_allclose(length, WIDTH**0.5, rtol=2**-7)  # bfloat16

@@ -15,12 +15,12 @@ from backend.contract import request as request_module
 from backend.contract.request import GenerationRequest
 from backend.pipeline import generate as pipeline
 from backend.pipeline import load as load_module
-from tests.parity.tiny_checkpoints import make_preset
+from tests.parity import tiny_checkpoints, tiny_hunyuan
 
 
 def main() -> None:
     family, folder, output, changes = sys.argv[1:]
-    preset = make_preset(family, Path(folder))
+    preset = (tiny_hunyuan if family in tiny_hunyuan.KINDS else tiny_checkpoints).make_preset(family, Path(folder))
     request_module.load_preset = lambda name: preset
     loaded = load_module.load(preset, None, lambda event: None)
     request = GenerationRequest.from_preset(

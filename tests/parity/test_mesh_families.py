@@ -11,8 +11,9 @@ import pytest
 
 from backend.settings import PROJECT_FOLDER
 from tests.parity.tiny_checkpoints import make_checkpoint
+from tests.parity.tiny_hunyuan import KINDS, make_parts, write_checkpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.demo_model]  # minutes: three families compiled for eight devices
+pytestmark = [pytest.mark.slow, pytest.mark.demo_model]  # minutes: five kinds compiled for eight devices
 
 LATENT_TOLERANCE = 1e-3  # the project's bar; another order of float32 sums leaves about 1e-5
 CASES = {
@@ -23,6 +24,8 @@ CASES = {
     },  # guided high, guided low, unguided low
     "wan2.1-flf2v": {"image": "first", "last_image": "last", "step_cache": 0.3},
     "wan2.2-ti2v": {"image": "first", "guidance_interval": [0.0, 0.5]},
+    "hunyuanvideo-1.5-t2v": {"guidance_interval": [0.0, 0.5], "step_cache": 0.3},
+    "hunyuanvideo-1.5-i2v": {"image": "first", "negative_prompt": 'no "text"'},
 }
 
 
@@ -37,7 +40,8 @@ def latents(family: str, folder: Path, changes: dict, devices: int) -> tuple[np.
 
 @pytest.mark.parametrize("family", CASES)
 def test_eight_devices_equal_one(family, pictures, tmp_path):
-    folder = make_checkpoint(family, tmp_path / "model")
+    place = tmp_path / "model"
+    folder = write_checkpoint(make_parts(family), place) if family in KINDS else make_checkpoint(family, place)
     paths = {"first": pictures["image"], "last": pictures["last_image"]}
     changes = {name: paths.get(value, value) if isinstance(value, str) else value for name, value in CASES[family].items()}
     one, _ = latents(family, folder, changes, 1)

@@ -18,9 +18,13 @@ FULL = ["wan2.1-flf2v-14b-720p", "wan2.1-i2v-14b-480p", "wan2.1-i2v-14b-720p", "
         "wan2.1-t2v-14b-720p", "wan2.2-i2v-a14b-480p", "wan2.2-i2v-a14b-720p", "wan2.2-t2v-a14b-480p", "wan2.2-t2v-a14b-720p",
         "wan2.2-ti2v-5b-720p"]  # fmt: skip
 WITHOUT_DISTILLED_LORA = ["wan2.1-flf2v-14b-720p", "wan2.1-t2v-1.3b-480p", "wan2.2-ti2v-5b-720p"]
-DRAFTS = [f"{name}-draft" for name in FULL]
+HUNYUAN = [f"hunyuanvideo-1.5-{task}-{size}" for task in ("t2v", "i2v") for size in ("480p", "720p")]
+DRAFTS = [f"{name}-draft" for name in FULL + HUNYUAN]
 FAST = [f"{name}-fast" for name in FULL if name not in WITHOUT_DISTILLED_LORA]
-NAMES = ["wan-tiny", *sorted(FULL + DRAFTS + FAST)]
+DISTILLED = [f"hunyuanvideo-1.5-{name}-distilled" for name in ("t2v-480p", "i2v-480p", "i2v-720p")]
+STEP_DISTILLED = ["hunyuanvideo-1.5-i2v-480p-fast"]
+NAMES = ["wan-tiny", *sorted(FULL + HUNYUAN + DRAFTS + FAST + DISTILLED + STEP_DISTILLED)]
+WAN, OF_HUNYUAN = ([name for name in NAMES[1:] if name.startswith(series)] for series in ("wan2", "hunyuanvideo"))
 
 
 def test_the_demo_model_comes_first():
@@ -54,10 +58,35 @@ def test_a_fast_preset_is_the_distilled_one(name):
 def test_a_presets_networks_are_of_a_family_that_we_run(name):
     preset = load_preset(name)
     _, kind = of_preset(preset)
-    assert kind.name == "-".join(name.split("-")[:2])
+    assert kind.name == _kind_name(name)
     assert (kind.tasks, kind.num_experts, kind.boundary) == (preset.tasks, preset.num_experts, preset.boundary)
     assert kind.takes == preset.inputs
     assert example_request(preset).geometry().num_tokens > 0
+
+
+def _kind_name(preset: str) -> str:
+    words = preset.split("-")
+    if not preset.startswith("hunyuanvideo"):
+        return "-".join(words[:2])
+    return "-".join([*words[:3], "meanflow"] if preset in STEP_DISTILLED else words[:3])
+
+
+@pytest.mark.parametrize("name", DISTILLED + STEP_DISTILLED)
+def test_a_distilled_checkpoint_runs_without_guidance(name):
+    distilled, full = load_preset(name), load_preset(name.rpartition("-")[0])
+    assert distilled.guidance == (1.0,) and distilled.model != full.model
+    assert distilled.model.startswith(full.model) and distilled.model.endswith("distilled")
+    same = ("tasks", "width", "height", "num_frames", "fps", "solver", *(("steps", "flow_shift") if name in DISTILLED else ()))
+    assert all(getattr(distilled, field) == getattr(full, field) for field in same)
+    assert name in DISTILLED or (distilled.steps, distilled.flow_shift, distilled.solvers) == (12, 7.0, ("euler-distilled",))
+
+
+@pytest.mark.parametrize("name", OF_HUNYUAN)
+def test_the_regions_that_a_licence_excludes_are_said(name):
+    """In the picker in both languages, and in the sentence that is shown before a download."""
+    preset = load_preset(name)
+    assert "the EU, the UK and South Korea" in preset.description and "欧盟、英国和韩国" in preset.words("zh").description
+    assert "the European Union, the United Kingdom and South Korea" in preset.licence
 
 
 @pytest.mark.parametrize("name", FULL)
@@ -111,7 +140,7 @@ def test_a_preset_without_chinese_speaks_english():
     assert preset.words("zh") == preset.words("en") == preset.words("fr")
 
 
-@pytest.mark.parametrize("name", NAMES[1:])
+@pytest.mark.parametrize("name", WAN)
 def test_wan_presets_carry_the_official_negative_prompt(name):
     preset = load_preset(name)
     prefix = {"wan2.1-i2v": "镜头晃动，", "wan2.1-flf2v": "镜头切换，镜头晃动，"}.get("-".join(name.split("-")[:2]), "")
@@ -128,7 +157,7 @@ def test_the_embedded_model_lies_in_the_project():
 def test_an_unknown_name_gets_the_names_and_the_nearest():
     with pytest.raises(UnknownPreset) as caught:
         load_preset("wan-tny")
-    assert str(caught.value) == f"preset='wan-tny' must be one of {', '.join(NAMES)}; did you mean wan-tiny?"
+    assert str(caught.value) == f"preset='wan-tny' must be one of {', '.join(sorted(NAMES))}; did you mean wan-tiny?"
 
 
 @pytest.mark.parametrize("name", ["", "../presets/wan-tiny", "wan-tiny.toml", "/etc/passwd"])

@@ -18,6 +18,7 @@ from backend.chips import memory_bytes
 from backend.contract.request import GenerationRequest
 from backend.errors import ModelError
 from backend.families.model import AttentionLengths, Carry, Conditions, Inputs, ModelPlan, Network, Weights
+from backend.families.step_cache import StepCache
 from backend.families.wan.conditions import (
     EMBEDDINGS,
     branch_embeddings,
@@ -31,7 +32,7 @@ from backend.families.wan.conditions import (
 from backend.families.wan.family import AGAIN, TEXT_TOKENS
 from backend.families.wan.image_encoder import ImageEncoder, short_name
 from backend.families.wan.text_encoder import LENGTHS, TIED, TextEncoder, TextTokens
-from backend.families.wan.transformer import Context, Denoiser, StepCache, layer_matrix_bytes
+from backend.families.wan.transformer import Context, Denoiser, layer_matrix_bytes
 from backend.families.wan.vae import VideoAutoencoder
 from backend.runtime.mesh import Layout, plan_copies, plan_mesh
 from backend.runtime.program import Compiler, Program

@@ -19,6 +19,7 @@ import torch
 from diffusers import WanTransformer3DModel
 from jax.sharding import PartitionSpec as P
 
+from backend.families.step_cache import StepCache, describe_cache, place_cached, reuse_or_run
 from backend.families.wan.attention import KernelAttention, Positions, TextKeys, image_keys, text_keys
 from backend.runtime.mesh import Layout, Role
 from backend.runtime.torch_modules import call_module
@@ -52,18 +53,6 @@ class ImageChannels:
     """The mask and the latents of a clip that holds the pictures, [1, 4 + C, F, H, W]: further channels of the input."""
 
     values: jax.Array
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StepCache:
-    """What the first layer, and all layers after it, added to the tokens in the last step that ran them all, [B, S, D].
-    Scalars: `is_filled` once there was such a step, and how many steps have `reused` it."""
-
-    first: jax.Array
-    rest: jax.Array
-    is_filled: jax.Array
-    reused: jax.Array
 
 
 Condition = FirstFrame | ImageChannels | None
@@ -208,12 +197,8 @@ class Denoiser:
         return dataclasses.replace(placed, bias=jax.tree.map(self._replicated, shapes.bias))
 
     def place_cached(self, shapes: tuple[Any, StepCache]) -> tuple[Any, StepCache]:
-        """Where the result of a step with a cache lies: the state on all devices, the cache as `describe_cache` says."""
-        state, cache = shapes
-        tokens = self._layout.sharding(self._layout.tokens)
-        first, rest = (jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=tokens) for leaf in (cache.first, cache.rest))
-        cache = dataclasses.replace(jax.tree.map(self._replicated, cache), first=first, rest=rest)
-        return jax.tree.map(self._replicated, state), cache
+        """Where the result of a step with a cache lies."""
+        return place_cached(self._layout, shapes)
 
     def _replicated(self, leaf: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._layout.replicated)
@@ -247,11 +232,7 @@ class Denoiser:
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[jax.Array, StepCache]:
-        """As `velocity`, but the layers after the first are skipped if the first layer's change of the tokens differs from
-        its change in the last full step by less than `threshold`, relatively, in every branch.
-
-        Source: first-block caching as in chengzeyi/ParaAttention and diffusers' `FirstBlockCacheConfig`.
-        """
+        """As `velocity`, but the layers after the first may be spared, see `backend.families.step_cache`."""
         hidden, time = self._begin(weights, latents, timestep, context)
         text, positions = context.text, context.positions
         layers = (weights.stacks[BLOCKS], text.key, text.value, text.image)
@@ -261,28 +242,21 @@ class Denoiser:
             return self._run_layer(hidden, layer, time, text.bias, positions)
 
         first = run(0, hidden)
-        change = first - hidden
-        reuses = cache.is_filled & (_relative_change(change, cache.first, positions.num_tokens) <= threshold)
-        rest = jax.lax.cond(
-            reuses,
-            lambda: cache.rest,
-            lambda: jax.lax.fori_loop(1, self._model.config.num_layers, run, first) - first,
-        )
-        first_change = jnp.where(reuses, cache.first, change)
-        cache = StepCache(
-            first=self._layout.constrain(first_change, self._layout.tokens),
-            rest=self._layout.constrain(rest, self._layout.tokens),
-            is_filled=jnp.ones_like(cache.is_filled),
-            reused=cache.reused + reuses,
+        rest, cache = reuse_or_run(
+            self._layout,
+            cache,
+            threshold,
+            positions.num_tokens,
+            hidden,
+            first,
+            lambda: jax.lax.fori_loop(1, self._model.config.num_layers, run, first),
         )
         return self._finish(weights, first + rest, time, positions, latents.shape), cache
 
     def describe_cache(self, text: TextContext, positions: Positions) -> StepCache:
         """Shapes and places of an empty cache for these conditions."""
         shape = (text.key.shape[1], positions.cosine.shape[1], text.key.shape[3] * text.key.shape[4])
-        tokens = jax.ShapeDtypeStruct(shape, text.key.dtype, sharding=self._layout.sharding(self._layout.tokens))
-        flag, count = (jax.ShapeDtypeStruct((), dtype, sharding=self._layout.replicated) for dtype in (bool, jnp.int32))
-        return StepCache(first=tokens, rest=tokens, is_filled=flag, reused=count)
+        return describe_cache(self._layout, shape, text.key.dtype)
 
     def _begin(self, weights: StackedWeights, latents, timestep, context: Context):
         """Padded tokens [B, S, D] and the time embeddings that they share."""
@@ -352,16 +326,6 @@ def _one_sequence(image: jax.Array, text: jax.Array, bias: jax.Array | None) -> 
     image = jnp.broadcast_to(image, (len(text), *image.shape[1:]))
     widened = None if bias is None else jnp.pad(bias, ((0, 0), (0, 0), (0, 0), (image.shape[1], 0)))
     return jnp.concatenate([image, text], axis=1), widened
-
-
-def _relative_change(change: jax.Array, before: jax.Array, num_tokens: int) -> jax.Array:
-    """The mean size of the difference over that of `before`: the largest of the branches; padding does not count."""
-    is_real = (jnp.arange(change.shape[1]) < num_tokens)[None, :, None]
-
-    def size(values: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.abs(jnp.where(is_real, values, 0)).astype(jnp.float32), axis=(1, 2))
-
-    return jnp.max(size(change - before) / jnp.maximum(size(before), 1e-30))
 
 
 def _conditioned(latents: jax.Array, condition: Condition) -> jax.Array:

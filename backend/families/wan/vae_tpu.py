@@ -20,6 +20,7 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import WanRMS_norm
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from backend.families.strips import Strips
 from backend.families.wan.vae_tpu_layers import Caches, LayerRunner, Weights
 from backend.runtime.mesh import Layout
 from kernels.causal_conv import arrange_weight, swap_rows_and_columns
@@ -77,31 +78,6 @@ def _arranged_conv(name: str, weights: Weights) -> dict[str, jax.Array]:
 def _vector(values: jax.Array) -> jax.Array:
     flat = values.reshape(-1).astype(jnp.float32)
     return jnp.pad(flat, (0, padded_channels(flat.shape[0]) - flat.shape[0]))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Strips:
-    """How the picture is cut: columns over `axes` of the mesh. `turned`: the chips share the height, because it divides by their
-    number and the width does not; then this module's columns run along the height."""
-
-    axes: tuple[str, ...]
-    turned: bool
-
-    @classmethod
-    def of(cls, layout: Layout, height: int, width: int) -> Strips:
-        """For latents of this size."""
-        spec = layout.space(height, width)
-        across, down = (_as_tuple(spec[place]) for place in (4, 3))
-        return cls(axes=across or down, turned=bool(down))
-
-    @property
-    def spec(self) -> P:
-        """[F, W, H, C]."""
-        return P(None, self.axes or None, None, None)
-
-
-def _as_tuple(axes: Any) -> tuple[str, ...]:
-    return () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
 
 
 def decode(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backend.checkpoints.verify import verify
-from backend.commands.models import _Line
+from backend.commands.models import _Line, say_licence
 from backend.families import of_preset, recognise
 from presets import list_presets
 from tests.fake_hub import REPOSITORY, FakeHub
@@ -151,3 +152,14 @@ def test_progress_says_bytes_and_speed(capsys):
         "model: 30 of 100 MB, 10.0 MB/s, 7 s left",
         "model: 100 of 100 MB, 22.5 MB/s, 0 s left",
     ]
+
+
+def test_a_licence_is_said_before_its_model_comes(tmp_path, monkeypatch):
+    """Only where there is something to say, and not if the model is here already."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    said = io.StringIO()
+    for source in (str(tmp_path), "Wan-AI/Wan2.1-T2V-14B-Diffusers", "nobody/nothing"):
+        say_licence(source, said)
+    assert said.getvalue() == ""
+    say_licence("hunyuanvideo-community/HunyuanVideo-1.5-Diffusers-720p_t2v", said)
+    assert said.getvalue().count("\n") == 1 and "European Union, the United Kingdom and South Korea" in said.getvalue()

@@ -1,0 +1,74 @@
+"""The denoiser's inputs besides noise: the prompts' embeddings and the picture, as host arrays by name.
+
+Names, for the prompt and, after "negative_", for the negative prompt: `prompt_embeds` [1, 1000, D] and `prompt_embeds_mask`
+[1, 1000], 1 for tokens that count; `prompt_embeds_2` [1, 256, D'] and `prompt_embeds_mask_2` the same for the text in quotes, as
+diffusers' pipelines hold them, zero where nothing counts. For a picture: `image_embeds` [1, tokens, D''], the image encoder's
+output, and `first_frame` [1, C, 1, H, W], its latents. All float32.
+
+Functions that take `xp` compute with numpy's functions, or with jax.numpy's where only shapes are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from PIL import Image
+
+from backend.families.hunyuan.family import TEXT_TOKENS
+from backend.families.hunyuan.text_encoder import CHAT_TOKENS
+from backend.families.hunyuan.transformer import Tokens
+
+PREFIXES = ("", "negative_")
+
+
+def text_conditions(xp: Any, embeddings: Any, counts: Any, letters: Any, letter_counts: Any) -> dict[str, Any]:
+    """The arrays of all prompts by name, from the encoders' output [B, L, D] and [B, Q, D'] and the numbers of tokens [B]."""
+    own = embeddings[:, CHAT_TOKENS:].astype(np.float32)
+    own = xp.pad(own, ((0, 0), (0, TEXT_TOKENS - own.shape[1]), (0, 0)))
+    mask = _mask(xp, counts, TEXT_TOKENS)
+    arrays = {
+        "prompt_embeds": own * mask[:, :, None],
+        "prompt_embeds_mask": mask,
+        "prompt_embeds_2": letters.astype(np.float32),
+        "prompt_embeds_mask_2": _mask(xp, letter_counts, letters.shape[1]),
+    }
+    return {
+        prefix + name: array[row : row + 1]
+        for row, prefix in enumerate(PREFIXES[: len(embeddings)])
+        for name, array in arrays.items()
+    }
+
+
+def beside(xp: Any, *branches: Mapping[str, Any], num_seen: int, dtype: jnp.dtype) -> Tokens:
+    """Which tokens stand beside the video's, from each guidance branch's arrays; `num_seen` is the picture's number of tokens."""
+    prompt, mask, quoted = (
+        xp.concatenate([branch[name] for branch in branches])
+        for name in ("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_mask_2")
+    )
+    counting = xp.concatenate([xp.ones((len(branches), num_seen), np.float32), quoted, mask], axis=1)
+    return Tokens(
+        prompt=prompt.astype(dtype),
+        prompt_counts=mask.sum(1).astype(np.int32),
+        order=xp.argsort(1 - counting, axis=1, stable=True).astype(np.int32),
+        counts=counting.sum(1).astype(np.int32),
+    )
+
+
+def quoted_embeddings(xp: Any, *branches: Mapping[str, Any]) -> jax.Array:
+    """[B, Q, D'] of all guidance branches."""
+    return xp.concatenate([branch["prompt_embeds_2"] for branch in branches])
+
+
+def pixels_of(picture: Image.Image, dtype: jnp.dtype) -> np.ndarray:
+    """[1, 3, 1, height, width] in [-1, 1]."""
+    pixels = np.asarray(picture, np.float32).transpose(2, 0, 1)[None, :, None] / 127.5 - 1.0
+    return pixels.astype(dtype)
+
+
+def _mask(xp: Any, counts: Any, length: int) -> Any:
+    """[B, length] float32, 1 for the first `counts` [B]."""
+    return (xp.arange(length) < counts[:, None]).astype(np.float32)

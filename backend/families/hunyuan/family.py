@@ -1,0 +1,203 @@
+"""Recognises which HunyuanVideo 1.5 a checkpoint is from its configurations alone, and refuses all others. Reads no file.
+
+All kinds have one network: its input is the noisy latents, a picture's latents and a mask, as channels. They differ in whether
+there is a picture, and in whether a step also reads the timestep at which it ends (`use_meanflow`, the step-distilled model).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from backend.chips import StepFlops
+from backend.errors import ModelError
+from backend.families.family import Configs, Kind, refusal
+from presets import Preset
+
+if TYPE_CHECKING:
+    from backend.families.hunyuan.model import HunyuanModel
+
+TEXT_TOKENS = 1000  # that the transformer sees of a prompt; source: diffusers, HunyuanVideo15Pipeline, tokenizer_max_length
+QUOTED_TOKENS = 256  # that it sees of the text in quotes; likewise, tokenizer_2_max_length
+
+TRANSFORMER, AUTOENCODER = "HunyuanVideo15Transformer3DModel", "AutoencoderKLHunyuanVideo15"
+TASKS = {"HunyuanVideo15Pipeline": "t2v", "HunyuanVideo15ImageToVideoPipeline": "i2v"}
+NEEDED_ENTRIES = {
+    "transformer": ("in_channels", "out_channels", "num_layers", "num_attention_heads", "attention_head_dim", "text_embed_dim",
+                    "text_embed_2_dim", "image_embed_dim"),
+    "vae": ("latent_channels", "spatial_compression_ratio", "temporal_compression_ratio"),
+    "text_encoder": ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size"),
+    "text_encoder_2": ("d_model", "d_ff", "num_layers", "vocab_size"),
+    "image_encoder": ("hidden_size", "image_size", "patch_size"),
+}  # fmt: skip
+NOT_SETTINGS = ("architectures", "transformers_version", "dtype", "torch_dtype")  # entries that say how a network was saved
+AGAIN = "copy the checkpoint again, or `python app.py models download ID`, which fetches what is missing"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HunyuanKind(Kind):
+    """One kind of HunyuanVideo 1.5. `name` as in `KINDS`; with `is_meanflow` a step reads the timestep at which it ends too."""
+
+    scales: tuple[int, int] = (16, 4)
+    patch: int = 1
+    is_meanflow: bool = False
+
+    @property
+    def has_image_encoder(self) -> bool:
+        """Whether pictures reach the transformer as tokens too."""
+        return self.needs("image")
+
+
+KINDS = (
+    HunyuanKind(name="hunyuanvideo-1.5-t2v", tasks=("t2v",)),
+    HunyuanKind(name="hunyuanvideo-1.5-i2v", tasks=("i2v",), takes={"image": "must"}),
+    HunyuanKind(name="hunyuanvideo-1.5-i2v-meanflow", tasks=("i2v",), takes={"image": "must"}, is_meanflow=True),
+)
+SUPPORTED = "HunyuanVideo 1.5 T2V and I2V, guidance-distilled and step-distilled too, as diffusers lays them out"
+
+# diffusers' name -> the one in the makers' checkpoints; source: diffusers, scripts/convert_hunyuan_video1_5_to_diffusers.py.
+# Their refiner holds query, key and value in one matrix, and their last modulation has its halves the other way: these have no
+# name here.
+ORIGINAL_NAMES = (
+    (r"^transformer_blocks\.", "double_blocks."), (r"\.norm1\.linear$", ".img_mod.linear"),
+    (r"\.norm1_context\.linear$", ".txt_mod.linear"), (r"\.attn\.to_out\.0$", ".img_attn_proj"),
+    (r"\.attn\.to_add_out$", ".txt_attn_proj"), (r"\.attn\.to_(q|k|v)$", r".img_attn_\1"),
+    (r"\.attn\.add_(q|k|v)_proj$", r".txt_attn_\1"), (r"\.attn\.norm_(q|k)$", r".img_attn_\1_norm"),
+    (r"\.attn\.norm_added_(q|k)$", r".txt_attn_\1_norm"), (r"\.ff\.net\.0\.proj$", ".img_mlp.fc1"),
+    (r"\.ff\.net\.2$", ".img_mlp.fc2"), (r"\.ff_context\.net\.0\.proj$", ".txt_mlp.fc1"),
+    (r"\.ff_context\.net\.2$", ".txt_mlp.fc2"),
+    (r"^x_embedder\.proj$", "img_in.proj"), (r"^proj_out$", "final_layer.linear"),
+    (r"^time_embed\.timestep_embedder\.linear_1$", "time_in.mlp.0"),
+    (r"^time_embed\.timestep_embedder\.linear_2$", "time_in.mlp.2"),
+    (r"^context_embedder\.proj_in$", "txt_in.input_embedder"),
+    (r"^context_embedder_2\.linear_(\d)$", r"byt5_in.fc\1"), (r"^context_embedder_2\.norm$", "byt5_in.layernorm"),
+    (r"^image_embedder\.norm_in$", "vision_in.proj.0"), (r"^image_embedder\.linear_1$", "vision_in.proj.1"),
+    (r"^image_embedder\.linear_2$", "vision_in.proj.3"), (r"^image_embedder\.norm_out$", "vision_in.proj.4"),
+    (r"^cond_type_embed$", "cond_type_embedding"),
+)  # fmt: skip
+REFINER = "context_embedder.token_refiner."
+
+
+class HunyuanFamily:
+    """HunyuanVideo 1.5. See `backend.families.family.Family`."""
+
+    name = "hunyuan"
+    supports = SUPPORTED
+
+    def recognise(self, index: Mapping[str, Any], configs: Configs) -> HunyuanKind | None:
+        """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""
+        task = TASKS.get(index.get("_class_name"))
+        if task is None:
+            return None
+        _check_parts(task, index, configs)
+        _check_channels(configs)
+        scales = _scales(configs)
+        is_meanflow = bool(configs["transformer"].get("use_meanflow"))
+        for kind in KINDS:
+            if (kind.tasks, kind.is_meanflow) == ((task,), is_meanflow):
+                return dataclasses.replace(kind, scales=scales)
+        raise refusal("it is a step-distilled model for text to video", [SUPPORTED])
+
+    def of_preset(self, preset: Preset, configs: Configs) -> HunyuanKind | None:
+        """The kind of a preset's model, without its checkpoint."""
+        if configs["transformer"].get("_class_name") != TRANSFORMER:
+            return None
+        pipeline = next((name for name, task in TASKS.items() if preset.tasks == (task,)), None)
+        return self.recognise({part: ["diffusers", part] for part in configs} | {"_class_name": pipeline}, configs)
+
+    def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
+        """The first tensor, whose shape depends on the inputs, and one of the last layer."""
+        config = configs[part]
+        if part == "transformer":
+            width = width_of(config)
+            last = f"transformer_blocks.{config['num_layers'] - 1}.attn.to_q.weight"
+            time = {"time_embed.timestep_embedder_r.linear_2.weight": (width, width)} if config.get("use_meanflow") else {}
+            return {"x_embedder.proj.weight": (width, config["in_channels"], 1, 1, 1), last: (width, width)} | time
+        if part == "text_encoder_2":
+            return {
+                f"encoder.block.{config['num_layers'] - 1}.layer.1.DenseReluDense.wo.weight": (config["d_model"], config["d_ff"])
+            }
+        if part == "vae":
+            return {"decoder.norm_out.gamma": (config.get("block_out_channels", (128,))[0], 1, 1, 1)}
+        return {}
+
+    def step_flops(self, configs: Configs, num_tokens: int, branches: int) -> StepFlops:
+        """Joint attention, projections and feed-forward of the video's tokens and of all that stands beside them."""
+        config = configs["transformer"]
+        width, layers = width_of(config), config["num_layers"] * branches
+        tokens = num_tokens + context_tokens(configs)
+        wide = config.get("mlp_ratio", 4.0) * width
+        matmul = 2 * tokens * width * (4 * width + 2 * wide) * layers
+        return StepFlops(attention=4 * tokens**2 * width * layers, matmul=matmul, head_width=config["attention_head_dim"])
+
+    def original_name(self, stem: str) -> str:
+        """A module's name in the makers' checkpoints."""
+        if stem.startswith(REFINER):
+            return stem
+        for pattern, replacement in ORIGINAL_NAMES:
+            stem = re.sub(pattern, replacement, stem)
+        return stem
+
+    def model(self) -> type[HunyuanModel]:
+        """Imported late, because it imports jax and torch."""
+        from backend.families.hunyuan.model import HunyuanModel
+
+        return HunyuanModel
+
+
+HUNYUAN = HunyuanFamily()
+
+
+def width_of(transformer: Mapping[str, Any]) -> int:
+    """Channels of a token in the transformer."""
+    return transformer["num_attention_heads"] * transformer["attention_head_dim"]
+
+
+def context_tokens(configs: Configs) -> int:
+    """How many tokens at most stand beside the video's: the prompt's, those of the text in quotes, and a picture's."""
+    image = configs.get("image_encoder")
+    picture = 0 if image is None else (image["image_size"] // image["patch_size"]) ** 2
+    return picture + QUOTED_TOKENS + TEXT_TOKENS
+
+
+def _scales(configs: Configs) -> tuple[int, int]:
+    """Pixels per latent, in space and in time."""
+    return configs["vae"]["spatial_compression_ratio"], configs["vae"]["temporal_compression_ratio"]
+
+
+def _check_parts(task: str, index: Mapping[str, Any], configs: Configs) -> None:
+    """Raises: ModelError if a part or an entry of its configuration is missing, or a network is of another class."""
+    needed = [part for part in NEEDED_ENTRIES if part != "image_encoder" or task == "i2v"]
+    for part in needed:
+        if not (index.get(part) or [None])[0] or part not in configs:
+            raise ModelError(
+                f"model_index.json names no {part}:",
+                f"a checkpoint needs {', '.join(needed)}",
+                "give a whole HunyuanVideo 1.5 checkpoint",
+            )
+        for name in NEEDED_ENTRIES[part]:
+            if name not in configs[part]:
+                entries = ", ".join(NEEDED_ENTRIES[part])
+                raise ModelError(f"{part}/config.json does not say {name}:", f"a {part} needs {entries}", AGAIN)
+    for part, expected in (("transformer", TRANSFORMER), ("vae", AUTOENCODER)):
+        class_name = configs[part].get("_class_name", expected)
+        if class_name != expected:
+            raise refusal(f"it has a {class_name}", [SUPPORTED])
+
+
+def _check_channels(configs: Configs) -> None:
+    """Raises: ModelError if the networks do not belong together."""
+    transformer, latents = configs["transformer"], configs["vae"]["latent_channels"]
+    if transformer["in_channels"] != 2 * latents + 1 or transformer["out_channels"] != latents:
+        raise refusal(f"its transformer takes {transformer['in_channels']} channels and its VAE makes {latents}", [SUPPORTED])
+    patches = transformer.get("patch_size", 1), transformer.get("patch_size_t", 1)
+    if patches != (1, 1):
+        raise refusal(f"its transformer has patches of {patches[0]} x {patches[0]} x {patches[1]} latents", [SUPPORTED])
+    pairs = (("text_encoder", "hidden_size", "text_embed_dim"), ("text_encoder_2", "d_model", "text_embed_2_dim"),
+             ("image_encoder", "hidden_size", "image_embed_dim"))  # fmt: skip
+    for part, width, taken in pairs:
+        if part in configs and configs[part][width] != transformer[taken]:
+            made = configs[part][width]
+            raise refusal(f"its {part} makes {made} channels and its transformer takes {transformer[taken]}", [SUPPORTED])

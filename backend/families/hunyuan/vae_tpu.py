@@ -1,0 +1,150 @@
+"""HunyuanVideo-1.5's video autoencoder for TPUs: brings its weights, its latents and its pixels to `kernels.causal_conv`, a strip
+of columns on every chip.
+
+Numerics are those of `backend.families.hunyuan.vae` in bfloat16, except that the norms see float32 here. The layers themselves
+are in `backend.families.hunyuan.vae_tpu_layers`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from diffusers import AutoencoderKLHunyuanVideo15
+from diffusers.models.autoencoders.autoencoder_kl_hunyuanvideo15 import HunyuanVideo15RMS_norm
+from jax.sharding import PartitionSpec as P
+
+from backend.families.hunyuan.vae_stream import FRAMES_SEEN
+from backend.families.hunyuan.vae_tpu_layers import Caches, Chip, LayerRunner, Weights
+from backend.families.strips import Strips
+from backend.runtime.mesh import Layout
+from kernels.causal_conv import arrange_weight, swap_rows_and_columns
+from kernels.causal_conv_cut import padded_channels, padded_rows
+
+
+def is_arranged(weights: Weights) -> bool:
+    """Whether these are tensors as `arrange` leaves them."""
+    return weights["decoder.conv_in.conv.weight"].ndim == 3
+
+
+def arrange(vae: AutoencoderKLHunyuanVideo15, weights: Weights) -> dict[str, jax.Array]:
+    """The checkpoint's tensors as the products need them: done once per model, not once per frame."""
+    arranged = {}
+    for name, module in vae.named_modules():
+        if isinstance(module, HunyuanVideo15RMS_norm):
+            arranged[f"{name}.gamma"] = _vector(weights[f"{name}.gamma"])
+        elif isinstance(module, torch.nn.Conv3d):
+            weight = weights[f"{name}.weight"]
+            arranged[f"{name}.weight"] = arrange_weight(weight) if weight.shape[3] == 3 else _matrix(weight[..., 0, 0, 0])
+            arranged[f"{name}.bias"] = _vector(weights[f"{name}.bias"])
+    return arranged
+
+
+def _matrix(weight: jax.Array) -> jax.Array:
+    """[N, C] to [C', N'] with padded channels."""
+    return jnp.pad(weight, [(0, padded_channels(size) - size) for size in weight.shape]).T
+
+
+def _vector(values: jax.Array) -> jax.Array:
+    flat = values.reshape(-1).astype(jnp.float32)
+    return jnp.pad(flat, (0, padded_channels(flat.shape[0]) - flat.shape[0]))
+
+
+def describe_keys(layout: Layout, widths: Mapping[str, int], latent_shape: Sequence[int], dtype: jnp.dtype) -> dict[str, Any]:
+    """Room for keys and values of these widths, [F, W, H, C'] each, in the strips of latents [1, C, F, H, W]."""
+    _, _, frames, height, width = latent_shape
+    strips = Strips.of(layout, height, width)
+    columns, rows = (height, width) if strips.turned else (width, height)
+    sharding = layout.sharding(strips.spec)
+    return {
+        name: jax.ShapeDtypeStruct((frames, columns, padded_rows(rows), padded_channels(size)), dtype, sharding=sharding)
+        for name, size in widths.items()
+    }
+
+
+def place_caches(layout: Layout, size: Sequence[int], caches: Caches) -> Caches:
+    """Where the caches of latents of this size (height, width) lie."""
+    spec = Strips.of(layout, *size).spec
+    return {
+        name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout.sharding(spec if leaf.ndim else P()))
+        for name, leaf in caches.items()
+    }
+
+
+def decode(
+    vae: AutoencoderKLHunyuanVideo15,
+    weights: Weights,
+    latents: jax.Array,
+    before: Caches,
+    layout: Layout,
+    interpret: bool = False,
+) -> tuple[jax.Array, Caches]:
+    """Pixels [1, 3, 1 or 4, height, width] in [-1, 1] of unscaled latents [1, C, 1, H, W], and the caches after them.
+
+    `weights` as `arrange` leaves them; `before` holds room for the keys and values, and after the first frame all caches.
+    """
+    plan = _Plan(vae=vae, layout=layout, size=latents.shape[3:], interpret=interpret)
+    pixels, after = plan.run(LayerRunner.decode, weights, latents, before)
+    return pixels.clip(-1.0, 1.0), after
+
+
+def encode(
+    vae: AutoencoderKLHunyuanVideo15, weights: Weights, pixels: jax.Array, before: Caches, layout: Layout, interpret: bool = False
+) -> tuple[jax.Array, Caches]:
+    """Moments [1, 2 C, 1, H, W] of the posterior of pixels [1, 3, 1 or 4, height, width], and the caches after them."""
+    size = tuple(side // vae.config.spatial_compression_ratio for side in pixels.shape[3:])
+    plan = _Plan(vae=vae, layout=layout, size=size, interpret=interpret)
+    return plan.run(LayerRunner.encode, weights, pixels, before)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """How one latent frame of this `size` (height, width of the latents) goes through the network."""
+
+    vae: AutoencoderKLHunyuanVideo15
+    layout: Layout
+    size: tuple[int, int]
+    interpret: bool
+
+    def run(self, way: Callable, weights: Weights, array: jax.Array, before: Caches) -> tuple[jax.Array, Caches]:
+        """`way` through the layers on every chip, from and to arrays [1, C, F, height, width]; and the caches after it."""
+        strips = Strips.of(self.layout, *self.size)
+        frames = array[0].transpose(1, 2, 3, 0) if strips.turned else array[0].transpose(1, 3, 2, 0)
+        rows, channels = frames.shape[2:]
+        frames = jnp.pad(frames, ((0, 0), (0, 0), (0, padded_rows(rows) - rows), (0, padded_channels(channels) - channels)))
+        own = {name: _turned(value) if strips.turned else value for name, value in weights.items()}
+        seen = before[FRAMES_SEEN]
+        kept = {name: cache for name, cache in before.items() if name != FRAMES_SEEN}
+
+        def one_chip(own: Weights, frames: jax.Array, kept: Caches, seen: jax.Array) -> tuple[jax.Array, Caches]:
+            chip = Chip(axes=strips.axes, is_turned=strips.turned, interpret=self.interpret)
+            runner = LayerRunner(chip, own, kept, seen, rows)
+            result, channels = way(runner, self.vae, frames)
+            return _as_pictures(result[:, :, : runner.rows], channels, strips.turned), runner.after
+
+        spec, axes = strips.spec, strips.axes or None
+        pictures = P(None, None, axes, None) if strips.turned else P(None, None, None, axes)
+        mapped = jax.shard_map(
+            one_chip,
+            mesh=self.layout.mesh,
+            in_specs=(P(), spec, spec, P()),
+            out_specs=(pictures, spec),
+            check_vma=False,
+        )
+        result, after = mapped(own, frames, kept, seen)
+        return result[None], after | {FRAMES_SEEN: seen + 1}
+
+
+def _as_pictures(frames: jax.Array, channels: int, is_turned: bool) -> jax.Array:
+    """[C, F, height, width] of [F, columns, rows, C and padding]: a product with ones, exact, because lanes move slowly."""
+    first = jnp.einsum("kc,fwhc->kfwh", jnp.eye(channels, frames.shape[3], dtype=frames.dtype), frames)
+    return first if is_turned else first.swapaxes(2, 3)
+
+
+def _turned(weight: jax.Array) -> jax.Array:
+    """An arranged convolution with rows and columns swapped; other weights unchanged."""
+    return swap_rows_and_columns(weight, frames=3) if weight.ndim == 3 else weight

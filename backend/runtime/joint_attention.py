@@ -1,0 +1,151 @@
+"""Attention over two streams of tokens together: one that is spread over chips, and a short one that every chip has whole.
+
+The spread stream exchanges tokens for heads as in `ulysses`; each chip then adds the other stream's share of these heads, so that
+the real tokens of both stand before all padding, and a count of keys says which are seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from backend.runtime.mesh import Layout
+from backend.runtime.ulysses import to_heads, to_tokens
+from kernels.attention import KeyCounts
+from kernels.qkv import LOG2_E, HeadBounds, Preparation, Prepared, normalise_heads, prepare
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stream:
+    """One kind of tokens in a joint attention: their projected `query`, `key` and `value`, each [B, S, W], and the `norms` [D] of
+    each head's query and key."""
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    norms: tuple[jax.Array, jax.Array]
+
+    @property
+    def projected(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+        return self.query, self.key, self.value
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Joining:
+    """What is fixed when a joint attention is traced: how many tokens of the spread stream are real, and the norms' `eps`."""
+
+    num_tokens: int
+    eps: float
+
+
+def joint_attention(
+    layout: Layout,
+    attend: Callable,
+    spread: Stream,
+    beside: Stream,
+    counts: jax.Array,
+    tables: tuple[jax.Array, jax.Array],
+    how: Joining,
+) -> tuple[jax.Array, jax.Array]:
+    """Attention [B, S, W] and [B, L, W] over both streams together: the first, whose tokens are spread over the chips and
+    rotated by `tables` [S, D], and the second, which every chip has whole, and of which only the first `counts` [B] tokens
+    are seen.
+
+    `attend(query, key, value, bounds, counts)` sees all tokens of some heads, [B, S, W]: the real ones of the first stream, then
+    the second stream; its `KeyCounts` say how many keys count.
+    """
+    local = functools.partial(_local_joint_attention, layout=layout, attend=attend, how=how)
+    if not layout.maps_chips:
+        return local(spread, beside, counts, tables)
+    flat, whole, table = P("dp", "sp", "tp"), P("dp", None, "tp"), P("sp", None)
+    specs = tuple(Stream(query=place, key=place, value=place, norms=(P(), P())) for place in (flat, whole))
+    return jax.shard_map(
+        local, mesh=layout.mesh, in_specs=(*specs, P("dp"), (table, table)), out_specs=(flat, whole), check_vma=False
+    )(spread, beside, counts, tables)
+
+
+def _local_joint_attention(
+    spread: Stream, beside: Stream, counts: jax.Array, tables, *, layout: Layout, attend: Callable, how: Joining
+) -> tuple[jax.Array, jax.Array]:
+    """One chip's part; see `_local_attention`. Each chip adds its heads' share of the second stream to what is exchanged."""
+    sp, head = layout.size("sp"), tables[0].shape[1]
+    heads = spread.query.shape[2] // head
+    group = math.gcd(heads, sp)
+    use_pallas = layout.uses_tpu_passes(spread.query.dtype)
+    preparation = Preparation(
+        eps=how.eps, norms_heads=True, groups=group, token_axis="sp" if sp > 1 else None, use_pallas=use_pallas
+    )
+    prepared = prepare(spread.projected, spread.norms, tables, preparation)
+    second = _beside(beside, counts, prepared, how.eps)
+    query, key, value = (to_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
+    if group < sp:
+        across = [list(range(offset, sp, group)) for offset in range(group)]
+        key, value = (jax.lax.all_gather(array, "sp", axis=1, tiled=True, axis_index_groups=across) for array in (key, value))
+    own = (jax.lax.axis_index("sp") % group if sp > 1 else 0) * (heads // group)
+    share = [jax.lax.dynamic_slice_in_dim(array, own * head, heads // group * head, 2) for array in second.projected]
+    key, value = (
+        jnp.concatenate([array[:, : how.num_tokens], part], 1) for array, part in zip((key, value), share[1:], strict=True)
+    )
+    bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), second.bounds)
+    seen = KeyCounts(values=how.num_tokens + counts, least=how.num_tokens)
+    attended = attend(jnp.concatenate([query, share[0]], 1), key, value, bounds, seen)
+    ours, theirs = attended[:, : query.shape[1]], attended[:, query.shape[1] :]
+    if group > 1:
+        within = [list(range(start, start + group)) for start in range(0, sp, group)]
+        theirs = jax.lax.all_gather(theirs, "sp", axis=2, tiled=True, axis_index_groups=within)
+    return to_tokens(ours, group, sp, use_pallas=use_pallas), theirs
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Beside:
+    """The second stream, prepared as the first one is, and the bounds of both together."""
+
+    projected: tuple[jax.Array, jax.Array, jax.Array]
+    bounds: HeadBounds | None
+
+
+def _beside(stream: Stream, counts: jax.Array, first: Prepared, eps: float) -> _Beside:
+    """All heads of this chip, [B, L, W]; tokens that do not count are zero."""
+    is_seen = (jnp.arange(stream.query.shape[1]) < counts[:, None])[:, :, None]
+    normalise = functools.partial(normalise_heads, eps=eps)
+    query, key = (normalise(array, norm) for array, norm in zip(stream.projected, stream.norms, strict=False))
+    value = jnp.where(is_seen, stream.value, 0)
+    if first.bounds is None:
+        return _Beside(projected=(query, key, value), bounds=None)
+    head = len(stream.norms[0])
+    query = (query.astype(jnp.float32) * (LOG2_E * head**-0.5)).astype(query.dtype)
+    key = jnp.where(is_seen, (key.astype(jnp.float32) - first.mean).astype(key.dtype), 0)
+
+    def largest(array: jax.Array, of: jax.Array, function: Callable) -> jax.Array:
+        heads = array.astype(jnp.float32).reshape(*array.shape[:2], -1, head)
+        return jnp.maximum(of, function(heads).max(1))
+
+    def norm(heads: jax.Array) -> jax.Array:
+        return jnp.sqrt(jnp.square(heads).sum(3))
+
+    bounds = HeadBounds(
+        query=largest(query, first.bounds.query, norm),
+        key=largest(key, first.bounds.key, norm),
+        value=largest(value, first.bounds.value, lambda heads: jnp.abs(heads).max(3)),
+    )
+    return _Beside(projected=(query, key, value), bounds=bounds)
+
+
+def text_attention(
+    layout: Layout, attend: Callable, query: jax.Array, key: jax.Array, value: jax.Array, counts: jax.Array
+) -> jax.Array:
+    """`attend(query, key, value, counts)` of a text to itself, which every chip of a guidance branch has whole: arrays as
+    `layout.text_heads`, `counts` [B]."""
+    if not layout.maps_chips:
+        return attend(query, key, value, counts)
+    specs = (*[layout.text_heads] * 3, P("dp"))
+    return jax.shard_map(attend, mesh=layout.mesh, in_specs=specs, out_specs=layout.text_heads, check_vma=False)(
+        query, key, value, counts
+    )

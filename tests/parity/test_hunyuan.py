@@ -1,0 +1,254 @@
+"""HunyuanVideo 1.5 gives diffusers' result: a tiny random checkpoint in the real layout, same prompt, picture and seed, float32."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.numpy import load_file
+from safetensors.torch import save_file
+
+from backend.contract import request as request_module
+from backend.contract.request import GenerationRequest
+from backend.errors import ModelError, RequestError
+from backend.families.hunyuan.family import HUNYUAN
+from backend.pipeline import generate as pipeline_module
+from backend.pipeline import load as load_module
+from backend.pipeline.load import LoadedModel, merge_loras
+from backend.settings import from_environment
+from presets import LoraChoice, Preset, load_preset
+from tests.parity.tiny_hunyuan import KINDS, SIDE, make_parts, make_preset, pipeline_of, write_checkpoint
+
+pytestmark = [pytest.mark.parity, pytest.mark.demo_model, pytest.mark.usefixtures("torch_on_one_thread")]
+
+LATENT_TOLERANCE = 1e-3  # the project's bar
+LEAST_PSNR = 50.0  # in dB over the video, pixels in [0, 1]; the project's bar
+QUOTES = 'a shop with the sign "Café 24" and a poster that says “open”, slow pan'
+PLAIN = "a fox in the snow"
+LONG = " ".join(["a very long story about many different things that happen one after another"] * 12)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tiny:
+    """One kind's checkpoint, loaded by us and by diffusers."""
+
+    preset: Preset
+    loaded: LoadedModel
+    reference: Any
+
+    def request(self, **changes) -> GenerationRequest:
+        return GenerationRequest.from_preset(self.preset, **dict(prompt=QUOTES, seed=5, steps=4, num_frames=9) | changes)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Callable[[str], Tiny]:
+    """Makes each kind once; requests find its preset by name."""
+    presets: dict[str, Preset] = {}
+
+    @functools.cache
+    def make(kind: str) -> Tiny:
+        parts = make_parts(kind)
+        folder = write_checkpoint(parts, tmp_path_factory.mktemp(kind) / "model")
+        preset = presets[f"tiny-{kind}"] = make_preset(kind, folder)
+        loaded = load_module.load(preset, None, lambda event: None)
+        return Tiny(preset=preset, loaded=loaded, reference=pipeline_of(parts))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request_module, "load_preset", lambda name: presets[name] if name in presets else load_preset(name))
+        yield make
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory) -> str:
+    """As large as the video, so that nothing is resized on the way."""
+    rows, columns = np.mgrid[:SIDE, :SIDE]
+    pixels = np.stack([4 * rows, 255 - 3 * columns, (rows * columns) % 256], -1).astype(np.uint8)
+    path = tmp_path_factory.mktemp("pictures") / "first.png"
+    Image.fromarray(pixels).save(path)
+    return str(path)
+
+
+def run_ours(made: Tiny, request: GenerationRequest, folder: Path) -> np.ndarray:
+    """The latents after all steps."""
+    list(pipeline_module.generate(request, made.loaded, folder, lambda: False))
+    return load_file(folder / "stage2_latents.safetensors")["latents"]
+
+
+def video_of(made: Tiny, request: GenerationRequest, latents: np.ndarray) -> np.ndarray:
+    """[F, H, W, 3] in [0, 1]."""
+    frames = pipeline_module.decode_frames(made.loaded, request, latents)
+    video = np.concatenate([np.asarray(frame) for frame in frames], axis=2)[0].transpose(1, 2, 3, 0)
+    return (video + 1) / 2
+
+
+def run_reference(made: Tiny, request: GenerationRequest) -> np.ndarray:
+    """diffusers' latents of the same request."""
+    pipeline = made.reference
+    pipeline.guider = pipeline.guider.new(guidance_scale=request.guidance[0])
+    given = {"image": Image.open(request.image)} if request.image else {"height": request.height, "width": request.width}
+    return pipeline(
+        **given,
+        prompt=request.prompt,
+        negative_prompt=request.negative_prompt,
+        num_frames=request.num_frames,
+        num_inference_steps=request.steps,
+        generator=torch.Generator().manual_seed(request.seed),
+        output_type="latent",
+    ).frames.numpy()
+
+
+@torch.no_grad()
+def decode_reference(made: Tiny, latents: np.ndarray) -> np.ndarray:
+    vae = made.reference.vae
+    video = vae.decode(torch.from_numpy(latents) / vae.config.scaling_factor).sample
+    return ((video[0].permute(1, 2, 3, 0) + 1) / 2).clamp(0, 1).numpy()
+
+
+def psnr(ours: np.ndarray, reference: np.ndarray) -> float:
+    return float(-10 * np.log10(max(np.square(ours - reference).mean(), 1e-12)))
+
+
+CASES = [
+    *[(kind, 6.0, QUOTES, PLAIN, steps) for kind in KINDS[:2] for steps in (1, 4, 8)],
+    *[(KINDS[2], 1.0, QUOTES, "", steps) for steps in (1, 4, 8)],
+    (KINDS[0], 1.0, PLAIN, "", 4),
+    (KINDS[0], 6.0, PLAIN, LONG, 4),
+    (KINDS[0], 6.0, LONG, "", 4),
+    (KINDS[1], 1.0, QUOTES, "", 4),
+    (KINDS[1], 6.0, PLAIN, QUOTES, 4),
+]
+
+
+@pytest.mark.parametrize(("kind", "guidance", "prompt", "negative", "steps"), CASES)
+def test_latents_and_video_equal_diffusers(kind, guidance, prompt, negative, steps, tiny, picture, tmp_path):
+    made = tiny(kind)
+    image = {"image": picture} if "i2v" in kind else {}
+    request = made.request(guidance=(guidance,), prompt=prompt, negative_prompt=negative, steps=steps, **image)
+    ours, reference = run_ours(made, request, tmp_path), run_reference(made, request)
+    assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
+    assert psnr(video_of(made, request, ours), decode_reference(made, reference)) >= LEAST_PSNR
+    assert made.loaded.model.kind.name == kind
+
+
+def test_prompts_quotes_pictures_and_the_end_of_a_step_do_something(tiny, picture, tmp_path):
+    """Equality above is not that of constants: each of these changes the latents."""
+
+    def latents(kind: str, **changes) -> np.ndarray:
+        image = {"image": picture} if "i2v" in kind else {}
+        return run_ours(tiny(kind), tiny(kind).request(**image | changes), tmp_path)
+
+    base = latents(KINDS[0])
+    for changes in ({"prompt": PLAIN}, {"prompt": QUOTES.replace("open", "shut")}, {"negative_prompt": PLAIN}):
+        assert np.abs(latents(KINDS[0], **changes) - base).max() > 0.01
+    given = latents(KINDS[1], guidance=(1.0,))
+    other = Path(picture).with_name("other.png")
+    Image.open(picture).rotate(90).save(other)
+    assert np.abs(latents(KINDS[1], guidance=(1.0,), image=str(other)) - given).max() > 0.01
+
+
+def test_guidance_runs_on_its_share_of_the_steps(tiny, tmp_path):
+    """Half of the schedule guided is what diffusers gives when its guider stops halfway."""
+    made = tiny(KINDS[0])
+    request = made.request(negative_prompt=PLAIN, guidance_interval=(0.0, 0.5))
+    guider = made.reference.guider
+    made.reference.guider = guider.new(guidance_scale=6.0, start=0.0, stop=0.5)
+    reference = made.reference(
+        prompt=request.prompt,
+        negative_prompt=request.negative_prompt,
+        height=SIDE,
+        width=SIDE,
+        num_frames=9,
+        num_inference_steps=4,
+        generator=torch.Generator().manual_seed(5),
+        output_type="latent",
+    ).frames.numpy()
+    made.reference.guider = guider
+    assert np.abs(run_ours(made, request, tmp_path) - reference).max() <= LATENT_TOLERANCE
+
+
+def test_a_step_cache_spares_steps_only_if_it_may(tiny, tmp_path):
+    made = tiny(KINDS[0])
+    requests = (made.request(steps=8, flow_shift=50.0, step_cache=one) for one in (0.0, 1e-9, 0.6))  # the first steps are alike
+    plain, strict, loose = (run_ours(made, request, tmp_path) for request in requests)
+    np.testing.assert_allclose(strict, plain, atol=1e-5)  # the same sums in another program
+    assert np.abs(loose - plain).max() > 10 * LATENT_TOLERANCE  # something was reused
+
+
+LAYER = re.compile(
+    r"transformer_blocks\.\d+\.(attn\.(to_[qkv]|add_[qkv]_proj|to_out\.0|to_add_out)|ff(_context)?\.net\.(0\.proj|2))"
+)
+
+
+def low_rank(made: Tiny, is_original: bool) -> dict[str, torch.Tensor]:
+    """A LoRA for every matrix of the layers' attention and feed-forward, by diffusers' names or the makers'."""
+    generator, state = torch.Generator().manual_seed(0), {}
+    for name, shape in made.loaded.experts[0].shapes.items():
+        stem = name.removesuffix(".weight")
+        if LAYER.fullmatch(stem):
+            down, up = (0.1 * torch.randn(*size, generator=generator) for size in ((4, shape[1]), (shape[0], 4)))
+            stem = f"diffusion_model.{HUNYUAN.original_name(stem)}" if is_original else f"transformer.{stem}"
+            words = ("lora_down", "lora_up") if is_original else ("lora_A", "lora_B")
+            state |= {f"{stem}.{words[0]}.weight": down, f"{stem}.{words[1]}.weight": up}
+    return state
+
+
+@pytest.mark.parametrize("is_original", [False, True])
+def test_a_lora_changes_what_diffusers_changes(is_original, tiny, tmp_path):
+    made, folder = tiny(KINDS[0]), from_environment().loras_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(low_rank(made, is_original), folder / "style.safetensors")
+    request = made.request(guidance=(1.0,), loras=[{"source": "style.safetensors", "scale": 0.7}])
+    ours, plain = run_ours(made, request, tmp_path), run_ours(made, request.changed(loras=()), tmp_path)
+    transformer = made.reference.transformer
+    transformer.load_lora_adapter(low_rank(made, False), prefix="transformer", adapter_name="style")
+    transformer.set_adapters(["style"], [0.7])
+    try:
+        reference = run_reference(made, request)
+    finally:
+        transformer.unload_lora()
+    assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
+    assert np.abs(plain - reference).max() > 10 * LATENT_TOLERANCE
+
+
+def test_a_lora_of_another_model_is_refused(tiny):
+    made, folder = tiny(KINDS[0]), from_environment().loras_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    wan = {"diffusion_model.blocks.0.self_attn.q.lora_down.weight": torch.ones(4, 256)}
+    save_file(wan | {"diffusion_model.blocks.0.self_attn.q.lora_up.weight": torch.ones(256, 4)}, folder / "wan.safetensors")
+    with pytest.raises(ModelError, match="The LoRA wan.safetensors changes nothing in this model: none of its 2 keys"):
+        merge_loras(made.loaded, [LoraChoice(source="wan.safetensors")], lambda event: None)
+
+
+@pytest.mark.parametrize("missing", ["tokenizer", "tokenizer_2", "feature_extractor"])
+def test_a_checkpoint_without_its_tokenizer_or_preprocessor_is_refused(missing, tiny, tmp_path):
+    preset = tiny(KINDS[1]).preset
+    folder = tmp_path / "model"
+    shutil.copytree(preset.model, folder, ignore=shutil.ignore_patterns(missing))
+    with pytest.raises(ModelError, match=f"The checkpoint's {missing} folder cannot be read .*copy the checkpoint again"):
+        load_module.load(preset.model_copy(update={"model": str(folder)}), None, lambda event: None)
+
+
+def test_a_prompt_that_is_too_long_is_cut_where_diffusers_cuts_it(tiny, tmp_path):
+    made = tiny(KINDS[0])
+    request = made.request(guidance=(1.0,), prompt=" ".join([LONG] * 3), steps=1)
+    ours, reference = run_ours(made, request, tmp_path), run_reference(made, request)
+    assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
+    (note,) = made.loaded.model.notes(request)
+    assert "of which the model reads 1000: its end was left out" in note
+
+
+def test_sizes_and_lengths_that_the_model_does_not_make_are_refused(tiny):
+    made = tiny(KINDS[0])
+    with pytest.raises(RequestError, match=r"num_frames=8 must be 4n\+1; nearest: 5 or 9"):
+        made.request(num_frames=8)
+    with pytest.raises(RequestError, match="width=56 must be a multiple of 16.*nearest: 48 or 64"):
+        made.request(width=56)
