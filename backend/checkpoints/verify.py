@@ -4,7 +4,7 @@ configurations, and hashes where the Hub's cache has them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -66,7 +66,13 @@ def verify(folder: Path, recognise: Recognise, on_bytes: Callable[[int, int], No
 
 def check_part(checkpoint: Checkpoint, family: Recognised, part: str) -> None:
     """Raises: ModelError if a file is not whole, or belongs to another network than the part's configuration describes."""
-    check_shapes(part, part_tensors(checkpoint.folder, part), family.distinctive_shapes(checkpoint.configs, part))
+    tensors, expected = part_tensors(checkpoint.folder, part), family.distinctive_shapes(checkpoint.configs, part)
+    check_shapes(part, tensors, {_full_name(name, tensors): shape for name, shape in expected.items()})
+
+
+def _full_name(name: str, tensors: Collection[str]) -> str:
+    """The tensor's name in the files, where that of a part of a larger network begins with the larger network's."""
+    return next((full for full in tensors if full == name or full.endswith(f".{name}")), name)
 
 
 def _problems_of(look: Callable[[], object]) -> list[str]:

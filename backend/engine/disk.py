@@ -13,7 +13,7 @@ _LATENT_BYTES = (
 _LATENTS = 11  # the state's four and its next version's, the result, and a picture's two
 _PIXEL_BYTES = 6.6  # for each pixel of each frame: those decoded so far, twice while they are replaced, and the video
 _PREVIEW_BYTES = 2.0  # for each pixel of each step
-_TEXT_BYTES = 17 * 2**20  # 512 embeddings of 4,096 numbers, of two prompts
+_TEXT_BYTES = 40 * 2**20  # two prompts of 1,000 embeddings of 3,584 numbers each, what they quote, and a picture's 729 of 1,152
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,8 @@ class Family(Protocol):
         """The kind of a preset's model, without its checkpoint; None if it belongs to another family."""
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """The shapes of a few tensors of a part that differ between networks of different sizes, without building one."""
+        """The shapes of a few tensors of a part that differ between networks of different sizes, without building one. Files may
+        have more in front of a tensor's name."""
 
     def step_flops(self, configs: Configs, num_tokens: int, branches: int) -> StepFlops:
         """The arithmetic of one denoising step."""

@@ -119,6 +119,9 @@ class HunyuanFamily:
             return {
                 f"encoder.block.{config['num_layers'] - 1}.layer.1.DenseReluDense.wo.weight": (config["d_model"], config["d_ff"])
             }
+        if part == "text_encoder":
+            last = f"layers.{config['num_hidden_layers'] - 1}.mlp.down_proj.weight"
+            return {last: (config["hidden_size"], config["intermediate_size"])}
         if part == "vae":
             return {"decoder.norm_out.gamma": (config.get("block_out_channels", (128,))[0], 1, 1, 1)}
         return {}
