@@ -99,7 +99,7 @@ class Denoiser:
         self._block.attn.set_processor(JointAttention(layout))
         for block in self._refiner.token_refiner.refiner_blocks:
             block.attn.set_processor(TextAttention(layout))
-        _norm_in_float32(self._model)
+        norm_in_float32(self._model)
 
     @property
     def _refiner(self) -> Any:
@@ -261,7 +261,7 @@ class Denoiser:
         return jnp.moveaxis(velocity, 1, 2).reshape(len(velocity), -1, *shape[2:])
 
 
-def _norm_in_float32(model: torch.nn.Module) -> None:
+def norm_in_float32(model: torch.nn.Module) -> None:
     """Layer norms compute in float32, as PyTorch's own do inside; torchax's compute in their input's dtype."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
