@@ -48,6 +48,16 @@ def test_the_step_fits_and_is_predicted_under_its_target(preset):
     assert kinds["hidden collectives"] > 3 * kinds["collectives"]  # they run beside the attention and the products
 
 
+@pytest.mark.slow  # 90 s alone on two cores
+def test_hunyuanvideos_step_fits_and_is_predicted_under_its_target():
+    """Compiled with the same at 11.9 GiB, predicted at 2.80 s; the target is 3.0, the published run measured 5.81."""
+    found = report("--preset", "hunyuanvideo-1.5-t2v-720p", "--topology", "v6e:2x4", "--only", "denoise_step")
+    step = found["components"]["denoise_step"]
+    assert found["hbm_bytes_per_device"] <= 17.5 * 2**30 and step["hbm_bytes_per_device"] <= 12.5 * 2**30
+    assert found["floor_seconds"] < step["predicted_seconds"] <= 2.86
+    assert step["breakdown"]["layout"] <= 0.05  # the tokens beside the video's are written into its padding, not joined by copies
+
+
 def test_wan_22s_decoder_compiles_and_is_predicted_under_its_target():
     found = report("--preset", "wan2.2-ti2v-5b-720p", "--topology", "v6e:2x4", "--only", "vae_decode_next")
     decoder = found["components"]["vae_decode_next"]
