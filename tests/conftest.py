@@ -14,6 +14,7 @@ LONGEST_FIRST = (
     "tests/backend/tpu/test_step_compiles.py",
     "tests/backend/families/wan/test_vae_tpu.py",
     "tests/backend/families/hunyuan/test_vae_tpu.py",
+    "tests/parity/test_hunyuan.py",
     "tests/parity/test_families.py",
     "tests/wan_ui/test_browser.py",
     "tests/backend/runtime/test_mesh.py",

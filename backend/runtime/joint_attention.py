@@ -1,7 +1,8 @@
 """Attention over two streams of tokens together: one that is spread over chips, and a short one that every chip has whole.
 
 The spread stream exchanges tokens for heads as in `ulysses`; each chip then adds the other stream's share of these heads, so that
-the real tokens of both stand before all padding, and a count of keys says which are seen.
+the real tokens of both stand before all padding, and a count of keys says which are seen. If the spread stream's padding has
+room for the other stream, that is written into it, which costs no copy of the long arrays.
 """
 
 from __future__ import annotations
@@ -90,17 +91,26 @@ def _local_joint_attention(
         key, value = (jax.lax.all_gather(array, "sp", axis=1, tiled=True, axis_index_groups=across) for array in (key, value))
     own = (jax.lax.axis_index("sp") % group if sp > 1 else 0) * (heads // group)
     share = [jax.lax.dynamic_slice_in_dim(array, own * head, heads // group * head, 2) for array in second.projected]
-    key, value = (
-        jnp.concatenate([array[:, : how.num_tokens], part], 1) for array, part in zip((key, value), share[1:], strict=True)
-    )
+    key, value = (_joined(array, part, how.num_tokens) for array, part in zip((key, value), share[1:], strict=True))
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), second.bounds)
     seen = KeyCounts(values=how.num_tokens + counts, least=how.num_tokens)
-    attended = attend(jnp.concatenate([query, share[0]], 1), key, value, bounds, seen)
-    ours, theirs = attended[:, : query.shape[1]], attended[:, query.shape[1] :]
+    has_all = group == sp  # queries, else a chip has those of some tokens only
+    start = how.num_tokens if has_all else query.shape[1]
+    attended = attend(_joined(query, share[0], start), key, value, bounds, seen)
+    ours, theirs = attended, jax.lax.dynamic_slice_in_dim(attended, start, share[0].shape[1], 1)
+    if attended.shape[1] != query.shape[1]:
+        ours = jnp.pad(attended[:, :start], ((0, 0), (0, query.shape[1] - start), (0, 0)))
     if group > 1:
         within = [list(range(start, start + group)) for start in range(0, sp, group)]
         theirs = jax.lax.all_gather(theirs, "sp", axis=2, tiled=True, axis_index_groups=within)
     return to_tokens(ours, group, sp, use_pallas=use_pallas), theirs
+
+
+def _joined(array: jax.Array, part: jax.Array, start: int) -> jax.Array:
+    """The first `start` tokens of [B, S, W], then those of `part`: written over the padding if it has room for them."""
+    if start + part.shape[1] <= array.shape[1]:
+        return jax.lax.dynamic_update_slice_in_dim(array, part, start, 1)
+    return jnp.concatenate([array[:, :start], part], 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -115,13 +115,13 @@ class HunyuanFamily:
             last = f"transformer_blocks.{config['num_layers'] - 1}.attn.to_q.weight"
             time = {"time_embed.timestep_embedder_r.linear_2.weight": (width, width)} if config.get("use_meanflow") else {}
             return {"x_embedder.proj.weight": (width, config["in_channels"], 1, 1, 1), last: (width, width)} | time
+        if part == "text_encoder":
+            last = f"layers.{config['num_hidden_layers'] - 1}.mlp.down_proj.weight"
+            return {last: (config["hidden_size"], config["intermediate_size"])}
         if part == "text_encoder_2":
             return {
                 f"encoder.block.{config['num_layers'] - 1}.layer.1.DenseReluDense.wo.weight": (config["d_model"], config["d_ff"])
             }
-        if part == "text_encoder":
-            last = f"layers.{config['num_hidden_layers'] - 1}.mlp.down_proj.weight"
-            return {last: (config["hidden_size"], config["intermediate_size"])}
         if part == "vae":
             return {"decoder.norm_out.gamma": (config.get("block_out_channels", (128,))[0], 1, 1, 1)}
         return {}

@@ -14,6 +14,7 @@ from transformers import SiglipVisionConfig, SiglipVisionModel
 from transformers.image_processing_utils import BaseImageProcessor
 
 from backend.families.hunyuan.family import NOT_SETTINGS
+from backend.families.hunyuan.transformer import norm_in_float32
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 
@@ -34,6 +35,7 @@ class ImageEncoder:
         with torch.device("meta"):
             self._model = SiglipVisionModel(settings).eval()
         self._model.embeddings.patch_embedding.padding = (0, 0)  # it says "valid", which torchax does not know
+        norm_in_float32(self._model)
         self._processor, self._size = processor, settings.image_size
         self._places = (settings.image_size // settings.patch_size) ** 2
 

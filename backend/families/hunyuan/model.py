@@ -170,7 +170,8 @@ class HunyuanModel:
         quoted = yield OnHost(quoted_embeddings, of_branches)
         still = yield Call(programs.embed_still, (weights["transformer"], quoted, picture))
         first_frame = yield Put(conditions.get("first_frame"), programs.layout.replicated)
-        positions = yield from programs.denoiser.positions(self.latent_shape(request))
+        room = programs.denoiser.room_for(tokens.order.shape[1])
+        positions = yield from programs.denoiser.positions(self.latent_shape(request), room)
         context = Context(tokens=tokens, still=still, positions=positions, first_frame=first_frame)
         lane = HunyuanLane(expert=planned.expert, is_guided=planned.is_guided, programs=programs, context=context)
         cache = (yield Zeros(programs.denoiser.describe_cache(context))) if request.step_cache else None
@@ -224,10 +225,12 @@ class HunyuanModel:
         layout, branches = programs.layout, 2 if request.is_guided else 1
         heads, sp = programs.denoiser.heads // layout.size("tp"), layout.size("sp")
         group, others = math.gcd(heads, sp), context_tokens(self._configs)
+        room = programs.denoiser.room_for(others)
+        own_queries = programs.denoiser.padded_tokens(shape, room) * group // sp
         return AttentionLengths(
             heads=heads // group,
             head_width=programs.denoiser.head_width,
-            queries=programs.denoiser.padded_tokens(shape) * group // sp + others,
+            queries=own_queries if room and group == sp else own_queries + others,
             keys=programs.denoiser.num_tokens(shape) + others,
             text_heads=heads,
             text_queries=TEXT_TOKENS,

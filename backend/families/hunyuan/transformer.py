@@ -99,7 +99,7 @@ class Denoiser:
         self._block.attn.set_processor(JointAttention(layout))
         for block in self._refiner.token_refiner.refiner_blocks:
             block.attn.set_processor(TextAttention(layout))
-        _norm_in_float32(self._model)
+        norm_in_float32(self._model)
 
     @property
     def _refiner(self) -> Any:
@@ -123,17 +123,24 @@ class Denoiser:
         """Tokens of latents of this shape, B C F H W."""
         return math.prod(latent_shape[2:])
 
-    def padded_tokens(self, latent_shape: tuple[int, ...]) -> int:
-        """The same number with the layout's padding."""
-        num_tokens = self.num_tokens(latent_shape)
+    def padded_tokens(self, latent_shape: tuple[int, ...], room: int) -> int:
+        """The same number with the layout's padding, and with room for so many tokens beside the video's."""
+        num_tokens = self.num_tokens(latent_shape) + room
         return num_tokens + -num_tokens % self._layout.token_multiple
 
-    def positions(self, latent_shape: tuple[int, ...]) -> Work:
-        """Work: the rotary embedding for latents of this shape, B C F H W, padded and spread as the layout needs it."""
+    def room_for(self, num_beside: int) -> int:
+        """The room for tokens beside the video's that serves this layout best. On a TPU it spares copies in the attention;
+        elsewhere the padding would cost more."""
+        return num_beside if self._layout.platform == "tpu" else 0
+
+    def positions(self, latent_shape: tuple[int, ...], room: int = 0) -> Work:
+        """Work: the rotary embedding for latents of this shape, B C F H W, padded and spread as the layout needs it, with `room`
+        for so many tokens beside the video's."""
         with torch.no_grad():
             tables = [table.float().numpy() for table in self._model.rope(torch.empty(latent_shape, device="cpu"))]
         num_tokens = self.num_tokens(latent_shape)
-        padded = [np.pad(table, ((0, self.padded_tokens(latent_shape) - num_tokens), (0, 0))) for table in tables]
+        padding = self.padded_tokens(latent_shape, room) - num_tokens
+        padded = [np.pad(table, ((0, padding), (0, 0))) for table in tables]
         cosine, sine = yield Put(padded, self._layout.sharding(P("sp", None)))
         return Positions(cosine=cosine, sine=sine, num_tokens=num_tokens)
 
@@ -261,7 +268,7 @@ class Denoiser:
         return jnp.moveaxis(velocity, 1, 2).reshape(len(velocity), -1, *shape[2:])
 
 
-def _norm_in_float32(model: torch.nn.Module) -> None:
+def norm_in_float32(model: torch.nn.Module) -> None:
     """Layer norms compute in float32, as PyTorch's own do inside; torchax's compute in their input's dtype."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):

@@ -1,5 +1,5 @@
-"""libtpu compiles Wan 14B's whole guided step at 720p for a v6e-8, and Wan 2.2's decoder, within stored ceilings of memory and
-predicted time. `compile_run` asks the compiler only about programs that have changed."""
+"""libtpu compiles Wan 14B's and HunyuanVideo's whole guided steps at 720p for a v6e-8, and Wan 2.2's decoder, within stored
+ceilings of memory and predicted time. `compile_run` asks the compiler only about programs that have changed."""
 
 import importlib.util
 import json
@@ -25,6 +25,7 @@ pytestmark = [
 
 
 CASES = {preset: ("v6e:2x4", "--only", "denoise_step") for preset in CEILINGS} | {
+    "hunyuanvideo-1.5-t2v-720p": ("v6e:2x4", "--only", "denoise_step"),
     "wan2.2-ti2v-5b-720p": ("v6e:2x4", "--only", "vae_decode_next"),
     "wan2.1-t2v-1.3b-480p": ("v6e:1x1", "--only", "denoise_step"),
     "wan-tiny": ("v6e:1x1",),
@@ -53,6 +54,15 @@ def test_the_step_fits_and_is_predicted_under_its_target(preset):
     assert found["roofline_seconds"] < found["floor_seconds"] < step["predicted_seconds"]
     kinds = step["breakdown"]
     assert kinds["hidden collectives"] > 3 * kinds["collectives"]  # they run beside the attention and the products
+
+
+def test_hunyuanvideos_step_fits_and_is_predicted_under_its_target():
+    """Compiled with the same at 11.9 GiB, predicted at 2.80 s; the target is 3.0, the published run measured 5.81."""
+    found = report("hunyuanvideo-1.5-t2v-720p")
+    step = found["components"]["denoise_step"]
+    assert found["hbm_bytes_per_device"] <= 17.5 * 2**30 and step["hbm_bytes_per_device"] <= 12.5 * 2**30
+    assert found["floor_seconds"] < step["predicted_seconds"] <= 2.86
+    assert step["breakdown"]["layout"] <= 0.05  # the tokens beside the video's are written into its padding, not joined by copies
 
 
 def test_wan_22s_decoder_compiles_and_is_predicted_under_its_target():

@@ -73,8 +73,10 @@ def theirs(model: HunyuanVideo15Transformer3DModel, arrays: dict[str, torch.Tens
     return made.sample.numpy()
 
 
-def ours(model: HunyuanVideo15Transformer3DModel, arrays: dict[str, torch.Tensor], branches: int, layout: Layout) -> np.ndarray:
-    """The same by our transformer on this layout."""
+def ours(
+    model: HunyuanVideo15Transformer3DModel, arrays: dict[str, torch.Tensor], branches: int, layout: Layout, has_room: bool
+) -> np.ndarray:
+    """The same by our transformer on this layout, with room for the tokens beside the video's or without."""
     denoiser = Denoiser(CONFIG, layout)
     state = {name: jnp.asarray(value.numpy()) for name, value in model.state_dict().items()}
     described = denoiser.describe_weights(jnp.dtype(jnp.float32))
@@ -82,10 +84,11 @@ def ours(model: HunyuanVideo15Transformer3DModel, arrays: dict[str, torch.Tensor
     host = {name: value.numpy() for name, value in arrays.items()}
     rows = [{name: host[name][row : row + 1] for name in host if name.startswith("prompt")} for row in range(branches)]
     picture = host.get("image_embeds")
+    tokens = beside(np, *rows, num_seen=0 if picture is None else PICTURE_TOKENS, dtype=np.dtype(np.float32))
     context = Context(
-        tokens=beside(np, *rows, num_seen=0 if picture is None else PICTURE_TOKENS, dtype=np.dtype(np.float32)),
+        tokens=tokens,
         still=jax.jit(denoiser.embed_still)(weights, quoted_embeddings(np, *rows), picture),
-        positions=run(denoiser.positions(SHAPE)),
+        positions=run(denoiser.positions(SHAPE, tokens.order.shape[1] if has_room else 0)),
         first_frame=host.get("first_frame"),
     )
     return np.asarray(jax.jit(denoiser.velocity)(weights, host["latents"], *map(jnp.float32, TIMES), context))
@@ -100,11 +103,11 @@ def main() -> None:
                 value.add_(0.2 * torch.randn_like(value))
     differences = {}
     for words in sys.argv[1:]:
-        dp, sp, tp, branches, has_picture = map(int, words.split(","))
+        dp, sp, tp, branches, has_picture, has_room = map(int, words.split(","))
         plan = MeshPlan(dp=dp, sp=sp, tp=tp)
         layout = Layout.over(plan, jax.devices()[: plan.num_devices])
         arrays = make_inputs(bool(has_picture))
-        found = ours(model, arrays, branches, layout)
+        found = ours(model, arrays, branches, layout, bool(has_room))
         differences[words] = float(np.abs(found - theirs(model, arrays, branches)).max())
     sys.stdout.write(json.dumps(differences) + "\n")
 

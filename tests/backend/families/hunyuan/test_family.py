@@ -95,14 +95,15 @@ def test_a_wan_checkpoint_is_refused_for_a_preset_of_ours():
 def test_telling_shapes_are_those_of_diffusers_own_modules():
     torch = pytest.importorskip("torch")
     from diffusers import AutoencoderKLHunyuanVideo15, HunyuanVideo15Transformer3DModel
-    from transformers import AutoConfig, AutoModel
+    from transformers import Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, T5Config, T5EncoderModel
 
     configs = load_preset("hunyuanvideo-1.5-i2v-480p-fast").network_configs()
     with torch.device("meta"):
         made = {
             "transformer": HunyuanVideo15Transformer3DModel.from_config(configs["transformer"]),
             "vae": AutoencoderKLHunyuanVideo15.from_config(configs["vae"]),
-            "text_encoder": AutoModel.from_config(AutoConfig.for_model(**configs["text_encoder"])),
+            "text_encoder": Qwen2_5_VLTextModel(Qwen2_5_VLTextConfig(**configs["text_encoder"])),
+            "text_encoder_2": T5EncoderModel(T5Config(**configs["text_encoder_2"])),
         }
     for part, module in made.items():
         state = {name: tuple(value.shape) for name, value in module.state_dict().items()}
