@@ -1,6 +1,6 @@
 """libtpu compiles Wan 14B's and HunyuanVideo's whole guided steps at 720p for a v6e-8, and Wan 2.2's decoder, within stored
-ceilings of memory and predicted time. `compile_run` asks the compiler only about programs that have changed; with KEEP_COSTS=1 in the environment it
-also keeps what it is told."""
+ceilings of memory and predicted time. `compile_run` asks the compiler only about programs that have changed; with
+KEEP_COSTS=1 in the environment it also keeps what it is told."""
 
 import importlib.util
 import json
