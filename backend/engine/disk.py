@@ -4,7 +4,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.contract.request import GenerationRequest
+from backend.contract.request import GenerationRequest, find_preset
 
 RESERVE_BYTES = 100 * 2**20  # left for the store, the logs and uploads
 _LATENT_BYTES = (
@@ -13,7 +13,7 @@ _LATENT_BYTES = (
 _LATENTS = 11  # the state's four and its next version's, the result, and a picture's two
 _PIXEL_BYTES = 6.6  # for each pixel of each frame: those decoded so far, twice while they are replaced, and the video
 _PREVIEW_BYTES = 2.0  # for each pixel of each step
-_TEXT_BYTES = 40 * 2**20  # two prompts of 1,000 embeddings of 3,584 numbers each, what they quote, and a picture's 729 of 1,152
+_TOKEN_BYTES = 36 * 2**10  # for each token of the longest prompt: two prompts' embeddings, 4,096 numbers each, and a picture's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +28,11 @@ class Shortage:
 
 
 def needed_bytes(request: GenerationRequest) -> int:
-    """The most that the job's folder will take, from the video's size and its steps."""
+    """The most that the job's folder will take, from the video's size, its steps, and the longest prompt."""
+    text = _TOKEN_BYTES * find_preset(request.preset).max_prompt_tokens
     frame = request.width * request.height
     latents = _LATENTS * _LATENT_BYTES * frame * request.num_frames
-    return round(latents + _PIXEL_BYTES * frame * request.num_frames + _PREVIEW_BYTES * frame * request.steps + _TEXT_BYTES)
+    return round(latents + _PIXEL_BYTES * frame * request.num_frames + _PREVIEW_BYTES * frame * request.steps + text)
 
 
 def shortage(folder: Path, needed: int) -> Shortage | None:

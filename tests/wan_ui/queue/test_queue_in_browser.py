@@ -13,7 +13,7 @@ pytestmark = pytest.mark.browser
 
 def test_the_queue_can_be_put_in_order_changed_and_thinned_out(visit):
     page = visit()
-    generate(page, "a slow red square", 12)
+    generate(page, "a slow red square", 60)  # until it is stopped below
     page.locator('.stage[data-phase="denoising"]').wait_for()
     for prompt in ("one", "two", "three"):
         generate(page, prompt)
