@@ -23,7 +23,7 @@ from wan_ui.queue.html import queue_html
 from wan_ui.queue.reading import queue_of
 
 PATH = "/studio/changes"
-SHORTEST_SECONDS = 0.1  # between two events
+SHORTEST_SECONDS = 0.2  # between two events
 SILENCE_SECONDS = 15.0  # a comment is sent after that, so that proxies keep the connection
 _AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies pass each event on
 
