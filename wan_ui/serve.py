@@ -23,6 +23,7 @@ from wan_ui.desk.hosts import Hosts
 from wan_ui.desk.media import media_route, video_route
 from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.desk.rules import ROUTES
+from wan_ui.desk.sessions import keep_ids
 from wan_ui.desk.uploads import upload_route
 from wan_ui.desk.view import View
 from wan_ui.routes.changes import changes_route
@@ -95,6 +96,7 @@ def serve(
     **options: Any,
 ) -> str:
     """Starts to serve the page in the background; returns its address. `blocks.close()` ends it."""
+    keep_ids()
     access, hosts = Access.of(engine.settings.data_dir), Hosts([host, *allowed_hosts])
     rules = {**ROUTES, **{path: rule for view in views for path, rule in view.rules.items() if path.startswith("/")}}
     door = Middleware(Door, access=access, hosts=hosts, rules=rules)
