@@ -1,7 +1,8 @@
 """Recognises which HunyuanVideo 1.5 a checkpoint is from its configurations alone, and refuses all others. Reads no file.
 
 All kinds have one network: its input is the noisy latents, a picture's latents and a mask, as channels. They differ in whether
-there is a picture, always, never or as one likes, and in whether a step also reads the timestep at which it ends (`use_meanflow`, the step-distilled model).
+there is a picture (always, never, or as one likes), and in whether a step also reads the timestep at which it ends
+(`use_meanflow`, the step-distilled model).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ QUOTED_TOKENS = 256  # that it sees of the text in quotes; likewise, tokenizer_2
 
 TRANSFORMER, AUTOENCODER = "HunyuanVideo15Transformer3DModel", "AutoencoderKLHunyuanVideo15"
 TASKS = {"HunyuanVideo15Pipeline": ("t2v",), "HunyuanVideo15ImageToVideoPipeline": ("i2v",)}
-BOTH_TASKS = "ti2v"  # the `task_type` of a transformer that was trained with and without a picture; the published ones have either
+BOTH_TASKS = "ti2v"  # `task_type` of a transformer trained with and without a picture; published ones have one task
 NEEDED_ENTRIES = {
     "transformer": ("in_channels", "out_channels", "num_layers", "num_attention_heads", "attention_head_dim", "text_embed_dim",
                     "text_embed_2_dim", "image_embed_dim"),
