@@ -4,7 +4,7 @@ backward, on two cores.
 Three things are changed on the instance, none of which changes a number beyond rounding: channels last in memory; a
 causal convolution over a single first frame runs in two dimensions, because its other taps only see padding, which is zero in
 Wan's and the frame itself in HunyuanVideo 1.5's; the norm over channels is written with a sum, which PyTorch runs on all cores,
-unlike `F.normalize`.
+unlike `F.normalize`. HunyuanVideo 1.5's attention also gets a mask that fits batches, which its own does not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ import types
 
 import torch
 import torch.nn.functional as F
-from diffusers.models.autoencoders.autoencoder_kl_hunyuanvideo15 import HunyuanVideo15CausalConv3d, HunyuanVideo15RMS_norm
+from diffusers.models.autoencoders.autoencoder_kl_hunyuanvideo15 import (
+    HunyuanVideo15AttnBlock,
+    HunyuanVideo15CausalConv3d,
+    HunyuanVideo15RMS_norm,
+)
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d, WanRMS_norm
 
 
@@ -27,6 +31,8 @@ def speed_up(vae: torch.nn.Module) -> None:
             module.forward = types.MethodType(_convolve, module)
         elif isinstance(module, HunyuanVideo15CausalConv3d):
             module.forward = types.MethodType(_convolve_after_copies, module)
+        elif isinstance(module, HunyuanVideo15AttnBlock):
+            module.prepare_causal_attention_mask = _causal_mask
         if isinstance(module, torch.nn.Conv3d):
             module.to(memory_format=torch.channels_last_3d)
         elif isinstance(module, torch.nn.Conv2d):
@@ -50,3 +56,9 @@ def _convolve_after_copies(self: HunyuanVideo15CausalConv3d, hidden_states: torc
         return HunyuanVideo15CausalConv3d.forward(self, hidden_states)
     padded = F.pad(hidden_states[:, :, 0], self.time_causal_padding[:4], mode=self.pad_mode)
     return F.conv2d(padded, self.conv.weight.sum(2), self.conv.bias)[:, :, None]
+
+
+def _causal_mask(n_frame: int, n_hw: int, dtype: torch.dtype, device: torch.device, batch_size: int) -> torch.Tensor:
+    """[L, L] for `n_frame` frames of `n_hw` positions: 0 where a position sees another, of its own or an earlier frame."""
+    frames = torch.arange(n_frame, device=device).repeat_interleave(n_hw)
+    return torch.zeros(len(frames), len(frames), dtype=dtype, device=device).masked_fill(frames[:, None] < frames, float("-inf"))

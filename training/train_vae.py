@@ -39,6 +39,7 @@ class VaeTraining:
     latent_weight: float = 1e-4
     drift_weight: float = 0.05
     edge_weight: float = 4.0
+    measured_clips: int = 96  # for the latents' spread after training
     spread_weight: float = 0.0  # holds the latents' second moments to the identity's
     seed: int = 0
 
@@ -72,7 +73,8 @@ def train_vae(autoencoder: Autoencoder, folder: Path, options: VaeTraining, devi
     vae = autoencoder.create().to(device)
     image_seconds = IMAGE_SHARE * options.seconds
     trained = _optimise(autoencoder, vae, folder, options, device, lambda spent: IMAGES if spent < image_seconds else CLIPS)
-    autoencoder.finish(trained, random_latents(trained, random.Random(options.seed), device), options.latent_noise)
+    latents = random_latents(trained, random.Random(options.seed), device, options.measured_clips)
+    autoencoder.finish(trained, latents, options.latent_noise)
     trained.save_pretrained(folder)
     return trained
 
@@ -177,7 +179,7 @@ def _drift(video: torch.Tensor, latents: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def random_latents(vae: Vae, rng: random.Random, device: str, clips: int = 96) -> torch.Tensor:
+def random_latents(vae: Vae, rng: random.Random, device: str, clips: int) -> torch.Tensor:
     """Latents of random clips at two sizes, [C, N]."""
     latents = []
     for index in range(clips):
