@@ -36,7 +36,7 @@ class Plan:
     output: Path
     device: str
     continue_from: Path | None = None
-    compiled: bool = True
+    compiled: bool
 
 
 def make(plan: Plan) -> None:
@@ -86,7 +86,8 @@ def main() -> None:
     stages = [field.name for field in dataclasses.fields(StageSeconds)]
     for stage in stages:
         parser.add_argument(f"--{stage}-seconds", type=float, help="in place of the model's own")
-    parser.add_argument("--not-compiled", action="store_true", help="start at once, but train the transformer more slowly")
+    how = "whether the transformer's layers are compiled, in place of the model's own way"
+    parser.add_argument("--compiled", action=argparse.BooleanOptionalAction, help=how)
     parser.add_argument("--continue-from", type=Path, help="a checkpoint folder to continue from")
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -100,7 +101,7 @@ def main() -> None:
             output=given.output or Path("models") / given.model,
             device="cuda" if torch.cuda.is_available() else "cpu",
             continue_from=given.continue_from,
-            compiled=not given.not_compiled,
+            compiled=recipe.is_compiled if given.compiled is None else given.compiled,
         )
     )
 

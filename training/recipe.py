@@ -27,14 +27,16 @@ class StageSeconds:
 class Recipe:
     """How one demo model is made.
 
-    `pipeline` is what its model_index.json says; `has_speed` says whether its prompts may ask for a speed. `make_tokenizer`
-    writes to a folder; the text model is created from the tokenizer's folder, the networks from the text encoder's and the
-    tokenizer's, or loaded from a checkpoint's and its tokenizer's; `schedule` gives diffusers' scheduler for a number of steps
-    and a flow shift; `assemble` takes the folders of the parts, the autoencoder, the tokenizer and the checkpoint.
+    `pipeline` is what its model_index.json says; `has_speed` says whether its prompts may ask for a speed, `is_compiled` whether
+    the transformer's layers are compiled for training. `make_tokenizer` writes to a folder; the text model is created from the
+    tokenizer's folder, the networks from the text encoder's and the tokenizer's, or loaded from a checkpoint's and its
+    tokenizer's; `schedule` gives diffusers' scheduler for a number of steps and a flow shift; `assemble` takes the folders of
+    the parts, the autoencoder, the tokenizer and the checkpoint.
     """
 
     pipeline: str
     has_speed: bool
+    is_compiled: bool
     seconds: StageSeconds
     buckets: tuple[Bucket, ...]
     autoencoder: Autoencoder

@@ -40,7 +40,7 @@ class TransformerTraining:
     average_decay: float = 0.999
     snapshot_seconds: float = 600.0
     refresh_every: int = 32  # steps; as many clips are then encoded anew
-    compiled: bool = True
+    compiled: bool = False
     seed: int = 1
 
 
@@ -91,7 +91,6 @@ def train_transformer(
     optimizer = MuonAndAdamW(transformer, adamw_names=networks.adamw_names)
     if options.compiled:
         networks.compile()
-    torch.compiler.set_stance("eager_on_recompile")  # only the first size is compiled; for the rarer ones it would take too long
     started, snapshot, running = time.monotonic(), 0.0, 1.0
     for step, (latents, scenes, prompts) in enumerate(_batches(caches, rng, options)):
         spent = time.monotonic() - started
@@ -101,6 +100,10 @@ def train_transformer(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(transformer.parameters(), 1.0)
         optimizer.step(_learning_rate(options, step, spent))
+        if options.compiled and step == 0:
+            torch.compiler.set_stance(
+                "eager_on_recompile"
+            )  # the first step had the usual size; the rarer ones would take too long
         _update_average(average, transformer, min(options.average_decay, (step + 1) / (step + 20)))
         running = 0.98 * running + 0.02 * loss.item()
         if step % 100 == 0:

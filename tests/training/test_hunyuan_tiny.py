@@ -217,7 +217,7 @@ def test_the_engine_makes_the_videos_that_are_scored(preset, plan, tmp_path):
     sampler, loaded = Sampler.load(plan.output), load(preset, None, lambda event: None)
     picture = np.asarray(Image.open(preset.image_examples[0].path).convert("RGB").resize((96, 96)))
     Image.fromarray(picture).save(tmp_path / "first.png")
-    given = torch.from_numpy(picture).permute(2, 0, 1)[None, :, None] / 127.5 - 1
+    given = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None, :, None] / 127.5 - 1
     videos = []
     for image, pictures in ((None, None), (str(tmp_path / "first.png"), given)):
         request = GenerationRequest.from_preset(preset, prompt=PROMPTS[0], seed=5, steps=2, num_frames=5, image=image)
