@@ -28,7 +28,7 @@ QUOTED_POSITIONS = 14  # what diffusers' pipelines make of one quoted word of fo
 class HunyuanNetworks:
     """See `Networks`."""
 
-    # the network's ends, the small encoders and their projections; 2048 x 2048 of one of these are too much for Muon's iteration
+    # the network's ends, embeddings, and what makes modulation of the timestep
     adamw_names = (
         "x_embedder",
         "proj_out",
@@ -36,10 +36,11 @@ class HunyuanNetworks:
         "time_embed",
         "time_text_embed",
         "cond_type_embed",
-        "context_embedder_2",
-        "image_embedder",
-        "quoted_encoder",
-        "image_encoder",
+        "shared",
+        "embed_tokens",
+        "relative_attention_bias",
+        "patch_embedding",
+        "position_embedding",
     )
 
     def __init__(
@@ -53,6 +54,8 @@ class HunyuanNetworks:
         self._parts = {"transformer": transformer, "quoted_encoder": quoted_encoder, "image_encoder": image_encoder}
         self.learned = torch.nn.ModuleDict(self._parts)
         self._quoted_tokenizer = ByT5Tokenizer()
+        # 2048 x 2048 for two words: as drawn it passes on enough; AdamW's steps are too large for it, Muon's take too long
+        transformer.context_embedder_2.linear_2.requires_grad_(False)
         transformer.x_embedder.register_forward_hook(lambda module, inputs, tokens: tokens.float())  # under autocast too
 
     @classmethod
@@ -61,6 +64,7 @@ class HunyuanNetworks:
         transformer = HunyuanVideo15Transformer3DModel(**TRANSFORMER).to(device)
         torch.nn.init.zeros_(transformer.proj_out.weight)
         torch.nn.init.zeros_(transformer.proj_out.bias)
+        torch.nn.init.normal_(transformer.cond_type_embed.weight, std=0.02)  # PyTorch's own would drown what the tokens say
         quoted_encoder = T5EncoderModel(T5Config(**QUOTED_ENCODER)).to(device)
         return cls(text, transformer, quoted_encoder, SiglipVisionModel(SiglipVisionConfig(**IMAGE_ENCODER)).to(device))
 

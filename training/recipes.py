@@ -59,12 +59,12 @@ HUNYUAN_TINY = Recipe(
     pipeline="HunyuanVideo15ImageToVideoPipeline",
     has_speed=True,
     is_compiled=True,  # two thirds of an uncompiled step are element by element, measured
-    seconds=StageSeconds(vae=1740, text=120, transformer=2640, refine=360),  # the latents' caches and compiling take minutes more
+    seconds=StageSeconds(vae=1620, text=120, transformer=2640, refine=300),  # encoding the caches takes some minutes more
     buckets=(  # four times Wan's tokens a clip, as patches are single latents
-        Bucket(width=96, height=96, num_frames=17, share=0.82, batch=32, clips=1536),
-        Bucket(width=128, height=96, num_frames=17, share=0.06, batch=16, clips=192),
-        Bucket(width=96, height=128, num_frames=17, share=0.06, batch=16, clips=192),
-        Bucket(width=96, height=96, num_frames=33, share=0.06, batch=16, clips=192),
+        Bucket(width=96, height=96, num_frames=17, share=0.82, batch=32, clips=1024),
+        Bucket(width=128, height=96, num_frames=17, share=0.06, batch=16, clips=128),
+        Bucket(width=96, height=128, num_frames=17, share=0.06, batch=16, clips=128),
+        Bucket(width=96, height=96, num_frames=33, share=0.06, batch=16, clips=128),
     ),
     autoencoder=HUNYUAN_AUTOENCODER,
     vae_training=VaeTraining(spread_weight=0.01),

@@ -36,7 +36,7 @@ from training.fast_vae import speed_up
 from training.hunyuan_configs import TRANSFORMER, VAE
 from training.hunyuan_networks import HunyuanNetworks
 from training.recipe import Recipe, StageSeconds
-from training.recipes import HUNYUAN_TINY
+from training.recipes import HUNYUAN_TINY, WAN_TINY
 from training.sampling import Sampler, Settings
 from training.train_vae import RunningMoments
 
@@ -190,6 +190,19 @@ def test_no_stage_runs_twice(plan, monkeypatch):
     for name in ("train_vae", "train_text_encoder", "train_transformer", "refine_decoder"):
         monkeypatch.setattr(command, name, None)
     make(plan)
+
+
+def test_the_command_makes_the_model_that_it_names_within_ninety_minutes(monkeypatch):
+    plans = []
+    monkeypatch.setattr(command, "make", plans.append)
+    for words in (["--model", "hunyuan-tiny", "--vae-seconds", "7"], []):
+        monkeypatch.setattr("sys.argv", ["training", *words])
+        command.main()
+    ours, wan = plans
+    assert (ours.recipe, ours.work, ours.output) == (HUNYUAN_TINY, Path("build/hunyuan-tiny"), Path("models/hunyuan-tiny"))
+    assert (ours.seconds.vae, ours.seconds.text, ours.compiled) == (7, HUNYUAN_TINY.seconds.text, True)
+    assert (wan.output, wan.seconds, wan.compiled) == (Path("models/wan-tiny"), WAN_TINY.seconds, False)
+    assert sum(dataclasses.astuple(HUNYUAN_TINY.seconds)) < 80 * 60  # encoding clips and compiling come on top
 
 
 def test_a_checkpoint_is_scored_with_its_speed(plan):
