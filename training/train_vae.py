@@ -74,6 +74,8 @@ def train_vae(autoencoder: Autoencoder, folder: Path, options: VaeTraining, devi
     image_seconds = IMAGE_SHARE * options.seconds
     trained = _optimise(autoencoder, vae, folder, options, device, lambda spent: IMAGES if spent < image_seconds else CLIPS)
     latents = random_latents(trained, random.Random(options.seed), device, options.measured_clips)
+    moments = torch.linalg.eigvalsh(latents @ latents.T / latents.shape[1])
+    logger.info("latents: second moments along their axes from %.3f to %.3f", moments[0], moments[-1])
     autoencoder.finish(trained, latents, options.latent_noise)
     trained.save_pretrained(folder)
     return trained
