@@ -51,7 +51,11 @@ def make(plan: Plan) -> None:
         train_vae(autoencoder, vae, dataclasses.replace(recipe.vae_training, seconds=plan.seconds.vae), plan.device)
     if not text_encoder.exists():
         text, accuracy = train_text_encoder(
-            lambda: recipe.create_text(tokenizer, plan.device), plan.seconds.text, plan.device, recipe.has_speed
+            lambda: recipe.create_text(tokenizer, plan.device),
+            plan.seconds.text,
+            plan.device,
+            recipe.text_learning_rate,
+            recipe.has_speed,
         )
         logger.info("text encoder: read right %s", accuracy)
         text.save(text_encoder)

@@ -12,6 +12,7 @@ import inspect
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from diffusers import HunyuanVideo15Pipeline
 from diffusers.pipelines.hunyuan_video1_5.pipeline_hunyuan_video1_5 import format_text_input
 from transformers import AutoTokenizer, DynamicCache, PreTrainedTokenizerFast, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel
@@ -67,11 +68,12 @@ class ChatText:
         return cls(encoder=_used_part(whole).to(device), tokenizer=AutoTokenizer.from_pretrained(tokenizer_folder))
 
     def read(self, sentences: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `TextModel`: the closing tokens count."""
+        """See `TextModel`: the closing tokens count. Embeddings are normalised here, because no norm follows the layers that are
+        used, and small ones are learned slowly."""
         hidden, mask = self.encode(sentences)
         last = mask.sum(1, keepdim=True)
         positions = torch.arange(mask.shape[1], device=mask.device)
-        return hidden, ((positions >= last - len(CLOSING)) & (positions < last)).long()
+        return F.rms_norm(hidden, (self.width,)), ((positions >= last - len(CLOSING)) & (positions < last)).long()
 
     def encode(self, prompts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
         """Embeddings [B, L, D] and the mask [B, L] of each prompt's own tokens, zero after them; L is 26, or what the longest

@@ -39,6 +39,7 @@ class Recipe:
     is_compiled: bool
     seconds: StageSeconds
     buckets: tuple[Bucket, ...]
+    text_learning_rate: float
     autoencoder: Autoencoder
     vae_training: VaeTraining
     make_tokenizer: Callable[[Path], Any]

@@ -31,7 +31,6 @@ PROPERTIES = {
     "size": tuple(SIZES),
 }
 BATCH = 128
-LEARNING_RATE = 2e-3
 PARTIAL_SHARE = 0.3  # of the sentences leave clauses out
 
 
@@ -49,7 +48,12 @@ class TextModel(Protocol):
 
 
 def train_text_encoder(
-    make_text: Callable[[], TextModel], seconds: float, device: str, has_speed: bool = False, seed: int = 2
+    make_text: Callable[[], TextModel],
+    seconds: float,
+    device: str,
+    learning_rate: float,
+    has_speed: bool = False,
+    seed: int = 2,
 ) -> tuple[TextModel, dict[str, float]]:
     """A text model trained for `seconds`, and the share of fresh sentences from which each property is read right."""
     rng = random.Random(seed)
@@ -65,7 +69,7 @@ def train_text_encoder(
         logits, mask = _read(text, readers, sentences)
         loss = sum(_token_loss(logits[name], labels[name].to(device), mask) for name in PROPERTIES)
         loss.backward()
-        optimizer.step(LEARNING_RATE * min(1.0, (step + 1) / 50) * (1 - spent / seconds))
+        optimizer.step(learning_rate * min(1.0, (step + 1) / 50) * (1 - spent / seconds))
         step += 1
         if step % 50 == 0:
             logger.info("text encoder step %d, %.0f s, loss %.4f", step, spent, loss.item())
