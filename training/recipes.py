@@ -60,7 +60,7 @@ HUNYUAN_TINY = Recipe(
     pipeline="HunyuanVideo15ImageToVideoPipeline",
     has_speed=True,
     is_compiled=True,  # two thirds of an uncompiled step are element by element, measured
-    seconds=StageSeconds(vae=1560, text=240, transformer=2640, refine=300),  # encoding the caches takes some minutes more
+    seconds=StageSeconds(vae=1650, text=150, transformer=2640, refine=300),  # encoding the caches takes some minutes more
     buckets=(  # four times Wan's tokens a clip, as patches are single latents
         Bucket(width=96, height=96, num_frames=17, share=0.82, batch=32, clips=1024),
         Bucket(width=128, height=96, num_frames=17, share=0.06, batch=16, clips=128),
