@@ -1,1 +1,1 @@
-"""The code that made the demo checkpoint in `models/wan-tiny`. Nothing in the product imports it."""
+"""The code that makes the demo checkpoints in `models`. Nothing in the product imports it."""

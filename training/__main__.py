@@ -1,6 +1,7 @@
-"""Make the demo checkpoint from nothing: `python -m training`. A stage whose result is in the work folder is not repeated.
+"""Make a demo checkpoint from nothing: `python -m training`, or `python -m training --model hunyuan-tiny`.
 
-With `--continue-from models/wan-tiny` it trains an existing checkpoint's transformer further and keeps its autoencoder.
+A stage whose result is in the work folder is not repeated. With `--continue-from models/wan-tiny` it trains an existing
+checkpoint's transformer further and keeps its autoencoder.
 """
 
 from __future__ import annotations
@@ -13,82 +14,100 @@ import shutil
 from pathlib import Path
 
 import torch
-from diffusers import AutoencoderKLWan
-from transformers import AutoTokenizer, UMT5EncoderModel
 
-from training.checkpoint import assemble
 from training.fast_vae import speed_up
-from training.latents import BUCKETS, LatentCache
-from training.tokenizer import make_tokenizer
+from training.latents import LatentCache
+from training.recipe import Recipe, StageSeconds
+from training.recipes import RECIPES
 from training.train_text_encoder import train_text_encoder
-from training.train_transformer import TextAndTransformer, TransformerTraining, train_transformer
-from training.train_vae import REFINING_RATE, VaeTraining, refine_decoder, train_vae
+from training.train_transformer import TransformerTraining, train_transformer
+from training.train_vae import REFINING_RATE, refine_decoder, train_vae
 
 logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Where the parts go and how long each stage may take, in seconds."""
+    """What is made, where its parts go, and how long each stage may take, in seconds."""
 
+    recipe: Recipe
+    seconds: StageSeconds
     work: Path
     output: Path
-    vae_seconds: float
-    text_seconds: float
-    transformer_seconds: float
     device: str
-    refine_seconds: float
-    continue_from: Path | None
+    continue_from: Path | None = None
+    compiled: bool
 
 
 def make(plan: Plan) -> None:
     """Run the stages that have no result yet, then write the checkpoint to `plan.output`."""
+    recipe, autoencoder = plan.recipe, plan.recipe.autoencoder
     tokenizer, vae, text_encoder, parts = (plan.work / name for name in ("tokenizer", "vae", "text_encoder", "parts"))
     for name in ("tokenizer", "vae", "text_encoder") if plan.continue_from else ():
         shutil.copytree(plan.continue_from / name, plan.work / name, dirs_exist_ok=True)
     if not tokenizer.exists():
-        make_tokenizer(tokenizer)
+        recipe.make_tokenizer(tokenizer)
     if not vae.exists():
-        train_vae(vae, VaeTraining(seconds=plan.vae_seconds), plan.device)
+        train_vae(autoencoder, vae, dataclasses.replace(recipe.vae_training, seconds=plan.seconds.vae), plan.device)
     if not text_encoder.exists():
-        encoder, accuracy = train_text_encoder(AutoTokenizer.from_pretrained(tokenizer), plan.text_seconds, plan.device)
+        text, accuracy = train_text_encoder(
+            lambda: recipe.create_text(tokenizer, plan.device),
+            plan.seconds.text,
+            plan.device,
+            recipe.text_learning_rate,
+            recipe.has_speed,
+        )
         logger.info("text encoder: read right %s", accuracy)
-        encoder.save_pretrained(text_encoder)
+        text.save(text_encoder)
     if not parts.exists():
         _train_transformer(plan, parts)
     refined = plan.work / "vae-refined"
     if not refined.exists():
-        options = VaeTraining(seconds=plan.refine_seconds, learning_rate=REFINING_RATE)
-        refine_decoder(AutoencoderKLWan.from_pretrained(vae), refined, options, plan.device)
-    assemble(parts, refined, tokenizer, plan.output)
+        options = dataclasses.replace(recipe.vae_training, seconds=plan.seconds.refine, learning_rate=REFINING_RATE)
+        refine_decoder(autoencoder, autoencoder.load(vae), refined, options, plan.device)
+    recipe.assemble(parts, refined, tokenizer, plan.output)
     logger.info("the checkpoint is in %s; score it with: python -m training.evaluate --model %s", plan.output, plan.output)
 
 
 def _train_transformer(plan: Plan, parts: Path) -> None:
-    vae = AutoencoderKLWan.from_pretrained(plan.work / "vae").to(plan.device).eval()
+    recipe, tokenizer = plan.recipe, plan.work / "tokenizer"
+    vae = recipe.autoencoder.load(plan.work / "vae").to(plan.device).eval()
     speed_up(vae)
-    caches = [LatentCache(vae, bucket, random.Random(3), plan.device) for bucket in BUCKETS]
-    tokenizer = AutoTokenizer.from_pretrained(plan.work / "tokenizer")
+    caches = [LatentCache(vae, bucket, random.Random(3), plan.device, recipe.has_speed) for bucket in recipe.buckets]
     if plan.continue_from:
-        networks = TextAndTransformer.load(plan.continue_from, tokenizer, plan.device)
+        networks = recipe.load(plan.continue_from, tokenizer, plan.device)
     else:
-        text_encoder = UMT5EncoderModel.from_pretrained(plan.work / "text_encoder").to(plan.device)
-        networks = TextAndTransformer.create(text_encoder, tokenizer, plan.device)
-    train_transformer(networks, caches, parts, TransformerTraining(seconds=plan.transformer_seconds), plan.device)
+        networks = recipe.create(plan.work / "text_encoder", tokenizer, plan.device)
+    options = TransformerTraining(seconds=plan.seconds.transformer, compiled=plan.compiled)
+    train_transformer(networks, caches, parts, options, plan.device)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, default=Path("build/wan-tiny"), help="where the parts are kept")
-    parser.add_argument("--output", type=Path, default=Path("models/wan-tiny"), help="where the checkpoint goes")
-    parser.add_argument("--vae-seconds", type=float, default=780)
-    parser.add_argument("--text-seconds", type=float, default=90)
-    parser.add_argument("--transformer-seconds", type=float, default=1140)
-    parser.add_argument("--refine-seconds", type=float, default=200, help="for the decoder, after everything else")
+    parser.add_argument("--model", choices=RECIPES, default="wan-tiny")
+    parser.add_argument("--work", type=Path, help="where the parts are kept; build/MODEL if not given")
+    parser.add_argument("--output", type=Path, help="where the checkpoint goes; models/MODEL if not given")
+    stages = [field.name for field in dataclasses.fields(StageSeconds)]
+    for stage in stages:
+        parser.add_argument(f"--{stage}-seconds", type=float, help="in place of the model's own")
+    how = "whether the transformer's layers are compiled, in place of the model's own way"
+    parser.add_argument("--compiled", action=argparse.BooleanOptionalAction, help=how)
     parser.add_argument("--continue-from", type=Path, help="a checkpoint folder to continue from")
-    arguments = parser.parse_args()
+    given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    make(Plan(device="cuda" if torch.cuda.is_available() else "cpu", **vars(arguments)))
+    times = {stage: getattr(given, f"{stage}_seconds") for stage in stages}
+    recipe = RECIPES[given.model]
+    make(
+        Plan(
+            recipe=recipe,
+            seconds=dataclasses.replace(recipe.seconds, **{stage: time for stage, time in times.items() if time is not None}),
+            work=given.work or Path("build") / given.model,
+            output=given.output or Path("models") / given.model,
+            device="cuda" if torch.cuda.is_available() else "cpu",
+            continue_from=given.continue_from,
+            compiled=recipe.is_compiled if given.compiled is None else given.compiled,
+        )
+    )
 
 
 if __name__ == "__main__":

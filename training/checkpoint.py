@@ -1,4 +1,4 @@
-"""Assemble the trained parts into one folder in diffusers' layout."""
+"""Assemble wan-tiny's trained parts into one folder in diffusers' layout."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ FLOAT32_PARTS = ("time_embedder", "scale_shift_table", "norm")  # what diffusers
 FLOW_SHIFT = 3.0
 
 
-def assemble(parts: Path, vae_folder: Path, tokenizer_folder: Path, target: Path) -> None:
+def assemble_wan(parts: Path, vae_folder: Path, tokenizer_folder: Path, target: Path) -> None:
     """Write `target` from the folders that training wrote; the transformer's matrices become bfloat16 to save half."""
     transformer = WanTransformer3DModel.from_pretrained(parts / "transformer")
-    round_to_bfloat16(transformer)
+    round_matrices(transformer, torch.bfloat16, FLOAT32_PARTS)
     pipeline = WanPipeline(
         tokenizer=AutoTokenizer.from_pretrained(tokenizer_folder),
         text_encoder=UMT5EncoderModel.from_pretrained(parts / "text_encoder"),
@@ -29,8 +29,8 @@ def assemble(parts: Path, vae_folder: Path, tokenizer_folder: Path, target: Path
     pipeline.save_pretrained(target)
 
 
-def round_to_bfloat16(transformer: WanTransformer3DModel) -> None:
-    """Change the transformer's storage in place."""
-    for name, parameter in transformer.named_parameters():
-        if parameter.ndim >= 2 and not any(part in name for part in FLOAT32_PARTS):
-            parameter.data = parameter.data.to(torch.bfloat16)
+def round_matrices(network: torch.nn.Module, dtype: torch.dtype, kept: tuple[str, ...] = ()) -> None:
+    """Change the storage of a network's matrices and convolutions in place, but for those with one of `kept` in their names."""
+    for name, parameter in network.named_parameters():
+        if parameter.ndim >= 2 and not any(part in name for part in kept):
+            parameter.data = parameter.data.to(dtype)

@@ -1,4 +1,4 @@
-"""Reads colour, shape, motion and background back from a video of the synthetic world, without any learned part."""
+"""Reads colour, shape, motion, speed and background back from a video of the synthetic world, without any learned part."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import math
 
 import torch
 
-from training.world import BACKGROUNDS, COLOURS, DIRECTIONS, SHAPES, signed_distance
+from training.world import BACKGROUNDS, COLOURS, DIRECTIONS, SHAPES, SPEEDS, signed_distance
 
 MIN_CONTRAST = 40.0  # distance in 8-bit RGB below which nothing stands out from the background
-MIN_TRAVEL = 0.14  # share of the shorter side; the world's slowest motion travels 0.32
+MIN_TRAVEL = 0.14  # share of the shorter side; the world's slowest motion travels 0.2
+FAST_TRAVEL = (SPEEDS["SLOW"][1] + SPEEDS["FAST"][0]) / 2  # the same; halfway between the two speeds
 MIN_GROWTH = 1.4  # ratio of radii; the world's is 2.4
 AREA = {
     "circle": math.pi,
@@ -29,6 +30,7 @@ class Detection:
     shape: str | None
     motion: str | None
     background: str | None
+    speed: str | None = None  # of a shape that moves
 
 
 def detect(video: torch.Tensor) -> Detection:
@@ -40,7 +42,9 @@ def detect(video: torch.Tensor) -> Detection:
     if foreground is None:
         return Detection(colour=None, shape=None, motion=None, background=background)
     cover = _cover(pixels, backdrop, foreground)
-    return Detection(colour=_nearest(foreground, COLOURS), shape=_shape(cover), motion=_motion(cover), background=background)
+    motion, speed = _motion(cover)
+    colour = _nearest(foreground, COLOURS)
+    return Detection(colour=colour, shape=_shape(cover), motion=motion, background=background, speed=speed)
 
 
 def _border(pixels: torch.Tensor) -> torch.Tensor:
@@ -77,20 +81,22 @@ def _moments(cover: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
     return area, x, y
 
 
-def _motion(cover: torch.Tensor) -> str | None:
+def _motion(cover: torch.Tensor) -> tuple[str | None, str | None]:
+    """The motion, and the speed if the shape moves."""
     area, x, y = _moments(cover)
     is_visible = area > 12
     if is_visible.sum() < max(3, len(area) // 2):
-        return None
+        return None, None
     span = len(area) - 1
     shorter = min(cover.shape[1:])
     move_x, move_y = _slope(x, is_visible) * span / shorter, _slope(y, is_visible) * span / shorter
     growth = math.exp(_slope(area.log() / 2, is_visible) * span)
-    if math.hypot(move_x, move_y) >= MIN_TRAVEL:
-        return max(DIRECTIONS, key=lambda name: DIRECTIONS[name][0] * move_x + DIRECTIONS[name][1] * move_y)
+    if (travel := math.hypot(move_x, move_y)) >= MIN_TRAVEL:
+        motion = max(DIRECTIONS, key=lambda name: DIRECTIONS[name][0] * move_x + DIRECTIONS[name][1] * move_y)
+        return motion, "FAST" if travel >= FAST_TRAVEL else "SLOW"
     if max(growth, 1 / growth) >= MIN_GROWTH:
-        return "growing" if growth > 1 else "shrinking"
-    return "still"
+        return "growing" if growth > 1 else "shrinking", None
+    return "still", None
 
 
 def _slope(values: torch.Tensor, is_visible: torch.Tensor) -> float:

@@ -1,6 +1,8 @@
 """Score a checkpoint on held-out (colour, shape, motion) triples with the detector.
 
 python -m training.evaluate --model models/wan-tiny --videos 200 --json models/wan-tiny/scores.json
+
+A model whose prompts may ask for a speed is scored on that too, where a prompt does.
 """
 
 from __future__ import annotations
@@ -19,17 +21,17 @@ import torch
 from training.detector import Detection, detect
 from training.prompts import describe
 from training.sampling import Sampler, Settings
-from training.world import Scene, held_out_triples, render, sample_scene
+from training.world import Scene, held_out_triples, render, sample_scene, sample_speed
 
 logger = logging.getLogger(__name__)
 
-PROPERTIES = ("colour", "shape", "motion", "background")
+PROPERTIES = ("colour", "shape", "motion", "background", "speed")
 
 
 def evaluate_text_to_video(sampler: Sampler, videos: int, settings: Settings) -> dict[str, float]:
-    """Share of held-out videos in which the detector reads each property as the prompt states it."""
+    """Share of held-out videos in which the detector reads each property as the prompt states it, where it does."""
     rng = random.Random(settings.seed)
-    scenes, detections = _held_out_scenes(rng, videos), []
+    scenes, detections = _held_out_scenes(rng, videos, sampler.recipe.has_speed), []
     for start in range(0, videos, settings.batch):
         batch = scenes[start : start + settings.batch]
         frames = sampler.sample([describe(scene, rng) for scene in batch], _seeds(settings, start, batch), settings)
@@ -41,7 +43,7 @@ def evaluate_text_to_video(sampler: Sampler, videos: int, settings: Settings) ->
 def evaluate_image_to_video(sampler: Sampler, videos: int, settings: Settings) -> dict[str, float]:
     """Shares as above, and the first frame's mean and least PSNR in dB against the given picture."""
     rng = random.Random(settings.seed + 1)
-    scenes, detections, fidelity = _held_out_scenes(rng, videos), [], []
+    scenes, detections, fidelity = _held_out_scenes(rng, videos, sampler.recipe.has_speed), [], []
     for start in range(0, videos, settings.batch):
         batch = scenes[start : start + settings.batch]
         images = torch.stack([_first_frame(scene, settings) for scene in batch])
@@ -54,9 +56,10 @@ def evaluate_image_to_video(sampler: Sampler, videos: int, settings: Settings) -
     return _shares(scenes, detections) | {name: round(value, 2) for name, value in psnr.items()}
 
 
-def _held_out_scenes(rng: random.Random, count: int) -> list[Scene]:
+def _held_out_scenes(rng: random.Random, count: int, has_speed: bool) -> list[Scene]:
     triples = sorted(held_out_triples())
-    return [sample_scene(rng, triples[index % len(triples)]) for index in range(count)]
+    chosen = [triples[index % len(triples)] for index in range(count)]
+    return [sample_scene(rng, triple, sample_speed(rng, triple[2]) if has_speed else None) for triple in chosen]
 
 
 def _seeds(settings: Settings, start: int, batch: list[Scene]) -> list[int]:
@@ -75,9 +78,13 @@ def _psnr(frame: torch.Tensor, image: torch.Tensor) -> float:
 
 
 def _shares(scenes: list[Scene], detections: list[Detection]) -> dict[str, float]:
-    pairs = list(zip(scenes, detections, strict=True))
-    right = {name: sum(getattr(scene, name) == getattr(seen, name) for scene, seen in pairs) for name in PROPERTIES}
-    return {name: round(count / len(pairs), 4) for name, count in right.items()}
+    shares = {}
+    for name in PROPERTIES:
+        pairs = [(getattr(scene, name), getattr(seen, name)) for scene, seen in zip(scenes, detections, strict=True)]
+        asked = [(wanted, found) for wanted, found in pairs if wanted is not None]
+        if asked:
+            shares[name] = round(sum(wanted == found for wanted, found in asked) / len(asked), 4)
+    return shares
 
 
 def main() -> None:

@@ -2,8 +2,9 @@
 backward, on two cores.
 
 Three things are changed on the instance, none of which changes a number beyond rounding: channels last in memory; a
-causal convolution over a single first frame runs in two dimensions, because its other taps only see zero padding; the
-norm over channels is written with a sum, which PyTorch runs on all cores, unlike `F.normalize`.
+causal convolution over a single first frame runs in two dimensions, because its other taps only see padding, which is zero in
+Wan's and the frame itself in HunyuanVideo 1.5's; the norm over channels is written with a sum, which PyTorch runs on all cores,
+unlike `F.normalize`. HunyuanVideo 1.5's attention also gets a mask that fits batches, which its own does not.
 """
 
 from __future__ import annotations
@@ -12,24 +13,33 @@ import types
 
 import torch
 import torch.nn.functional as F
-from diffusers import AutoencoderKLWan
+from diffusers.models.autoencoders.autoencoder_kl_hunyuanvideo15 import (
+    HunyuanVideo15AttnBlock,
+    HunyuanVideo15CausalConv3d,
+    HunyuanVideo15RMS_norm,
+)
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d, WanRMS_norm
 
 
-def speed_up(vae: AutoencoderKLWan) -> None:
-    """Change the forward functions and the memory layout of this instance's layers."""
+def speed_up(vae: torch.nn.Module) -> None:
+    """Change the forward functions and the memory layout of the layers of an `AutoencoderKLWan` or
+    `AutoencoderKLHunyuanVideo15`."""
     for module in vae.modules():
-        if isinstance(module, WanRMS_norm):
+        if isinstance(module, WanRMS_norm | HunyuanVideo15RMS_norm):
             module.forward = types.MethodType(_normalise, module)
         elif isinstance(module, WanCausalConv3d):
             module.forward = types.MethodType(_convolve, module)
+        elif isinstance(module, HunyuanVideo15CausalConv3d):
+            module.forward = types.MethodType(_convolve_after_copies, module)
+        elif isinstance(module, HunyuanVideo15AttnBlock):
+            module.prepare_causal_attention_mask = _causal_mask
         if isinstance(module, torch.nn.Conv3d):
             module.to(memory_format=torch.channels_last_3d)
         elif isinstance(module, torch.nn.Conv2d):
             module.to(memory_format=torch.channels_last)
 
 
-def _normalise(self: WanRMS_norm, x: torch.Tensor) -> torch.Tensor:
+def _normalise(self: WanRMS_norm | HunyuanVideo15RMS_norm, x: torch.Tensor) -> torch.Tensor:
     square = (x * x).sum(1 if self.channel_first else -1, keepdim=True)
     return x * (torch.rsqrt(square + 1e-12) * self.scale) * self.gamma + self.bias
 
@@ -39,3 +49,16 @@ def _convolve(self: WanCausalConv3d, x: torch.Tensor, cache_x: torch.Tensor | No
         return WanCausalConv3d.forward(self, x, cache_x)
     padding = (self._padding[2], self._padding[0])
     return F.conv2d(x[:, :, 0], self.weight[:, :, -1], self.bias, self.stride[1:], padding)[:, :, None]
+
+
+def _convolve_after_copies(self: HunyuanVideo15CausalConv3d, hidden_states: torch.Tensor) -> torch.Tensor:
+    if hidden_states.shape[2] != 1:
+        return HunyuanVideo15CausalConv3d.forward(self, hidden_states)
+    padded = F.pad(hidden_states[:, :, 0], self.time_causal_padding[:4], mode=self.pad_mode)
+    return F.conv2d(padded, self.conv.weight.sum(2), self.conv.bias)[:, :, None]
+
+
+def _causal_mask(n_frame: int, n_hw: int, dtype: torch.dtype, device: torch.device, batch_size: int) -> torch.Tensor:
+    """[L, L] for `n_frame` frames of `n_hw` positions: 0 where a position sees another, of its own or an earlier frame."""
+    frames = torch.arange(n_frame, device=device).repeat_interleave(n_hw)
+    return torch.zeros(len(frames), len(frames), dtype=dtype, device=device).masked_fill(frames[:, None] < frames, float("-inf"))

@@ -6,9 +6,11 @@ import dataclasses
 import random
 
 import torch
-from diffusers import AutoencoderKLWan
+from diffusers import AutoencoderKLHunyuanVideo15, AutoencoderKLWan
 
 from training.world import Scene, render, sample_training_scene
+
+Vae = AutoencoderKLWan | AutoencoderKLHunyuanVideo15
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,19 +25,11 @@ class Bucket:
     clips: int
 
 
-BUCKETS = (
-    Bucket(width=96, height=96, num_frames=17, share=0.82, batch=64, clips=3072),
-    Bucket(width=128, height=96, num_frames=17, share=0.06, batch=32, clips=384),
-    Bucket(width=96, height=128, num_frames=17, share=0.06, batch=32, clips=384),
-    Bucket(width=96, height=96, num_frames=33, share=0.06, batch=32, clips=384),
-)
-
-
 class LatentCache:
-    """`latents` [N, C, F, H, W] float32, zero mean and unit variance a channel, and the N `scenes` that they show."""
+    """`latents` [N, C, F, H, W] float32, about zero mean and unit variance, and the N `scenes` that they show."""
 
-    def __init__(self, vae: AutoencoderKLWan, bucket: Bucket, rng: random.Random, device: str) -> None:
-        self._vae, self.bucket, self._rng, self._device = vae, bucket, rng, device
+    def __init__(self, vae: Vae, bucket: Bucket, rng: random.Random, device: str, has_speed: bool = False) -> None:
+        self._vae, self.bucket, self._rng, self._device, self._has_speed = vae, bucket, rng, device, has_speed
         self._oldest = 0
         self.scenes: list[Scene] = []
         parts = []
@@ -54,7 +48,7 @@ class LatentCache:
         self._oldest = (self._oldest + clips) % len(self.scenes)
 
     def _encode_new(self, clips: int) -> tuple[torch.Tensor, list[Scene]]:
-        scenes = [sample_training_scene(self._rng) for _ in range(clips)]
+        scenes = [sample_training_scene(self._rng, self._has_speed) for _ in range(clips)]
         size = self.bucket
         videos = torch.stack([render(scene, size.num_frames, size.width, size.height) for scene in scenes])
         parts = [encode(self._vae, part.to(self._device)).cpu() for part in videos.split(8)]
@@ -62,11 +56,14 @@ class LatentCache:
 
 
 @torch.no_grad()
-def encode(vae: AutoencoderKLWan, video: torch.Tensor) -> torch.Tensor:
+def encode(vae: Vae, video: torch.Tensor) -> torch.Tensor:
     """Normalised latents [B, C, F, H, W] of videos [B, 3, F, H, W] in [-1, 1]."""
     mean, std = (torch.tensor(value, device=video.device).view(1, -1, 1, 1, 1) for value in latent_statistics(vae))
     return (vae.encode(video).latent_dist.mode() - mean) / std
 
 
-def latent_statistics(vae: AutoencoderKLWan) -> tuple[list[float], list[float]]:
+def latent_statistics(vae: Vae) -> tuple[list[float], list[float]]:
+    """Mean and spread that normalised latents lack: one a channel, or one for all where the class has a factor only."""
+    if isinstance(vae, AutoencoderKLHunyuanVideo15):
+        return [0.0], [1 / vae.config.scaling_factor]
     return vae.config.latents_mean, vae.config.latents_std

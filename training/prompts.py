@@ -1,4 +1,4 @@
-"""Varied English for a scene, and the corpus that the tokenizer is trained on."""
+"""Varied English for a scene, and the corpus that the tokenizer is trained on. A scene's speed stands in quotes: "FAST"."""
 
 from __future__ import annotations
 
@@ -87,6 +87,8 @@ CHANGES = {  # finite form, participle
         ("becomes smaller", "becoming smaller"),
     ),
 }
+QUOTES = ('"{}"', '"{}"', "“{}”")
+QUOTED = ("{sentence}, {quoted}", "{sentence} {quoted}", "{quoted}: {sentence}", "{quoted} {sentence}")
 OPENINGS = ("", "", "", "", "a video of ", "an animation of ", "a clip of ", "footage of ")
 
 
@@ -102,8 +104,11 @@ def compose(scene: Scene, rng: random.Random, detail: float = 1.0) -> tuple[str,
     subject = _subject(scene, rng, stated)
     finite, participle = _motion(scene.motion, rng) if "motion" in stated else ("", "")
     place = _place(scene, rng) if "background" in stated else ""
-    sentence = _arrange(subject, finite, participle, place, rng)
-    return _typeset(" ".join(sentence.split()), rng), stated
+    sentence = _typeset(" ".join(_arrange(subject, finite, participle, place, rng).split()), rng)
+    if scene.speed is not None and rng.random() < detail:
+        stated["speed"] = scene.speed
+        sentence = rng.choice(QUOTED).format(sentence=sentence, quoted=rng.choice(QUOTES).format(scene.speed))
+    return sentence, stated
 
 
 def _subject(scene: Scene, rng: random.Random, stated: dict[str, str]) -> str:

@@ -1,8 +1,9 @@
-"""The demo model's tokenizer: a small Unigram model whose pieces are the world's words, then single characters."""
+"""A demo model's tokenizer: a small Unigram model whose pieces are the world's words, then single characters."""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import math
 import random
 import re
@@ -15,32 +16,56 @@ from transformers import PreTrainedTokenizerFast
 from training.prompts import describe
 from training.world import sample_training_scene
 
-SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>")  # ids 0, 1 and 2, as in T5
 CHARACTER_SCORE = -20.0  # any whole word beats its spelling
 
 
-def make_tokenizer(folder: Path, seed: int = 0, sentences: int = 20_000) -> PreTrainedTokenizerFast:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Notation:
+    """What a tokenizer adds to words: `special_tokens` have the first ids; what matches `dropped` is left out; without a chat
+    template `end` follows each text."""
+
+    special_tokens: tuple[str, ...]
+    pad: str
+    unknown: str
+    end: str
+    dropped: str | None = None
+    chat_template: str | None = None
+
+
+T5 = Notation(special_tokens=("<pad>", "</s>", "<unk>"), pad="<pad>", unknown="<unk>", end="</s>")  # ids 0, 1 and 2, as in T5
+
+
+def make_tokenizer(folder: Path, seed: int = 0, sentences: int = 20_000, notation: Notation = T5) -> PreTrainedTokenizerFast:
     """Build the tokenizer from the world's sentences and write it to `folder`. It ignores case; about 200 pieces."""
-    tokenizer = Tokenizer(models.Unigram(_pieces(seed, sentences), unk_id=2, byte_fallback=False))
+    special = notation.special_tokens
+    tokenizer = Tokenizer(
+        models.Unigram(_pieces(special, seed, sentences), unk_id=special.index(notation.unknown), byte_fallback=False)
+    )
+    drop = [normalizers.Replace(Regex(notation.dropped), " ")] if notation.dropped else []
     tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.NFKC(), normalizers.Lowercase(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+        [*drop, normalizers.NFKC(), normalizers.Lowercase(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=512
-    )
+    names = {"pad_token": notation.pad, "eos_token": notation.end, "unk_token": notation.unknown}
+    if notation.chat_template is None:
+        ending = (notation.end, special.index(notation.end))
+        tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {notation.end}", special_tokens=[ending])
+        fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, model_max_length=512)
+    else:
+        others = [token for token in special if token not in names.values()]
+        fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, extra_special_tokens=others)
+        fast.chat_template = notation.chat_template
     fast.save_pretrained(folder)
     return fast
 
 
-def _pieces(seed: int, sentences: int) -> list[tuple[str, float]]:
+def _pieces(special_tokens: tuple[str, ...], seed: int, sentences: int) -> list[tuple[str, float]]:
     counts = _count_words(seed, sentences)
     total = sum(counts.values())
     words = [("▁" + word, math.log(count / total)) for word, count in sorted(counts.items())]
     characters = [(character, CHARACTER_SCORE) for character in "▁" + string.ascii_lowercase + string.digits + string.punctuation]
-    return [(token, 0.0) for token in SPECIAL_TOKENS] + words + characters
+    return [(token, 0.0) for token in special_tokens] + words + characters
 
 
 def _count_words(seed: int, sentences: int) -> collections.Counter[str]:

@@ -2,6 +2,7 @@
 
 A linear reading of each token's embedding names the colour, shape, motion, background and size that the sentence states,
 or that it states none. A few minutes of this save the transformer from learning English through the flow-matching loss.
+Which tokens must show it is the text model's affair: all where attention looks both ways, those at the end where it is causal.
 """
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
 
-from training.model_configs import TEXT_ENCODER
 from training.optimizer import MuonAndAdamW
 from training.prompts import compose
 from training.world import BACKGROUNDS, COLOURS, MOTIONS, SHAPES, SIZES, sample_training_scene
 
 logger = logging.getLogger(__name__)
 
-TEXT_POSITIONS = 32  # the longest sentence of the world has fewer tokens
 PROPERTIES = {
     "colour": tuple(COLOURS),
     "shape": SHAPES,
@@ -30,38 +31,56 @@ PROPERTIES = {
     "size": tuple(SIZES),
 }
 BATCH = 128
-LEARNING_RATE = 2e-3
 PARTIAL_SHARE = 0.3  # of the sentences leave clauses out
 
 
+class TextModel(Protocol):
+    """A tokenizer and an encoder, as a model's transformer reads them."""
+
+    encoder: torch.nn.Module
+    width: int
+
+    def read(self, sentences: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Embeddings [B, L, width], and a mask [B, L] of the tokens that must show what their sentence states."""
+
+    def save(self, folder: Path) -> None:
+        """Writes the encoder."""
+
+
 def train_text_encoder(
-    tokenizer: PreTrainedTokenizerFast, seconds: float, device: str, seed: int = 2
-) -> tuple[UMT5EncoderModel, dict[str, float]]:
-    """An encoder trained for `seconds`, and the share of fresh sentences from which each property is read right."""
+    make_text: Callable[[], TextModel],
+    seconds: float,
+    device: str,
+    learning_rate: float,
+    has_speed: bool = False,
+    seed: int = 2,
+) -> tuple[TextModel, dict[str, float]]:
+    """A text model trained for `seconds`, and the share of fresh sentences from which each property is read right."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
-    encoder = UMT5EncoderModel(UMT5Config(vocab_size=len(tokenizer), **TEXT_ENCODER)).to(device)
-    readers = torch.nn.ModuleDict(
-        {name: torch.nn.Linear(TEXT_ENCODER["d_model"], len(values) + 1) for name, values in PROPERTIES.items()}
-    ).to(device)
-    optimizer = MuonAndAdamW(torch.nn.ModuleList([encoder, readers]), adamw_names=("shared", "embed_tokens", "bias"))
+    text = make_text()
+    readers = torch.nn.ModuleDict({name: torch.nn.Linear(text.width, len(values) + 1) for name, values in PROPERTIES.items()}).to(
+        device
+    )
+    optimizer = MuonAndAdamW(torch.nn.ModuleList([text.encoder, readers]), adamw_names=("shared", "embed_tokens", "bias"))
     started, step = time.monotonic(), 0
     while (spent := time.monotonic() - started) < seconds:
-        sentences, labels = _sentences(rng)
-        logits, mask = _read(encoder, readers, tokenizer, sentences, device)
+        sentences, labels = _sentences(rng, has_speed)
+        logits, mask = _read(text, readers, sentences)
         loss = sum(_token_loss(logits[name], labels[name].to(device), mask) for name in PROPERTIES)
         loss.backward()
-        optimizer.step(LEARNING_RATE * min(1.0, (step + 1) / 50) * (1 - spent / seconds))
+        optimizer.step(learning_rate * min(1.0, (step + 1) / 50) * (1 - spent / seconds))
         step += 1
         if step % 50 == 0:
             logger.info("text encoder step %d, %.0f s, loss %.4f", step, spent, loss.item())
-    return encoder.eval(), _accuracy(encoder, readers, tokenizer, rng, device)
+    text.encoder.eval()
+    return text, _accuracy(text, readers, rng, has_speed)
 
 
-def _sentences(rng: random.Random) -> tuple[list[str], dict[str, torch.Tensor]]:
+def _sentences(rng: random.Random, has_speed: bool) -> tuple[list[str], dict[str, torch.Tensor]]:
     """Sentences and, for each property, the index of what each of them states; the last index means nothing."""
     details = [0.5 if rng.random() < PARTIAL_SHARE else 1.0 for _ in range(BATCH)]
-    composed = [compose(sample_training_scene(rng), rng, detail) for detail in details]
+    composed = [compose(sample_training_scene(rng, has_speed), rng, detail) for detail in details]
     labels = {
         name: torch.tensor([values.index(stated[name]) if name in stated else len(values) for _, stated in composed])
         for name, values in PROPERTIES.items()
@@ -69,11 +88,10 @@ def _sentences(rng: random.Random) -> tuple[list[str], dict[str, torch.Tensor]]:
     return [sentence for sentence, _ in composed], labels
 
 
-def _read(encoder, readers, tokenizer, sentences: list[str], device: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Logits [B, L, values + 1] of each property at every token, and the tokens' mask [B, L]."""
-    tokens = tokenizer(sentences, padding="max_length", max_length=TEXT_POSITIONS - 1, return_tensors="pt").to(device)
-    hidden = encoder(**tokens).last_hidden_state
-    return {name: reader(hidden) for name, reader in readers.items()}, tokens.attention_mask
+def _read(text: TextModel, readers, sentences: list[str]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Logits [B, L, values + 1] of each property at every token, and the mask [B, L] of those that count."""
+    hidden, mask = text.read(sentences)
+    return {name: reader(hidden) for name, reader in readers.items()}, mask
 
 
 def _token_loss(logits: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -82,9 +100,9 @@ def _token_loss(logits: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) 
 
 
 @torch.no_grad()
-def _accuracy(encoder, readers, tokenizer, rng: random.Random, device: str) -> dict[str, float]:
+def _accuracy(text: TextModel, readers, rng: random.Random, has_speed: bool) -> dict[str, float]:
     """Share of fresh sentences whose last token names each property rightly."""
-    sentences, labels = _sentences(rng)
-    logits, mask = _read(encoder, readers, tokenizer, sentences, device)
-    rows, last = torch.arange(len(sentences)), mask.sum(1).cpu() - 1
+    sentences, labels = _sentences(rng, has_speed)
+    logits, mask = _read(text, readers, sentences)
+    rows, last = torch.arange(len(sentences)), mask.shape[1] - 1 - mask.cpu().flip(1).argmax(1)
     return {name: (logits[name].cpu()[rows, last].argmax(-1) == labels[name]).float().mean().item() for name in PROPERTIES}

@@ -1,38 +1,29 @@
-"""Train the demo model's transformer: flow matching with guidance dropout, on a text encoder that is already trained.
+"""Train a demo model's transformer: flow matching with guidance dropout, on a text encoder that is already trained.
 
-One network learns both tasks in the form of Wan 2.2 TI2V: every token carries its own timestep; for image-to-video the
-first latent frame is given clean at timestep 0 and is not scored. Clips are encoded during training: at intervals the oldest in
-the cache are replaced by new ones.
+One network learns both tasks, in its class's own form: see its module of networks. Clips are encoded during training: at
+intervals the oldest in the cache are replaced by new ones.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import logging
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import torch
-import torch.nn.functional as F
-from diffusers import WanTransformer3DModel
-from transformers import PreTrainedTokenizerFast, UMT5EncoderModel
 
 from training.latents import LatentCache
-from training.model_configs import MAX_SEQUENCE_LENGTH, TRANSFORMER
 from training.optimizer import MuonAndAdamW
 from training.prompts import describe
-from training.train_text_encoder import TEXT_POSITIONS
-from training.velocity import predict_velocity, run_one_block
+from training.world import Scene
 
 logger = logging.getLogger(__name__)
-
-ADAMW_NAMES = ("patch_embedding", "proj_out", "scale_shift_table", "time_embedder")
-"""Parts of parameters' names: the ends of the network and parameters that are no matrices, which AdamW trains."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,58 +40,70 @@ class TransformerTraining:
     average_decay: float = 0.999
     snapshot_seconds: float = 600.0
     refresh_every: int = 32  # steps; as many clips are then encoded anew
-    compiled: bool = True
+    compiled: bool = False
     seed: int = 1
 
 
-@dataclasses.dataclass(kw_only=True)
-class TextAndTransformer:
-    """The transformer, and the text encoder whose words it learns to follow."""
+class Networks(Protocol):
+    """A demo model's text encoder and transformer, for training and for sampling many clips at once.
 
-    text_encoder: UMT5EncoderModel
-    transformer: WanTransformer3DModel
-    tokenizer: PreTrainedTokenizerFast
+    `learned` is what training changes; of its parameters those whose names hold one of `adamw_names` go to AdamW.
+    """
 
-    @classmethod
-    def create(cls, text_encoder: UMT5EncoderModel, tokenizer: PreTrainedTokenizerFast, device: str) -> TextAndTransformer:
-        transformer = WanTransformer3DModel(**TRANSFORMER).to(device)
-        torch.nn.init.zeros_(transformer.proj_out.weight)
-        torch.nn.init.zeros_(transformer.proj_out.bias)
-        return cls(text_encoder=text_encoder, transformer=transformer, tokenizer=tokenizer)
+    learned: torch.nn.Module
+    adamw_names: tuple[str, ...]
+    latent_channels: int
 
-    @classmethod
-    def load(cls, folder: Path, tokenizer: PreTrainedTokenizerFast, device: str) -> TextAndTransformer:
-        """The networks of a checkpoint or of a parts folder, in float32."""
-        text_encoder = UMT5EncoderModel.from_pretrained(folder / "text_encoder").to(device)
-        transformer = WanTransformer3DModel.from_pretrained(folder / "transformer", torch_dtype=torch.float32).to(device)
-        return cls(text_encoder=text_encoder, transformer=transformer, tokenizer=tokenizer)
+    def compile(self) -> None:
+        """Compiles a layer for the first size that it meets."""
+
+    def loss(
+        self,
+        latents: torch.Tensor,
+        scenes: list[Scene],
+        prompts: list[str],
+        options: TransformerTraining,
+        generator: torch.Generator,
+    ) -> torch.Tensor:
+        """Mean squared error of the predicted velocity (noise - data) of noised latents [B, C, F, H, W]."""
+
+    def velocity_for(
+        self, prompts: list[str], images: torch.Tensor | None, first: torch.Tensor | None
+    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """The velocity as a function of latents [B, C, F, H, W] and timesteps [B], in float32, for B prompts and, for image to
+        video, B pictures [B, 3, 1, H, W] and their latents [B, C, 1, H, W]."""
+
+    def finish(self, latents: torch.Tensor, first: torch.Tensor | None) -> torch.Tensor:
+        """What is decoded after the last step."""
 
     def save(self, folder: Path) -> None:
-        self.text_encoder.save_pretrained(folder / "text_encoder")
-        self.transformer.save_pretrained(folder / "transformer")
+        """Writes each part to a folder of its own."""
 
 
 def train_transformer(
-    networks: TextAndTransformer, caches: list[LatentCache], folder: Path, options: TransformerTraining, device: str
+    networks: Networks, caches: list[LatentCache], folder: Path, options: TransformerTraining, device: str
 ) -> None:
     """Train for `options.seconds` on the caches and write the averaged weights to `folder`."""
     rng = random.Random(options.seed)
     generator = torch.Generator(device).manual_seed(options.seed)
-    transformer = networks.transformer
+    transformer = networks.learned
     average = {name: value.detach().clone() for name, value in transformer.state_dict().items()}
-    optimizer = MuonAndAdamW(transformer, adamw_names=ADAMW_NAMES)
-    run_block = torch.compile(run_one_block, dynamic=False) if options.compiled else run_one_block
-    velocity = functools.partial(predict_velocity, run_block=run_block)
-    torch.compiler.set_stance("eager_on_recompile")  # only the first size is compiled; for the rarer ones it would take too long
+    optimizer = MuonAndAdamW(transformer, adamw_names=networks.adamw_names)
+    if options.compiled:
+        networks.compile()
     started, snapshot, running = time.monotonic(), 0.0, 1.0
-    for step, (latents, prompts) in enumerate(_batches(caches, rng, options)):
+    for step, (latents, scenes, prompts) in enumerate(_batches(caches, rng, options)):
         spent = time.monotonic() - started
         if spent > options.seconds:
             break
-        loss = _loss(networks, velocity, latents.to(device), prompts, options, generator)
+        loss = networks.loss(latents.to(device), scenes, prompts, options, generator)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(transformer.parameters(), 1.0)
         optimizer.step(_learning_rate(options, step, spent))
+        if options.compiled and step == 0:
+            torch.compiler.set_stance(
+                "eager_on_recompile"
+            )  # the first step had the usual size; the rarer ones would take too long
         _update_average(average, transformer, min(options.average_decay, (step + 1) / (step + 20)))
         running = 0.98 * running + 0.02 * loss.item()
         if step % 100 == 0:
@@ -118,49 +121,28 @@ def _learning_rate(options: TransformerTraining, step: int, spent: float) -> flo
 
 def _batches(
     caches: list[LatentCache], rng: random.Random, options: TransformerTraining
-) -> Iterator[tuple[torch.Tensor, list[str]]]:
+) -> Iterator[tuple[torch.Tensor, list[Scene], list[str]]]:
     """Endless batches, the sizes by their shares; every clip gets a fresh sentence each time."""
     for step in itertools.count(1):
         cache = rng.choices(caches, weights=[cache.bucket.share for cache in caches])[0]
         indices = rng.sample(range(len(cache.scenes)), cache.bucket.batch)
-        yield cache.latents[indices], [_prompt(cache.scenes[index], rng, options) for index in indices]
+        scenes = [cache.scenes[index] for index in indices]
+        yield cache.latents[indices], scenes, [_prompt(scene, rng, options) for scene in scenes]
         if step % options.refresh_every == 0:
             cache.refresh(options.refresh_every)
 
 
-def _prompt(scene, rng: random.Random, options: TransformerTraining) -> str:
+def _prompt(scene: Scene, rng: random.Random, options: TransformerTraining) -> str:
     draw = rng.random()
     if draw < options.text_dropout:
         return ""
     return describe(scene, rng, detail=0.5 if draw < options.text_dropout + options.partial_prompt else 1.0)
 
 
-def _loss(networks, velocity, latents, prompts, options: TransformerTraining, generator) -> torch.Tensor:
-    """Mean squared error of the predicted velocity (noise - data) over the latent frames that were noised."""
-    batch, device = len(prompts), latents.device
+def noise_levels(batch: int, options: TransformerTraining, generator: torch.Generator, device: torch.device) -> torch.Tensor:
+    """Random shares of noise [B], shifted towards more."""
     uniform = torch.rand(batch, generator=generator, device=device)
-    sigma = options.noise_shift * uniform / (1 + (options.noise_shift - 1) * uniform)
-    noise = torch.randn(latents.shape, generator=generator, device=device)
-    mask = torch.ones(batch, 1, latents.shape[2], 1, 1, device=device)
-    mask[:, :, 0] = (torch.rand(batch, 1, 1, 1, generator=generator, device=device) >= options.image_to_video).float()
-    mixed = latents + mask * sigma.view(-1, 1, 1, 1, 1) * (noise - latents)
-    with torch.no_grad(), torch.autocast(device.type, torch.bfloat16):
-        text, bias = encode_text(networks, prompts)
-    predicted = velocity(networks.transformer, mixed, 1000 * sigma, 1000 * sigma * mask[:, 0, 0, 0, 0], text.float(), bias)
-    error = (predicted - (noise - latents)).square() * mask
-    return error.sum() / (mask.sum() * error[0, :, 0].numel())
-
-
-def encode_text(networks: TextAndTransformer, prompts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Embeddings [B, 32, D], zero from each prompt's end on, and the logit bias [B, 1, 1, 32]: the last position stands
-    for all padded ones, the other padded ones are masked."""
-    tokens = networks.tokenizer(prompts, padding="max_length", max_length=TEXT_POSITIONS - 1, return_tensors="pt")
-    tokens = tokens.to(networks.transformer.device)
-    hidden = networks.text_encoder(**tokens).last_hidden_state * tokens.attention_mask[..., None]
-    lengths = tokens.attention_mask.sum(1)
-    bias = torch.where(tokens.attention_mask.bool(), 0.0, float("-inf"))
-    padding = torch.log((MAX_SEQUENCE_LENGTH - lengths).float())[:, None]
-    return F.pad(hidden, (0, 0, 0, 1)), torch.cat([bias, padding], 1)[:, None, None, :]
+    return options.noise_shift * uniform / (1 + (options.noise_shift - 1) * uniform)
 
 
 @torch.no_grad()
@@ -178,6 +160,6 @@ def _averaged(module: torch.nn.Module, average: dict[str, torch.Tensor]):
     module.load_state_dict(trained)
 
 
-def _save_average(networks: TextAndTransformer, average: dict[str, torch.Tensor], folder: Path) -> None:
-    with _averaged(networks.transformer, average):
+def _save_average(networks: Networks, average: dict[str, torch.Tensor], folder: Path) -> None:
+    with _averaged(networks.learned, average):
         networks.save(folder)

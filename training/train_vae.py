@@ -1,10 +1,10 @@
-"""Train the demo model's video autoencoder: `AutoencoderKLWan` on the synthetic world.
+"""Train a demo model's video autoencoder on the synthetic world.
 
 It learns single images first and short clips then, mostly as small crops, because the network is convolutional. The
 noise on the latents is fixed, so that decoding tolerates the noise that the denoiser leaves, and the posterior's
 variance is trained to that value. Where a video does not change, its latents are trained not to change: without that
-they drift from frame to frame, which makes motion hard to learn. Last, the latent space is rotated to its principal
-axes and evened out, so that no axis is lost in the denoiser's noise. In float32: on a CPU, bfloat16 made the backward
+they drift from frame to frame, which makes motion hard to learn. Last, what the class needs is done about the latents' spread, so
+that no axis is lost in the denoiser's noise. In float32: on a CPU, bfloat16 made the backward
 pass four times slower (1.10 s against 0.22 s for 48 pictures of 64 x 64).
 """
 
@@ -20,10 +20,9 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from diffusers import AutoencoderKLWan
 
 from training.fast_vae import speed_up
-from training.model_configs import VAE
+from training.latents import Vae
 from training.optimizer import MuonAndAdamW
 from training.world import render, sample_training_scene
 
@@ -40,7 +39,25 @@ class VaeTraining:
     latent_weight: float = 1e-4
     drift_weight: float = 0.05
     edge_weight: float = 4.0
+    measured_clips: int = 96  # for the latents' spread after training
+    spread_weight: float = 0.0  # holds the latents' second moments to the identity's
     seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Autoencoder:
+    """What differs between classes of autoencoders.
+
+    `decode` gives pixels without a clamp, whose gradient would be zero outside [-1, 1]; `finish` is the last step, on the
+    latents' spread, from the autoencoder, latents [C, N] of random clips and the noise that training put on them; `encoding`
+    names the modules that make the latents.
+    """
+
+    create: Callable[[], Vae]
+    load: Callable[[Path], Vae]
+    decode: Callable[[Vae, torch.Tensor], torch.Tensor]
+    finish: Callable[[Vae, torch.Tensor, float], None]
+    encoding: tuple[str, ...]
 
 
 IMAGES = ((64, 64, 1, 64),)  # width, height, frames, batch; drawn in turn
@@ -50,29 +67,32 @@ REFINING_RATE = 1e-3
 IMAGE_SHARE = 0.05  # of the time is spent on single images first: far more scenes a second
 
 
-def train_vae(folder: Path, options: VaeTraining, device: str) -> AutoencoderKLWan:
+def train_vae(autoencoder: Autoencoder, folder: Path, options: VaeTraining, device: str) -> Vae:
     """Train for `options.seconds`, measure the latent statistics, write the VAE to `folder`."""
     torch.manual_seed(options.seed)
-    vae = AutoencoderKLWan(**VAE, latents_mean=[0.0] * VAE["z_dim"], latents_std=[1.0] * VAE["z_dim"]).to(device)
+    vae = autoencoder.create().to(device)
     image_seconds = IMAGE_SHARE * options.seconds
-    trained = _optimise(vae, folder, options, device, lambda spent: IMAGES if spent < image_seconds else CLIPS)
-    even_out_latents(trained, random.Random(options.seed), device, options.latent_noise)
+    trained = _optimise(autoencoder, vae, folder, options, device, lambda spent: IMAGES if spent < image_seconds else CLIPS)
+    latents = random_latents(trained, random.Random(options.seed), device, options.measured_clips)
+    moments = torch.linalg.eigvalsh(latents @ latents.T / latents.shape[1])
+    logger.info("latents: second moments along their axes from %.3f to %.3f", moments[0], moments[-1])
+    autoencoder.finish(trained, latents, options.latent_noise)
     trained.save_pretrained(folder)
     return trained
 
 
-def _optimise(vae: AutoencoderKLWan, folder: Path, options: VaeTraining, device: str, clips_at: Callable) -> AutoencoderKLWan:
+def _optimise(autoencoder: Autoencoder, vae: Vae, folder: Path, options: VaeTraining, device: str, clips_at: Callable) -> Vae:
     """The averaged weights after `options.seconds` of training on `clips_at(seconds spent)`."""
     rng = random.Random(options.seed)
     average = torch.optim.swa_utils.AveragedModel(vae, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.997))
     speed_up(vae)
     learned = [parameter for parameter in vae.parameters() if parameter.requires_grad]
-    optimizer = MuonAndAdamW(vae)
+    optimizer, moments = MuonAndAdamW(vae), RunningMoments()
     started, step, running = time.monotonic(), 0, 0.0
     while (spent := time.monotonic() - started) < options.seconds:
         clips = clips_at(spent)
         video = _batch(rng, clips[step % len(clips)]).to(device)
-        loss, error = _loss(vae, video, options)
+        loss, error = _loss(autoencoder, vae, video, options, moments)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(learned, 1.0)
         optimizer.step(_learning_rate(options, step, spent))
@@ -86,12 +106,12 @@ def _optimise(vae: AutoencoderKLWan, folder: Path, options: VaeTraining, device:
     return average.module.eval()
 
 
-def refine_decoder(vae: AutoencoderKLWan, folder: Path, options: VaeTraining, device: str) -> None:
+def refine_decoder(autoencoder: Autoencoder, vae: Vae, folder: Path, options: VaeTraining, device: str) -> None:
     """Train the decoder further for `options.seconds` while the encoder, and so the latents, do not change; write to `folder`."""
     vae = vae.to(device).train()
-    vae.encoder.requires_grad_(False)
-    vae.quant_conv.requires_grad_(False)
-    _optimise(vae, folder, options, device, lambda spent: REFINING).save_pretrained(folder)
+    for name in autoencoder.encoding:
+        vae.get_submodule(name).requires_grad_(False)
+    _optimise(autoencoder, vae, folder, options, device, lambda spent: REFINING).save_pretrained(folder)
 
 
 def _learning_rate(options: VaeTraining, step: int, spent: float) -> float:
@@ -113,11 +133,13 @@ def _random_clip(rng: random.Random, num_frames: int, width: int, height: int) -
     return video[:, first : first + num_frames, top : top + height, left : left + width]
 
 
-def _loss(vae: AutoencoderKLWan, video: torch.Tensor, options: VaeTraining) -> tuple[torch.Tensor, float]:
+def _loss(
+    autoencoder: Autoencoder, vae: Vae, video: torch.Tensor, options: VaeTraining, moments: RunningMoments
+) -> tuple[torch.Tensor, float]:
     """Training loss, and the plain mean squared error of [-1, 1] pixels. Pixels that differ from the border count more."""
     posterior = vae.encode(video).latent_dist
     noise = options.latent_noise * torch.randn_like(posterior.mean)
-    decoded = _decode_unclamped(vae, posterior.mean + noise)
+    decoded = autoencoder.decode(vae, posterior.mean + noise)
     difference = decoded - video
     background = video[:, :, :1, :1, :1]
     weight = 1 + options.edge_weight * (video - background).abs().amax(1, keepdim=True).clamp(max=1)
@@ -125,7 +147,24 @@ def _loss(vae: AutoencoderKLWan, video: torch.Tensor, options: VaeTraining) -> t
     variance = (posterior.logvar - 2 * math.log(options.latent_noise)).square().mean()
     latent = options.latent_weight * posterior.mean.square().mean() + 1e-3 * variance
     drift = options.drift_weight * _drift(video, posterior.mean)
-    return reconstruction + latent + drift, difference.detach().square().mean().item()
+    spread = options.spread_weight * moments.distance(posterior.mean) if options.spread_weight else 0.0
+    return reconstruction + latent + drift + spread, difference.detach().square().mean().item()
+
+
+class RunningMoments:
+    """The second moments of the latents over recent steps, about zero. One batch shows too few scenes for them."""
+
+    def __init__(self, kept: float = 0.95) -> None:
+        self._kept, self._moments = kept, None
+
+    def distance(self, latents: torch.Tensor) -> torch.Tensor:
+        """Mean squared distance a channel from the identity, of which only this batch's part [B, C, F, H, W] has a gradient."""
+        flat = latents.transpose(0, 1).flatten(1)
+        identity = torch.eye(len(flat), device=flat.device)
+        before = identity if self._moments is None else self._moments
+        moments = self._kept * before + (1 - self._kept) * (flat @ flat.T) / flat.shape[1]
+        self._moments = moments.detach()
+        return (moments - identity).square().sum() / (len(flat) * (1 - self._kept))
 
 
 def _drift(video: torch.Tensor, latents: torch.Tensor) -> torch.Tensor:
@@ -141,49 +180,8 @@ def _drift(video: torch.Tensor, latents: torch.Tensor) -> torch.Tensor:
     return square.sum() / (resting.sum() * latents.shape[1]).clamp(min=1)
 
 
-def _decode_unclamped(vae: AutoencoderKLWan, latents: torch.Tensor) -> torch.Tensor:
-    """`vae.decode` without its final clamp, whose gradient is zero outside [-1, 1]."""
-    from diffusers.models.autoencoders.autoencoder_kl_wan import unpatchify
-
-    vae.clear_cache()
-    hidden = vae.post_quant_conv(latents)
-    frames = []
-    for index in range(hidden.shape[2]):
-        vae._conv_idx = [0]
-        first = {"first_chunk": True} if index == 0 else {}
-        frames.append(vae.decoder(hidden[:, :, index : index + 1], feat_cache=vae._feat_map, feat_idx=vae._conv_idx, **first))
-    vae.clear_cache()
-    return unpatchify(torch.cat(frames, 2), patch_size=vae.config.patch_size)
-
-
 @torch.no_grad()
-def even_out_latents(vae: AutoencoderKLWan, rng: random.Random, device: str, latent_noise: float, clips: int = 96) -> None:
-    """Turn the latent space to its principal axes, halve their spread on a logarithmic scale, keep the statistics.
-
-    The rotation and the scales go into the convolutions beside the latents, so that encode and decode stay inverse. An axis
-    that carries less than the noise of training is not blown up to unit variance: its scale is the noise's.
-    """
-    flat = _random_latents(vae, rng, device, clips)
-    variance, axes = torch.linalg.eigh(torch.cov(flat.double()))
-    scale = variance.clamp(min=1e-2 * variance.max()) ** -0.25
-    forward, backward = (scale[:, None] * axes.T).float(), (axes / scale).float()
-    _turn_outputs(vae.quant_conv, forward, 2 * torch.log(latent_noise * scale).float())
-    vae.post_quant_conv.weight.copy_(torch.einsum("oi...,ij->oj...", vae.post_quant_conv.weight, backward))
-    flat = forward @ flat
-    spread = torch.maximum(flat.std(1), latent_noise * scale.float())
-    vae.register_to_config(latents_mean=flat.mean(1).tolist(), latents_std=spread.tolist())
-
-
-def _turn_outputs(convolution: torch.nn.Conv3d, matrix: torch.Tensor, log_variance: torch.Tensor) -> None:
-    """Apply a matrix to the first half of the outputs, the means, and make the second half this constant."""
-    weight, bias, channels = convolution.weight, convolution.bias, len(matrix)
-    weight[:channels] = torch.einsum("oc,c...->o...", matrix, weight[:channels])
-    bias[:channels] = matrix @ bias[:channels]
-    weight[channels:] = 0.0
-    bias[channels:] = log_variance
-
-
-def _random_latents(vae: AutoencoderKLWan, rng: random.Random, device: str, clips: int) -> torch.Tensor:
+def random_latents(vae: Vae, rng: random.Random, device: str, clips: int) -> torch.Tensor:
     """Latents of random clips at two sizes, [C, N]."""
     latents = []
     for index in range(clips):

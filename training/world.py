@@ -42,6 +42,8 @@ DIRECTIONS: dict[str, tuple[float, float]] = {  # x to the right, y downwards
     "down-right": (math.sqrt(0.5), math.sqrt(0.5)),
 }
 MOTIONS = (*DIRECTIONS, "still", "growing", "shrinking")
+TRAVEL = (0.32, 0.62)  # how far a moving shape goes, as a share of the shorter side, if no speed is asked for
+SPEEDS: dict[str, tuple[float, float]] = {"SLOW": (0.2, 0.3), "FAST": (0.52, 0.62)}  # the same for each speed
 GROWTH = 2.4  # ratio of the radii at the two ends of a growing or shrinking clip
 MARGIN = 0.18  # how near to an edge a centre may come, as a share of that side
 HELD_OUT_SHARE = 0.1
@@ -50,7 +52,8 @@ HELD_OUT_SEED = 20240229
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What a video shows. Positions are shares of width and height, `travel` a share of the shorter side."""
+    """What a video shows. Positions are shares of width and height, `travel` a share of the shorter side; `speed` is one of
+    `SPEEDS`, None if the scene was drawn without one."""
 
     colour: str
     shape: str
@@ -59,6 +62,7 @@ class Scene:
     size: str
     start: tuple[float, float]
     travel: float
+    speed: str | None = None
 
     @property
     def triple(self) -> tuple[str, str, str]:
@@ -72,10 +76,10 @@ def held_out_triples() -> frozenset[tuple[str, str, str]]:
     return frozenset(triples[: round(len(triples) * HELD_OUT_SHARE)])
 
 
-def sample_scene(rng: random.Random, triple: tuple[str, str, str]) -> Scene:
-    """A scene of the given triple with everything else random; the centre never leaves the picture."""
+def sample_scene(rng: random.Random, triple: tuple[str, str, str], speed: str | None = None) -> Scene:
+    """A scene of the given triple and speed with everything else random; the centre never leaves the picture."""
     colour, shape, motion = triple
-    travel = rng.uniform(0.32, 0.62)
+    travel = rng.uniform(*SPEEDS.get(speed, TRAVEL))
     direction = DIRECTIONS.get(motion, (0.0, 0.0))
     start = tuple(_start_along(rng, component * travel) for component in direction)
     return Scene(
@@ -86,7 +90,13 @@ def sample_scene(rng: random.Random, triple: tuple[str, str, str]) -> Scene:
         size=rng.choice(tuple(SIZES)),
         start=start,
         travel=travel,
+        speed=speed,
     )
+
+
+def sample_speed(rng: random.Random, motion: str) -> str | None:
+    """A speed for two thirds of the shapes that move, None for all others."""
+    return rng.choice((None, *SPEEDS)) if motion in DIRECTIONS else None
 
 
 def _start_along(rng: random.Random, displacement: float) -> float:
@@ -94,13 +104,13 @@ def _start_along(rng: random.Random, displacement: float) -> float:
     return rng.uniform(margin + max(0.0, -displacement), 1 - margin - max(0.0, displacement))
 
 
-def sample_training_scene(rng: random.Random) -> Scene:
-    """A random scene whose triple is not held out."""
+def sample_training_scene(rng: random.Random, has_speed: bool = False) -> Scene:
+    """A random scene whose triple is not held out; with `has_speed` many of those that move have a speed."""
     held_out = held_out_triples()
     while True:
         triple = (rng.choice(tuple(COLOURS)), rng.choice(SHAPES), rng.choice(MOTIONS))
         if triple not in held_out:
-            return sample_scene(rng, triple)
+            return sample_scene(rng, triple, sample_speed(rng, triple[2]) if has_speed else None)
 
 
 def path(scene: Scene, num_frames: int, width: int, height: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

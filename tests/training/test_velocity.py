@@ -1,28 +1,36 @@
 """Training's fast forward pass and padded-text trick give the numbers of diffusers' class."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from diffusers import WanTransformer3DModel
-from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
+from transformers import PreTrainedTokenizerFast
 
 from training.model_configs import TEXT_ENCODER, TRANSFORMER
 from training.tokenizer import make_tokenizer
-from training.train_transformer import TextAndTransformer, encode_text
 from training.velocity import predict_velocity
+from training.wan_networks import WanNetworks, WanText
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory) -> PreTrainedTokenizerFast:
-    return make_tokenizer(tmp_path_factory.mktemp("tokenizer"), sentences=2000)
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("tokenizer")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder) -> PreTrainedTokenizerFast:
+    return make_tokenizer(folder, sentences=2000)
 
 
 @pytest.fixture
-def networks(tokenizer, monkeypatch) -> TextAndTransformer:
+def networks(folder, tokenizer, monkeypatch) -> WanNetworks:
     monkeypatch.setitem(TRANSFORMER, "num_layers", 2)
     torch.manual_seed(0)
-    text_encoder = UMT5EncoderModel(UMT5Config(vocab_size=len(tokenizer), **TEXT_ENCODER)).eval()
-    made = TextAndTransformer.create(text_encoder, tokenizer, "cpu")
-    torch.nn.init.normal_(made.transformer.proj_out.weight, std=0.02)
+    text = WanText.create(folder, "cpu")
+    text.encoder.eval()
+    made = WanNetworks.create(text, "cpu")
+    torch.nn.init.normal_(made.learned.proj_out.weight, std=0.02)
     return made
 
 
@@ -33,15 +41,15 @@ def test_velocity_equals_the_class(networks, first_frame_is_clean):
     prompts = ["a red circle moving left", ""]
     timestep = torch.tensor([500.0, 300.0])
     first = torch.zeros(2) if first_frame_is_clean else timestep
-    text, bias = encode_text(networks, prompts)
-    ours = predict_velocity(networks.transformer, latents, timestep, first, text, bias, torch.float32)
-    reference = _reference(networks.transformer, networks, latents, timestep, first, prompts)
+    text, bias = networks.text.encode(prompts)
+    ours = predict_velocity(networks.learned, latents, timestep, first, text, bias, torch.float32)
+    reference = _reference(networks.learned, networks.text, latents, timestep, first, prompts)
     torch.testing.assert_close(ours, reference, atol=1e-5, rtol=0)  # float32 sums in another order, values around 1
 
 
-def _reference(transformer: WanTransformer3DModel, networks, latents, timestep, first, prompts) -> torch.Tensor:
-    tokens = networks.tokenizer(prompts, padding="max_length", max_length=512, return_tensors="pt")
-    text = networks.text_encoder(**tokens).last_hidden_state * tokens.attention_mask[..., None]
+def _reference(transformer: WanTransformer3DModel, text: WanText, latents, timestep, first, prompts) -> torch.Tensor:
+    tokens = text.tokenizer(prompts, padding="max_length", max_length=512, return_tensors="pt")
+    text = text.encoder(**tokens).last_hidden_state * tokens.attention_mask[..., None]
     timesteps = torch.cat([first[:, None].expand(2, 9), timestep[:, None].expand(2, 36)], 1)
     return transformer(latents, timesteps, text, return_dict=False)[0]
 

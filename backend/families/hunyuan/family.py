@@ -1,7 +1,8 @@
 """Recognises which HunyuanVideo 1.5 a checkpoint is from its configurations alone, and refuses all others. Reads no file.
 
 All kinds have one network: its input is the noisy latents, a picture's latents and a mask, as channels. They differ in whether
-there is a picture, and in whether a step also reads the timestep at which it ends (`use_meanflow`, the step-distilled model).
+there is a picture (always, never, or as one likes), and in whether a step also reads the timestep at which it ends
+(`use_meanflow`, the step-distilled model).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ TEXT_TOKENS = 1000  # that the transformer sees of a prompt; source: diffusers, 
 QUOTED_TOKENS = 256  # that it sees of the text in quotes; likewise, tokenizer_2_max_length
 
 TRANSFORMER, AUTOENCODER = "HunyuanVideo15Transformer3DModel", "AutoencoderKLHunyuanVideo15"
-TASKS = {"HunyuanVideo15Pipeline": "t2v", "HunyuanVideo15ImageToVideoPipeline": "i2v"}
+TASKS = {"HunyuanVideo15Pipeline": ("t2v",), "HunyuanVideo15ImageToVideoPipeline": ("i2v",)}
+BOTH_TASKS = "ti2v"  # `task_type` of a transformer trained with and without a picture; published ones have one task
 NEEDED_ENTRIES = {
     "transformer": ("in_channels", "out_channels", "num_layers", "num_attention_heads", "attention_head_dim", "text_embed_dim",
                     "text_embed_2_dim", "image_embed_dim"),
@@ -47,12 +49,13 @@ class HunyuanKind(Kind):
     @property
     def has_image_encoder(self) -> bool:
         """Whether pictures reach the transformer as tokens too."""
-        return self.needs("image")
+        return "image" in self.takes
 
 
 KINDS = (
     HunyuanKind(name="hunyuanvideo-1.5-t2v", tasks=("t2v",)),
     HunyuanKind(name="hunyuanvideo-1.5-i2v", tasks=("i2v",), takes={"image": "must"}),
+    HunyuanKind(name="hunyuanvideo-1.5-ti2v", tasks=("t2v", "i2v"), takes={"image": "may"}),
     HunyuanKind(name="hunyuanvideo-1.5-i2v-meanflow", tasks=("i2v",), takes={"image": "must"}, is_meanflow=True),
 )
 SUPPORTED = "HunyuanVideo 1.5 T2V and I2V, guidance-distilled and step-distilled too, as diffusers lays them out"
@@ -88,23 +91,25 @@ class HunyuanFamily:
 
     def recognise(self, index: Mapping[str, Any], configs: Configs) -> HunyuanKind | None:
         """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""
-        task = TASKS.get(index.get("_class_name"))
-        if task is None:
+        tasks = TASKS.get(index.get("_class_name"))
+        if tasks is None:
             return None
-        _check_parts(task, index, configs)
+        _check_parts(tasks, index, configs)
         _check_channels(configs)
         scales = _scales(configs)
         is_meanflow = bool(configs["transformer"].get("use_meanflow"))
+        if tasks == ("i2v",) and configs["transformer"].get("task_type") == BOTH_TASKS:
+            tasks = ("t2v", "i2v")
         for kind in KINDS:
-            if (kind.tasks, kind.is_meanflow) == ((task,), is_meanflow):
+            if (kind.tasks, kind.is_meanflow) == (tasks, is_meanflow):
                 return dataclasses.replace(kind, scales=scales)
-        raise refusal("it is a step-distilled model for text to video", [SUPPORTED])
+        raise refusal(f"it is a step-distilled model for {' and '.join(tasks)}", [SUPPORTED])
 
     def of_preset(self, preset: Preset, configs: Configs) -> HunyuanKind | None:
         """The kind of a preset's model, without its checkpoint."""
         if configs["transformer"].get("_class_name") != TRANSFORMER:
             return None
-        pipeline = next((name for name, task in TASKS.items() if preset.tasks == (task,)), None)
+        pipeline = next((name for name, tasks in TASKS.items() if tasks[0] == preset.tasks[-1]), None)
         return self.recognise({part: ["diffusers", part] for part in configs} | {"_class_name": pipeline}, configs)
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
@@ -170,9 +175,9 @@ def _scales(configs: Configs) -> tuple[int, int]:
     return configs["vae"]["spatial_compression_ratio"], configs["vae"]["temporal_compression_ratio"]
 
 
-def _check_parts(task: str, index: Mapping[str, Any], configs: Configs) -> None:
+def _check_parts(tasks: tuple[str, ...], index: Mapping[str, Any], configs: Configs) -> None:
     """Raises: ModelError if a part or an entry of its configuration is missing, or a network is of another class."""
-    needed = [part for part in NEEDED_ENTRIES if part != "image_encoder" or task == "i2v"]
+    needed = [part for part in NEEDED_ENTRIES if part != "image_encoder" or tasks == ("i2v",)]
     for part in needed:
         if not (index.get(part) or [None])[0] or part not in configs:
             raise ModelError(

@@ -37,7 +37,7 @@ from backend.weights.stacked import StackedWeights
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Encoders:
-    """What turns prompts and pictures into embeddings; `image` is None for text to video."""
+    """What turns prompts and pictures into embeddings; `image` is None for a model of text to video only."""
 
     text: TextEncoder
     quoted: QuotedTextEncoder
@@ -147,8 +147,7 @@ class HunyuanModel:
             embeddings = yield Call(programs.embed_text, (resting, text.ids))
             letters = yield Call(programs.embed_quoted, (weights["text_encoder_2"], quoted.ids, quoted.counts))
             conditions = yield OnHost(text_conditions, (embeddings, text.counts, letters, quoted.counts))
-        if self._encoders.image is not None:
-            (picture,) = inputs["image"]
+        for picture in inputs.get("image", ()):
             pixels = self._encoders.image.preprocess(picture).astype(self.dtype)
             seen = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
             latents = yield Call(programs.encode_image, (weights["vae"], pixels_of(picture, self.dtype)))

@@ -18,13 +18,16 @@ PRESETS = {  # what the published checkpoints say stands in the presets' archite
     "hunyuanvideo-1.5-t2v": "hunyuanvideo-1.5-t2v-720p",
     "hunyuanvideo-1.5-i2v": "hunyuanvideo-1.5-i2v-480p",
     "hunyuanvideo-1.5-i2v-meanflow": "hunyuanvideo-1.5-i2v-480p-fast",
+    "hunyuanvideo-1.5-ti2v": "hunyuanvideo-1.5-i2v-480p",  # none is published: its transformer's `task_type` is the difference
 }
 
 
 def checkpoint_of(name: str, index=None, **changes) -> Checkpoint:
     configs = load_preset(PRESETS[name]).network_configs()
+    if name.endswith("ti2v"):
+        configs["transformer"] = configs["transformer"] | {"task_type": "ti2v"}
     configs = {part: config | changes.get(part, {}) for part, config in configs.items()}
-    own = {part: ["library", "Class"] for part in configs} | {"_class_name": T2V if "t2v" in name else I2V}
+    own = {part: ["library", "Class"] for part in configs} | {"_class_name": T2V if name.endswith("-t2v") else I2V}
     return Checkpoint(folder=Path("model"), index=own | (index or {}), configs=configs)
 
 
@@ -44,7 +47,7 @@ def test_each_kind_is_recognised(name):
         ({"vae": {"_class_name": "AutoencoderKLHunyuanVideo"}}, "it has a AutoencoderKLHunyuanVideo"),
         ({"transformer": {"in_channels": 33}}, "its transformer takes 33 channels and its VAE makes 32"),
         ({"transformer": {"patch_size": 2}}, "its transformer has patches of 2 x 2 x 1 latents"),
-        ({"transformer": {"use_meanflow": True}}, "it is a step-distilled model for text to video"),
+        ({"transformer": {"use_meanflow": True}}, "it is a step-distilled model for t2v"),
         ({"text_encoder": {"hidden_size": 8}}, "its text_encoder makes 8 channels and its transformer takes 3584"),
     ],
 )

@@ -1,0 +1,90 @@
+"""The demo models by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
+
+from training.chat_text import ChatText, make_chat_tokenizer
+from training.checkpoint import assemble_wan
+from training.hunyuan_checkpoint import assemble_hunyuan
+from training.hunyuan_networks import HunyuanNetworks
+from training.hunyuan_vae import HUNYUAN_AUTOENCODER
+from training.latents import Bucket
+from training.recipe import Recipe, StageSeconds
+from training.tokenizer import make_tokenizer
+from training.train_vae import VaeTraining
+from training.wan_networks import WanNetworks, WanText
+from training.wan_vae import WAN_AUTOENCODER
+
+
+def _unipc(steps: int, flow_shift: float) -> UniPCMultistepScheduler:
+    scheduler = UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=flow_shift)
+    scheduler.set_timesteps(steps)
+    return scheduler
+
+
+def _euler(steps: int, flow_shift: float) -> FlowMatchEulerDiscreteScheduler:
+    """The steps of diffusers' HunyuanVideo 1.5 pipelines."""
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=flow_shift)
+    scheduler.set_timesteps(sigmas=np.linspace(1.0, 0.0, steps + 1)[:-1])
+    return scheduler
+
+
+WAN_TINY = Recipe(
+    pipeline="WanPipeline",
+    has_speed=False,
+    is_compiled=False,  # as the embedded checkpoint was trained
+    seconds=StageSeconds(vae=780, text=90, transformer=1140, refine=200),
+    buckets=(
+        Bucket(width=96, height=96, num_frames=17, share=0.82, batch=64, clips=3072),
+        Bucket(width=128, height=96, num_frames=17, share=0.06, batch=32, clips=384),
+        Bucket(width=96, height=128, num_frames=17, share=0.06, batch=32, clips=384),
+        Bucket(width=96, height=96, num_frames=33, share=0.06, batch=32, clips=384),
+    ),
+    text_learning_rate=2e-3,
+    autoencoder=WAN_AUTOENCODER,
+    vae_training=VaeTraining(),
+    make_tokenizer=make_tokenizer,
+    create_text=WanText.create,
+    create=lambda text, tokenizer, device: WanNetworks.create(WanText.load(text, tokenizer, device), device),
+    load=WanNetworks.load,
+    schedule=_unipc,
+    assemble=assemble_wan,
+)
+
+HUNYUAN_TINY = Recipe(
+    pipeline="HunyuanVideo15ImageToVideoPipeline",
+    has_speed=True,
+    is_compiled=True,  # two thirds of an uncompiled step are element by element, measured
+    seconds=StageSeconds(vae=1650, text=150, transformer=2640, refine=300),  # encoding the caches takes some minutes more
+    buckets=(  # four times Wan's tokens a clip, as patches are single latents
+        Bucket(width=96, height=96, num_frames=17, share=0.82, batch=32, clips=1024),
+        Bucket(width=128, height=96, num_frames=17, share=0.06, batch=16, clips=128),
+        Bucket(width=96, height=128, num_frames=17, share=0.06, batch=16, clips=128),
+        Bucket(width=96, height=96, num_frames=33, share=0.06, batch=16, clips=128),
+    ),
+    text_learning_rate=5e-3,  # 97 to 100 % were read right after 100 steps of 32 sentences, 25 to 72 % with 2e-3
+    autoencoder=HUNYUAN_AUTOENCODER,
+    vae_training=VaeTraining(spread_weight=0.01),
+    make_tokenizer=make_chat_tokenizer,
+    create_text=ChatText.create,
+    create=lambda text, tokenizer, device: HunyuanNetworks.create(ChatText.load(text, tokenizer, device), device),
+    load=HunyuanNetworks.load,
+    schedule=_euler,
+    assemble=assemble_hunyuan,
+)
+
+RECIPES = {"wan-tiny": WAN_TINY, "hunyuan-tiny": HUNYUAN_TINY}
+
+
+def recipe_of(model: Path) -> Recipe:
+    """The recipe of a checkpoint folder. Raises: ValueError if it is none of the demo models."""
+    pipeline = json.loads((model / "model_index.json").read_text("utf-8"))["_class_name"]
+    for recipe in RECIPES.values():
+        if recipe.pipeline == pipeline:
+            return recipe
+    raise ValueError(f"{model} is a {pipeline}; demo models are {', '.join(RECIPES)}")
