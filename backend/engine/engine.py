@@ -28,6 +28,7 @@ from backend.errors import DataFolderError, JobHasBegun, StudioError
 from backend.media.decoding import Decoding
 from backend.settings import from_environment
 from backend.shares import Share
+from backend.workers.orphans import end_orphans
 from backend.workers.process import WorkerPlan
 from presets import Preset, list_presets
 
@@ -92,6 +93,7 @@ class Engine:
             shape_of=lambda job: self.shape(job.request),
             on_finished=self._timings.learn,
         )
+        end_orphans(settings.data_dir)
         if start_worker:
             self._dispatcher.fleet.start()
         if resume:

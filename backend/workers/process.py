@@ -17,6 +17,7 @@ from backend.contract.worker import WorkerOptions
 from backend.settings import PROJECT_FOLDER, Settings, worker_environment
 from backend.shares import Share
 from backend.workers.channel import Channel, Message
+from backend.workers.orphans import SERVER_VARIABLE
 
 logger = logging.getLogger(__name__)
 _STOP_SECONDS = 8.0  # the worker takes at most `backend.workers.main.KEEP_SECONDS` of them to keep its work
@@ -115,6 +116,6 @@ def _spawn(plan: WorkerPlan, log: IO[bytes]) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=log,
         cwd=PROJECT_FOLDER,
-        env=worker_environment(plan.settings, share=plan.share),
+        env={**worker_environment(plan.settings, share=plan.share), SERVER_VARIABLE: str(os.getpid())},
         start_new_session=True,
     )
