@@ -57,3 +57,13 @@ def lists(page, *prompts: str) -> None:
           .map(item => item.innerText)) === JSON.stringify(prompts)""",
         list(prompts),
     )
+
+
+def rest(page) -> None:
+    """Waits until the page has loaded nothing more for a second: leaving it then interrupts no request, of which Gradio's client would
+    complain in the console."""
+    before, now = -1, 0
+    while before != now:
+        before = now
+        page.wait_for_timeout(1000)
+        now = page.evaluate("performance.getEntriesByType('resource').length")

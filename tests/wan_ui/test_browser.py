@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from tests.wan_ui.steps import rest
+
 pytestmark = pytest.mark.browser
 
 PLAYS = "video => video.readyState >= 2 && video.currentTime > 0 && !video.paused && !video.error"
@@ -253,5 +255,6 @@ def test_dark_and_light_can_be_switched_and_stay(visit, studio):
     page = visit(dark=False)
     page.locator("#theme-toggle").click()
     assert page.evaluate("document.body.classList.contains('dark')")
+    rest(page)
     page.goto(studio.url)
     page.wait_for_function("document.body.classList.contains('dark')")

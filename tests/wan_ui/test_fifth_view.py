@@ -4,7 +4,7 @@ import pytest
 
 from tests.fifth_view.panel import FIFTH
 from tests.wan_ui.conftest import _serving, _studio
-from tests.wan_ui.steps import generate, made, until
+from tests.wan_ui.steps import generate, made, rest, until
 from wan_ui.desk.view import column_classes
 from wan_ui.views import VIEWS
 
@@ -44,6 +44,7 @@ def test_the_header_the_help_and_its_key_lead_to_it(visit):
 @pytest.mark.browser
 def test_it_opens_with_the_page_reads_the_form_and_follows_the_queue(visit, studio):
     page = visit()
+    rest(page)
     page.goto(f"{studio.url}?hello=you")
     until(page, "document.querySelector('#fifth-form')?.textContent === 'opened you'")
     made(page, "the first one")
