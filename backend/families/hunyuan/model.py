@@ -24,9 +24,10 @@ from backend.families.hunyuan.quoted_text import TIED, QuotedTextEncoder
 from backend.families.hunyuan.text_encoder import LENGTHS, MOST_TOKENS, TextEncoder
 from backend.families.hunyuan.transformer import Context, Denoiser, layer_matrix_bytes
 from backend.families.hunyuan.vae import VideoAutoencoder
+from backend.families.layouts import plan_layouts
 from backend.families.model import AttentionLengths, Carry, Conditions, Inputs, ModelPlan, Network, Weights
 from backend.families.step_cache import StepCache, place_cached
-from backend.runtime.mesh import Layout, plan_copies, plan_mesh
+from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
 from backend.sampling.plan import PlannedStep
@@ -86,7 +87,8 @@ class HunyuanModel:
         self.kind, self.dtype, self._configs = plan.kind, plan.dtype, plan.configs
         self._encoders = _make_encoders(plan)
         self._guided, self._unguided = (
-            make_programs(plan.configs, self._encoders, layout, plan.compiler) for layout in plan_layouts(plan)
+            make_programs(plan.configs, self._encoders, layout, plan.compiler)
+            for layout in plan_layouts(plan, layer_matrix_bytes)
         )
         self.networks = tuple(self._networks(plan))
 
@@ -239,21 +241,6 @@ class HunyuanModel:
 
 
 _TEXT = ("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_2", "prompt_embeds_mask_2")
-
-
-def plan_layouts(plan: ModelPlan) -> tuple[Layout, Layout]:
-    """The layouts of all devices for guided and for unguided steps; weights lie in the same places in both.
-
-    Raises: RequestError.
-    """
-    config, memory = plan.configs["transformer"], memory_bytes(plan.devices[0].device_kind)
-    sizes, heads = layer_matrix_bytes(config, plan.dtype.itemsize), config["num_attention_heads"]
-    plans = []
-    for is_guided in (True, False):
-        fixed = {axis: size for axis, size in plan.mesh.items() if is_guided or axis == "tp"}
-        plans.append(plan_mesh(len(plan.devices), heads=heads, is_guided=is_guided, asked=fixed))
-    copied = plan_copies(sizes, config["num_layers"], plans[0], memory)
-    return tuple(Layout.over(one, plan.devices, copied) for one in plans)
 
 
 def make_programs(configs: Any, encoders: Encoders, layout: Layout, compiler: Compiler) -> Programs:

@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, CLIPImageProcessorPil, PreTrainedTokeniz
 from backend.chips import memory_bytes
 from backend.contract.request import GenerationRequest
 from backend.errors import ModelError
+from backend.families.layouts import plan_layouts
 from backend.families.model import AttentionLengths, Carry, Conditions, Inputs, ModelPlan, Network, Weights
 from backend.families.step_cache import StepCache
 from backend.families.wan.conditions import (
@@ -34,7 +35,7 @@ from backend.families.wan.image_encoder import ImageEncoder, short_name
 from backend.families.wan.text_encoder import LENGTHS, TIED, TextEncoder, TextTokens
 from backend.families.wan.transformer import Context, Denoiser, layer_matrix_bytes
 from backend.families.wan.vae import VideoAutoencoder
-from backend.runtime.mesh import Layout, plan_copies, plan_mesh
+from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
 from backend.sampling.plan import PlannedStep
@@ -88,7 +89,7 @@ class WanModel:
         self._image_encoder = _image_encoder(plan)
         self._guided, self._unguided = (
             make_programs(configs, self._text_encoder, layout, self._image_encoder, compiler=plan.compiler)
-            for layout in plan_layouts(plan)
+            for layout in plan_layouts(plan, layer_matrix_bytes)
         )
         self.networks = tuple(self._networks(plan))
 
@@ -259,21 +260,6 @@ class WanModel:
 def text_lengths(platform: str) -> tuple[int, ...]:
     """The lengths that text is padded to. On a TPU only the full one: its kernel takes no bias for shortened padding."""
     return (TEXT_TOKENS,) if platform == "tpu" else LENGTHS
-
-
-def plan_layouts(plan: ModelPlan) -> tuple[Layout, Layout]:
-    """The layouts of all devices for guided and for unguided steps; weights lie in the same places in both.
-
-    Raises: RequestError.
-    """
-    config, memory = plan.configs["transformer"], memory_bytes(plan.devices[0].device_kind)
-    sizes, heads = layer_matrix_bytes(config, plan.dtype.itemsize), config["num_attention_heads"]
-    plans = []
-    for is_guided in (True, False):
-        fixed = {axis: size for axis, size in plan.mesh.items() if is_guided or axis == "tp"}
-        plans.append(plan_mesh(len(plan.devices), heads=heads, is_guided=is_guided, asked=fixed))
-    copied = plan_copies(sizes, config["num_layers"], plans[0], memory, plan.kind.num_experts)
-    return tuple(Layout.over(one, plan.devices, copied) for one in plans)
 
 
 def make_programs(
