@@ -19,7 +19,7 @@ from PIL import Image
 
 from backend.contract.request import GenerationRequest
 from backend.errors import NoRequestInVideo, VideoFileError
-from backend.files import replacing
+from backend.files import is_disk_full, replacing
 from backend.media import mp4 as mp4_boxes
 from backend.media.pictures import MAX_PIXELS
 
@@ -168,7 +168,7 @@ def _encode(frames: Iterable[Frame], shape: tuple[int, ...], part: Path, fps: in
         with _time_limit(ENCODE_SECONDS, process):
             process.wait()
         if process.returncode != 0:
-            raise VideoFileError("the video could not be encoded:", _last_line(log), "check the space on the disk")
+            raise VideoFileError("the video could not be encoded:", _reason(log), "check the space on the disk")
     return count
 
 
@@ -322,7 +322,8 @@ def _even(frame: Frame) -> Frame:
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
-def _last_line(log: IO[bytes]) -> str:
+def _reason(log: IO[bytes]) -> str:
+    """The line that says that the disk is full, wherever it stands, or the last one."""
     log.seek(0)
-    lines = log.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "ffmpeg gave no reason"
+    lines = log.read().decode(errors="replace").strip().splitlines() or ["ffmpeg gave no reason"]
+    return next((line for line in lines if is_disk_full(OSError(line))), lines[-1])

@@ -1,8 +1,10 @@
 """Videos come out complete, exact and carrying their request, or not at all."""
 
+import contextlib
 import json
 import struct
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import imageio_ffmpeg
@@ -11,6 +13,7 @@ import pytest
 
 from backend.contract.request import GenerationRequest
 from backend.errors import NoRequestInVideo, VideoFileError
+from backend.files import is_disk_full
 from backend.media import mp4 as mp4_boxes
 from backend.media import video as video_file
 from backend.media.video import extract_frame, read_facts, read_frames, read_request, write_frames, write_video
@@ -254,6 +257,14 @@ def test_an_encoder_that_hangs_is_ended(tmp_path, hanging, num_frames):
     with pytest.raises(VideoFileError, match="could not be encoded"):
         write_video(moving(num_frames=num_frames), tmp_path / "v.mp4", fps=16, request=REQUEST)
     assert not list(tmp_path.glob("*.mp4*"))
+
+
+def test_a_full_disk_is_named_wherever_ffmpeg_says_it(monkeypatch):
+    """Where not even the header fits, ffmpeg's last line speaks of packets."""
+    monkeypatch.setattr(video_file, "replacing", lambda path: contextlib.nullcontext(path))
+    with pytest.raises(VideoFileError) as raised:
+        write_video(moving(), Path("/dev/full"), fps=16, request=REQUEST)
+    assert is_disk_full(raised.value)
 
 
 def test_a_comment_may_be_longer_than_a_command_line_and_hold_any_sign(tmp_path):
