@@ -20,7 +20,7 @@ from backend.workers.channel import Channel, Message
 from backend.workers.orphans import SERVER_VARIABLE
 
 logger = logging.getLogger(__name__)
-_STOP_SECONDS = 8.0  # the worker takes at most `backend.workers.main.KEEP_SECONDS` of them to keep its work
+_STOP_SECONDS = 7.0  # a server may take ten to end; the worker takes `backend.workers.main.KEEP_SECONDS` to keep its work
 _STACK_SECONDS = 1.0
 
 
