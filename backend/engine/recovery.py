@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from backend.contract import events
 from backend.contract.events import Event, Failed, Interrupted
 
 MOST_STOPS = 3  # at the same place: a job goes on there twice
-MOST_KILLS = 10  # by a signal from outside, before the job's own work has begun
+MOST_KILLS = 10  # one after the other, by a signal from outside, before the job's own work has begun
 MOST_SERVER_DEATHS = 1  # after one more, a person decides, or ten quiet minutes
 QUIET_SECONDS = 600.0  # without any fault, before a job goes on that may have brought the machine down
 START = "the start"  # also while the model is loaded
@@ -40,13 +41,19 @@ def place_of(event: Event | None) -> str:
 def judge(interruptions: Sequence[Interrupted]) -> GoOn | Failed:
     """What becomes of a job after these interruptions, oldest first; the last one has just happened."""
     last = interruptions[-1]
-    same = [one for one in interruptions if one.place == last.place and one.by in _COUNTED]
+    recent = _since_progress(interruptions) if last.place == START else interruptions
+    same = [one for one in recent if one.place == last.place and one.by in _COUNTED]
     are_kills = last.place == START and all(one.by in ("signal", "server") for one in same)
     if len(same) >= (MOST_KILLS if are_kills else MOST_STOPS):
         causes = "; ".join(dict.fromkeys(one.cause for one in same))
         return Failed(f"It stopped {_times(len(same))} at {last.place}: {causes}", last.fix or "Make it again")
     deaths = sum(one.by == "server" for one in interruptions)
     return GoOn(waits=last.by == "server" and deaths > MOST_SERVER_DEATHS)
+
+
+def _since_progress(interruptions: Sequence[Interrupted]) -> list[Interrupted]:
+    """The newest ones, all at the start: before them the job had come further, so its start is not what fails."""
+    return list(reversed([*takewhile(lambda one: one.place == START, reversed(interruptions))]))
 
 
 def _times(count: int) -> str:

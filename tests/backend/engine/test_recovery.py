@@ -42,6 +42,7 @@ def test_kills_from_outside_before_the_work_has_begun_say_little_about_the_job()
     kills = [stop(by="signal", place="the start")] * 9
     assert judge(kills) == GoOn() and isinstance(judge([*kills, kills[0]]), Failed)
     assert isinstance(judge([stop(by="worker", place="the start")] * 3), Failed)
+    assert judge([*kills, stop(by="shutdown", place="step 4 of 5"), *kills]) == GoOn()  # between them it came as far as a step
 
 
 def test_a_shutdown_and_a_full_disk_are_no_fault_of_the_job():
