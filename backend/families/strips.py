@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
+import jax
 from jax.sharding import PartitionSpec as P
 
 from backend.runtime.mesh import Layout
@@ -15,6 +17,7 @@ class Strips:
     """How the picture is cut: columns over `axes` of the mesh. `turned`: the chips share the height, because it divides by their
     number and the width does not; then this module's columns run along the height."""
 
+    layout: Layout
     axes: tuple[str, ...]
     turned: bool
 
@@ -23,12 +26,17 @@ class Strips:
         """For latents of this size."""
         spec = layout.space(height, width)
         across, down = (_as_tuple(spec[place]) for place in (4, 3))
-        return cls(axes=across or down, turned=bool(down))
+        return cls(layout=layout, axes=across or down, turned=bool(down))
 
     @property
     def spec(self) -> P:
         """[F, W, H, C]."""
         return P(None, self.axes or None, None, None)
+
+    def describe(self, caches: Mapping[Any, jax.Array]) -> dict[Any, jax.ShapeDtypeStruct]:
+        """Shapes and places of arrays [F, W, H, C] that are cut in this way."""
+        sharding = self.layout.sharding(self.spec)
+        return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding) for name, leaf in caches.items()}
 
 
 def _as_tuple(axes: Any) -> tuple[str, ...]:

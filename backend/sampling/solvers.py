@@ -210,3 +210,8 @@ def step_inputs(schedule: Schedule, index: int, guidance: float) -> StepInputs:
         predictor=jnp.asarray(schedule.predictor[index]),
         guidance=jnp.asarray(guidance, jnp.float32),
     )
+
+
+def take_guided_step(state: SamplerState, velocity: jax.Array, inputs: StepInputs) -> SamplerState:
+    """One step from the velocity of one branch or of both, [1 or 2, C, F, H, W]."""
+    return take_step(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor)

@@ -14,7 +14,7 @@ from backend.families.model import ModelPlan, Network
 from backend.runtime.mesh import Layout, plan_mesh
 from backend.runtime.program import Program
 from backend.runtime.work import Call, OnHost, Put, Zeros
-from backend.sampling.solvers import guide, start, take_step
+from backend.sampling.solvers import start, take_guided_step
 from backend.weights.stacked import StackedWeights, place_weights, stack_weights
 
 STACKS = ("narrow.", "wide.")
@@ -151,7 +151,7 @@ def _step(weights: StackedWeights, state, row, text, colour, memory):
     for prefix in STACKS:
         hidden, _ = jax.lax.scan(_layer, hidden, weights.stacks[prefix])
     velocity = jnp.moveaxis(hidden @ weights.outer["out.weight"].T, -1, 1).astype(jnp.float32)
-    return take_step(state, guide(velocity, row.guidance), row.sigma, row.corrector, row.predictor)
+    return take_guided_step(state, velocity, row)
 
 
 def _layer(hidden, layer):

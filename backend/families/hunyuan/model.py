@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, SiglipImageProcessorPil
 
@@ -27,11 +26,12 @@ from backend.families.hunyuan.vae import VideoAutoencoder
 from backend.families.layouts import plan_layouts
 from backend.families.model import AttentionLengths, Carry, Conditions, Inputs, ModelPlan, Network, Weights
 from backend.families.step_cache import StepCache, place_cached
+from backend.families.whole_clip import WholeClipLane, WholeClipModel
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
 from backend.sampling.plan import PlannedStep
-from backend.sampling.solvers import SamplerState, StepInputs, guide, start, take_step
+from backend.sampling.solvers import SamplerState, StepInputs, take_guided_step
 from backend.weights.parking import device_bytes, on_devices, parked, should_park
 from backend.weights.stacked import StackedWeights
 
@@ -63,25 +63,8 @@ class Programs:
     decode_next: Program
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HunyuanLane:
-    """What all steps, guided or not, share."""
-
-    expert: int
-    is_guided: bool
-    programs: Programs
-    context: Context
-
-    @property
-    def layout(self) -> Layout:
-        return self.programs.layout
-
-
-class HunyuanModel:
-    """One HunyuanVideo 1.5 checkpoint without its weights. A video is one chunk; a step's carry is its `StepCache`, None without
-    one."""
-
-    decode_stride = 1
+class HunyuanModel(WholeClipModel):
+    """One HunyuanVideo 1.5 checkpoint without its weights."""
 
     def __init__(self, plan: ModelPlan) -> None:
         self.kind, self.dtype, self._configs = plan.kind, plan.dtype, plan.configs
@@ -121,14 +104,6 @@ class HunyuanModel:
         memory = memory_bytes(plan.devices[0].device_kind)
         return parked(described) if should_park(device_bytes(described) + others, memory) else described
 
-    def layout(self, is_guided: bool) -> Layout:
-        """See `Model`."""
-        return self._programs(is_guided).layout
-
-    def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """See `Model`."""
-        return request.geometry().latent_shape(self._guided.vae.latent_channels)
-
     def notes(self, request: GenerationRequest) -> list[str]:
         """Which prompts are cut."""
         return list(self._encoders.text.tokenize(_prompts(request)).notes)
@@ -137,9 +112,6 @@ class HunyuanModel:
         """Prompts of each length that text is padded to; one prompt if there is one length, or no tokenizer to measure them."""
         times = (1, 4, 16, 48) if self._encoders.text.has_lengths else (1,)
         return [" ".join([example] * count) for count in times]
-
-    def _programs(self, is_guided: bool) -> Programs:
-        return self._guided if is_guided else self._unguided
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
         """See `Model`; the module `conditions` lists the results."""
@@ -159,7 +131,7 @@ class HunyuanModel:
 
     def lane(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
-    ) -> Generator[Effect, Any, tuple[HunyuanLane, StepCache | None]]:
+    ) -> Generator[Effect, Any, tuple[WholeClipLane, StepCache | None]]:
         """The tokens that do not depend on the step, and the other inputs placed for the programs."""
         del carry  # there is one expert, but its guided steps' cache is of no use to the others
         programs, branches = self._programs(planned.is_guided), 2 if planned.is_guided else 1
@@ -174,37 +146,9 @@ class HunyuanModel:
         room = programs.denoiser.room_for(tokens.order.shape[1])
         positions = yield from programs.denoiser.positions(self.latent_shape(request), room)
         context = Context(tokens=tokens, still=still, positions=positions, first_frame=first_frame)
-        lane = HunyuanLane(expert=planned.expert, is_guided=planned.is_guided, programs=programs, context=context)
+        lane = WholeClipLane(expert=planned.expert, is_guided=planned.is_guided, programs=programs, context=context)
         cache = (yield Zeros(programs.denoiser.describe_cache(context))) if request.step_cache else None
         return lane, cache
-
-    def start(self, request: GenerationRequest, conditions: Conditions, noise: np.ndarray) -> SamplerState:
-        """The state that holds only noise."""
-        return start(jnp.asarray(noise))
-
-    def step(
-        self,
-        weights: Weights,
-        request: GenerationRequest,
-        lane: HunyuanLane,
-        state: SamplerState,
-        row: StepInputs,
-        carry: StepCache | None,
-    ) -> Generator[Effect, Any, tuple[SamplerState, StepCache | None]]:
-        """See `Model`."""
-        arguments = (weights["transformer"], state, row, lane.context)
-        if carry is None:
-            return (yield Call(lane.programs.step, arguments)), None
-        return (yield Call(lane.programs.cached_step, (*arguments, carry, jnp.float32(request.step_cache))))
-
-    def settle(self, weights: Weights, request: GenerationRequest, lane: HunyuanLane, clean: Any, carry: Carry) -> Work:
-        """Does nothing: a video is one chunk."""
-        yield from ()
-        return carry
-
-    def spared_steps(self, carry: StepCache | None) -> int:
-        """See `Model`."""
-        return 0 if carry is None else int(carry.reused)
 
     def finish(self, conditions: Conditions, latents: Any) -> Work:
         """The latents as they are: the first frame is denoised like the others."""
@@ -279,7 +223,7 @@ def _step_function(denoiser: Denoiser) -> Callable:
     def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Context) -> SamplerState:
         """One guided solver step; latents [1, C, F, H, W] float32."""
         velocity = denoiser.velocity(weights, state.sample, inputs.timestep, inputs.next_timestep, context)
-        return take_step(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor)
+        return take_guided_step(state, velocity, inputs)
 
     return step
 
@@ -296,7 +240,7 @@ def _cached_step_function(denoiser: Denoiser) -> Callable:
         """The same, but reuses the last full step's work if the first layer shows that little has changed."""
         times = inputs.timestep, inputs.next_timestep
         velocity, cache = denoiser.cached_velocity(weights, state.sample, *times, context, cache, threshold)
-        return take_step(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor), cache
+        return take_guided_step(state, velocity, inputs), cache
 
     return step
 

@@ -26,11 +26,6 @@ from kernels.causal_conv import arrange_weight, swap_rows_and_columns
 from kernels.causal_conv_cut import padded_channels, padded_rows
 
 
-def is_arranged(weights: Weights) -> bool:
-    """Whether these are tensors as `arrange` leaves them."""
-    return weights["decoder.conv_in.conv.weight"].ndim == 3
-
-
 def arrange(vae: AutoencoderKLHunyuanVideo15, weights: Weights) -> dict[str, jax.Array]:
     """The checkpoint's tensors as the products need them: done once per model, not once per frame."""
     arranged = {}
@@ -63,15 +58,6 @@ def describe_keys(layout: Layout, widths: Mapping[str, int], latent_shape: Seque
     return {
         name: jax.ShapeDtypeStruct((frames, columns, padded_rows(rows), padded_channels(size)), dtype, sharding=sharding)
         for name, size in widths.items()
-    }
-
-
-def place_caches(layout: Layout, size: Sequence[int], caches: Caches) -> Caches:
-    """Where the caches of latents of this size (height, width) lie."""
-    spec = Strips.of(layout, *size).spec
-    return {
-        name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout.sharding(spec if leaf.ndim else P()))
-        for name, leaf in caches.items()
     }
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 from transformers import AutoTokenizer, CLIPImageProcessorPil, PreTrainedTokenizerBase
@@ -35,11 +34,12 @@ from backend.families.wan.image_encoder import ImageEncoder, short_name
 from backend.families.wan.text_encoder import LENGTHS, TIED, TextEncoder, TextTokens
 from backend.families.wan.transformer import Context, Denoiser, layer_matrix_bytes
 from backend.families.wan.vae import VideoAutoencoder
+from backend.families.whole_clip import WholeClipLane, WholeClipModel, transformer_part
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
 from backend.sampling.plan import PlannedStep
-from backend.sampling.solvers import SamplerState, StepInputs, guide, start, take_step
+from backend.sampling.solvers import SamplerState, StepInputs, take_guided_step
 from backend.weights.parking import device_bytes, on_devices, parked, should_park
 from backend.weights.stacked import StackedWeights
 
@@ -63,24 +63,8 @@ class Programs:
     decode_next: Program
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WanLane:
-    """What all steps of one expert, guided or not, share."""
-
-    expert: int
-    is_guided: bool
-    programs: Programs
-    context: Context
-
-    @property
-    def layout(self) -> Layout:
-        return self.programs.layout
-
-
-class WanModel:
-    """One Wan checkpoint without its weights. A video is one chunk; a step's carry is its `StepCache`, None without one."""
-
-    decode_stride = 1
+class WanModel(WholeClipModel):
+    """One Wan checkpoint without its weights."""
 
     def __init__(self, plan: ModelPlan) -> None:
         self.kind, self.dtype, configs = plan.kind, plan.dtype, plan.configs
@@ -102,7 +86,7 @@ class WanModel:
             yield Network(part="image_encoder", stages=encode, described=described, renamed=short_name)
         transformer = self._guided.denoiser.describe_weights(self.dtype)
         for expert in range(self.kind.num_experts):
-            yield Network(part=_transformer(expert), stages=denoise, described=transformer, expert=expert)
+            yield Network(part=transformer_part(expert), stages=denoise, described=transformer, expert=expert)
         yield Network(
             part="vae",
             stages=encode | denoise | {"decode"},
@@ -120,14 +104,6 @@ class WanModel:
         memory = memory_bytes(plan.devices[0].device_kind)
         return parked(described) if should_park(device_bytes(described, TIED) + others, memory) else described
 
-    def layout(self, is_guided: bool) -> Layout:
-        """See `Model`."""
-        return self._programs(is_guided).layout
-
-    def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """See `Model`."""
-        return request.geometry().latent_shape(self._guided.vae.latent_channels)
-
     def notes(self, request: GenerationRequest) -> list[str]:
         """Which prompts are cut."""
         return list(self._tokens(request).notes)
@@ -136,9 +112,6 @@ class WanModel:
         """Prompts of each length that text is padded to; one prompt if there is no tokenizer to measure lengths."""
         times = (1, 2, 4, 8, 16) if self._text_encoder.has_tokenizer else (1,)
         return [" ".join([example] * count) for count in times]
-
-    def _programs(self, is_guided: bool) -> Programs:
-        return self._guided if is_guided else self._unguided
 
     def _tokens(self, request: GenerationRequest) -> TextTokens:
         """The prompt's tokens, and under guidance those of the negative prompt; their shapes if there is no tokenizer."""
@@ -179,17 +152,17 @@ class WanModel:
 
     def lane(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
-    ) -> Generator[Effect, Any, tuple[WanLane, StepCache | None]]:
+    ) -> Generator[Effect, Any, tuple[WholeClipLane, StepCache | None]]:
         """Keys and values of the text and the pictures for one expert, and its other inputs placed for its programs."""
         del carry  # the last expert's cache is of no use to this one
         programs, branches = self._programs(planned.is_guided), 2 if planned.is_guided else 1
         embeddings, bias, image_tokens = yield from branch_embeddings(conditions, branches, self.dtype)
         image_arguments = () if self._image_encoder is None else (image_tokens,)
-        transformer = weights[_transformer(planned.expert)]
+        transformer = weights[transformer_part(planned.expert)]
         text = yield Call(programs.prepare_text, (transformer, embeddings, bias, *image_arguments))
         condition = yield Put(condition_of(conditions), programs.layout.replicated)
         positions = yield from programs.denoiser.positions(self.latent_shape(request))
-        lane = WanLane(
+        lane = WholeClipLane(
             expert=planned.expert,
             is_guided=planned.is_guided,
             programs=programs,
@@ -197,34 +170,6 @@ class WanModel:
         )
         cache = (yield Zeros(programs.denoiser.describe_cache(text, positions))) if request.step_cache else None
         return lane, cache
-
-    def start(self, request: GenerationRequest, conditions: Conditions, noise: np.ndarray) -> SamplerState:
-        """The state that holds only noise."""
-        return start(jnp.asarray(noise))
-
-    def step(
-        self,
-        weights: Weights,
-        request: GenerationRequest,
-        lane: WanLane,
-        state: SamplerState,
-        row: StepInputs,
-        carry: StepCache | None,
-    ) -> Generator[Effect, Any, tuple[SamplerState, StepCache | None]]:
-        """See `Model`."""
-        arguments = (weights[_transformer(lane.expert)], state, row, lane.context)
-        if carry is None:
-            return (yield Call(lane.programs.step, arguments)), None
-        return (yield Call(lane.programs.cached_step, (*arguments, carry, jnp.float32(request.step_cache))))
-
-    def settle(self, weights: Weights, request: GenerationRequest, lane: WanLane, clean: Any, carry: Carry) -> Work:
-        """Does nothing: a video is one chunk."""
-        yield from ()
-        return carry
-
-    def spared_steps(self, carry: StepCache | None) -> int:
-        """See `Model`."""
-        return 0 if carry is None else int(carry.reused)
 
     def finish(self, conditions: Conditions, latents: Any) -> Work:
         """Latents with the picture's clean latents as their first frame, if the kind conditions on a first frame."""
@@ -317,7 +262,7 @@ def _step_function(denoiser: Denoiser) -> Callable:
     ) -> SamplerState:
         """One guided solver step; latents [1, C, F, H, W] float32."""
         velocity = denoiser.velocity(weights, state.sample, inputs.timestep, context)
-        return take_step(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor)
+        return take_guided_step(state, velocity, inputs)
 
     return step
 
@@ -334,7 +279,7 @@ def _cached_step_function(denoiser: Denoiser) -> Callable:
         """The same, but reuses the last full step's work if the first layer shows that little has changed."""
         sample = state.sample
         velocity, cache = denoiser.cached_velocity(weights, sample, inputs.timestep, context, cache, threshold)
-        return take_step(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor), cache
+        return take_guided_step(state, velocity, inputs), cache
 
     return step
 
@@ -358,11 +303,6 @@ def _image_encoder(plan: ModelPlan) -> ImageEncoder | None:
         return ImageEncoder(config, CLIPImageProcessorPil.from_pretrained(plan.folder / "image_processor"))
     except (OSError, ValueError) as error:
         raise ModelError("The checkpoint's image_processor folder cannot be read", f"({type(error).__name__})", AGAIN) from error
-
-
-def _transformer(expert: int) -> str:
-    """The folder of a transformer, the high-noise one first."""
-    return "transformer" if expert == 0 else f"transformer_{expert + 1}"
 
 
 def _as_float32(xp: Any, array: jax.Array) -> jax.Array:

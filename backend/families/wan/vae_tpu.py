@@ -9,7 +9,7 @@ Each array is read once: a convolution also does the residual, the norm and the 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -28,17 +28,6 @@ from kernels.causal_conv_cut import padded_channels, padded_rows
 
 SPATIAL_SCALE = 8  # of the network; Wan 2.2's sees patches of pixels
 RESIDUAL = {"dim_mult": [1, 2, 4, 4], "temperal_downsample": [False, True, True], "patch_size": 2}  # Wan 2.2's blocks
-
-
-def place_caches(layout: Layout, size: Sequence[int], caches: Caches) -> Caches:
-    """Where the caches of latents of this size (height, width) lie."""
-    sharding = layout.sharding(Strips.of(layout, *size).spec)
-    return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding) for name, leaf in caches.items()}
-
-
-def is_arranged(weights: Weights) -> bool:
-    """Whether these are tensors as `arrange` leaves them."""
-    return weights["decoder.conv_in.weight"].ndim == 3
 
 
 def can_run(config: Mapping[str, Any]) -> bool:

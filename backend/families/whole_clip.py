@@ -1,0 +1,99 @@
+"""What models share whose video is one chunk: two meshes' programs, steps with and without a `StepCache`, pieces of one latent
+frame."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+import numpy as np
+
+from backend.contract.request import GenerationRequest
+from backend.families.family import Kind
+from backend.families.model import Carry, Conditions, Weights
+from backend.families.step_cache import StepCache
+from backend.families.video_autoencoder import StreamedAutoencoder
+from backend.runtime.mesh import Layout
+from backend.runtime.program import Program
+from backend.runtime.work import Call, Effect, Work
+from backend.sampling.solvers import SamplerState, StepInputs, start
+
+
+class Programs(Protocol):
+    """One mesh, the networks laid out on it, and the programs that every such model has. The step's take weights, the state, the
+    step's inputs and the lane's `context`; the cached one also the cache and its threshold."""
+
+    layout: Layout
+    vae: StreamedAutoencoder
+    step: Program
+    cached_step: Program
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WholeClipLane:
+    """What all steps of one expert, guided or not, share. `context` are the step's inputs that do not change."""
+
+    expert: int
+    is_guided: bool
+    programs: Any
+    context: Any
+
+    @property
+    def layout(self) -> Layout:
+        return self.programs.layout
+
+
+class WholeClipModel:
+    """The part of a `Model` that follows from one chunk. A step's carry is its `StepCache`, None without one."""
+
+    decode_stride = 1
+    kind: Kind
+    dtype: jnp.dtype
+    _guided: Programs
+    _unguided: Programs
+
+    def layout(self, is_guided: bool) -> Layout:
+        """See `Model`."""
+        return self._programs(is_guided).layout
+
+    def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
+        """See `Model`."""
+        return request.geometry().latent_shape(self._guided.vae.latent_channels)
+
+    def start(self, request: GenerationRequest, conditions: Conditions, noise: np.ndarray) -> SamplerState:
+        """The state that holds only noise."""
+        return start(jnp.asarray(noise))
+
+    def step(
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        lane: WholeClipLane,
+        state: SamplerState,
+        row: StepInputs,
+        carry: StepCache | None,
+    ) -> Generator[Effect, Any, tuple[SamplerState, StepCache | None]]:
+        """See `Model`."""
+        arguments = (weights[transformer_part(lane.expert)], state, row, lane.context)
+        if carry is None:
+            return (yield Call(lane.programs.step, arguments)), None
+        return (yield Call(lane.programs.cached_step, (*arguments, carry, jnp.float32(request.step_cache))))
+
+    def settle(self, weights: Weights, request: GenerationRequest, lane: WholeClipLane, clean: Any, carry: Carry) -> Work:
+        """Does nothing."""
+        yield from ()
+        return carry
+
+    def spared_steps(self, carry: StepCache | None) -> int:
+        """See `Model`."""
+        return 0 if carry is None else int(carry.reused)
+
+    def _programs(self, is_guided: bool) -> Any:
+        return self._guided if is_guided else self._unguided
+
+
+def transformer_part(expert: int) -> str:
+    """The checkpoint's folder of a transformer, the high-noise one first."""
+    return "transformer" if expert == 0 else f"transformer_{expert + 1}"
