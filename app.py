@@ -63,7 +63,9 @@ def _serve(arguments: argparse.Namespace) -> int:
     from backend.engine.cleaning import Limits
     from backend.engine.engine import Engine
     from backend.settings import drop_gradio_ports, from_environment
+    from wan_ui.heap import share_one_heap
 
+    share_one_heap()  # before there are threads
     drop_gradio_ports()
     folder, shares = from_environment(arguments.data_dir).data_dir, worker_shares(arguments)
     limits = Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb)
@@ -75,16 +77,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         from wan_ui.desk.rewriter import PromptRewriter
         from wan_ui.serve import Doors, launch
 
-        doors = Doors(
-            host=arguments.host,
-            port=arguments.port,
-            share=arguments.share,
-            auth=arguments.auth,
-            is_open=arguments.open,
-            allowed_hosts=tuple(arguments.allowed_host),
-            models=arguments.models,
-        )
-        launch(engine, doors, PromptRewriter.of(arguments.rewriter))
+        launch(engine, Doors.of(arguments), PromptRewriter.of(arguments.rewriter))
         return OK
     finally:
         engine.close()

@@ -2,10 +2,11 @@
 
 import secrets
 import sys
+from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import gradio as gr
 from gradio.route_utils import CustomCORSMiddleware
@@ -57,6 +58,19 @@ class Doors:
     is_open: bool = False
     allowed_hosts: tuple[str, ...] = ()
     models: frozenset[str] | None = None
+
+    @classmethod
+    def of(cls, arguments: Namespace) -> Self:
+        """As `serve` was called with."""
+        return cls(
+            host=arguments.host,
+            port=arguments.port,
+            share=arguments.share,
+            auth=arguments.auth,
+            is_open=arguments.open,
+            allowed_hosts=tuple(arguments.allowed_host),
+            models=arguments.models,
+        )
 
     @property
     def is_public(self) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from backend.engine.engine import Engine
 from presets import Preset
 from wan_ui.desk.rewriter import PromptRewriter
+from wan_ui.heap import share_one_heap
 from wan_ui.serve import serve
 from wan_ui.studio import build
 from wan_ui.views import VIEWS
@@ -21,6 +22,7 @@ def main() -> None:
     parser.add_argument("--view", type=pkgutil.resolve_name, action="append", default=[], help="one more view: MODULE:NAME")
     parser.add_argument("--allowed-host", action="append", default=[])
     arguments = parser.parse_args()
+    share_one_heap()
     views = (*VIEWS, *arguments.view)
     engine = Engine(arguments.data_dir, pipeline="tests.fake_pipeline")
     upper = "import json, sys; print(json.load(sys.stdin)['prompt'].replace('cat', 'striped cat'))"
