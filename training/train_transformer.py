@@ -100,10 +100,8 @@ def train_transformer(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(transformer.parameters(), 1.0)
         optimizer.step(_learning_rate(options, step, spent))
-        if options.compiled and step == 0:
-            torch.compiler.set_stance(
-                "eager_on_recompile"
-            )  # the first step had the usual size; the rarer ones would take too long
+        if options.compiled and step == 0:  # the first step had the usual size; the rarer ones would take too long
+            torch.compiler.set_stance("eager_on_recompile")
         _update_average(average, transformer, min(options.average_decay, (step + 1) / (step + 20)))
         running = 0.98 * running + 0.02 * loss.item()
         if step % 100 == 0:
