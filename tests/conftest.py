@@ -9,6 +9,7 @@ import pytest
 from tests.many_devices import QUICK
 
 os.environ.setdefault("XLA_FLAGS", QUICK)  # jax reads it when the first test needs a device
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it: small networks are slower on threads, beside other tests by far
 
 LONGEST_FIRST = (
     "tests/backend/tpu/test_step_compiles.py",
