@@ -65,6 +65,12 @@ def every_studio(request, tmp_path_factory) -> Iterator[Studio]:
         yield _studio(request.param, server)
 
 
+model_does_not_matter = pytest.mark.parametrize(
+    "every_studio", ["fake", pytest.param("demo", marks=[pytest.mark.demo_model, pytest.mark.slow])], indirect=True
+)
+"""For tests with `every_studio` of what the studio itself does with a video: the demo model's turn is among the slow tests."""
+
+
 @pytest.fixture
 def start_again(studio, tmp_path) -> Callable[[], float]:
     """Starts a second studio of the same kind and gives the seconds until its first page."""
