@@ -2,7 +2,8 @@
 
 The rooms' browser tests run against the pretend pipeline, which is fast, and can be slow. Those of the whole way to a video take
 `every_studio`, and run twice: against the pretend pipeline, and, marked `demo_model`, against `python app.py serve` with the
-embedded demo model, which is skipped while that is not there. `-m "browser and not demo_model"` needs no model.
+embedded demo model, which is skipped while that is not there; with `model_does_not_matter` that turn is slow.
+`-m "browser and not demo_model"` needs no model.
 """
 
 import shutil

@@ -1,7 +1,7 @@
 """Run by `test_vae_tpu.py` with eight virtual devices: a tiny random autoencoder, both ways.
 
-Arguments are cases KIND,WAY,DEVICES,HEIGHT,WIDTH: wan2.1 or wan2.2, decode or encode, size of the latents. Prints one JSON object: for
-each case the largest differences of three latent frames' pixels or latents.
+Arguments are cases KIND,WAY,DEVICES,HEIGHT,WIDTH: wan2.1 or wan2.2, decode or encode, size of the latents. Prints one JSON object:
+for each case the largest differences of three latent frames' pixels or latents.
 """
 
 import dataclasses
