@@ -13,5 +13,5 @@ def environment(num_devices: int) -> dict[str, str]:
 
 
 def without_quick() -> dict[str, str]:
-    """The environment for a process that compiles for TPUs, or that must be as fast as it is for users: with no XLA_FLAGS."""
-    return {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    """The environment for a process that compiles for TPUs, or that must be as fast as it is for users: with none of the tests' flags."""
+    return {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "OMP_NUM_THREADS")}

@@ -59,9 +59,18 @@ def test_a_longer_sequence_over_many_blocks():
     check(run(arrays), arrays)
 
 
-@pytest.mark.parametrize("length_q, length_kv, window", [(600, 1100, (100, 50)), (300, 40, (100, 10)), (100, 700, (0, 300))])
-@pytest.mark.parametrize("norm", [1.0, 6.0], ids=["constant", "online"])
-def test_a_window_hides_what_is_outside_it(length_q, length_kv, window, norm):
+@pytest.mark.parametrize(
+    "norm, length_q, length_kv, window",
+    [
+        pytest.param(1.0, 600, 1100, (100, 50), id="constant-inside"),
+        pytest.param(1.0, 300, 40, (100, 10), id="constant-few keys"),
+        pytest.param(6.0, 600, 1100, (100, 50), id="online-inside"),
+        pytest.param(6.0, 100, 700, (0, 300), id="online-to the right"),
+        pytest.param(1.0, 100, 700, (0, 300), id="constant-to the right", marks=pytest.mark.slow),
+        pytest.param(6.0, 300, 40, (100, 10), id="online-few keys", marks=pytest.mark.slow),
+    ],
+)
+def test_a_window_hides_what_is_outside_it(norm, length_q, length_kv, window):
     arrays = random_arrays(length_q, length_kv, norm=norm)
     check(run(arrays, window=window), arrays, window=window)
 
@@ -210,8 +219,10 @@ def test_options_reach_the_kernel(monkeypatch):
     assert seen["scale"] * LOG2_E == pytest.approx(128**-0.5 * math.log2(math.e))
 
 
-@pytest.mark.parametrize("norm", [1.0, 200.0])  # with a constant maximum, and with a running one
-@pytest.mark.parametrize("tests_bounds", [True, False])
+@pytest.mark.parametrize(
+    "norm, tests_bounds",  # with a constant maximum, and with a running one
+    [(1.0, True), (200.0, True), (1.0, False), pytest.param(200.0, False, marks=pytest.mark.slow)],
+)
 def test_each_sample_sees_as_many_keys_as_it_is_told(norm, tests_bounds):
     """Counts within a block, at a block's end, within the first block, and all keys; what lies after them does not count."""
     counts = KeyCounts(values=jnp.array([1300, 1024, 40, 1410]), least=40)

@@ -17,9 +17,9 @@ from backend.media.pictures import crop_to, load_checked_image
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from presets import load_preset
-from tests.parity.tiny_runs import pictures, tiny, torch_on_one_thread
+from tests.parity.tiny_runs import pictures, tiny
 
-__all__ = ["pictures", "tiny", "torch_on_one_thread"]
+__all__ = ["pictures", "tiny"]
 
 PRESET = load_preset("wan-tiny")
 

@@ -9,7 +9,7 @@ import pytest
 from backend.pipeline import load as load_module
 from tests.parity.tiny_runs import Tiny, run_ours
 
-pytestmark = [pytest.mark.slow, pytest.mark.demo_model, pytest.mark.usefixtures("torch_on_one_thread")]
+pytestmark = [pytest.mark.slow, pytest.mark.demo_model]
 
 LEAST_CORRELATION = (
     0.99  # bfloat16 has 8 bits: a few parts in a thousand a layer, carried through two steps; measured 0.998 and up

@@ -20,7 +20,7 @@ from backend.weights.lora import read_lora
 from presets import LoraChoice
 from tests.parity.tiny_runs import Tiny, run_ours, run_reference
 
-pytestmark = [pytest.mark.parity, pytest.mark.demo_model, pytest.mark.usefixtures("torch_on_one_thread")]
+pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
 LATENT_TOLERANCE = 1e-3  # the project's bar
 RANK = 4

@@ -27,7 +27,7 @@ from tests.parity.published import (
 )
 from tests.parity.tiny_runs import Tiny, run_ours
 
-pytestmark = [pytest.mark.parity, pytest.mark.demo_model, pytest.mark.usefixtures("torch_on_one_thread")]
+pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
 PROMPTS = {"prompt": "dance monkey", "negative_prompt": "negative"}
 

@@ -39,15 +39,6 @@ class Tiny:
         return GenerationRequest.from_preset(self.preset, prompt=prompt, negative_prompt=negative, seed=5, **SIZE | changes)
 
 
-@pytest.fixture(scope="module")
-def torch_on_one_thread():
-    """Networks this small run 25 times faster so, on two cores that others use too (measured)."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Callable[[str], Tiny]:
     """Makes each family once; requests find its preset by name."""

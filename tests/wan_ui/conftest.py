@@ -2,7 +2,8 @@
 
 The rooms' browser tests run against the pretend pipeline, which is fast, and can be slow. Those of the whole way to a video take
 `every_studio`, and run twice: against the pretend pipeline, and, marked `demo_model`, against `python app.py serve` with the
-embedded demo model, which is skipped while that is not there. `-m "browser and not demo_model"` needs no model.
+embedded demo model, which is skipped while that is not there; with `model_does_not_matter` that turn is slow.
+`-m "browser and not demo_model"` needs no model.
 """
 
 import shutil
@@ -63,6 +64,12 @@ def every_studio(request, tmp_path_factory) -> Iterator[Studio]:
         pytest.skip("the demo model has not been trained yet")
     with _serving(request.param, tmp_path_factory.mktemp("studio")) as server:
         yield _studio(request.param, server)
+
+
+model_does_not_matter = pytest.mark.parametrize(
+    "every_studio", ["fake", pytest.param("demo", marks=[pytest.mark.demo_model, pytest.mark.slow])], indirect=True
+)
+"""For tests with `every_studio` of what the studio itself does with a video: the demo model's turn is among the slow tests."""
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.wan_ui.conftest import model_does_not_matter
 from tests.wan_ui.steps import rest
 
 pytestmark = pytest.mark.browser
@@ -75,6 +76,7 @@ def test_progress_moves_and_previews_change(visit, studio):
     assert len(previews) >= 3 and all("studio/media/" in source for source in previews)
 
 
+@model_does_not_matter
 def test_an_example_fills_the_prompt_and_ctrl_enter_generates(visit):
     page = visit()
     page.locator("#examples button").first.click()
@@ -83,6 +85,7 @@ def test_an_example_fills_the_prompt_and_ctrl_enter_generates(visit):
     wait_for(page, "finished")
 
 
+@model_does_not_matter
 def test_a_seed_can_be_kept_and_makes_the_same_video(visit):
     page = visit()
     generate(page, "a green circle growing on a black background", steps=3)
@@ -98,6 +101,7 @@ def test_a_seed_can_be_kept_and_makes_the_same_video(visit):
     assert seed in page.locator(".stage .facts").inner_text()
 
 
+@model_does_not_matter
 def test_the_video_can_be_downloaded(visit):
     page = visit()
     generate(page, "a blue square", steps=3)
@@ -124,6 +128,7 @@ def test_a_picture_is_cropped_shown_and_used(visit, picture):
     plays(page)
 
 
+@model_does_not_matter
 def test_an_example_picture_brings_its_prompt(visit):
     page = visit()
     page.get_by_role("tab", name="Image to video").click()
@@ -144,6 +149,7 @@ def test_stop_works_while_it_runs_and_keeps_what_there_is(visit, studio):
     page.locator("#stop").wait_for(state="hidden")
 
 
+@model_does_not_matter
 def test_errors_stand_beside_their_cause(visit, tmp_path):
     page = visit()
     page.locator("#generate").click()
@@ -171,9 +177,8 @@ def test_errors_stand_beside_their_cause(visit, tmp_path):
     assert page.locator(".stage").get_attribute("data-phase") == "idle"
 
 
-def test_a_failure_is_explained_on_the_stage_and_the_next_one_works(visit, studio):
-    if studio.kind != "fake":
-        pytest.skip("the demo model cannot be asked to fail")
+@pytest.mark.parametrize("every_studio", ["fake"], indirect=True)  # the demo model cannot be asked to fail
+def test_a_failure_is_explained_on_the_stage_and_the_next_one_works(visit):
     page = visit()
     generate(page, "explode")
     wait_for(page, "failed")
@@ -182,6 +187,7 @@ def test_a_failure_is_explained_on_the_stage_and_the_next_one_works(visit, studi
     wait_for(page, "finished")
 
 
+@model_does_not_matter
 def test_two_visitors_wait_in_line_and_see_only_their_own(visit, studio):
     first, second, third = visit(), visit(), visit()
     generate(first, studio.slow_prompt, steps=60 if studio.kind == "demo" else 6)
@@ -202,6 +208,7 @@ def test_two_visitors_wait_in_line_and_see_only_their_own(visit, studio):
     assert second.request.get(addresses[0]).status == 404
 
 
+@model_does_not_matter
 def test_a_closed_page_keeps_its_job_and_shows_it_when_it_comes_back(visit, studio):
     page = visit()
     generate(page, studio.slow_prompt, steps=4 if studio.kind == "fake" else 30)
@@ -216,6 +223,7 @@ def test_a_closed_page_keeps_its_job_and_shows_it_when_it_comes_back(visit, stud
     plays(back)
 
 
+@model_does_not_matter
 def test_a_phone_shows_everything_in_one_column(visit):
     page = visit(width=390, height=844)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -230,6 +238,7 @@ def test_a_phone_shows_everything_in_one_column(visit):
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+@model_does_not_matter
 @pytest.mark.parametrize("tab", ["Text to video", "Image to video"])
 def test_the_desktop_page_fits_one_screen(visit, tab):
     page = visit()
@@ -251,6 +260,7 @@ def test_only_what_can_run_is_offered(visit, studio):
     assert "weights are not on this machine" in page.locator(".elsewhere").inner_text()
 
 
+@model_does_not_matter
 def test_dark_and_light_can_be_switched_and_stay(visit, studio):
     page = visit(dark=False)
     page.locator("#theme-toggle").click()

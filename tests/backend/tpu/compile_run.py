@@ -2,22 +2,30 @@
 
 libtpu takes minutes for the large ones. So `compiled.json` keeps the costs of each program by a fingerprint of all that they
 follow from: the program as it is given to the compiler, the compiler's version, and the code that reads the compiler's answer.
-Only a program that is not known there is compiled. `--again` compiles all of them; `--write` also renews the file.
+Only a program that is asked for is lowered, and only one that is not known there is compiled. `--again` compiles all of them;
+`--write` also renews the file.
 """
 
 import argparse
+import functools
 import hashlib
 import json
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from unittest import mock
 
 import jax
 
-from backend.contract.request import example_request, find_preset
+from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.worker import AXES
+from backend.families.model import Model
+from backend.pipeline.warm_up import calls
 from backend.runtime.program import Compilation, Program
+from backend.runtime.work import Call
 from backend.settings import PROJECT_FOLDER
-from backend.tpu.report import Inspector, describe_slice, report
+from backend.tpu import report as report_module
+from backend.tpu.report import Inspector, describe_slice
 
 KNOWN = Path(__file__).with_name("compiled.json")
 _READERS = tuple(
@@ -52,6 +60,11 @@ def fingerprint(program: Program, lowered: jax.stages.Lowered) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
+def calls_of(only: str | None, model: Model, request: GenerationRequest) -> Iterator[Call]:
+    """Of the program with this key, or of all."""
+    return (call for call in calls(model, request) if only in (None, call.program.key))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--preset", required=True)
@@ -63,7 +76,9 @@ def main() -> None:
     jax.config.update("jax_traceback_in_locations_limit", 0)  # or the kernels hold the paths and lines of their sources
     inspector = KnowingInspector(arguments.only, arguments.again)
     request, mesh = example_request(find_preset(arguments.preset)), dict.fromkeys(AXES)
-    result = report(describe_slice(request, arguments.topology, mesh, inspector), inspector)
+    described = describe_slice(request, arguments.topology, mesh, inspector)
+    with mock.patch.object(report_module, "calls", functools.partial(calls_of, arguments.only)):
+        result = report_module.report(described, inspector)
     if arguments.write and inspector.compiled:
         known = json.loads(KNOWN.read_text("utf-8")) | inspector.compiled
         KNOWN.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", encoding="utf-8")

@@ -10,6 +10,7 @@ from gradio.utils import get_upload_folder
 
 from backend.errors import ImageError, RequestError
 from backend.settings import PROJECT_FOLDER
+from tests.wan_ui.conftest import model_does_not_matter
 from wan_ui.desk.uploads import uploaded_path
 from wan_ui.routes.api import Wanted
 
@@ -50,6 +51,7 @@ def test_only_uploaded_files_are_opened():
 
 
 @pytest.mark.browser
+@model_does_not_matter
 def test_a_program_gets_a_video_and_its_facts(studio, picture):
     import gradio_client
 
@@ -64,6 +66,7 @@ def test_a_program_gets_a_video_and_its_facts(studio, picture):
 
 
 @pytest.mark.browser
+@model_does_not_matter
 def test_a_programs_video_is_served_from_its_job_not_from_a_copy(studio):
     import gradio_client
 

@@ -1,7 +1,7 @@
 """Run by `test_vae_tpu.py` with eight virtual devices: a tiny random autoencoder, both ways.
 
-Arguments are a kind (wan2.1 or wan2.2) and cases DEVICES,HEIGHT,WIDTH of latents. Prints one JSON object: for each case the largest
-differences of three latent frames' pixels, then of their latents.
+Arguments are cases KIND,WAY,DEVICES,HEIGHT,WIDTH: wan2.1 or wan2.2, decode or encode, size of the latents. Prints one JSON object:
+for each case the largest differences of three latent frames' pixels or latents.
 """
 
 import dataclasses
@@ -22,7 +22,6 @@ VAE = dict(
     base_dim=8,
     z_dim=4,
     dim_mult=[1, 2, 4, 4],
-    num_res_blocks=1,
     attn_scales=[],
     temperal_downsample=[False, True, True],
     latents_mean=[0.1] * 4,
@@ -39,6 +38,7 @@ RESIDUAL = dict(
     scale_factor_spatial=16,
 )
 KINDS = {"wan2.1": VAE, "wan2.2": VAE | RESIDUAL}
+RES_BLOCKS = {"decode": 0, "encode": 1}  # a decoder has one more than it is told: one a level on both ways, and two in the middle
 PLANS = {1: MeshPlan(), 8: MeshPlan(dp=2, sp=2, tp=2)}
 FRAMES = 3
 
@@ -88,17 +88,24 @@ def largest_difference(ours: jax.Array, reference: torch.Tensor) -> float:
     return float(np.abs(np.asarray(ours) - reference.numpy()).max())
 
 
-def main() -> None:
+WAYS = {"decode": decode_both, "encode": encode_both}
+
+
+def run(kind: str, way: str, devices: int, size: tuple[int, int]) -> list[float]:
+    """Largest differences of the case, latent frame by latent frame."""
     torch.manual_seed(0)
-    module = AutoencoderKLWan(**KINDS[sys.argv[1]]).eval()
+    module = AutoencoderKLWan(**KINDS[kind], num_res_blocks=RES_BLOCKS[way]).eval()
     arrange = jax.jit(functools.partial(tpu_autoencoder.arrange, module))
     weights = arrange({name: value.detach().numpy() for name, value in module.state_dict().items()})
+    layout = Layout.over(PLANS[devices], jax.devices()[:devices])
+    return WAYS[way](Case(module=module, weights=weights, size=size, layout=layout))
+
+
+def main() -> None:
     found = {}
-    for words in sys.argv[2:]:
-        devices, *size = (int(word) for word in words.split(","))
-        layout = Layout.over(PLANS[devices], jax.devices()[:devices])
-        case = Case(module=module, weights=weights, size=tuple(size), layout=layout)
-        found[words] = decode_both(case) + encode_both(case)
+    for words in sys.argv[1:]:
+        kind, way, devices, height, width = words.split(",")
+        found[words] = run(kind, way, int(devices), (int(height), int(width)))
     sys.stdout.write(json.dumps(found) + "\n")
 
 
