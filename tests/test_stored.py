@@ -11,6 +11,7 @@ from backend.contract.events import Failed, Finished, Step
 from backend.engine import folder as request_folder
 from backend.engine.engine import Engine
 from backend.media.video import read_request
+from wan_ui.desk.media import media_url
 from wan_ui.form.fill import read_settings
 
 STORED = Path(__file__).parent / "stored"
@@ -61,6 +62,15 @@ def test_videos_and_run_folders_carry_their_requests(engine, tmp_path):
         assert all(Path(path).is_file() for paths in request.inputs().values() for path in paths)
         if (run / "video.mp4").is_file():
             assert read_request(run / "video.mp4").for_sharing() == request.for_sharing()
+
+
+def test_the_files_of_a_data_folder_that_was_moved_are_found_where_it_is_now(engine, tmp_path):
+    for job in engine.jobs():
+        assert job.folder == tmp_path / "data" / "runs" / job.id and job.folder.is_dir()
+        assert all(Path(path).parent == job.folder for paths in job.request.inputs().values() for path in paths)
+        ended = engine.last_event(job.id)
+        if isinstance(ended, Finished):
+            assert Path(ended.result.path).is_file() and media_url(job, ended.result.path).endswith(f"{job.id}/video.mp4")
 
 
 def test_a_link_of_then_loads_its_settings(engine):

@@ -68,6 +68,7 @@ class Engine:
         self._model = model
         self._runs = _made(settings.runs_dir)
         self._store = Store(settings.data_dir / "jobs.sqlite3")
+        self._store.follow_runs(self._runs)
         self._lock = EngineLock(_made(settings.engines_dir))
         self._journal = Journal(self._store)
         self._timings = Timings(self._store)

@@ -144,6 +144,24 @@ class Store:
                 "move it and its -wal and -shm files away (the videos stay in runs), or choose another folder with --data-dir",
             ) from error
 
+    def follow_runs(self, runs: Path) -> None:
+        """Names the files of jobs anew whose data folder was moved or copied: they are in `runs` now, a folder for each job."""
+        parent = "substr(folder, 1, length(folder) - length(id) - 1)"
+        newest = f"SELECT {parent} AS before, id, MAX(number) FROM jobs WHERE deleted IS NULL GROUP BY before HAVING before <> ?"
+        for row in self._rows(newest, (str(runs),)):
+            if (runs / row["id"]).is_dir():
+                self._rename_files(row["before"], str(runs))
+
+    def _rename_files(self, before: str, now: str) -> None:
+        quoted = [json.dumps(f"{folder}/")[1:-1] for folder in (before, now)]  # as they stand in what was stored
+        chosen = "SELECT id FROM jobs WHERE folder = ? || '/' || id"
+        with self._transaction(is_durable=True) as database:
+            database.execute(f"UPDATE events SET event = replace(event, ?, ?) WHERE job_id IN ({chosen})", (*quoted, before))
+            database.execute(
+                f"UPDATE jobs SET folder = ? || '/' || id, request = replace(request, ?, ?) WHERE id IN ({chosen})",
+                (now, *quoted, before),
+            )
+
     def add(self, job: Job, engine: str) -> None:
         """Stores a new job, which belongs to one engine."""
         row = (
