@@ -1,6 +1,7 @@
 """The one command: arguments -> settings -> engine -> studio or command."""
 
 import argparse
+import logging
 import signal
 import sys
 from typing import NoReturn
@@ -65,6 +66,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from backend.settings import drop_gradio_ports, from_environment
     from wan_ui.heap import share_one_heap
 
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     share_one_heap()  # before there are threads
     drop_gradio_ports()
     folder, shares = from_environment(arguments.data_dir).data_dir, worker_shares(arguments)
