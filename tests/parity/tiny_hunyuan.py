@@ -47,7 +47,7 @@ def make_parts(kind: str) -> dict[str, Any]:
     torch.manual_seed(sum(map(ord, kind)))
     parts = {
         "vae": _vae(),
-        "tokenizer": _tokenizer(),
+        "tokenizer": make_tokenizer(),
         "tokenizer_2": ByT5Tokenizer(),
         "text_encoder_2": T5EncoderModel(_byt5()).eval(),
         "transformer": _transformer(kind),
@@ -168,7 +168,7 @@ def _siglip() -> SiglipVisionConfig:
     )
 
 
-def _tokenizer() -> Qwen2Tokenizer:
+def make_tokenizer() -> Qwen2Tokenizer:
     """A byte-level tokenizer that has learned the system message, so that it takes about as many tokens as with the real one."""
     learned = Tokenizer(models.BPE())
     learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
