@@ -8,10 +8,20 @@ import filecmp
 import os
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 from backend.errors import RequestError
 
 SUFFIX = ".safetensors"
+
+
+class LoraName(NamedTuple):
+    """A name by which LoRA files know a module. If they hold `parts` modules as one matrix, one above the other, the module is
+    the `part`-th of them, from 0."""
+
+    name: str
+    part: int = 0
+    parts: int = 1
 
 
 def list_loras(folder: Path) -> list[str]:

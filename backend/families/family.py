@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.errors import ModelError
 from presets import Preset
@@ -68,8 +69,8 @@ class Family(Protocol):
     def step_flops(self, configs: Configs, num_tokens: int, branches: int) -> StepFlops:
         """The arithmetic of one denoising step."""
 
-    def original_name(self, stem: str) -> str:
-        """The name that the model's makers give a transformer's module; LoRA files use their names too."""
+    def lora_names(self, stem: str) -> tuple[LoraName, ...]:
+        """Other names of a transformer's module in LoRA files: those that the model's makers give it, and ComfyUI."""
 
     def model(self) -> type[Model]:
         """The family's `Model` class; importing it imports jax."""

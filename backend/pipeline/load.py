@@ -173,7 +173,7 @@ def _loras_of(
     """The LoRAs of these choices that change this expert."""
     chosen = [choice for choice in choices if choice.expert in ("both", EXPERT_NAMES[index]) and choice.scale]
     return tuple(
-        ScaledLora(file=read_lora(lora_file(choice, on_event), shapes, index, family.original_name), scale=choice.scale)
+        ScaledLora(file=read_lora(lora_file(choice, on_event), shapes, index, family.lora_names), scale=choice.scale)
         for choice in chosen
     )
 

@@ -2,7 +2,8 @@
 
 It reads the key styles of diffusers and PEFT (`transformer.NAME.lora_A.weight`), of lightx2v and ComfyUI, which write the
 makers' own names (`diffusion_model.NAME.lora_down.weight`, `.alpha`, `.diff`, `.diff_b`, `.diff_m`), and of kohya's trainers
-(`lora_unet_NAME_WITH_UNDERSCORES.lora_down.weight`). A model's family knows the makers' names.
+(`lora_unet_NAME_WITH_UNDERSCORES.lora_down.weight`). A model's family knows the names. One matrix of a file may stand for
+several of ours.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from pathlib import Path
 
 import torch
 
+from backend.checkpoints.loras import LoraName
 from backend.checkpoints.tensors import TensorPlace, read_header, read_metadata
 from backend.errors import ModelError
 from backend.weights.read import read_tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
+Names = Callable[[str], Sequence[LoraName]]
 PREFIXES = ("base_model.model.", "model.diffusion_model.", "diffusion_model.", "transformer_2.", "transformer.",
             "lora_unet__", "lora_unet_", "lora_transformer_")  # fmt: skip
 SECOND_EXPERT = "transformer_2."
@@ -32,8 +35,11 @@ SHOWN_KEYS = 3
 
 @dataclass(kw_only=True)
 class _Change:
-    """One tensor's change: low-rank (`up` times `down`, times `alpha` over the rank) or the difference itself."""
+    """One tensor's change: low-rank (`up` times `down`, times `alpha` over the rank) or the difference itself. Where the file has
+    `parts` tensors one above the other, this one is the `part`-th."""
 
+    part: int = 0
+    parts: int = 1
     down: TensorPlace | None = None
     up: TensorPlace | None = None
     alpha: float | None = None
@@ -45,21 +51,26 @@ class _Change:
 
     def of(self, shape: Sequence[int]) -> torch.Tensor:
         """The change at scale 1, float32."""
-        total = torch.zeros(tuple(shape)) if self.difference is None else read_tensor(self.difference).float().reshape(shape)
+        total = torch.zeros(tuple(shape))
+        if self.difference is not None:
+            total += self._own_rows(read_tensor(self.difference).float()).reshape(shape)
         if self.down is not None and self.up is not None:
             down, up = (read_tensor(place).float().flatten(1) for place in (self.down, self.up))
-            total += (up @ down).reshape(shape) * (1.0 if self.alpha is None else self.alpha / down.shape[0])
+            total += (self._own_rows(up) @ down).reshape(shape) * (1.0 if self.alpha is None else self.alpha / down.shape[0])
         return total
+
+    def _own_rows(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.chunk(self.parts)[self.part]
 
     def fits(self, shape: Sequence[int]) -> bool:
         """Whether its tensors give a change of this shape."""
-        size = int(torch.Size(shape).numel())
-        if self.difference is not None and torch.Size(self.difference.shape).numel() != size:
+        size, rows = int(torch.Size(shape).numel()), shape[0] * self.parts
+        if self.difference is not None and torch.Size(self.difference.shape).numel() != size * self.parts:
             return False
         if self.down is None or self.up is None:
             return True
         rank, width = self.down.shape[0], torch.Size(self.down.shape[1:]).numel()
-        return len(self.up.shape) > 1 and self.up.shape[1] == rank and self.up.shape[0] == shape[0] and shape[0] * width == size
+        return len(self.up.shape) > 1 and self.up.shape[1] == rank and self.up.shape[0] == rows and shape[0] * width == size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,36 +91,34 @@ class LoraFile:
         return f"{text}; {len(self.unused_keys)} keys fit nothing ({some_keys})"
 
 
-def read_lora(path: Path, shapes: Shapes, expert: int = 0, original_name: Callable[[str], str] = str) -> LoraFile:
-    """What the file changes in a transformer whose tensors have these shapes; `expert` 1 is the low-noise one. `original_name`
-    gives the makers' name of one of our modules.
+def read_lora(path: Path, shapes: Shapes, expert: int = 0, names: Names = lambda stem: ()) -> LoraFile:
+    """What the file changes in a transformer whose tensors have these shapes; `expert` 1 is the low-noise one. `names` gives a
+    module's other names (see `Family.lora_names`).
 
     Raises: ModelError if it changes nothing, or is no whole safetensors file.
     """
     header = _whole_header(path)
     if any(key.startswith(SECOND_EXPERT) for key in header):
         header = {key: place for key, place in header.items() if key.startswith(SECOND_EXPERT) == (expert == 1)}
-    default_alpha, targets = _default_alpha(path), _targets(shapes, original_name)
+    default_alpha, targets = _default_alpha(path), _targets(shapes, names)
     changes: dict[str, _Change] = {}
     keys_of: dict[str, list[str]] = {}
-    unused = []
     for key, place in header.items():
-        tensor, role = _meaning(key, targets)
-        if tensor is None:
-            unused.append(key)
-            continue
-        _add(changes.setdefault(tensor, _Change(alpha=default_alpha)), role, place)
-        keys_of.setdefault(tensor, []).append(key)
+        role, meant = _meaning(key, targets)
+        for tensor, part, parts in meant:
+            _add(changes.setdefault(tensor, _Change(alpha=default_alpha, part=part, parts=parts)), role, place)
+            keys_of.setdefault(tensor, []).append(key)
     for tensor in [name for name, change in changes.items() if not (change.is_whole and change.fits(shapes[name]))]:
-        del changes[tensor]
-        unused += keys_of.pop(tensor)
+        del changes[tensor], keys_of[tensor]
+    used = {key for keys in keys_of.values() for key in keys}
+    unused = [key for key in header if key not in used]
     if not changes:
         raise ModelError(
             f"The LoRA {path.name} changes nothing in this model: none of its {len(header)} keys",
             f"such as {next(iter(header), 'none')} fits",
             "take one that was made for this model",
         )
-    return LoraFile(name=path.name, changes=changes, used_keys=sum(map(len, keys_of.values())), unused_keys=tuple(unused))
+    return LoraFile(name=path.name, changes=changes, used_keys=len(used), unused_keys=tuple(unused))
 
 
 def _whole_header(path: Path) -> dict[str, TensorPlace]:
@@ -130,25 +139,28 @@ def _add(change: _Change, role: str, place: TensorPlace) -> None:
         change.difference = place
 
 
-def _meaning(key: str, targets: Mapping[str, str]) -> tuple[str | None, str]:
-    """The tensor that a key changes, or None; and the role of the key's own tensor in the change."""
+def _meaning(key: str, targets: Mapping[str, list[LoraName]]) -> tuple[str, list[LoraName]]:
+    """The role of the key's own tensor in a change, and the tensors that it changes."""
     suffix = max((suffix for suffix in SUFFIXES if key.endswith(suffix)), key=len, default="")
     if not suffix:
-        return None, ""
+        return "", []
     role, stem = SUFFIXES[suffix], key.removesuffix(suffix)
     stem = next((stem.removeprefix(prefix) for prefix in PREFIXES if stem.startswith(prefix)), stem)
     ending = {"bias": ".bias", "modulation": ".modulation"}.get(role, "")
-    return targets.get(stem + ending), role
+    return role, targets.get(stem + ending, [])
 
 
-def _targets(shapes: Shapes, original_name: Callable[[str], str]) -> dict[str, str]:
-    """The name of a tensor by each spelling of its module's name; a bias has ".bias" after that."""
-    targets = {}
+def _targets(shapes: Shapes, names: Names) -> dict[str, list[LoraName]]:
+    """The tensors by each spelling of their module's name, several if files hold them as one; a bias has ".bias" after that."""
+    targets: dict[str, list[LoraName]] = {}
     for name in shapes:
         stem, _, kind = name.rpartition(".")
         stem, ending = (stem, ".bias" if kind == "bias" else "") if kind in ("weight", "bias") else (name, "")
-        for alias in (stem, original_name(stem)):
-            targets[alias + ending] = targets[alias.replace(".", "_") + ending] = name
+        for alias, part, parts in (LoraName(stem), *names(stem)):
+            for spelling in (alias, alias.replace(".", "_")):
+                found = targets.setdefault(spelling + ending, [])
+                if LoraName(name, part, parts) not in found:
+                    found.append(LoraName(name, part, parts))
     return targets
 
 

@@ -189,17 +189,25 @@ LAYER = re.compile(
 )
 
 
-def low_rank(made: Tiny, is_original: bool) -> dict[str, torch.Tensor]:
-    """A LoRA for every matrix of the layers' attention and feed-forward, by diffusers' names or the makers'."""
-    generator, state = torch.Generator().manual_seed(0), {}
+def low_rank(made: Tiny, style: str) -> dict[str, torch.Tensor]:
+    """A LoRA for every matrix of the layers' attention and feed-forward, by diffusers' names, the makers' or ComfyUI's, which has
+    query, key and value in one matrix. So these share what they read in all styles."""
+    generator, downs, ups = torch.Generator().manual_seed(0), {}, {}
     for name, shape in made.loaded.experts[0].shapes.items():
         stem = name.removesuffix(".weight")
         if LAYER.fullmatch(stem):
+            original, comfy = HUNYUAN.lora_names(stem)[:2]
             down, up = (0.1 * torch.randn(*size, generator=generator) for size in ((4, shape[1]), (shape[0], 4)))
-            stem = f"diffusion_model.{HUNYUAN.original_name(stem)}" if is_original else f"transformer.{stem}"
-            words = ("lora_down", "lora_up") if is_original else ("lora_A", "lora_B")
-            state |= {f"{stem}.{words[0]}.weight": down, f"{stem}.{words[1]}.weight": up}
-    return state
+            stem = {"diffusers": f"transformer.{stem}", "original": f"diffusion_model.{original.name}"}.get(style)
+            stem = stem or f"diffusion_model.{comfy.name}"
+            shared = downs.setdefault(comfy.name, down)
+            downs[stem] = shared
+            ups.setdefault(stem, {})[comfy.part if style == "comfy" else 0] = up
+    words = ("lora_A", "lora_B") if style == "diffusers" else ("lora_down", "lora_up")
+    state = {f"{stem}.{words[0]}.weight": downs[stem].clone() for stem in ups}
+    return state | {
+        f"{stem}.{words[1]}.weight": torch.cat([parts[part] for part in sorted(parts)]) for stem, parts in ups.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -209,15 +217,15 @@ def plain(tiny, tmp_path_factory) -> np.ndarray:
     return run_ours(made, made.request(guidance=(1.0,), steps=2), tmp_path_factory.mktemp("plain"))
 
 
-@pytest.mark.parametrize("is_original", [False, True])
-def test_a_lora_changes_what_diffusers_changes(is_original, plain, tiny, tmp_path):
+@pytest.mark.parametrize("style", ["diffusers", "original", "comfy"])
+def test_a_lora_changes_what_diffusers_changes(style, plain, tiny, tmp_path):
     made, folder = tiny(KINDS[0]), from_environment().loras_dir
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(low_rank(made, is_original), folder / "style.safetensors")
+    save_file(low_rank(made, style), folder / "style.safetensors")
     request = made.request(guidance=(1.0,), steps=2, loras=[{"source": "style.safetensors", "scale": 0.7}])
     ours = run_ours(made, request, tmp_path)
     transformer = made.reference.transformer
-    transformer.load_lora_adapter(low_rank(made, False), prefix="transformer", adapter_name="style")
+    transformer.load_lora_adapter(low_rank(made, "diffusers"), prefix="transformer", adapter_name="style")
     transformer.set_adapters(["style"], [0.7])
     try:
         reference = run_reference(made, request)

@@ -123,7 +123,7 @@ def test_the_image_projections_are_reached(tiny, loras, pictures, tmp_path):
     assert any("k_img" in key for key in low_rank(made, "kohya", pattern=TEXT.replace("to_q|", "to_q|add_k_proj|add_v_proj|")))
     request = made.request(image=pictures["image"], loras=[{"source": "image.safetensors"}])
     ours, _, last = run_ours(made, request, tmp_path)
-    found = read_lora(loras / "image.safetensors", made.loaded.experts[0].shapes, 0, WAN.original_name)
+    found = read_lora(loras / "image.safetensors", made.loaded.experts[0].shapes, 0, WAN.lora_names)
     assert {"blocks.0.attn2.add_k_proj.weight", "blocks.1.attn2.add_v_proj.weight"} <= found.changes.keys()
     plain, _, _ = run_ours(made, request.changed(loras=()), tmp_path)
     assert np.abs(ours - plain).max() > 100 * LATENT_TOLERANCE

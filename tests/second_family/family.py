@@ -27,8 +27,8 @@ class DotsFamily:
         width, layers = configs["transformer"]["width"], configs["transformer"]["layers"]
         return StepFlops(attention=0.0, matmul=2 * num_tokens * width**2 * layers * branches, head_width=width)
 
-    def original_name(self, stem):
-        return stem
+    def lora_names(self, stem):
+        return ()
 
     def model(self):
         from tests.second_family.model import DotsModel

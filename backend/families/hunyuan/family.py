@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.errors import ModelError
 from backend.families.family import Configs, Kind, refusal
@@ -61,9 +62,12 @@ KINDS = (
 SUPPORTED = "HunyuanVideo 1.5 T2V and I2V, guidance-distilled and step-distilled too, as diffusers lays them out"
 
 # diffusers' name -> the one in the makers' checkpoints; source: diffusers, scripts/convert_hunyuan_video1_5_to_diffusers.py.
-# Their refiner holds query, key and value in one matrix, and their last modulation has its halves the other way: these have no
-# name here.
+# Their last modulation has its halves the other way, so it has no name here.
 ORIGINAL_NAMES = (
+    (r"^context_embedder\.token_refiner\.refiner_blocks\.", "txt_in.individual_token_refiner.blocks."),
+    (r"^(txt_in\..*)\.attn\.to_(q|k|v)$", r"\1.self_attn_\2"), (r"^(txt_in\..*)\.attn\.to_out\.0$", r"\1.self_attn_proj"),
+    (r"^(txt_in\..*)\.ff\.net\.0\.proj$", r"\1.mlp.fc1"), (r"^(txt_in\..*)\.ff\.net\.2$", r"\1.mlp.fc2"),
+    (r"^(txt_in\..*)\.norm_out\.linear$", r"\1.adaLN_modulation.1"),
     (r"^transformer_blocks\.", "double_blocks."), (r"\.norm1\.linear$", ".img_mod.linear"),
     (r"\.norm1_context\.linear$", ".txt_mod.linear"), (r"\.attn\.to_out\.0$", ".img_attn_proj"),
     (r"\.attn\.to_add_out$", ".txt_attn_proj"), (r"\.attn\.to_(q|k|v)$", r".img_attn_\1"),
@@ -80,7 +84,9 @@ ORIGINAL_NAMES = (
     (r"^image_embedder\.linear_2$", "vision_in.proj.3"), (r"^image_embedder\.norm_out$", "vision_in.proj.4"),
     (r"^cond_type_embed$", "cond_type_embedding"),
 )  # fmt: skip
-REFINER = "context_embedder.token_refiner."
+# the makers' name -> ComfyUI's; source: Comfy-Org/ComfyUI, comfy/supported_models.py, HunyuanVideo.process_unet_state_dict
+COMFY_NAMES = ((r"_mod\.linear$", "_mod.lin"), (r"_attn_proj$", "_attn.proj"), (r"mlp\.fc1$", "mlp.0"), (r"mlp\.fc2$", "mlp.2"))
+QUERY_KEY_VALUE = re.compile(r"(.*_attn)_([qkv])")  # one matrix in ComfyUI, in the makers' refiner too
 
 
 class HunyuanFamily:
@@ -141,12 +147,21 @@ class HunyuanFamily:
         return StepFlops(attention=4 * tokens**2 * width * layers, matmul=matmul, head_width=config["attention_head_dim"])
 
     def original_name(self, stem: str) -> str:
-        """A module's name in the makers' checkpoints."""
-        if stem.startswith(REFINER):
-            return stem
+        """A module's name in the makers' checkpoints, as if their refiner had query, key and value apart."""
         for pattern, replacement in ORIGINAL_NAMES:
             stem = re.sub(pattern, replacement, stem)
         return stem
+
+    def lora_names(self, stem: str) -> tuple[LoraName, ...]:
+        """See `Family`."""
+        original = self.original_name(stem)
+        if found := QUERY_KEY_VALUE.fullmatch(original):
+            place = "qkv".index(found[2])
+            return LoraName(original), *(LoraName(f"{found[1]}{sign}qkv", place, 3) for sign in "._")
+        comfy = original
+        for pattern, replacement in COMFY_NAMES:
+            comfy = re.sub(pattern, replacement, comfy)
+        return LoraName(original), LoraName(comfy)
 
     def model(self) -> type[HunyuanModel]:
         """Imported late, because it imports jax and torch."""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.errors import ModelError
 from backend.families.family import Configs, Kind, refusal
@@ -150,6 +151,10 @@ class WanFamily:
         for pattern, replacement in ORIGINAL_NAMES:
             stem = re.sub(pattern, replacement, stem)
         return stem
+
+    def lora_names(self, stem: str) -> tuple[LoraName, ...]:
+        """See `Family`. ComfyUI has the makers' names."""
+        return (LoraName(self.original_name(stem)),)
 
     def model(self) -> type[WanModel]:
         """Imported late, because it imports jax and torch."""

@@ -125,10 +125,27 @@ def test_the_makers_names_lead_to_all_that_their_loras_change():
         "transformer_blocks.3.norm1.linear": "double_blocks.3.img_mod.linear",
         "transformer_blocks.3.norm1_context.linear": "double_blocks.3.txt_mod.linear",
         "x_embedder.proj": "img_in.proj",
-        "context_embedder.token_refiner.refiner_blocks.0.attn.to_q": "context_embedder.token_refiner.refiner_blocks.0.attn.to_q",
+        "context_embedder.token_refiner.refiner_blocks.0.attn.to_out.0": "txt_in.individual_token_refiner.blocks.0.self_attn_proj",
         "norm_out.linear": "norm_out.linear",
     }
     assert {name: HUNYUAN.original_name(name) for name in names} == names
+
+
+def test_comfyuis_names_lead_there_too_and_to_a_third_where_it_has_query_key_and_value_in_one():
+    block, refiner = "transformer_blocks.3", "context_embedder.token_refiner.refiner_blocks.0"
+    assert HUNYUAN.lora_names(f"{block}.attn.add_k_proj")[1:] == (
+        ("double_blocks.3.txt_attn.qkv", 1, 3),
+        ("double_blocks.3.txt_attn_qkv", 1, 3),
+    )
+    assert ("txt_in.individual_token_refiner.blocks.0.self_attn_qkv", 2, 3) in HUNYUAN.lora_names(f"{refiner}.attn.to_v")
+    names = {
+        f"{block}.attn.to_out.0": "double_blocks.3.img_attn.proj",
+        f"{block}.norm1.linear": "double_blocks.3.img_mod.lin",
+        f"{block}.ff.net.0.proj": "double_blocks.3.img_mlp.0",
+        f"{block}.ff_context.net.2": "double_blocks.3.txt_mlp.2",
+        f"{refiner}.ff.net.2": "txt_in.individual_token_refiner.blocks.0.mlp.2",
+    }
+    assert {name: HUNYUAN.lora_names(name)[1] for name in names} == {name: (other, 0, 1) for name, other in names.items()}
 
 
 def test_every_preset_has_its_architecture():
