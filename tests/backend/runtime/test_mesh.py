@@ -20,7 +20,8 @@ gather the rest."""
 @pytest.fixture(scope="module")
 def results(request) -> dict[str, dict[str, float]]:
     """Of all meshes that are asked for in this run of the tests."""
-    asked = dict.fromkeys(item.callspec.params["mesh"] for item in request.session.items if "results" in item.fixturenames)
+    items = (item for item in request.session.items if item.path == request.path and "results" in item.fixturenames)
+    asked = dict.fromkeys(item.callspec.params["mesh"] for item in items)
     words = [sys.executable, "-W", "ignore", "-m", "tests.backend.runtime.mesh_run", *asked]
     done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment(8), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
