@@ -52,6 +52,7 @@ def test_each_expert_has_its_own_guidance(tiny, tmp_path):
         assert np.abs(run_ours(made, request, tmp_path)[0] - run_reference(made, request)).max() <= LATENT_TOLERANCE
 
 
+@pytest.mark.slow
 def test_pictures_prompts_and_experts_do_something(tiny, pictures, tmp_path):
     """Equality above is not that of constants: each of these changes the latents."""
 

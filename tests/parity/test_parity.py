@@ -53,6 +53,7 @@ def test_other_settings_equal_diffusers_too(changes, loaded, reference_pipeline,
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
 
 
+@pytest.mark.slow
 def test_settings_do_something(loaded, picture, tmp_path):
     """Guidance, shift, negative prompt, seed and steps each change the video: equality above is not that of constants."""
     base = make_request("t2v", "unipc", 4.0, picture, steps=3)

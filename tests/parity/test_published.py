@@ -32,7 +32,11 @@ pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 PROMPTS = {"prompt": "dance monkey", "negative_prompt": "negative"}
 
 
-@pytest.fixture(params=PUBLISHED)
+OFTEN = ("TestWanPipeline", "TestWanFLFToVideoPipeline", "TestWan22ImageToVideoPipeline", "TestWan225BImageToVideoPipeline")
+"""Each kind of picture, and both numbers of experts; the others are among the slow tests."""
+
+
+@pytest.fixture(params=[name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in PUBLISHED])
 def case(request):
     return PUBLISHED[request.param]
 

@@ -7,11 +7,8 @@ from pathlib import Path
 
 from backend.engine.engine import Engine
 from presets import Preset
-from wan_ui.desk.rewriter import PromptRewriter
+from wan_ui.gradio_import import import_gradio
 from wan_ui.heap import share_one_heap
-from wan_ui.serve import serve
-from wan_ui.studio import build
-from wan_ui.views import VIEWS
 
 
 def main() -> None:
@@ -23,6 +20,12 @@ def main() -> None:
     parser.add_argument("--allowed-host", action="append", default=[])
     arguments = parser.parse_args()
     share_one_heap()
+    import_gradio()
+    from wan_ui.desk.rewriter import PromptRewriter
+    from wan_ui.serve import serve
+    from wan_ui.studio import build
+    from wan_ui.views import VIEWS
+
     views = (*VIEWS, *arguments.view)
     engine = Engine(arguments.data_dir, pipeline="tests.fake_pipeline")
     upper = "import json, sys; print(json.load(sys.stdin)['prompt'].replace('cat', 'striped cat'))"

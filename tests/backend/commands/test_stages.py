@@ -1,11 +1,13 @@
 """`encode`, `denoise` and `decode`: what they make together, going on after a stop, and what they refuse."""
 
+import functools
 import json
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
+from backend.commands import stages_run
 from backend.commands.command_line import parse
 from backend.commands.stages_run import run_here
 from backend.contract.events import Finished
@@ -50,6 +53,15 @@ def latents(folder: Path) -> np.ndarray:
 
 def copy_of(folder: Path, other: Path) -> Path:
     return Path(shutil.copytree(folder, other))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def each_stage_is_loaded_once() -> Iterator[None]:
+    """In this process; those that are started load as ever."""
+    kept = functools.cache(lambda preset, stages: load(find_preset(preset), None, lambda event: None, stages=stages))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stages_run, "load", lambda preset, *others: kept(preset.name, others[-1]))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -75,6 +75,7 @@ def test_wan_22s_decoder_compiles_and_is_predicted_under_its_target():
     assert decoder["predicted_seconds"] <= DECODER_SECONDS
 
 
+@pytest.mark.slow
 def test_one_chip_alone_runs_the_small_wan():
     found = report("wan2.1-t2v-1.3b-480p")
     assert found["fits"] and found["components"]["denoise_step"]["breakdown"]["attention"] > 0

@@ -44,7 +44,7 @@ def test_the_operator_cleans_up_and_visitors_do_not(visit, studio, data_dir):
 
 def test_stop_on_another_servers_video_says_who_can(visit, studio, data_dir):
     page = visit()
-    generate(page, "a slow red square", steps=20)
+    generate(page, "a slow red square", steps=100)  # longer than a second server takes to start
     until(page, "document.querySelector('.stage').dataset.phase === 'denoising'")
     with _serving("fake", data_dir) as second:
         other = page.context.new_page()
