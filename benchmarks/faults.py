@@ -136,6 +136,7 @@ class Visitor:
         self.session, self.page, self.config = "", None, None
         self.wishes: list[Wish] = []
         self.lock = threading.Lock()
+        self.form = threading.Lock()  # who edits a job in the form presses Generate for that job, not for the next one
 
     def visit(self) -> None:
         """Opens the page; closing it drops the connection that shows that it is open."""
@@ -198,7 +199,8 @@ class Visitor:
                 try:
                     if self.page is None:
                         self.visit()
-                    self.submit(wish.prompt, draw.choice((10, 20, 40)))
+                    with self.form:
+                        self.submit(wish.prompt, draw.choice((10, 20, 40)))
                 except OSError:
                     self.close()
                 time.sleep(0.5)
@@ -290,8 +292,9 @@ class Faults:
     def _edit(self) -> None:
         if (chosen := self._some_job()) and chosen[2]["state"] == "queued":
             visitor, wish, row = chosen
-            visitor.act("fill", "edit", row["id"])
-            visitor.submit(wish.prompt, 15)
+            with visitor.form:
+                visitor.act("fill", "edit", row["id"])
+                visitor.submit(wish.prompt, 15)
 
 
 @contextmanager
