@@ -85,9 +85,9 @@ def test_while_the_clock_may_be_wrong_no_video_goes_by_age():
 
 def test_ten_thousand_jobs_are_planned_in_a_moment():
     jobs = [ended(str(number), 10, is_cleaned=number % 2 == 0) for number in range(10_000)]
-    began = time.monotonic()
+    began = time.thread_time()  # processor time: it waits for nothing
     assert len(planned(*jobs, days=20, gigabytes=1)) > 10_000
-    assert time.monotonic() - began < 1
+    assert time.thread_time() - began < 1
 
 
 @pytest.fixture
