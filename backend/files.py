@@ -29,6 +29,12 @@ def replacing(path: Path, *, is_durable: bool = False) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+def remove_half_written(folder: Path) -> None:
+    """Removes what processes that were killed inside `replacing` have left below this folder. No other may write there now."""
+    for part in folder.rglob(".*.part"):
+        part.unlink(missing_ok=True)
+
+
 def sync(path: Path) -> None:
     """Waits until the disk has this file, or the names in this folder."""
     handle = os.open(path, os.O_RDONLY)

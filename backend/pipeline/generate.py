@@ -20,6 +20,7 @@ from backend.contract.events import Cancelled, Decoding, Encoding, Event, Finish
 from backend.contract.request import INPUTS, GenerationRequest
 from backend.errors import Stopped
 from backend.families.model import STAGES, Carry, Conditions, Inputs, Lane, Model, Stage
+from backend.files import remove_half_written
 from backend.media.pictures import crop_to, load_checked_image
 from backend.media.video import read_frames, write_video
 from backend.pipeline.chunks import Chunk, chunks_of
@@ -60,6 +61,7 @@ def generate(request: GenerationRequest, loaded: LoadedModel, folder: Path, is_c
     """
     run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=is_cancelled)
     folder.mkdir(parents=True, exist_ok=True)
+    remove_half_written(folder)
     remove_files_of_another_model(folder, loaded.source)
     run.clock.before = seconds_so_far(folder)
     conditions, latents = read_conditions(folder, request), read_latents(folder, request)

@@ -126,8 +126,10 @@ def test_a_file_that_the_disk_has_torn_is_made_again(loaded, tmp_path, at_every_
     for name in (STATE, EMBEDDINGS):
         kept = (torn / name).read_bytes()
         (torn / name).write_bytes(kept[: len(kept) // 2])
+    (torn / "previews" / ".step-003.png.0123abcd.part").write_bytes(b"half a picture")  # its process was killed
     events = list(events_of(request, loaded, torn))
     assert [event.index for event in events if isinstance(event, Step)] == [1, 2, 3, 4, 5, 6]
+    assert not list(torn.rglob("*.part"))
     assert_same_video(whole, torn)
 
 
