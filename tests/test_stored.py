@@ -3,6 +3,7 @@
 import base64
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,21 @@ def test_videos_and_run_folders_carry_their_requests(engine, tmp_path):
         assert all(Path(path).is_file() for paths in request.inputs().values() for path in paths)
         if (run / "video.mp4").is_file():
             assert read_request(run / "video.mp4").for_sharing() == request.for_sharing()
+
+
+def test_a_prompt_with_such_a_path_and_a_folder_with_another_server_stay_as_they_are(tmp_path):
+    shutil.copytree(STORED, tmp_path / "first")
+    with closing(Engine(tmp_path / "first", start_worker=False, resume=False)) as first:
+        runs = tmp_path / "first" / "runs"
+        plain = next(job.request for job in first.jobs() if job.request.task == "t2v" and not job.request.loras)
+        request = plain.changed(prompt=f"{runs}/ on a wall")
+        job = first.submit(request, "visitor-a")
+        (tmp_path / "second").symlink_to(tmp_path / "first")
+        with closing(Engine(tmp_path / "second", start_worker=False, resume=False)) as second:
+            assert second.job(job.id).folder == first.job(job.id).folder == runs / job.id
+    with closing(Engine(tmp_path / "second", start_worker=False, resume=False)) as second:
+        assert second.job(job.id).folder == tmp_path / "second" / "runs" / job.id
+        assert second.job(job.id).request.prompt == request.prompt
 
 
 def test_the_files_of_a_data_folder_that_was_moved_are_found_where_it_is_now(engine, tmp_path):

@@ -9,8 +9,8 @@ _M_ARENA_MAX = -8  # of glibc's malloc.h
 def share_one_heap() -> None:
     """Lets all threads share one heap. Call it before there are threads.
 
-    glibc gives each thread a heap of its own, up to eight for each core, and what is free in one is of no use to the others: the
-    server grew by 32 KB with each video, now it does not. Other C libraries have one heap, so nothing happens there.
+    glibc gives each thread a heap of its own, up to eight for each core, and what is free in one is of no use to the others
+    (docs/performance.md has the figures). Other C libraries have one heap, so nothing happens there.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)

@@ -68,8 +68,9 @@ class Engine:
         self._model = model
         self._runs = _made(settings.runs_dir)
         self._store = Store(settings.data_dir / "jobs.sqlite3")
-        self._store.follow_runs(self._runs)
         self._lock = EngineLock(_made(settings.engines_dir))
+        if self._lock.is_alone():  # another engine may see the same folder under another path
+            self._store.follow_runs(self._runs)
         self._journal = Journal(self._store)
         self._timings = Timings(self._store)
         self.library = Library(self._store)

@@ -43,6 +43,10 @@ class EngineLock:
             yield True
             path.unlink(missing_ok=True)
 
+    def is_alone(self) -> bool:
+        """Whether no other engine is alive in this data folder."""
+        return not any(_is_locked(path) for path in self._folder.iterdir() if path.name != self.name)
+
     def remove_dead(self) -> None:
         """Removes the life signs that dead engines left."""
         for path in self._folder.iterdir():
@@ -54,3 +58,14 @@ class EngineLock:
         """Ends this life sign."""
         (self._folder / self.name).unlink(missing_ok=True)
         self._file.close()
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with path.open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # its engine has just ended
+        return False
+    return False

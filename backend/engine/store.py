@@ -153,13 +153,18 @@ class Store:
                 self._rename_files(row["before"], str(runs))
 
     def _rename_files(self, before: str, now: str) -> None:
-        quoted = [json.dumps(f"{folder}/")[1:-1] for folder in (before, now)]  # as they stand in what was stored
-        chosen = "SELECT id FROM jobs WHERE folder = ? || '/' || id"
+        """Only whole names of the job's own files are replaced, so that no prompt is."""
+        old, new = (f"{json.dumps(folder)[:-1]}/" for folder in (before, now))  # as a text of JSON begins
         with self._transaction(is_durable=True) as database:
-            database.execute(f"UPDATE events SET event = replace(event, ?, ?) WHERE job_id IN ({chosen})", (*quoted, before))
             database.execute(
-                f"UPDATE jobs SET folder = ? || '/' || id, request = replace(request, ?, ?) WHERE id IN ({chosen})",
-                (now, *quoted, before),
+                "UPDATE events SET event = replace(event, ? || job_id || '/', ? || job_id || '/')"
+                " WHERE job_id IN (SELECT id FROM jobs WHERE folder = ? || '/' || id)",
+                (old, new, before),
+            )
+            database.execute(
+                "UPDATE jobs SET folder = ? || '/' || id, request = replace(request, ? || id || '/', ? || id || '/')"
+                " WHERE folder = ? || '/' || id",
+                (now, old, new, before),
             )
 
     def add(self, job: Job, engine: str) -> None:
