@@ -129,6 +129,31 @@ def test_a_group_is_done_with_its_last():
     assert "done in about 20 s" in html
 
 
+class Beginning(Engine):
+    """Its next job begins between two questions of the page."""
+
+    def __init__(self, *, asked_first: str, **counts: int):
+        super().__init__(worker(), **counts)
+        self._asked_first = asked_first
+
+    def line(self):
+        return self._then_begin("line", super().line())
+
+    def unended(self, owner):
+        return self._then_begin("unended", super().unended(owner))
+
+    def _then_begin(self, asked: str, answer):
+        if asked == self._asked_first:
+            self._jobs = [replace(self._jobs[0], state="running"), *self._jobs[1:]]
+        return answer
+
+
+@pytest.mark.parametrize("asked_first", ["line", "unended"])
+def test_a_job_that_begins_while_the_page_asks_is_listed_once(asked_first):
+    queue = queue_of(desk_of(Beginning(asked_first=asked_first, waiting=2)), VISITOR)
+    assert [entry.job.id for entry in (*queue.running, *queue.waiting)] == ["0", "1"]
+
+
 def test_the_header_shows_one_worker_as_ever_and_counts_several():
     assert status_html([worker(state="loading")], ENGLISH) == (
         '<p class="status" role="status" data-state="loading" title="loading."><i></i>'

@@ -52,20 +52,26 @@ def queue_of(desk: Desk, visit: Visit) -> Queue:
     engine = desk.engine
     line = _LINES.setdefault(engine, Lines()).now(desk)
     waiting = tuple(entry for entry in line.waiting if visit.may_see(entry.job.owner))
+    running = tuple(entry for entry in line.running if visit.may_see(entry.job.owner))
+    unended = {entry.job.id for entry in (*running, *waiting)}
+    ended = [job for job in engine.library.ended(visit.scope, MOST_RECENT) if job.id not in unended]  # it may have ended just now
     return Queue(
-        running=tuple(entry for entry in line.running if visit.may_see(entry.job.owner)),
+        running=running,
         waiting=waiting,
-        recent=tuple(_entry(desk, job) for job in engine.library.ended(visit.scope, MOST_RECENT)),
+        recent=tuple(_entry(desk, job) for job in ended),
         others=len(line.waiting) - len(waiting),
         shortage=engine.shortage() if line.waiting else None,
     )
 
 
 def _line_of(desk: Desk) -> Line:
+    order = desk.engine.line()  # before the jobs: one that begins in between is then among those that run, and not nowhere
     everybody = {job.id: job for job in desk.engine.library.unended(None)}
     running = tuple(_entry(desk, job) for job in everybody.values() if job.state == "running")
-    waiting = _with_waits(desk, [everybody[key] for key in desk.engine.line() if key in everybody], everybody)
-    return Line(running=running, waiting=tuple(waiting))
+    places = {job_id: place for place, job_id in enumerate(order)}
+    queued = [job for job in everybody.values() if job.state == "queued"]
+    queued.sort(key=lambda job: places.get(job.id, len(places)))  # those that came in between, and another server's, at the end
+    return Line(running=running, waiting=tuple(_with_waits(desk, queued, everybody)))
 
 
 def _with_waits(desk: Desk, line: list[Job], everybody: dict[str, Job]) -> list[Entry]:
