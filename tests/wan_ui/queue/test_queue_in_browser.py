@@ -94,6 +94,8 @@ def test_a_restarted_server_goes_on_with_the_queue(chromium, tmp_path):
         server._process.wait()
     again = _serving("fake", tmp_path, port=server.port)
     with again:
+        page.close()  # Gradio reloads an open tab when it finds the server again; that would interrupt a visit of ours
+        page = page.context.new_page()
         page.goto(again.url)
         until(page, "document.querySelectorAll('.queue li[data-state=\"finished\"]').length === 3")
         assert "a slow red square" in page.locator(".stage").inner_text()
