@@ -1,13 +1,15 @@
-"""A checkpoint of Wan 2.1 T2V 1.3B's true shapes with random weights, built, loaded and run for one step at a tiny size.
+"""A checkpoint of a preset's true shapes with random weights, built, loaded and run for one step at a tiny size.
 
-    python -m benchmarks.full_size [--json FILE] [--folder build/full-size] [--layers 30] [--disk bfloat16|float32]
-                                   [--text-layers 2] [--vocabulary 32768] [--shard-bytes 1000000000] [--only load]
+    python -m benchmarks.full_size [--preset wan2.1-t2v-1.3b-480p] [--json FILE] [--folder build/full-size] [--layers N]
+                                   [--disk bfloat16|float32] [--text-layers 2] [--vocabulary 32768]
+                                   [--shard-bytes 1000000000] [--only load]
 
-The transformer and the VAE have the real shapes. Reduced are the text encoder's layers (2 of 24) and vocabulary (32,768 of
-256,384); its widths are the real ones. The whole UMT5-XXL, `--text-layers 24 --vocabulary 256384 --only load`, needs 15.4 GB of
-memory to load, and 33 GB to run on a CPU, where XLA keeps a float32 copy of every bfloat16 matrix. The tokenizer is the demo
-model's. On a CPU the device's arrays lie in the host's memory too, so loading itself needs the peak minus those arrays.
-The numerics are those of tests/parity: random weights make no picture, and the result is only checked to be finite.
+Presets are those of `SOURCES`. The transformer and the VAE have the real shapes. Reduced are the large text encoder's layers (to
+2) and vocabulary (to 32,768); its widths are the real ones. The whole UMT5-XXL, `--text-layers 24 --vocabulary 256384 --only load`,
+needs 15.4 GB of memory to load, and 33 GB to run on a CPU, where XLA keeps a float32 copy of every bfloat16 matrix; for the same
+reason HunyuanVideo 1.5 (21 GB of arrays) can only be loaded here. The tokenizer is the demo model's. On a CPU the device's arrays
+lie in the host's memory too, so loading itself needs the peak minus those arrays. The numerics are those of tests/parity: random
+weights make no picture, and the result is only checked to be finite.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -28,7 +31,35 @@ from safetensors.torch import save_file
 
 from presets import load_preset
 
-PRESET = "wan2.1-t2v-1.3b-480p"
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What a preset's checkpoint is made of: diffusers' pipeline, each network's class (of diffusers or of transformers), and the
+    demo model whose tokenizers it borrows."""
+
+    pipeline: str
+    classes: dict[str, str]
+    demo: str
+
+
+SOURCES = {
+    "wan2.1-t2v-1.3b-480p": Source(
+        pipeline="WanPipeline",
+        classes={"transformer": "WanTransformer3DModel", "vae": "AutoencoderKLWan", "text_encoder": "UMT5EncoderModel"},
+        demo="wan-tiny",
+    ),
+    "hunyuanvideo-1.5-t2v-720p": Source(
+        pipeline="HunyuanVideo15Pipeline",
+        classes={
+            "transformer": "HunyuanVideo15Transformer3DModel",
+            "vae": "AutoencoderKLHunyuanVideo15",
+            "text_encoder": "Qwen2_5_VLTextModel",
+            "text_encoder_2": "T5EncoderModel",
+        },
+        demo="hunyuan-tiny",
+    ),
+}
+OPTIONS = ("preset", "layers", "disk", "text_layers", "vocabulary", "shard_bytes")
 SIZE = {"width": 256, "height": 256, "num_frames": 5, "steps": 1}
 GIGABYTE = 1e9
 BUILT = "built.json"  # the options that the folder was built with; written last
@@ -36,40 +67,44 @@ BUILT = "built.json"  # the options that the folder was built with; written last
 
 def build(folder: Path, arguments: argparse.Namespace) -> None:
     """Writes the checkpoint's folder, unless it is there already."""
-    options = {name: getattr(arguments, name) for name in ("layers", "disk", "text_layers", "vocabulary", "shard_bytes")}
+    options = {name: getattr(arguments, name) for name in OPTIONS}
     if (folder / BUILT).is_file() and json.loads((folder / BUILT).read_text()) == options:
         return
     shutil.rmtree(folder, ignore_errors=True)
-    configs = load_preset(PRESET).network_configs()
-    configs["transformer"] |= {"num_layers": arguments.layers, "_class_name": "WanTransformer3DModel"}
-    configs["text_encoder"] |= {"num_layers": arguments.text_layers, "vocab_size": arguments.vocabulary}
-    shutil.copytree(Path(load_preset("wan-tiny").model_source) / "tokenizer", folder / "tokenizer")
+    source = SOURCES[arguments.preset]
+    configs = load_preset(arguments.preset).network_configs()
+    if arguments.layers:
+        configs["transformer"]["num_layers"] = arguments.layers
+    text = configs["text_encoder"]
+    text["num_hidden_layers" if "num_hidden_layers" in text else "num_layers"] = arguments.text_layers
+    text["vocab_size"] = arguments.vocabulary
+    tokenizers = [path for path in Path(load_preset(source.demo).model_source).iterdir() if path.name.startswith("tokenizer")]
+    for tokenizer in tokenizers:
+        shutil.copytree(tokenizer, folder / tokenizer.name)
     dtype = getattr(torch, arguments.disk)
-    for part, shapes in _shapes(configs).items():
+    for part, class_name in source.classes.items():
         (folder / part).mkdir()
-        (folder / part / "config.json").write_text(json.dumps(configs[part]))
-        _write(folder / part, shapes, dtype, arguments.shard_bytes)
-    index = {part: ["diffusers", "a network"] for part in (*configs, "tokenizer")}
-    (folder / "model_index.json").write_text(json.dumps(index | {"_class_name": "WanPipeline", "transformer_2": [None, None]}))
+        (folder / part / "config.json").write_text(json.dumps(configs[part] | {"_class_name": class_name}))
+        _write(folder / part, _shapes(class_name, configs[part]), dtype, arguments.shard_bytes)
+    index = {part: ["diffusers", "a network"] for part in (*source.classes, *(path.name for path in tokenizers))}
+    (folder / "model_index.json").write_text(json.dumps(index | {"_class_name": source.pipeline, "transformer_2": [None, None]}))
     (folder / BUILT).write_text(json.dumps(options))
 
 
-def _shapes(configs: dict[str, dict]) -> dict[str, dict[str, torch.Size]]:
-    """Every tensor's shape, by part, from the real classes without their weights."""
-    from diffusers import AutoencoderKLWan, WanTransformer3DModel
-    from transformers import UMT5Config, UMT5EncoderModel
+def _shapes(class_name: str, config: dict) -> dict[str, torch.Size]:
+    """Every tensor's shape, from the real class without its weights."""
+    import diffusers
+    import transformers
 
-    text = UMT5Config(**{name: value for name, value in configs["text_encoder"].items() if name != "architectures"})
     with torch.device("meta"):
-        models = {
-            "transformer": WanTransformer3DModel.from_config(configs["transformer"]),
-            "vae": AutoencoderKLWan.from_config(configs["vae"]),
-            "text_encoder": UMT5EncoderModel(text),
-        }
+        if hasattr(diffusers, class_name):
+            model = getattr(diffusers, class_name).from_config(config)
+        else:
+            network = getattr(transformers, class_name)
+            settings = {name: value for name, value in config.items() if name not in ("architectures", "model_type")}
+            model = network(network.config_class(**settings))
     tied = "encoder.embed_tokens.weight"
-    return {
-        part: {name: value.shape for name, value in model.state_dict().items() if name != tied} for part, model in models.items()
-    }
+    return {name: value.shape for name, value in model.state_dict().items() if name != tied}
 
 
 def _write(folder: Path, shapes: dict[str, torch.Size], dtype: torch.dtype, shard_bytes: int) -> None:
@@ -100,7 +135,7 @@ def _random(name: str, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
     return value.add_(1) if "norm" in name and name.endswith(("weight", "gamma")) else value
 
 
-def measure(folder: Path, only_load: bool) -> dict:
+def measure(name: str, folder: Path, only_load: bool) -> dict:
     """Load and run in this process: seconds and bytes."""
     import jax
     import numpy as np
@@ -109,7 +144,7 @@ def measure(folder: Path, only_load: bool) -> dict:
     from backend.pipeline import generate as pipeline
     from backend.pipeline import load as load_module
 
-    preset = load_preset(PRESET)
+    preset = load_preset(name)
     jax.devices()
     before, began = resident_bytes("VmRSS"), time.monotonic()
     loaded = load_module.load(preset, str(folder), lambda event: None)
@@ -161,9 +196,10 @@ def table(figures: dict) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", choices=SOURCES, default=next(iter(SOURCES)))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--folder", type=Path, default=Path("build/full-size"))
-    parser.add_argument("--layers", type=int, default=30)
+    parser.add_argument("--layers", type=int, help="of the transformer; the preset's own if not given")
     parser.add_argument("--disk", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--text-layers", type=int, default=2)
     parser.add_argument("--vocabulary", type=int, default=32768)
@@ -172,12 +208,13 @@ def main() -> None:
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:  # in a process of its own, so that building leaves no trace in the peak
-        sys.stdout.write(json.dumps(measure(arguments.folder, arguments.only == "load")) + "\n")
+        sys.stdout.write(json.dumps(measure(arguments.preset, arguments.folder, arguments.only == "load")) + "\n")
         return
     build(arguments.folder, arguments)
     if arguments.only == "build":
         return
-    words = [sys.executable, "-m", "benchmarks.full_size", "--measure", "--folder", str(arguments.folder)]
+    words = [sys.executable, "-m", "benchmarks.full_size", "--measure", "--preset", arguments.preset, "--folder"]
+    words += [str(arguments.folder)]
     words += ["--only", "load"] if arguments.only else []
     figures = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
     sys.stdout.write(table(figures) + "\n")
