@@ -35,6 +35,7 @@ class VaeTraining:
 
     seconds: float = 780.0
     learning_rate: float = 3e-3
+    image_share: float = 0.05  # of the time is spent on single images first: far more scenes a second
     latent_noise: float = 0.15
     latent_weight: float = 1e-4
     drift_weight: float = 0.05
@@ -64,14 +65,13 @@ IMAGES = ((64, 64, 1, 64),)  # width, height, frames, batch; drawn in turn
 CLIPS = ((64, 64, 9, 8), (96, 96, 17, 3), (64, 64, 9, 8), (96, 96, 17, 3), (64, 64, 1, 32))
 REFINING = ((96, 96, 17, 3), (64, 64, 9, 8), (96, 96, 17, 3), (128, 96, 17, 2))
 REFINING_RATE = 1e-3
-IMAGE_SHARE = 0.05  # of the time is spent on single images first: far more scenes a second
 
 
 def train_vae(autoencoder: Autoencoder, folder: Path, options: VaeTraining, device: str) -> Vae:
     """Train for `options.seconds`, measure the latent statistics, write the VAE to `folder`."""
     torch.manual_seed(options.seed)
     vae = autoencoder.create().to(device)
-    image_seconds = IMAGE_SHARE * options.seconds
+    image_seconds = options.image_share * options.seconds
     trained = _optimise(autoencoder, vae, folder, options, device, lambda spent: IMAGES if spent < image_seconds else CLIPS)
     latents = random_latents(trained, random.Random(options.seed), device, options.measured_clips)
     moments = torch.linalg.eigvalsh(latents @ latents.T / latents.shape[1])
