@@ -6,6 +6,7 @@ gather keys and values from the other groups.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from backend.runtime.mesh import Layout
-from kernels.qkv import Preparation, prepare, ungroup_heads
+from kernels.qkv import HeadBounds, Preparation, prepare, ungroup_heads
 
 
 def self_attention(
@@ -39,12 +40,22 @@ def self_attention(
     return jax.shard_map(local, mesh=layout.mesh, in_specs=specs, out_specs=flat, check_vma=False)(projected, norms, tables)
 
 
-def _local_attention(projected, norms, tables, *, layout: Layout, attend: Callable, eps: float) -> jax.Array:
-    """One chip's part. `group` chips exchange heads; `sp / group` such groups share the queries and gather the keys."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _OwnHeads:
+    """One chip's heads of all tokens, [B, S, W]: of all queries if `group` chips are all of sp, else of this group's."""
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    bounds: HeadBounds | None
+    group: int
+
+
+def _own_heads(projected, norms, tables, *, layout: Layout, eps: float, use_pallas: bool) -> _OwnHeads:
+    """`group` chips exchange heads; `sp / group` such groups share the queries and gather the keys."""
     sp, tp = layout.size("sp"), layout.size("tp")
     heads = projected[0].shape[2] // tables[0].shape[1]
     group = math.gcd(heads, sp)
-    use_pallas = layout.uses_tpu_passes(projected[0].dtype)
     how = Preparation(
         eps=eps,
         groups=group,
@@ -59,8 +70,89 @@ def _local_attention(projected, norms, tables, *, layout: Layout, attend: Callab
         key, value = (jax.lax.all_gather(array, "sp", axis=1, tiled=True, axis_index_groups=across) for array in (key, value))
     own = jax.lax.axis_index("sp") % group * (heads // group) if sp > 1 else 0
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), prepared.bounds)
-    attended = attend(query, key, value, bounds)
-    return to_tokens(attended, group, sp, use_pallas=use_pallas)
+    return _OwnHeads(query=query, key=key, value=value, bounds=bounds, group=group)
+
+
+def _local_attention(projected, norms, tables, *, layout: Layout, attend: Callable, eps: float) -> jax.Array:
+    """One chip's part."""
+    use_pallas = layout.uses_tpu_passes(projected[0].dtype)
+    own = _own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas)
+    attended = attend(own.query, own.key, own.value, own.bounds)
+    return to_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KeyRing:
+    """Keys and values of a video's last frames in every layer, each [layers, chips, tokens, W]: of each chip on sp those of the
+    heads that it attends with."""
+
+    key: jax.Array
+    value: jax.Array
+
+
+RING = P(None, "sp", None, "tp")  # where a `KeyRing` lies
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RingPlace:
+    """Where a block's tokens go in a `KeyRing`: its `layer`, the first token's place of each of the block's frames, `starts` [F],
+    and how many tokens of the ring count once they are there."""
+
+    layer: jax.Array
+    starts: jax.Array
+    count: jax.Array
+
+
+def describe_ring(layout: Layout, num_layers: int, num_tokens: int, width: int, heads: int, dtype: jnp.dtype) -> KeyRing:
+    """Shapes and places of a ring for `num_tokens` tokens of a transformer with channels `width`."""
+    sp, tp = layout.size("sp"), layout.size("tp")
+    shape = (num_layers, sp, num_tokens, width // math.gcd(heads // tp, sp))
+    array = jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding(RING))
+    return KeyRing(key=array, value=array)
+
+
+def ring_attention(
+    layout: Layout,
+    attend: Callable,
+    projected: tuple[jax.Array, jax.Array, jax.Array],
+    norms: tuple[jax.Array, jax.Array],
+    tables: tuple[jax.Array, jax.Array],
+    eps: float,
+    num_tokens: int,
+    ring: KeyRing,
+    place: RingPlace,
+) -> tuple[jax.Array, KeyRing]:
+    """As `self_attention`, of one block's tokens, of which the first `num_tokens` are no padding, to themselves and to what the ring
+    holds; and the ring with the block's keys and values in it. `attend(query, key, value, count)` is given how many keys count."""
+    local = functools.partial(_local_ring_attention, layout=layout, attend=attend, eps=eps, num_tokens=num_tokens)
+    if not layout.maps_chips:
+        return local(projected, norms, tables, ring, place)
+    flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
+    specs = ((flat,) * 3, (norm,) * 2, (table,) * 2, RING, P())
+    return jax.shard_map(local, mesh=layout.mesh, in_specs=specs, out_specs=(flat, RING), check_vma=False)(
+        projected, norms, tables, ring, place
+    )
+
+
+def _local_ring_attention(
+    projected, norms, tables, ring: KeyRing, place: RingPlace, *, layout: Layout, attend: Callable, eps: float, num_tokens: int
+) -> tuple[jax.Array, KeyRing]:
+    """One chip's part. The TPU's passes do not serve: they take a mean over all keys off each key, and the ring holds older ones."""
+    own = _own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=False)
+    frame = num_tokens // len(place.starts)
+
+    def written(kept: jax.Array, array: jax.Array) -> jax.Array:
+        for index in range(len(place.starts)):
+            part = array[None, :, index * frame : (index + 1) * frame].astype(kept.dtype)
+            kept = jax.lax.dynamic_update_slice(kept, part, (place.layer, 0, place.starts[index], 0))
+        return kept
+
+    ring = KeyRing(key=written(ring.key, own.key), value=written(ring.value, own.value))
+    key, value = (jax.lax.dynamic_index_in_dim(kept, place.layer, keepdims=False) for kept in (ring.key, ring.value))
+    attended = attend(own.query, key, value, place.count)
+    return to_tokens(attended, own.group, layout.size("sp"), use_pallas=False), ring
 
 
 def to_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:

@@ -58,23 +58,23 @@ class KernelAttention:
         return attn.to_out[0](torchax().interop.torch_view(attended))
 
     def _attend_to_self(self, attn, hidden_states: torch.Tensor, positions: Positions) -> jax.Array:
-        query, key, value = (_array(project(hidden_states)) for project in (attn.to_q, attn.to_k, attn.to_v))
-        cosine, sine = (_array(table)[0, :, 0] for table in (positions.cosine, positions.sine))
-        norms = (_array(attn.norm_q.weight), _array(attn.norm_k.weight))
+        query, key, value = (as_array(project(hidden_states)) for project in (attn.to_q, attn.to_k, attn.to_v))
+        cosine, sine = (as_array(table)[0, :, 0] for table in (positions.cosine, positions.sine))
+        norms = (as_array(attn.norm_q.weight), as_array(attn.norm_k.weight))
         attend = functools.partial(_attend_to_real, head_width=cosine.shape[1], num_tokens=positions.num_tokens)
         return self_attention(self._layout, attend, (query, key, value), norms, (cosine, sine), attn.norm_q.eps)
 
     def _attend_to_text(self, attn, hidden_states: torch.Tensor, text: TextKeys) -> jax.Array:
         query = self._heads(attn.norm_q(attn.to_q(hidden_states)), attn)
-        bias = None if text.bias is None else _array(text.bias)
+        bias = None if text.bias is None else as_array(text.bias)
         attend = functools.partial(attention, tpu=FEW_KEYS)
-        attended = cross_attention(self._layout, attend, query, _array(text.key), _array(text.value), bias)
+        attended = cross_attention(self._layout, attend, query, as_array(text.key), as_array(text.value), bias)
         if text.image is not None:
             attended = attended + cross_attention(self._layout, attend, query, *map(_array, text.image), None)
         return attended.reshape(*attended.shape[:2], -1)
 
     def _heads(self, projected: torch.Tensor, attn) -> jax.Array:
-        array = _array(projected)
+        array = as_array(projected)
         return self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), self._layout.heads)
 
 
@@ -98,5 +98,6 @@ def image_keys(attn, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return key, attn.add_v_proj(image).unflatten(2, (attn.heads, -1))
 
 
-def _array(value) -> jax.Array:
+def as_array(value) -> jax.Array:
+    """A tensor of the environment in which blocks run, as an array; arrays as they are."""
     return value if isinstance(value, jax.Array) else torchax().interop.jax_view(value)

@@ -94,7 +94,7 @@ class WanFamily:
         """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""
         if index.get("_class_name") not in PIPELINES:
             return None
-        _check_parts(index, configs)
+        check_parts(index, configs, TRANSFORMER)
         transformer = configs["transformer"]
         features = {
             "conditioning": _conditioning(bool(index.get("expand_timesteps")), configs),
@@ -182,8 +182,9 @@ def _names(index: Mapping[str, Any], part: str) -> bool:
     return bool((index.get(part) or [None])[0])
 
 
-def _check_parts(index: Mapping[str, Any], configs: Configs) -> None:
-    """Raises: ModelError if a part or an entry of its configuration is missing, or a network is of another class."""
+def check_parts(index: Mapping[str, Any], configs: Configs, transformer: str) -> None:
+    """Raises: ModelError if a part or an entry of its configuration is missing, or a network is of another class; `transformer`
+    is the transformer's."""
     missing = [part for part in NEEDED_ENTRIES if not _names(index, part)]
     if missing:
         needed = ", ".join(NEEDED_ENTRIES)
@@ -193,7 +194,7 @@ def _check_parts(index: Mapping[str, Any], configs: Configs) -> None:
     parts = [*NEEDED_ENTRIES, *(part for part in ("image_encoder", "transformer_2") if _names(index, part) and part in configs)]
     for part in parts:
         _check_entries(part, configs)
-    for part, expected in (("transformer", TRANSFORMER), ("vae", AUTOENCODER)):
+    for part, expected in (("transformer", transformer), ("vae", AUTOENCODER)):
         class_name = configs[part].get("_class_name", expected)
         if class_name != expected:
             raise refusal(f"it has a {class_name}", [SUPPORTED])

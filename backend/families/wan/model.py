@@ -71,11 +71,11 @@ class WanModel(WholeClipModel):
         lengths = text_lengths(plan.devices[0].platform)
         self._text_encoder = TextEncoder(configs["text_encoder"], _tokenizer(plan), lengths)
         self._image_encoder = _image_encoder(plan)
-        self._guided, self._unguided = (
-            make_programs(configs, self._text_encoder, layout, self._image_encoder, compiler=plan.compiler)
-            for layout in plan_layouts(plan, layer_matrix_bytes)
-        )
+        self._guided, self._unguided = (self._make_programs(plan, layout) for layout in plan_layouts(plan, layer_matrix_bytes))
         self.networks = tuple(self._networks(plan))
+
+    def _make_programs(self, plan: ModelPlan, layout: Layout) -> Programs:
+        return make_programs(plan.configs, self._text_encoder, layout, self._image_encoder, compiler=plan.compiler)
 
     def _networks(self, plan: ModelPlan) -> Generator[Network]:
         layout, vae = self._guided.layout, self._guided.vae
@@ -214,9 +214,10 @@ def make_programs(
     image_encoder: ImageEncoder | None,
     *,
     compiler: Compiler,
+    denoiser: Denoiser | None = None,
 ) -> Programs:
-    """The networks without weights, and their programs, on one mesh."""
-    denoiser, vae = Denoiser(configs["transformer"], layout), VideoAutoencoder(configs["vae"], layout)
+    """The networks without weights, and their programs, on one mesh. A `denoiser` takes the place of the plain one."""
+    denoiser, vae = denoiser or Denoiser(configs["transformer"], layout), VideoAutoencoder(configs["vae"], layout)
     program = functools.partial(Program, layout=layout, compiler=compiler)
     transformer, of_vae = (functools.partial(program, part=part) for part in ("transformer", "vae"))
     donated = (2,) if vae.uses_up_caches else ()

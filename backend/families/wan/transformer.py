@@ -151,11 +151,16 @@ class Denoiser:
         num_tokens = self.num_tokens(latent_shape)
         return num_tokens + -num_tokens % self._layout.token_multiple
 
-    def positions(self, latent_shape: tuple[int, ...]) -> Work:
-        """Work: the rotary embedding for latents of this shape, B C F H W, padded and spread as the layout needs it."""
+    def positions(self, latent_shape: tuple[int, ...], frame_angles: np.ndarray | None = None) -> Work:
+        """Work: the rotary embedding for latents of this shape, B C F H W, padded and spread as the layout needs it. Frames are
+        numbered from 0, unless `frame_angles` [F, channels of a head that stand for time] are given."""
         with torch.no_grad():
             tables = [table.float().numpy() for table in self._rope(torch.empty(latent_shape))]
         num_tokens = self.num_tokens(latent_shape)
+        if frame_angles is not None:
+            for table, function in zip(tables, (np.cos, np.sin), strict=True):
+                of_frames = np.repeat(function(frame_angles), num_tokens // len(frame_angles), axis=0)
+                table[0, :, 0, : frame_angles.shape[1]] = of_frames
         padding = ((0, 0), (0, self.padded_tokens(latent_shape) - num_tokens), (0, 0), (0, 0))
         padded = [np.pad(table, padding) for table in tables]
         cosine, sine = yield Put(padded, self._layout.sharding(self._layout.positions))

@@ -1,0 +1,38 @@
+"""The self-attention inside diffusers' Wan blocks for a video that is made block by block: keys and values lie in a ring."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import torch
+
+from backend.families.wan.attention import FEW_KEYS, KernelAttention, Positions, as_array
+from backend.runtime.cpu_attention import attention
+from backend.runtime.ulysses import KeyRing, RingPlace, ring_attention
+from kernels.attention import KeyCounts
+
+
+class RingAttention(KernelAttention):
+    """A processor for `WanAttention`. diffusers' block has no way through for the ring: whoever calls a block puts `ring` and
+    `place` here before, and takes `ring` from here after."""
+
+    ring: KeyRing
+    place: RingPlace
+
+    def _attend_to_self(self, attn, hidden_states: torch.Tensor, positions: Positions) -> jax.Array:
+        projected = tuple(as_array(project(hidden_states)) for project in (attn.to_q, attn.to_k, attn.to_v))
+        tables = tuple(as_array(table)[0, :, 0] for table in (positions.cosine, positions.sine))
+        norms = (as_array(attn.norm_q.weight), as_array(attn.norm_k.weight))
+        attend = functools.partial(_attend_to_ring, head_width=tables[0].shape[1])
+        attended, self.ring = ring_attention(
+            self._layout, attend, projected, norms, tables, attn.norm_q.eps, positions.num_tokens, self.ring, self.place
+        )
+        return attended
+
+
+def _attend_to_ring(query, key, value, count: jax.Array, *, head_width: int) -> jax.Array:
+    """Attention [B, S, W] of flat heads to the keys that count."""
+    query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (query, key, value))
+    attended = attention(query, key, value, counts=KeyCounts(values=count[None]), tpu=FEW_KEYS)
+    return attended.reshape(*attended.shape[:2], -1)

@@ -1,0 +1,92 @@
+"""Recognises causal Wan checkpoints: Wan's networks, trained to make a video block by block in a few steps. Reads no file.
+
+Their transformer's config.json may say how they were trained, with the names of hao-ai-lab/FastVideo's `WanVideoArchConfig`:
+`num_frames_per_block` latent frames are made at once, each sees `local_attn_size` of them (-1: all of a video of 81 frames), of
+which the first `sink_size` always stay. What it does not say is Self-Forcing's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from backend.errors import ModelError
+from backend.families.family import Configs, refusal
+from backend.families.wan.family import WanFamily, WanKind, check_parts, scales
+from presets import Preset
+
+if TYPE_CHECKING:
+    from backend.families.causal_wan.model import CausalWanModel
+
+PIPELINES = ("WanCausalDMDPipeline",)  # hao-ai-lab/FastVideo's, in wlsaidhi/SFWan2.1-T2V-1.3B-Diffusers
+TRANSFORMER = "CausalWanTransformer3DModel"
+TRAINED_FRAMES = 21  # latent frames of a video of 81, Self-Forcing's whole cache
+BLOCK, WINDOW, SINK, TRAINED = "num_frames_per_block", "local_attn_size", "sink_size", "sliding_window_num_frames"
+SUPPORTED = "causal Wan 2.1 T2V (Self-Forcing), as FastVideo lays it out"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CausalWanKind(WanKind):
+    """`chunk` latent frames are made at once; each sees `window` of them, of which the video's first `sink` always stay; in
+    training no two frames were further apart than `trained`."""
+
+    window: int
+    sink: int
+    trained: int
+
+
+class CausalWanFamily(WanFamily):
+    """Causal Wan. See `backend.families.family.Family`."""
+
+    name = "causal-wan"
+    supports = SUPPORTED
+
+    def recognise(self, index: Mapping[str, Any], configs: Configs) -> CausalWanKind | None:
+        """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""
+        if index.get("_class_name") not in PIPELINES:
+            return None
+        check_parts(index, configs, TRANSFORMER)
+        transformer, channels = configs["transformer"], configs["vae"]["z_dim"]
+        if transformer["in_channels"] != channels:
+            raise refusal(
+                f"its transformer takes {transformer['in_channels']} channels and its VAE makes {channels}", [SUPPORTED]
+            )
+        trained = transformer.get(TRAINED, TRAINED_FRAMES)
+        window = transformer.get(WINDOW, -1)
+        kind = CausalWanKind(
+            name="wan2.1-live",
+            tasks=("t2v",),
+            conditioning="none",
+            scales=scales(configs),
+            chunk=transformer.get(BLOCK, 3),
+            window=trained if window < 0 else window,
+            sink=transformer.get(SINK, 0),
+            trained=trained,
+        )
+        _check_window(kind)
+        return kind
+
+    def of_preset(self, preset: Preset, configs: Configs) -> CausalWanKind | None:
+        """The kind of a preset's model, without its checkpoint."""
+        if configs["transformer"].get("_class_name") != TRANSFORMER:
+            return None
+        return self.recognise({part: ["diffusers", part] for part in configs} | {"_class_name": PIPELINES[0]}, configs)
+
+    def model(self) -> type[CausalWanModel]:
+        """Imported late, because it imports jax and torch."""
+        from backend.families.causal_wan.model import CausalWanModel
+
+        return CausalWanModel
+
+
+CAUSAL_WAN = CausalWanFamily()
+
+
+def _check_window(kind: CausalWanKind) -> None:
+    if not 0 <= kind.sink < kind.window or kind.chunk > kind.window - kind.sink or kind.window > kind.trained:
+        raise ModelError(
+            f"transformer/config.json says {BLOCK}={kind.chunk}, {WINDOW}={kind.window}, {SINK}={kind.sink}, {TRAINED}={kind.trained}:",
+            "a block must find room in the window beside the sink, and the window must be no longer than in training",
+            "give a checkpoint whose transformer/config.json says what it was trained with",
+        )

@@ -1,0 +1,193 @@
+"""Causal Wan's programs, and the work of making a video block by block. See `backend.families.model.Model`.
+
+A step is few-step consistency sampling, as the models were trained: from the clean estimate straight to the next noise level, with
+fresh noise. That noise depends on the seed, the block and the step alone, and is made on the devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Generator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from backend.contract.request import GenerationRequest
+from backend.errors import RequestError
+from backend.families.causal_wan.transformer import BlockDenoiser, Past, Window
+from backend.families.model import AttentionLengths, Carry, Conditions, ModelPlan, Weights
+from backend.families.wan.conditions import branch_embeddings
+from backend.families.wan.family import TEXT_TOKENS
+from backend.families.wan.model import Programs, WanModel, make_programs
+from backend.families.wan.transformer import Context, Positions, TextContext
+from backend.families.whole_clip import transformer_part
+from backend.runtime.mesh import Layout
+from backend.runtime.program import Program
+from backend.runtime.work import Call, Effect, Put, Zeros
+from backend.sampling.plan import PlannedStep
+from backend.sampling.solvers import SamplerState, StepInputs
+from backend.weights.stacked import StackedWeights
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockPrograms(Programs):
+    """Wan's programs, of which `step` makes a block; and `settle`, which adds a clean block to the past."""
+
+    settle: Program
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockLane:
+    """What all steps of a video share. `noise_key` is where the fresh noise of its steps comes from."""
+
+    expert: int
+    is_guided: bool
+    programs: BlockPrograms
+    text: TextContext
+    noise_key: jax.Array
+
+    @property
+    def layout(self) -> Layout:
+        return self.programs.layout
+
+    def context(self, positions: Positions) -> Context:
+        """What a block's steps read besides its latents."""
+        return Context(text=self.text, positions=positions, condition=None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockCarry:
+    """The past of the next block, which begins with latent frame `first`, and its `positions`."""
+
+    past: Past
+    first: int
+    positions: Positions
+
+
+class CausalWanModel(WanModel):
+    """One causal Wan checkpoint without its weights."""
+
+    def _make_programs(self, plan: ModelPlan, layout: Layout) -> BlockPrograms:
+        kind = plan.kind
+        window = Window(frames=kind.window, sink=kind.sink, trained=kind.trained)
+        denoiser = BlockDenoiser(plan.configs["transformer"], layout, window)
+        made = make_programs(plan.configs, self._text_encoder, layout, None, compiler=plan.compiler, denoiser=denoiser)
+        fields = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
+        program = functools.partial(Program, layout=layout, compiler=plan.compiler, part="transformer")
+        fields["step"] = program(
+            "the denoising step",
+            _step_function(denoiser),
+            key="denoise_step",
+            donated=(1, 4),
+            places=lambda shapes: (jax.tree.map(_everywhere(layout), shapes[0]), denoiser.place_past(shapes[1])),
+        )
+        settle = program("a finished block's keys", denoiser.settled, key="settle", donated=(3,), places=denoiser.place_past)
+        return BlockPrograms(**fields, settle=settle)
+
+    def lane(
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
+    ) -> Generator[Effect, Any, tuple[BlockLane, BlockCarry]]:
+        """The text's keys and values, and before the first block an empty past. Raises: RequestError under guidance."""
+        if planned.is_guided:
+            raise RequestError(
+                f"guidance={planned.guidance:g}", "must be 1 for a model that makes videos live", "leave guidance out"
+            )
+        programs = self._programs(False)
+        embeddings, bias, _ = yield from branch_embeddings(conditions, 1, self.dtype)
+        text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias))
+        noise_key = yield Put(_key_data(request.seed), programs.layout.replicated)
+        lane = BlockLane(expert=0, is_guided=False, programs=programs, text=text, noise_key=noise_key)
+        if carry is None:
+            past = yield Zeros(programs.denoiser.describe_past(self.latent_shape(request), self.dtype))
+            carry = yield from self._carry(programs, request, past, 0)
+        return lane, carry
+
+    def _carry(
+        self, programs: BlockPrograms, request: GenerationRequest, past: Past, first: int
+    ) -> Generator[Effect, Any, BlockCarry]:
+        positions = yield from programs.denoiser.block_positions(self._block_shape(request, first), first)
+        return BlockCarry(past=past, first=first, positions=positions)
+
+    def _block_shape(self, request: GenerationRequest, first: int) -> tuple[int, ...]:
+        batch, channels, frames, height, width = self.latent_shape(request)
+        return batch, channels, max(1, min(self.kind.chunk, frames - first)), height, width
+
+    def step(
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        lane: BlockLane,
+        state: SamplerState,
+        row: StepInputs,
+        carry: BlockCarry,
+    ) -> Generator[Effect, Any, tuple[SamplerState, BlockCarry]]:
+        """See `Model`."""
+        arguments = (weights[transformer_part(0)], state, row, lane.context(carry.positions), carry.past, lane.noise_key)
+        state, past = yield Call(lane.programs.step, arguments)
+        return state, dataclasses.replace(carry, past=past)
+
+    def settle(
+        self, weights: Weights, request: GenerationRequest, lane: BlockLane, clean: Any, carry: BlockCarry
+    ) -> Generator[Effect, Any, BlockCarry]:
+        """See `Model`: the clean block's keys and values replace those of its last step."""
+        denoiser, first = lane.programs.denoiser, carry.first + clean.shape[2]
+        turn = denoiser.sink_turn(first, self._block_shape(request, first)[2])
+        arguments = (weights[transformer_part(0)], clean, lane.context(carry.positions), carry.past, turn)
+        past = yield Call(lane.programs.settle, arguments)
+        return (yield from self._carry(lane.programs, request, past, first))
+
+    def spared_steps(self, carry: Any) -> int:
+        """None: there is no step cache."""
+        return 0
+
+    def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
+        """Of a block's tokens to all that the ring holds."""
+        plain, denoiser = super().attention_lengths(request), self._programs(False).denoiser
+        shape = self._block_shape(request, 0)
+        layout = self._programs(False).layout
+        heads, sp = denoiser.heads // layout.size("tp"), layout.size("sp")
+        shared = heads // plain.heads  # chips that exchange heads
+        padded = denoiser.padded_tokens(shape)
+        return dataclasses.replace(
+            plain,
+            queries=padded * shared // sp,
+            keys=denoiser.window.frames * denoiser.frame_tokens(shape),
+            text_queries=padded // sp,
+            text=TEXT_TOKENS,
+        )
+
+
+def _everywhere(layout: Layout) -> Callable[[Any], jax.ShapeDtypeStruct]:
+    return lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout.replicated)
+
+
+def _key_data(seed: int) -> np.ndarray:
+    """The seed as a key of jax's Threefry generator, whose numbers are the same on every device and mesh."""
+    return np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
+
+
+def fresh_noise(key_data: jax.Array, frames: jax.Array, sigma: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """The noise, float32, of the step at noise level `sigma` of the block that comes after so many latent frames."""
+    key = jax.random.wrap_key_data(key_data, impl="threefry2x32")
+    step = jax.lax.bitcast_convert_type(sigma.astype(jnp.float32), jnp.int32)
+    return jax.random.normal(jax.random.fold_in(jax.random.fold_in(key, frames), step), shape, jnp.float32)
+
+
+def _step_function(denoiser: BlockDenoiser) -> Callable:
+    def step(
+        weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Context, past: Past, noise_key: jax.Array
+    ) -> tuple[SamplerState, Past]:
+        """From one noise level to the next; latents [1, C, F, H, W] float32."""
+        velocity, ring = denoiser.block_velocity(weights, state.sample, inputs.timestep, context, past)
+        clean = state.sample - inputs.sigma * velocity
+        following = inputs.sigma * inputs.predictor[0]  # the next noise level: every solver's predictor begins with their ratio
+        noise = fresh_noise(noise_key, past.frames, inputs.sigma, clean.shape)
+        state = SamplerState(
+            sample=following * noise + (1 - following) * clean, before=state.sample, clean=clean, older=state.clean
+        )
+        return state, dataclasses.replace(past, ring=ring)
+
+    return step
