@@ -124,8 +124,8 @@ def ring_attention(
     ring: KeyRing,
     place: RingPlace,
 ) -> tuple[jax.Array, KeyRing]:
-    """As `self_attention`, of one block's tokens, of which the first `num_tokens` are no padding, to themselves and to what the ring
-    holds; and the ring with the block's keys and values in it. `attend(query, key, value, count)` is given how many keys count."""
+    """As `self_attention`, of one block's tokens, of which the first `num_tokens` are no padding, to themselves and to what the
+    ring holds; and the ring with the block's keys and values. `attend(query, key, value, count)` is given how many keys count."""
     local = functools.partial(_local_ring_attention, layout=layout, attend=attend, eps=eps, num_tokens=num_tokens)
     if not layout.maps_chips:
         return local(projected, norms, tables, ring, place)
@@ -139,7 +139,7 @@ def ring_attention(
 def _local_ring_attention(
     projected, norms, tables, ring: KeyRing, place: RingPlace, *, layout: Layout, attend: Callable, eps: float, num_tokens: int
 ) -> tuple[jax.Array, KeyRing]:
-    """One chip's part. The TPU's passes do not serve: they take a mean over all keys off each key, and the ring holds older ones."""
+    """One chip's part. The TPU's passes do not serve: they take the keys' mean off each key, and the ring holds older keys."""
     own = _own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=False)
     frame = num_tokens // len(place.starts)
 

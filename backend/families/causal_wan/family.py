@@ -86,7 +86,8 @@ CAUSAL_WAN = CausalWanFamily()
 def _check_window(kind: CausalWanKind) -> None:
     if not 0 <= kind.sink < kind.window or kind.chunk > kind.window - kind.sink or kind.window > kind.trained:
         raise ModelError(
-            f"transformer/config.json says {BLOCK}={kind.chunk}, {WINDOW}={kind.window}, {SINK}={kind.sink}, {TRAINED}={kind.trained}:",
+            f"transformer/config.json says {BLOCK}={kind.chunk}, {WINDOW}={kind.window}, {SINK}={kind.sink},"
+            f" {TRAINED}={kind.trained}:",
             "a block must find room in the window beside the sink, and the window must be no longer than in training",
             "give a checkpoint whose transformer/config.json says what it was trained with",
         )

@@ -1,7 +1,7 @@
 """Causal Wan's programs, and the work of making a video block by block. See `backend.families.model.Model`.
 
-A step is few-step consistency sampling, as the models were trained: from the clean estimate straight to the next noise level, with
-fresh noise. That noise depends on the seed, the block and the step alone, and is made on the devices.
+A step is few-step consistency sampling, as the models were trained: from the clean estimate straight to the next noise level,
+with fresh noise. That noise depends on the seed, the block and the step alone, and is made on the devices.
 """
 
 from __future__ import annotations

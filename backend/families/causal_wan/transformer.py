@@ -1,4 +1,4 @@
-"""Wan's transformer over one block of latent frames at a time, which sees the clean blocks before it through their keys and values.
+"""Wan's transformer over one block of latent frames at a time, which sees the blocks before it through their keys and values.
 
 The keys and values of the last frames lie in a ring of fixed size: a new frame takes the place of the oldest, but for the first
 few, the sink, which stay. So one program serves every block of a video of any length, and neither memory nor time grow.
@@ -93,7 +93,7 @@ class BlockDenoiser(Denoiser):
         return positions
 
     def sink_turn(self, first: int, frames: int) -> tuple[np.ndarray, np.ndarray]:
-        """Cosine and sine [D] by which the sink is turned for a block of so many latent `frames` that begins with frame `first`."""
+        """Cosine and sine [D] by which the sink is turned for a block of so many latent `frames` beginning with frame `first`."""
         cosine, sine = np.ones(self.head_width), np.zeros(self.head_width)
         turned = self._angles_of_frames(np.array([max(0, first + frames - self._window.trained)]))[0]
         cosine[: len(turned)], sine[: len(turned)] = np.cos(turned), np.sin(turned)
@@ -108,8 +108,8 @@ class BlockDenoiser(Denoiser):
     def block_velocity(
         self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: Context, past: Past
     ) -> tuple[jax.Array, KeyRing]:
-        """Velocity (noise - data) [1, C, F, H, W] float32 of a block's `latents`, and the ring with the block's keys and values in it:
-        those of these latents, to be overwritten by the next step, at last by those of the clean latents."""
+        """Velocity (noise - data) [1, C, F, H, W] float32 of a block's `latents`, and the ring with the block's keys and values: those
+        of these latents, to be overwritten by the next step, at last by those of the clean latents."""
         hidden, time = self._begin(weights, latents, timestep, context)
         text, positions = context.text, context.positions
         starts, count = self._places(past.frames, latents.shape)

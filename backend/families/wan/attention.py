@@ -70,7 +70,7 @@ class KernelAttention:
         attend = functools.partial(attention, tpu=FEW_KEYS)
         attended = cross_attention(self._layout, attend, query, as_array(text.key), as_array(text.value), bias)
         if text.image is not None:
-            attended = attended + cross_attention(self._layout, attend, query, *map(_array, text.image), None)
+            attended = attended + cross_attention(self._layout, attend, query, *map(as_array, text.image), None)
         return attended.reshape(*attended.shape[:2], -1)
 
     def _heads(self, projected: torch.Tensor, attn) -> jax.Array:
