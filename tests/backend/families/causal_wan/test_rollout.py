@@ -1,0 +1,36 @@
+"""A video made block by block is what references give that keep everything, on one device and on several."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from backend.settings import PROJECT_FOLDER
+from tests.many_devices import environment
+
+CASES = {
+    "1,1,3,21,0,21,7": 1e-4,  # nothing is dropped: against diffusers' whole transformer with a mask
+    "1,1,1,8,0,8,8": 1e-4,
+    "1,1,3,6,0,21,5": 1e-5,
+    "1,1,3,12,3,21,6": 1e-5,
+    "1,1,3,12,3,13,7": 1e-5,  # the sink is turned on from the fifth block
+    "1,1,1,4,1,6,9": 1e-5,
+    "1,1,3,4,0,21,4": 1e-5,  # a block is no part of the window
+    "8,1,3,12,3,13,7": 1e-5,
+    "2,2,3,6,0,21,4": 1e-5,
+}
+"""sp, tp, frames of a block, of the window, of the sink, in training, and blocks; and what the velocities may differ by."""
+
+
+@pytest.fixture(scope="module")
+def differences() -> dict[str, float]:
+    words = [sys.executable, "-W", "ignore", "-m", "tests.backend.families.causal_wan.rollout_run", *CASES]
+    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment(8), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_block_sees_what_it_should(differences, case):
+    assert differences[case] <= CASES[case]
