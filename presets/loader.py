@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
@@ -17,7 +17,8 @@ EMBEDDED_MODELS_FOLDER = PRESET_FOLDER.parent / "models"
 EMBEDDED_PREFIX = "embedded:"
 
 Task = Literal["t2v", "i2v"]
-Solver = Literal["unipc", "euler", "euler-distilled"]
+Solver = Literal["unipc", "euler", "euler-distilled", "lcm"]
+ANY_MODEL: tuple[Solver, ...] = ("unipc", "euler", "euler-distilled")  # solvers for which a model needs no training of its own
 Expert = Literal["both", "high", "low"]
 Need = Literal["may", "must"]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -126,7 +127,7 @@ class Preset(BaseModel):
     guidance: tuple[float, ...] = Field(min_length=1)
     flow_shift: float = Field(gt=0)
     solver: Solver
-    solvers: tuple[Solver, ...] = get_args(Solver)  # offered for choice
+    solvers: tuple[Solver, ...] = ANY_MODEL  # offered for choice
     negative_prompt: str
     boundary: Share | None = None
     guidance_interval: tuple[Share, Share] = (0.0, 1.0)
@@ -152,6 +153,7 @@ class Preset(BaseModel):
     min_frames: PositiveInt
     max_frames: PositiveInt
     max_steps: PositiveInt
+    max_guidance: float = Field(default=30.0, ge=1)
     max_fps: PositiveInt
     max_prompt_tokens: PositiveInt
     examples: tuple[str, ...] = Field(min_length=1)

@@ -23,7 +23,6 @@ from backend.errors import RequestError
 from presets import LoraChoice, Preset, UnknownPreset, load_preset
 
 SEED_LIMIT = 2**32
-MAX_GUIDANCE = 30.0
 MAX_FLOW_SHIFT = 100.0
 MAX_LORAS = 8  # each adds seconds to the switch of LoRAs; nobody has been seen to use more
 MAX_EXPERTS = 8
@@ -87,7 +86,7 @@ class GenerationRequest(BaseModel):
     steps: int
     guidance: tuple[float, ...]
     flow_shift: float
-    solver: Literal["unipc", "euler", "euler-distilled"] = "unipc"
+    solver: Literal["unipc", "euler", "euler-distilled", "lcm"] = "unipc"
     seed: int
     image: str | None = None
     last_image: str | None = None
@@ -328,8 +327,8 @@ def _check_guidance(guidance: tuple[float, ...], preset: Preset) -> None:
             f"{usual} is usual",
         )
     for value in guidance:
-        if not (math.isfinite(value) and 0 <= value <= MAX_GUIDANCE):
-            raise RequestError(f"guidance={value:g}", f"must be between 0 and {MAX_GUIDANCE:g}", f"{usual} is usual")
+        if not (math.isfinite(value) and 0 <= value <= preset.max_guidance):
+            raise RequestError(f"guidance={value:g}", f"must be between 0 and {preset.max_guidance:g}", f"{usual} is usual")
 
 
 def _check_flow_shift(flow_shift: float, preset: Preset) -> None:

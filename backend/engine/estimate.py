@@ -93,6 +93,8 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
         return None
     chip = CHIPS[names.pop()]
     preset = find_preset(request.preset)
-    family, _ = of_preset(preset)
-    flops = family.step_flops(preset.network_configs(), request.geometry().num_tokens, 2 if request.is_guided else 1)
-    return OVER_FLOOR * flops.floor_seconds(chip, len(devices)) * request.steps
+    family, kind = of_preset(preset)
+    geometry = request.geometry()
+    flops = family.step_flops(preset.network_configs(), geometry, 2 if request.is_guided else 1)
+    chunks = -(-geometry.num_latent_frames // (kind.chunk or geometry.num_latent_frames))
+    return OVER_FLOOR * flops.floor_seconds(chip, len(devices)) * request.steps * chunks

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
+from backend.contract.geometry import Geometry
 from backend.errors import ModelError
 from presets import Preset
 
@@ -66,8 +67,8 @@ class Family(Protocol):
         """The shapes of a few tensors of a part that differ between networks of different sizes, without building one. Files may
         have more in front of a tensor's name."""
 
-    def step_flops(self, configs: Configs, num_tokens: int, branches: int) -> StepFlops:
-        """The arithmetic of one denoising step."""
+    def step_flops(self, configs: Configs, geometry: Geometry, branches: int) -> StepFlops:
+        """The arithmetic of one denoising step of a video of this shape."""
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
         """Other names of a transformer's module in LoRA files: those that the model's makers give it, and ComfyUI."""

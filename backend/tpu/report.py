@@ -56,7 +56,7 @@ class Slice:
     def step_flops(self) -> StepFlops:
         """The arithmetic of one step, all branches together."""
         configs, branches = find_preset(self.request.preset).network_configs(), 2 if self.request.is_guided else 1
-        return self.family.step_flops(configs, self.request.geometry().num_tokens, branches)
+        return self.family.step_flops(configs, self.request.geometry(), branches)
 
 
 def describe_slice(request: GenerationRequest, topology: str, mesh: dict[str, int | None], compiler: Compiler) -> Slice:

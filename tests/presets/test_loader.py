@@ -23,8 +23,10 @@ DRAFTS = [f"{name}-draft" for name in FULL + HUNYUAN]
 FAST = [f"{name}-fast" for name in FULL if name not in WITHOUT_DISTILLED_LORA]
 DISTILLED = [f"hunyuanvideo-1.5-{name}-distilled" for name in ("t2v-480p", "i2v-480p", "i2v-720p")]
 STEP_DISTILLED = ["hunyuanvideo-1.5-i2v-480p-fast"]
-NAMES = ["wan-tiny", *sorted(FULL + HUNYUAN + DRAFTS + FAST + DISTILLED + STEP_DISTILLED)]
-WAN, OF_HUNYUAN = ([name for name in NAMES[1:] if name.startswith(series)] for series in ("wan2", "hunyuanvideo"))
+LIVE = ["wan2.1-live-1.3b-480p"]
+NAMES = ["wan-tiny", *sorted(FULL + HUNYUAN + DRAFTS + FAST + DISTILLED + STEP_DISTILLED + LIVE)]
+WAN = [name for name in FULL + DRAFTS + FAST if name.startswith("wan2")]
+OF_HUNYUAN = [name for name in NAMES if name.startswith("hunyuanvideo")]
 
 
 def test_the_demo_model_comes_first():

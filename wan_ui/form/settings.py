@@ -191,7 +191,7 @@ def settings_of(preset: Preset, texts: Texts, values: Values | None = None) -> d
         "resolution": _sizes(preset, (shown.width, shown.height)),
         "length": _lengths(preset, shown.num_frames, texts),
         "steps": dict(minimum=1, maximum=max(preset.max_steps, shown.steps), value=shown.steps),
-        "guidance": _range(GUIDANCE_RANGE, shown.guidance[0]),
+        "guidance": _range(GUIDANCE_RANGE, shown.guidance[0]) | dict(visible=preset.max_guidance > 1),
         "guidance_low": _range(GUIDANCE_RANGE, low) | dict(visible=preset.num_experts > 1),
         "flow_shift": _range(FLOW_SHIFT_RANGE, shown.flow_shift),
         "fps": dict(value=shown.fps),

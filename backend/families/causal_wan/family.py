@@ -11,9 +11,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from backend.chips import StepFlops
+from backend.contract.geometry import Geometry
 from backend.errors import ModelError
 from backend.families.family import Configs, refusal
-from backend.families.wan.family import WanFamily, WanKind, check_parts, scales
+from backend.families.wan.family import WanFamily, WanKind, check_parts, flops_of, scales
 from presets import Preset
 
 if TYPE_CHECKING:
@@ -52,18 +54,7 @@ class CausalWanFamily(WanFamily):
             raise refusal(
                 f"its transformer takes {transformer['in_channels']} channels and its VAE makes {channels}", [SUPPORTED]
             )
-        trained = transformer.get(TRAINED, TRAINED_FRAMES)
-        window = transformer.get(WINDOW, -1)
-        kind = CausalWanKind(
-            name="wan2.1-live",
-            tasks=("t2v",),
-            conditioning="none",
-            scales=scales(configs),
-            chunk=transformer.get(BLOCK, 3),
-            window=trained if window < 0 else window,
-            sink=transformer.get(SINK, 0),
-            trained=trained,
-        )
+        kind = _kind_of(configs)
         _check_window(kind)
         return kind
 
@@ -72,6 +63,13 @@ class CausalWanFamily(WanFamily):
         if configs["transformer"].get("_class_name") != TRANSFORMER:
             return None
         return self.recognise({part: ["diffusers", part] for part in configs} | {"_class_name": PIPELINES[0]}, configs)
+
+    def step_flops(self, configs: Configs, geometry: Geometry, branches: int) -> StepFlops:
+        """Of one block, whose tokens see all of a full window."""
+        kind = _kind_of(configs)
+        frame = geometry.num_tokens // geometry.num_latent_frames
+        frames = min(kind.chunk, geometry.num_latent_frames)
+        return flops_of(configs["transformer"], frames * frame, kind.window * frame, branches)
 
     def model(self) -> type[CausalWanModel]:
         """Imported late, because it imports jax and torch."""
@@ -83,8 +81,23 @@ class CausalWanFamily(WanFamily):
 CAUSAL_WAN = CausalWanFamily()
 
 
+def _kind_of(configs: Configs) -> CausalWanKind:
+    transformer = configs["transformer"]
+    trained, window = transformer.get(TRAINED, TRAINED_FRAMES), transformer.get(WINDOW, -1)
+    return CausalWanKind(
+        name="wan2.1-live",
+        tasks=("t2v",),
+        conditioning="none",
+        scales=scales(configs),
+        chunk=transformer.get(BLOCK, 3),
+        window=trained if window < 0 else window,
+        sink=transformer.get(SINK, 0),
+        trained=trained,
+    )
+
+
 def _check_window(kind: CausalWanKind) -> None:
-    if not 0 <= kind.sink < kind.window or kind.chunk > kind.window - kind.sink or kind.window > kind.trained:
+    if not 0 < kind.chunk <= kind.window - kind.sink <= kind.window <= kind.trained:
         raise ModelError(
             f"transformer/config.json says {BLOCK}={kind.chunk}, {WINDOW}={kind.window}, {SINK}={kind.sink},"
             f" {TRAINED}={kind.trained}:",

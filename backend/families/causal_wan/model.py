@@ -98,7 +98,7 @@ class CausalWanModel(WanModel):
         programs = self._programs(False)
         embeddings, bias, _ = yield from branch_embeddings(conditions, 1, self.dtype)
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias))
-        noise_key = yield Put(_key_data(request.seed), programs.layout.replicated)
+        noise_key = yield Put(key_data(request.seed), programs.layout.replicated)
         lane = BlockLane(expert=0, is_guided=False, programs=programs, text=text, noise_key=noise_key)
         if carry is None:
             past = yield Zeros(programs.denoiser.describe_past(self.latent_shape(request), self.dtype))
@@ -164,14 +164,14 @@ def _everywhere(layout: Layout) -> Callable[[Any], jax.ShapeDtypeStruct]:
     return lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout.replicated)
 
 
-def _key_data(seed: int) -> np.ndarray:
+def key_data(seed: int) -> np.ndarray:
     """The seed as a key of jax's Threefry generator, whose numbers are the same on every device and mesh."""
     return np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
 
 
-def fresh_noise(key_data: jax.Array, frames: jax.Array, sigma: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def fresh_noise(noise_key: jax.Array, frames: jax.Array, sigma: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """The noise, float32, of the step at noise level `sigma` of the block that comes after so many latent frames."""
-    key = jax.random.wrap_key_data(key_data, impl="threefry2x32")
+    key = jax.random.wrapkey_data(key_data, impl="threefry2x32")
     step = jax.lax.bitcast_convert_type(sigma.astype(jnp.float32), jnp.int32)
     return jax.random.normal(jax.random.fold_in(jax.random.fold_in(key, frames), step), shape, jnp.float32)
 

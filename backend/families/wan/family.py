@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
+from backend.contract.geometry import Geometry
 from backend.errors import ModelError
 from backend.families.family import Configs, Kind, refusal
 from presets import Preset
@@ -136,15 +137,9 @@ class WanFamily:
         last = f"blocks.{config['num_layers'] - 1}.ffn.net.0.proj.weight"
         return {"patch_embedding.weight": (width, config["in_channels"], *patch), last: (config["ffn_dim"], width)}
 
-    def step_flops(self, configs: Configs, num_tokens: int, branches: int) -> StepFlops:
-        """Self-attention, cross-attention to 512 text positions, projections and feed-forward, once for each branch."""
-        config = configs["transformer"]
-        width, layers = width_of(config), config["num_layers"] * branches
-        attention = 4 * num_tokens**2 * width * layers
-        cross = 4 * num_tokens * TEXT_TOKENS * width * layers
-        projections = 2 * num_tokens * width * width * 6 * layers
-        feed_forward = 2 * num_tokens * width * config["ffn_dim"] * 2 * layers
-        return StepFlops(attention=attention, matmul=cross + projections + feed_forward, head_width=config["attention_head_dim"])
+    def step_flops(self, configs: Configs, geometry: Geometry, branches: int) -> StepFlops:
+        """See `Family`."""
+        return flops_of(configs["transformer"], geometry.num_tokens, geometry.num_tokens, branches)
 
     def original_name(self, stem: str) -> str:
         """A module's name in Wan's own checkpoints."""
@@ -169,6 +164,17 @@ WAN = WanFamily()
 def width_of(transformer: Mapping[str, Any]) -> int:
     """Channels of a token in the transformer."""
     return transformer["num_attention_heads"] * transformer["attention_head_dim"]
+
+
+def flops_of(config: Mapping[str, Any], queries: int, keys: int, branches: int) -> StepFlops:
+    """Self-attention of `queries` tokens to `keys`, cross-attention to 512 text positions, projections and feed-forward, once for
+    each branch."""
+    width, layers = width_of(config), config["num_layers"] * branches
+    attention = 4 * queries * keys * width * layers
+    cross = 4 * queries * TEXT_TOKENS * width * layers
+    projections = 2 * queries * width * width * 6 * layers
+    feed_forward = 2 * queries * width * config["ffn_dim"] * 2 * layers
+    return StepFlops(attention=attention, matmul=cross + projections + feed_forward, head_width=config["attention_head_dim"])
 
 
 def scales(configs: Configs) -> tuple[int, int]:

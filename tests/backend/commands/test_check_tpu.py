@@ -7,6 +7,7 @@ import pytest
 from backend.chips import CHIPS
 from backend.commands.apart import refuse_topology
 from backend.commands.check_tpu import check_tpu, table
+from backend.contract.request import GenerationRequest
 from backend.errors import RequestError
 from backend.families import of_preset
 from backend.settings import tpu_compiler_environment
@@ -85,7 +86,9 @@ def test_libtpu_is_told_that_there_is_no_tpu():
 def test_the_arithmetic_of_a_720p_step_is_what_others_count():
     preset = load_preset("wan2.1-t2v-14b-720p")
     family, _ = of_preset(preset)
-    flops = family.step_flops(preset.network_configs(), num_tokens=75_600, branches=2)
+    geometry = GenerationRequest.from_preset(preset, prompt="x").geometry()
+    assert geometry.num_tokens == 75_600
+    flops = family.step_flops(preset.network_configs(), geometry, branches=2)
     assert flops.attention == pytest.approx(9.364e15, rel=1e-3)
     assert flops.total == pytest.approx(13.05e15, rel=2e-3)  # without embeddings and the text's own keys
     assert flops.roofline_seconds(CHIPS["v6e"], 8) == pytest.approx(1.78, abs=0.01)

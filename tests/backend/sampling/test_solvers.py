@@ -55,5 +55,5 @@ def test_four_distilled_steps_are_those_that_the_loras_were_trained_on():
 
 
 def test_an_unknown_solver_is_refused():
-    with pytest.raises(ValueError, match="must be unipc, euler or euler-distilled"):
+    with pytest.raises(ValueError, match="must be unipc, euler, euler-distilled or lcm"):
         make_schedule("heun", 4, 3.0)

@@ -1,8 +1,8 @@
 """Run by `test_rollout.py` in a process with eight CPU devices: a tiny random transformer makes videos block by block.
 
 Prints one JSON object: for every case the largest difference of a block's velocity, which is of order 1, from a plain reference.
-"masked" is diffusers' whole transformer over all frames so far, with a timestep for each token and a mask between blocks; "plain"
-is diffusers' blocks with an attention that keeps every frame's keys and values in a list and picks those that a block may see.
+Where no frame is dropped that is diffusers' whole transformer with a mask; elsewhere diffusers' blocks with an attention that keeps
+every frame's keys and values in a list and picks those that a block may see.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from diffusers import WanTransformer3DModel
-from diffusers.models.transformers.transformer_wan import WanAttnProcessor
 
 from backend.families.causal_wan.transformer import BlockDenoiser, Window
 from backend.families.wan.transformer import BLOCKS, Context
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.work import Zeros, run
 from backend.weights.stacked import stack_weights
+from tests.backend.families.causal_wan.masked import masked_velocity
 
 CONFIG = dict(
     patch_size=(1, 2, 2),
@@ -83,24 +83,10 @@ def ours(model: WanTransformer3DModel, window: Window, layout: Layout, block: in
     return found
 
 
-@torch.no_grad()
 def masked(model: WanTransformer3DModel, block: int, blocks: int) -> list[np.ndarray]:
-    """Each block's velocity from all frames so far at once; every frame sees its own block and those before it."""
+    """Each block's velocity, none being dropped."""
     text, noisy, clean = make_blocks(block, blocks)
-    plain, found = WanAttnProcessor(), []
-    for number in range(blocks):
-        frames = torch.cat([*clean[:number], noisy[number]], dim=2)
-        of_block = torch.arange(frames.shape[2] * TOKENS) // (block * TOKENS)
-        mask = (of_block[:, None] >= of_block)[None, None]
-
-        def attend(attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None, mask=mask):
-            return plain(attn, hidden_states, None, mask, rotary_emb)
-
-        for layer in model.blocks:
-            layer.attn1.set_processor(attend)
-        timesteps = torch.where(of_block == number, TIMESTEP, 0.0)[None]
-        found.append(model(frames, timesteps, text).sample[:, :, -block:].numpy())
-    return found
+    return [masked_velocity(model, [*clean[:number]], noisy[number], TIMESTEP, text).numpy() for number in range(blocks)]
 
 
 class ListedAttention:
