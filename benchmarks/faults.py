@@ -463,11 +463,12 @@ def main() -> None:
     parser.add_argument("--visitors", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=3600.0, help="the whole may take; faults end at 60 %% of it")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="that the whole may take")
+    parser.add_argument("--spoiled", type=float, default=SPOILED, help="the part of them after which there are no more faults")
     parser.add_argument("--json", type=Path, help="also write the figures there")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        figures = run(arguments.visitors, arguments.jobs, arguments.seed, arguments.seconds, Path(folder))
+        figures = run(*(getattr(arguments, name) for name in ("visitors", "jobs", "seed", "seconds")), Path(folder), arguments.spoiled)
         if figures["violations"]:
             sys.stderr.write((Path(folder) / "server.log").read_text(errors="replace")[-20000:])
     sys.stdout.write(json.dumps(figures, indent=2) + "\n")

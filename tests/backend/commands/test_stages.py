@@ -29,7 +29,7 @@ from backend.settings import PROJECT_FOLDER
 
 pytestmark = pytest.mark.demo_model
 PROMPT = "a red circle moving right on a black background"
-STEPS = 40  # so many take longer than the two seconds after which a state is kept
+STEPS = 20  # so many take longer than the two seconds after which a state is kept
 
 
 def words_of(stage: str, folder: Path, *words: str) -> list[str]:
