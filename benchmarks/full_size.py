@@ -4,12 +4,12 @@
                                    [--disk bfloat16|float32] [--text-layers 2] [--vocabulary 32768]
                                    [--shard-bytes 1000000000] [--only load]
 
-Presets are those of `SOURCES`. The transformer and the VAE have the real shapes. Reduced are the large text encoder's layers (to
-2) and vocabulary (to 32,768); its widths are the real ones. The whole UMT5-XXL, `--text-layers 24 --vocabulary 256384 --only load`,
-needs 15.4 GB of memory to load, and 33 GB to run on a CPU, where XLA keeps a float32 copy of every bfloat16 matrix; for the same
-reason HunyuanVideo 1.5 (21 GB of arrays) can only be loaded here. The tokenizer is the demo model's. On a CPU the device's arrays
-lie in the host's memory too, so loading itself needs the peak minus those arrays. The numerics are those of tests/parity: random
-weights make no picture, and the result is only checked to be finite.
+Presets are those of `SOURCES`. The transformer and the VAE have the real shapes. Reduced are the large text encoder's layers
+(2) and vocabulary (32,768); its widths are the real ones. The whole UMT5-XXL, `--text-layers 24 --vocabulary 256384 --only
+load`, needs 15.4 GB of memory to load, and 33 GB to run on a CPU, where XLA keeps a float32 copy of every bfloat16 matrix; for
+the same reason HunyuanVideo 1.5 (21 GB of arrays) can only be loaded here. The tokenizer is the demo model's. On a CPU the
+device's arrays lie in the host's memory too, so loading itself needs the peak minus those arrays. The numerics are those of
+tests/parity: random weights make no picture, and the result is only checked to be finite.
 """
 
 from __future__ import annotations
