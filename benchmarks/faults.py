@@ -468,9 +468,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures there")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        figures = run(
-            *(getattr(arguments, name) for name in ("visitors", "jobs", "seed", "seconds")), Path(folder), arguments.spoiled
-        )
+        given = arguments.visitors, arguments.jobs, arguments.seed, arguments.seconds
+        figures = run(*given, Path(folder), arguments.spoiled)
         if figures["violations"]:
             sys.stderr.write((Path(folder) / "server.log").read_text(errors="replace")[-20000:])
     sys.stdout.write(json.dumps(figures, indent=2) + "\n")
