@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,13 @@ LONGEST_FIRST = (
     "tests/kernels/test_tpu_schedule.py",
 )
 """Files that take more than half a minute, longest first, so that pytest-xdist's workers end at the same time."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where only tests that run alone are asked for, the many files that have none are not imported."""
+    if collection_path.suffix == ".py" and config.getoption("markexpr").startswith("alone"):
+        return "mark.alone" not in collection_path.read_text("utf-8") or None
+    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
