@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ FAULT_SECONDS = 2.0
 DISK_MEGABYTES = 1500  # visitors are refused below 1 GB
 FULL_SECONDS = 3.0
 STOP_SECONDS = 10.0  # from a signal to the server's end
+GONE = OSError, HTTPException  # what a visitor sees of a server that dies, also in the middle of an answer
 SPOILED = 0.6
 PROMPTS = (
     "a red circle moving right on a black background",
@@ -201,7 +203,7 @@ class Visitor:
                         self.visit()
                     with self.form:
                         self.submit(wish.prompt, draw.choice((10, 20, 40)))
-                except OSError:
+                except GONE:
                     self.close()
                 time.sleep(0.5)
             time.sleep(draw.uniform(0.2, 2.0))
@@ -216,7 +218,7 @@ class Visitor:
                 for row in self.studio.rows():
                     if row["held"] and f"visitor {self.number} " in row["request"]:
                         self.act("queue", "go_on", row["id"])
-            except (OSError, sqlite3.Error):
+            except (*GONE, sqlite3.Error):
                 self.close()
 
 
@@ -245,7 +247,7 @@ class Faults:
             try:
                 self.kinds[name]()
                 self.findings.faults[name] += 1
-            except (OSError, sqlite3.Error):
+            except (*GONE, sqlite3.Error):
                 pass  # what it wanted to spoil was gone already
 
     def _signal(self, number: int) -> None:
@@ -463,11 +465,13 @@ def main() -> None:
     parser.add_argument("--visitors", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=3600.0, help="the whole may take; faults end at 60 %% of it")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="that the whole may take")
+    parser.add_argument("--spoiled", type=float, default=SPOILED, help="the part of them after which there are no more faults")
     parser.add_argument("--json", type=Path, help="also write the figures there")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        figures = run(arguments.visitors, arguments.jobs, arguments.seed, arguments.seconds, Path(folder))
+        given = arguments.visitors, arguments.jobs, arguments.seed, arguments.seconds
+        figures = run(*given, Path(folder), arguments.spoiled)
         if figures["violations"]:
             sys.stderr.write((Path(folder) / "server.log").read_text(errors="replace")[-20000:])
     sys.stdout.write(json.dumps(figures, indent=2) + "\n")

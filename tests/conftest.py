@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +13,10 @@ os.environ.setdefault("XLA_FLAGS", QUICK)  # jax reads it when the first test ne
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it: tiny networks run up to 25 times faster so (measured)
 
 LONGEST_FIRST = (
-    "tests/backend/commands/test_stages.py",
     "tests/wan_ui/test_browser.py",
     "tests/backend/families/wan/test_vae_tpu.py",
     "tests/parity/test_hunyuan.py",
-    "tests/backend/tpu/test_step_compiles.py",
+    "tests/backend/commands/test_stages.py",
     "tests/wan_ui/queue/test_queue_in_browser.py",
     "tests/backend/workers/test_supervisor.py",
     "tests/kernels/test_pallas_tpu.py",
@@ -31,9 +31,19 @@ LONGEST_FIRST = (
     "tests/wan_ui/compare/test_compare_in_browser.py",
     "tests/test_second_family.py",
     "tests/wan_ui/library/test_library_in_browser.py",
+    "tests/backend/tpu/test_step_compiles.py",
     "tests/kernels/test_tpu_schedule.py",
+    "tests/wan_ui/system/test_system_in_browser.py",
+    "tests/wan_ui/desk/test_access_in_browser.py",
 )
 """Files that take more than half a minute, longest first, so that pytest-xdist's workers end at the same time."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where only tests that run alone are asked for, the many files that have none are not imported."""
+    if collection_path.suffix == ".py" and config.getoption("markexpr").startswith("alone"):
+        return "mark.alone" not in collection_path.read_text("utf-8") or None
+    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

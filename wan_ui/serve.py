@@ -21,6 +21,7 @@ from wan_ui.desk.connections import LimitedConnection
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.door import Door
 from wan_ui.desk.hosts import Hosts
+from wan_ui.desk.logins import Logins
 from wan_ui.desk.media import media_route, video_route
 from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.desk.rules import ROUTES
@@ -145,12 +146,13 @@ def serve(
 
 def _behind(door: Middleware) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     """Puts the door before everything else, before the first request: Gradio puts its own middleware outside what it is given.
-    Gradio's CORS goes, because it lets pages of other origins read with the visitor's cookies."""
+    Gradio's CORS goes, because it lets pages of other origins read with the visitor's cookies; and so do its endless logins."""
 
     @asynccontextmanager
     async def begin(app: Starlette) -> AsyncIterator[None]:
         app.user_middleware = [door, *(one for one in app.user_middleware if one.cls is not CustomCORSMiddleware)]
         app.middleware_stack = app.build_middleware_stack()
+        app.tokens = Logins()
         yield
 
     return begin

@@ -18,8 +18,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import httpx2
@@ -47,6 +48,7 @@ OnBytes = Callable[[int, int], None]
 Accept = Callable[[Checkpoint], object]
 """Raises ModelError for a checkpoint that cannot be run; called before its weights are downloaded."""
 SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_FOR_OTHERS = 10.0  # to end after the first has failed
 FILES_AT_ONCE = 8  # as huggingface_hub
 HIDDEN_FROM_US = (401, 403, 404)
 
@@ -203,25 +205,45 @@ def _fetch_all(files: Sequence[HubFile], on_bytes: OnBytes) -> None:
 def _together(works: Sequence[Callable[[threading.Event], Any]], on_look: Callable[[], None]) -> list[Any]:
     """The results of `works`, run several at once; `on_look` is called every second meanwhile.
 
-    The first that fails stops the others; so does Ctrl-C, or an `on_look` that raises. Nobody waits for those that are stopped:
-    each ends when it next looks at its event, which may take a while on a slow or silent connection.
+    The first that fails stops the others, and waits a little for them: each ends when it next looks at its event, which may take
+    a while on a slow or silent connection. Ctrl-C, or an `on_look` that raises, stops them too and waits for nobody. So their
+    threads are no executor's, for whose threads the end of the process would wait.
     """
-    stopped, pool = threading.Event(), ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="download")
+    stopped, futures, left = threading.Event(), [Future() for _ in works], SimpleQueue()
+    for pair in zip(futures, works, strict=True):
+        left.put(pair)
+    for _ in works[:FILES_AT_ONCE]:
+        threading.Thread(target=_work_through, args=(left, stopped), name="download", daemon=True).start()
     try:
-        futures: list[Future] = [pool.submit(work, stopped) for work in works]
-        while wait(futures, SECONDS_BETWEEN_LOOKS, FIRST_EXCEPTION).not_done:
-            _raise_what_failed(futures)
+        while wait(futures, SECONDS_BETWEEN_LOOKS, FIRST_EXCEPTION).not_done and not any(map(_has_failed, futures)):
             on_look()
-        return [future.result() for future in futures]
+        failed = next(filter(_has_failed, futures), None)
     finally:
         stopped.set()
-        pool.shutdown(wait=False, cancel_futures=True)
+        for future in futures:
+            future.cancel()
+    if failed is not None:
+        wait(futures, SECONDS_FOR_OTHERS)
+        failed.result()
+    return [future.result() for future in futures]
 
 
-def _raise_what_failed(futures: Sequence[Future]) -> None:
-    for future in futures:
-        if future.done():
-            future.result()
+def _work_through(left: SimpleQueue, stopped: threading.Event) -> None:
+    """Does one work after the other until none is left."""
+    while True:
+        try:
+            future, work = left.get_nowait()
+        except Empty:
+            return
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(work(stopped))
+            except BaseException as error:
+                future.set_exception(error)
+
+
+def _has_failed(future: Future) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is not None
 
 
 def _check_space(repository: str, needed: int) -> None:

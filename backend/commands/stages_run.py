@@ -240,6 +240,8 @@ def _stop_on_signal(stop: threading.Event, folder: Path) -> Iterator[None]:
                 return
             if os.getppid() != parent:
                 os._exit(FAILED)
+        if is_over.is_set():  # what has come is the byte below
+            return
         stop.set()
         has_come(STOP_SECONDS)
         if not is_over.is_set():

@@ -19,6 +19,7 @@ from backend.engine.order import Waiting, in_turn, moved_place
 from backend.engine.recovery import QUIET_SECONDS, GoOn, judge, place_of
 from backend.engine.store import Job, Store
 from backend.errors import StudioError
+from backend.files import remove_half_written
 from backend.workers.fleet import Fleet
 from backend.workers.process import WorkerPlan
 
@@ -93,7 +94,7 @@ class Dispatcher:
         with self._journal.changed:
             if job_id in self._ids():
                 self._waiting = [entry for entry in self._waiting if entry.job_id != job_id]
-                self._journal.append(job_id, Cancelled(None))
+                self._end(job_id, Cancelled(None))
                 self._replan()
             elif job_id in self._running:
                 self._journal.write(functools.partial(self._store.stop, job_id))
@@ -120,7 +121,7 @@ class Dispatcher:
                 if isinstance(verdict, GoOn):
                     self._journal.write(functools.partial(self._store.put_back, job_id, is_held=False))
                 else:
-                    self._journal.append(job_id, verdict)
+                    self._end(job_id, verdict)
             self._journal.write_the_rest()
 
     def _ids(self) -> list[str]:
@@ -155,11 +156,19 @@ class Dispatcher:
             self._last_fault = time.monotonic()
         verdict = self._judge(job_id, interrupted)
         if not isinstance(verdict, GoOn):
-            self._journal.append(job_id, verdict)
+            self._end(job_id, verdict)
             return
         self._journal.write(lambda: self._store.put_back(job_id, verdict.waits))
         self._waiting.append(replace(entry, has_begun=True, is_held=verdict.waits))
         self._replan()
+
+    def _end(self, job_id: str, event: Failed | Cancelled) -> None:
+        """Ends a job that no worker has any more, and removes what a killed one has half written."""
+        self._journal.append(job_id, event)
+        try:
+            remove_half_written(self._store.job(job_id).folder)
+        except (sqlite3.Error, OSError):
+            logger.exception("The folder of job %s could not be tidied", job_id)
 
     def _judge(self, job_id: str, interrupted: Interrupted) -> GoOn | Failed | Cancelled:
         """Stores the interruption, and says what becomes of the job."""
@@ -284,7 +293,7 @@ class Dispatcher:
         if job.state == "running":
             verdict = self._judge(job.id, _DIED)
             if not isinstance(verdict, GoOn):
-                self._journal.append(job.id, verdict)
+                self._end(job.id, verdict)
                 return
             is_held = verdict.waits
             self._store.put_back(job.id, is_held)

@@ -1,4 +1,4 @@
-"""The password: who has given it, and how often an address may be wrong.
+"""The password: who has given it, for how long that counts, and how often an address may be wrong.
 
 After `FREE_TRIES` wrong passwords an address must pause, longer after each. This machine's own address stands for everybody
 behind a tunnel or a proxy that hides its visitors: its pauses stay short, so that nobody can lock out the others. Each wrong
@@ -7,8 +7,10 @@ password is logged.
 
 import logging
 import re
+import threading
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from math import ceil
@@ -27,6 +29,8 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # seconds; each is twice the one bef
 LONGEST_SHARED_PAUSE = 20.0  # for this machine's own address
 FORGET_SECONDS = 900.0  # after the last wrong password
 MOST_ADDRESSES = 10_000  # that are remembered: the oldest are forgotten first
+LOGIN_SECONDS = 7 * 86_400.0  # after its last use a login ends
+MOST_LOGINS = 10_000  # beyond that those unused for longest end
 
 _API_INFO = re.compile(rb"(window\.gradio_api_info = ).*?(;\s*</script>)", re.DOTALL)
 
@@ -45,6 +49,49 @@ def has_login(scope: Scope) -> bool:
     app, cookies = scope["app"], Request(scope).cookies
     names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
     return any(cookies.get(name) in app.tokens for name in names if name in cookies)
+
+
+class Logins(MutableMapping[str, str]):
+    """Users by the token that their login cookie holds, in place of Gradio's `App.tokens`, in which a login never ends."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic):
+        self._now, self._lock = now, threading.Lock()
+        self._logins: OrderedDict[str, tuple[str, float]] = OrderedDict()  # with the last use, the oldest first
+
+    def __getitem__(self, token: str) -> str:
+        with self._lock:
+            self._forget()
+            user, _ = self._logins[token]
+            self._use(token, user)
+            return user
+
+    def __setitem__(self, token: str, user: str) -> None:
+        with self._lock:
+            self._use(token, user)
+            self._forget()
+
+    def __delitem__(self, token: str) -> None:
+        with self._lock:
+            del self._logins[token]
+
+    def __iter__(self) -> Iterator[str]:
+        with self._lock:
+            self._forget()
+            return iter(list(self._logins))
+
+    def __len__(self) -> int:
+        with self._lock:
+            self._forget()
+            return len(self._logins)
+
+    def _use(self, token: str, user: str) -> None:
+        self._logins[token] = user, self._now()
+        self._logins.move_to_end(token)
+
+    def _forget(self) -> None:
+        ended = self._now() - LOGIN_SECONDS
+        while self._logins and (len(self._logins) > MOST_LOGINS or next(iter(self._logins.values()))[1] < ended):
+            self._logins.popitem(last=False)
 
 
 @dataclass

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,6 +150,13 @@ def test_a_signal_ends_a_stage_within_ten_seconds_also_while_it_compiles(encoded
         began = time.monotonic()
         rest = process.stderr.read()
     assert process.returncode == 1 and time.monotonic() - began < 10 and "Stopped" in rest
+
+
+def test_a_stage_that_is_done_waits_for_nothing(tmp_path):
+    began = time.monotonic()
+    with stages_run._stop_on_signal(threading.Event(), tmp_path):
+        pass
+    assert time.monotonic() - began < stages_run.STOP_SECONDS / 2
 
 
 def test_a_stage_without_what_it_needs_is_refused_and_leaves_nothing(whole, tmp_path):

@@ -133,6 +133,15 @@ def test_a_waiting_job_stops_at_once_and_the_others_move_up(engine):
     assert isinstance(all_events(engine, last.id)[-1], Finished)
 
 
+def test_a_waiting_job_that_is_stopped_leaves_nothing_half_written(engine):
+    _, waiting = (engine.submit(request("a slow square", steps=2)) for _ in range(2))
+    half = waiting.folder / "previews" / ".step-003.png.1.part"  # as a worker leaves it that is killed while it writes
+    half.parent.mkdir(parents=True, exist_ok=True)
+    half.write_bytes(b"half")
+    engine.cancel(waiting.id)
+    assert isinstance(all_events(engine, waiting.id)[-1], Cancelled) and not half.exists()
+
+
 @pytest.mark.alone
 def test_a_job_that_waits_for_the_model_stops_at_once(make_engine):
     engine = make_engine(model="slow")

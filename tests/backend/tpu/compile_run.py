@@ -1,4 +1,5 @@
-"""Run by `test_step_compiles.py`: what a preset's programs need on a slice, as `check-tpu` reports it.
+"""Run by `test_step_compiles.py`: what presets' programs need on slices, as `check-tpu` reports it. Arguments are cases
+PRESET,TOPOLOGY or PRESET,TOPOLOGY,PROGRAM, with the key of the only program that is asked for.
 
 libtpu takes minutes for the large ones. So `compiled.json` keeps the costs of each program by a fingerprint of all that they
 follow from: the program as it is given to the compiler, the compiler's version, and the code that reads the compiler's answer.
@@ -38,6 +39,7 @@ class KnowingInspector(Inspector):
 
     def __init__(self, only: str | None, is_again: bool) -> None:
         super().__init__(lambda text: None, only)
+        self.only = only
         self.known = {} if is_again else json.loads(KNOWN.read_text("utf-8"))
         self.compiled: dict[str, dict] = {}
 
@@ -65,24 +67,30 @@ def calls_of(only: str | None, model: Model, request: GenerationRequest) -> Iter
     return (call for call in calls(model, request) if only in (None, call.program.key))
 
 
+def report_on(preset: str, topology: str, inspector: KnowingInspector) -> dict:
+    """What `check-tpu` would say, of the programs that are asked for."""
+    request, mesh = example_request(find_preset(preset)), dict.fromkeys(AXES)
+    described = describe_slice(request, topology, mesh, inspector)
+    with mock.patch.object(report_module, "calls", functools.partial(calls_of, inspector.only)):
+        return report_module.report(described, inspector)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--preset", required=True)
-    parser.add_argument("--topology", required=True)
-    parser.add_argument("--only", help="this program alone, by its key")
+    parser.add_argument("cases", nargs="+", metavar="PRESET,TOPOLOGY[,PROGRAM]")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     jax.config.update("jax_traceback_in_locations_limit", 0)  # or the kernels hold the paths and lines of their sources
-    inspector = KnowingInspector(arguments.only, arguments.again)
-    request, mesh = example_request(find_preset(arguments.preset)), dict.fromkeys(AXES)
-    described = describe_slice(request, arguments.topology, mesh, inspector)
-    with mock.patch.object(report_module, "calls", functools.partial(calls_of, arguments.only)):
-        result = report_module.report(described, inspector)
-    if arguments.write and inspector.compiled:
-        known = json.loads(KNOWN.read_text("utf-8")) | inspector.compiled
-        KNOWN.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(result))
+    reports = {}
+    for case in arguments.cases:
+        preset, topology, *only = case.split(",")
+        inspector = KnowingInspector(*(only or [None]), arguments.again)
+        reports[preset] = report_on(preset, topology, inspector)
+        if arguments.write and inspector.compiled:
+            known = json.loads(KNOWN.read_text("utf-8")) | inspector.compiled
+            KNOWN.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(reports))
 
 
 if __name__ == "__main__":

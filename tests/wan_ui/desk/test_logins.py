@@ -1,5 +1,6 @@
 """Wrong passwords slow an address down, and are logged."""
 
+import asyncio
 import logging
 from http import HTTPStatus
 
@@ -11,7 +12,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from wan_ui.desk.logins import FORGET_SECONDS, FREE_TRIES, LONGEST_PAUSE, LoginLimit
+from wan_ui.desk import logins
+from wan_ui.desk.logins import FORGET_SECONDS, FREE_TRIES, LOGIN_SECONDS, LONGEST_PAUSE, LoginLimit, Logins
+from wan_ui.serve import _behind
 
 
 class Clock:
@@ -33,6 +36,34 @@ def visitor(clock):
 
     app = Starlette(routes=[Route("/login", login, methods=["POST"])], middleware=[Middleware(LoginLimit, now=clock)])
     return lambda address: TestClient(app, client=(address, 1))
+
+
+def test_a_login_ends_a_week_after_its_last_use(clock):
+    kept = Logins(clock)
+    kept["anna's"], kept["ben's"] = "user", "user"
+    clock.seconds += LOGIN_SECONDS - 1
+    assert kept.get("anna's") == "user" and list(kept) == ["ben's", "anna's"]
+    clock.seconds += 2
+    assert "ben's" not in kept and kept.get("ben's") is None and "anna's" in kept and len(kept) == 1
+    del kept["anna's"]
+    assert list(kept) == []
+
+
+def test_no_more_logins_are_kept_than_there_is_room_for(clock, monkeypatch):
+    monkeypatch.setattr(logins, "MOST_LOGINS", 2)
+    kept = Logins(clock)
+    for token in ("one", "two", "three"):
+        kept[token] = "user"
+    assert list(kept) == ["two", "three"]
+
+
+def test_the_server_keeps_its_logins_so():
+    async def tokens() -> object:
+        app = Starlette()
+        async with _behind(Middleware(LoginLimit))(app):
+            return app.tokens
+
+    assert isinstance(asyncio.run(tokens()), Logins)
 
 
 def wrong(client: TestClient, times: int) -> list[int]:

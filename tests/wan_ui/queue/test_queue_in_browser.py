@@ -20,7 +20,7 @@ def test_the_queue_can_be_put_in_order_changed_and_thinned_out(visit):
         page.locator(".queue li", has_text=prompt).wait_for()
     lists(page, "one", "two", "three")
     assert page.locator(".stage").get_attribute("data-phase") == "denoising", "what runs stays on the stage"
-    assert re.search(r"96 × 96 · 17 frames\s+compiled", page.locator(".queue .group").inner_text())
+    page.locator(".queue .group", has_text=re.compile(r"96 × 96 · 17 frames\s*compiled")).wait_for()
     press(page, "three", "queue:up")
     lists(page, "one", "three", "two")
     page.locator(".queue li", has_text="two").drag_to(page.locator(".queue li", has_text="one"))
