@@ -171,7 +171,7 @@ def key_data(seed: int) -> np.ndarray:
 
 def fresh_noise(noise_key: jax.Array, frames: jax.Array, sigma: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """The noise, float32, of the step at noise level `sigma` of the block that comes after so many latent frames."""
-    key = jax.random.wrapkey_data(key_data, impl="threefry2x32")
+    key = jax.random.wrap_key_data(noise_key, impl="threefry2x32")
     step = jax.lax.bitcast_convert_type(sigma.astype(jnp.float32), jnp.int32)
     return jax.random.normal(jax.random.fold_in(jax.random.fold_in(key, frames), step), shape, jnp.float32)
 

@@ -84,8 +84,10 @@ class BlockDenoiser(Denoiser):
     def place_past(self, shapes: Past) -> Past:
         """Where a past lies that a program returns."""
         sharding = self._layout.sharding(RING)
-        placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)
-        return dataclasses.replace(placed, frames=self._replicated(shapes.frames))
+        ring, sink = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), (shapes.ring, shapes.sink)
+        )
+        return Past(ring=ring, frames=self._replicated(shapes.frames), sink=sink)
 
     def block_positions(self, latent_shape: tuple[int, ...], first: int) -> Work:
         """Work: the rotary embedding of a block's latents B C F H W that begin with the video's latent frame `first`."""
