@@ -41,7 +41,7 @@ class Prepared:
     """Query, key and value, each [groups, B, S, W / groups].
 
     With `bounds`, the query is multiplied by log2(e) * D ** -0.5 and the keys' `mean` [B, 1, W] is subtracted, which changes no
-    softmax; without, neither is done and there is no mean.
+    softmax, unless `Preparation.centres_keys` says otherwise; without, neither is done and there is no mean.
     """
 
     query: jax.Array
@@ -55,10 +55,11 @@ class Prepared:
 class Preparation:
     """What is fixed when `prepare` is traced: the number of head `groups` in the result; the mesh axes over which tokens and
     channels are spread, or None; whether to use the TPU's passes. With `norms_heads` the norm runs over each head's channels, not
-    over all."""
+    over all. Without `centres_keys` keys stay as they are, for an attention that also sees keys of other calls."""
 
     eps: float
     norms_heads: bool = False
+    centres_keys: bool = True
     groups: int = 1
     token_axis: str | None = None
     channel_axis: str | None = None
@@ -139,11 +140,16 @@ def _prepare_by_passes(projected, norms, tables, how: Preparation) -> Prepared:
     if how.norms_heads:
         norms = tuple(jnp.tile(norm, query.shape[2] // head) for norm in norms)
     query, query_square = _rotating_pass(query, norms[0], tables, how, scale=LOG2_E * head**-0.5)
-    key, key_sum = _rotating_pass(key, norms[1], tables, dataclasses.replace(how, groups=1), statistic="sum")
-    mean = key_sum.sum(1) / key.shape[2]
-    mean = mean if how.token_axis is None else jax.lax.pmean(mean, how.token_axis)
-    key, key_square = _shifting_pass(key[0], mean, how.groups, head, statistic="square")
-    value, magnitude = _shifting_pass(value, jnp.zeros_like(mean), how.groups, head, statistic="magnitude")
+    if how.centres_keys:
+        key, key_sum = _rotating_pass(key, norms[1], tables, dataclasses.replace(how, groups=1), statistic="sum")
+        mean = key_sum.sum(1) / key.shape[2]
+        mean = mean if how.token_axis is None else jax.lax.pmean(mean, how.token_axis)
+        key, key_square = _shifting_pass(key[0], mean, how.groups, head, statistic="square")
+    else:
+        mean = None
+        key, key_square = _rotating_pass(key, norms[1], tables, how)
+    zeros = jnp.zeros((len(value), 1, value.shape[2]), jnp.float32)
+    value, magnitude = _shifting_pass(value, zeros, how.groups, head, statistic="magnitude")
     largest = [_largest(blocks, head, how.token_axis) for blocks in (query_square, key_square, magnitude)]
     bounds = HeadBounds(query=jnp.sqrt(largest[0]), key=jnp.sqrt(largest[1]), value=largest[2])
     return Prepared(query=query, key=key, value=value, bounds=bounds, mean=mean)

@@ -51,13 +51,14 @@ class _OwnHeads:
     group: int
 
 
-def _own_heads(projected, norms, tables, *, layout: Layout, eps: float, use_pallas: bool) -> _OwnHeads:
+def _own_heads(projected, norms, tables, *, layout: Layout, eps: float, use_pallas: bool, centres_keys: bool = True) -> _OwnHeads:
     """`group` chips exchange heads; `sp / group` such groups share the queries and gather the keys."""
     sp, tp = layout.size("sp"), layout.size("tp")
     heads = projected[0].shape[2] // tables[0].shape[1]
     group = math.gcd(heads, sp)
     how = Preparation(
         eps=eps,
+        centres_keys=centres_keys,
         groups=group,
         token_axis="sp" if sp > 1 else None,
         channel_axis="tp" if tp > 1 else None,
@@ -85,10 +86,12 @@ def _local_attention(projected, norms, tables, *, layout: Layout, attend: Callab
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeyRing:
     """Keys and values of a video's last frames in every layer, each [layers, chips, tokens, W]: of each chip on sp those of the
-    heads that it attends with."""
+    heads that it attends with. `largest` [layers, chips, 2, heads] float32 is what a head's keys' Euclidean norms and its values'
+    magnitudes have not exceeded so far, for the TPU's kernel; None elsewhere."""
 
     key: jax.Array
     value: jax.Array
+    largest: jax.Array | None
 
 
 RING = P(None, "sp", None, "tp")  # where a `KeyRing` lies
@@ -110,7 +113,11 @@ def describe_ring(layout: Layout, num_layers: int, num_tokens: int, width: int, 
     sp, tp = layout.size("sp"), layout.size("tp")
     shape = (num_layers, sp, num_tokens, width // math.gcd(heads // tp, sp))
     array = jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding(RING))
-    return KeyRing(key=array, value=array)
+    largest = None
+    if layout.uses_tpu_passes(dtype):
+        own = (num_layers, sp, 2, heads // math.gcd(heads // tp, sp))
+        largest = jax.ShapeDtypeStruct(own, jnp.float32, sharding=layout.sharding(RING))
+    return KeyRing(key=array, value=array, largest=largest)
 
 
 def ring_attention(
@@ -125,7 +132,8 @@ def ring_attention(
     place: RingPlace,
 ) -> tuple[jax.Array, KeyRing]:
     """As `self_attention`, of one block's tokens, of which the first `num_tokens` are no padding, to themselves and to what the
-    ring holds; and the ring with the block's keys and values. `attend(query, key, value, count)` is given how many keys count."""
+    ring holds; and the ring with the block's keys and values. `attend(query, key, value, bounds, count)` is given how many keys
+    count, and bounds as `self_attention` gives them."""
     local = functools.partial(_local_ring_attention, layout=layout, attend=attend, eps=eps, num_tokens=num_tokens)
     if not layout.maps_chips:
         return local(projected, norms, tables, ring, place)
@@ -139,20 +147,28 @@ def ring_attention(
 def _local_ring_attention(
     projected, norms, tables, ring: KeyRing, place: RingPlace, *, layout: Layout, attend: Callable, eps: float, num_tokens: int
 ) -> tuple[jax.Array, KeyRing]:
-    """One chip's part. The TPU's passes do not serve: they take the keys' mean off each key, and the ring holds older keys."""
-    own = _own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=False)
-    frame = num_tokens // len(place.starts)
+    """One chip's part. Keys are not centred: the ring holds those of other blocks, with other means."""
+    use_pallas = layout.uses_tpu_passes(projected[0].dtype)
+    own = _own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
+    frame, nothing = num_tokens // len(place.starts), jnp.int32(0)
 
     def written(kept: jax.Array, array: jax.Array) -> jax.Array:
         for index in range(len(place.starts)):
             part = array[None, :, index * frame : (index + 1) * frame].astype(kept.dtype)
-            kept = jax.lax.dynamic_update_slice(kept, part, (place.layer, 0, place.starts[index], 0))
+            kept = jax.lax.dynamic_update_slice(kept, part, (place.layer, nothing, place.starts[index], nothing))
         return kept
 
-    ring = KeyRing(key=written(ring.key, own.key), value=written(ring.value, own.value))
-    key, value = (jax.lax.dynamic_index_in_dim(kept, place.layer, keepdims=False) for kept in (ring.key, ring.value))
-    attended = attend(own.query, key, value, place.count)
-    return to_tokens(attended, own.group, layout.size("sp"), use_pallas=False), ring
+    def of_layer(kept: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_index_in_dim(kept, place.layer, keepdims=False)
+
+    bounds, largest = own.bounds, ring.largest
+    if bounds is not None:
+        here = jnp.maximum(of_layer(largest), jnp.stack([bounds.key, bounds.value], axis=1))
+        largest = jax.lax.dynamic_update_slice(largest, here[None], (place.layer, nothing, nothing, nothing))
+        bounds = HeadBounds(query=bounds.query, key=here[:, 0], value=here[:, 1])
+    ring = KeyRing(key=written(ring.key, own.key), value=written(ring.value, own.value), largest=largest)
+    attended = attend(own.query, of_layer(ring.key), of_layer(ring.value), bounds, place.count)
+    return to_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas), ring
 
 
 def to_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:

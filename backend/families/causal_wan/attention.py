@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax
 import torch
 
-from backend.families.wan.attention import FEW_KEYS, KernelAttention, Positions, as_array
+from backend.families.wan.attention import FLAT_HEADS, KernelAttention, Positions, as_array
 from backend.runtime.cpu_attention import attention
 from backend.runtime.ulysses import KeyRing, RingPlace, ring_attention
 from kernels.attention import KeyCounts
+from kernels.qkv import HeadBounds
 
 
 class RingAttention(KernelAttention):
@@ -24,15 +26,24 @@ class RingAttention(KernelAttention):
         projected = tuple(as_array(project(hidden_states)) for project in (attn.to_q, attn.to_k, attn.to_v))
         tables = tuple(as_array(table)[0, :, 0] for table in (positions.cosine, positions.sine))
         norms = (as_array(attn.norm_q.weight), as_array(attn.norm_k.weight))
-        attend = functools.partial(_attend_to_ring, head_width=tables[0].shape[1])
+        attend = functools.partial(_attend_to_ring, head_width=tables[0].shape[1], least=positions.num_tokens)
         attended, self.ring = ring_attention(
             self._layout, attend, projected, norms, tables, attn.norm_q.eps, positions.num_tokens, self.ring, self.place
         )
         return attended
 
 
-def _attend_to_ring(query, key, value, count: jax.Array, *, head_width: int) -> jax.Array:
-    """Attention [B, S, W] of flat heads to the keys that count."""
-    query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (query, key, value))
-    attended = attention(query, key, value, counts=KeyCounts(values=count[None]), tpu=FEW_KEYS)
+def _attend_to_ring(query, key, value, bounds: HeadBounds | None, count: jax.Array, *, head_width: int, least: int) -> jax.Array:
+    """Attention [B, S, W] of flat heads to the keys that count, `least` of them or more. A full ring, as it is from then on, has
+    a program without a mask."""
+    options = dataclasses.replace(FLAT_HEADS, bounds=bounds)
+    heads = tuple(array.reshape(*array.shape[:2], -1, head_width) for array in (query, key, value))
+
+    def all_of(*heads: jax.Array) -> jax.Array:
+        return attention(*heads, tpu=options)
+
+    def some_of(*heads: jax.Array) -> jax.Array:
+        return attention(*heads, counts=KeyCounts(values=count[None], least=least), tpu=options)
+
+    attended = jax.lax.cond(count == key.shape[1], all_of, some_of, *heads)
     return attended.reshape(*attended.shape[:2], -1)
