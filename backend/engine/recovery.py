@@ -8,7 +8,7 @@ from backend.contract import events
 from backend.contract.events import Event, Failed, Interrupted
 
 MOST_STOPS = 3  # at the same place: a job goes on there twice
-MOST_KILLS = 10  # one after the other, from outside too, before the job's own work has begun
+MOST_KILLS = 10  # from outside, one after the other, before the job's own work has begun; after that it waits for a person
 MOST_SERVER_DEATHS = 1  # after one more, a person decides, or ten quiet minutes
 QUIET_SECONDS = 600.0  # without any fault, before a job goes on that may have brought the machine down
 START = "the start"  # also while the model is loaded
@@ -44,11 +44,12 @@ def judge(interruptions: Sequence[Interrupted]) -> GoOn | Failed:
     recent = _since_progress(interruptions) if last.place == START else interruptions
     same = [one for one in recent if one.place == last.place and one.by in _COUNTED]
     own = [one for one in same if one.by == "worker"] if last.place == START else same
-    if len(own) >= MOST_STOPS or len(same) >= MOST_KILLS:
+    if len(own) >= MOST_STOPS:
         causes = "; ".join(dict.fromkeys(one.cause for one in same))
         return Failed(f"It stopped {_times(len(same))} at {last.place}: {causes}", last.fix or "Make it again")
     deaths = sum(one.by == "server" for one in interruptions)
-    return GoOn(waits=last.by == "server" and deaths > MOST_SERVER_DEATHS)
+    is_suspect = last.by == "server" and deaths > MOST_SERVER_DEATHS
+    return GoOn(waits=is_suspect or (last.place == START and len(same) >= MOST_KILLS))
 
 
 def _since_progress(interruptions: Sequence[Interrupted]) -> list[Interrupted]:

@@ -277,7 +277,7 @@ class Texts:
     queued: str = "Waiting"
     interrupted: str = "Interrupted"
     goes_on: str = "It goes on by itself from there, as soon as a worker is ready. Nothing that was done is lost."
-    held: str = "The studio has ended twice while it made this video, so it waits: for you, or for ten minutes without a fault."
+    held: str = "Making this video was ended from outside again and again. It waits for you, or for ten minutes without a fault."
     go_on_now: str = "Go on now"
     disk_short: str = "The disk has {free} free, and the next video needs {needed}: make room, the queue goes on by itself."
     disk_full: str = "The disk is full: make room, the queue goes on by itself."
