@@ -34,7 +34,7 @@ def _run(arguments: argparse.Namespace, words: list[str]) -> int:
 
         show_presets(arguments)
         return OK
-    if arguments.command == "generate":
+    if arguments.command in ("generate", "live"):
         from backend.commands.generate import generate
 
         return generate(arguments)

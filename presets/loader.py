@@ -104,7 +104,8 @@ class Preset(BaseModel):
     `licence` is said before the model is downloaded. `architecture` names, by the checkpoint's part, which of the configurations
     in `presets/architectures` its networks have, for work without the checkpoint; they are what diffusers and transformers write
     as config.json (source: huggingface/diffusers, scripts/convert_wan_to_diffusers.py). Videos have
-    `frame_step` * n + `first_frames` pixel frames, n >= 0.
+    `frame_step` * n + `first_frames` pixel frames, n >= 0. Those of a `live` preset grow by blocks of `frame_step` frames, the
+    first one shorter: where a block begins the prompt may change, and which of the `actions` is done.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -137,6 +138,8 @@ class Preset(BaseModel):
     takes_last_image: bool = False
     needs_last_image: bool = False
     takes: dict[str, Need] = {}  # further inputs by role, such as "video"
+    live: bool = False
+    actions: tuple[str, ...] = ()
 
     size_multiple: PositiveInt
     vae_scale_spatial: PositiveInt
@@ -170,6 +173,8 @@ class Preset(BaseModel):
                 raise ValueError(f"{count} frames lie outside this preset's own limits")
         if self.solver not in self.solvers:
             raise ValueError(f"the default solver {self.solver} is none of those offered")
+        if self.actions and not self.live:
+            raise ValueError("actions need a live model")
         if self.steps > self.max_steps or self.fps > self.max_fps:
             raise ValueError("the default steps or fps lie outside this preset's own limits")
         return self

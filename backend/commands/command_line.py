@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import NoReturn, get_args
 
 from backend.checkpoints.loras import source_of
+from backend.contract.cues import cues_of_actions, cues_of_prompts, merge_cues
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.worker import AXES, WorkerOptions
 from backend.errors import RequestError
 from backend.settings import this_machine
 from backend.shares import Share, shares_of
+from presets import Preset, list_presets
 from presets.loader import Expert, Solver
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
 STAGES = ("encode", "denoise", "decode")
-COMMANDS = ("serve", "generate", *STAGES, "presets", "check-tpu", "precompile", "models")
+COMMANDS = ("serve", "generate", "live", *STAGES, "presets", "check-tpu", "precompile", "models")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,7 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_serve(commands)
     _add_generate(commands)
+    _add_live(commands)
     _add_stages(commands)
     _add_presets(commands)
     _add_check_tpu(commands)
@@ -65,8 +68,11 @@ def build_parser() -> Parser:
 
 
 def request_of(arguments: argparse.Namespace) -> GenerationRequest:
-    """The request that `generate`'s options describe; LoRAs come on top of the preset's own. Raises: RequestError."""
+    """The request that the options of `generate` or `live` describe; LoRAs come on top of the preset's own. Raises:
+    RequestError."""
     preset = find_preset(arguments.preset)
+    if arguments.command == "live":
+        return _live_request_of(arguments, preset)
     return GenerationRequest.from_preset(
         preset,
         prompt=arguments.prompt,
@@ -84,6 +90,23 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
         solver=arguments.solver,
         guidance_interval=arguments.guidance_interval,
         step_cache=arguments.step_cache,
+        loras=(*preset.loras, *map(_lora_choice, arguments.lora)),
+    )
+
+
+def _live_request_of(arguments: argparse.Namespace, preset: Preset) -> GenerationRequest:
+    """At least so many seconds long, in whole blocks."""
+    if not preset.live:
+        live = ", ".join(one.name for one in list_presets() if one.live)
+        raise RequestError(f"preset={preset.name}", "makes its videos in one piece", f"use `generate`, or one of {live}")
+    blocks = max(0, math.ceil((arguments.seconds * preset.fps - preset.first_frames) / preset.frame_step))
+    return GenerationRequest.from_preset(
+        preset,
+        prompt=arguments.prompt,
+        image=absolute(arguments.image),
+        num_frames=preset.first_frames + blocks * preset.frame_step,
+        seed=arguments.seed,
+        cues=merge_cues([*cues_of_actions(arguments.actions), *cues_of_prompts(arguments.prompts)]),
         loras=(*preset.loras, *map(_lora_choice, arguments.lora)),
     )
 
@@ -152,6 +175,24 @@ def _add_generate(commands: argparse._SubParsersAction) -> None:
     _add_common(generate)
 
 
+def _add_live(commands: argparse._SubParsersAction) -> None:
+    about = "make a video block by block, with changes of prompt and action on the way"
+    live = commands.add_parser("live", help=about, allow_abbrev=False)
+    live.add_argument("--preset", required=True, metavar="NAME", help="a live one of `app.py presets list`")
+    live.add_argument("--prompt", required=True, metavar="TEXT", help="what the video shows at its beginning")
+    live.add_argument("--image", metavar="FILE", help="the first frame, for presets that take one")
+    actions = 'what is done, for how many blocks each, such as "right*8,up*8"; the last one to the end'
+    live.add_argument("--actions", default="", metavar="ACTION*N,...", help=actions)
+    prompts = "the prompt from block N on; repeat the option for more"
+    live.add_argument("--prompts", action="append", default=[], metavar="N:TEXT", help=prompts)
+    live.add_argument("--seconds", type=_amount, required=True, metavar="N", help="how long, rounded up to whole blocks")
+    live.add_argument("--seed", type=int, metavar="N", help="same seed and words, same video (drawn at random)")
+    _add_lora(live)
+    live.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
+    live.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    _add_common(live)
+
+
 def _add_stages(commands: argparse._SubParsersAction) -> None:
     """The three stages of a video; each starts from the files that the one before it left in the folder."""
     encode = commands.add_parser("encode", help="a video's first stage: read the prompt and the pictures", allow_abbrev=False)
@@ -183,6 +224,10 @@ def _add_request(parser: argparse.ArgumentParser, *, is_required: bool) -> None:
         ("fps", "frames a second"),
     ):
         parser.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's own)")
+    _add_lora(parser)
+
+
+def _add_lora(parser: argparse.ArgumentParser) -> None:
     lora = "a LoRA on top of the preset's own; repeat the option for more: a path, a name in the data folder's loras folder, or "
     lora += "owner/repository:file.safetensors; EXPERT is high or low, for models that have two"
     parser.add_argument("--lora", type=_lora, action="append", default=[], metavar="FILE[:SCALE[:EXPERT]]", help=lora)

@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from backend.contract.cues import Cue
 from backend.contract.geometry import Geometry, is_frame_count, nearest_frame_counts, nearest_sizes
 from backend.errors import RequestError
 from presets import LoraChoice, Preset, UnknownPreset, load_preset
@@ -26,6 +27,7 @@ SEED_LIMIT = 2**32
 MAX_FLOW_SHIFT = 100.0
 MAX_LORAS = 8  # each adds seconds to the switch of LoRAs; nobody has been seen to use more
 MAX_EXPERTS = 8
+MAX_CUES = 100_000
 MAX_CHARACTERS = 50_000  # of a text from a link, a video or a browser; what a preset's model reads is far less
 CHARACTERS_PER_TOKEN = 8  # generous: English text has about four characters a token, so no real prompt is refused
 _STORED = {"is_stored": True}
@@ -69,7 +71,8 @@ class GenerationRequest(BaseModel):
     `width`, `height` in pixels, `num_frames` in pixel frames, `guidance` one value per expert (1 or less: unguided), `image` and
     the other inputs (see `INPUTS`) absolute paths, `image_focus` the point (x, y in 0..1) that a crop keeps in view. The changes
     of all `loras` add up. Guidance runs on the steps within `guidance_interval`, its start and end as shares (0..1) of the steps;
-    `step_cache` is the relative change below which a step reuses the last one's work, 0 for never.
+    `step_cache` is the relative change below which a step reuses the last one's work, 0 for never. `action` and `prompt` are
+    those of a live video's beginning; `cues` change them, in the order of their blocks.
     Raises: RequestError at construction if anything is wrong.
     """
 
@@ -97,6 +100,8 @@ class GenerationRequest(BaseModel):
     loras: tuple[LoraChoice, ...] = ()
     guidance_interval: tuple[float, float] = (0.0, 1.0)
     step_cache: float = 0.0
+    action: str | None = None
+    cues: tuple[Cue, ...] = ()
 
     @classmethod
     def from_preset(cls, preset: Preset, **overrides: Any) -> Self:
@@ -121,7 +126,8 @@ class GenerationRequest(BaseModel):
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `from_stored`."""
         data = self.model_dump(mode="json")
-        absent = [one.role for one in INPUTS if one.role not in _ALWAYS_STORED and not data[one.role]]
+        rare = [*(one.role for one in INPUTS if one.role not in _ALWAYS_STORED), "action", "cues"]
+        absent = [name for name in rare if not data[name]]
         return {name: value for name, value in data.items() if name not in absent}
 
     def inputs(self) -> dict[str, tuple[str, ...]]:
@@ -210,6 +216,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     _check_guidance_interval(request.guidance_interval)
     _check_step_cache(request.step_cache)
     _check_loras(request.loras, preset)
+    _check_cues(request, preset)
     if not 0 <= request.seed < SEED_LIMIT:
         raise RequestError(f"seed={request.seed}", f"must lie between 0 and {SEED_LIMIT - 1}", "leave it out to have one drawn")
 
@@ -225,8 +232,10 @@ def _check_bounds(request: GenerationRequest) -> None:
         raise RequestError(f"guidance has {len(request.guidance)} values and", f"must have 1 to {MAX_EXPERTS}", "give one")
     if len(request.loras) > MAX_LORAS:
         raise RequestError(f"{len(request.loras)} LoRAs were given, and", f"at most {MAX_LORAS} can be", "leave some out")
-    for name in ("preset", "prompt", "negative_prompt"):
-        text = getattr(request, name)
+    if len(request.cues) > MAX_CUES:
+        raise RequestError(f"{len(request.cues)} cues were given, and", f"at most {MAX_CUES} can be", "leave some out")
+    texts = [(name, getattr(request, name)) for name in ("preset", "prompt", "negative_prompt")]
+    for name, text in (*texts, *(("cues", cue.prompt or "") for cue in request.cues)):
         if len(text) > MAX_CHARACTERS or any("\ud800" <= character <= "\udfff" for character in text):
             rule = f"must be plain text of at most {MAX_CHARACTERS} characters"
             raise RequestError(f"{name} has {len(text)} characters and", rule, f"correct {name}")
@@ -363,6 +372,25 @@ def _check_loras(loras: tuple[LoraChoice, ...], preset: Preset) -> None:
                 f"{preset.name} has one network only",
                 "leave the expert out",
             )
+
+
+def _check_cues(request: GenerationRequest, preset: Preset) -> None:
+    if (request.cues or request.action) and not preset.live:
+        raise RequestError("cues were given", f"but {preset.name} makes its videos in one piece", "choose a live preset")
+    blocks, last = 1 + (request.num_frames - preset.first_frames) // preset.frame_step, -1
+    for action in (request.action, *(cue.action for cue in request.cues)):
+        if action is not None and action not in preset.actions:
+            rule = f"must be one of {', '.join(preset.actions)}" if preset.actions else f"cannot be done by {preset.name}"
+            raise RequestError(f"action={action[:40]!r}", rule, "choose another" if preset.actions else "leave actions out")
+    for cue in request.cues:
+        if not last < cue.block < blocks:
+            rule = f"must lie in the video's {blocks} blocks, 0 to {blocks - 1}, each named once and in order"
+            raise RequestError(f"the cue for block {cue.block}", rule, "make the video longer, or leave that cue out")
+        last = cue.block
+        if cue.prompt is not None:
+            _check_text("prompt", cue.prompt, preset)
+            if not cue.prompt.strip():
+                raise RequestError(f"the prompt for block {cue.block} is empty and", "must say what the video shows", "give one")
 
 
 def _either(values: list[int]) -> str:

@@ -23,6 +23,7 @@ from backend.families.model import STAGES, Carry, Conditions, Inputs, Lane, Mode
 from backend.files import remove_half_written
 from backend.media.pictures import crop_to, load_checked_image
 from backend.media.video import read_frames, write_video
+from backend.pipeline import cued
 from backend.pipeline.chunks import Chunk, chunks_of
 from backend.pipeline.keep import Keeper
 from backend.pipeline.live_events import live_events, until
@@ -133,7 +134,7 @@ def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
     yield Encoding()
     with run.clock.measure("encode"):
         run.notes.extend(run.model.notes(run.request))
-        conditions = do(run.model.encode(run.loaded.weights, run.request, _open_inputs(run.request)))
+        conditions = do(cued.encode(run.model, run.loaded.weights, run.request, _open_inputs(run.request)))
         write_conditions(run, conditions)
     return conditions
 
@@ -155,9 +156,11 @@ def _open_inputs(request: GenerationRequest) -> Inputs:
 
 
 def initial_noise(request: GenerationRequest, model: Model) -> np.ndarray:
-    """The seed's noise, float32 in the latents' shape, as diffusers draws it on the CPU."""
-    shape = model.latent_shape(request)
-    return torch.randn(shape, generator=torch.Generator("cpu").manual_seed(request.seed)).numpy()
+    """The seed's noise, float32 in the latents' shape, as diffusers draws it on the CPU; if the video grows, chunk by chunk, so
+    that a longer one begins with the same."""
+    generator = torch.Generator("cpu").manual_seed(request.seed)
+    chunks = [torch.randn(chunk.shape, generator=generator).numpy() for chunk in chunks_of(model, request)]
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks, axis=2)
 
 
 class _Denoising:
@@ -165,7 +168,9 @@ class _Denoising:
 
     def __init__(self, run: Run, conditions: Conditions, begun: Denoised | None) -> None:
         request = run.request
-        self._run, self._conditions, self._weights = run, conditions, run.loaded.weights
+        self._run, self._weights, self._all_conditions = run, run.loaded.weights, conditions
+        self._script, self._text = cued.Script(request), 0
+        self._conditions = cued.conditions_of(conditions, 0)
         self.schedule = make_schedule(request.solver, request.steps, request.flow_shift)
         boundary = run.model.kind.boundary
         self._plan = plan_steps(self.schedule.timesteps, request.guidance, boundary, request.guidance_interval)
@@ -213,6 +218,7 @@ class _Denoising:
         if index == 0:
             self._begin(self._chunks[number])
         self._settle_before(self._chunks[number])
+        self._hear(number)
         planned = self._plan[index]
         self._enter(planned)
         row, started = step_inputs(self.schedule, index, planned.guidance), time.monotonic()
@@ -230,11 +236,19 @@ class _Denoising:
 
     def _settle_before(self, chunk: Chunk) -> None:
         """Adds the chunks before this one to the carry: the last one, or all if the denoising continues from files."""
-        for clean in self._finished[self._num_settled : chunk.index]:
+        for number in range(self._num_settled, chunk.index):
+            clean = self._finished[number]
+            self._hear(number)
             self._enter(self._plan[-1])
             work = self._run.model.settle(self._weights, self._run.request, self._lane, clean, self._carry)
             self._carry = do(work)
         self._num_settled = chunk.index
+
+    def _hear(self, block: int) -> None:
+        """Takes the conditions of this chunk; the lane is made anew where they differ from those in use."""
+        text = self._script.number_at(block)
+        if text != self._text:
+            self._text, self._conditions, self._lane = text, cued.conditions_of(self._all_conditions, text), None
 
     def _start(self, chunk: Chunk) -> SamplerState:
         return self._run.model.start(self._run.request, self._conditions, chunk.of(self._noise))

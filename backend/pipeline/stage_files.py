@@ -33,7 +33,7 @@ FRAMES = "stage3_frames.safetensors"
 ENCODED_BY = (
     *("preset", "task", "prompt", "negative_prompt", "width", "height", "num_frames"),
     *(one.role for one in INPUTS),
-    "image_focus",
+    *("image_focus", "action", "cues"),
 )
 
 

@@ -16,6 +16,7 @@ from PIL import Image
 from backend.contract.events import Compiling, Event
 from backend.contract.request import INPUTS, GenerationRequest
 from backend.families.model import STAGES, Inputs, Model, Stage
+from backend.pipeline import cued
 from backend.pipeline.chunks import chunks_of
 from backend.runtime.work import Call, Put, Work, describe, describe_effect
 from backend.sampling.plan import plan_steps
@@ -53,7 +54,7 @@ def calls(model: Model, request: GenerationRequest, stages: Collection[Stage] = 
 
 def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> Work:
     weights = {network.part: network.at_rest for network in model.networks}
-    encoding = model.encode(weights, request, blank_inputs(request))
+    encoding = cued.encode(model, weights, request, blank_inputs(request))
     conditions = (yield from encoding) if "encode" in stages else describe(encoding)
     if "denoise" in stages:
         yield from _denoise(model, weights, request, conditions)
@@ -67,12 +68,15 @@ def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) 
 def _denoise(model: Model, weights: Any, request: GenerationRequest, conditions: Any) -> Work:
     schedule = make_schedule(request.solver, request.steps, request.flow_shift)
     plan = plan_steps(schedule.timesteps, request.guidance, model.kind.boundary, request.guidance_interval)
-    lane, carry = None, None
+    lane, carry, script, last = None, None, cued.Script(request), None
     for chunk in chunks_of(model, request):
-        state = model.start(request, conditions, np.zeros(chunk.shape, np.float32))
+        text = script.number_at(chunk.index)
+        if text != last:
+            lane, own, last = None, cued.conditions_of(conditions, text), text
+        state = model.start(request, own, np.zeros(chunk.shape, np.float32))
         for index, planned in enumerate(plan):
             if lane is None or (lane.expert, lane.is_guided) != (planned.expert, planned.is_guided):
-                lane, carry = yield from model.lane(weights, request, conditions, planned, carry)
+                lane, carry = yield from model.lane(weights, request, own, planned, carry)
                 state = yield Put(state, lane.layout.replicated)
             row = step_inputs(schedule, index, planned.guidance)
             state, carry = yield from model.step(weights, request, lane, state, row, carry)

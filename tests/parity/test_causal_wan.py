@@ -14,6 +14,7 @@ from diffusers import FlowMatchLCMScheduler, WanPipeline
 from safetensors.numpy import load_file
 
 from backend.contract import request as request_module
+from backend.contract.cues import Cue
 from backend.contract.request import GenerationRequest
 from backend.families.causal_wan.model import fresh_noise, key_data
 from backend.pipeline import generate as pipeline_module
@@ -54,7 +55,7 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Iterator[Tiny]:
     ):
         (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | entries))
     own = dict(name=NAME, series=NAME, guidance=[1.0], max_guidance=1.0, solver="lcm", solvers=["lcm"], flow_shift=5.0, steps=3)
-    own |= dict(frame_step=8, first_frames=5, frame_counts=[5, 13, 21], num_frames=21)
+    own |= dict(frame_step=8, first_frames=5, frame_counts=[5, 13, 21], num_frames=21, live=True)
     preset = Preset(**make_preset("wan2.1-t2v", folder).model_dump() | own)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request_module, "load_preset", lambda name: preset if name == NAME else load_preset(name))
@@ -69,13 +70,17 @@ def run_ours(made: Tiny, request: GenerationRequest, folder: Path) -> np.ndarray
 
 @torch.no_grad()
 def run_reference(made: Tiny, request: GenerationRequest) -> np.ndarray:
-    """The latents of a plain loop: blocks, noise levels, fresh noise between them."""
-    text, _ = made.reference.encode_prompt(request.prompt, do_classifier_free_guidance=False, max_sequence_length=512)
+    """The latents of a plain loop: blocks, noise levels, fresh noise between them; each block with the prompt that was said last."""
+    said = {0: request.prompt} | {cue.block: cue.prompt for cue in request.cues}
+    texts: list[torch.Tensor] = []
     sigmas = make_schedule("lcm", request.steps, request.flow_shift).sigmas
     clean: list[torch.Tensor] = []
     for sample in torch.from_numpy(initial_noise(request, made.loaded.model)).split(BLOCK, dim=2):
+        prompt = said[max(block for block in said if block <= len(clean))]
+        text, _ = made.reference.encode_prompt(prompt, do_classifier_free_guidance=False, max_sequence_length=512)
+        texts.append(text)
         for sigma, following in zip(sigmas[:-1], sigmas[1:], strict=True):
-            velocity = masked_velocity(made.reference.transformer, clean, sample, float(1000 * sigma), text)
+            velocity = masked_velocity(made.reference.transformer, clean, sample, float(1000 * sigma), texts)
             estimate = sample - float(sigma) * velocity
             noise = fresh_noise(key_data(request.seed), np.int32(BLOCK * len(clean)), np.float32(sigma), sample.shape)
             sample = float(following) * torch.from_numpy(np.array(noise)) + (1 - float(following)) * estimate
@@ -90,13 +95,27 @@ def test_every_block_is_what_a_plain_loop_makes(tiny, tmp_path):
     assert np.abs(ours - run_reference(tiny, request)).max() <= LATENT_TOLERANCE
 
 
+def test_a_prompt_said_on_the_way_holds_from_its_block_on(tiny, tmp_path):
+    """Blocks that are there stay as they were seen, with their own prompt."""
+    request = tiny.request(cues=(Cue(block=1, prompt="a small blue square"),))
+    ours, plain = run_ours(tiny, request, tmp_path / "cued"), run_ours(tiny, tiny.request(), tmp_path / "plain")
+    assert np.abs(ours - run_reference(tiny, request)).max() <= LATENT_TOLERANCE
+    np.testing.assert_array_equal(ours[:, :, :BLOCK], plain[:, :, :BLOCK])
+    assert np.abs(ours[:, :, BLOCK:] - plain[:, :, BLOCK:]).max() > 1e-2
+
+
+def test_a_longer_video_begins_with_the_same(tiny, tmp_path):
+    short, long = (run_ours(tiny, tiny.request(num_frames=count), tmp_path / str(count)) for count in (13, 21))
+    np.testing.assert_array_equal(short, long[:, :, : short.shape[2]])
+
+
 def test_another_seed_makes_another_video(tiny, tmp_path):
     videos = [run_ours(tiny, tiny.request(seed=seed, steps=1), tmp_path / str(seed)) for seed in (1, 2)]
     assert np.abs(videos[0] - videos[1]).max() > 0.1
 
 
 def test_a_stopped_video_goes_on_and_comes_to_the_same(tiny, tmp_path):
-    request, steps = tiny.request(), iter(range(100))
+    request, steps = tiny.request(cues=(Cue(block=1, prompt="a small blue square"),)), iter(range(100))
     whole = run_ours(tiny, request, tmp_path / "whole")
     events = pipeline_module.generate(request, tiny.loaded, tmp_path / "stopped", lambda: False)
     for event in events:

@@ -22,6 +22,7 @@ from backend.families.model import AttentionLengths, Carry, Conditions, ModelPla
 from backend.families.wan.conditions import branch_embeddings
 from backend.families.wan.family import TEXT_TOKENS
 from backend.families.wan.model import Programs, WanModel, make_programs
+from backend.families.wan.text_encoder import TextTokens
 from backend.families.wan.transformer import Context, Positions, TextContext
 from backend.families.whole_clip import transformer_part
 from backend.runtime.mesh import Layout
@@ -86,6 +87,12 @@ class CausalWanModel(WanModel):
         )
         settle = program("a finished block's keys", denoiser.settled, key="settle", donated=(3,), places=denoiser.place_past)
         return BlockPrograms(**fields, settle=settle)
+
+    def _tokens(self, request: GenerationRequest) -> TextTokens:
+        """The prompt's tokens, the action said after it."""
+        if request.action is not None:
+            request = request.model_copy(update={"prompt": f"{request.prompt}, {request.action}"})
+        return super()._tokens(request)
 
     def lane(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry

@@ -9,19 +9,25 @@ from diffusers.models.transformers.transformer_wan import WanAttnProcessor
 
 @torch.no_grad()
 def masked_velocity(
-    model: WanTransformer3DModel, clean: list[torch.Tensor], noisy: torch.Tensor, timestep: float, text: torch.Tensor
+    model: WanTransformer3DModel, clean: list[torch.Tensor], noisy: torch.Tensor, timestep: float, texts: list[torch.Tensor]
 ) -> torch.Tensor:
     """The velocity of the block `noisy` [1, C, F, H, W] at this timestep, after the `clean` blocks at timestep 0. Every token sees
-    its own block and those before it."""
+    its own block and those before it, and its block's text, of which `texts` has one [1, L, D] for each block."""
     frames = torch.cat([*clean, noisy], dim=2)
     tokens = frames.shape[3] * frames.shape[4] // 4 * noisy.shape[2]  # of a block
     of_block = torch.arange((len(clean) + 1) * tokens) // tokens
-    mask, plain = (of_block[:, None] >= of_block)[None, None], WanAttnProcessor()
+    of_text = torch.cat([torch.full([text.shape[1]], number) for number, text in enumerate(texts)])
+    past, own = ((seen)[None, None] for seen in (of_block[:, None] >= of_block, of_block[:, None] == of_text))
+    plain = WanAttnProcessor()
 
-    def attend(attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None):
-        return plain(attn, hidden_states, None, mask, rotary_emb)
+    def attend_to_past(attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None):
+        return plain(attn, hidden_states, None, past, rotary_emb)
+
+    def attend_to_own_text(attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None):
+        return plain(attn, hidden_states, encoder_hidden_states, own, rotary_emb)
 
     for layer in model.blocks:
-        layer.attn1.set_processor(attend)
+        layer.attn1.set_processor(attend_to_past)
+        layer.attn2.set_processor(attend_to_own_text)
     timesteps = torch.where(of_block == len(clean), timestep, 0.0)[None]
-    return model(frames, timesteps, text).sample[:, :, -noisy.shape[2] :]
+    return model(frames, timesteps, torch.cat(texts, dim=1)).sample[:, :, -noisy.shape[2] :]

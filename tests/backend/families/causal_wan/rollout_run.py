@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from diffusers import WanTransformer3DModel
+from diffusers.models.transformers.transformer_wan import WanAttnProcessor
 
 from backend.families.causal_wan.transformer import BlockDenoiser, Window
 from backend.families.wan.transformer import BLOCKS, Context
@@ -86,7 +87,10 @@ def ours(model: WanTransformer3DModel, window: Window, layout: Layout, block: in
 def masked(model: WanTransformer3DModel, block: int, blocks: int) -> list[np.ndarray]:
     """Each block's velocity, none being dropped."""
     text, noisy, clean = make_blocks(block, blocks)
-    return [masked_velocity(model, [*clean[:number]], noisy[number], TIMESTEP, text).numpy() for number in range(blocks)]
+    return [
+        masked_velocity(model, [*clean[:number]], noisy[number], TIMESTEP, [text] * (number + 1)).numpy()
+        for number in range(blocks)
+    ]
 
 
 class ListedAttention:
@@ -139,6 +143,7 @@ def plain(model: WanTransformer3DModel, window: Window, block: int, blocks: int)
     layers = [ListedAttention(window) for _ in model.blocks]
     for layer, attention in zip(model.blocks, layers, strict=True):
         layer.attn1.set_processor(attention)
+        layer.attn2.set_processor(WanAttnProcessor())
     found = []
     for number in range(blocks):
         for latents, timestep in ((noisy[number], TIMESTEP), (clean[number], 0.0)):

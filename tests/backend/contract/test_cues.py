@@ -1,0 +1,88 @@
+"""Cues: how they are written, merged and checked, and what is said in each block."""
+
+import pytest
+
+from backend.contract.cues import Cue, cues_of_actions, cues_of_prompts, merge_cues
+from backend.contract.request import GenerationRequest
+from backend.errors import RequestError
+from backend.pipeline.cued import Script
+from presets import Preset, load_preset
+
+LIVE = load_preset("wan2.1-live-1.3b-480p")
+
+
+@pytest.fixture
+def preset(monkeypatch) -> Preset:
+    """A live preset with actions; 81 frames are seven blocks."""
+    preset = Preset(**LIVE.model_dump() | {"name": "acting", "actions": ["left", "right"]})
+    monkeypatch.setattr("backend.contract.request.find_preset", lambda name: preset)
+    return preset
+
+
+def cued(preset: Preset, *cues: Cue, **changes) -> GenerationRequest:
+    return GenerationRequest.from_preset(preset, prompt="a red circle", cues=cues, **changes)
+
+
+def test_actions_and_prompts_are_read_from_words():
+    cues = [*cues_of_actions("right*2, left"), *cues_of_prompts(["2: a blue square"])]
+    assert merge_cues(cues) == (Cue(block=0, action="right"), Cue(block=2, action="left", prompt="a blue square"))
+    assert cues_of_actions("") == ()
+
+
+@pytest.mark.parametrize("text", ["*3", "right*0", "right*-1", "right*x", "right*999999999", ",", "right,,left"])
+def test_actions_that_cannot_be_read_are_refused(text):
+    with pytest.raises(RequestError, match="must be actions"):
+        cues_of_actions(text)
+
+
+@pytest.mark.parametrize("text", ["a blue square", "x:a", ":a", "-1:a", "99999999:a"])
+def test_prompts_that_cannot_be_read_are_refused(text):
+    with pytest.raises(RequestError, match="a block's number and a prompt"):
+        cues_of_prompts([text])
+
+
+@pytest.mark.parametrize(
+    ("cues", "message"),
+    [
+        ([Cue(block=7, prompt="x")], "the video's 7 blocks, 0 to 6"),
+        ([Cue(block=-1, prompt="x")], "the video's 7 blocks"),
+        ([Cue(block=2, prompt="x"), Cue(block=2, action="left")], "each named once"),
+        ([Cue(block=1, prompt=" ")], "is empty"),
+        ([Cue(block=1, prompt="a\x00b")], "control character"),
+        ([Cue(block=1, action="jump")], "must be one of left, right"),
+    ],
+)
+def test_cues_that_cannot_be_followed_are_refused(preset, cues, message):
+    with pytest.raises(RequestError, match=message):
+        cued(preset, *cues)
+
+
+def test_a_model_without_actions_or_of_one_piece_takes_no_cues():
+    with pytest.raises(RequestError, match="cannot be done"):
+        cued(LIVE, Cue(block=1, action="left"))
+    with pytest.raises(RequestError, match="in one piece"):
+        cued(load_preset("wan-tiny"), Cue(block=0, prompt="x"))
+
+
+def test_a_request_without_cues_is_stored_as_before(preset):
+    data = cued(preset).to_json()
+    assert "cues" not in data and "action" not in data
+    request = cued(preset, Cue(block=3, prompt="a blue square"), action="left")
+    assert GenerationRequest.from_stored(request.to_json()) == request
+
+
+def test_each_block_has_what_was_said_last(preset):
+    script = Script(cued(preset, Cue(block=1, action="left"), Cue(block=3, prompt="x"), Cue(block=5, prompt="a red circle")))
+    said = [(script.texts[number].prompt, script.texts[number].action) for number in map(script.number_at, range(7))]
+    assert said == [
+        ("a red circle", None),
+        *[("a red circle", "left")] * 2,
+        *[("x", "left")] * 2,
+        *[("a red circle", "left")] * 2,
+    ]
+    assert len(script.texts) == 3
+
+
+def test_a_cue_for_the_first_block_takes_the_beginnings_place(preset):
+    script = Script(cued(preset, Cue(block=0, action="right")))
+    assert [(text.prompt, text.action) for text in script.texts] == [("a red circle", "right")]
