@@ -6,7 +6,7 @@ Queues nothing, and changes nothing silently: a message says what cannot be load
 import base64
 import binascii
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +167,8 @@ class FillHandlers:
 
     def _loaded(self, request: GenerationRequest, texts: Texts, message: Message, is_seed_new: bool = False) -> Updates:
         self._check_here(request, texts)
+        if request.cues or request.action:
+            message = replace(message, text=f"{message.text} {texts.loaded_cues}")
         shown = self.form.show(request, texts, self.desk.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
         return shown | {self.message: message.html(texts), self.form.editing: None}
 

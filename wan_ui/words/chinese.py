@@ -123,6 +123,7 @@ CHINESE = Texts(
     loaded_seed_button="改用新种子",
     loaded_elsewhere="本机没有 {preset}，因此没有载入任何设置。",
     loaded_first_frame="首帧取自视频本身。",
+    loaded_cues="途中对提示词和动作的更改未载入：只有命令 `live` 能制作。",
     loaded_editing="您正在修改一个等待中的视频。",
     loaded_full="这是 {title} 的设置，满意后请点击生成。",
     loaded_continue="最后一帧已成为首帧，请写下接下来的内容。",

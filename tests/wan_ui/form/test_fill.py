@@ -1,16 +1,21 @@
 """Settings that come back: of drafts at full quality, of LoRA lines, of presets of one's own."""
 
+from html import escape
+from unittest.mock import Mock
+
 import pytest
 
+from backend.contract.cues import Cue
 from backend.contract.request import GenerationRequest
 from backend.errors import RequestError
 from presets import list_presets, load_preset
 from tests.wan_ui.builders import a_request
 from wan_ui.desk.presets import full_preset
-from wan_ui.form.fill import read_settings, settings_code
+from wan_ui.form.fill import FillHandlers, read_settings, settings_code
 from wan_ui.form.loras import lora_lines, read_loras
 from wan_ui.form.own_presets import checked_settings, settings_of_form
 from wan_ui.form.settings import Values, settings_of
+from wan_ui.parts.message import Message
 from wan_ui.words.english import ENGLISH
 
 
@@ -66,3 +71,13 @@ def test_the_samplers_are_the_presets_own_and_the_one_that_settings_bring():
     assert settings_of(preset, ENGLISH)["solver"] == dict(choices=["unipc", "euler"], value="unipc")
     brought = settings_of(preset, ENGLISH, Values.of(a_request(solver="euler-distilled")))["solver"]
     assert brought == dict(choices=["unipc", "euler", "euler-distilled"], value="euler-distilled")
+
+
+def test_what_the_form_cannot_hold_of_a_live_video_is_said():
+    def said(request: GenerationRequest) -> str:
+        handlers = FillHandlers(desk=Mock(), form=Mock(show=lambda *_: {}, show_prompt=lambda *_, **__: {}), message="message")
+        return handlers.shown(request, ENGLISH, Message(text="Settings loaded."))["message"]
+
+    request = GenerationRequest.from_preset(load_preset("wan2.1-live-1.3b-480p"), prompt="a circle")
+    assert ENGLISH.loaded_cues not in said(request)
+    assert escape(ENGLISH.loaded_cues) in said(request.changed(cues=[Cue(block=1, prompt="a square")]))
