@@ -38,7 +38,7 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     import jax.numpy as jnp
     import numpy as np
 
-    from backend.pipeline.generate import initial_noise
+    from backend.pipeline.denoising import initial_noise
     from backend.pipeline.load import describe_model
     from backend.runtime.program import compile_now
     from backend.runtime.work import run

@@ -107,6 +107,18 @@ class Decoding(_Event):
 
 
 @dataclass(frozen=True)
+class Block(_Event):
+    """Block `index` (from 0) of a live video is made: its pixel frames from number `first` to, not including, `end` are pictures
+    in the job's folder, by `backend.contract.live.frame_name`. `seconds` is what it took."""
+
+    kind: ClassVar[str] = "block"
+    index: int
+    first: int
+    end: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Interrupted(_Event):
     """The work was cut off, and goes on where it was: `cause` says why, `fix` what helps, `place` how far it had come.
 
@@ -149,7 +161,7 @@ class Cancelled(_Event):
     result: VideoResult | None = None
 
 
-Event = Queued | Loading | Compiling | Encoding | Step | Decoding | Interrupted | Finished | Failed | Cancelled
+Event = Queued | Loading | Compiling | Encoding | Step | Decoding | Block | Interrupted | Finished | Failed | Cancelled
 _KINDS = {cls.kind: cls for cls in get_args(Event)}
 
 

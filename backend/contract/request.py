@@ -72,7 +72,8 @@ class GenerationRequest(BaseModel):
     the other inputs (see `INPUTS`) absolute paths, `image_focus` the point (x, y in 0..1) that a crop keeps in view. The changes
     of all `loras` add up. Guidance runs on the steps within `guidance_interval`, its start and end as shares (0..1) of the steps;
     `step_cache` is the relative change below which a step reuses the last one's work, 0 for never. `action` and `prompt` are
-    those of a live video's beginning; `cues` change them, in the order of their blocks.
+    those of a live video's beginning; `cues` change them, in the order of their blocks. One that `is_open` grows until it is
+    stopped, to `num_frames` at most, and hears cues while it is made; what it has become is the request of its result.
     Raises: RequestError at construction if anything is wrong.
     """
 
@@ -102,6 +103,7 @@ class GenerationRequest(BaseModel):
     step_cache: float = 0.0
     action: str | None = None
     cues: tuple[Cue, ...] = ()
+    is_open: bool = False
 
     @classmethod
     def from_preset(cls, preset: Preset, **overrides: Any) -> Self:
@@ -126,7 +128,7 @@ class GenerationRequest(BaseModel):
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `from_stored`."""
         data = self.model_dump(mode="json")
-        rare = [*(one.role for one in INPUTS if one.role not in _ALWAYS_STORED), "action", "cues"]
+        rare = [*(one.role for one in INPUTS if one.role not in _ALWAYS_STORED), "action", "cues", "is_open"]
         absent = [name for name in rare if not data[name]]
         return {name: value for name, value in data.items() if name not in absent}
 
@@ -374,23 +376,30 @@ def _check_loras(loras: tuple[LoraChoice, ...], preset: Preset) -> None:
             )
 
 
+def check_said(cue: Cue, preset: Preset) -> None:
+    """Raises: RequestError if the preset cannot follow what this cue says."""
+    if cue.action is not None and cue.action not in preset.actions:
+        rule = f"must be one of {', '.join(preset.actions)}" if preset.actions else f"cannot be done by {preset.name}"
+        raise RequestError(f"action={cue.action[:40]!r}", rule, "choose another" if preset.actions else "leave actions out")
+    if cue.prompt is not None:
+        _check_text("prompt", cue.prompt, preset)
+        if not cue.prompt.strip():
+            raise RequestError(f"the prompt for block {cue.block} is empty and", "must say what the video shows", "give one")
+
+
 def _check_cues(request: GenerationRequest, preset: Preset) -> None:
-    if (request.cues or request.action) and not preset.live:
-        raise RequestError("cues were given", f"but {preset.name} makes its videos in one piece", "choose a live preset")
+    if (request.cues or request.action or request.is_open) and not preset.live:
+        raise RequestError("a live video was asked for", f"but {preset.name} makes its in one piece", "choose a live preset")
+    if request.is_open and request.cues:
+        raise RequestError("cues were given", "but an open video hears them while it is made", "leave them out")
     blocks, last = 1 + (request.num_frames - preset.first_frames) // preset.frame_step, -1
-    for action in (request.action, *(cue.action for cue in request.cues)):
-        if action is not None and action not in preset.actions:
-            rule = f"must be one of {', '.join(preset.actions)}" if preset.actions else f"cannot be done by {preset.name}"
-            raise RequestError(f"action={action[:40]!r}", rule, "choose another" if preset.actions else "leave actions out")
+    check_said(Cue(block=0, action=request.action), preset)
     for cue in request.cues:
         if not last < cue.block < blocks:
             rule = f"must lie in the video's {blocks} blocks, 0 to {blocks - 1}, each named once and in order"
             raise RequestError(f"the cue for block {cue.block}", rule, "make the video longer, or leave that cue out")
         last = cue.block
-        if cue.prompt is not None:
-            _check_text("prompt", cue.prompt, preset)
-            if not cue.prompt.strip():
-                raise RequestError(f"the prompt for block {cue.block} is empty and", "must say what the video shows", "give one")
+        check_said(cue, preset)
 
 
 def _either(values: list[int]) -> str:

@@ -144,6 +144,7 @@ class Dispatcher:
                 if not event.is_final:
                     return
                 self._learn(job_id, event)
+                self._close_open(job_id, event)
                 del self._running[job_id]
             self._dispatch()
 
@@ -274,6 +275,11 @@ class Dispatcher:
             was_interrupted = True
         if not was_interrupted:
             self._on_finished(self._running[job_id], event, worker.device_kind)
+
+    def _close_open(self, job_id: str, event: Event) -> None:
+        """An open video that has ended is from now on the request that makes it again."""
+        if isinstance(event, Finished) and event.result.request.cues is not None and self._store.job(job_id).request.is_open:
+            self._journal.write(functools.partial(self._store.replace_request, job_id, event.result.request))
 
     def _take_over(self) -> None:
         """Queues the jobs of dead engines again, whether they were waiting or running."""

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from backend.contract.cues import Cue
 from backend.contract.events import Event, Interrupted
-from backend.contract.request import GenerationRequest
+from backend.contract.request import GenerationRequest, check_said, find_preset
 from backend.contract.shape import Shape
 from backend.contract.worker import WorkerOptions, WorkerStatus, WorkerView, summary
 from backend.engine.cleaning import NO_LIMITS, Cleaner, Limits
@@ -24,7 +25,7 @@ from backend.engine.shelf import Shelf
 from backend.engine.store import Job, Store, new_job_id
 from backend.engine.timings import Timings
 from backend.engine.weights_here import check_here, fits, has_weights
-from backend.errors import DataFolderError, JobHasBegun, StudioError
+from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
 from backend.media.decoding import Decoding
 from backend.settings import from_environment
 from backend.shares import Share
@@ -213,6 +214,18 @@ class Engine:
         """
         self._store.job(job_id)
         self._dispatcher.cancel(job_id)
+
+    def say(self, job_id: str, *, prompt: str | None = None, action: str | None = None) -> None:
+        """Changes the prompt or the action of an open video from its next block on.
+
+        Raises: JobNotFound, RequestError if nothing is being made or its model cannot follow this.
+        """
+        job = self._store.job(job_id)
+        if job.state != "running" or not job.request.is_open:
+            raise RequestError("nothing is being made live here, so this", "cannot be followed", "start a live video first")
+        cue = Cue(block=0, prompt=prompt, action=action)
+        check_said(cue, find_preset(job.request.preset))
+        self._dispatcher.fleet.say(job_id, cue)
 
     def go_on(self, job_id: str) -> None:
         """Lets a held job go on; does nothing to others. Raises: JobNotFound."""

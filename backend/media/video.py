@@ -1,5 +1,6 @@
 """Writes mp4 files that carry the request they were made from, and reads both back. Makes no pixels of its own."""
 
+import io
 import json
 import re
 import subprocess
@@ -73,6 +74,33 @@ def write_frames(frames: Iterable[Frame], path: Path, *, fps: int, comment: str)
         if width % 2 or height % 2:
             mp4_boxes.set_shown_size(part, width, height)
     return count
+
+
+def copy_with_request(source: Path, path: Path, request: GenerationRequest) -> None:
+    """Copies a video of ours, not encoding it again, with this request as its comment. The file appears at `path` whole or not
+    at all. Raises: VideoFileError."""
+    with replacing(path) as part, _tags(_metadata(request)) as tags:
+        command = [
+            imageio_ffmpeg.get_ffmpeg_exe(),
+            "-hide_banner",
+            "-loglevel",
+            "error",
+            "-y",
+            "-i",
+            str(source),
+            "-i",
+            str(tags),
+        ]
+        command += ["-map", "0:v", "-map_metadata", "1", "-c", "copy", "-movflags", "+faststart", "-f", "mp4", str(part)]
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ENCODE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise VideoFileError("the video could not be copied", "in time", "check the disk") from None
+        if done.returncode != 0:
+            reason = _reason(io.BytesIO(done.stderr))
+            raise VideoFileError("the video could not be copied:", reason, "check the space on the disk")
+        if request.width % 2 or request.height % 2:
+            mp4_boxes.set_shown_size(part, request.width, request.height)
 
 
 def read_request(path: Path) -> GenerationRequest:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-import numpy as np
-
 from backend.contract.request import GenerationRequest
 from backend.families.model import Model
 
@@ -19,10 +17,6 @@ class Chunk:
     first: int
     end: int
     shape: tuple[int, ...]
-
-    def of(self, latents: np.ndarray) -> np.ndarray:
-        """This chunk's part of the whole video's latents."""
-        return latents[:, :, self.first : self.end]
 
 
 def chunks_of(model: Model, request: GenerationRequest) -> Iterator[Chunk]:

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Generator
 from typing import Any
 
+from backend.contract.cues import Cue
 from backend.contract.request import GenerationRequest
 from backend.families.model import Conditions, Inputs, Model, Weights
 from backend.runtime.work import Effect
@@ -19,19 +20,29 @@ class Script:
     in which they come; equal ones are one."""
 
     def __init__(self, request: GenerationRequest) -> None:
-        numbers: dict[tuple[str, str | None], int] = {}
+        self._request = request
+        self._prompt, self._action = request.prompt, request.action
+        self._known: dict[tuple[str, str | None], int] = {}
+        self._blocks: list[int] = []
+        self._numbers: list[int] = []
         self.texts: list[GenerationRequest] = []
-        self._blocks, self._numbers = [], []
-        prompt, action = request.prompt, request.action
-        beginning = [] if request.cues and request.cues[0].block == 0 else [(0, None)]
-        for block, cue in (*beginning, *((cue.block, cue) for cue in request.cues)):
-            if cue is not None:
-                prompt, action = cue.prompt or prompt, cue.action or action
-            if (prompt, action) not in numbers:
-                numbers[prompt, action] = len(numbers)
-                self.texts.append(request.model_copy(update={"prompt": prompt, "action": action, "cues": ()}))
-            self._blocks.append(block)
-            self._numbers.append(numbers[prompt, action])
+        if not (request.cues and request.cues[0].block == 0):
+            self.add(Cue(block=0))
+        for cue in request.cues:
+            self.add(cue)
+
+    def add(self, cue: Cue) -> bool:
+        """Takes a cue for a block that comes after those of all cues before; whether it brought a new text."""
+        self._prompt, self._action = cue.prompt or self._prompt, cue.action or self._action
+        said = self._prompt, self._action
+        is_new = said not in self._known
+        if is_new:
+            self._known[said] = len(self.texts)
+            update = {"prompt": self._prompt, "action": self._action, "cues": (), "is_open": False}
+            self.texts.append(self._request.model_copy(update=update))
+        self._blocks.append(cue.block)
+        self._numbers.append(self._known[said])
+        return is_new
 
     def number_at(self, block: int) -> int:
         """Which of the `texts` holds in this block."""
@@ -43,9 +54,16 @@ def encode(model: Model, weights: Weights, request: GenerationRequest, inputs: I
     first, *later = Script(request).texts
     conditions = dict((yield from model.encode(weights, first, inputs)))
     for number, text in enumerate(later, 1):
-        own = yield from model.encode(weights, text, inputs)
-        conditions |= {f"{_prefix(number)}{name}": value for name, value in own.items()}
+        conditions |= yield from encode_later(model, weights, text, number, inputs)
     return conditions
+
+
+def encode_later(
+    model: Model, weights: Weights, text: GenerationRequest, number: int, inputs: Inputs
+) -> Generator[Effect, Any, dict[str, Any]]:
+    """Work: the conditions of the `Script`'s text of this number, 1 or more, by the names that they have beside the first's."""
+    own = yield from model.encode(weights, text, inputs)
+    return {f"{_prefix(number)}{name}": value for name, value in own.items()}
 
 
 def conditions_of(conditions: Conditions, number: int) -> Conditions:

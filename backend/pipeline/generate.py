@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import time
 from collections.abc import Callable, Collection, Generator, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -13,22 +12,21 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
 from PIL import Image
 
 from backend.contract.events import Cancelled, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
 from backend.contract.request import INPUTS, GenerationRequest
 from backend.errors import Stopped
-from backend.families.model import STAGES, Carry, Conditions, Inputs, Lane, Model, Stage
+from backend.families.model import STAGES, Carry, Conditions, Inputs, Stage
 from backend.files import remove_half_written
 from backend.media.pictures import crop_to, load_checked_image
 from backend.media.video import read_frames, write_video
 from backend.pipeline import cued
-from backend.pipeline.chunks import Chunk, chunks_of
+from backend.pipeline.denoising import Denoising
 from backend.pipeline.keep import Keeper
 from backend.pipeline.live_events import live_events, until
 from backend.pipeline.load import LoadedModel, merge_loras
-from backend.pipeline.previews import StepPreviews, find_preview, to_bytes
+from backend.pipeline.previews import StepPreviews, find_preview, runs_beside, to_bytes
 from backend.pipeline.run import Denoised, Run, WorkClock
 from backend.pipeline.stage_files import (
     Decoded,
@@ -47,8 +45,6 @@ from backend.pipeline.stage_files import (
 from backend.pipeline.warm_up import warm_up
 from backend.runtime.work import describe
 from backend.runtime.work import run as do
-from backend.sampling.plan import PlannedStep, plan_steps
-from backend.sampling.solvers import SamplerState, make_schedule, step_inputs
 
 ANIMATED_STEP_SECONDS = 0.25  # a preview that is replaced sooner than this has no time to move
 DECODE_SHARE = 0.15  # decoding time over denoising time; derived from the demo model
@@ -134,12 +130,12 @@ def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
     yield Encoding()
     with run.clock.measure("encode"):
         run.notes.extend(run.model.notes(run.request))
-        conditions = do(cued.encode(run.model, run.loaded.weights, run.request, _open_inputs(run.request)))
+        conditions = do(cued.encode(run.model, run.loaded.weights, run.request, open_inputs(run.request)))
         write_conditions(run, conditions)
     return conditions
 
 
-def _open_inputs(request: GenerationRequest) -> Inputs:
+def open_inputs(request: GenerationRequest) -> Inputs:
     """The request's inputs by role, cropped to the video's size."""
     paths_by_role, size = request.inputs(), (request.width, request.height)
 
@@ -155,123 +151,10 @@ def _open_inputs(request: GenerationRequest) -> Inputs:
     }
 
 
-def initial_noise(request: GenerationRequest, model: Model) -> np.ndarray:
-    """The seed's noise, float32 in the latents' shape, as diffusers draws it on the CPU; if the video grows, chunk by chunk, so
-    that a longer one begins with the same."""
-    generator = torch.Generator("cpu").manual_seed(request.seed)
-    chunks = [torch.randn(chunk.shape, generator=generator).numpy() for chunk in chunks_of(model, request)]
-    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks, axis=2)
-
-
-class _Denoising:
-    """The loop over chunks and steps of one video, with the state that each step passes to the next."""
-
-    def __init__(self, run: Run, conditions: Conditions, begun: Denoised | None) -> None:
-        request = run.request
-        self._run, self._weights, self._all_conditions = run, run.loaded.weights, conditions
-        self._script, self._text = cued.Script(request), 0
-        self._conditions = cued.conditions_of(conditions, 0)
-        self.schedule = make_schedule(request.solver, request.steps, request.flow_shift)
-        boundary = run.model.kind.boundary
-        self._plan = plan_steps(self.schedule.timesteps, request.guidance, boundary, request.guidance_interval)
-        self._noise = initial_noise(request, run.model)
-        self._chunks = list(chunks_of(run.model, request))
-        self.first_step = self.steps_done = begun.steps_done if begun else 0
-        self._finished = list(begun.chunks) if begun else []
-        self._state: SamplerState | None = begun.state if begun else None
-        self._lane: Lane | None = None
-        self._carry: Carry = None
-        self._num_settled = 0  # chunks that the carry holds
-        self._spared = begun.spared_steps if begun else 0
-
-    @property
-    def total(self) -> int:
-        return len(self._chunks) * self.schedule.steps
-
-    @property
-    def has_cache(self) -> bool:
-        """Whether steps depend on more than the state: then it is kept only where the next step starts afresh."""
-        return bool(self._run.request.step_cache)
-
-    @property
-    def spared_steps(self) -> int:
-        """Steps that reused an earlier one's work."""
-        return self._spared + self._run.model.spared_steps(self._carry)
-
-    def denoised(self) -> Denoised:
-        """The state so far."""
-        state = self._state if self._state is not None else self._start(self._chunks[0])
-        return Denoised(state=state, steps_done=self.steps_done, chunks=tuple(self._finished), spared_steps=self.spared_steps)
-
-    def copy(self) -> Denoised:
-        """The state so far on the host: the next step uses up the one on the devices."""
-        denoised = self.denoised()
-        return dataclasses.replace(denoised, state=jax.tree.map(np.array, denoised.state))
-
-    def clean(self) -> np.ndarray:
-        """The clean estimate of the present chunk, with given frames in their places."""
-        return np.asarray(do(self._run.model.finish(self._conditions, self._state.clean)), np.float32)
-
-    def step(self) -> float:
-        """Does the next step and returns the seconds that it took; after the end of a chunk it begins the next one."""
-        number, index = divmod(self.steps_done, self.schedule.steps)
-        if index == 0:
-            self._begin(self._chunks[number])
-        self._settle_before(self._chunks[number])
-        self._hear(number)
-        planned = self._plan[index]
-        self._enter(planned)
-        row, started = step_inputs(self.schedule, index, planned.guidance), time.monotonic()
-        with self._run.clock.measure("denoise"):
-            work = self._run.model.step(self._weights, self._run.request, self._lane, self._state, row, self._carry)
-            self._state, self._carry = do(work)
-        self.steps_done += 1
-        return time.monotonic() - started
-
-    def _begin(self, chunk: Chunk) -> None:
-        """Adds the last chunk to the finished ones, and starts this one from its noise."""
-        if chunk.index > len(self._finished):
-            self._finished.append(np.asarray(self._state.sample))
-        self._state = self._start(chunk)
-
-    def _settle_before(self, chunk: Chunk) -> None:
-        """Adds the chunks before this one to the carry: the last one, or all if the denoising continues from files."""
-        for number in range(self._num_settled, chunk.index):
-            clean = self._finished[number]
-            self._hear(number)
-            self._enter(self._plan[-1])
-            work = self._run.model.settle(self._weights, self._run.request, self._lane, clean, self._carry)
-            self._carry = do(work)
-        self._num_settled = chunk.index
-
-    def _hear(self, block: int) -> None:
-        """Takes the conditions of this chunk; the lane is made anew where they differ from those in use."""
-        text = self._script.number_at(block)
-        if text != self._text:
-            self._text, self._conditions, self._lane = text, cued.conditions_of(self._all_conditions, text), None
-
-    def _start(self, chunk: Chunk) -> SamplerState:
-        return self._run.model.start(self._run.request, self._conditions, chunk.of(self._noise))
-
-    def _enter(self, planned: PlannedStep) -> None:
-        """Makes this step's lane, unless it is in use already. A lane's keys take much memory: the last lane is freed first."""
-        if self._lane is not None and (self._lane.expert, self._lane.is_guided) == (planned.expert, planned.is_guided):
-            return
-        model, request, carry = self._run.model, self._run.request, self._carry
-        self._spared += model.spared_steps(carry)
-        self._lane = self._carry = None
-        with self._run.clock.measure("encode"):
-            work = model.lane(self._weights, request, self._conditions, planned, carry)
-            del carry
-            self._lane, self._carry = do(work)
-        if self._state is not None:
-            self._state = jax.device_put(self._state, self._lane.layout.replicated)
-
-
 def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> Generator[Event, None, Denoised]:
     """Does all steps, or those left after `begun`, until a cancel. A step's preview is made, and its state kept, while the next
     step runs. Closing the generator keeps the state of the last step."""
-    loop, clock = _Denoising(run, conditions, begun), run.clock
+    loop, clock = Denoising(run, conditions, begun), run.clock
     if begun is not None:
         yield _going_on(run, begun.steps_done, loop.total)
     waiting: _StepReport | None = None
@@ -341,17 +224,14 @@ class _StepReport:
 
 
 def _previews(run: Run) -> StepPreviews:
-    """Previews beside the next step, except on a CPU that stands for several devices, where two programs at once would wait for
-    each other's threads."""
-    devices = run.model.layout(run.request.is_guided).mesh.devices.ravel()
-    beside = len(devices) == 1 or devices[0].platform != "cpu"
+    """Previews beside the next step where that is possible."""
     fps = run.request.fps / run.request.geometry().temporal_scale
 
     def first_frames(latents: np.ndarray) -> jax.Array:
         piece = latents[:, :, : run.model.decode_stride]
         return do(run.model.decode(run.loaded.weights, run.request, piece, None))[0]
 
-    return StepPreviews(first_frames, run.folder, fps, beside)
+    return StepPreviews(first_frames, run.folder, fps, runs_beside(run.model, run.request))
 
 
 def finished_latents(run: Run, conditions: Conditions, denoised: Denoised, clean: bool = False) -> np.ndarray:
@@ -361,11 +241,11 @@ def finished_latents(run: Run, conditions: Conditions, denoised: Denoised, clean
 
 def decode_frames(loaded: LoadedModel, request: GenerationRequest, latents: np.ndarray) -> Iterator[jax.Array]:
     """Pixel frames [1, 3, F, height, width] in [-1, 1] of latents, piece by piece."""
-    for frames, _ in _decode_on(loaded, request, latents):
+    for frames, _ in decode_pieces(loaded, request, latents):
         yield frames
 
 
-def _decode_on(
+def decode_pieces(
     loaded: LoadedModel, request: GenerationRequest, latents: np.ndarray, first: int = 0, carry: Carry = None
 ) -> Iterator[tuple[jax.Array, Carry]]:
     """The frames of each piece from latent frame `first` on, and the carry after it, which the next piece uses up."""
@@ -402,7 +282,7 @@ class _Decoding:
     def run(self) -> Iterator[None]:
         """Decodes one piece after another; measures the time for them."""
         run, stride = self._run, self._run.model.decode_stride
-        pieces = _decode_on(run.loaded, run.request, self._latents, self._latent_frames, self._carry)
+        pieces = decode_pieces(run.loaded, run.request, self._latents, self._latent_frames, self._carry)
         self._carry = None
         while True:
             with run.clock.measure("decode"):

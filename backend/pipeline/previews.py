@@ -16,6 +16,8 @@ import jax
 import numpy as np
 from PIL import Image
 
+from backend.contract.request import GenerationRequest
+from backend.families.model import Model
 from backend.files import replacing
 from backend.media.animation import write_animation
 
@@ -32,6 +34,13 @@ def find_preview(folder: Path, index: int) -> str | None:
     """The name inside the job's folder of a step's preview; None if there is none."""
     names = (f"{PREVIEW_FOLDER}/step-{index:03d}.{ending}" for ending in ("webp", "png"))
     return next((name for name in names if (folder / name).is_file()), None)
+
+
+def runs_beside(model: Model, request: GenerationRequest) -> bool:
+    """Whether two of this video's programs may run at once: not on a CPU that stands for several devices, where they would wait
+    for each other's threads."""
+    devices = model.layout(request.is_guided).mesh.devices.ravel()
+    return len(devices) == 1 or devices[0].platform != "cpu"
 
 
 class StepPreviews:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from backend.contract.cues import Cue
 from backend.contract.events import Event, Interrupted
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
@@ -57,6 +58,11 @@ class Fleet:
         """Asks the worker that has this job to stop it; its final event follows."""
         if worker := self._homes.get(job_id):
             worker.cancel(job_id)
+
+    def say(self, job_id: str, cue: Cue) -> None:
+        """Tells the worker that has this job what is said to it."""
+        if worker := self._homes.get(job_id):
+            worker.say(job_id, cue)
 
     def worker_of(self, job_id: str) -> WorkerView | None:
         """The worker that has this job, also while its final event is passed on."""

@@ -16,10 +16,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from backend.contract.cues import Cue
 from backend.contract.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Interrupted, Loading, VideoResult
 from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.shape import Shape
@@ -52,18 +53,25 @@ class Pipeline:
     load: Callable[..., Any]
     warm_up: Callable[[Any, GenerationRequest], Iterator[Event]]
     generate: Callable[[GenerationRequest, Any, Path, Callable[[], bool]], Iterator[Event]]
+    live: Callable[[GenerationRequest, Any, Path, Callable[[], bool], Callable[[], list[Cue]]], Iterator[Event]]
     devices: Callable[[], list[Device]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A job in the worker. `arrived` is a monotonic time in seconds; `is_cancelled` may be set at any moment."""
+    """A job in the worker. `arrived` is a monotonic time in seconds; `is_cancelled` may be set, and cues may be `said`, at any
+    moment."""
 
     job_id: str
     request: GenerationRequest
     folder: Path
     arrived: float
     is_cancelled: threading.Event
+    said: queue.SimpleQueue[Cue] = field(default_factory=queue.SimpleQueue)
+
+    def hear(self) -> list[Cue]:
+        """What was said since this was called last."""
+        return [self.said.get() for _ in range(self.said.qsize())]
 
 
 class Worker:
@@ -142,6 +150,11 @@ class Worker:
             self._waiting.put(task)
         elif message["type"] == "cancel":
             self._cancel(message["job_id"])
+        elif message["type"] == "say":
+            with self._lock:
+                task = self._tasks.get(message["job_id"])
+            if task is not None:
+                task.said.put(Cue(**message["cue"]))
 
     def _cancel(self, job_id: str) -> None:
         """Ends a job at once if it has not begun; the pipeline ends one that has."""
@@ -249,9 +262,9 @@ class Worker:
         """Makes the video and returns its final event. Raises: Closing, after what was done is kept."""
         self._is_idle.clear()
         try:
-            with contextlib.closing(
-                self._pipeline.generate(task.request, self._loaded, task.folder, task.is_cancelled.is_set)
-            ) as events:
+            given = task.request, self._loaded, task.folder, task.is_cancelled.is_set
+            make = self._pipeline.live(*given, task.hear) if task.request.is_open else self._pipeline.generate(*given)
+            with contextlib.closing(make) as events:
                 for event in events:
                     if isinstance(event, Encoding):
                         self._warm.add(Shape.of(task.request, self._model))
@@ -345,16 +358,18 @@ def import_pipeline(module: str | None, **options: Any) -> Pipeline:
             load=stand_in.load,
             warm_up=stand_in.warm_up,
             generate=stand_in.generate,
+            live=getattr(stand_in, "live", None),
             devices=stand_in.device_facts,
         )
     from backend.pipeline.generate import generate
+    from backend.pipeline.live import live
     from backend.pipeline.load import load
     from backend.pipeline.model_files import check_model
     from backend.pipeline.warm_up import warm_up
     from backend.runtime.devices import device_facts
 
     load = functools.partial(load, **options)
-    return Pipeline(check=check_model, load=load, warm_up=warm_up, generate=generate, devices=device_facts)
+    return Pipeline(check=check_model, load=load, warm_up=warm_up, generate=generate, live=live, devices=device_facts)
 
 
 def _with_seconds(event: Event, **seconds: float) -> Event:

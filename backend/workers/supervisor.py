@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from backend.contract import events
+from backend.contract.cues import Cue
 from backend.contract.events import Event, Interrupted
 from backend.contract.request import GenerationRequest
 from backend.contract.worker import WorkerFacts, WorkerStatus, WorkerView
@@ -69,6 +70,12 @@ class Supervisor:
         with self._lock:
             if self._link is not None and self._job_id == job_id:
                 self._link.send({"type": "cancel", "job_id": job_id})
+
+    def say(self, job_id: str, cue: Cue) -> None:
+        """Tells the worker what is said to this job, from its next block on."""
+        with self._lock:
+            if self._link is not None and self._job_id == job_id:
+                self._link.send({"type": "say", "job_id": job_id, "cue": cue.model_dump()})
 
     def view(self) -> WorkerView:
         """The worker's status, and what it last reported."""

@@ -19,7 +19,7 @@ from backend.contract.request import GenerationRequest
 from backend.families.causal_wan.model import fresh_noise, key_data
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
-from backend.pipeline.generate import initial_noise
+from backend.pipeline.denoising import initial_noise
 from backend.pipeline.load import LoadedModel
 from backend.sampling.solvers import make_schedule
 from presets import Preset, load_preset

@@ -18,11 +18,12 @@ Phase = Literal[
     "encoding",
     "denoising",
     "decoding",
+    "live",
     "finished",
     "cancelled",
     "failed",
 ]
-ACTIVE_PHASES = ("queued", "starting", "loading", "compiling", "encoding", "denoising", "decoding")
+ACTIVE_PHASES = ("queued", "starting", "loading", "compiling", "encoding", "denoising", "decoding", "live")
 # Shares of the bar: on the demo model as on published Wan runs, denoising is by far the longest part.
 ENCODED, DENOISED = 0.04, 0.88
 
@@ -73,6 +74,8 @@ def advance(view: StageView, event: Event) -> StageView:
             return replace(view, phase="queued", ahead=0, cause=cause, interrupted_at=place, seconds_left=None)
         case events.Step():
             return _after_step(view, event)
+        case events.Block(index=index):
+            return replace(_reach(view, "live", DENOISED), index=index + 1)
         case events.Decoding(frame=frame, total=total):
             reached = DENOISED + (1 - DENOISED) * frame / max(total, 1)
             return replace(_reach(view, "decoding", reached), index=frame, total=total, seconds_left=None)

@@ -60,7 +60,7 @@ def test_cues_that_cannot_be_followed_are_refused(preset, cues, message):
 def test_a_model_without_actions_or_of_one_piece_takes_no_cues():
     with pytest.raises(RequestError, match="cannot be done"):
         cued(LIVE, Cue(block=1, action="left"))
-    with pytest.raises(RequestError, match="in one piece"):
+    with pytest.raises(RequestError, match="makes its in one piece"):
         cued(load_preset("wan-tiny"), Cue(block=0, prompt="x"))
 
 

@@ -1,0 +1,167 @@
+"""The denoising loop: chunk by chunk, step by step."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+import torch
+
+from backend.contract.request import GenerationRequest
+from backend.families.model import Carry, Conditions, Lane, Model
+from backend.pipeline import cued
+from backend.pipeline.chunks import Chunk, chunks_of
+from backend.pipeline.run import Denoised, Run
+from backend.runtime.work import run as do
+from backend.sampling.plan import PlannedStep, plan_steps
+from backend.sampling.solvers import SamplerState, make_schedule, step_inputs
+
+
+class ChunkNoise:
+    """The seed's noise for one chunk after another, float32, as diffusers draws it on the CPU: a longer video begins with the
+    same."""
+
+    def __init__(self, seed: int, chunks: Sequence[Chunk]) -> None:
+        self._seed, self._chunks = seed, chunks
+        self._generator, self._drawn = torch.Generator("cpu").manual_seed(seed), 0
+        self._last = np.zeros(0)
+
+    def of(self, index: int) -> np.ndarray:
+        """The chunk's of this number."""
+        if index < self._drawn - 1:
+            self._generator.manual_seed(self._seed)
+            self._drawn = 0
+        while self._drawn <= index:
+            self._last = torch.randn(self._chunks[self._drawn].shape, generator=self._generator).numpy()
+            self._drawn += 1
+        return self._last
+
+
+def initial_noise(request: GenerationRequest, model: Model) -> np.ndarray:
+    """The whole video's noise, in the latents' shape."""
+    chunks = list(chunks_of(model, request))
+    noise = ChunkNoise(request.seed, chunks)
+    pieces = [noise.of(chunk.index) for chunk in chunks]
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=2)
+
+
+class Denoising:
+    """The loop over chunks and steps of one video, with the state that each step passes to the next."""
+
+    def __init__(
+        self, run: Run, conditions: Conditions, begun: Denoised | None = None, script: cued.Script | None = None
+    ) -> None:
+        """`script` and `conditions` may grow until the block begins in which what is new in them is said."""
+        request = run.request
+        self._run, self._weights, self._all_conditions = run, run.loaded.weights, conditions
+        self._script, self._text = script or cued.Script(request), 0
+        self._conditions = cued.conditions_of(conditions, 0)
+        self.schedule = make_schedule(request.solver, request.steps, request.flow_shift)
+        boundary = run.model.kind.boundary
+        self._plan = plan_steps(self.schedule.timesteps, request.guidance, boundary, request.guidance_interval)
+        self._chunks = list(chunks_of(run.model, request))
+        self._noise = ChunkNoise(request.seed, self._chunks)
+        self.first_step = self.steps_done = begun.steps_done if begun else 0
+        self._finished = list(begun.chunks) if begun else []
+        self._state: SamplerState | None = begun.state if begun else None
+        self._lane: Lane | None = None
+        self._carry: Carry = None
+        self._num_settled = 0  # chunks that the carry holds
+        self._spared = begun.spared_steps if begun else 0
+
+    @property
+    def total(self) -> int:
+        return len(self._chunks) * self.schedule.steps
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether steps depend on more than the state: then it is kept only where the next step starts afresh."""
+        return bool(self._run.request.step_cache)
+
+    @property
+    def spared_steps(self) -> int:
+        """Steps that reused an earlier one's work."""
+        return self._spared + self._run.model.spared_steps(self._carry)
+
+    def denoised(self) -> Denoised:
+        """The state so far."""
+        state = self._state if self._state is not None else self._start(self._chunks[0])
+        return Denoised(state=state, steps_done=self.steps_done, chunks=tuple(self._finished), spared_steps=self.spared_steps)
+
+    def copy(self) -> Denoised:
+        """The state so far on the host: the next step uses up the one on the devices."""
+        denoised = self.denoised()
+        return dataclasses.replace(denoised, state=jax.tree.map(np.array, denoised.state))
+
+    def sample(self) -> np.ndarray:
+        """The latents that the last step left of the present chunk, with given frames in their places."""
+        sample = self._state.sample
+        whole = sample if self._finished else do(self._run.model.finish(self._conditions, sample))
+        return np.asarray(whole, np.float32)
+
+    def forget(self) -> None:
+        """Frees the last chunk that the carry holds, in a video whose latents nobody asks for."""
+        if self._num_settled:
+            self._finished[self._num_settled - 1] = np.zeros(0)
+
+    def clean(self) -> np.ndarray:
+        """The clean estimate of the present chunk, with given frames in their places."""
+        return np.asarray(do(self._run.model.finish(self._conditions, self._state.clean)), np.float32)
+
+    def step(self) -> float:
+        """Does the next step and returns the seconds that it took; after the end of a chunk it begins the next one."""
+        number, index = divmod(self.steps_done, self.schedule.steps)
+        if index == 0:
+            self._begin(self._chunks[number])
+        self._settle_before(self._chunks[number])
+        self._hear(number)
+        planned = self._plan[index]
+        self._enter(planned)
+        row, started = step_inputs(self.schedule, index, planned.guidance), time.monotonic()
+        with self._run.clock.measure("denoise"):
+            work = self._run.model.step(self._weights, self._run.request, self._lane, self._state, row, self._carry)
+            self._state, self._carry = do(work)
+        self.steps_done += 1
+        return time.monotonic() - started
+
+    def _begin(self, chunk: Chunk) -> None:
+        """Adds the last chunk to the finished ones, and starts this one from its noise."""
+        if chunk.index > len(self._finished):
+            self._finished.append(np.asarray(self._state.sample))
+        self._state = self._start(chunk)
+
+    def _settle_before(self, chunk: Chunk) -> None:
+        """Adds the chunks before this one to the carry: the last one, or all if the denoising continues from files."""
+        for number in range(self._num_settled, chunk.index):
+            clean = self._finished[number]
+            self._hear(number)
+            self._enter(self._plan[-1])
+            work = self._run.model.settle(self._weights, self._run.request, self._lane, clean, self._carry)
+            self._carry = do(work)
+        self._num_settled = chunk.index
+
+    def _hear(self, block: int) -> None:
+        """Takes the conditions of this chunk; the lane is made anew where they differ from those in use."""
+        text = self._script.number_at(block)
+        if text != self._text:
+            self._text, self._conditions, self._lane = text, cued.conditions_of(self._all_conditions, text), None
+
+    def _start(self, chunk: Chunk) -> SamplerState:
+        return self._run.model.start(self._run.request, self._conditions, self._noise.of(chunk.index))
+
+    def _enter(self, planned: PlannedStep) -> None:
+        """Makes this step's lane, unless it is in use already. A lane's keys take much memory: the last lane is freed first."""
+        if self._lane is not None and (self._lane.expert, self._lane.is_guided) == (planned.expert, planned.is_guided):
+            return
+        model, request, carry = self._run.model, self._run.request, self._carry
+        self._spared += model.spared_steps(carry)
+        self._lane = self._carry = None
+        with self._run.clock.measure("encode"):
+            work = model.lane(self._weights, request, self._conditions, planned, carry)
+            del carry
+            self._lane, self._carry = do(work)
+        if self._state is not None:
+            self._state = jax.device_put(self._state, self._lane.layout.replicated)

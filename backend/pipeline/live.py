@@ -1,0 +1,237 @@
+"""A live video: block after block until it is stopped, each with what has been said by then. Shown while it is made.
+
+One thread denoises; a second one decodes the block before, writes its frames as pictures for the page, and gives them to the mp4.
+What is said, and in which block, is written down before the block begins: a process that goes on after another makes the same
+blocks again, without waiting for anybody to watch them.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from backend.contract.cues import Cue, merge_cues
+from backend.contract.events import Block, Cancelled, Event, Finished, VideoResult
+from backend.contract.live import FOLDER, KEPT_SECONDS, frame_name
+from backend.contract.request import GenerationRequest
+from backend.errors import VideoFileError
+from backend.files import remove_half_written
+from backend.media.video import copy_with_request, write_frames
+from backend.pipeline import cued
+from backend.pipeline.denoising import Denoising
+from backend.pipeline.generate import decode_pieces, encode_conditions, open_inputs, prepare
+from backend.pipeline.load import LoadedModel
+from backend.pipeline.previews import runs_beside, to_bytes
+from backend.pipeline.run import Run
+from backend.runtime.work import run as do
+
+LEAD_SECONDS = 0.15  # how far the video may run ahead of the person who watches: what they do next is seen after that
+PICTURE_QUALITY = 90
+_SCRIPT = f"{FOLDER}/script.jsonl"
+_PAUSE_SECONDS = 0.01
+
+
+def live(
+    request: GenerationRequest,
+    loaded: LoadedModel,
+    folder: Path,
+    is_stopped: Callable[[], bool],
+    hear: Callable[[], Sequence[Cue]],
+) -> Iterator[Event]:
+    """Makes the video in `folder` until `is_stopped`, or until it has all its frames. `hear` gives what was said since it was
+    called last; the numbers of its blocks do not count. Ends with Finished; with Cancelled if there is no block yet.
+
+    Raises: ModelError if the model is of another kind than the request's preset, or a LoRA changes nothing; RequestError for
+    words that the model cannot follow.
+    """
+    run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=is_stopped)
+    (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+    remove_half_written(folder)
+    yield from prepare(run)
+    if is_stopped():
+        yield Cancelled(None)
+        return
+    with _Screen(run) as screen:
+        cues = yield from _make_blocks(run, screen, hear)
+        if not screen.num_frames:
+            yield Cancelled(None)
+            return
+        made = request.changed(is_open=False, num_frames=screen.num_frames, cues=cues)
+        yield Finished(screen.write(made))
+
+
+def _make_blocks(run: Run, screen: _Screen, hear: Callable[[], Sequence[Cue]]) -> Generator[Event, None, tuple[Cue, ...]]:
+    """Returns what was said in the blocks that were made."""
+    conditions = dict((yield from encode_conditions(run)))
+    said, script = _Written(run.folder), cued.Script(run.request)
+    loop = Denoising(run, conditions, script=script)
+    pace, block = _Pace(run.request.fps), 0
+    while loop.steps_done < loop.total and not run.is_cancelled():
+        is_again = block < said.blocks
+        cue = said.cues.get(block) if is_again else _as_one(hear(), block)
+        if cue is not None and script.add(cue):
+            number = len(script.texts) - 1
+            text, inputs = script.texts[number], open_inputs(run.request)
+            with run.clock.measure("encode"):
+                conditions |= do(cued.encode_later(run.model, run.loaded.weights, text, number, inputs))
+        if not is_again:
+            said.write(block, cue)
+        began = time.monotonic()
+        for _ in range(loop.schedule.steps):
+            loop.step()
+            yield from screen.finished()
+        screen.take(block, loop.sample(), began)
+        loop.forget()
+        yield from screen.finished()
+        block += 1
+        while not is_again and pace.is_ahead(screen.num_frames) and not run.is_cancelled():
+            time.sleep(_PAUSE_SECONDS)
+            yield from screen.finished()
+    yield from screen.finished(waits=True)
+    return merge_cues(cue for number, cue in said.cues.items() if number < block)
+
+
+def _as_one(cues: Sequence[Cue], block: int) -> Cue | None:
+    """What was said last of each kind, from this block on."""
+    merged = merge_cues(cue.model_copy(update={"block": block}) for cue in cues)
+    return merged[0] if merged else None
+
+
+class _Written:
+    """What was said so far, in a file: a line for each block before it begins."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _SCRIPT
+        self.blocks, self.cues = 0, {}
+        for line in self._path.read_text("utf-8").splitlines() if self._path.is_file() else ():
+            try:
+                cue = json.loads(line)
+            except ValueError:
+                break  # the process was killed while it wrote this line
+            self.blocks += 1
+            if cue is not None:
+                self.cues[self.blocks - 1] = Cue(**cue)
+
+    def write(self, block: int, cue: Cue | None) -> None:
+        """Appends a block."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(None if cue is None else cue.model_dump(exclude_none=True), ensure_ascii=False) + "\n")
+        self.blocks += 1
+        if cue is not None:
+            self.cues[block] = cue
+
+
+class _Pace:
+    """Holds the video back to its own speed, from its first frames on."""
+
+    def __init__(self, fps: int) -> None:
+        self._fps, self._began, self._before = fps, 0.0, 0
+
+    def is_ahead(self, num_frames: int) -> bool:
+        """Whether so many frames last `LEAD_SECONDS` longer than the time since the first of them."""
+        now = time.monotonic()
+        if not self._began and num_frames:
+            self._began, self._before = now, num_frames
+        ahead = (num_frames - self._before) / self._fps - (now - self._began)
+        if ahead < -LEAD_SECONDS:  # too slow to keep up: what is late is not made up for by haste
+            self._began, self._before = now, num_frames
+        return ahead > LEAD_SECONDS
+
+
+class _Screen:
+    """Decodes blocks one after another beside the denoising. A context: leaving it ends its threads."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._carry = run, None
+        self._is_beside = runs_beside(run.model, run.request)
+        self._kept_frames = KEPT_SECONDS * run.request.fps
+        self._decoder, self._encoder = ThreadPoolExecutor(1, "decode"), ThreadPoolExecutor(1, "encode")
+        self._frames: queue.Queue[np.ndarray | None] = queue.Queue(maxsize=4 * run.request.fps)
+        self._video = run.folder / FOLDER / "video.mp4"
+        self._encoding = self._encoder.submit(self._encode)
+        self._blocks: list[Future[Block]] = []
+        self.num_frames = 0  # whose block has been taken
+
+    def __enter__(self) -> _Screen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._decoder.shutdown()
+        while not self._encoding.done():
+            try:
+                self._frames.put(None, timeout=1.0)
+            except queue.Full:
+                continue
+            break
+        self._encoder.shutdown()
+
+    def take(self, index: int, latents: np.ndarray, began: float) -> None:
+        """Begins with a block's clean latents [1, C, F, H, W], once the block before is done."""
+        if self._blocks:
+            self._blocks[-1].exception()
+        first, scale = self.num_frames, self._run.request.geometry().temporal_scale
+        self.num_frames += latents.shape[2] * scale - (scale - 1 if index == 0 else 0)
+        self._blocks.append(self._decoder.submit(self._decode, index, latents, first, began))
+        if not self._is_beside:
+            self._blocks[-1].exception()
+
+    def finished(self, waits: bool = False) -> Iterator[Block]:
+        """The blocks that are done since this was asked last; `waits` for all. Raises: whatever went wrong with them."""
+        while self._blocks and (waits or self._blocks[0].done()):
+            yield self._blocks.pop(0).result()
+
+    def write(self, request: GenerationRequest) -> VideoResult:
+        """The video of all blocks, made by this request. Raises: VideoFileError."""
+        run, path = self._run, self._run.folder / "video.mp4"
+        with run.clock.measure("decode"):
+            self._put(None)
+            count = self._encoding.result()
+            copy_with_request(self._video, path, request)
+            self._video.unlink()
+        return VideoResult(
+            path=str(path),
+            fps=request.fps,
+            num_frames=count,
+            width=request.width,
+            height=request.height,
+            seconds={name: round(value, 3) for name, value in run.clock.total().items()},
+            request=request,
+            versions=run.loaded.versions,
+            notes=tuple(run.notes),
+        )
+
+    def _decode(self, index: int, latents: np.ndarray, first: int, began: float) -> Block:
+        number = first
+        with self._run.clock.measure("decode"):
+            for frames, self._carry in decode_pieces(self._run.loaded, self._run.request, latents, carry=self._carry):
+                for frame in to_bytes(frames):
+                    self._show(number, frame)
+                    self._put(frame)
+                    number += 1
+        return Block(index, first, number, round(time.monotonic() - began, 4))
+
+    def _show(self, number: int, frame: np.ndarray) -> None:
+        Image.fromarray(frame).save(self._run.folder / frame_name(number), quality=PICTURE_QUALITY)
+        if number >= self._kept_frames:
+            (self._run.folder / frame_name(number - self._kept_frames)).unlink(missing_ok=True)
+
+    def _put(self, frame: np.ndarray | None) -> None:
+        """Gives the mp4 a frame, None for its end. Raises: what the encoder failed with."""
+        while True:
+            if self._encoding.done():
+                self._encoding.result()
+                raise VideoFileError("the video was ended", "before its last frame", "this is a bug: please report it")
+            try:
+                return self._frames.put(frame, timeout=1.0)
+            except queue.Full:
+                continue
+
+    def _encode(self) -> int:
+        return write_frames(iter(self._frames.get, None), self._video, fps=self._run.request.fps, comment="")
