@@ -278,8 +278,8 @@ class Dispatcher:
 
     def _close_open(self, job_id: str, event: Event) -> None:
         """An open video that has ended is from now on the request that makes it again."""
-        if isinstance(event, Finished) and event.result.request.cues is not None and self._store.job(job_id).request.is_open:
-            self._journal.write(functools.partial(self._store.replace_request, job_id, event.result.request))
+        if isinstance(event, Finished) and not event.result.request.is_open:
+            self._journal.write(functools.partial(self._store.close_open, job_id, event.result.request))
 
     def _take_over(self) -> None:
         """Queues the jobs of dead engines again, whether they were waiting or running."""

@@ -295,6 +295,12 @@ class Store:
             sql = "UPDATE jobs SET request = ? WHERE id = ? AND state = 'queued'"
             return database.execute(sql, (json.dumps(request.to_json()), job_id)).rowcount == 1
 
+    def close_open(self, job_id: str, request: GenerationRequest) -> None:
+        """Replaces the request of an open video by the one that makes it again; does nothing to others."""
+        with self._transaction() as database:
+            sql = "UPDATE jobs SET request = ? WHERE id = ? AND json_extract(request, '$.is_open')"
+            database.execute(sql, (json.dumps(request.to_json()), job_id))
+
     def last_event(self, job_id: str) -> Event | None:
         """The job's newest event."""
         sql = "SELECT event FROM events WHERE job_id = ? ORDER BY sequence DESC LIMIT 1"

@@ -22,6 +22,7 @@ from backend.contract.events import Block, Cancelled, Event, Finished, VideoResu
 from backend.contract.live import FOLDER, KEPT_SECONDS, frame_name
 from backend.contract.request import GenerationRequest
 from backend.errors import VideoFileError
+from backend.families.model import Carry
 from backend.files import remove_half_written
 from backend.media.video import copy_with_request, write_frames
 from backend.pipeline import cued
@@ -149,7 +150,8 @@ class _Screen:
     """Decodes blocks one after another beside the denoising. A context: leaving it ends its threads."""
 
     def __init__(self, run: Run) -> None:
-        self._run, self._carry = run, None
+        self._run = run
+        self._carry: Carry = None
         self._is_beside = runs_beside(run.model, run.request)
         self._kept_frames = KEPT_SECONDS * run.request.fps
         self._decoder, self._encoder = ThreadPoolExecutor(1, "decode"), ThreadPoolExecutor(1, "encode")
@@ -210,7 +212,8 @@ class _Screen:
     def _decode(self, index: int, latents: np.ndarray, first: int, began: float) -> Block:
         number = first
         with self._run.clock.measure("decode"):
-            for frames, self._carry in decode_pieces(self._run.loaded, self._run.request, latents, carry=self._carry):
+            for frames, carry in decode_pieces(self._run.loaded, self._run.request, latents, carry=self._carry):
+                self._carry = carry
                 for frame in to_bytes(frames):
                     self._show(number, frame)
                     self._put(frame)
