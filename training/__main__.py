@@ -16,12 +16,15 @@ from pathlib import Path
 import torch
 
 from training.fast_vae import speed_up
-from training.latents import LatentCache
+from training.latents import LatentCache, scenes_of_world
+from training.live import SECONDS, make_live
 from training.recipe import Recipe, StageSeconds
 from training.recipes import RECIPES
 from training.train_text_encoder import train_text_encoder
 from training.train_transformer import TransformerTraining, train_transformer
 from training.train_vae import REFINING_RATE, refine_decoder, train_vae
+
+LIVE = "wan-live-tiny"
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +76,8 @@ def _train_transformer(plan: Plan, parts: Path) -> None:
     recipe, tokenizer = plan.recipe, plan.work / "tokenizer"
     vae = recipe.autoencoder.load(plan.work / "vae").to(plan.device).eval()
     speed_up(vae)
-    caches = [LatentCache(vae, bucket, random.Random(3), plan.device, recipe.has_speed) for bucket in recipe.buckets]
+    world = scenes_of_world(recipe.has_speed)
+    caches = [LatentCache(vae, bucket, random.Random(3), plan.device, world) for bucket in recipe.buckets]
     if plan.continue_from:
         networks = recipe.load(plan.continue_from, tokenizer, plan.device)
     else:
@@ -84,7 +88,7 @@ def _train_transformer(plan: Plan, parts: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=RECIPES, default="wan-tiny")
+    parser.add_argument("--model", choices=[*RECIPES, LIVE], default="wan-tiny")
     parser.add_argument("--work", type=Path, help="where the parts are kept; build/MODEL if not given")
     parser.add_argument("--output", type=Path, help="where the checkpoint goes; models/MODEL if not given")
     stages = [field.name for field in dataclasses.fields(StageSeconds)]
@@ -95,6 +99,10 @@ def main() -> None:
     parser.add_argument("--continue-from", type=Path, help="a checkpoint folder to continue from")
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    if given.model == LIVE:
+        work, output = given.work or Path("build") / LIVE, given.output or Path("models") / LIVE
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return make_live(Path("models/wan-tiny"), work, output, given.transformer_seconds or SECONDS, device)
     times = {stage: getattr(given, f"{stage}_seconds") for stage in stages}
     recipe = RECIPES[given.model]
     make(

@@ -19,7 +19,7 @@ from transformers import ByT5Tokenizer, SiglipVisionConfig, SiglipVisionModel, T
 
 from training.chat_text import ChatText
 from training.hunyuan_configs import IMAGE_ENCODER, PICTURE_SIDE, QUOTED_ENCODER, TRANSFORMER
-from training.train_transformer import TransformerTraining, noise_levels
+from training.train_transformer import TransformerTraining, noise_levels, prompt_for
 from training.world import Scene, render
 
 QUOTED_POSITIONS = 14  # what diffusers' pipelines make of one quoted word of four letters, and its end
@@ -82,6 +82,10 @@ class HunyuanNetworks:
         """See `Networks`."""
         for block in self._parts["transformer"].transformer_blocks:
             block.compile(dynamic=False)
+
+    def words_for(self, scene: Scene, rng: random.Random, options: TransformerTraining) -> str:
+        """See `Networks`."""
+        return prompt_for(scene, rng, options)
 
     def loss(
         self,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import torch
 from diffusers import AutoencoderKLHunyuanVideo15, AutoencoderKLWan
@@ -25,13 +27,32 @@ class Bucket:
     clips: int
 
 
-class LatentCache:
+Shown = TypeVar("Shown")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class World(Generic[Shown]):
+    """Where clips come from: `sample` draws one at random, `render` makes its video of a bucket's size, [C, F, H, W]."""
+
+    sample: Callable[[random.Random], Shown]
+    render: Callable[[Shown, Bucket], torch.Tensor]
+
+
+def scenes_of_world(has_speed: bool) -> World[Scene]:
+    """The world of single scenes."""
+    return World(
+        sample=lambda rng: sample_training_scene(rng, has_speed),
+        render=lambda scene, size: render(scene, size.num_frames, size.width, size.height),
+    )
+
+
+class LatentCache(Generic[Shown]):
     """`latents` [N, C, F, H, W] float32, about zero mean and unit variance, and the N `scenes` that they show."""
 
-    def __init__(self, vae: Vae, bucket: Bucket, rng: random.Random, device: str, has_speed: bool = False) -> None:
-        self._vae, self.bucket, self._rng, self._device, self._has_speed = vae, bucket, rng, device, has_speed
+    def __init__(self, vae: Vae, bucket: Bucket, rng: random.Random, device: str, world: World[Shown]) -> None:
+        self._vae, self.bucket, self._rng, self._device, self._world = vae, bucket, rng, device, world
         self._oldest = 0
-        self.scenes: list[Scene] = []
+        self.scenes: list[Shown] = []
         parts = []
         for start in range(0, bucket.clips, 32):
             latents, scenes = self._encode_new(min(32, bucket.clips - start))
@@ -47,10 +68,9 @@ class LatentCache:
             self.latents[index], self.scenes[index] = latents[offset], scene
         self._oldest = (self._oldest + clips) % len(self.scenes)
 
-    def _encode_new(self, clips: int) -> tuple[torch.Tensor, list[Scene]]:
-        scenes = [sample_training_scene(self._rng, self._has_speed) for _ in range(clips)]
-        size = self.bucket
-        videos = torch.stack([render(scene, size.num_frames, size.width, size.height) for scene in scenes])
+    def _encode_new(self, clips: int) -> tuple[torch.Tensor, list[Shown]]:
+        scenes = [self._world.sample(self._rng) for _ in range(clips)]
+        videos = torch.stack([self._world.render(scene, self.bucket) for scene in scenes])
         parts = [encode(self._vae, part.to(self._device)).cpu() for part in videos.split(8)]
         return torch.cat(parts), scenes
 

@@ -111,6 +111,12 @@ def compose(scene: Scene, rng: random.Random, detail: float = 1.0) -> tuple[str,
     return sentence, stated
 
 
+def describe_look(scene: Scene, rng: random.Random) -> str:
+    """A sentence that says colour, shape and background only."""
+    stated = {"colour": scene.colour, "shape": scene.shape}
+    return _typeset(f"{_subject(scene, rng, stated)} {_place(scene, rng)}", rng).removesuffix(".")
+
+
 def _subject(scene: Scene, rng: random.Random, stated: dict[str, str]) -> str:
     shape = rng.choice(SHAPE_WORDS[scene.shape])
     size = rng.choice(SIZE_WORDS[scene.size]) if "size" in stated else ""

@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -57,11 +57,14 @@ class Networks(Protocol):
     def compile(self) -> None:
         """Compiles a layer for the first size that it meets."""
 
+    def words_for(self, scene: Any, rng: random.Random, options: TransformerTraining) -> Any:
+        """What the network is told about a clip, drawn anew each time; `loss` takes a batch of them as `prompts`."""
+
     def loss(
         self,
         latents: torch.Tensor,
-        scenes: list[Scene],
-        prompts: list[str],
+        scenes: list[Any],
+        prompts: list[Any],
         options: TransformerTraining,
         generator: torch.Generator,
     ) -> torch.Tensor:
@@ -92,7 +95,7 @@ def train_transformer(
     if options.compiled:
         networks.compile()
     started, snapshot, running = time.monotonic(), 0.0, 1.0
-    for step, (latents, scenes, prompts) in enumerate(_batches(caches, rng, options)):
+    for step, (latents, scenes, prompts) in enumerate(_batches(networks, caches, rng, options)):
         spent = time.monotonic() - started
         if spent > options.seconds:
             break
@@ -118,19 +121,20 @@ def _learning_rate(options: TransformerTraining, step: int, spent: float) -> flo
 
 
 def _batches(
-    caches: list[LatentCache], rng: random.Random, options: TransformerTraining
-) -> Iterator[tuple[torch.Tensor, list[Scene], list[str]]]:
-    """Endless batches, the sizes by their shares; every clip gets a fresh sentence each time."""
+    networks: Networks, caches: list[LatentCache], rng: random.Random, options: TransformerTraining
+) -> Iterator[tuple[torch.Tensor, list[Any], list[Any]]]:
+    """Endless batches, the sizes by their shares; every clip gets fresh words each time."""
     for step in itertools.count(1):
         cache = rng.choices(caches, weights=[cache.bucket.share for cache in caches])[0]
         indices = rng.sample(range(len(cache.scenes)), cache.bucket.batch)
         scenes = [cache.scenes[index] for index in indices]
-        yield cache.latents[indices], scenes, [_prompt(scene, rng, options) for scene in scenes]
+        yield cache.latents[indices], scenes, [networks.words_for(scene, rng, options) for scene in scenes]
         if step % options.refresh_every == 0:
             cache.refresh(options.refresh_every)
 
 
-def _prompt(scene: Scene, rng: random.Random, options: TransformerTraining) -> str:
+def prompt_for(scene: Scene, rng: random.Random, options: TransformerTraining) -> str:
+    """A sentence for the scene; now and then one that says less, or nothing."""
     draw = rng.random()
     if draw < options.text_dropout:
         return ""

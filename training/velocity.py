@@ -49,6 +49,73 @@ def predict_velocity(
     return patches.permute(0, 7, 1, 4, 2, 5, 3, 6).reshape(batch, channels, num_frames, height, width)
 
 
+def predict_blocks(
+    transformer: WanTransformer3DModel,
+    past: torch.Tensor,
+    noisy: torch.Tensor,
+    timesteps: torch.Tensor,
+    text: torch.Tensor,
+    text_bias: torch.Tensor,
+    window: int,
+    dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
+    """Velocities [B, C, F, H, W] of all frames of videos that are made frame by frame.
+
+    Frame k of `noisy` [B, C, F, H, W], at its own of the `timesteps` [B, F], sees itself and the `window - 1` frames of `past`
+    before it, which are at timestep 0 and see those before them. Each frame has a text of its own: `text` [B, F, L, D], and
+    `text_bias` [B, F, 1, 1, L] is added to the cross-attention's logits.
+    """
+    batch, channels, num_frames, height, width = noisy.shape
+    cosine, sine = (torch.cat([table, table], 1) for table in transformer.rope(noisy))
+    patches = [transformer.patch_embedding(latents).flatten(2).transpose(1, 2) for latents in (past, noisy)]
+    hidden, tokens = torch.cat(patches, 1), patches[0].shape[1] // num_frames
+    embedder = transformer.condition_embedder
+    both = torch.cat([torch.zeros_like(timesteps), timesteps], 1)
+    time = embedder.time_embedder(embedder.timesteps_proj(both.flatten()))
+    modulation = _linear(embedder.time_proj, F.silu(time), dtype).float().unflatten(1, (6, -1))
+    time, modulation = time.unflatten(0, both.shape), modulation.unflatten(0, both.shape)
+    text = _linear(
+        embedder.text_embedder.linear_2, F.gelu(_linear(embedder.text_embedder.linear_1, text, dtype), approximate="tanh"), dtype
+    )
+    text, text_bias = (torch.cat([value, value], 1).flatten(0, 1) for value in (text, text_bias))
+    seen = _seen(num_frames, window).to(noisy.device).repeat_interleave(tokens, 0).repeat_interleave(tokens, 1)
+    for block in transformer.blocks:
+        hidden = _run_framewise_block(block, hidden, text, text_bias, modulation, cosine, sine, seen, dtype)
+    shift, scale = (transformer.scale_shift_table[None] + time[:, :, None]).unbind(2)
+    hidden = _modulate(hidden, shift, scale)[:, num_frames * tokens :]
+    patches = _linear(transformer.proj_out, hidden, dtype).float()
+    _, down, across = transformer.config.patch_size
+    patches = patches.reshape(batch, num_frames, height // down, width // across, 1, down, across, channels)
+    return patches.permute(0, 7, 1, 4, 2, 5, 3, 6).reshape(batch, channels, num_frames, height, width)
+
+
+def _seen(num_frames: int, window: int) -> torch.Tensor:
+    """Which frame of [past, noisy] sees which, [2F, 2F]."""
+    row, column = torch.meshgrid(torch.arange(num_frames), torch.arange(num_frames), indexing="ij")
+    before = (column < row) & (column > row - window)
+    own = row == column
+    return torch.cat([torch.cat([before | own, torch.zeros_like(own)], 1), torch.cat([before, own], 1)])
+
+
+def _run_framewise_block(block, hidden, text, text_bias, modulation, cosine, sine, seen, dtype) -> torch.Tensor:
+    """As `run_one_block`, where tokens attend to those that they have `seen` [S, S] and each frame to its own text."""
+    shift, scale, gate, shift_ff, scale_ff, gate_ff = (block.scale_shift_table[None] + modulation).unbind(2)
+    attention, normal = block.attn1, _modulate(hidden, shift, scale)
+    query, key = (
+        _rotate(_heads(_rms_norm(norm, _linear(project, normal, dtype)), attention.heads), cosine, sine)
+        for norm, project in ((attention.norm_q, attention.to_q), (attention.norm_k, attention.to_k))
+    )
+    value = _heads(_linear(attention.to_v, normal, dtype), attention.heads)
+    attended = F.scaled_dot_product_attention(query.to(dtype), key.to(dtype), value.to(dtype), attn_mask=seen)
+    attended = _linear(attention.to_out[0], attended.transpose(1, 2).flatten(2), dtype).float()
+    hidden = hidden + _per_frame(attended, gate)
+    normal = F.layer_norm(hidden, hidden.shape[-1:], block.norm2.weight, block.norm2.bias, block.norm2.eps)
+    frames = normal.unflatten(1, (modulation.shape[1], -1)).flatten(0, 1)
+    hidden = hidden + _cross_attention(block.attn2, frames, text, text_bias, dtype).reshape(hidden.shape)
+    inner = F.gelu(_linear(block.ffn.net[0].proj, _modulate(hidden, shift_ff, scale_ff), dtype), approximate="tanh")
+    return hidden + _per_frame(_linear(block.ffn.net[2], inner, dtype).float(), gate_ff)
+
+
 def _embed_time(embedder, timesteps: torch.Tensor, num_frames: int, dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Time embedding [B, F, D] and modulation [B, F, 6, D], from [first frames' timesteps; the others']."""
     time = embedder.time_embedder(embedder.timesteps_proj(timesteps))

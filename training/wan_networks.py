@@ -7,6 +7,7 @@ at timestep 0 and is not scored.
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from diffusers import WanTransformer3DModel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
 
 from training.model_configs import MAX_SEQUENCE_LENGTH, TEXT_ENCODER, TRANSFORMER
-from training.train_transformer import TransformerTraining, noise_levels
+from training.train_transformer import TransformerTraining, noise_levels, prompt_for
 from training.velocity import predict_velocity, run_one_block
 from training.world import Scene
 
@@ -96,6 +97,10 @@ class WanNetworks:
     def compile(self) -> None:
         """See `Networks`."""
         self._run_block = torch.compile(run_one_block, dynamic=False)
+
+    def words_for(self, scene: Scene, rng: random.Random, options: TransformerTraining) -> str:
+        """See `Networks`."""
+        return prompt_for(scene, rng, options)
 
     def loss(
         self,

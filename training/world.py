@@ -152,11 +152,24 @@ def _star_edge(distance, folded, outer, inner, half_sector: float) -> torch.Tens
 
 
 def render(scene: Scene, num_frames: int, width: int, height: int) -> torch.Tensor:
-    """The scene's video, [C, F, H, W] float32 in [-1, 1], edges anti-aliased over one pixel."""
-    centre_x, centre_y, radius = (value[:, None, None] for value in path(scene, num_frames, width, height))
+    """The scene's video, [C, F, H, W] float32 in [-1, 1]."""
+    return draw(scene.shape, scene.colour, scene.background, *path(scene, num_frames, width, height), width, height)
+
+
+def draw(
+    shape: str,
+    colour: str,
+    background: str,
+    centre_x: torch.Tensor,
+    centre_y: torch.Tensor,
+    radius: torch.Tensor,
+    width: int,
+    height: int,
+) -> torch.Tensor:
+    """One shape, centres and radii in pixels, each [F]: [C, F, H, W] float32 in [-1, 1], edges anti-aliased over one pixel."""
+    centre_x, centre_y, radius = (value[:, None, None] for value in (centre_x, centre_y, radius))
     y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
-    distance = signed_distance(scene.shape, x - centre_x, y - centre_y, radius)
-    cover = (0.5 - distance).clamp(0, 1)[None]
-    shape = torch.tensor(COLOURS[scene.colour]).view(3, 1, 1, 1) / 127.5 - 1
-    background = torch.tensor(BACKGROUNDS[scene.background]).view(3, 1, 1, 1) / 127.5 - 1
-    return background + cover * (shape - background)
+    cover = (0.5 - signed_distance(shape, x - centre_x, y - centre_y, radius)).clamp(0, 1)[None]
+    inside = torch.tensor(COLOURS[colour]).view(3, 1, 1, 1) / 127.5 - 1
+    outside = torch.tensor(BACKGROUNDS[background]).view(3, 1, 1, 1) / 127.5 - 1
+    return outside + cover * (inside - outside)

@@ -15,11 +15,15 @@ from safetensors.numpy import load_file
 
 from backend.contract import request as request_module
 from backend.contract.cues import Cue
+from backend.contract.events import Block, Cancelled, Event, Finished
+from backend.contract.live import frame_name
 from backend.contract.request import GenerationRequest
 from backend.families.causal_wan.model import fresh_noise, key_data
+from backend.media.video import read_frames, read_request
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from backend.pipeline.denoising import initial_noise
+from backend.pipeline.live import live
 from backend.pipeline.load import LoadedModel
 from backend.sampling.solvers import make_schedule
 from presets import Preset, load_preset
@@ -123,6 +127,58 @@ def test_a_stopped_video_goes_on_and_comes_to_the_same(tiny, tmp_path):
             events.close()
             break
     np.testing.assert_array_equal(run_ours(tiny, request, tmp_path / "stopped"), whole)
+
+
+def run_live(made: Tiny, folder: Path, blocks: int, said: dict[int, Cue]) -> Iterator[Event]:
+    """An open video that is stopped when so many blocks have been seen; `said` by the number of the question."""
+    seen, asked = [], iter(range(1000))
+    request = made.request(num_frames=61, is_open=True, steps=2)
+    heard = lambda: [said[number]] if (number := next(asked)) in said else []  # noqa: E731
+    for event in live(request, made.loaded, folder, lambda: len(seen) >= blocks, heard):
+        if isinstance(event, Block):
+            seen.append(event)
+        yield event
+
+
+def pixels(path: Path) -> np.ndarray:
+    return np.stack(list(read_frames(path)))
+
+
+def test_an_open_video_is_made_again_by_its_request(tiny, tmp_path):
+    *_, finished = run_live(tiny, tmp_path / "live", 3, {1: Cue(block=0, prompt="a small blue square")})
+    assert isinstance(finished, Finished)
+    request = finished.result.request
+    assert request.cues == (Cue(block=1, prompt="a small blue square"),) and not request.is_open
+    assert read_request(tmp_path / "live/video.mp4").for_sharing() == request.for_sharing()
+    *_, again = pipeline_module.generate(request, tiny.loaded, tmp_path / "again", lambda: False)
+    assert again.result.num_frames == finished.result.num_frames == request.num_frames < 61
+    np.testing.assert_array_equal(pixels(tmp_path / "live/video.mp4"), pixels(tmp_path / "again/video.mp4"))
+
+
+def test_an_open_video_goes_on_after_its_process_was_killed(tiny, tmp_path):
+    said = {2: Cue(block=0, prompt="a small blue square")}
+    events = run_live(tiny, tmp_path / "live", 100, said)
+    next(event for event in events if isinstance(event, Block) and event.index == 2)
+    events.close()
+    *_, finished = run_live(tiny, tmp_path / "live", 5, {})
+    assert finished.result.request.cues == (Cue(block=2, prompt="a small blue square"),)
+    *_, again = pipeline_module.generate(finished.result.request, tiny.loaded, tmp_path / "again", lambda: False)
+    np.testing.assert_array_equal(pixels(tmp_path / "live/video.mp4"), pixels(tmp_path / "again/video.mp4"))
+
+
+def test_each_frame_of_an_open_video_is_shown_as_soon_as_it_is_made(tiny, tmp_path):
+    blocks, ends = 0, 0
+    for event in run_live(tiny, tmp_path, 3, {}):
+        if isinstance(event, Block):
+            assert (event.index, event.first) == (blocks, ends)
+            assert all((tmp_path / frame_name(number)).is_file() for number in range(event.first, event.end))
+            blocks, ends = blocks + 1, event.end
+    assert isinstance(event, Finished) and event.result.num_frames == ends
+
+
+def test_an_open_video_that_is_stopped_before_it_begins_leaves_none(tiny, tmp_path):
+    *_, last = run_live(tiny, tmp_path, 0, {})
+    assert last == Cancelled(None) and not (tmp_path / "video.mp4").exists()
 
 
 @pytest.mark.parametrize("steps", [1, 4])

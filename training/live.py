@@ -1,0 +1,72 @@
+"""Makes wan-live-tiny: wan-tiny's transformer learns to go on block by block and to do as it is told; its other parts stay.
+
+`python -m training --model wan-live-tiny`
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import random
+import shutil
+from pathlib import Path
+
+import torch
+
+from training.checkpoint import FLOAT32_PARTS, round_matrices
+from training.fast_vae import speed_up
+from training.latents import Bucket, LatentCache, World
+from training.live_networks import LiveNetworks, transformer_config
+from training.live_world import ACTIONS, render_story, sample_story
+from training.train_transformer import TransformerTraining, train_transformer
+from training.wan_vae import WAN_AUTOENCODER
+
+SECONDS = 2400.0
+BLOCKS = 13
+BUCKET = Bucket(width=96, height=96, num_frames=1 + 4 * (BLOCKS - 1), share=1.0, batch=48, clips=2048)
+LINKED = ("vae", "text_encoder", "tokenizer")  # wan-tiny's own
+OPTIONS = TransformerTraining(learning_rate=1e-3, refresh_every=16)
+
+logger = logging.getLogger(__name__)
+
+
+def make_live(base: Path, work: Path, output: Path, seconds: float, device: str) -> None:
+    """Trains on `base`, the folder of wan-tiny, unless `work` has the result already, and writes the checkpoint."""
+    parts = work / "parts"
+    if not parts.exists():
+        vae = WAN_AUTOENCODER.load(base / "vae").to(device).eval()
+        speed_up(vae)
+        world = World(
+            sample=lambda rng: sample_story(rng, BLOCKS), render=lambda story, size: render_story(story, size.width, size.height)
+        )
+        cache = LatentCache(vae, BUCKET, random.Random(3), device, world)
+        networks = LiveNetworks.load(base, base / "tokenizer", device)
+        parts.parent.mkdir(parents=True, exist_ok=True)
+        train_transformer(networks, [cache], parts, dataclasses.replace(OPTIONS, seconds=seconds), device)
+    assemble_live(parts, base, output)
+    logger.info("the checkpoint is in %s; score it with: python -m training.evaluate_live", output)
+
+
+def assemble_live(parts: Path, base: Path, target: Path) -> None:
+    """Writes the transformer, its matrices in bfloat16 to save half; the other parts are links to `base`'s."""
+    networks = LiveNetworks.load(parts, base / "tokenizer", "cpu")
+    round_matrices(networks.learned, torch.bfloat16, FLOAT32_PARTS)
+    shutil.rmtree(target / "transformer", ignore_errors=True)
+    networks.learned.save_pretrained(target / "transformer")
+    path = target / "transformer/config.json"
+    config = json.loads(path.read_text("utf-8")) | transformer_config(networks.learned, BLOCKS, list(ACTIONS))
+    path.write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+    for part in LINKED:
+        link = target / part
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(base / part, target))
+    index = {
+        "_class_name": "WanCausalDMDPipeline",
+        "transformer": ["diffusers", "CausalWanTransformer3DModel"],
+        "vae": ["diffusers", "AutoencoderKLWan"],
+        "text_encoder": ["transformers", "UMT5EncoderModel"],
+        "tokenizer": ["transformers", "T5TokenizerFast"],
+    }
+    (target / "model_index.json").write_text(json.dumps(index, indent=2) + "\n", "utf-8")
