@@ -7,6 +7,7 @@ noised and scored. Training runs diffusers' own forward function, on as many pad
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

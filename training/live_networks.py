@@ -1,8 +1,8 @@
 """wan-live-tiny's transformer in training: every frame of a story at once, each from noise and the frames before it.
 
-Frames before are the true ones, now and then a little spoiled, or, in a share of the batches, the network's own: so that it learns
-to go on from what it has made itself. Two kinds of noise are learned most: pure noise, with which each block begins, and what the
-second of the two steps begins with.
+Frames before are the true ones, a little spoiled, or, in a share of the batches, the network's own: so that it learns to go on
+from what it has made itself. Two kinds of noise are learned most: pure noise, with which each block begins, and what the second
+of the two steps begins with.
 """
 
 from __future__ import annotations

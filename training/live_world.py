@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 
 import torch
 
-from training.world import BACKGROUNDS, COLOURS, SHAPES, SIZES, Scene, draw
+from training.world import BACKGROUNDS, COLOURS, HELD_OUT_SEED, HELD_OUT_SHARE, SHAPES, SIZES, Scene, draw
 
 ACTIONS = {  # change of x and y as shares of the width and height, and the radius' factor, in a block
     "left": (-0.08, 0.0, 1.0),
@@ -49,9 +50,21 @@ class Story:
         return 1 + BLOCK_FRAMES * len(self.actions)
 
 
+@functools.cache
+def held_out_looks() -> frozenset[Look]:
+    """The looks that training never sees: a tenth of all."""
+    looks = [Look(colour=colour, shape=shape, background=on) for colour in COLOURS for shape in SHAPES for on in BACKGROUNDS]
+    random.Random(HELD_OUT_SEED).shuffle(looks)
+    return frozenset(looks[: round(len(looks) * HELD_OUT_SHARE)])
+
+
 def sample_look(rng: random.Random) -> Look:
-    """Any look."""
-    return Look(colour=rng.choice(tuple(COLOURS)), shape=rng.choice(SHAPES), background=rng.choice(tuple(BACKGROUNDS)))
+    """A look that is not held out."""
+    held_out = held_out_looks()
+    while True:
+        look = Look(colour=rng.choice(tuple(COLOURS)), shape=rng.choice(SHAPES), background=rng.choice(tuple(BACKGROUNDS)))
+        if look not in held_out:
+            return look
 
 
 def sample_actions(rng: random.Random, blocks: int, longest: int = 8) -> tuple[str, ...]:
