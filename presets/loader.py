@@ -237,8 +237,8 @@ class Preset(BaseModel):
 
 
 def list_presets(folder: Path = PRESET_FOLDER) -> list[Preset]:
-    """All presets, the one that runs anywhere first, the rest by name. Read once a process."""
-    return sorted(_presets(folder).values(), key=lambda preset: (not preset.model.startswith(EMBEDDED_PREFIX), preset.name))
+    """All presets, those that run anywhere first, of these the live ones last, the rest by name. Read once a process."""
+    return sorted(_presets(folder).values(), key=_rank)
 
 
 def load_preset(name: str, folder: Path = PRESET_FOLDER) -> Preset:
@@ -250,6 +250,11 @@ def load_preset(name: str, folder: Path = PRESET_FOLDER) -> Preset:
     if name not in presets:  # a name is never used as a path
         raise UnknownPreset(name, sorted(presets))
     return presets[name]
+
+
+def _rank(preset: Preset) -> tuple[bool, bool, str]:
+    is_embedded = preset.model.startswith(EMBEDDED_PREFIX)
+    return not is_embedded, is_embedded and preset.live, preset.name
 
 
 @functools.cache

@@ -18,7 +18,9 @@ from pathlib import Path
 import numpy
 from PIL import Image
 
-from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
+from backend.contract.cues import Cue, merge_cues
+from backend.contract.events import Block, Cancelled, Compiling, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
+from backend.contract.live import FOLDER, frame_name
 from backend.contract.request import GenerationRequest
 from backend.contract.worker import Device
 from backend.errors import ModelError
@@ -101,6 +103,41 @@ def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_can
     yield Finished(_result(request, folder, background))
 
 
+def live(
+    request: GenerationRequest,
+    loaded: FakeModel,
+    folder: Path,
+    is_stopped: Callable[[], bool],
+    hear: Callable[[], list[Cue]],
+) -> Iterator[Event]:
+    """A square that goes where it is told, four frames a block, in real time; red, or blue if the prompt says so."""
+    yield Encoding()
+    (folder / FOLDER).mkdir(exist_ok=True)
+    frames, cues, place, prompt, action = [], [], request.width // 2, request.prompt, request.action
+    for block in range(request.num_frames // 4):
+        if is_stopped():
+            break
+        for cue in hear():
+            cues.append(cue.model_copy(update={"block": block}))
+            prompt, action = cue.prompt or prompt, cue.action or action
+        first = len(frames)
+        for _ in range(4 if block else 1):
+            place = min(max(place + {"left": -2, "right": 2}.get(action, 0), 0), request.width - 24)
+            frame = numpy.full((request.height, request.width, 3), 40, numpy.uint8)
+            frame[36:60, place : place + 24] = (40, 80, 255) if "blue" in prompt else (255, 60, 40)
+            Image.fromarray(frame).save(folder / frame_name(len(frames)), quality=95)
+            frames.append(frame)
+        time.sleep((len(frames) - first) / request.fps)
+        yield Block(block, first, len(frames), 0.25)
+    if not frames:
+        yield Cancelled(None)
+        return
+    made = request.changed(is_open=False, num_frames=len(frames), cues=merge_cues(cues))
+    write_video(frames, folder / "video.mp4", fps=request.fps, request=made)
+    result = _result(made, folder, frames[0], write=False)
+    yield Finished(result)
+
+
 def _misbehave(prompt: str) -> None:
     if "explode" in prompt:
         raise ValueError("the square\nexploded")
@@ -153,10 +190,11 @@ def _frame(background: numpy.ndarray, share: float) -> numpy.ndarray:
     return frame
 
 
-def _result(request: GenerationRequest, folder: Path, background: numpy.ndarray) -> VideoResult:
+def _result(request: GenerationRequest, folder: Path, background: numpy.ndarray, write: bool = True) -> VideoResult:
     path = folder / "video.mp4"
     frames = (_frame(background, index / request.num_frames) for index in range(request.num_frames))
-    write_video(frames, path, fps=request.fps, request=request)
+    if write:
+        write_video(frames, path, fps=request.fps, request=request)
     return VideoResult(
         path=str(path),
         fps=request.fps,

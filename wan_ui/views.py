@@ -3,7 +3,8 @@
 from wan_ui.compare.view import COMPARE
 from wan_ui.desk.view import View
 from wan_ui.library.view import LIBRARY
+from wan_ui.live.view import LIVE
 from wan_ui.stage.view import CREATE
 from wan_ui.system.view import SYSTEM
 
-VIEWS: tuple[View, ...] = (CREATE, COMPARE, LIBRARY, SYSTEM)
+VIEWS: tuple[View, ...] = (CREATE, COMPARE, LIBRARY, SYSTEM, LIVE)

@@ -101,6 +101,30 @@ async def follow(engine: Engine, job_id: str) -> AsyncIterator[StageView]:
         reader.leave(arrived)
 
 
+async def events_of(engine: Engine, job_id: str, seconds: float) -> AsyncIterator[list[Event]]:
+    """The job's events so far, then those that have come since the last answer; none after so many seconds without one. Ends
+    after the final event."""
+    reader, arrived = _READERS.setdefault(engine, Readers()).join(engine, job_id)
+    try:
+        while True:
+            try:
+                event, batch = await asyncio.wait_for(arrived.get(), seconds), []
+            except TimeoutError:
+                yield []
+                continue
+            while event is not None:
+                batch.append(event)
+                if arrived.empty():
+                    break
+                event = arrived.get_nowait()
+            if batch:
+                yield batch
+            if event is None:
+                return
+    finally:
+        reader.leave(arrived)
+
+
 async def _next_view(view: StageView, arrived: asyncio.Queue[Event | None]) -> tuple[StageView, bool]:
     """Waits for an event; returns the view after all events that have arrived, and whether that was the end."""
     try:

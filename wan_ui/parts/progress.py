@@ -158,6 +158,8 @@ def progress_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
             return texts.encoding, "", ""
         case "denoising":
             return texts.denoising, texts.denoising_step.format(index=view.index, total=view.total), _rate(view, texts)
+        case "live":
+            return texts.live_on, "", ""
         case "decoding":
             return texts.decoding, texts.decoding_frame.format(frame=view.index, total=view.total), ""
         case "finished":

@@ -114,7 +114,7 @@ def _state(entry: Entry, texts: Texts) -> str:
             if view.phase == "denoising":
                 left = f" · {texts.time_left.format(seconds=spoken_seconds(view.seconds_left))}" if view.seconds_left else ""
                 return texts.denoising_step.format(index=view.index, total=view.total) + left
-            words = {"loading": texts.loading, "encoding": texts.encoding, "decoding": texts.decoding}
+            words = {"loading": texts.loading, "encoding": texts.encoding, "decoding": texts.decoding, "live": texts.live_on}
             return texts.compiling.format(what=view.what) if view.phase == "compiling" else words.get(view.phase, texts.starting)
         case "finished":
             return texts.finished.format(seconds=spoken_seconds(view.result.seconds.get("total", 0.0))) if view.result else ""

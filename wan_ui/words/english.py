@@ -18,6 +18,7 @@ class Texts:
     view_compare: str = "Compare"
     view_library: str = "Library"
     view_system: str = "System"
+    view_live: str = "Live"
     views: str = "Views"
     help_title: str = "Keyboard"
     help_views_between: str = ", "
@@ -71,6 +72,26 @@ class Texts:
     step_cache: str = "Reuse similar steps (0 is off)"
     loras: str = "LoRAs, one a line"
     loras_info: str = "FILE.safetensors from the loras folder, or OWNER/NAME:FILE; then = and a strength"
+
+    live_none: str = "No model on this machine makes videos live."
+    live_start: str = "Start"
+    live_stop: str = "Stop"
+    live_say: str = "Say it now"
+    live_start_hint: str = "Press Start, then steer with the arrow keys."
+    live_on: str = "Live"
+    live_left: str = "others wait: {seconds} s left"
+    live_rate: str = "{fps} frames a second · {milliseconds} ms behind"
+    live_kept: str = "The video is in your library."
+    live_lost: str = "The studio cannot be reached. Is it still running?"
+    live_actions: tuple[tuple[str, str], ...] = (
+        ("left", "Left"),
+        ("right", "Right"),
+        ("up", "Up"),
+        ("down", "Down"),
+        ("grow", "Grow"),
+        ("shrink", "Shrink"),
+        ("stay", "Stay"),
+    )
 
     image: str = "First frame"
     image_placeholder: str = "Drop, paste or choose a picture"

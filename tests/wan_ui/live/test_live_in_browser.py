@@ -1,0 +1,106 @@
+"""A video that is steered while it is made: keys, prompt, reload, stop, library, and what others may not do."""
+
+import json
+import urllib.error
+import urllib.request
+
+import pytest
+
+from tests.wan_ui.steps import ready, until
+
+pytestmark = pytest.mark.browser
+
+# Where the square is, as a share of the picture's width, and its colour: read from the canvas.
+SQUARE = """
+  const canvas = document.querySelector('#live-canvas'), {width, height} = canvas;
+  const {data} = canvas.getContext('2d').getImageData(0, Math.floor(height / 2), width, 1);
+  const lit = [...Array(width).keys()].filter(x => Math.max(data[4 * x], data[4 * x + 2]) > 150);
+  const red = lit.length ? data[4 * lit[0]] : 0, blue = lit.length ? data[4 * lit[0] + 2] : 0;
+  return {place: lit.length ? lit[0] / width : -1, colour: red > blue ? 'red' : 'blue', frame: Number(canvas.dataset.frame ?? -1)};
+"""
+
+
+def square(page) -> dict:
+    return page.evaluate(f"(() => {{{SQUARE}}})()")
+
+
+def seen(page, condition: str) -> None:
+    until(page, f"(() => {{const square = (() => {{{SQUARE}}})(); return {condition};}})()")
+
+
+@pytest.fixture
+def running(visit):
+    """A page with a live video that shows something."""
+    page = visit()
+    page.locator('#views [data-view="live"]').click()
+    page.locator("#live-prompt").fill("a red square")
+    page.locator("#live-start").click()
+    seen(page, "square.frame >= 0")
+    yield page
+    if page.locator("#live-stop").is_visible():
+        page.locator("#live-stop").click()
+        until(page, "!document.querySelector('#live-start').hidden")
+
+
+def test_the_arrow_keys_steer_and_letting_go_ends_it(running):
+    start = square(running)["place"]
+    running.locator("#live-canvas").click()
+    running.keyboard.down("ArrowRight")
+    seen(running, f"square.place > {start + 0.15}")
+    running.keyboard.up("ArrowRight")
+    running.wait_for_timeout(800)
+    place = square(running)["place"]
+    running.wait_for_timeout(600)
+    assert abs(square(running)["place"] - place) < 0.05
+    button = running.locator('[data-steer="left"]')
+    button.dispatch_event("pointerdown", {"pointerId": 1})
+    seen(running, f"square.place < {place - 0.1}")
+    button.dispatch_event("pointerup", {"pointerId": 1})
+
+
+def test_a_new_prompt_holds_from_the_next_block_on(running):
+    assert square(running)["colour"] == "red"
+    running.locator("#live-prompt").fill("a blue square")
+    running.locator("#live-say").click()
+    seen(running, "square.colour === 'blue'")
+    running.locator("#live-prompt").fill(" ")
+    running.locator("#live-say").click()
+    until(running, "document.querySelector('.live .note').innerText.includes('is empty')")
+    assert running.locator(".live .dot").is_visible()
+
+
+def test_a_page_that_is_loaded_again_goes_on(running):
+    frame = square(running)["frame"]
+    running.reload()
+    ready(running)
+    running.locator('#views [data-view="live"]').click()
+    seen(running, f"square.frame > {frame}")
+
+
+def test_a_stopped_video_is_in_the_library_and_plays(running):
+    running.locator("#live-stop").click()
+    until(running, "document.querySelector('.live .headline').innerText.includes('in your library')")
+    running.locator('#views [data-view="library"]').click()
+    running.locator("#library-grid li").first.click()
+    running.locator("#library-detail", has_text="a red square").wait_for(state="visible")
+
+
+def post(page, path: str, body: object, cookie: str = "") -> int:
+    """The status of a request that this page's server gets from another visitor."""
+    url = page.url.split("?")[0] + path
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json", "cookie": cookie})
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_another_visitor_neither_sees_nor_steers_it(running):
+    job = running.evaluate("fetch('studio/live', {method: 'POST', body: '{}'}).then(answer => answer.status)")
+    assert job == 400  # what is asked for must be a preset
+    until(running, "window.performance.getEntriesByType('resource').some(entry => entry.name.includes('/frames'))")
+    name = "performance.getEntriesByType('resource').map(entry => entry.name).find(name => name.includes('/frames'))"
+    path = "studio/live/" + running.evaluate(name).split("studio/live/")[1].removesuffix("/frames")
+    assert post(running, f"{path}/say", {"action": "left"}) == post(running, f"{path}/stop", {}) == 404
+    assert running.locator(".live .dot").is_visible()

@@ -1,0 +1,1 @@
+"""The view of videos that are steered while they are made."""

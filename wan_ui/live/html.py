@@ -1,0 +1,65 @@
+"""Draws the live view before anything runs; its script does the rest. Pure."""
+
+import json
+from collections.abc import Sequence
+from html import escape
+
+from presets import Preset
+from wan_ui.words.english import Texts
+
+KEYS = {  # of the actions that have one; others are buttons only
+    "left": "ArrowLeft",
+    "right": "ArrowRight",
+    "up": "ArrowUp",
+    "down": "ArrowDown",
+    "grow": "+",
+    "shrink": "-",
+}
+_SHOWN = {"ArrowLeft": "←", "ArrowRight": "→", "ArrowUp": "↑", "ArrowDown": "↓", "+": "+", "-": "−"}
+
+
+def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
+    """The view, for a visitor who may use these presets and is making this video live, if any."""
+    if not presets:
+        empty = f'<p class="hint">{escape(texts.live_none)}</p>'
+        return f'<section class="live" data-job="" aria-label="{escape(texts.view_live)}">{empty}</section>'
+    options = "".join(_option(preset, texts) for preset in presets)
+    words = {"lost": texts.live_lost, "left": texts.live_left, "kept": texts.live_kept, "rate": texts.live_rate}
+    return (
+        f'<section class="live" data-job="{escape(job_id)}" data-words="{escape(json.dumps(words))}"'
+        f' aria-label="{escape(texts.view_live)}">'
+        f'<div class="screen"><canvas id="live-canvas" width="96" height="96"></canvas>'
+        f'<p class="veil">{escape(texts.live_start_hint)}</p><i class="dot" hidden title="{escape(texts.live_on)}"></i></div>'
+        f'<p class="line"><b class="headline"></b><span class="numbers"></span></p>'
+        f'<div class="keys">{_pads(presets, texts)}</div>'
+        f'<div class="asked"><label>{escape(texts.preset)}<select id="live-preset">{options}</select></label>'
+        f'<label class="wide">{escape(texts.prompt)}<input id="live-prompt" maxlength="2000"'
+        f' value="{escape(presets[0].examples[0])}"></label>'
+        f'<button type="button" id="live-start" class="primary">{escape(texts.live_start)}</button>'
+        f'<button type="button" id="live-say" hidden>{escape(texts.live_say)}</button>'
+        f'<button type="button" id="live-stop" hidden>{escape(texts.live_stop)}</button></div>'
+        f'<p class="note" role="alert" hidden></p></section>'
+    )
+
+
+def _option(preset: Preset, texts: Texts) -> str:
+    words = preset.words(texts.language)
+    return (
+        f'<option value="{escape(preset.name)}" data-actions="{escape(" ".join(preset.actions))}"'
+        f' data-size="{preset.width}x{preset.height}" data-fps="{preset.fps}"'
+        f' data-example="{escape(preset.examples[0])}">{escape(words.title)}</option>'
+    )
+
+
+def _pads(presets: Sequence[Preset], texts: Texts) -> str:
+    """A button for each action of any preset; the script shows those of the chosen one."""
+    names = dict.fromkeys(action for preset in presets for action in preset.actions)
+    return "".join(_pad(name, dict(texts.live_actions).get(name, name)) for name in names)
+
+
+def _pad(action: str, words: str) -> str:
+    key = KEYS.get(action, "")
+    return (
+        f'<button type="button" data-steer="{escape(action)}" data-key="{escape(key)}" aria-label="{escape(words)}"'
+        f' title="{escape(words)}">{escape(_SHOWN.get(key, words))}</button>'
+    )

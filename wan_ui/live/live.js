@@ -1,0 +1,185 @@
+// The live view's own script, run once by Gradio with `element` and `watch`. Frames are drawn at the video's own speed; what is
+// pressed and said goes to the server at once.
+const find = selector => element.querySelector(selector);
+const live = {job: '', frames: [], fps: 16, due: 0, drawn: [], ended: true, held: '', stream: null, asked: 0};
+
+const words = () => JSON.parse(find('.live')?.dataset.words ?? '{}');
+const note = text => {
+  const shown = find('.note');
+  if (!shown) return;
+  shown.textContent = text;
+  shown.hidden = !text;
+};
+const send = async (path, body) => {
+  try {
+    const answer = await fetch(`studio/live${path}`, {
+      method: 'POST', headers: {'content-type': 'application/json'}, body: JSON.stringify(body ?? {}),
+    });
+    const given = await answer.json();
+    note(given.error ?? '');
+    return answer.ok ? given : null;
+  } catch {
+    note(words().lost);
+    return null;
+  }
+};
+
+const show = () => {
+  const option = find('#live-preset')?.selectedOptions[0];
+  if (!option) return;
+  const actions = option.dataset.actions.split(' ').filter(Boolean);
+  for (const button of element.querySelectorAll('[data-steer]')) button.hidden = !actions.includes(button.dataset.steer);
+  const isOn = !live.ended;
+  find('#live-start').hidden = isOn;
+  for (const name of ['#live-stop', '#live-say']) find(name).hidden = !isOn;
+  find('#live-preset').disabled = isOn;
+  find('.live').dataset.on = isOn;
+  find('.dot').hidden = !isOn || !live.drawn.length;
+};
+
+const begin = job => {
+  Object.assign(live, {job, frames: [], due: 0, drawn: [], ended: false, held: ''});
+  find('.veil').hidden = false;
+  find('.headline').textContent = find('.numbers').textContent = '';
+  show();
+  listen(job);
+};
+
+// Packets of the stream: see `wan_ui.live.routes`. A stream that breaks off is opened again.
+const STATE = 0xFFFFFFFF;
+const listen = async job => {
+  while (live.job === job && !live.ended) {
+    try {
+      const answer = await fetch(`studio/live/${job}/frames`);
+      if (answer.status === 404) return finish({has_ended: true, words: ''});
+      live.stream = answer.body.getReader();
+      await readAll(job, live.stream);
+    } catch { /* the connection was lost */ }
+    if (live.job === job && !live.ended) await new Promise(after => setTimeout(after, 1000));
+  }
+};
+const readAll = async (job, reader) => {
+  let held = new Uint8Array(0);
+  for (;;) {
+    const {done, value} = await reader.read();
+    if (done || live.job !== job) return;
+    const whole = new Uint8Array(held.length + value.length);
+    whole.set(held);
+    whole.set(value, held.length);
+    held = take(whole);
+  }
+};
+const take = bytes => {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  let at = 0;
+  while (bytes.length - at >= 8 && bytes.length - at >= 8 + view.getUint32(at + 4)) {
+    const number = view.getUint32(at), end = at + 8 + view.getUint32(at + 4), body = bytes.slice(at + 8, end);
+    number === STATE ? state(JSON.parse(new TextDecoder().decode(body))) : arrive(number, body);
+    at = end;
+  }
+  return bytes.slice(at);
+};
+const arrive = async (number, body) => {
+  const picture = await createImageBitmap(new Blob([body], {type: 'image/jpeg'}));
+  live.frames.push({number, picture, at: performance.now()});
+  live.frames.sort((one, other) => one.number - other.number);
+  const most = live.fps;  // a second: what is later than that is of no use
+  if (live.frames.length > most) live.frames.splice(0, live.frames.length - most);
+};
+const state = given => {
+  live.fps = given.fps;
+  const left = given.left === null ? '' : ` · ${words().left.replace('{seconds}', given.left)}`;
+  find('.headline').textContent = given.words + left;
+  if (given.error) note(given.error);
+  if (given.has_ended) finish(given);
+};
+const finish = given => {
+  live.ended = true;
+  find('.headline').textContent = given.words ? `${given.words} ${live.drawn.length ? words().kept : ''}` : '';
+  show();
+};
+
+// Drawing. A frame is due one frame's time after the last one; with a little in hand, so that uneven arrival does not show.
+const draw = now => {
+  requestAnimationFrame(draw);
+  const canvas = find('#live-canvas');
+  if (!canvas || !live.frames.length || now < live.due) return;
+  const {picture, at, number} = live.frames.shift();
+  if (canvas.width !== picture.width || canvas.height !== picture.height) {
+    [canvas.width, canvas.height] = [picture.width, picture.height];
+    find('.live').style.setProperty('--ratio', picture.width / picture.height);
+  }
+  canvas.getContext('2d').drawImage(picture, 0, 0);
+  canvas.dataset.frame = number;
+  const pace = 1000 / live.fps * (live.frames.length > live.fps / 2 ? 0.8 : 1);
+  live.due = Math.max(live.due + pace, now);
+  find('.veil').hidden = true;
+  live.drawn.push(now);
+  while (live.drawn.length > 1 && live.drawn[0] < now - 2000) live.drawn.shift();
+  const seconds = (now - live.drawn[0]) / 1000, rate = seconds > 0.5 ? (live.drawn.length - 1) / seconds : 0;
+  find('.numbers').textContent = rate && !live.ended
+    ? words().rate.replace('{fps}', rate.toFixed(0)).replace('{milliseconds}', Math.round(now - at)) : '';
+  if (live.drawn.length === 1) show();
+};
+requestAnimationFrame(draw);
+
+// What is pressed: an action holds as long as its key or button is down, then the shape rests.
+const steer = async name => {
+  if (live.ended || live.held === name) return;
+  live.held = name;
+  for (const button of element.querySelectorAll('[data-steer]')) button.setAttribute('aria-pressed', button.dataset.steer === name);
+  await send(`/${live.job}/say`, {action: name});
+};
+const rest = name => {
+  if (live.held !== name) return;
+  const actions = find('#live-preset').selectedOptions[0].dataset.actions.split(' ');
+  if (actions.includes('stay')) steer('stay');
+};
+const isOpen = () => element.offsetParent !== null;
+const buttonOf = event => isOpen() && !live.ended && !event.ctrlKey && !event.altKey && !event.metaKey
+  && !event.target.closest?.('input, textarea, select')
+  && [...element.querySelectorAll('[data-steer]:not([hidden])')].find(button => button.dataset.key === event.key);
+document.addEventListener('keydown', event => {
+  const button = buttonOf(event);
+  if (!button) return;
+  event.preventDefault();
+  if (!event.repeat) steer(button.dataset.steer);
+});
+document.addEventListener('keyup', event => { const button = buttonOf(event); if (button) rest(button.dataset.steer); });
+element.addEventListener('pointerdown', event => {
+  const button = event.target.closest('[data-steer]');
+  if (button) { button.setPointerCapture?.(event.pointerId); steer(button.dataset.steer); }
+});
+for (const kind of ['pointerup', 'pointercancel']) element.addEventListener(kind, event => {
+  const button = event.target.closest('[data-steer]');
+  if (button) rest(button.dataset.steer);
+});
+element.addEventListener('contextmenu', event => { if (event.target.closest('[data-steer]')) event.preventDefault(); });
+element.addEventListener('click', async event => {
+  const {id} = event.target;
+  if (id === 'live-start') {
+    note('');
+    const given = await send('', {preset: find('#live-preset').value, prompt: find('#live-prompt').value});
+    if (given) begin(given.job);
+  } else if (id === 'live-stop') send(`/${live.job}/stop`);
+  else if (id === 'live-say') send(`/${live.job}/say`, {prompt: find('#live-prompt').value});
+});
+element.addEventListener('keydown', event => {
+  if (event.key !== 'Enter' || event.target.id !== 'live-prompt') return;
+  event.preventDefault();
+  find(live.ended ? '#live-start' : '#live-say').click();
+});
+element.addEventListener('change', event => {
+  if (event.target.id !== 'live-preset') return;
+  find('#live-prompt').value = event.target.selectedOptions[0].dataset.example;
+  show();
+});
+
+// The page was opened, perhaps again: what this visitor is making goes on.
+const open = () => {
+  const job = find('.live')?.dataset.job;
+  if (job && job !== live.job) begin(job);
+  else show();
+};
+watch('value', open);
+open();

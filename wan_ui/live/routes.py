@@ -1,0 +1,166 @@
+"""The live view's addresses: start, say, stop, and the stream of frames.
+
+`GET /studio/live/JOB/frames` answers with packets: two numbers of four bytes, big endian, then as many bytes as the second says.
+The first is the number of the frame that follows as a JPEG, or 0xFFFFFFFF before JSON that says how things stand. One plain
+answer that does not end goes through every proxy and share link that lets pictures through, needs no second protocol, and is
+never cached; the rest are small requests of their own. What a slow browser has not taken when a new block comes is left out.
+"""
+
+import asyncio
+import json
+import struct
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import gradio as gr
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from backend.contract.events import Block
+from backend.contract.live import frame_name
+from backend.contract.request import GenerationRequest, find_preset
+from backend.engine.store import Job
+from backend.errors import StudioError
+from presets import Preset
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.followers import events_of
+from wan_ui.desk.rules import Rules
+from wan_ui.desk.visit import Visit
+from wan_ui.live.watch import Watch
+from wan_ui.parts.notes import sentence
+from wan_ui.parts.progress import StageView, advance, progress_words
+
+STATE = 0xFFFFFFFF
+STATE_SECONDS = 1.0  # between two packets that say how things stand
+LIVE_RULES: Rules = {
+    "/studio/live": "login",
+    "/studio/live/{job_id}/frames": "visitor",
+    "/studio/live/{job_id}/say": "visitor",
+    "/studio/live/{job_id}/stop": "visitor",
+    "LiveHandlers.look": "login",
+}
+_AT_ONCE = {"cache-control": "no-store", "x-accel-buffering": "no"}  # proxies pass each packet on
+
+
+def live_routes(desk: Desk) -> Sequence[Route]:
+    """The addresses, and from now on somebody who ends what nobody watches."""
+    watch = Watch(desk.engine)
+
+    async def start(request: Request) -> Response:
+        visit, given = desk.visit(gr.Request(request)), await _json(request)
+        try:
+            job = await asyncio.to_thread(_start, desk, visit, given)
+        except StudioError as error:
+            return _refused(error)
+        watch.see(job.id)
+        return JSONResponse({"job": job.id})
+
+    async def say(request: Request) -> Response:
+        job, given = _job(desk, request), await _json(request)
+        if job is None:
+            return _missing()
+        prompt, action = (given.get(name) if isinstance(given.get(name), str) else None for name in ("prompt", "action"))
+        try:
+            await asyncio.to_thread(desk.engine.say, job.id, prompt=prompt, action=action)
+        except StudioError as error:
+            return _refused(error)
+        return JSONResponse({})
+
+    async def stop(request: Request) -> Response:
+        job = _job(desk, request)
+        if job is None:
+            return _missing()
+        try:
+            await asyncio.to_thread(desk.engine.cancel, job.id)
+        except StudioError as error:
+            return _refused(error)
+        return JSONResponse({})
+
+    async def frames(request: Request) -> Response:
+        job = _job(desk, request)
+        if job is None or not job.request.is_open:
+            return _missing()
+        packets = _packets(desk, watch, job, desk.visit(gr.Request(request)))
+        return StreamingResponse(packets, media_type="application/octet-stream", headers=_AT_ONCE)
+
+    return [
+        Route("/studio/live", start, methods=["POST"]),
+        Route("/studio/live/{job_id}/say", say, methods=["POST"]),
+        Route("/studio/live/{job_id}/stop", stop, methods=["POST"]),
+        Route("/studio/live/{job_id}/frames", frames, methods=["GET"]),
+    ]
+
+
+def _start(desk: Desk, visit: Visit, given: dict[str, Any]) -> Job:
+    """Queues an open video. Raises: StudioError."""
+    preset = find_preset(str(given.get("preset", "")))
+    prompt, seed = given.get("prompt"), given.get("seed")
+    request = GenerationRequest.from_preset(
+        preset,
+        prompt=prompt if isinstance(prompt, str) else "",
+        num_frames=_most_frames(preset),
+        seed=seed if isinstance(seed, int) else None,
+        is_open=True,
+    )
+    return desk.submit(request, visit)
+
+
+def _most_frames(preset: Preset) -> int:
+    return preset.max_frames - (preset.max_frames - preset.first_frames) % preset.frame_step
+
+
+async def _packets(desk: Desk, watch: Watch, job: Job, visit: Visit) -> AsyncIterator[bytes]:
+    view, told = StageView(phase="queued"), 0.0
+    with watch.watching(job.id):
+        async for events in events_of(desk.engine, job.id, STATE_SECONDS):
+            blocks = [event for event in events if isinstance(event, Block)]
+            for event in events:
+                view = advance(view, event)
+            for number in range(blocks[-1].first, blocks[-1].end) if blocks else ():
+                path = job.folder / frame_name(number)
+                try:
+                    picture = await asyncio.to_thread(path.read_bytes)
+                except OSError:
+                    continue  # removed: this page is far behind
+                yield struct.pack(">II", number, len(picture)) + picture
+            now = time.monotonic()
+            if now - told >= STATE_SECONDS or not view.is_active or view.phase != "live":
+                told = now
+                state = json.dumps(_state(job, view, watch, visit)).encode()
+                yield struct.pack(">II", STATE, len(state)) + state
+
+
+def _state(job: Job, view: StageView, watch: Watch, visit: Visit) -> dict[str, Any]:
+    headline, detail, _ = progress_words(view, visit.texts)
+    left = watch.seconds_left(job.id)
+    return {
+        "phase": view.phase,
+        "words": " · ".join(filter(None, (headline, detail))),
+        "left": None if left is None else round(left),
+        "fps": job.request.fps,
+        "has_ended": not view.is_active,
+        "error": f"{view.cause} {view.fix}".strip() if view.phase == "failed" else "",
+    }
+
+
+def _job(desk: Desk, request: Request) -> Job | None:
+    return desk.job(request.path_params["job_id"], desk.visit(gr.Request(request)))
+
+
+async def _json(request: Request) -> dict[str, Any]:
+    """What the page sent; nothing if it is no JSON object."""
+    try:
+        given = json.loads(await request.body() or b"{}")
+    except ValueError:
+        return {}
+    return given if isinstance(given, dict) else {}
+
+
+def _refused(error: StudioError) -> Response:
+    return JSONResponse({"error": sentence(error)}, status_code=400)
+
+
+def _missing() -> Response:
+    return JSONResponse({"error": "There is no such video."}, status_code=404)

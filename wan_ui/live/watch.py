@@ -1,0 +1,75 @@
+"""Ends open videos that nobody watches, and those whose turn is over while others wait."""
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+from backend.engine.engine import Engine
+from backend.errors import StudioError
+
+UNSEEN_SECONDS = 15.0  # without an open page
+TURN_SECONDS = 60.0  # that a video goes on after somebody else's has begun to wait
+_LOOK_SECONDS = 1.0
+
+
+class Watch:
+    """One engine's open videos. Times are monotonic seconds."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._lock = engine, threading.Lock()
+        self._watchers: Counter[str] = Counter()
+        self._seen: dict[str, float] = {}
+        self._ends: dict[str, float] = {}  # of those whose turn is counted
+        threading.Thread(target=self._look_after, name="live", daemon=True).start()
+
+    def see(self, job_id: str) -> None:
+        """Somebody has just asked for this video."""
+        with self._lock:
+            self._seen[job_id] = time.monotonic()
+
+    @contextlib.contextmanager
+    def watching(self, job_id: str) -> Iterator[None]:
+        """While a page shows this video."""
+        with self._lock:
+            self._watchers[job_id] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._watchers[job_id] -= 1
+                self._seen[job_id] = time.monotonic()
+
+    def seconds_left(self, job_id: str) -> float | None:
+        """Until this video's turn is over, if others wait."""
+        end = self._ends.get(job_id)
+        return None if end is None else max(0.0, end - time.monotonic())
+
+    def _look_after(self) -> None:
+        while self._engine.wait_for_change(-1, 0.0) is not None:  # None: it is closed
+            for job_id in self._over(time.monotonic()):
+                with contextlib.suppress(StudioError):
+                    self._engine.cancel(job_id)
+            time.sleep(_LOOK_SECONDS)
+
+    def _over(self, now: float) -> list[str]:
+        """The open videos to end now. Where the server has just started, pages have `UNSEEN_SECONDS` to come back."""
+        running = [job for job in self._engine.library.unended(None) if job.request.is_open]
+        others_wait = any(job.state == "queued" for job in self._engine.library.unended(None))
+        with self._lock:
+            known = {job.id for job in running}
+            for kept in (self._seen, self._ends):
+                for job_id in kept.keys() - known:
+                    del kept[job_id]
+            over = []
+            for job in running:
+                seen = self._seen.setdefault(job.id, now)
+                if self._watchers[job.id] <= 0 and now - seen > UNSEEN_SECONDS:
+                    over.append(job.id)
+                elif job.state == "running" and others_wait:
+                    if now > self._ends.setdefault(job.id, now + TURN_SECONDS):
+                        over.append(job.id)
+                else:
+                    self._ends.pop(job.id, None)
+            return over
