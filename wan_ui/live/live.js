@@ -17,7 +17,7 @@ const send = async (path, body) => {
     });
     const given = await answer.json();
     note(given.error ?? '');
-    return answer.ok ? given : null;
+    return answer.ok && !given.error ? given : null;
   } catch {
     note(words().lost);
     return null;
@@ -39,6 +39,7 @@ const show = () => {
 
 const begin = job => {
   Object.assign(live, {job, frames: [], due: 0, drawn: [], ended: false, held: ''});
+  find('.live').dataset.job = job;
   find('.veil').hidden = false;
   find('.headline').textContent = find('.numbers').textContent = '';
   show();

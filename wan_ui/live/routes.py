@@ -26,7 +26,6 @@ from backend.errors import StudioError
 from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import events_of
-from wan_ui.desk.rules import Rules
 from wan_ui.desk.visit import Visit
 from wan_ui.live.watch import Watch
 from wan_ui.parts.notes import sentence
@@ -34,13 +33,6 @@ from wan_ui.parts.progress import StageView, advance, progress_words
 
 STATE = 0xFFFFFFFF
 STATE_SECONDS = 1.0  # between two packets that say how things stand
-LIVE_RULES: Rules = {
-    "/studio/live": "login",
-    "/studio/live/{job_id}/frames": "visitor",
-    "/studio/live/{job_id}/say": "visitor",
-    "/studio/live/{job_id}/stop": "visitor",
-    "LiveHandlers.look": "login",
-}
 _AT_ONCE = {"cache-control": "no-store", "x-accel-buffering": "no"}  # proxies pass each packet on
 
 
@@ -159,7 +151,7 @@ async def _json(request: Request) -> dict[str, Any]:
 
 
 def _refused(error: StudioError) -> Response:
-    return JSONResponse({"error": sentence(error)}, status_code=400)
+    return JSONResponse({"error": sentence(error)})
 
 
 def _missing() -> Response:

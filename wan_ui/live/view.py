@@ -3,7 +3,7 @@
 from wan_ui.desk.view import Shell, View
 from wan_ui.live.handlers import LiveHandlers
 from wan_ui.live.panel import build_live_panel
-from wan_ui.live.routes import LIVE_RULES, live_routes
+from wan_ui.live.routes import live_routes
 
 
 def build_live(shell: Shell) -> LiveHandlers:
@@ -11,4 +11,4 @@ def build_live(shell: Shell) -> LiveHandlers:
     return LiveHandlers(desk=shell.desk, panel=build_live_panel(shell.desk, shell.texts))
 
 
-LIVE = View(key="live", title="view_live", build=build_live, routes=live_routes, rules=LIVE_RULES)
+LIVE = View(key="live", title="view_live", build=build_live, routes=live_routes)

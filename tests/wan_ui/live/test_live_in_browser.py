@@ -97,10 +97,6 @@ def post(page, path: str, body: object, cookie: str = "") -> int:
 
 
 def test_another_visitor_neither_sees_nor_steers_it(running):
-    job = running.evaluate("fetch('studio/live', {method: 'POST', body: '{}'}).then(answer => answer.status)")
-    assert job == 400  # what is asked for must be a preset
-    until(running, "window.performance.getEntriesByType('resource').some(entry => entry.name.includes('/frames'))")
-    name = "performance.getEntriesByType('resource').map(entry => entry.name).find(name => name.includes('/frames'))"
-    path = "studio/live/" + running.evaluate(name).split("studio/live/")[1].removesuffix("/frames")
+    path = f"studio/live/{running.locator('.live').get_attribute('data-job')}"
     assert post(running, f"{path}/say", {"action": "left"}) == post(running, f"{path}/stop", {}) == 404
     assert running.locator(".live .dot").is_visible()
