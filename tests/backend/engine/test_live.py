@@ -1,0 +1,51 @@
+"""Open videos in the queue: what is said reaches them, Stop finishes them, and what they have become is kept."""
+
+import pytest
+
+from backend.contract.cues import Cue
+from backend.contract.events import Block, Finished
+from backend.contract.request import GenerationRequest
+from backend.errors import RequestError
+from presets import load_preset
+from tests.backend.conftest import all_events, wait_for
+
+
+def open_request(prompt: str = "a red square") -> GenerationRequest:
+    return GenerationRequest.from_preset(load_preset("wan-live-tiny"), prompt=prompt, num_frames=401, is_open=True)
+
+
+def test_what_is_said_is_heard_and_kept(engine):
+    job = engine.submit(open_request())
+    wait_for(lambda: isinstance(engine.last_event(job.id), Block))
+    engine.say(job.id, action="right")
+    engine.say(job.id, prompt="a blue square")
+    heard = engine.last_event(job.id).index + 2
+    wait_for(lambda: engine.last_event(job.id).index > heard)
+    engine.cancel(job.id)
+    finished = all_events(engine, job.id)[-1]
+    assert isinstance(finished, Finished)
+    request = engine.job(job.id).request
+    assert request == finished.result.request and not request.is_open and request.num_frames < 401
+    assert len(request.cues) == 1 and request.cues[0] == Cue(block=request.cues[0].block, action="right", prompt="a blue square")
+
+
+def test_what_cannot_be_followed_is_refused(engine):
+    job = engine.submit(open_request())
+    wait_for(lambda: isinstance(engine.last_event(job.id), Block))
+    for words in ({"action": "jump"}, {"prompt": " "}, {"prompt": "x" * 10_000}, {"prompt": "a\x00b"}):
+        with pytest.raises(RequestError):
+            engine.say(job.id, **words)
+    engine.cancel(job.id)
+    assert isinstance(all_events(engine, job.id)[-1], Finished)
+    with pytest.raises(RequestError, match="nothing is being made live"):
+        engine.say(job.id, action="left")
+
+
+def test_nothing_is_said_to_a_video_of_one_piece(engine):
+    preset = load_preset("wan-tiny")
+    with pytest.raises(RequestError, match="in one piece"):
+        GenerationRequest.from_preset(preset, prompt="x", is_open=True)
+    job = engine.submit(GenerationRequest.from_preset(preset, prompt="a slow square", steps=3))
+    with pytest.raises(RequestError, match="nothing is being made live"):
+        engine.say(job.id, prompt="a blue square")
+    engine.cancel(job.id)
