@@ -45,9 +45,11 @@ def live(
     folder: Path,
     is_stopped: Callable[[], bool],
     hear: Callable[[], Sequence[Cue]],
+    lead: float = LEAD_SECONDS,
 ) -> Iterator[Event]:
     """Makes the video in `folder` until `is_stopped`, or until it has all its frames. `hear` gives what was said since it was
-    called last; the numbers of its blocks do not count. Ends with Finished; with Cancelled if there is no block yet.
+    called last; the numbers of its blocks do not count. It runs ahead of its own speed by at most `lead` seconds. Ends with
+    Finished; with Cancelled if there is no block yet.
 
     Raises: ModelError if the model is of another kind than the request's preset, or a LoRA changes nothing; RequestError for
     words that the model cannot follow.
@@ -60,7 +62,7 @@ def live(
         yield Cancelled(None)
         return
     with _Screen(run) as screen:
-        cues = yield from _make_blocks(run, screen, hear)
+        cues = yield from _make_blocks(run, screen, hear, _Pace(request.fps, lead))
         if not screen.num_frames:
             yield Cancelled(None)
             return
@@ -68,12 +70,14 @@ def live(
         yield Finished(screen.write(made))
 
 
-def _make_blocks(run: Run, screen: _Screen, hear: Callable[[], Sequence[Cue]]) -> Generator[Event, None, tuple[Cue, ...]]:
+def _make_blocks(
+    run: Run, screen: _Screen, hear: Callable[[], Sequence[Cue]], pace: _Pace
+) -> Generator[Event, None, tuple[Cue, ...]]:
     """Returns what was said in the blocks that were made."""
     conditions = dict((yield from encode_conditions(run)))
     said, script = _Written(run.folder), cued.Script(run.request)
     loop = Denoising(run, conditions, script=script)
-    pace, block = _Pace(run.request.fps), 0
+    block = 0
     while loop.steps_done < loop.total and not run.is_cancelled():
         is_again = block < said.blocks
         cue = said.cues.get(block) if is_again else _as_one(hear(), block)
@@ -132,18 +136,19 @@ class _Written:
 class _Pace:
     """Holds the video back to its own speed, from its first frames on."""
 
-    def __init__(self, fps: int) -> None:
-        self._fps, self._began, self._before = fps, 0.0, 0
+    def __init__(self, fps: int, lead: float) -> None:
+        self._fps, self._lead = fps, lead
+        self._began, self._before = 0.0, 0
 
     def is_ahead(self, num_frames: int) -> bool:
-        """Whether so many frames last `LEAD_SECONDS` longer than the time since the first of them."""
+        """Whether so many frames last longer, by more than the lead, than the time since the first of them."""
         now = time.monotonic()
         if not self._began and num_frames:
             self._began, self._before = now, num_frames
         ahead = (num_frames - self._before) / self._fps - (now - self._began)
-        if ahead < -LEAD_SECONDS:  # too slow to keep up: what is late is not made up for by haste
+        if ahead < -self._lead:  # too slow to keep up: what is late is not made up for by haste
             self._began, self._before = now, num_frames
-        return ahead > LEAD_SECONDS
+        return ahead > self._lead
 
 
 class _Screen:
