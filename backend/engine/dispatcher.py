@@ -265,15 +265,15 @@ class Dispatcher:
         self._journal.append_all(moved)
 
     def _learn(self, job_id: str, event: Event) -> None:
-        """Passes on what a finished video took; one that was interrupted says nothing about others."""
+        """Passes on what a finished video took; one that was interrupted, or open, says nothing about others."""
         worker = self.fleet.worker_of(job_id)
         if not isinstance(event, Finished) or worker is None:
             return
         try:
-            was_interrupted = bool(self._store.interruptions(job_id))
+            is_of_use = not self._store.interruptions(job_id) and not self._store.job(job_id).request.is_open
         except sqlite3.Error:
-            was_interrupted = True
-        if not was_interrupted:
+            is_of_use = False
+        if is_of_use:
             self._on_finished(self._running[job_id], event, worker.device_kind)
 
     def _close_open(self, job_id: str, event: Event) -> None:

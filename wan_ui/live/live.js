@@ -149,7 +149,9 @@ document.addEventListener('keydown', event => {
 document.addEventListener('keyup', event => { const button = buttonOf(event); if (button) rest(button.dataset.steer); });
 element.addEventListener('pointerdown', event => {
   const button = event.target.closest('[data-steer]');
-  if (button) { button.setPointerCapture?.(event.pointerId); steer(button.dataset.steer); }
+  if (!button) return;
+  try { button.setPointerCapture(event.pointerId); } catch { /* the pointer is gone already */ }
+  steer(button.dataset.steer);
 });
 for (const kind of ['pointerup', 'pointercancel']) element.addEventListener(kind, event => {
   const button = event.target.closest('[data-steer]');
