@@ -7,6 +7,7 @@ blocks again, without waiting for anybody to watch them.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import queue
 import time
@@ -57,7 +58,7 @@ def live(
     run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=is_stopped)
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     remove_half_written(folder)
-    yield from prepare(run)
+    yield from prepare(dataclasses.replace(run, request=_beginning(run)))
     if is_stopped():
         yield Cancelled(None)
         return
@@ -101,6 +102,12 @@ def _make_blocks(
             yield from screen.finished()
     yield from screen.finished(waits=True)
     return merge_cues(cue for number, cue in said.cues.items() if number < block)
+
+
+def _beginning(run: Run) -> GenerationRequest:
+    """The video's first three blocks, which have all the programs that it needs."""
+    scale, blocks = run.request.geometry().temporal_scale, 3 * (run.model.kind.chunk or 1)
+    return run.request.model_copy(update={"num_frames": min(run.request.num_frames, scale * (blocks - 1) + 1)})
 
 
 def _as_one(cues: Sequence[Cue], block: int) -> Cue | None:
