@@ -28,7 +28,7 @@ from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView
 
 OVERRIDES = frozenset(
-    {"negative_prompt", "width", "height", "num_frames", "fps", "steps", "guidance", "flow_shift", "solver", "seed"}
+    {"negative_prompt", "width", "height", "num_frames", "fps", "steps", "guidance", "flow_shift", "solver", "seed", "cues"}
 )
 
 
@@ -52,7 +52,8 @@ def _generate_with(desk: Desk) -> Callable:
             preset: name of a preset; empty for the first
             image: the first frame as an uploaded file, for image to video
             settings: values to use in place of the preset's own: negative_prompt, width, height, num_frames, fps,
-                steps, guidance (a list, one value per expert), flow_shift, solver, seed
+                steps, guidance (a list, one value per expert), flow_shift, solver, seed, and for live presets cues: a list
+                of {"block": 8, "prompt": "...", "action": "left"}, either of the last two, that hold from that block on
         Returns:
             the video file, and its facts: job_id, seed, width, height, num_frames, fps, seconds by stage
         """

@@ -37,6 +37,17 @@ def test_settings_cannot_smuggle_in_paths_or_other_fields(name):
         wanted(settings={name: "/etc/passwd"}).to_request()
 
 
+def test_a_script_for_a_live_video_is_read_and_checked():
+    cues = [{"block": 2, "action": "left"}, {"block": 4, "prompt": "a blue square"}]
+    request = Wanted.of("a red circle", "wan-live-tiny", None, {"cues": cues}).to_request()
+    assert [cue.model_dump(exclude_none=True) for cue in request.cues] == cues
+    for wrong in ([{"block": 1, "path": "/etc/passwd"}], [{"block": "x"}], "left", [{"block": 1, "action": "jump"}], [1]):
+        with pytest.raises(RequestError):
+            Wanted.of("a red circle", "wan-live-tiny", None, {"cues": wrong}).to_request()
+    with pytest.raises(RequestError, match="in one piece"):
+        Wanted.of("a red circle", "wan-tiny", None, {"cues": cues}).to_request()
+
+
 def test_only_uploaded_files_are_opened():
     folder = Path(get_upload_folder())
     (folder / "abc").mkdir(parents=True, exist_ok=True)
