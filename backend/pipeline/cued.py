@@ -4,7 +4,7 @@ other pair of prompt and action that comes."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any
 
 from backend.contract.cues import Cue
@@ -36,13 +36,19 @@ class Script:
         self._prompt, self._action = cue.prompt or self._prompt, cue.action or self._action
         said = self._prompt, self._action
         is_new = said not in self._known
+        self._known[said] = len(self.texts) if is_new else self._known.pop(said)  # the newest stands last
         if is_new:
-            self._known[said] = len(self.texts)
             update = {"prompt": self._prompt, "action": self._action, "cues": (), "is_open": False}
             self.texts.append(self._request.model_copy(update=update))
         self._blocks.append(cue.block)
         self._numbers.append(self._known[said])
         return is_new
+
+    def forget(self, most: int) -> list[int]:
+        """Forgets which texts came, but for so many that were said last; returns the others' numbers, to be new when they come
+        again."""
+        old = list(self._known)[:-most]
+        return [self._known.pop(said) for said in old]
 
     def number_at(self, block: int) -> int:
         """Which of the `texts` holds in this block."""
@@ -64,6 +70,14 @@ def encode_later(
     """Work: the conditions of the `Script`'s text of this number, 1 or more, by the names that they have beside the first's."""
     own = yield from model.encode(weights, text, inputs)
     return {f"{_prefix(number)}{name}": value for name, value in own.items()}
+
+
+def without(conditions: dict[str, Any], numbers: Iterable[int]) -> None:
+    """Removes the conditions of the texts with these numbers."""
+    for number in numbers:
+        prefix = _prefix(number)
+        for name in [name for name in conditions if (name.startswith(prefix) if number else not name.startswith(_LATER))]:
+            del conditions[name]
 
 
 def conditions_of(conditions: Conditions, number: int) -> Conditions:

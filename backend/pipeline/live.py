@@ -36,6 +36,7 @@ from backend.runtime.work import run as do
 
 LEAD_SECONDS = 0.15  # how far the video may run ahead of the person who watches: what they do next is seen after that
 PICTURE_QUALITY = 90
+MOST_TEXTS = 16  # whose conditions are kept: some megabytes each
 _SCRIPT = f"{FOLDER}/script.jsonl"
 _PAUSE_SECONDS = 0.01
 
@@ -87,6 +88,7 @@ def _make_blocks(
             text, inputs = script.texts[number], open_inputs(run.request)
             with run.clock.measure("encode"):
                 conditions |= do(cued.encode_later(run.model, run.loaded.weights, text, number, inputs))
+            cued.without(conditions, script.forget(MOST_TEXTS))
         if not is_again:
             said.write(block, cue)
         began = time.monotonic()

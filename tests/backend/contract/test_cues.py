@@ -5,7 +5,7 @@ import pytest
 from backend.contract.cues import Cue, cues_of_actions, cues_of_prompts, merge_cues
 from backend.contract.request import GenerationRequest
 from backend.errors import RequestError
-from backend.pipeline.cued import Script
+from backend.pipeline.cued import Script, without
 from presets import Preset, load_preset
 
 LIVE = load_preset("wan2.1-live-1.3b-480p")
@@ -81,6 +81,17 @@ def test_each_block_has_what_was_said_last(preset):
         *[("a red circle", "left")] * 2,
     ]
     assert len(script.texts) == 3
+
+
+def test_what_was_said_long_ago_is_forgotten_and_new_when_it_comes_again(preset):
+    script = Script(cued(preset))
+    for block, prompt in enumerate(("one", "two", "one", "three"), 1):
+        script.add(Cue(block=block, prompt=prompt))
+    assert script.forget(2) == [0, 2]  # "one" was said after "two"
+    assert not script.add(Cue(block=5, prompt="one")) and script.add(Cue(block=6, prompt="two"))
+    conditions = {"a": 0, "later_1.a": 1, "later_12.a": 12}
+    without(conditions, [0, 1])
+    assert conditions == {"later_12.a": 12}
 
 
 def test_a_cue_for_the_first_block_takes_the_beginnings_place(preset):
