@@ -23,9 +23,9 @@ from training.live_world import ACTIONS, render_story, sample_story
 from training.train_transformer import TransformerTraining, train_transformer
 from training.wan_vae import WAN_AUTOENCODER
 
-SECONDS = 2400.0
-BLOCKS = 13
-BUCKET = Bucket(width=96, height=96, num_frames=1 + 4 * (BLOCKS - 1), share=1.0, batch=48, clips=2048)
+SECONDS = 2700.0
+BLOCKS = 9
+BUCKET = Bucket(width=96, height=96, num_frames=1 + 4 * (BLOCKS - 1), share=1.0, batch=32, clips=2048)
 LINKED = ("vae", "text_encoder", "tokenizer")  # wan-tiny's own
 OPTIONS = TransformerTraining(learning_rate=1e-3, refresh_every=16)
 

@@ -18,7 +18,7 @@ from training.train_transformer import TransformerTraining
 from training.velocity import predict_blocks
 from training.wan_networks import WanNetworks
 
-WINDOW = 8  # latent frames that a block sees, its own counted
+WINDOW = 6  # latent frames that a block sees, its own counted
 OWN_PAST = 0.5  # the share of the batches whose past is the network's own
 SPOILED = 0.15  # the largest share of noise in a true past
 PURE_NOISE = 0.5  # the share of frames that start from noise alone

@@ -117,6 +117,6 @@ def test_the_checkpoint_is_a_causal_one_that_shares_wan_tinys_parts(networks, tm
     assert (tmp_path / "made/vae").is_symlink() and (tmp_path / "made/vae/config.json").is_file()
     live = load_preset("wan2.1-live-1.3b-480p").model_dump() | {"model": str(tmp_path / "made"), "architecture": None}
     _, kind = of_preset(Preset(**live))
-    assert (kind.chunk, kind.window, kind.sink) == (1, 8, 0)
+    assert (kind.chunk, kind.window, kind.sink) == (1, 6, 0)
     config = json.loads((tmp_path / "made/transformer/config.json").read_text())
     assert config["actions"] == list(ACTIONS)
