@@ -66,7 +66,7 @@ class Engine:
         Without `start_worker` the processes start with their first jobs. Raises: DataFolderError.
         """
         self.settings = settings = from_environment(data_dir)
-        self._model = model
+        self._model, self._touches = model, 0
         self._runs = _made(settings.runs_dir)
         self._store = Store(settings.data_dir / "jobs.sqlite3")
         self._lock = EngineLock(_made(settings.engines_dir))
@@ -165,7 +165,12 @@ class Engine:
 
     def touch(self) -> None:
         """Counts a change that was made outside the queue, so that every page looks again."""
+        self._touches += 1
         self._journal.touch()
+
+    def touches(self) -> int:
+        """A number that grows with each `touch`."""
+        return self._touches
 
     def last_event(self, job_id: str) -> Event | None:
         """The job's newest event."""

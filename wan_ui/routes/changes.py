@@ -1,8 +1,9 @@
 """`/studio/changes`: what has changed for a visitor, as server-sent events, so that pages are told and need not ask.
 
 Each event carries as JSON those parts of the page that now look different, by element id; `count`, the engine's count of
-changes, by which a page knows that its view may show something old; and `since`, when the first of these changes came. A
-browser keeps one such stream for all of its tabs.
+changes when something changed last that this visitor sees, by which a page knows that its view may show something old; and
+`since`, when the first of these changes came. Where nothing that the visitor sees has changed, nothing is sent. A browser keeps
+one such stream for all of its tabs.
 Source of the format: html.spec.whatwg.org, section 9.2, "Server-sent events".
 """
 
@@ -39,22 +40,29 @@ def changes_route(desk: Desk) -> Route:
 
 async def _events(desk: Desk, visit: Visit) -> AsyncIterator[str]:
     sent: dict[str, str] = {}
+    seen, told = None, 0
     yield "retry: 2000\n\n"
     async for since in changes_of(desk.engine).follow(SILENCE_SECONDS):
         if since is None:
             yield ": still here\n\n"
             continue
         count = desk.engine.changes()
-        parts = await asyncio.to_thread(_parts, desk, visit)
+        parts, jobs = await asyncio.to_thread(_look, desk, visit)
         news = {name: html for name, html in parts.items() if sent.get(name) != html}
-        sent |= news
-        yield f"data: {json.dumps({'count': count, 'since': since, 'parts': news})}\n\n"
+        if news or jobs != seen:
+            told = told if jobs == seen else count
+            sent, seen = sent | news, jobs
+            yield f"data: {json.dumps({'count': told, 'since': since, 'parts': news})}\n\n"
         await asyncio.sleep(SHORTEST_SECONDS)
 
 
-def _parts(desk: Desk, visit: Visit) -> dict[str, str]:
-    """The parts that all views share, as this visitor sees them, by element id."""
-    return {
+def _look(desk: Desk, visit: Visit) -> tuple[dict[str, str], tuple]:
+    """The parts that all views share, as this visitor sees them, by element id; and all that other views may show of the
+    visitor's jobs, to be compared."""
+    queue = queue_of(desk, visit)
+    parts = {
         "worker-status": status_html(desk.engine.workers(), visit.texts),
-        "queue": queue_html(queue_of(desk, visit), visit.texts),
+        "queue": queue_html(queue, visit.texts),
     }
+    entries = (*queue.running, *queue.waiting, *queue.recent)
+    return parts, (desk.engine.touches(), [(entry.job, entry.view) for entry in entries])

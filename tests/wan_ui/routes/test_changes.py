@@ -88,6 +88,17 @@ def test_nobody_is_told_of_anothers_job(desk):
     )
 
 
+def test_anothers_steps_are_no_reason_to_draw_a_view_again(desk):
+    submit(desk, ANNA, "a slow square", steps=2)
+    wait_for(lambda: desk.engine.worker_status().state == "busy")
+    before = desk.engine.changes()
+    busy, ready = (
+        lambda news, state=state: f'data-state="{state}"' in news["parts"].get("worker-status", "") for state in ("busy", "ready")
+    )
+    first, later = told(desk, BEN, busy, ready)
+    assert later["count"] == first["count"] and desk.engine.changes() > before + 2
+
+
 def test_a_page_is_told_in_its_visitors_language(desk):
     assert told(desk, ANNA, in_queue("队列"), language="zh-CN")
 
