@@ -133,7 +133,8 @@ def run(visitors: int, jobs: int, minutes: float | None, folder: Path) -> dict:
         watching = [threading.Thread(target=watch_page, args=(person, tick, is_over)) for person in people]
         until = began + 60 * minutes if minutes else None
         making = [threading.Thread(target=make, args=(person, jobs, until, server.pid)) for person in people]
-        for pair in zip(watching, making, strict=True):
+        for person, *pair in zip(people, watching, making, strict=True):
+            person.timed("page", url)  # with which the visitor gets a cookie: the stream and the videos belong together
             for thread in pair:
                 thread.start()
             time.sleep(ARRIVAL_SECONDS)
@@ -195,7 +196,6 @@ def watch_page(person: Visitor, tick: dict, is_over: threading.Event) -> None:
 
 def make(person: Visitor, jobs: int, until: float | None, pid: int) -> None:
     """Makes so many videos, or videos until a moment, at most `IN_LINE` of them at the same time."""
-    person.timed("page", person.url)
     cookies = {cookie.name: cookie.value for cookie in person.jar}
     client = gradio_client.Client(person.url, verbose=False, httpx_kwargs={"cookies": cookies})
     prompts = cycle(PROMPTS) if until else islice(cycle(PROMPTS), jobs)
