@@ -251,4 +251,8 @@ class _Screen:
                 continue
 
     def _encode(self) -> int:
-        return write_frames(iter(self._frames.get, None), self._video, fps=self._run.request.fps, comment="")
+        return write_frames(self._given(), self._video, fps=self._run.request.fps, comment="")
+
+    def _given(self) -> Iterator[np.ndarray]:
+        while (frame := self._frames.get()) is not None:
+            yield frame
