@@ -99,6 +99,11 @@ def test_anothers_steps_are_no_reason_to_draw_a_view_again(desk):
     assert later["count"] == first["count"] and desk.engine.changes() > before + 2
 
 
+def test_a_change_outside_the_queue_lets_every_page_look_again(desk):
+    first, later = told(desk, BEN, lambda news: True, lambda news: True, act=lambda: desk.engine.touch())
+    assert later["count"] > first["count"] and later["parts"] == {}
+
+
 def test_a_page_is_told_in_its_visitors_language(desk):
     assert told(desk, ANNA, in_queue("队列"), language="zh-CN")
 
