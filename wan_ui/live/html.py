@@ -35,6 +35,7 @@ def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
         f'<div class="asked"><label>{escape(texts.preset)}<select id="live-preset">{options}</select></label>'
         f'<label class="wide">{escape(texts.prompt)}<input id="live-prompt" maxlength="2000"'
         f' value="{escape(presets[0].examples[0])}"></label>'
+        f'<label class="picture">{escape(texts.live_picture)}<input type="file" id="live-picture" accept="image/*"></label>'
         f'<button type="button" id="live-start" class="primary">{escape(texts.live_start)}</button>'
         f'<button type="button" id="live-say" hidden>{escape(texts.live_say)}</button>'
         f'<button type="button" id="live-stop" hidden>{escape(texts.live_stop)}</button></div>'
@@ -46,7 +47,7 @@ def _option(preset: Preset, texts: Texts) -> str:
     words = preset.words(texts.language)
     return (
         f'<option value="{escape(preset.name)}" data-actions="{escape(" ".join(preset.actions))}"'
-        f' data-size="{preset.width}x{preset.height}" data-fps="{preset.fps}"'
+        f' data-size="{preset.width}x{preset.height}" data-fps="{preset.fps}" data-tasks="{escape(" ".join(preset.tasks))}"'
         f' data-example="{escape(preset.examples[0])}">{escape(words.title)}</option>'
     )
 

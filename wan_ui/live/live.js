@@ -24,6 +24,20 @@ const send = async (path, body) => {
   }
 };
 
+// The picture that the video begins with, uploaded: its path on the server; null if that failed.
+const upload = async file => {
+  const form = new FormData();
+  form.append('files', file);
+  try {
+    const answer = await fetch('gradio_api/upload', {method: 'POST', body: form});
+    if (answer.ok) return (await answer.json())[0];
+    note((await answer.text()) || words().lost);
+  } catch {
+    note(words().lost);
+  }
+  return null;
+};
+
 const show = () => {
   const option = find('#live-preset')?.selectedOptions[0];
   if (!option) return;
@@ -32,6 +46,7 @@ const show = () => {
   const isOn = !live.ended;
   find('#live-start').hidden = isOn;
   for (const name of ['#live-stop', '#live-say']) find(name).hidden = !isOn;
+  find('.picture').hidden = isOn || !option.dataset.tasks.includes('i2v');
   find('#live-preset').disabled = isOn;
   find('.live').dataset.on = isOn;
   find('.dot').hidden = !isOn || !live.drawn.length;
@@ -162,7 +177,10 @@ element.addEventListener('click', async event => {
   const {id} = event.target;
   if (id === 'live-start') {
     note('');
-    const given = await send('', {preset: find('#live-preset').value, prompt: find('#live-prompt').value});
+    const file = find('.picture').hidden ? undefined : find('#live-picture').files[0];
+    const image = file && await upload(file);
+    if (image === null) return;
+    const given = await send('', {preset: find('#live-preset').value, prompt: find('#live-prompt').value, image});
     if (given) begin(given.job);
   } else if (id === 'live-stop') send(`/${live.job}/stop`);
   else if (id === 'live-say') send(`/${live.job}/say`, {prompt: find('#live-prompt').value});

@@ -26,6 +26,7 @@ from backend.errors import StudioError
 from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import events_of
+from wan_ui.desk.uploads import checked_upload
 from wan_ui.desk.visit import Visit
 from wan_ui.live.watch import Watch
 from wan_ui.parts.notes import sentence
@@ -88,10 +89,11 @@ def live_routes(desk: Desk) -> Sequence[Route]:
 def _start(desk: Desk, visit: Visit, given: dict[str, Any]) -> Job:
     """Queues an open video. Raises: StudioError."""
     preset = find_preset(str(given.get("preset", "")))
-    prompt, seed = given.get("prompt"), given.get("seed")
+    prompt, seed, image = (given.get(name) for name in ("prompt", "seed", "image"))
     request = GenerationRequest.from_preset(
         preset,
         prompt=prompt if isinstance(prompt, str) else "",
+        image=str(checked_upload(image)) if image else None,
         num_frames=_most_frames(preset),
         seed=seed if isinstance(seed, int) else None,
         is_open=True,

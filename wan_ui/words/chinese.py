@@ -64,6 +64,7 @@ CHINESE = Texts(
     live_say="立即生效",
     live_start_hint="点击“开始”，然后用方向键控制。",
     live_on="实时",
+    live_picture="首帧图片（可选）",
     live_left="有人在排队：还剩 {seconds} 秒",
     live_rate="每秒 {fps} 帧 · 延迟 {milliseconds} 毫秒",
     live_kept="视频已存入作品库。",

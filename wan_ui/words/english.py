@@ -79,6 +79,7 @@ class Texts:
     live_say: str = "Say it now"
     live_start_hint: str = "Press Start, then steer with the arrow keys."
     live_on: str = "Live"
+    live_picture: str = "First picture, if you like"
     live_left: str = "others wait: {seconds} s left"
     live_rate: str = "{fps} frames a second · {milliseconds} ms behind"
     live_kept: str = "The video is in your library."
