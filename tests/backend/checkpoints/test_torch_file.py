@@ -154,6 +154,7 @@ def test_a_source_names_a_file_and_where_the_rest_is():
     named = torch_source("base/one+owner/two:folder/file.pt#generator")
     assert (named.base, named.file, named.tree) == ("base/one", "owner/two:folder/file.pt", "generator")
     assert is_hub_id("base/one+owner/two:file.pt") and torch_source("base/one+owner/two:file.pt").tree == ""
+    assert torch_source("base/one+owner/two:more++/file.pt").file == "owner/two:more++/file.pt"
     for other in ("owner/name", "base/one+owner/two", "base/one+owner/two:file.safetensors", "owner/two:file.pt"):
         assert torch_source(other) is None
 
