@@ -24,7 +24,7 @@ Need = Literal["may", "must"]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 _LOCAL_LORA = re.compile(r"[^./\\:\0][^/\\:\0]*\.safetensors")
-_HUB_LORA = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*:[\w][\w. -]*(/[\w][\w. -]*)*\.safetensors")
+_HUB_LORA = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*:[\w][\w. -]*(/[\w][\w. -]*)*\.(safetensors|pt)")
 
 
 class UnknownPreset(LookupError):
@@ -69,8 +69,8 @@ class PresetWords(BaseModel):
 class LoraChoice(BaseModel):
     """One LoRA, its strength, and for models of two experts which of them it changes.
 
-    `source` is the name of a file in the data folder's `loras` folder, or "owner/repository:file.safetensors" on the Hugging
-    Face Hub; never a path. `expert` is "both" for models with one network.
+    `source` is the name of a file in the data folder's `loras` folder, or "owner/repository:file.safetensors", or .pt, on the
+    Hugging Face Hub; never a path. `expert` is "both" for models with one network.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -114,7 +114,7 @@ class Preset(BaseModel):
     title: str
     description: str
     series: str
-    model: str  # Hugging Face id, folder, or "embedded:NAME"
+    model: str  # Hugging Face id, folder, "embedded:NAME", or "owner/base+owner/repository:file.pt": a transformer's own file
     licence: str = ""  # what must be known before the model is downloaded, a sentence; "" if there is nothing
     tasks: tuple[Task, ...] = Field(min_length=1)
     dtype: Literal["float32", "bfloat16"]

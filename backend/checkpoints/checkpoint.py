@@ -6,10 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backend.errors import ModelError
 
+if TYPE_CHECKING:
+    from backend.checkpoints.torch_file import TorchFile
+
+TRANSFORMER = "transformer"
 AGAIN = "copy the checkpoint again, or `python app.py models download ID`, which fetches what is missing"
 WITHOUT_WEIGHTS = ("tokenizer", "scheduler", "feature_extractor", "image_processor", "guider")
 """Parts of diffusers' pipelines that are no networks; a number may follow the name, as in tokenizer_2."""
@@ -17,11 +21,13 @@ WITHOUT_WEIGHTS = ("tokenizer", "scheduler", "feature_extractor", "image_process
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A folder in diffusers' layout. `index` is its model_index.json, `configs` the config.json of each network by part."""
+    """A folder in diffusers' layout. `index` is its model_index.json, `configs` the config.json of each network by part. Its
+    transformer's weights may lie in a `torch_file` instead, as its makers saved them; then the index names no pipeline."""
 
     folder: Path
     index: dict[str, Any]
     configs: dict[str, dict[str, Any]]
+    torch_file: TorchFile | None = None
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -29,11 +35,44 @@ class Checkpoint:
         return tuple(sorted(self.configs, key=lambda part: (not part.startswith("transformer"), part)))
 
 
-def open_checkpoint(folder: Path) -> Checkpoint:
-    """The folder's configurations. Raises: ModelError if one is missing or broken."""
+def is_checkpoint(folder: Path) -> bool:
+    """Whether the folder holds a model_index.json, or a .pt file beside the other parts' folders."""
+    return (folder / "model_index.json").is_file() or _torch_file(folder) is not None
+
+
+def open_checkpoint(folder: Path, torch_file: TorchFile | None = None) -> Checkpoint:
+    """The folder's configurations, with the transformer of the `torch_file` if one is given or lies there in its place. Raises:
+    ModelError if one is missing or broken."""
+    if torch_file is not None or (torch_file := _torch_file(folder)) is not None:
+        return _with_torch_file(folder, torch_file)
     index = read_json(folder / "model_index.json")
     parts = [part for part in named_parts(index) if not part.startswith(WITHOUT_WEIGHTS)]
     return Checkpoint(folder=folder, index=index, configs={part: read_json(folder / part / "config.json") for part in parts})
+
+
+def _torch_file(folder: Path) -> TorchFile | None:
+    """The .pt file of a folder whose transformer has no weights of its own, None if there is none."""
+    if any((folder / TRANSFORMER).glob("*.safetensors*")):
+        return None
+    paths = sorted(folder.glob("*.pt"))
+    if len(paths) > 1:
+        names = " and ".join(path.name for path in paths[:2])
+        raise ModelError(f"{folder.name} holds {names}:", "one .pt file can be its transformer", "leave only one there")
+    if not paths:
+        return None
+    from backend.checkpoints.torch_file import TorchFile
+
+    return TorchFile(path=paths[0])
+
+
+def _with_torch_file(folder: Path, file: TorchFile) -> Checkpoint:
+    index = read_json(folder / "model_index.json") if (folder / "model_index.json").is_file() else {}
+    parts = [path.parent.name for path in sorted(folder.glob("*/config.json"))]
+    tokenizers = [path.name for path in sorted(folder.glob("tokenizer*")) if path.is_dir()]
+    named = {part: ["diffusers", part] for part in (TRANSFORMER, *parts, *tokenizers)}
+    own = {part: index[part] for part in named_parts(index)}
+    configs = {part: read_json(folder / part / "config.json") for part in parts if not part.startswith(WITHOUT_WEIGHTS)}
+    return Checkpoint(folder=folder, index=named | own, configs=configs, torch_file=file)
 
 
 def named_parts(index: Mapping[str, Any]) -> list[str]:

@@ -14,11 +14,13 @@ import errno
 import functools
 import glob
 import os
+import re
 import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -28,9 +30,10 @@ from huggingface_hub import HfApi, RepoFile, constants, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import filter_repo_objects, tqdm
 
-from backend.checkpoints.checkpoint import Checkpoint, named_parts, open_checkpoint
+from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint, is_checkpoint, named_parts, open_checkpoint
 from backend.checkpoints.hub_file import HubFile, blobs_folder, fetch, forget_begun
 from backend.checkpoints.tensors import weight_files
+from backend.checkpoints.torch_file import TorchFile, torch_tensors
 from backend.errors import ModelError
 from presets import list_presets
 
@@ -44,6 +47,7 @@ PATTERNS = (
     *("model_index.json", "tokenizer/*", "tokenizer_2/*"),
     *(f"{part}/*.{kind}" for part in PARTS for kind in ("json", "safetensors")),
 )
+PATTERNS_BESIDE_TORCH = tuple(pattern for pattern in PATTERNS if pattern != f"{TRANSFORMER}/*.safetensors")
 OnBytes = Callable[[int, int], None]
 Accept = Callable[[Checkpoint], object]
 """Raises ModelError for a checkpoint that cannot be run; called before its weights are downloaded."""
@@ -61,14 +65,17 @@ def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_prog
     """A checkpoint, opened: the folder `source`, or that id on the Hub, downloaded if need be. Raises: ModelError."""
     folder = Path(source).expanduser()
     if folder.is_dir():
-        if (folder / "model_index.json").is_file():
+        if is_checkpoint(folder):
             return open_checkpoint(folder)
         raise ModelError(
             f"{folder.name}", "must hold model_index.json, as diffusers writes it", "give a diffusers checkpoint folder"
         )
     if not is_hub_id(source):
         raise ModelError(f"The model {folder.name}", "is not on this machine", _offers())
-    return cached_checkpoint(source) or open_checkpoint(download_model(source, accept, on_bytes))
+    if (checkpoint := cached_checkpoint(source)) is not None:
+        return checkpoint
+    folder, torch_file = download_model(source, accept, on_bytes), cached_torch_file(source)
+    return open_checkpoint(folder) if torch_file is None else open_checkpoint(folder, torch_file)
 
 
 def _offers() -> str:
@@ -81,13 +88,44 @@ def find_file(source: str, on_bytes: OnBytes = ignore_progress) -> Path:
     return cached_file(source) or download_file(source, on_bytes)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TorchSource:
+    """A checkpoint whose transformer is one file on the Hub, `file`, "owner/repository:file.pt", and whose other parts are those
+    of the repository `base`. `tree` is the dictionary in the file that holds the weights, "" for the usual one."""
+
+    base: str
+    file: str
+    tree: str
+
+
+_TORCH_SOURCE = re.compile(r"(?P<base>[\w.-]+/[\w.-]+)\+(?P<file>[\w.-]+/[\w.-]+:[^:#]+\.pt)(#(?P<tree>\w+))?")
+
+
+def torch_source(source: str) -> TorchSource | None:
+    """What "base-owner/base+owner/repository:file.pt#tree" means, without "#tree" too; None for any other source."""
+    found = _TORCH_SOURCE.fullmatch(source)
+    return found and TorchSource(base=found["base"], file=found["file"], tree=found["tree"] or "")
+
+
+def cached_torch_file(source: str) -> TorchFile | None:
+    """The transformer's file if `source` names one and it is in the cache, or None."""
+    named = torch_source(source)
+    path = cached_file(named.file) if named else None
+    return None if path is None else TorchFile(path=path, tree=named.tree)
+
+
 def is_hub_id(source: str) -> bool:
-    """Whether this has the form owner/name."""
+    """Whether this has the form owner/name, or that of a `TorchSource`."""
+    if torch_source(source) is not None:
+        return True
     return source.count("/") == 1 and not source.startswith(("/", ".", "~")) and ":" not in source
 
 
 def cached_checkpoint(source: str) -> Checkpoint | None:
     """A checkpoint that is whole in the cache, opened, without using the network; None if it is not whole."""
+    if (named := torch_source(source)) is not None:
+        folder, torch_file = _cached(named.base, PATTERNS_BESIDE_TORCH), cached_torch_file(source)
+        return None if folder is None or torch_file is None else _whole(folder, torch_file)
     folder = _cached(source, PATTERNS)
     return None if folder is None else _whole(folder)
 
@@ -107,16 +145,18 @@ def cached_file(source: str) -> Path | None:
 
 def newest_snapshot(source: str) -> Path | None:
     """The folder of a checkpoint in the cache, however incomplete; None if there is none."""
-    folders = (blobs_folder(source).parent / "snapshots").glob("*")
+    named = torch_source(source)
+    folders = (blobs_folder(named.base if named else source).parent / "snapshots").glob("*")
     return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
-def _whole(folder: Path) -> Checkpoint | None:
+def _whole(folder: Path, torch_file: TorchFile | None = None) -> Checkpoint | None:
     """The checkpoint if every file that its own indexes name is there."""
     try:
-        checkpoint = open_checkpoint(folder)
+        checkpoint = open_checkpoint(folder) if torch_file is None else open_checkpoint(folder, torch_file)
         for part in checkpoint.parts:
-            weight_files(folder, part)
+            if part != TRANSFORMER or torch_file is None:
+                weight_files(folder, part)
     except ModelError:
         return None
     tokenizers = [part for part in named_parts(checkpoint.index) if part.startswith("tokenizer")]
@@ -128,8 +168,20 @@ def download_model(source: str, accept: Accept, on_bytes: OnBytes = ignore_progr
 
     Raises: ModelError.
     """
+    if (named := torch_source(source)) is not None:
+        return _download_beside_torch(named, accept, on_bytes)
     accept(open_checkpoint(_download(source, CONFIGURATIONS, lambda done, total: on_bytes(0, 0))))
     return _download(source, PATTERNS, on_bytes)
+
+
+def _download_beside_torch(named: TorchSource, accept: Accept, on_bytes: OnBytes) -> Path:
+    """The base's folder, once its other parts and the transformer's file are here. The file is read first: it is looked at before
+    the rest is downloaded."""
+    folder = _download(named.base, CONFIGURATIONS, lambda done, total: on_bytes(0, 0))
+    path = cached_file(named.file) or download_file(named.file, on_bytes)
+    torch_tensors(TorchFile(path=path, tree=named.tree))
+    accept(open_checkpoint(folder, TorchFile(path=path, tree=named.tree)))
+    return _download(named.base, PATTERNS_BESIDE_TORCH, on_bytes)
 
 
 def download_file(source: str, on_bytes: OnBytes = ignore_progress) -> Path:

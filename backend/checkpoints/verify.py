@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from backend.checkpoints.checkpoint import AGAIN, Checkpoint, named_parts, open_checkpoint
-from backend.checkpoints.tensors import check_shapes, part_tensors
+from backend.checkpoints.checkpoint import AGAIN, TRANSFORMER, Checkpoint, named_parts, open_checkpoint
+from backend.checkpoints.loras import LoraName
+from backend.checkpoints.tensors import check_shapes, checkpoint_tensors
+from backend.checkpoints.torch_file import TorchFile
 from backend.errors import ModelError
 from backend.files import hash_like
 
@@ -22,6 +24,9 @@ class Recognised(Protocol):
 
     def distinctive_shapes(self, configs: Mapping[str, Mapping[str, Any]], part: str) -> dict[str, tuple[int, ...]]:
         """The shapes of a few tensors of a part."""
+
+    def lora_names(self, stem: str) -> tuple[LoraName, ...]:
+        """A transformer's module by the names that its makers give it."""
 
 
 Recognise = Callable[[Checkpoint], tuple[Recognised, Any]]
@@ -41,11 +46,18 @@ class Verification:
     problems: tuple[str, ...]
 
 
-def verify(folder: Path, recognise: Recognise, on_bytes: Callable[[int, int], None] | None = None) -> Verification:
-    """Look at every file of the checkpoint. Raises nothing: the result lists what is wrong."""
+def verify(
+    folder: Path,
+    recognise: Recognise,
+    on_bytes: Callable[[int, int], None] | None = None,
+    torch_file: TorchFile | None = None,
+    complete: Callable[[Checkpoint], Checkpoint] = lambda checkpoint: checkpoint,
+) -> Verification:
+    """Look at every file of the checkpoint, and at the `torch_file` that is its transformer if one is given; `complete` adds what
+    that file does not say. Raises nothing: the result lists what is wrong."""
     problems, kind = [], None
     try:
-        checkpoint = open_checkpoint(folder)
+        checkpoint = complete(open_checkpoint(folder, torch_file))
         family, recognised = recognise(checkpoint)
         kind = recognised.name
         for part in checkpoint.parts:
@@ -55,7 +67,7 @@ def verify(folder: Path, recognise: Recognise, on_bytes: Callable[[int, int], No
                 problems.append(f"{name} is missing: a checkpoint needs it; {AGAIN}")
     except ModelError as error:
         problems.append(str(error))
-    paths = [path for path in folder.rglob("*") if path.is_file()]
+    paths = [path for path in folder.rglob("*") if path.is_file()] + ([torch_file.path] if torch_file else [])
     checked = list(_check_hashes(paths, on_bytes))
     problems += [problem for problem in checked if problem]
     sizes = sum(path.stat().st_size for path in paths)
@@ -66,8 +78,14 @@ def verify(folder: Path, recognise: Recognise, on_bytes: Callable[[int, int], No
 
 def check_part(checkpoint: Checkpoint, family: Recognised, part: str) -> None:
     """Raises: ModelError if a file is not whole, or belongs to another network than the part's configuration describes."""
-    tensors, expected = part_tensors(checkpoint.folder, part), family.distinctive_shapes(checkpoint.configs, part)
-    check_shapes(part, tensors, {_full_name(name, tensors): shape for name, shape in expected.items()})
+    tensors, expected = checkpoint_tensors(checkpoint, part), family.distinctive_shapes(checkpoint.configs, part)
+    named = {name: _makers_name(name, family) if checkpoint.torch_file and part == TRANSFORMER else name for name in expected}
+    check_shapes(part, tensors, {_full_name(named[name], tensors): shape for name, shape in expected.items()})
+
+
+def _makers_name(name: str, family: Recognised) -> str:
+    stem, _, kind = name.rpartition(".")
+    return next((f"{other.name}.{kind}" for other in family.lora_names(stem)), name)
 
 
 def _full_name(name: str, tensors: Collection[str]) -> str:

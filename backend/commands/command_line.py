@@ -116,11 +116,12 @@ def _lora_choice(option: LoraOption) -> dict:
 
 
 def model_of(arguments: argparse.Namespace) -> str | None:
-    """The checkpoint of --model: a folder as an absolute path, or a Hub id. Raises: RequestError."""
+    """The checkpoint of --model: a folder as an absolute path, or a Hub id, after "+" a transformer's file on the Hub. Raises:
+    RequestError."""
     model = arguments.model
     if model is None or os.path.isdir(model):
         return absolute(model)
-    looks_like_a_path = model.startswith(("/", ".", "~")) or model.count("/") != 1
+    looks_like_a_path = model.startswith(("/", ".", "~")) or model.partition("+")[0].count("/") != 1
     if looks_like_a_path:
         raise RequestError(f"model={model!r}", "must be a checkpoint folder or an id such as OWNER/NAME", "check the path")
     return model

@@ -10,12 +10,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from backend.checkpoints.hub import Speed, cached_file, cached_model, download_file, download_model, is_hub_id, newest_snapshot
+from backend.checkpoints.hub import (
+    Speed,
+    cached_file,
+    cached_model,
+    cached_torch_file,
+    download_file,
+    download_model,
+    is_hub_id,
+    newest_snapshot,
+    torch_source,
+)
 from backend.checkpoints.hub_file import bytes_here
 from backend.checkpoints.loras import list_loras
 from backend.checkpoints.verify import Verification, verify
 from backend.errors import RequestError
-from backend.families import recognise
+from backend.families import completed, recognise
 from backend.settings import from_environment
 from presets import Preset, list_presets
 
@@ -68,8 +78,8 @@ def _row(kind: str, source: str, path: Path | None, presets: list[str]) -> dict[
     return {
         "kind": kind,
         "id": source,
-        "bytes": None if path is None else _num_bytes(path),
-        "begun_bytes": bytes_here(source) if is_begun else 0,
+        "bytes": None if path is None else _bytes_of(source, path),
+        "begun_bytes": sum(map(bytes_here, _repositories(source))) if is_begun else 0,
         "presets": presets,
     }
 
@@ -77,6 +87,17 @@ def _row(kind: str, source: str, path: Path | None, presets: list[str]) -> dict[
 def _num_bytes(path: Path) -> int:
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _bytes_of(source: str, path: Path) -> int:
+    """The bytes of a checkpoint's folder or a file, and of the transformer's own file if the checkpoint has one."""
+    torch_file = cached_torch_file(source)
+    return _num_bytes(path) + (0 if torch_file is None else _num_bytes(torch_file.path))
+
+
+def _repositories(source: str) -> list[str]:
+    named = torch_source(source)
+    return [source] if named is None else [named.base, named.file.partition(":")[0]]
 
 
 def _size(num_bytes: int) -> str:
@@ -93,7 +114,7 @@ def _sources(given: str) -> list[str]:
     if preset is not None:
         model = [preset.model] if is_hub_id(preset.model_source) else []
         return [*model, *(lora.source for lora in preset.loras if lora.is_on_hub)]
-    if not is_hub_id(given.partition(":")[0]):
+    if not is_hub_id(given) and not is_hub_id(given.partition(":")[0]):
         raise RequestError(
             f"id={given!r}",
             "must be a preset's name, owner/name, or owner/name:file.safetensors",
@@ -112,13 +133,14 @@ def say_licence(source: str, stream: TextIO) -> None:
 
 
 def _download(source: str) -> None:
-    path = cached_file(source) if ":" in source else cached_model(source)
+    is_model = is_hub_id(source)
+    path = cached_model(source) if is_model else cached_file(source)
     if path is None:
         say_licence(source, sys.stderr)
         line = _Line(sys.stderr, source)
-        path = download_file(source, line) if ":" in source else download_model(source, recognise, line)
+        path = download_model(source, recognise, line) if is_model else download_file(source, line)
         sys.stderr.write("\n" if sys.stderr.isatty() else "")
-    sys.stdout.write(f"{source} is at {path} ({_size(_num_bytes(path))})\n")
+    sys.stdout.write(f"{source} is at {path} ({_size(_bytes_of(source, path))})\n")
 
 
 class _Line:
@@ -144,7 +166,10 @@ class _Line:
 
 
 def _verify(arguments: argparse.Namespace) -> bool:
-    results = [verify(_local_folder(source), recognise, _Line(sys.stderr, source)) for source in _verifiable(arguments.id)]
+    results = [
+        verify(_local_folder(source), recognise, _Line(sys.stderr, source), cached_torch_file(source), completed)
+        for source in _verifiable(arguments.id)
+    ]
     if arguments.json:
         sys.stdout.write(json.dumps([_facts(result) for result in results], indent=2) + "\n")
     else:

@@ -5,7 +5,7 @@ Runs for every request and every page, so it reads only a few small files and ne
 
 from pathlib import Path
 
-from backend.checkpoints.checkpoint import open_checkpoint
+from backend.checkpoints.checkpoint import Checkpoint, is_checkpoint, open_checkpoint
 from backend.contract.request import GenerationRequest, find_preset
 from backend.errors import ModelError, RequestError
 from backend.families import recognise
@@ -22,18 +22,18 @@ def has_weights(preset: Preset, model: str | None = None) -> bool:
     Its checkpoint must be a folder, or complete in the Hub's cache, and each LoRA of the preset must be here, too. A checkpoint
     `model` that replaces the presets' own counts as here, because the operator has named it; it must be of the preset's kind.
     """
-    is_here = _folder_of(preset.model_source) is not None if model is None else fits(preset, model)
+    is_here = _is_model_here(preset.model_source) if model is None else fits(preset, model)
     return is_here and all(_is_here(lora) for lora in preset.loras)
 
 
 def fits(preset: Preset, model: str) -> bool:
     """Whether the checkpoint `model` is of the preset's kind, judged by the files on this machine."""
-    folder = _folder_of(model)
-    if folder is None:
-        return True
     try:
-        _, kind = recognise(open_checkpoint(folder))
-        check_preset(kind, preset, folder.name)
+        checkpoint = _opened(model)
+        if checkpoint is None:
+            return True
+        _, kind = recognise(checkpoint)
+        check_preset(kind, preset, checkpoint.folder.name)
     except ModelError:
         return False
     return True
@@ -47,21 +47,26 @@ def check_here(request: GenerationRequest, model: str | None = None) -> None:
     and asking the Hub would need the operator's token. LoRAs that visitors should not use belong in another cache (HF_HOME).
     """
     preset = find_preset(request.preset)
-    if model is None and _folder_of(preset.model_source) is None:
+    if model is None and not _is_model_here(preset.model_source):
         raise RequestError(f"preset={preset.name!r}: its model", _RULE, f"take another preset, or {_FIX.format(preset.name)}")
     for lora in (*preset.loras, *request.loras):
         if not _is_here(lora):
             raise RequestError(f"the LoRA {lora.source}", _RULE, f"leave it out, or {_FIX.format(lora.source)}")
 
 
-def _folder_of(source: str) -> Path | None:
-    """The folder of a complete checkpoint on this machine, or None."""
-    folder = Path(source).expanduser()
-    if (folder / "model_index.json").is_file():
-        return folder
-    from backend.checkpoints.hub import cached_model, is_hub_id
+def _is_model_here(source: str) -> bool:
+    """Whether this is a checkpoint's folder, or a checkpoint that is complete on this machine."""
+    return (Path(source).expanduser() / "model_index.json").is_file() or _opened(source) is not None
 
-    return cached_model(source) if is_hub_id(source) else None
+
+def _opened(source: str) -> Checkpoint | None:
+    """A complete checkpoint on this machine, or None. Raises: ModelError if its configurations are broken."""
+    folder = Path(source).expanduser()
+    if is_checkpoint(folder):
+        return open_checkpoint(folder)
+    from backend.checkpoints.hub import cached_checkpoint, is_hub_id
+
+    return cached_checkpoint(source) if is_hub_id(source) else None
 
 
 def _is_here(lora: LoraChoice) -> bool:

@@ -68,7 +68,8 @@ def encode_later(
     model: Model, weights: Weights, text: GenerationRequest, number: int, inputs: Inputs
 ) -> Generator[Effect, Any, dict[str, Any]]:
     """Work: the conditions of the `Script`'s text of this number, 1 or more, by the names that they have beside the first's."""
-    own = yield from model.encode(weights, text, inputs)
+    later = {role: value for role, value in inputs.items() if role not in model.kind.first_only}
+    own = yield from model.encode(weights, text, later)
     return {f"{_prefix(number)}{name}": value for name, value in own.items()}
 
 

@@ -127,7 +127,7 @@ def _load_weights(
 ) -> tuple[dict[str, Any], tuple[Expert, ...]]:
     """The stages' weights, network by network, the preset's own LoRAs merged; every file is checked before one is read."""
     networks = [network for network in model.networks if network.stages & set(stages)]
-    parts = {one.part: Part(checkpoint.folder, one.part, one.renamed, one.tied) for one in networks}
+    parts = {one.part: Part(checkpoint, one.part, one.renamed, one.tied) for one in networks}
     needed = 0
     for network in networks:
         check, part = check_flat if network.expert is None else check_stacked, parts[network.part]

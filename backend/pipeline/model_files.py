@@ -11,7 +11,7 @@ from backend.checkpoints.hub import OnBytes, Speed, find_checkpoint, find_file
 from backend.checkpoints.loras import find_lora
 from backend.checkpoints.verify import check_part
 from backend.contract.events import Event, Loading
-from backend.families import recognise
+from backend.families import completed, recognise
 from backend.families.family import Family, Kind, check_preset
 from backend.settings import from_environment
 from presets import LoraChoice, Preset
@@ -48,7 +48,7 @@ def open_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFil
     Raises: ModelError if it is not available, or is of another kind than the preset; whatever `on_event` raises.
     """
     source = model or preset.model_source
-    checkpoint = find_checkpoint(source, recognise, _report_download(on_event))
+    checkpoint = completed(find_checkpoint(source, recognise, _report_download(on_event)), preset)
     family, kind = recognise(checkpoint)
     check_preset(kind, preset, Path(source).name)
     return ModelFiles(source=source, checkpoint=checkpoint, family=family, kind=kind)

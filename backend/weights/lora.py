@@ -17,6 +17,8 @@ import torch
 
 from backend.checkpoints.loras import LoraName
 from backend.checkpoints.tensors import TensorPlace, read_header, read_metadata
+from backend.checkpoints.torch_file import SUFFIX as TORCH_SUFFIX
+from backend.checkpoints.torch_file import TorchFile, torch_tensors
 from backend.errors import ModelError
 from backend.weights.read import read_tensor
 
@@ -95,7 +97,7 @@ def read_lora(path: Path, shapes: Shapes, expert: int = 0, names: Names = lambda
     """What the file changes in a transformer whose tensors have these shapes; `expert` 1 is the low-noise one. `names` gives a
     module's other names (see `Family.lora_names`).
 
-    Raises: ModelError if it changes nothing, or is no whole safetensors file.
+    Raises: ModelError if it changes nothing, or is no whole safetensors or .pt file.
     """
     header = _whole_header(path)
     if any(key.startswith(SECOND_EXPERT) for key in header):
@@ -123,7 +125,7 @@ def read_lora(path: Path, shapes: Shapes, expert: int = 0, names: Names = lambda
 
 def _whole_header(path: Path) -> dict[str, TensorPlace]:
     try:
-        return read_header(path)
+        return torch_tensors(TorchFile(path=path)) if path.suffix == TORCH_SUFFIX else read_header(path)
     except ModelError as error:
         raise ModelError(error.what, error.allowed, "copy or download the LoRA again") from None
 
@@ -166,6 +168,8 @@ def _targets(shapes: Shapes, names: Names) -> dict[str, list[LoraName]]:
 
 def _default_alpha(path: Path) -> float | None:
     """The alpha in the file's metadata, where diffusers writes it, or None."""
+    if path.suffix == TORCH_SUFFIX:
+        return None
     try:
         metadata = json.loads(read_metadata(path).get("lora_adapter_metadata", "{}"))
     except ValueError:

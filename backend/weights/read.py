@@ -17,7 +17,8 @@ import torch
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from backend.checkpoints.tensors import TensorPlace, check_shapes, part_tensors
+from backend.checkpoints.checkpoint import Checkpoint
+from backend.checkpoints.tensors import TensorPlace, check_shapes, checkpoint_tensors, part_tensors
 from backend.contract.events import Event, Loading
 from backend.errors import ModelError
 from backend.weights.stacked import StackedWeights
@@ -52,9 +53,13 @@ class Part:
     `tied` are names of one and the same tensor; a checkpoint may hold any of them.
     """
 
-    def __init__(self, folder: Path, name: str, renamed: Callable[[str], str] = str, tied: Sequence[str] = ()) -> None:
+    def __init__(
+        self, source: Path | Checkpoint, name: str, renamed: Callable[[str], str] = str, tied: Sequence[str] = ()
+    ) -> None:
+        """`source` is the checkpoint, or its folder."""
         self.name, self.tied = name, tuple(tied)
-        self.places = {renamed(tensor): place for tensor, place in part_tensors(folder, name).items()}
+        places = checkpoint_tensors(source, name) if isinstance(source, Checkpoint) else part_tensors(source, name)
+        self.places = {renamed(tensor): place for tensor, place in places.items()}
         present = [name for name in self.tied if name in self.places]
         for copy in present[1:]:
             del self.places[copy]

@@ -1,9 +1,12 @@
-"""Causal Wan makes what a plain loop over diffusers' transformer makes: a tiny random checkpoint, same prompt and noise, float32."""
+"""Causal Wan makes what a plain loop over diffusers' transformer makes: a tiny random checkpoint, same prompt and noise, float32;
+from words, from a picture, with other prompts on the way, and from the makers' own file.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +14,9 @@ import numpy as np
 import pytest
 import torch
 from diffusers import FlowMatchLCMScheduler, WanPipeline
+from PIL import Image
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_torch_file
 
 from backend.contract import request as request_module
 from backend.contract.cues import Cue
@@ -19,6 +24,7 @@ from backend.contract.events import Block, Cancelled, Event, Finished
 from backend.contract.live import frame_name
 from backend.contract.request import GenerationRequest
 from backend.families.causal_wan.model import fresh_noise, key_data
+from backend.families.causal_wan.original import makers_name
 from backend.media.video import read_frames, read_request
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
@@ -34,6 +40,8 @@ pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
 BLOCK, NAME = 2, "tiny-causal-wan"
 LATENT_TOLERANCE = 1e-3  # the project's bar
+CLOSE = 1e-4  # where a mistake would show in little: a tiny model's past counts for 5e-4; measured are 8e-6
+OTHER = "a small blue square"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,6 +51,10 @@ class Tiny:
     preset: Preset
     loaded: LoadedModel
     reference: WanPipeline
+
+    @property
+    def block(self) -> int:
+        return self.loaded.model.kind.chunk
 
     def request(self, **changes) -> GenerationRequest:
         settings = dict(prompt="a large yellow circle drifts up", seed=2**31 + 5, num_frames=21, width=64, height=64)
@@ -60,6 +72,7 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Iterator[Tiny]:
         (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | entries))
     own = dict(name=NAME, series=NAME, guidance=[1.0], max_guidance=1.0, solver="lcm", solvers=["lcm"], flow_shift=5.0, steps=3)
     own |= dict(frame_step=8, first_frames=5, frame_counts=[5, 13, 21], num_frames=21, max_frames=61, live=True)
+    own |= dict(tasks=["t2v", "i2v"])
     preset = Preset(**make_preset("wan2.1-t2v", folder).model_dump() | own)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request_module, "load_preset", lambda name: preset if name == NAME else load_preset(name))
@@ -72,21 +85,57 @@ def run_ours(made: Tiny, request: GenerationRequest, folder: Path) -> np.ndarray
     return load_file(folder / "stage2_latents.safetensors")["latents"]
 
 
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory) -> Path:
+    pixels = np.random.default_rng(3).integers(0, 256, (64, 64, 3), np.uint8)
+    path = tmp_path_factory.mktemp("picture") / "first.png"
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def makers_folder(tiny, tmp_path_factory) -> Path:
+    """The same checkpoint as its makers save it: the other parts' folders, and a .pt file with Wan's own names."""
+    folder, source = tmp_path_factory.mktemp("makers"), Path(tiny.preset.model)
+    for part in ("vae", "text_encoder", "tokenizer"):
+        shutil.copytree(source / part, folder / part)
+    tensors = load_torch_file(source / "transformer" / "diffusion_pytorch_model.safetensors")
+    named = {f"model.{makers_name(name)}": value for name, value in tensors.items()}
+    plain = {name: torch.zeros_like(value) for name, value in named.items()}
+    torch.save({"generator": plain, "generator_ema": named, "step": 600}, folder / "causal.pt")
+    return folder
+
+
 @torch.no_grad()
-def run_reference(made: Tiny, request: GenerationRequest) -> np.ndarray:
-    """The latents of a plain loop: blocks, noise levels, fresh noise between them; each block with the prompt that was said last."""
+def still_clip(made: Tiny, path: Path, num_frames: int) -> torch.Tensor:
+    """Latents of a clip that shows the picture in all its frames, as diffusers' pipelines encode and normalise a clip."""
+    vae, pixels = made.reference.vae, torch.from_numpy(np.asarray(Image.open(path), np.float32)).permute(2, 0, 1)
+    clip = (pixels / 127.5 - 1)[None, :, None].repeat(1, 1, num_frames, 1, 1)
+    mean, deviation = (torch.tensor(values).view(1, -1, 1, 1, 1) for values in (vae.config.latents_mean, vae.config.latents_std))
+    return (vae.encode(clip).latent_dist.mode() - mean) / deviation
+
+
+@torch.no_grad()
+def run_reference(made: Tiny, request: GenerationRequest, recaches: bool = False) -> np.ndarray:
+    """The latents of a plain loop: blocks, noise levels, fresh noise between them; each block with the prompt that was said last,
+    or if the model `recaches` all of them; the first block shows the picture if there is one."""
+    block = made.block
     said = {0: request.prompt} | {cue.block: cue.prompt for cue in request.cues}
     texts: list[torch.Tensor] = []
-    sigmas = make_schedule("lcm", request.steps, request.flow_shift).sigmas
     clean: list[torch.Tensor] = []
-    for sample in torch.from_numpy(initial_noise(request, made.loaded.model)).split(BLOCK, dim=2):
+    for sample in torch.from_numpy(initial_noise(request, made.loaded.model)).split(block, dim=2):
         prompt = said[max(block for block in said if block <= len(clean))]
         text, _ = made.reference.encode_prompt(prompt, do_classifier_free_guidance=False, max_sequence_length=512)
-        texts.append(text)
+        texts = [text] * (len(texts) + 1) if recaches else [*texts, text]
+        if request.image and not clean:
+            clean.append(still_clip(made, Path(request.image), 4 * block - 3))
+            continue
+        steps = request.steps if clean else max(request.steps, made.loaded.model.kind.first_steps)
+        sigmas = make_schedule("lcm", steps, request.flow_shift).sigmas
         for sigma, following in zip(sigmas[:-1], sigmas[1:], strict=True):
             velocity = masked_velocity(made.reference.transformer, clean, sample, float(1000 * sigma), texts)
             estimate = sample - float(sigma) * velocity
-            noise = fresh_noise(key_data(request.seed), np.int32(BLOCK * len(clean)), np.float32(sigma), sample.shape)
+            noise = fresh_noise(key_data(request.seed), np.int32(block * len(clean)), np.float32(sigma), sample.shape)
             sample = float(following) * torch.from_numpy(np.array(noise)) + (1 - float(following)) * estimate
         clean.append(sample)
     return torch.cat(clean, dim=2).numpy()
@@ -129,10 +178,75 @@ def test_a_stopped_video_goes_on_and_comes_to_the_same(tiny, tmp_path):
     np.testing.assert_array_equal(run_ours(tiny, request, tmp_path / "stopped"), whole)
 
 
-def run_live(made: Tiny, folder: Path, blocks: int, said: dict[int, Cue]) -> Iterator[Event]:
+def test_a_picture_is_the_first_block_and_the_video_goes_on_from_it(tiny, picture, tmp_path):
+    request = tiny.request(image=str(picture))
+    ours = run_ours(tiny, request, tmp_path)
+    assert request.task == "i2v" and ours.shape[2] == 3 * BLOCK
+    assert np.abs(ours - run_reference(tiny, request)).max() <= CLOSE
+    assert np.abs(ours[:, :, :BLOCK] - still_clip(tiny, picture, 4 * BLOCK - 3).numpy()).max() <= CLOSE
+
+
+def test_a_video_from_a_picture_goes_on_where_it_was_stopped_and_is_made_again_from_a_live_one(tiny, picture, tmp_path):
+    *_, finished = run_live(tiny, tmp_path / "live", 3, {1: Cue(block=0, prompt=OTHER)}, image=str(picture))
+    request, steps = finished.result.request, iter(range(100))
+    assert request.image == str(picture) and request.cues == (Cue(block=1, prompt=OTHER),)
+    events = pipeline_module.generate(request, tiny.loaded, tmp_path / "stopped", lambda: False)
+    next(event for event in events if event.kind == "step" and next(steps) == request.steps)  # in the second block
+    events.close()
+    list(pipeline_module.generate(request, tiny.loaded, tmp_path / "stopped", lambda: False))
+    np.testing.assert_array_equal(pixels(tmp_path / "live/video.mp4"), pixels(tmp_path / "stopped/video.mp4"))
+
+
+def test_a_new_prompt_makes_the_past_anew_where_the_model_was_trained_so(tiny, tmp_path, monkeypatch):
+    """A whole past is in the window: then every block has the new prompt. Stopped and resumed it is the same to the last bit."""
+    monkeypatch.setattr(tiny.loaded.model, "kind", dataclasses.replace(tiny.loaded.model.kind, recaches=True))
+    request, steps = tiny.request(cues=(Cue(block=1, prompt=OTHER), Cue(block=2, prompt="a green star"))), iter(range(100))
+    ours = run_ours(tiny, request, tmp_path / "whole")
+    assert np.abs(ours - run_reference(tiny, request, recaches=True)).max() <= CLOSE
+    assert np.abs(ours - run_reference(tiny, request)).max() > 4 * CLOSE
+    programs = tiny.loaded.model._programs(False)
+    assert len(programs.settle._compiled) <= len(programs.step._compiled)  # none of its own
+    events = pipeline_module.generate(request, tiny.loaded, tmp_path / "stopped", lambda: False)
+    next(event for event in events if event.kind == "step" and next(steps) == 2 * request.steps + 1)  # in the third block
+    events.close()
+    np.testing.assert_array_equal(run_ours(tiny, request, tmp_path / "stopped"), ours)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_the_first_block_has_its_own_steps_where_the_model_was_trained_so(tiny, tmp_path, monkeypatch, steps):
+    monkeypatch.setattr(tiny.loaded.model, "kind", dataclasses.replace(tiny.loaded.model.kind, first_steps=4))
+    request = tiny.request(num_frames=13, steps=steps)
+    assert np.abs(run_ours(tiny, request, tmp_path) - run_reference(tiny, request)).max() <= CLOSE
+
+
+def test_the_makers_own_file_gives_the_same_latents(tiny, makers_folder, tmp_path):
+    same = dataclasses.replace(tiny, loaded=load_module.load(tiny.preset, str(makers_folder), lambda event: None))
+    assert same.loaded.model.kind == tiny.loaded.model.kind  # how it was trained is in the preset, the file does not say
+    request = tiny.request(num_frames=13, steps=1)
+    np.testing.assert_array_equal(run_ours(same, request, tmp_path / "makers"), run_ours(tiny, request, tmp_path / "diffusers"))
+
+
+def test_blocks_of_one_frame_from_a_picture(tiny, makers_folder, picture, tmp_path):
+    """Causal-Forcing's: then the picture is the first latent frame, and the first pixel frame of the video."""
+    folder = Path(shutil.copytree(makers_folder, tmp_path / "folder"))
+    (folder / "transformer").mkdir()
+    (folder / "transformer" / "config.json").write_text(json.dumps({"num_frames_per_block": 1}))
+    framewise = dataclasses.replace(tiny, loaded=load_module.load(tiny.preset, str(folder), lambda event: None))
+    request, steps = framewise.request(num_frames=13, steps=2, image=str(picture)), iter(range(100))
+    assert framewise.block == 1
+    ours = run_ours(framewise, request, tmp_path / "whole")
+    assert ours.shape[2] == 4 and len(pixels(tmp_path / "whole/video.mp4")) == 13
+    assert np.abs(ours - run_reference(framewise, request)).max() <= CLOSE
+    events = pipeline_module.generate(request, framewise.loaded, tmp_path / "stopped", lambda: False)
+    next(event for event in events if event.kind == "step" and next(steps) == 2 * request.steps)  # in the third block
+    events.close()
+    np.testing.assert_array_equal(run_ours(framewise, request, tmp_path / "stopped"), ours)
+
+
+def run_live(made: Tiny, folder: Path, blocks: int, said: dict[int, Cue], **changes) -> Iterator[Event]:
     """An open video that is stopped when so many blocks have been seen; `said` by the number of the question."""
     seen, asked = [], iter(range(1000))
-    request = made.request(num_frames=61, is_open=True, steps=2)
+    request = made.request(num_frames=61, is_open=True, steps=2, **changes)
     heard = lambda: [said[number]] if (number := next(asked)) in said else []  # noqa: E731
     for event in live(request, made.loaded, folder, lambda: len(seen) >= blocks, heard):
         if isinstance(event, Block):
@@ -181,7 +295,13 @@ def test_an_open_video_that_is_stopped_before_it_begins_leaves_none(tiny, tmp_pa
     assert last == Cancelled(None) and not (tmp_path / "video.mp4").exists()
 
 
-@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize(("steps", "timesteps"), [(1, [1000]), (2, [1000, 833.333]), (4, [1000, 937.5, 833.333, 625])])
+def test_the_timesteps_are_the_makers(steps, timesteps):
+    """Of Self-Forcing's and Causal-Forcing's configurations: 1000; 1000, 500; 1000, 750, 500, 250, each shifted by 5."""
+    np.testing.assert_allclose(make_schedule("lcm", steps, 5.0).timesteps, timesteps, atol=1e-3)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
 def test_the_noise_levels_are_those_of_diffusers_scheduler(steps):
     scheduler = FlowMatchLCMScheduler(shift=5.0)
     scheduler.set_timesteps(sigmas=[1 - step / steps for step in range(steps)])

@@ -23,7 +23,7 @@ DRAFTS = [f"{name}-draft" for name in FULL + HUNYUAN]
 FAST = [f"{name}-fast" for name in FULL if name not in WITHOUT_DISTILLED_LORA]
 DISTILLED = [f"hunyuanvideo-1.5-{name}-distilled" for name in ("t2v-480p", "i2v-480p", "i2v-720p")]
 STEP_DISTILLED = ["hunyuanvideo-1.5-i2v-480p-fast"]
-LIVE = ["wan2.1-live-1.3b-480p"]
+LIVE = ["wan2.1-live-1.3b-480p", "longlive-1.3b-480p", "causal-forcing-1.3b-480p"]
 EMBEDDED = ["wan-tiny", "wan-live-tiny"]
 NAMES = [*EMBEDDED, *sorted(FULL + HUNYUAN + DRAFTS + FAST + DISTILLED + STEP_DISTILLED + LIVE)]
 WAN = [name for name in FULL + DRAFTS + FAST if name.startswith("wan2")]
@@ -69,6 +69,8 @@ def test_a_presets_networks_are_of_a_family_that_we_run(name):
 
 def _kind_name(preset: str) -> str:
     words = preset.split("-")
+    if preset in LIVE:
+        return "wan2.1-live"
     if not preset.startswith("hunyuanvideo"):
         return "-".join(words[:2])
     return "-".join([*words[:3], "meanflow"] if preset in STEP_DISTILLED else words[:3])
@@ -90,6 +92,12 @@ def test_the_regions_that_a_licence_excludes_are_said(name):
     preset = load_preset(name)
     assert "the EU, the UK and South Korea" in preset.description and "欧盟、英国和韩国" in preset.words("zh").description
     assert "the European Union, the United Kingdom and South Korea" in preset.licence
+
+
+def test_what_is_known_of_longlives_licence_is_said():
+    preset = load_preset("longlive-1.3b-480p")
+    assert "Apache 2.0" in preset.description and "Apache 2.0" in preset.words("zh").description
+    assert "CC-BY-NC-SA 4.0" in preset.licence and "was not seen" in preset.licence
 
 
 @pytest.mark.parametrize("name", FULL)

@@ -2,7 +2,12 @@
 
 Their transformer's config.json may say how they were trained, with the names of hao-ai-lab/FastVideo's `WanVideoArchConfig`:
 `num_frames_per_block` latent frames are made at once, each sees `local_attn_size` of them (-1: all of a video of 81 frames), of
-which the first `sink_size` always stay. What it does not say is Self-Forcing's.
+which the first `sink_size` always stay. Two entries are our own: `kv_recache` says that a new prompt makes the past anew
+(LongLive), `first_block_steps` that the first block is made in at least so many steps (Causal-Forcing++). What it does not say is
+Self-Forcing's.
+
+A picture begins a video as its first block: a still clip of that block's frames, the only picture that a model sees which was
+trained on whole blocks (guandeh17/Self-Forcing pipeline/causal_inference.py: given frames are a multiple of the block's).
 """
 
 from __future__ import annotations
@@ -25,17 +30,22 @@ PIPELINES = ("WanCausalDMDPipeline",)  # hao-ai-lab/FastVideo's, in wlsaidhi/SFW
 TRANSFORMER = "CausalWanTransformer3DModel"
 TRAINED_FRAMES = 21  # latent frames of a video of 81, Self-Forcing's whole cache
 BLOCK, WINDOW, SINK, TRAINED = "num_frames_per_block", "local_attn_size", "sink_size", "sliding_window_num_frames"
-SUPPORTED = "causal Wan 2.1 T2V (Self-Forcing), as FastVideo lays it out"
+RECACHE, FIRST_STEPS = "kv_recache", "first_block_steps"
+TRAINING = (BLOCK, WINDOW, SINK, TRAINED, RECACHE, FIRST_STEPS)
+SUPPORTED = "causal Wan 2.1 T2V (Self-Forcing, LongLive, Causal-Forcing), as FastVideo lays it out or as its makers' .pt file"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CausalWanKind(WanKind):
     """`chunk` latent frames are made at once; each sees `window` of them, of which the video's first `sink` always stay; in
-    training no two frames were further apart than `trained`."""
+    training no two frames were further apart than `trained`. If it `recaches`, a new prompt makes the past anew: the frames that
+    are still in the window are run once more with it. The first block has `first_steps` steps or more, whatever is asked for."""
 
     window: int
     sink: int
     trained: int
+    recaches: bool
+    first_steps: int
 
 
 class CausalWanFamily(WanFamily):
@@ -86,13 +96,17 @@ def _kind_of(configs: Configs) -> CausalWanKind:
     trained, window = transformer.get(TRAINED, TRAINED_FRAMES), transformer.get(WINDOW, -1)
     return CausalWanKind(
         name="wan2.1-live",
-        tasks=("t2v",),
+        tasks=("t2v", "i2v"),
+        takes={"image": "may"},
+        first_only=("image",),
         conditioning="none",
         scales=scales(configs),
         chunk=transformer.get(BLOCK, 3),
         window=trained if window < 0 else window,
         sink=transformer.get(SINK, 0),
         trained=trained,
+        recaches=bool(transformer.get(RECACHE, False)),
+        first_steps=transformer.get(FIRST_STEPS, 1),
     )
 
 

@@ -2,24 +2,37 @@
 
 A step is few-step consistency sampling, as the models were trained: from the clean estimate straight to the next noise level,
 with fresh noise. That noise depends on the seed, the block and the step alone, and is made on the devices.
+
+Where the kind makes the first block in more steps than the request asks for, all of them are done in the first of the request's.
+Source: thu-ml/Causal-Forcing configs/causal_forcing_dmd_framewise_2step.yaml, `denoising_step_list_first_chunk`.
+
+A picture is the video's first block, as a still clip: its steps do nothing but put it there, and it is settled like any other.
+
+Where the kind recaches (LongLive), a new prompt makes the past anew before the next block: the blocks that are still in the
+window are settled again one after another, each seeing the sink and those before it, with the new prompt. The sink stays as it
+was, unless all of the video is still in the window.
+Source: NVlabs/LongLive v1.0, pipeline/interactive_causal_inference.py, `global_sink`; there all of them are run in one pass, in
+which they also see those after them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from PIL import Image
 
 from backend.contract.request import GenerationRequest
 from backend.errors import RequestError
+from backend.families.causal_wan.original import file_names
 from backend.families.causal_wan.transformer import BlockDenoiser, Past, Window
-from backend.families.model import AttentionLengths, Carry, Conditions, ModelPlan, Weights
-from backend.families.wan.conditions import branch_embeddings
+from backend.families.model import AttentionLengths, Carry, Conditions, ModelPlan, Network, Weights
+from backend.families.wan.conditions import branch_embeddings, pixels_of
 from backend.families.wan.family import TEXT_TOKENS
 from backend.families.wan.model import Programs, WanModel, make_programs
 from backend.families.wan.text_encoder import TextTokens
@@ -27,10 +40,14 @@ from backend.families.wan.transformer import Context, Positions, TextContext
 from backend.families.whole_clip import transformer_part
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
-from backend.runtime.work import Call, Effect, Put, Zeros
+from backend.runtime.work import Call, Effect, OnHost, Put, Zeros
 from backend.sampling.plan import PlannedStep
-from backend.sampling.solvers import SamplerState, StepInputs
+from backend.sampling.solvers import SamplerState, StepInputs, make_schedule, step_inputs
+from backend.weights.read import checkpoint_shapes
 from backend.weights.stacked import StackedWeights
+
+ALL_NOISE = 0.999  # a noise level above it is that of a schedule's first step, 1 but for rounding
+FIRST_BLOCK = "first_block"  # among the conditions: a picture's latents [1, C, F, H, W] float32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,13 +59,15 @@ class BlockPrograms(Programs):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockLane:
-    """What all steps of a video share. `noise_key` is where the fresh noise of its steps comes from."""
+    """What all steps of a video share until the prompt changes. `noise_key` is where the fresh noise of its steps comes from;
+    `given` is the first block's latents, None if there is no picture."""
 
     expert: int
     is_guided: bool
     programs: BlockPrograms
     text: TextContext
     noise_key: jax.Array
+    given: jax.Array | None
 
     @property
     def layout(self) -> Layout:
@@ -56,16 +75,20 @@ class BlockLane:
 
     def context(self, positions: Positions) -> Context:
         """What a block's steps read besides its latents."""
-        return Context(text=self.text, positions=positions, condition=None)
+        return _context(self.text, positions)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockCarry:
-    """The past of the next block, which begins with latent frame `first`, and its `positions`."""
+    """The past of the next block, which begins with latent frame `first`, and its `positions`. `clean` are the blocks in the
+    window, each with its first latent frame, kept if the kind recaches. A past that was made anew counts fewer frames than there
+    were: `uncounted` fewer."""
 
     past: Past
     first: int
     positions: Positions
+    clean: tuple[tuple[int, Any], ...] = ()
+    uncounted: int = 0
 
 
 class CausalWanModel(WanModel):
@@ -88,16 +111,35 @@ class CausalWanModel(WanModel):
         settle = program("a finished block's keys", denoiser.settled, key="settle", donated=(3,), places=denoiser.place_past)
         return BlockPrograms(**fields, settle=settle)
 
+    def _networks(self, plan: ModelPlan) -> Generator[Network]:
+        for network in super()._networks(plan):
+            if network.expert is not None:
+                network = dataclasses.replace(network, renamed=file_names(checkpoint_shapes(network.described)))
+            yield network
+
     def _tokens(self, request: GenerationRequest) -> TextTokens:
         """The prompt's tokens, the action said after it."""
         if request.action is not None:
             request = request.model_copy(update={"prompt": f"{request.prompt}, {request.action}"})
         return super()._tokens(request)
 
+    def _encode_pictures(
+        self, weights: Any, request: GenerationRequest, programs: BlockPrograms, pictures: Sequence[Image.Image]
+    ) -> Generator[Effect, Any, tuple[str, Any]]:
+        """The picture as a still clip of the first block's frames."""
+        pixels = pixels_of(pictures[0], self.dtype)
+        latents, caches = yield Call(programs.encode_first, (weights, pixels))
+        pieces, still = [latents], np.repeat(pixels, request.geometry().temporal_scale, axis=2)
+        while len(pieces) < self._block_shape(request, 0)[2]:
+            latents, caches = yield Call(programs.encode_next, (weights, still, caches))
+            pieces.append(latents)
+        return FIRST_BLOCK, (yield OnHost(_as_clip, tuple(pieces)))
+
     def lane(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
     ) -> Generator[Effect, Any, tuple[BlockLane, BlockCarry]]:
-        """The text's keys and values, and before the first block an empty past. Raises: RequestError under guidance."""
+        """The text's keys and values, and before the first block an empty past; after it, the past made anew if the kind
+        recaches. Raises: RequestError under guidance."""
         if planned.is_guided:
             raise RequestError(
                 f"guidance={planned.guidance:g}", "must be 1 for a model that makes videos live", "leave guidance out"
@@ -105,12 +147,33 @@ class CausalWanModel(WanModel):
         programs = self._programs(False)
         embeddings, bias, _ = yield from branch_embeddings(conditions, 1, self.dtype)
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias))
-        noise_key = yield Put(key_data(request.seed), programs.layout.replicated)
-        lane = BlockLane(expert=0, is_guided=False, programs=programs, text=text, noise_key=noise_key)
         if carry is None:
             past = yield Zeros(programs.denoiser.describe_past(self.latent_shape(request), self.dtype))
             carry = yield from self._carry(programs, request, past, 0)
-        return lane, carry
+        elif self.kind.recaches:
+            carry = yield from self._recached(weights, request, programs, text, carry)
+        noise_key = yield Put(key_data(request.seed, carry.uncounted), programs.layout.replicated)
+        given = yield Put(conditions.get(FIRST_BLOCK), programs.layout.replicated)
+        return BlockLane(expert=0, is_guided=False, programs=programs, text=text, noise_key=noise_key, given=given), carry
+
+    def _recached(
+        self, weights: Weights, request: GenerationRequest, programs: BlockPrograms, text: TextContext, carry: BlockCarry
+    ) -> Generator[Effect, Any, BlockCarry]:
+        """The carry with a past that belongs to this text. A sink that stays lies as it does for the block to come."""
+        kind, denoiser, first = self.kind, programs.denoiser, carry.first
+        is_whole = first <= kind.window
+        counted = 0 if is_whole else kind.sink
+        past = dataclasses.replace(carry.past, frames=(yield Put(np.int32(counted), programs.layout.replicated)))
+        oldest = first - (kind.window - counted)
+        for begin, clean in carry.clean:
+            if begin >= oldest:
+                positions = yield from denoiser.block_positions(clean.shape, begin)
+                following = begin + clean.shape[2] if is_whole else first
+                turn = denoiser.sink_turn(following, self._block_shape(request, following)[2])
+                arguments = (weights[transformer_part(0)], clean, _context(text, positions), past, turn)
+                past = yield Call(programs.settle, arguments)
+                counted += clean.shape[2]
+        return dataclasses.replace(carry, past=past, uncounted=first - counted)
 
     def _carry(
         self, programs: BlockPrograms, request: GenerationRequest, past: Past, first: int
@@ -131,7 +194,34 @@ class CausalWanModel(WanModel):
         row: StepInputs,
         carry: BlockCarry,
     ) -> Generator[Effect, Any, tuple[SamplerState, BlockCarry]]:
-        """See `Model`."""
+        """See `Model`. The steps of a block that is given put it in its place."""
+        if carry.first == 0 and lane.given is not None:
+            return dataclasses.replace(state, sample=lane.given, clean=lane.given), carry
+        if carry.first == 0 and request.steps < self.kind.first_steps:
+            return (yield from self._first_block(weights, request, lane, state, row, carry))
+        return (yield from self._one_step(weights, lane, state, row, carry))
+
+    def _first_block(
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        lane: BlockLane,
+        state: SamplerState,
+        row: StepInputs,
+        carry: BlockCarry,
+    ) -> Generator[Effect, Any, tuple[SamplerState, BlockCarry]]:
+        """All of the first block's own steps in the first of the request's, which begins with noise; later ones do nothing."""
+        if float(row.sigma) < ALL_NOISE:
+            return state, carry
+        schedule = make_schedule(request.solver, self.kind.first_steps, request.flow_shift)
+        for index in range(schedule.steps):
+            own = step_inputs(schedule, index, float(row.guidance))
+            state, carry = yield from self._one_step(weights, lane, state, own, carry)
+        return state, carry
+
+    def _one_step(
+        self, weights: Weights, lane: BlockLane, state: SamplerState, row: StepInputs, carry: BlockCarry
+    ) -> Generator[Effect, Any, tuple[SamplerState, BlockCarry]]:
         arguments = (weights[transformer_part(0)], state, row, lane.context(carry.positions), carry.past, lane.noise_key)
         state, past = yield Call(lane.programs.step, arguments)
         return state, dataclasses.replace(carry, past=past)
@@ -144,7 +234,15 @@ class CausalWanModel(WanModel):
         turn = denoiser.sink_turn(first, self._block_shape(request, first)[2])
         arguments = (weights[transformer_part(0)], clean, lane.context(carry.positions), carry.past, turn)
         past = yield Call(lane.programs.settle, arguments)
-        return (yield from self._carry(lane.programs, request, past, first))
+        following = yield from self._carry(lane.programs, request, past, first)
+        return dataclasses.replace(following, clean=self._kept(carry, clean, first), uncounted=carry.uncounted)
+
+    def _kept(self, carry: BlockCarry, clean: Any, first: int) -> tuple[tuple[int, Any], ...]:
+        """The clean blocks that a new prompt before latent frame `first` may need."""
+        if not self.kind.recaches:
+            return ()
+        blocks = (*carry.clean, (carry.first, clean))
+        return tuple(block for block in blocks if block[0] >= first - self.kind.window)
 
     def spared_steps(self, carry: Any) -> int:
         """None: there is no step cache."""
@@ -171,9 +269,18 @@ def _everywhere(layout: Layout) -> Callable[[Any], jax.ShapeDtypeStruct]:
     return lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout.replicated)
 
 
-def key_data(seed: int) -> np.ndarray:
-    """The seed as a key of jax's Threefry generator, whose numbers are the same on every device and mesh."""
-    return np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
+def key_data(seed: int, uncounted: int = 0) -> np.ndarray:
+    """The seed as a key of jax's Threefry generator, whose numbers are the same on every device and mesh; another key for each
+    number of latent frames that the past does not count."""
+    return np.array([(seed >> 32) ^ uncounted, seed & 0xFFFFFFFF], np.uint32)
+
+
+def _context(text: TextContext, positions: Positions) -> Context:
+    return Context(text=text, positions=positions, condition=None)
+
+
+def _as_clip(xp: Any, *pieces: jax.Array) -> jax.Array:
+    return xp.concatenate([piece.astype(np.float32) for piece in pieces], axis=2)
 
 
 def fresh_noise(noise_key: jax.Array, frames: jax.Array, sigma: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -50,6 +50,22 @@ def test_generate_understands_every_option():
     assert made.solver == "euler"
 
 
+def test_a_live_video_starts_from_a_picture_and_hears_prompts():
+    words = "live --preset longlive-1.3b-480p --prompt fox --image /a.png --seconds 3 --prompts 2:snow --seed 1".split()
+    made = request_of(parse(words))
+    assert (made.task, made.image, made.num_frames) == ("i2v", "/a.png", 57)
+    assert [(cue.block, cue.prompt) for cue in made.cues] == [(2, "snow")]
+    assert [lora.source for lora in made.loras] == ["Efficient-Large-Model/LongLive-1.3B:models/lora.pt"]
+
+
+def test_a_model_may_be_a_file_beside_a_base():
+    source = "base/one+owner/two:folder/file.pt#generator"
+    words = ["generate", "--preset", "wan-tiny", "--prompt", "x", "--model"]
+    assert model_of(parse([*words, source])) == source
+    with pytest.raises(RequestError, match="must be a checkpoint folder or an id"):
+        model_of(parse([*words, "one+owner/two:file.pt"]))
+
+
 def test_loras_have_a_scale_and_an_expert(tmp_path):
     words = [
         "generate",

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from backend.checkpoints.hub import torch_source
 from backend.contract.request import GenerationRequest, example_request
 from backend.engine.engine import _first_preset
 from backend.engine.weights_here import check_here, has_weights
@@ -61,6 +62,24 @@ def test_a_model_in_the_cache_must_be_whole(cache):
     assert not has_weights(WAN)
     with pytest.raises(RequestError, match="only the operator may download it"):
         check_here(example_request(WAN))
+
+
+@pytest.mark.demo_model
+def test_a_transformers_own_file_and_its_bases_other_parts_must_be_here(cache):
+    preset = load_preset("longlive-1.3b-480p")
+    named = torch_source(preset.model)
+    folder = Path(shutil.copytree(DEMO, snapshot(cache, named.base)))
+    (folder / WEIGHTS).unlink()
+    assert not has_weights(preset)
+    files = snapshot(cache, "Efficient-Large-Model/LongLive-1.3B") / "models"
+    files.mkdir(parents=True)
+    (files / "longlive_base.pt").touch()
+    assert not has_weights(preset)
+    (files / "lora.pt").touch()
+    assert has_weights(preset)
+    check_here(example_request(preset))
+    (folder / "vae" / "diffusion_pytorch_model.safetensors").unlink()
+    assert not has_weights(preset)
 
 
 def test_a_lora_that_is_not_here_is_refused_in_words(cache):

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import json
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,11 @@ import torch
 from diffusers import WanTransformer3DModel
 from diffusers.models.transformers.transformer_wan import WanAttnProcessor
 
+from backend.families.causal_wan.model import BlockCarry, CausalWanModel
 from backend.families.causal_wan.transformer import BlockDenoiser, Window
 from backend.families.wan.transformer import BLOCKS, Context
 from backend.runtime.mesh import Layout, MeshPlan
+from backend.runtime.program import Program
 from backend.runtime.work import Zeros, run
 from backend.weights.stacked import stack_weights
 from tests.backend.families.causal_wan.masked import masked_velocity
@@ -60,8 +63,27 @@ def make_blocks(block: int, blocks: int) -> tuple[torch.Tensor, torch.Tensor, to
     return torch.randn(1, 5, CONFIG["text_dim"]), torch.randn(shape), torch.randn(shape)
 
 
-def ours(model: WanTransformer3DModel, window: Window, layout: Layout, block: int, blocks: int) -> list[np.ndarray]:
-    """Each block's velocity."""
+def other_text() -> torch.Tensor:
+    """What is said instead [1, L, D]."""
+    return torch.randn(1, 5, CONFIG["text_dim"], generator=torch.Generator().manual_seed(2))
+
+
+def made_anew(denoiser: BlockDenoiser, layout: Layout, weights, text, window: Window, past, clean, number: int):
+    """The past before block `number` with another text, as the family's model makes it."""
+    block = clean[0].shape[2]
+    settle = Program("settle", denoiser.settled, layout, donated=(3,), places=denoiser.place_past)
+    kind = SimpleNamespace(window=window.frames, sink=window.sink)
+    model = SimpleNamespace(kind=kind, _block_shape=lambda request, first: clean[0].shape)
+    blocks = tuple((index * block, clean[index]) for index in range(number))
+    carry = BlockCarry(past=past, first=number * block, positions=None, clean=blocks)
+    programs = SimpleNamespace(denoiser=denoiser, settle=settle, layout=layout)
+    return run(CausalWanModel._recached(model, {"transformer": weights}, None, programs, text, carry)).past
+
+
+def ours(
+    model: WanTransformer3DModel, window: Window, layout: Layout, block: int, blocks: int, switch: int | None
+) -> list[np.ndarray]:
+    """Each block's velocity; from block `switch` on the other text is said."""
     denoiser = BlockDenoiser(CONFIG, layout, window)
     state = {name: jnp.asarray(value.numpy()) for name, value in model.state_dict().items()}
     described = denoiser.describe_weights(jnp.dtype(jnp.float32))
@@ -75,6 +97,9 @@ def ours(model: WanTransformer3DModel, window: Window, layout: Layout, block: in
 
     past, found = run(zeros()), []
     for number in range(blocks):
+        if number == switch:
+            prepared = jax.jit(denoiser.prepare_text)(weights, other_text().numpy(), None)
+            past = made_anew(denoiser, layout, weights, prepared, window, past, clean, number)
         positions = run(denoiser.block_positions(noisy[0].shape, number * block))
         context = Context(text=prepared, positions=positions, condition=None)
         made, ring = velocity(weights, noisy[number], jnp.float32(TIMESTEP), context, past)
@@ -94,10 +119,11 @@ def masked(model: WanTransformer3DModel, block: int, blocks: int) -> list[np.nda
 
 
 class ListedAttention:
-    """Self-attention of one layer. `frames` are the numbers of the block's frames; `keeps` says that the block is clean."""
+    """Self-attention of one layer. `frames` are the numbers of the block's frames; `keeps` says that the block is clean;
+    `seen_from` is the end of the block for which the sink lies where it does."""
 
     def __init__(self, window: Window) -> None:
-        self.window, self.frames, self.keeps = window, (), False
+        self.window, self.frames, self.keeps, self.seen_from = window, (), False, 0
         self.listed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None):
@@ -112,7 +138,8 @@ class ListedAttention:
         rolling = self.window.frames - self.window.sink
         stays = min(self.window.sink, end)
         seen = {number: pair for number, pair in seen.items() if number < stays or number >= end - rolling}
-        places = {number: number + (max(0, end - self.window.trained) if number < self.window.sink else 0) for number in seen}
+        turn = max(0, self.seen_from - self.window.trained)
+        places = {number: number + (turn if number < self.window.sink else 0) for number in seen}
         keys = torch.cat([turned(pair[0], places[number]) for number, pair in seen.items()], 1)
         values = torch.cat([pair[1] for pair in seen.values()], 1)
         queries = torch.cat([turned(part, number) for part, number in zip(query.split(TOKENS, 1), self.frames, strict=True)], 1)
@@ -137,32 +164,42 @@ def turned(heads: torch.Tensor, frame: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def plain(model: WanTransformer3DModel, window: Window, block: int, blocks: int) -> list[np.ndarray]:
-    """Each block's velocity from lists of keys and values."""
+def plain(model: WanTransformer3DModel, window: Window, block: int, blocks: int, switch: int | None) -> list[np.ndarray]:
+    """Each block's velocity from lists of keys and values; at block `switch`, which comes after a full window, all but the sink's
+    are forgotten, and the blocks that were in the window run again."""
     text, noisy, clean = make_blocks(block, blocks)
     layers = [ListedAttention(window) for _ in model.blocks]
     for layer, attention in zip(model.blocks, layers, strict=True):
         layer.attn1.set_processor(attention)
         layer.attn2.set_processor(WanAttnProcessor())
+
+    def velocity(latents: torch.Tensor, timestep: float, number: int, seen_from: int) -> np.ndarray:
+        for attention in layers:
+            attention.frames, attention.keeps = tuple(range(number * block, (number + 1) * block)), timestep == 0
+            attention.seen_from = seen_from * block
+        return model(latents, torch.tensor([timestep]), text).sample.numpy()
+
     found = []
     for number in range(blocks):
-        for latents, timestep in ((noisy[number], TIMESTEP), (clean[number], 0.0)):
+        if number == switch:
+            text = other_text()
             for attention in layers:
-                attention.frames, attention.keeps = tuple(range(number * block, (number + 1) * block)), timestep == 0
-            made = model(latents, torch.tensor([timestep]), text).sample.numpy()
-            if timestep:
-                found.append(made)
+                attention.listed = {frame: pair for frame, pair in attention.listed.items() if frame < window.sink}
+            for earlier in range(number - (window.frames - window.sink) // block, number):
+                velocity(clean[earlier], 0.0, earlier, number + 1)
+        found.append(velocity(noisy[number], TIMESTEP, number, number + 1))
+        velocity(clean[number], 0.0, number, number + 1)
     return found
 
 
 def main() -> None:
     model, differences = make_model(), {}
     for words in sys.argv[1:]:
-        sp, tp, block, frames, sink, trained, blocks = map(int, words.split(","))
-        window = Window(frames=frames, sink=sink, trained=trained)
-        reference = masked(model, block, blocks) if frames >= block * blocks else plain(model, window, block, blocks)
+        sp, tp, block, frames, sink, trained, blocks, *switches = map(int, words.split(","))
+        window, switch = Window(frames=frames, sink=sink, trained=trained), next(iter(switches), None)
+        reference = masked(model, block, blocks) if frames >= block * blocks else plain(model, window, block, blocks, switch)
         layout = Layout.over(MeshPlan(sp=sp, tp=tp), jax.devices()[: sp * tp])
-        pairs = zip(ours(model, window, layout, block, blocks), reference, strict=True)
+        pairs = zip(ours(model, window, layout, block, blocks, switch), reference, strict=True)
         differences[words] = max(float(np.abs(found - wanted).max()) for found, wanted in pairs)
     sys.stdout.write(json.dumps(differences) + "\n")
 

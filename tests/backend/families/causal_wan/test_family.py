@@ -1,14 +1,18 @@
 """A causal checkpoint says how it was trained; what it does not say is Self-Forcing's, and what cannot be is refused."""
 
+import inspect
 from pathlib import Path
 
 import pytest
+import torch
+from diffusers import WanTransformer3DModel
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.contract.geometry import Geometry
 from backend.errors import ModelError
 from backend.families import of_preset, recognise
 from backend.families.causal_wan.family import PIPELINES
+from backend.families.causal_wan.original import file_names, makers_name, transformer_config
 from backend.families.wan.family import NEEDED_ENTRIES
 from presets import load_preset
 
@@ -24,12 +28,34 @@ def kind_of(**transformer):
 
 def test_what_a_checkpoint_does_not_say_is_self_forcings():
     kind = kind_of(_class_name="CausalWanTransformer3DModel")  # as the published one: none of the causal entries
-    assert (kind.name, kind.tasks, kind.chunk, kind.window, kind.sink, kind.trained) == ("wan2.1-live", ("t2v",), 3, 21, 0, 21)
+    assert (kind.name, kind.tasks, kind.takes) == ("wan2.1-live", ("t2v", "i2v"), {"image": "may"})
+    assert (kind.chunk, kind.window, kind.sink, kind.trained, kind.recaches, kind.first_steps) == (3, 21, 0, 21, False, 1)
 
 
 def test_a_window_with_a_sink_is_read():
     kind = kind_of(num_frames_per_block=3, local_attn_size=12, sink_size=3)
     assert (kind.chunk, kind.window, kind.sink, kind.trained) == (3, 12, 3, 21)
+
+
+def test_longlives_window_and_what_it_does_at_a_new_prompt_are_read():
+    kind = of_preset(load_preset("longlive-1.3b-480p"))[1]
+    assert (kind.chunk, kind.window, kind.sink, kind.trained, kind.recaches) == (3, 12, 3, 240, True)
+    kind = of_preset(load_preset("causal-forcing-1.3b-480p"))[1]
+    assert (kind.chunk, kind.window, kind.first_steps) == (1, 21, 4)
+
+
+def test_the_transformer_of_a_makers_file_is_told_by_its_tensors():
+    """The published sizes, from shapes alone."""
+    config = load_preset("wan2.1-live-1.3b-480p").network_configs()["transformer"]
+    own = inspect.signature(WanTransformer3DModel.__init__).parameters
+    with torch.device("meta"):
+        state = WanTransformer3DModel.from_config({name: config[name] for name in config.keys() & own}).state_dict()
+    renamed = {f"model.{makers_name(name)}": tuple(value.shape) for name, value in state.items()}
+    found = transformer_config(renamed)
+    assert found == {name: config[name] for name in found}
+    names = file_names(state)
+    assert sorted(map(names, renamed)) == sorted(state) and all(names(name) == name for name in state)
+    assert transformer_config({name: tuple(value.shape) for name, value in state.items()}) is None  # not by Wan's own names
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,255 @@
+"""Where each tensor lies in a file that PyTorch wrote (.pt), read from its table of contents alone. Reads no weights and runs
+nothing.
+
+Such a file is a zip archive: a pickle, which names the tensors, beside their bytes, which are not compressed. A pickle is a
+program that may call any function of Python. Here nobody runs it: its instructions are read one by one, those that build
+dictionaries, lists, texts, numbers and tensors are followed, and a file with any other is refused.
+Source of the format: pytorch/pytorch torch/serialization.py, torch/_utils.py; the instructions: Python's pickletools.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import pickletools
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from backend.checkpoints.checkpoint import short_path
+from backend.checkpoints.tensors import ITEM_BYTES, TensorPlace
+from backend.errors import ModelError
+
+SUFFIX = ".pt"
+TREES = ("generator_ema", "generator", "generator_lora", "state_dict")
+"""The dictionaries in which training programs keep a network's tensors, the first that is there: the running mean of the weights
+comes before the weights."""
+WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")  # of PyTorch, within names
+LARGEST_CONTENTS = 10_000_000  # bytes of the pickle; some hundred a tensor
+MOST_AXES = 8  # of a tensor
+LITTLE = b"little"  # the order of bytes in every file that is read
+SAFE = "it may hold tensors, and dictionaries, lists, texts and numbers around them"
+OTHER_FILE = "take the makers' own file, or save it again with torch.save as a dictionary of tensors"
+_DTYPES = {
+    "DoubleStorage": "F64", "FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16", "LongStorage": "I64",
+    "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8", "ByteStorage": "U8", "BoolStorage": "BOOL",
+}  # fmt: skip
+_DICTIONARY, _TENSOR, _PARAMETER = (
+    "collections OrderedDict",
+    "torch._utils _rebuild_tensor_v2",
+    "torch._utils _rebuild_parameter",
+)
+_ENTRY_HEADER = 30  # bytes before an entry's own name in a zip archive; the lengths of that name and of what follows come last
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TorchFile:
+    """A file with a network's tensors in its dictionary `tree`; "" for the first of `TREES` that is there, or the file itself."""
+
+    path: Path
+    tree: str = ""
+
+
+def torch_tensors(file: TorchFile) -> dict[str, TensorPlace]:
+    """The tensors' places by name, in the order of their bytes. Raises: ModelError for a file that is not whole or not safe, or
+    has no such dictionary."""
+    status = file.path.stat()
+    return dict(_tensors(file, status.st_size, status.st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=8)
+def _tensors(file: TorchFile, size: int, changed: int) -> dict[str, TensorPlace]:
+    """Size and time of the last change are there for the cache: every page asks again."""
+    path = file.path
+    try:
+        with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
+            contents = next((entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl")), None)
+            if contents is None or contents.file_size > LARGEST_CONTENTS or contents.compress_type != zipfile.ZIP_STORED:
+                raise _refused(path, "has no table of contents, or one that is no network's")
+            found = _Contents(path).read(archive.read(contents))
+            folder = contents.filename.removesuffix("data.pkl")
+            entries = {entry.filename.removeprefix(folder): entry for entry in archive.infolist()}
+            order = entries.get("byteorder")
+            if order is not None and (order.file_size > len(LITTLE) or archive.read(order) != LITTLE):
+                raise _refused(path, "has its numbers in another order of bytes")
+            named = _named(file, found)
+            places = {name: _place(path, raw, size, name, tensor, entries) for name, tensor in named.items()}
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError) as error:
+        raise _refused(path, f"cannot be read ({type(error).__name__})") from None
+    return dict(sorted(places.items(), key=lambda item: item[1].start))
+
+
+def _refused(path: Path, what: str) -> ModelError:
+    return ModelError(f"{short_path(path)} {what}:", SAFE, OTHER_FILE)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Storage:
+    """The bytes of one entry of the archive, as numbers of this dtype."""
+
+    dtype: str
+    entry: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tensor:
+    """Numbers of a storage from the `first` on."""
+
+    storage: _Storage
+    first: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Name:
+    """A function or a class that the pickle names: module, blank, name."""
+
+    name: str
+
+
+class _Contents:
+    """Follows a pickle's instructions. Source of their meaning: Python's pickletools."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stack: list[Any] = []
+        self._marks: list[int] = []  # where groups of values begin on the stack
+        self._memo: dict[int, Any] = {}
+
+    def read(self, pickled: bytes) -> Any:
+        """What the pickle describes. Raises: ModelError for an instruction or a name that is not needed for tensors."""
+        try:
+            for instruction, argument, _ in pickletools.genops(pickled):
+                if instruction.name == "STOP":
+                    return self._stack.pop()
+                self._follow(instruction.name, argument)
+        except (IndexError, KeyError, TypeError, ValueError, AttributeError, UnicodeDecodeError):
+            raise _refused(self._path, "has a table of contents that makes no sense") from None
+        raise _refused(self._path, "has a table of contents without an end")
+
+    def _follow(self, instruction: str, argument: Any) -> None:
+        stack = self._stack
+        match instruction:
+            case "PROTO" | "FRAME":
+                pass
+            case "MARK":
+                self._marks.append(len(stack))
+            case "NONE" | "NEWTRUE" | "NEWFALSE":
+                stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[instruction])
+            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT" | "BINUNICODE" | "SHORT_BINUNICODE":
+                stack.append(argument)
+            case "EMPTY_DICT" | "EMPTY_LIST" | "EMPTY_TUPLE":
+                stack.append({"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}[instruction]())
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                count = int(instruction[-1])
+                stack[-count:] = [tuple(stack[-count:])]
+            case "TUPLE":
+                stack.append(tuple(self._group()))
+            case "BINPUT" | "LONG_BINPUT":
+                self._memo[argument] = stack[-1]
+            case "MEMOIZE":
+                self._memo[len(self._memo)] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(self._memo[argument])
+            case "APPEND" | "APPENDS":
+                values = self._group() if instruction == "APPENDS" else [stack.pop()]
+                stack[-1].extend(values)
+            case "SETITEM" | "SETITEMS":
+                values = self._group() if instruction == "SETITEMS" else [stack.pop() for _ in range(2)][::-1]
+                self._set(stack[-1], values[::2], values[1::2])
+            case "GLOBAL":
+                stack.append(self._named(argument))
+            case "BINPERSID":
+                stack.append(self._storage(stack.pop()))
+            case "REDUCE":
+                arguments, function = stack.pop(), stack.pop()
+                stack.append(self._made(function, arguments))
+            case "BUILD":
+                stack.pop()  # what a dictionary of tensors has beside them: versions of modules
+            case _:
+                raise _refused(self._path, f"wants to do more than describe tensors ({instruction})")
+
+    def _group(self) -> list[Any]:
+        """The values since the last mark, which are taken from the stack with it."""
+        begin = self._marks.pop()
+        values = self._stack[begin:]
+        del self._stack[begin:]
+        return values
+
+    def _set(self, found: dict, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        if not all(type(key) in (str, int) for key in keys):  # the hash of a tuple of tuples may take for ever
+            raise ValueError
+        found.update(zip(keys, values, strict=True))
+
+    def _named(self, name: str) -> _Name:
+        module, _, kind = name.partition(" ")
+        if name in (_DICTIONARY, _TENSOR, _PARAMETER) or (module == "torch" and kind in _DTYPES):
+            return _Name(name)
+        raise _refused(self._path, f"wants to call {name[:60].replace(' ', '.')}")
+
+    def _storage(self, identity: Sequence[Any]) -> _Storage:
+        _, kind, entry, _, _ = identity
+        return _Storage(_DTYPES[kind.name.removeprefix("torch ")], f"data/{entry}")
+
+    def _made(self, function: _Name, arguments: tuple) -> Any:
+        if function.name == _DICTIONARY and not arguments:
+            return {}
+        if function.name == _PARAMETER:
+            return arguments[0]
+        storage, first, shape, strides = arguments[:4]
+        numbers = (first, *shape, *strides)
+        if (
+            function.name != _TENSOR
+            or not isinstance(storage, _Storage)
+            or len(numbers) > 1 + 2 * MOST_AXES
+            or not all(type(number) is int and number >= 0 for number in numbers)
+        ):
+            raise ValueError
+        return _Tensor(storage, first, tuple(shape), tuple(strides))
+
+
+def _named(file: TorchFile, found: Any) -> dict[str, _Tensor]:
+    """The tensors of the dictionary that is wanted, by name."""
+    found = found if isinstance(found, dict) else {}
+    trees = [file.tree] if file.tree else [*(tree for tree in TREES if tree in found), ""]
+    tensors = found.get(trees[0]) if trees[0] else found
+    tensors = {name: value for name, value in tensors.items() if isinstance(value, _Tensor)} if isinstance(tensors, dict) else {}
+    if not tensors or not all(isinstance(name, str) for name in tensors):
+        there = ", ".join(str(name)[:40] for name in [*found][:5]) or "nothing"
+        raise ModelError(
+            f"{short_path(file.path)} has {there} at its top:",
+            f"a network's tensors must lie there, or in {file.tree or ' or '.join(TREES)}",
+            OTHER_FILE,
+        )
+    return {functools.reduce(lambda text, part: text.replace(part, ""), WRAPPERS, name): value for name, value in tensors.items()}
+
+
+def _place(path: Path, raw: Any, size: int, name: str, tensor: _Tensor, entries: Mapping[str, zipfile.ZipInfo]) -> TensorPlace:
+    """Where a tensor's bytes lie in the file of `size` bytes. Raises: ModelError if they lie in no row, or not in the file."""
+    entry, width = entries.get(tensor.storage.entry), ITEM_BYTES[tensor.storage.dtype]
+    count = math.prod(tensor.shape)
+    if entry is None or entry.compress_type != zipfile.ZIP_STORED or not _is_in_a_row(tensor):
+        raise _refused(path, f"has {name[:80]} in pieces, or not at all")
+    raw.seek(entry.header_offset)
+    header = raw.read(_ENTRY_HEADER)
+    begin = entry.header_offset + len(header) + sum(int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
+    start = begin + tensor.first * width
+    end = start + count * width
+    if len(header) < _ENTRY_HEADER or end > min(size, begin + entry.file_size):
+        raise ModelError(
+            f"{short_path(path)} is cut short: {name[:80]} ends at byte {end:,}", f"and the file at {size:,}", "copy it again"
+        )
+    return TensorPlace(path=path, dtype=tensor.storage.dtype, shape=tensor.shape, start=start, end=end)
+
+
+def _is_in_a_row(tensor: _Tensor) -> bool:
+    """Whether the last axis runs fastest, without gaps."""
+    step = 1
+    for length, stride in zip(reversed(tensor.shape), reversed(tensor.strides), strict=True):
+        if length != 1 and stride != step:
+            return False
+        step *= length
+    return True

@@ -1,0 +1,173 @@
+"""Files of PyTorch are read without running what is in them: whole ones to the last bit, hostile ones not at all."""
+
+import json
+import os
+import pickle
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from backend.checkpoints.checkpoint import open_checkpoint
+from backend.checkpoints.hub import is_hub_id, torch_source
+from backend.checkpoints.torch_file import MOST_AXES, TorchFile, torch_tensors
+from backend.errors import ModelError
+from backend.families import recognise
+from backend.families.causal_wan.original import makers_name
+from backend.families.wan.family import WAN
+from backend.weights.lora import read_lora
+from backend.weights.read import read_tensor
+from tests.fake_hub import REPOSITORY, FakeHub
+from tests.hub_runs import DEMO, NOWHERE, WEIGHTS, app
+
+
+def save(path: Path, value: object) -> TorchFile:
+    torch.save(value, path)
+    return TorchFile(path=path)
+
+
+def read(file: TorchFile) -> dict[str, torch.Tensor]:
+    return {name: read_tensor(place) for name, place in torch_tensors(file).items()}
+
+
+def test_every_tensor_is_read_to_the_last_bit(tmp_path):
+    torch.manual_seed(0)
+    whole = torch.randn(6, 4)
+    tensors = {
+        "a.weight": torch.randn(3, 5),
+        "b.weight": torch.randn(7).to(torch.bfloat16),
+        "c": torch.tensor(3.5, dtype=torch.float16),
+        "rows": whole[2:5],  # part of a larger storage
+        "numbers": torch.arange(5),
+        "parameter": torch.nn.Parameter(torch.randn(2, 1, 3)),
+    }
+    found = read(save(tmp_path / "x.pt", tensors))
+    assert found.keys() == tensors.keys()
+    for name, value in tensors.items():
+        assert found[name].dtype == value.dtype and torch.equal(found[name], value.detach())
+
+
+def test_the_running_mean_comes_first_and_wrappers_of_pytorch_go(tmp_path):
+    module = torch.nn.Linear(2, 3)
+    wrapped = {f"model._fsdp_wrapped_module.{name}": 2 * value for name, value in module.state_dict().items()}
+    trees = {"generator": module.state_dict(), "generator_ema": wrapped}
+    file = save(tmp_path / "x.pt", {"step": 7, **trees, "config": {"a": [1.5]}})
+    assert torch.equal(read(file)["model.weight"], 2 * module.weight)
+    assert torch.equal(read(TorchFile(path=file.path, tree="generator"))["weight"], module.weight)
+    with pytest.raises(ModelError, match="has step, generator, .* must lie there, or in critic"):
+        torch_tensors(TorchFile(path=file.path, tree="critic"))
+
+
+class Hostile:
+    """Runs a command where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def with_contents(path: Path, contents: bytes) -> TorchFile:
+    """A file with this table of contents."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x/data.pkl", contents)
+        archive.writestr("x/data/0", bytes(64))
+    return TorchFile(path=path)
+
+
+def test_what_a_pickle_asks_for_is_not_done(tmp_path):
+    harm = tmp_path / "harm"
+    for protocol in (0, 2, 4):
+        file = with_contents(tmp_path / f"{protocol}.pt", pickle.dumps({"generator": Hostile(harm)}, protocol))
+        with pytest.raises(ModelError, match=r"wants to (call|do more)") as refused:
+            torch_tensors(file)
+        assert "\n" not in str(refused.value) and not harm.exists()
+
+
+def nested(depth: int) -> bytes:
+    """A tuple of a tuple of a tuple ..., each twice in the next: little to read, and for ever to hash."""
+    return b"\x80\x02}(K\x01\x85q\x00" + b"h\x00h\x00\x86q\x00" * depth + b"K\x01u."
+
+
+@pytest.mark.parametrize(
+    ("contents", "said"),
+    [
+        (nested(200), "makes no sense"),
+        (b"\x80\x02}", "makes no sense|without an end"),
+        (b"\x80\x02u.", "makes no sense"),
+        (b"\x80\x02}(X\x01\x00\x00\x00aK\x01u.", "has a at its top"),
+        (pickle.dumps([torch.Size([2])], 2), "wants to call"),
+        (pickle.dumps({"a": 10**700}, 2), "wants to do more"),
+    ],
+)
+def test_contents_that_no_network_has_are_refused(tmp_path, contents, said):
+    with pytest.raises(ModelError, match=said):
+        torch_tensors(with_contents(tmp_path / "x.pt", contents))
+
+
+def test_tensors_that_lie_in_pieces_or_outside_are_refused(tmp_path):
+    with pytest.raises(ModelError, match="in pieces"):
+        torch_tensors(save(tmp_path / "turned.pt", {"a": torch.randn(3, 5).T}))
+    with pytest.raises(ModelError, match="makes no sense"):
+        torch_tensors(save(tmp_path / "axes.pt", {"a": torch.zeros([1] * (MOST_AXES + 1))}))
+    save(tmp_path / "x.pt", {"a": torch.zeros(4)})
+    with zipfile.ZipFile(tmp_path / "x.pt") as archive:
+        contents = archive.read("x/data.pkl")
+    longer = contents.replace(struct.pack("<BB", ord("K"), 4), struct.pack("<BB", ord("K"), 99))
+    assert longer != contents
+    with pytest.raises(ModelError, match="is cut short: a ends at byte"):
+        torch_tensors(with_contents(tmp_path / "longer.pt", longer))
+
+
+@pytest.mark.parametrize("kept", [0, 10, 1000])
+def test_a_file_that_is_cut_is_refused(tmp_path, kept):
+    path = save(tmp_path / "x.pt", {"a": torch.zeros(1000)}).path
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ModelError, match=r"x\.pt cannot be read"):
+        torch_tensors(TorchFile(path=path))
+
+
+def test_a_lora_of_a_training_program_is_read(tmp_path):
+    """By PEFT's names around Wan's own, as LongLive's."""
+    down, up = torch.randn(4, 8), torch.randn(6, 4)
+    names = ("base_model.model.blocks.0.self_attn.q.lora_A.weight", "base_model.model.blocks.0.self_attn.q.lora_B.weight")
+    path = save(tmp_path / "lora.pt", {"generator_lora": dict(zip(names, (down, up), strict=True)), "critic_lora": {}}).path
+    changes = read_lora(path, {"blocks.0.attn1.to_q.weight": (6, 8)}, names=WAN.lora_names).changes
+    torch.testing.assert_close(changes["blocks.0.attn1.to_q.weight"].of((6, 8)), up @ down)
+
+
+def test_a_folder_with_a_foreign_file_is_refused_in_one_sentence(tmp_path):
+    save(tmp_path / "x.pt", {"generator": {"a": torch.zeros(2, 2)}})
+    with pytest.raises(ModelError, match=r"x\.pt holds no transformer by Wan's own names.*supported are causal Wan") as refused:
+        recognise(open_checkpoint(tmp_path))
+    assert "\n" not in str(refused.value)
+    save(tmp_path / "y.pt", {})
+    with pytest.raises(ModelError, match=r"holds x\.pt and y\.pt: one \.pt file can be its transformer"):
+        open_checkpoint(tmp_path)
+
+
+def test_a_source_names_a_file_and_where_the_rest_is():
+    named = torch_source("base/one+owner/two:folder/file.pt#generator")
+    assert (named.base, named.file, named.tree) == ("base/one", "owner/two:folder/file.pt", "generator")
+    assert is_hub_id("base/one+owner/two:file.pt") and torch_source("base/one+owner/two:file.pt").tree == ""
+    assert torch_source("base/one+owner/two:more++/file.pt").file == "owner/two:more++/file.pt"
+    for other in ("owner/name", "base/one+owner/two", "base/one+owner/two:file.safetensors", "owner/two:file.pt"):
+        assert torch_source(other) is None
+
+
+@pytest.mark.demo_model
+def test_a_file_and_its_base_are_downloaded_and_nothing_else(hub: FakeHub, tmp_path):
+    """The demo model's own weights under Wan's names: enough to be recognised."""
+    save(hub.folder / "live.pt", {"generator": {makers_name(name): value for name, value in load_file(DEMO / WEIGHTS).items()}})
+    source, home = f"{REPOSITORY}+{REPOSITORY}:live.pt", tmp_path / "home"
+    done = app(home, hub.url, "models", "download", source)
+    assert done.returncode == 0, done.stderr
+    names = {sent.name for sent in hub.log}
+    assert "live.pt" in names and not any(name.startswith("transformer/") and name.endswith("safetensors") for name in names)
+    found = json.loads(app(home, NOWHERE, "models", "verify", source, "--json").stdout)[0]
+    assert (found["family"], found["problems"]) == ("wan2.1-live", [])
+    assert app(home, NOWHERE, "models", "download", source).returncode == 0  # it is here
