@@ -31,7 +31,8 @@ class Kind:
 
     `takes` says for each input's role whether it may or must be given (see `contract.request.INPUTS`); `scales` are pixels per
     latent, in space and in time; a token is `patch` x `patch` latents; `boundary` is the share of the noise below which the
-    second of two experts works; `chunk` how many latent frames are made at once, None for the whole video.
+    second of two experts works; `chunk` how many latent frames are made at once, None for the whole video. `from_inputs` are the
+    names of the denoiser's conditions that follow from the inputs alone, if texts that are said later need not make them again.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Kind:
     num_experts: int = 1
     boundary: float | None = None
     chunk: int | None = None
+    from_inputs: frozenset[str] = frozenset()
 
     def needs(self, role: str) -> bool:
         """Whether an input of this role must be given."""
