@@ -1,13 +1,14 @@
 """The model families: each has a folder here and an entry in `FAMILIES`."""
 
 from backend.checkpoints.checkpoint import Checkpoint
+from backend.families.causal_wan.action_family import ACTION_WAN
 from backend.families.causal_wan.family import CAUSAL_WAN
 from backend.families.family import Family, Kind, refusal
 from backend.families.hunyuan.family import HUNYUAN
 from backend.families.wan.family import WAN
 from presets import Preset
 
-FAMILIES: tuple[Family, ...] = (WAN, CAUSAL_WAN, HUNYUAN)
+FAMILIES: tuple[Family, ...] = (WAN, CAUSAL_WAN, ACTION_WAN, HUNYUAN)
 
 
 def recognise(checkpoint: Checkpoint) -> tuple[Family, Kind]:
