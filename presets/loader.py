@@ -105,7 +105,8 @@ class Preset(BaseModel):
     in `presets/architectures` its networks have, for work without the checkpoint; they are what diffusers and transformers write
     as config.json (source: huggingface/diffusers, scripts/convert_wan_to_diffusers.py). Videos have
     `frame_step` * n + `first_frames` pixel frames, n >= 0. Those of a `live` preset grow by blocks of `frame_step` frames, the
-    first one shorter: where a block begins the prompt may change, and which of the `actions` is done.
+    first one shorter: where a block begins the prompt may change, and which of the `actions` is done, or which together if it
+    `combines_actions`. A model that does not read the prompt (`reads_prompt`) needs none: it only names the video.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -140,6 +141,8 @@ class Preset(BaseModel):
     takes: dict[str, Need] = {}  # further inputs by role, such as "video"
     live: bool = False
     actions: tuple[str, ...] = ()
+    combines_actions: bool = False  # "forward+left" is one action too
+    reads_prompt: bool = True
 
     size_multiple: PositiveInt
     vae_scale_spatial: PositiveInt
@@ -175,6 +178,8 @@ class Preset(BaseModel):
             raise ValueError(f"the default solver {self.solver} is none of those offered")
         if self.actions and not self.live:
             raise ValueError("actions need a live model")
+        if self.combines_actions and not self.actions:
+            raise ValueError("combines_actions without actions")
         if self.steps > self.max_steps or self.fps > self.max_fps:
             raise ValueError("the default steps or fps lie outside this preset's own limits")
         return self

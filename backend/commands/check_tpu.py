@@ -64,6 +64,9 @@ def _closing(report: dict[str, Any]) -> list[str]:
     lines = []
     if report["predicted_total_seconds"] is not None:
         lines.append(f"predicted whole video: {report['predicted_total_seconds']:.1f} s (no chip has run this)")
+    if "predicted_frames_per_second" in report:
+        rate, delay = report["predicted_frames_per_second"], report["predicted_delay_seconds"]
+        lines.append(f"live: predicted {rate:.1f} frames a second, decoder included; a block takes {delay:.2f} s")
     step = report["components"]["denoise_step"]["predicted_seconds"]
     if step is not None:
         lines.append(

@@ -11,6 +11,7 @@ import dataclasses
 from backend.commands.apart import say
 from backend.contract.request import example_request, find_preset
 from backend.contract.worker import AXES
+from backend.tpu.live_rate import live_rate
 from backend.tpu.report import Inspector, describe_slice, remedies, report
 
 
@@ -29,7 +30,9 @@ def main() -> None:
         say({"progress": text})
 
     inspector = Inspector(tell, arguments.only)
-    result = report(describe_slice(request, arguments.topology, mesh, inspector), inspector)
+    described = describe_slice(request, arguments.topology, mesh, inspector)
+    result = report(described, inspector)
+    result |= live_rate(described.model, request, result["components"])
     if not result["fits"]:
         result["would_fit"] = [dataclasses.asdict(one) for one in remedies(result, request, arguments.topology, mesh, tell)]
     say({"report": result | {"topology": arguments.topology}})

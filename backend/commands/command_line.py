@@ -180,9 +180,9 @@ def _add_live(commands: argparse._SubParsersAction) -> None:
     about = "make a video block by block, with changes of prompt and action on the way"
     live = commands.add_parser("live", help=about, allow_abbrev=False)
     live.add_argument("--preset", required=True, metavar="NAME", help="a live one of `app.py presets list`")
-    live.add_argument("--prompt", required=True, metavar="TEXT", help="what the video shows at its beginning")
+    live.add_argument("--prompt", metavar="TEXT", help="what the video shows at its beginning, for presets that read it")
     live.add_argument("--image", metavar="FILE", help="the first frame, for presets that take one")
-    actions = 'what is done, for how many blocks each, such as "right*8,up*8"; the last one to the end'
+    actions = 'what is done, for how many blocks each, such as "right*8,up*8"; the last one to the end; "forward+left" is both'
     live.add_argument("--actions", default="", metavar="ACTION*N,...", help=actions)
     prompts = "the prompt from block N on; repeat the option for more"
     live.add_argument("--prompts", action="append", default=[], metavar="N:TEXT", help=prompts)

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict
 
 from backend.errors import RequestError
 
+AND = "+"  # between actions that are done together
+
 
 class Cue(BaseModel):
     """From where block `block` begins, counted from 0, the video follows this `prompt` and this `action`; None leaves it as it

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from backend.contract.cues import Cue
+from backend.contract.cues import AND, Cue
 from backend.contract.geometry import Geometry, is_frame_count, nearest_frame_counts, nearest_sizes
 from backend.errors import RequestError
 from presets import LoraChoice, Preset, UnknownPreset, load_preset
@@ -72,8 +72,9 @@ class GenerationRequest(BaseModel):
     the other inputs (see `INPUTS`) absolute paths, `image_focus` the point (x, y in 0..1) that a crop keeps in view. The changes
     of all `loras` add up. Guidance runs on the steps within `guidance_interval`, its start and end as shares (0..1) of the steps;
     `step_cache` is the relative change below which a step reuses the last one's work, 0 for never. `action` and `prompt` are
-    those of a live video's beginning; `cues` change them, in the order of their blocks. One that `is_open` grows until it is
-    stopped, to `num_frames` at most, and hears cues while it is made; what it has become is the request of its result.
+    those of a live video's beginning; `cues` change them, in the order of their blocks. Actions that are done together have a `+`
+    between them, where the preset allows that. One that `is_open` grows until it is stopped, to `num_frames` at most, and hears
+    cues while it is made; what it has become is the request of its result.
     Raises: RequestError at construction if anything is wrong.
     """
 
@@ -203,7 +204,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     """Raises: RequestError for the first setting that the preset does not allow."""
     _check_task(request, preset)
     _check_text("prompt", request.prompt, preset)
-    if not request.prompt.strip():
+    if not request.prompt.strip() and preset.reads_prompt:
         raise RequestError("prompt is empty and", "must say what the video shows", f"for example {preset.examples[0]!r}")
     _check_text("negative_prompt", request.negative_prompt, preset)
     check_size(preset, request.width, request.height, request.num_frames)
@@ -378,13 +379,22 @@ def _check_loras(loras: tuple[LoraChoice, ...], preset: Preset) -> None:
 
 def check_said(cue: Cue, preset: Preset) -> None:
     """Raises: RequestError if the preset cannot follow what this cue says."""
-    if cue.action is not None and cue.action not in preset.actions:
-        rule = f"must be one of {', '.join(preset.actions)}" if preset.actions else f"cannot be done by {preset.name}"
+    if cue.action is not None and not _is_known(cue.action, preset):
+        known = ", ".join(preset.actions)
+        together = f", or several with {AND} between them" if preset.combines_actions else ""
+        rule = f"must be one of {known}{together}" if known else f"cannot be done by {preset.name}"
         raise RequestError(f"action={cue.action[:40]!r}", rule, "choose another" if preset.actions else "leave actions out")
+    if cue.prompt is not None and not preset.reads_prompt:
+        raise RequestError(f"a prompt for block {cue.block} was given", f"but {preset.name} reads none", "leave it out")
     if cue.prompt is not None:
         _check_text("prompt", cue.prompt, preset)
         if not cue.prompt.strip():
             raise RequestError(f"the prompt for block {cue.block} is empty and", "must say what the video shows", "give one")
+
+
+def _is_known(action: str, preset: Preset) -> bool:
+    words = action.split(AND) if preset.combines_actions else [action]
+    return set(words) <= set(preset.actions) and len(set(words)) == len(words)
 
 
 def _check_cues(request: GenerationRequest, preset: Preset) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint
 from backend.checkpoints.torch_file import torch_tensors
+from backend.families.causal_wan.action_family import ACTION_WAN
 from backend.families.causal_wan.family import CAUSAL_WAN, PIPELINES, TRAINING
 from backend.families.causal_wan.original import transformer_config
 from backend.families.family import Family, Kind, refusal
@@ -13,7 +14,7 @@ from backend.families.hunyuan.family import HUNYUAN
 from backend.families.wan.family import WAN
 from presets import Preset
 
-FAMILIES: tuple[Family, ...] = (WAN, CAUSAL_WAN, HUNYUAN)
+FAMILIES: tuple[Family, ...] = (WAN, CAUSAL_WAN, ACTION_WAN, HUNYUAN)
 
 
 def recognise(checkpoint: Checkpoint) -> tuple[Family, Kind]:

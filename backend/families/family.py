@@ -32,7 +32,8 @@ class Kind:
     `takes` says for each input's role whether it may or must be given (see `contract.request.INPUTS`); `scales` are pixels per
     latent, in space and in time; a token is `patch` x `patch` latents; `boundary` is the share of the noise below which the
     second of two experts works; `chunk` how many latent frames are made at once, None for the whole video. Inputs of the roles
-    `first_only` are for the first chunk alone.
+    `first_only` are for the first chunk alone; `from_inputs` are the names of the denoiser's conditions that follow from the
+    inputs alone, if texts that are said later need not make them again.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Kind:
     boundary: float | None = None
     chunk: int | None = None
     first_only: tuple[str, ...] = ()
+    from_inputs: frozenset[str] = frozenset()
 
     def needs(self, role: str) -> bool:
         """Whether an input of this role must be given."""

@@ -4,7 +4,7 @@ other pair of prompt and action that comes."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable
 from typing import Any
 
 from backend.contract.cues import Cue
@@ -67,26 +67,30 @@ def encode(model: Model, weights: Weights, request: GenerationRequest, inputs: I
 def encode_later(
     model: Model, weights: Weights, text: GenerationRequest, number: int, inputs: Inputs
 ) -> Generator[Effect, Any, dict[str, Any]]:
-    """Work: the conditions of the `Script`'s text of this number, 1 or more, by the names that they have beside the first's."""
-    later = {role: value for role, value in inputs.items() if role not in model.kind.first_only}
+    """Work: the conditions of the `Script`'s text of this number, 1 or more, by the names that they have beside the first's. What
+    follows `from_inputs` alone is among the first's, and not made again."""
+    kind = model.kind
+    later = {} if kind.from_inputs else {role: value for role, value in inputs.items() if role not in kind.first_only}
     own = yield from model.encode(weights, text, later)
     return {f"{_prefix(number)}{name}": value for name, value in own.items()}
 
 
-def without(conditions: dict[str, Any], numbers: Iterable[int]) -> None:
-    """Removes the conditions of the texts with these numbers."""
+def without(conditions: dict[str, Any], numbers: Iterable[int], from_inputs: Collection[str] = ()) -> None:
+    """Removes the conditions of the texts with these numbers, but for those that hold for all."""
     for number in numbers:
         prefix = _prefix(number)
         for name in [name for name in conditions if (name.startswith(prefix) if number else not name.startswith(_LATER))]:
-            del conditions[name]
+            if name not in from_inputs:
+                del conditions[name]
 
 
-def conditions_of(conditions: Conditions, number: int) -> Conditions:
-    """Those of one of the `Script`'s texts."""
+def conditions_of(conditions: Conditions, number: int, from_inputs: Collection[str] = ()) -> Conditions:
+    """Those of one of the `Script`'s texts, and those that hold for all."""
     if not number:
         return {name: value for name, value in conditions.items() if not name.startswith(_LATER)}
     prefix = _prefix(number)
-    return {name.removeprefix(prefix): value for name, value in conditions.items() if name.startswith(prefix)}
+    shared = {name: conditions[name] for name in from_inputs if name in conditions}
+    return shared | {name.removeprefix(prefix): value for name, value in conditions.items() if name.startswith(prefix)}
 
 
 def _prefix(number: int) -> str:

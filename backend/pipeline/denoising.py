@@ -147,7 +147,8 @@ class Denoising:
         """Takes the conditions of this chunk; the lane is made anew where they differ from those in use."""
         text = self._script.number_at(block)
         if text != self._text:
-            self._text, self._conditions, self._lane = text, cued.conditions_of(self._all_conditions, text), None
+            own = cued.conditions_of(self._all_conditions, text, self._run.model.kind.from_inputs)
+            self._text, self._conditions, self._lane = text, own, None
 
     def _start(self, chunk: Chunk) -> SamplerState:
         return self._run.model.start(self._run.request, self._conditions, self._noise.of(chunk.index))

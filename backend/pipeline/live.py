@@ -88,7 +88,7 @@ def _make_blocks(
             text, inputs = script.texts[number], open_inputs(run.request)
             with run.clock.measure("encode"):
                 conditions |= do(cued.encode_later(run.model, run.loaded.weights, text, number, inputs))
-            cued.without(conditions, script.forget(MOST_TEXTS))
+            cued.without(conditions, script.forget(MOST_TEXTS), run.model.kind.from_inputs)
         if not is_again:
             said.write(block, cue)
         began = time.monotonic()

@@ -72,7 +72,7 @@ def _denoise(model: Model, weights: Any, request: GenerationRequest, conditions:
     for chunk in chunks_of(model, request):
         text = script.number_at(chunk.index)
         if text != last:
-            lane, own, last = None, cued.conditions_of(conditions, text), text
+            lane, own, last = None, cued.conditions_of(conditions, text, model.kind.from_inputs), text
         state = model.start(request, own, np.zeros(chunk.shape, np.float32))
         for index, planned in enumerate(plan):
             if lane is None or (lane.expert, lane.is_guided) != (planned.expert, planned.is_guided):

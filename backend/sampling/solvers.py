@@ -6,9 +6,9 @@ sample before the last prediction. So the table is made before the loop, and a s
 Source: UniPC, Zhao et al. 2023, in the B(h) = exp(h) - 1 form with order 2, as diffusers' `UniPCMultistepScheduler` runs it
 for Wan (flow prediction, flow sigmas, `lower_order_final`); Euler as diffusers' `FlowMatchEulerDiscreteScheduler`;
 "euler-distilled" is Euler on sigmas 1, (n-1)/n, ... 1/n before the shift, the steps that step-distilled LoRAs were trained on
-(ModelTC/LightX2V, denoising_step_list [1000, 750, 500, 250] with sample_shift 5). "lcm" has the same noise levels, but a step
-goes from the clean estimate to the next level with fresh noise, as diffusers' `FlowMatchLCMScheduler` does: only models that were
-trained for it take it, and each adds the noise itself.
+(ModelTC/LightX2V, denoising_step_list [1000, 750, 500, 250] with sample_shift 5). "lcm" has the same noise levels, from whole
+timesteps before the shift (three steps: 1000, 666, 333), but a step goes from the clean estimate to the next level with fresh
+noise, as diffusers' `FlowMatchLCMScheduler` does: only models that were trained for it take it, and each adds the noise itself.
 """
 
 from __future__ import annotations
@@ -90,8 +90,11 @@ def make_schedule(solver: Literal["unipc", "euler", "euler-distilled", "lcm"], s
         return _unipc(steps, flow_shift)
     if solver == "euler":
         return _euler(steps, flow_shift)
-    if solver in ("euler-distilled", "lcm"):
+    if solver == "euler-distilled":
         return _euler_schedule(_shifted(np.linspace(1, 0, steps + 1), flow_shift))
+    if solver == "lcm":
+        whole = np.arange(steps, -1, -1) * NUM_TRAIN_TIMESTEPS // steps
+        return _euler_schedule(_shifted(whole / NUM_TRAIN_TIMESTEPS, flow_shift))
     raise ValueError(f"solver={solver!r} must be unipc, euler, euler-distilled or lcm")
 
 

@@ -18,6 +18,11 @@ KEYS = {  # of the actions that have one; others are buttons only
 _SHOWN = {"ArrowLeft": "←", "ArrowRight": "→", "ArrowUp": "↑", "ArrowDown": "↓", "+": "+", "-": "−"}
 
 
+def can_begin(preset: Preset) -> bool:
+    """Whether the view can begin a video with this preset: it gives a prompt and no picture."""
+    return preset.live and "must" not in preset.inputs.values()
+
+
 def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
     """The view, for a visitor who may use these presets and is making this video live, if any."""
     if not presets:

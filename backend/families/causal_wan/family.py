@@ -65,7 +65,7 @@ class CausalWanFamily(WanFamily):
                 f"its transformer takes {transformer['in_channels']} channels and its VAE makes {channels}", [SUPPORTED]
             )
         kind = _kind_of(configs)
-        _check_window(kind)
+        check_window(kind)
         return kind
 
     def of_preset(self, preset: Preset, configs: Configs) -> CausalWanKind | None:
@@ -110,7 +110,8 @@ def _kind_of(configs: Configs) -> CausalWanKind:
     )
 
 
-def _check_window(kind: CausalWanKind) -> None:
+def check_window(kind: CausalWanKind) -> None:
+    """Raises: ModelError if a block finds no room in the window, or the window is longer than in training."""
     if not 0 < kind.chunk <= kind.window - kind.sink <= kind.window <= kind.trained:
         raise ModelError(
             f"transformer/config.json says {BLOCK}={kind.chunk}, {WINDOW}={kind.window}, {SINK}={kind.sink},"

@@ -73,9 +73,9 @@ class BlockLane:
     def layout(self) -> Layout:
         return self.programs.layout
 
-    def context(self, positions: Positions) -> Context:
+    def context(self, carry: BlockCarry) -> Context:
         """What a block's steps read besides its latents."""
-        return _context(self.text, positions)
+        return _context(self.text, carry.positions)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,8 +97,10 @@ class CausalWanModel(WanModel):
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> BlockPrograms:
         kind = plan.kind
         window = Window(frames=kind.window, sink=kind.sink, trained=kind.trained)
-        denoiser = BlockDenoiser(plan.configs["transformer"], layout, window)
-        made = make_programs(plan.configs, self._text_encoder, layout, None, compiler=plan.compiler, denoiser=denoiser)
+        denoiser = self._make_denoiser(plan, layout, window)
+        made = make_programs(
+            plan.configs, self._text_encoder, layout, self._image_encoder, compiler=plan.compiler, denoiser=denoiser
+        )
         fields = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
         program = functools.partial(Program, layout=layout, compiler=plan.compiler, part="transformer")
         fields["step"] = program(
@@ -110,6 +112,9 @@ class CausalWanModel(WanModel):
         )
         settle = program("a finished block's keys", denoiser.settled, key="settle", donated=(3,), places=denoiser.place_past)
         return BlockPrograms(**fields, settle=settle)
+
+    def _make_denoiser(self, plan: ModelPlan, layout: Layout, window: Window) -> BlockDenoiser:
+        return BlockDenoiser(plan.configs["transformer"], layout, window)
 
     def _networks(self, plan: ModelPlan) -> Generator[Network]:
         for network in super()._networks(plan):
@@ -222,7 +227,7 @@ class CausalWanModel(WanModel):
     def _one_step(
         self, weights: Weights, lane: BlockLane, state: SamplerState, row: StepInputs, carry: BlockCarry
     ) -> Generator[Effect, Any, tuple[SamplerState, BlockCarry]]:
-        arguments = (weights[transformer_part(0)], state, row, lane.context(carry.positions), carry.past, lane.noise_key)
+        arguments = (weights[transformer_part(0)], state, row, lane.context(carry), carry.past, lane.noise_key)
         state, past = yield Call(lane.programs.step, arguments)
         return state, dataclasses.replace(carry, past=past)
 
@@ -232,7 +237,7 @@ class CausalWanModel(WanModel):
         """See `Model`: the clean block's keys and values replace those of its last step."""
         denoiser, first = lane.programs.denoiser, carry.first + clean.shape[2]
         turn = denoiser.sink_turn(first, self._block_shape(request, first)[2])
-        arguments = (weights[transformer_part(0)], clean, lane.context(carry.positions), carry.past, turn)
+        arguments = (weights[transformer_part(0)], clean, lane.context(carry), carry.past, turn)
         past = yield Call(lane.programs.settle, arguments)
         following = yield from self._carry(lane.programs, request, past, first)
         return dataclasses.replace(following, clean=self._kept(carry, clean, first), uncounted=carry.uncounted)

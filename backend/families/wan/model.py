@@ -51,7 +51,7 @@ class Programs:
     layout: Layout
     denoiser: Denoiser
     vae: VideoAutoencoder
-    embed_text: Program
+    embed_text: Program | None
     embed_image: Program | None
     prepare_text: Program
     encode_image: Program
@@ -80,7 +80,8 @@ class WanModel(WholeClipModel):
     def _networks(self, plan: ModelPlan) -> Generator[Network]:
         layout, vae = self._guided.layout, self._guided.vae
         denoise, encode = frozenset({"denoise"}), frozenset({"encode"})
-        yield Network(part="text_encoder", stages=encode, described=self._describe_text(plan), tied=TIED)
+        if self._text_encoder is not None:
+            yield Network(part="text_encoder", stages=encode, described=self._describe_text(plan), tied=TIED)
         if self._image_encoder is not None:
             described = self._image_encoder.describe_weights(self.dtype, layout)
             yield Network(part="image_encoder", stages=encode, described=described, renamed=short_name)
@@ -209,7 +210,7 @@ def text_lengths(platform: str) -> tuple[int, ...]:
 
 def make_programs(
     configs: Any,
-    text_encoder: TextEncoder,
+    text_encoder: TextEncoder | None,
     layout: Layout,
     image_encoder: ImageEncoder | None,
     *,
@@ -222,14 +223,16 @@ def make_programs(
     transformer, of_vae = (functools.partial(program, part=part) for part in ("transformer", "vae"))
     donated = (2,) if vae.uses_up_caches else ()
     step, cached_step = _step_function(denoiser), _cached_step_function(denoiser)
-    embed_image = None
+    embed_text = embed_image = None
+    if text_encoder is not None:
+        embed_text = program("the text encoder", text_encoder.embed, key="text_encode", part="text_encoder")
     if image_encoder is not None:
         embed_image = program("the image encoder", image_encoder.embed, key="image_embed", part="image_encoder")
     return Programs(
         layout=layout,
         denoiser=denoiser,
         vae=vae,
-        embed_text=program("the text encoder", text_encoder.embed, key="text_encode", part="text_encoder"),
+        embed_text=embed_text,
         embed_image=embed_image,
         prepare_text=transformer("the prompt's keys", denoiser.prepare_text, key="prompt_keys", places=denoiser.place_text),
         encode_image=of_vae("the encoder", vae.encode_image, key="image_encode"),

@@ -93,3 +93,9 @@ def test_the_arithmetic_of_a_720p_step_is_what_others_count():
     assert flops.total == pytest.approx(13.05e15, rel=2e-3)  # without embeddings and the text's own keys
     assert flops.roofline_seconds(CHIPS["v6e"], 8) == pytest.approx(1.78, abs=0.01)
     assert flops.floor_seconds(CHIPS["v6e"], 8) == pytest.approx(2.41, abs=0.01)
+
+
+def test_the_table_says_how_many_frames_a_second_a_live_video_has():
+    text = table(report(predicted_frames_per_second=61.23, predicted_delay_seconds=0.196))
+    assert "live: predicted 61.2 frames a second, decoder included; a block takes 0.20 s" in text
+    assert "live:" not in table(report())

@@ -149,3 +149,16 @@ def test_serve_takes_names_of_hosts_and_of_presets(capsys):
     assert parse([]).models is None and parse([]).allowed_host == []
     assert "did you mean wan-tiny?" in refusal(capsys, "--models", "wan-tny")
     assert "must be one of" in refusal(capsys, "--models", "wan-tiny,")
+
+
+def test_a_live_video_goes_on_from_a_picture_and_does_as_it_is_told(tmp_path, monkeypatch):
+    """Without a prompt, where the model reads none; 8 seconds of 25 frames are 16 blocks of 12 after the first 9."""
+    monkeypatch.chdir(tmp_path)
+    words = ["live", "--preset", "matrix-game-2.0", "--image", "a.png", "--seconds", "8"]
+    made = request_of(parse([*words, "--actions", "forward*8,forward+look-left*8"]))
+    assert (made.image, made.task, made.prompt, made.num_frames) == (str(tmp_path / "a.png"), "i2v", "", 201)
+    assert [(cue.block, cue.action) for cue in made.cues] == [(0, "forward"), (8, "forward+look-left")]
+    with pytest.raises(RequestError, match=r"action='jump' must be one of forward, back, .*; choose another"):
+        request_of(parse([*words, "--actions", "jump*8"]))
+    with pytest.raises(RequestError, match="prompt is empty"):
+        request_of(parse(["live", "--preset", "wan-live-tiny", "--seconds", "1"]))

@@ -5,7 +5,7 @@ import pytest
 from backend.contract.cues import Cue, cues_of_actions, cues_of_prompts, merge_cues
 from backend.contract.request import GenerationRequest
 from backend.errors import RequestError
-from backend.pipeline.cued import Script, without
+from backend.pipeline.cued import Script, conditions_of, without
 from presets import Preset, load_preset
 
 LIVE = load_preset("wan2.1-live-1.3b-480p")
@@ -97,3 +97,46 @@ def test_what_was_said_long_ago_is_forgotten_and_new_when_it_comes_again(preset)
 def test_a_cue_for_the_first_block_takes_the_beginnings_place(preset):
     script = Script(cued(preset, Cue(block=0, action="right")))
     assert [(text.prompt, text.action) for text in script.texts] == [("a red circle", "right")]
+
+
+@pytest.fixture
+def steered(monkeypatch) -> Preset:
+    """A live preset whose actions may be done together, of a model that reads no prompt."""
+    own = {"name": "steered", "actions": ["forward", "left", "look-up"], "combines_actions": True, "reads_prompt": False}
+    preset = Preset(**LIVE.model_dump() | own)
+    monkeypatch.setattr("backend.contract.request.find_preset", lambda name: preset)
+    return preset
+
+
+def test_actions_that_are_done_together_have_a_plus_between_them(steered):
+    cues = cues_of_actions("forward+look-up*2,left")
+    request = GenerationRequest.from_preset(steered, action="left+forward", cues=cues)
+    assert request.cues == (Cue(block=0, action="forward+look-up"), Cue(block=2, action="left"))
+    assert GenerationRequest.from_stored(request.to_json()) == request
+
+
+@pytest.mark.parametrize("action", ["forward+jump", "forward+", "left+left", "forward left"])
+def test_actions_that_cannot_be_done_together_are_refused(steered, action):
+    with pytest.raises(RequestError, match=r"must be one of forward, left, look-up, or several with \+ between them"):
+        GenerationRequest.from_preset(steered, cues=[Cue(block=0, action=action)])
+
+
+def test_only_a_preset_that_combines_actions_takes_several(preset):
+    with pytest.raises(RequestError, match=r"action='left\+right' must be one of left, right; choose another"):
+        cued(preset, Cue(block=1, action="left+right"))
+
+
+def test_a_model_that_reads_no_prompt_needs_none_and_hears_none(steered):
+    assert GenerationRequest.from_preset(steered).prompt == ""
+    assert GenerationRequest.from_preset(steered, prompt="a walk").prompt == "a walk"  # the video's name
+    with pytest.raises(RequestError, match="a prompt for block 3 was given but steered reads none"):
+        GenerationRequest.from_preset(steered, cues=[Cue(block=3, prompt="x")])
+
+
+def test_what_follows_from_the_inputs_holds_for_all_that_is_said():
+    conditions = {"picture": 0, "keys": 1, "later_1.keys": 2}
+    assert conditions_of(conditions, 0, {"picture"}) == {"picture": 0, "keys": 1}
+    assert conditions_of(conditions, 1, {"picture"}) == {"picture": 0, "keys": 2}
+    assert conditions_of(conditions, 1) == {"keys": 2}
+    without(conditions, [0], {"picture"})
+    assert conditions == {"picture": 0, "later_1.keys": 2}

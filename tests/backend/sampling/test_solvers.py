@@ -57,3 +57,8 @@ def test_four_distilled_steps_are_those_that_the_loras_were_trained_on():
 def test_an_unknown_solver_is_refused():
     with pytest.raises(ValueError, match="must be unipc, euler, euler-distilled or lcm"):
         make_schedule("heun", 4, 3.0)
+
+
+def test_three_steps_with_fresh_noise_are_those_that_were_trained():
+    schedule = make_schedule("lcm", 3, 5.0)  # SkyworkAI/Matrix-Game: 1000, 666, 333, shifted by 5
+    np.testing.assert_allclose(schedule.timesteps, [1000.0, 908.84, 713.98], atol=5e-3)
