@@ -9,7 +9,7 @@ from presets import list_presets
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
-from wan_ui.live.html import can_begin, live_html
+from wan_ui.live.html import live_html
 from wan_ui.live.panel import LivePanel
 
 
@@ -42,7 +42,7 @@ class LiveHandlers:
 
     def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words, and what they are making live: a page that is loaded again goes on with it."""
-        presets = [preset for preset in list_presets() if can_begin(preset) and self.desk.offers(visit)(preset)]
+        presets = [preset for preset in list_presets() if preset.live and self.desk.offers(visit)(preset)]
         running = [job.id for job in self.desk.engine.library.unended(visit.owner) if job.request.is_open]
         return {self.panel.view: live_html(presets, running[0] if running else "", visit.texts)}
 

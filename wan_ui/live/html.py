@@ -7,32 +7,35 @@ from html import escape
 from presets import Preset
 from wan_ui.words.english import Texts
 
-KEYS = {  # of the actions that have one; others are buttons only
-    "left": "ArrowLeft",
-    "right": "ArrowRight",
-    "up": "ArrowUp",
-    "down": "ArrowDown",
-    "grow": "+",
-    "shrink": "-",
+KEYS = {  # of the actions that have any, the first of them shown; others are buttons only
+    "left": ("ArrowLeft", "a"),
+    "right": ("ArrowRight", "d"),
+    "up": ("ArrowUp", "w"),
+    "down": ("ArrowDown", "s"),
+    "forward": ("ArrowUp", "w"),
+    "back": ("ArrowDown", "s"),
+    "grow": ("+", "="),
+    "shrink": ("-", "_"),
 }
 _SHOWN = {"ArrowLeft": "←", "ArrowRight": "→", "ArrowUp": "↑", "ArrowDown": "↓", "+": "+", "-": "−"}
-
-
-def can_begin(preset: Preset) -> bool:
-    """Whether the view can begin a video with this preset: it gives a prompt and no picture."""
-    return preset.live and "must" not in preset.inputs.values()
 
 
 def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
     """The view, for a visitor who may use these presets and is making this video live, if any."""
     if not presets:
         empty = f'<p class="hint">{escape(texts.live_none)}</p>'
-        return f'<section class="live" data-job="" aria-label="{escape(texts.view_live)}">{empty}</section>'
+        return f'<section class="live" data-job="" aria-label="{escape(texts.live_on)}">{empty}</section>'
     options = "".join(_option(preset, texts) for preset in presets)
     words = {"lost": texts.live_lost, "left": texts.live_left, "kept": texts.live_kept, "rate": texts.live_rate}
+    words |= {
+        "picture": texts.live_picture,
+        "may": texts.live_picture_may,
+        "drag": texts.live_drag,
+        "hint": texts.live_start_hint,
+    }
     return (
         f'<section class="live" data-job="{escape(job_id)}" data-words="{escape(json.dumps(words))}"'
-        f' aria-label="{escape(texts.view_live)}">'
+        f' aria-label="{escape(texts.live_on)}">'
         f'<div class="screen"><canvas id="live-canvas" width="96" height="96"></canvas>'
         f'<p class="veil">{escape(texts.live_start_hint)}</p><i class="dot" hidden title="{escape(texts.live_on)}"></i></div>'
         f'<p class="line"><b class="headline"></b><span class="numbers"></span></p>'
@@ -40,7 +43,7 @@ def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
         f'<div class="asked"><label>{escape(texts.preset)}<select id="live-preset">{options}</select></label>'
         f'<label class="wide">{escape(texts.prompt)}<input id="live-prompt" maxlength="2000"'
         f' value="{escape(presets[0].examples[0])}"></label>'
-        f'<label class="picture">{escape(texts.live_picture)}<input type="file" id="live-picture" accept="image/*"></label>'
+        f'<label class="picture"><span></span><input type="file" id="live-picture" accept="image/*"></label>'
         f'<button type="button" id="live-start" class="primary">{escape(texts.live_start)}</button>'
         f'<button type="button" id="live-say" hidden>{escape(texts.live_say)}</button>'
         f'<button type="button" id="live-stop" hidden>{escape(texts.live_stop)}</button></div>'
@@ -53,6 +56,7 @@ def _option(preset: Preset, texts: Texts) -> str:
     return (
         f'<option value="{escape(preset.name)}" data-actions="{escape(" ".join(preset.actions))}"'
         f' data-size="{preset.width}x{preset.height}" data-fps="{preset.fps}" data-tasks="{escape(" ".join(preset.tasks))}"'
+        f' data-combines="{str(preset.combines_actions).lower()}" data-reads="{str(preset.reads_prompt).lower()}"'
         f' data-example="{escape(preset.examples[0])}">{escape(words.title)}</option>'
     )
 
@@ -64,8 +68,8 @@ def _pads(presets: Sequence[Preset], texts: Texts) -> str:
 
 
 def _pad(action: str, words: str) -> str:
-    key = KEYS.get(action, "")
+    keys = KEYS.get(action, ())
     return (
-        f'<button type="button" data-steer="{escape(action)}" data-key="{escape(key)}" aria-label="{escape(words)}"'
-        f' title="{escape(words)}">{escape(_SHOWN.get(key, words))}</button>'
+        f'<button type="button" data-steer="{escape(action)}" data-keys="{escape(" ".join(keys))}" aria-label="{escape(words)}"'
+        f' title="{escape(words)}">{escape(_SHOWN[keys[0]] if keys else words)}</button>'
     )

@@ -1,7 +1,7 @@
 // The live view's own script, run once by Gradio with `element` and `watch`. Frames are drawn at the video's own speed; what is
 // pressed and said goes to the server at once.
 const find = selector => element.querySelector(selector);
-const live = {job: '', frames: [], fps: 16, due: 0, drawn: [], ended: true, held: '', stream: null, asked: 0};
+const live = {job: '', frames: [], fps: 16, due: 0, drawn: [], ended: true, held: [], stream: null, asked: 0};
 
 const words = () => JSON.parse(find('.live')?.dataset.words ?? '{}');
 const note = text => {
@@ -46,14 +46,20 @@ const show = () => {
   const isOn = !live.ended;
   find('#live-start').hidden = isOn;
   for (const name of ['#live-stop', '#live-say']) find(name).hidden = !isOn;
-  find('.picture').hidden = isOn || !option.dataset.tasks.includes('i2v');
+  const {tasks, reads} = option.dataset, looks = actions.some(name => name.startsWith('look-'));
+  find('.picture').hidden = isOn || !tasks.includes('i2v');
+  find('.picture span').textContent = tasks.includes('t2v') ? words().may : words().picture;
+  find('.wide').hidden = reads === 'false';
+  if (reads === 'false') find('#live-say').hidden = true;
+  if (live.ended && !live.drawn.length) find('.veil').textContent = looks ? words().drag : words().hint;
+  find('#live-canvas').classList.toggle('looks', isOn && looks);
   find('#live-preset').disabled = isOn;
   find('.live').dataset.on = isOn;
   find('.dot').hidden = !isOn || !live.drawn.length;
 };
 
 const begin = job => {
-  Object.assign(live, {job, frames: [], due: 0, drawn: [], ended: false, held: ''});
+  Object.assign(live, {job, frames: [], due: 0, drawn: [], ended: false, held: []});
   find('.live').dataset.job = job;
   find('.veil').hidden = false;
   find('.headline').textContent = find('.numbers').textContent = '';
@@ -139,39 +145,70 @@ const draw = now => {
 };
 requestAnimationFrame(draw);
 
-// What is pressed: an action holds as long as its key or button is down, then the shape rests.
-const steer = async name => {
-  if (live.ended || live.held === name) return;
-  live.held = name;
-  for (const button of element.querySelectorAll('[data-steer]')) button.setAttribute('aria-pressed', button.dataset.steer === name);
-  await send(`/${live.job}/say`, {action: name});
+// What is pressed: an action holds as long as its key or button is down. Of several the last one counts, or all of them where the
+// model does them together; when none is left, it rests.
+const steer = async () => {
+  const {actions, combines} = find('#live-preset').selectedOptions[0].dataset;
+  const held = combines === 'true' ? live.held : live.held.slice(-1);
+  for (const button of element.querySelectorAll('[data-steer]')) button.setAttribute('aria-pressed', held.includes(button.dataset.steer));
+  const action = held.join('+') || (actions.split(' ').includes('stay') ? 'stay' : '');
+  if (action && !live.ended) await send(`/${live.job}/say`, {action});
+};
+const press = name => {
+  if (live.ended || live.held.includes(name)) return;
+  live.held.push(name);
+  steer();
 };
 const rest = name => {
-  if (live.held !== name) return;
-  const actions = find('#live-preset').selectedOptions[0].dataset.actions.split(' ');
-  if (actions.includes('stay')) steer('stay');
+  if (!live.held.includes(name)) return;
+  live.held = live.held.filter(other => other !== name);
+  steer();
 };
 const isOpen = () => element.offsetParent !== null;
 const buttonOf = event => isOpen() && !live.ended && !event.ctrlKey && !event.altKey && !event.metaKey
   && !event.target.closest?.('input, textarea, select')
-  && [...element.querySelectorAll('[data-steer]:not([hidden])')].find(button => button.dataset.key === event.key);
+  && [...element.querySelectorAll('[data-steer]:not([hidden])')].find(button => button.dataset.keys.split(' ').includes(event.key.length > 1 ? event.key : event.key.toLowerCase()));
 document.addEventListener('keydown', event => {
   const button = buttonOf(event);
   if (!button) return;
   event.preventDefault();
-  if (!event.repeat) steer(button.dataset.steer);
+  if (!event.repeat) press(button.dataset.steer);
 });
 document.addEventListener('keyup', event => { const button = buttonOf(event); if (button) rest(button.dataset.steer); });
 element.addEventListener('pointerdown', event => {
   const button = event.target.closest('[data-steer]');
   if (!button) return;
   try { button.setPointerCapture(event.pointerId); } catch { /* the pointer is gone already */ }
-  steer(button.dataset.steer);
+  press(button.dataset.steer);
 });
 for (const kind of ['pointerup', 'pointercancel']) element.addEventListener(kind, event => {
   const button = event.target.closest('[data-steer]');
   if (button) rest(button.dataset.steer);
 });
+// The mouse looks around where the model takes it: as long as it is dragged, in the direction in which it moves most.
+const look = (across, down) => {
+  const name = Math.max(Math.abs(across), Math.abs(down)) < 3 ? '' : Math.abs(across) > Math.abs(down)
+    ? `look-${across > 0 ? 'right' : 'left'}` : `look-${down > 0 ? 'down' : 'up'}`;
+  if (live.held.includes(name)) return;
+  const held = live.held.filter(other => !other.startsWith('look-'));
+  if (!name && held.length === live.held.length) return;
+  live.held = name ? [...held, name] : held;
+  steer();
+};
+let from = null;
+element.addEventListener('pointerdown', event => {
+  if (event.target.id !== 'live-canvas' || !event.target.classList.contains('looks')) return;
+  try { event.target.setPointerCapture(event.pointerId); } catch { /* the pointer is gone already */ }
+  from = [event.clientX, event.clientY];
+});
+element.addEventListener('pointermove', event => {
+  if (!from) return;
+  const [x, y] = [event.clientX, event.clientY];
+  if (Math.hypot(x - from[0], y - from[1]) < 6) return;
+  look(x - from[0], y - from[1]);
+  from = [x, y];
+});
+for (const kind of ['pointerup', 'pointercancel']) element.addEventListener(kind, () => { if (from) look(0, 0); from = null; });
 element.addEventListener('contextmenu', event => { if (event.target.closest('[data-steer]')) event.preventDefault(); });
 element.addEventListener('click', async event => {
   const {id} = event.target;
@@ -180,7 +217,8 @@ element.addEventListener('click', async event => {
     const file = find('.picture').hidden ? undefined : find('#live-picture').files[0];
     const image = file && await upload(file);
     if (image === null) return;
-    const given = await send('', {preset: find('#live-preset').value, prompt: find('#live-prompt').value, image});
+    const prompt = find('.wide').hidden ? '' : find('#live-prompt').value;
+    const given = await send('', {preset: find('#live-preset').value, prompt, image});
     if (given) begin(given.job);
   } else if (id === 'live-stop') send(`/${live.job}/stop`);
   else if (id === 'live-say') send(`/${live.job}/say`, {prompt: find('#live-prompt').value});

@@ -10,7 +10,7 @@ import gradio as gr
 
 from presets import list_presets
 from wan_ui.desk.desk import Desk
-from wan_ui.live.html import can_begin, live_html
+from wan_ui.live.html import live_html
 from wan_ui.words.english import Texts
 
 _SCRIPT = Path(__file__).with_name("live.js")
@@ -25,6 +25,6 @@ class LivePanel:
 
 def build_live_panel(desk: Desk, texts: Texts) -> LivePanel:
     """Builds the panel, with nothing running."""
-    presets = [preset for preset in list_presets() if can_begin(preset) and desk.offers()(preset)]
+    presets = [preset for preset in list_presets() if preset.live and desk.offers()(preset)]
     script = _SCRIPT.read_text("utf-8")
     return LivePanel(view=gr.HTML(live_html(presets, "", texts), js_on_load=script, elem_id="live", apply_default_css=False))

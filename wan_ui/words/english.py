@@ -79,7 +79,9 @@ class Texts:
     live_say: str = "Say it now"
     live_start_hint: str = "Press Start, then steer with the arrow keys."
     live_on: str = "Live"
-    live_picture: str = "First picture, if you like"
+    live_picture: str = "First picture"
+    live_picture_may: str = "First picture, if you like"
+    live_drag: str = "Press Start, then walk with the arrow keys, and drag on the picture to look around."
     live_left: str = "others wait: {seconds} s left"
     live_rate: str = "{fps} frames a second · {milliseconds} ms behind"
     live_kept: str = "The video is in your library."
@@ -92,6 +94,12 @@ class Texts:
         ("grow", "Grow"),
         ("shrink", "Shrink"),
         ("stay", "Stay"),
+        ("forward", "Forward"),
+        ("back", "Back"),
+        ("look-up", "Look up"),
+        ("look-down", "Look down"),
+        ("look-left", "Look left"),
+        ("look-right", "Look right"),
     )
 
     image: str = "First frame"
