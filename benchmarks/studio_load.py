@@ -111,6 +111,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures there")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        tempfile.tempdir = folder  # Gradio's client leaves an empty folder there for each download
         if arguments.idle:
             figures = idle(arguments.idle, Path(folder))
         else:
@@ -197,7 +198,8 @@ def watch_page(person: Visitor, tick: dict, is_over: threading.Event) -> None:
 def make(person: Visitor, jobs: int, until: float | None, pid: int) -> None:
     """Makes so many videos, or videos until a moment, at most `IN_LINE` of them at the same time."""
     cookies = {cookie.name: cookie.value for cookie in person.jar}
-    client = gradio_client.Client(person.url, verbose=False, httpx_kwargs={"cookies": cookies})
+    given = {"verbose": False, "download_files": tempfile.gettempdir(), "httpx_kwargs": {"cookies": cookies}}
+    client = gradio_client.Client(person.url, **given)
     prompts = cycle(PROMPTS) if until else islice(cycle(PROMPTS), jobs)
     lock = threading.Lock()
 

@@ -9,12 +9,9 @@ import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler, WanImageToVideoPipeline, WanPipeline
 from PIL import Image
-from safetensors.numpy import load_file
 
-from backend.contract.events import Event
 from backend.contract.request import GenerationRequest
 from backend.media.pictures import crop_to, load_checked_image
-from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from presets import load_preset
 from tests.parity.tiny_runs import pictures, tiny
@@ -52,16 +49,6 @@ def picture(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("pictures") / "disc.png"
     Image.fromarray(pixels).save(path)
     return path
-
-
-def run_ours(request: GenerationRequest, loaded, folder: Path) -> tuple[np.ndarray, np.ndarray, list[Event]]:
-    """Latents after all steps, video [F, H, W, 3] in [0, 1], and the events."""
-    events = list(pipeline_module.generate(request, loaded, folder, lambda: False))
-    latents = load_file(folder / "stage2_latents.safetensors")["latents"]
-    frames = pipeline_module.decode_frames(loaded, request, latents)
-    pieces = [np.asarray(piece) for piece in frames]
-    video = (np.concatenate(pieces, axis=2)[0].transpose(1, 2, 3, 0) + 1) / 2
-    return latents, video, events
 
 
 def run_reference(request: GenerationRequest, pipeline: WanPipeline) -> tuple[np.ndarray, np.ndarray]:

@@ -35,6 +35,7 @@ from backend.sampling.solvers import make_schedule
 from presets import Preset, load_preset
 from tests.backend.families.causal_wan.masked import masked_velocity
 from tests.parity.tiny_checkpoints import make_checkpoint, make_preset
+from tests.parity.tiny_runs import latents_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
@@ -141,41 +142,41 @@ def run_reference(made: Tiny, request: GenerationRequest, recaches: bool = False
     return torch.cat(clean, dim=2).numpy()
 
 
-def test_every_block_is_what_a_plain_loop_makes(tiny, tmp_path):
+def test_every_block_is_what_a_plain_loop_makes(tiny):
     request = tiny.request()
-    ours = run_ours(tiny, request, tmp_path)
+    ours = latents_of(request, tiny.loaded)
     assert ours.shape[2] == 3 * BLOCK
     assert np.abs(ours - run_reference(tiny, request)).max() <= LATENT_TOLERANCE
 
 
-def test_a_prompt_said_on_the_way_holds_from_its_block_on(tiny, tmp_path):
+def test_a_prompt_said_on_the_way_holds_from_its_block_on(tiny):
     """Blocks that are there stay as they were seen, with their own prompt."""
     request = tiny.request(cues=(Cue(block=1, prompt="a small blue square"),))
-    ours, plain = run_ours(tiny, request, tmp_path / "cued"), run_ours(tiny, tiny.request(), tmp_path / "plain")
+    ours, plain = latents_of(request, tiny.loaded), latents_of(tiny.request(), tiny.loaded)
     assert np.abs(ours - run_reference(tiny, request)).max() <= LATENT_TOLERANCE
     np.testing.assert_array_equal(ours[:, :, :BLOCK], plain[:, :, :BLOCK])
     assert np.abs(ours[:, :, BLOCK:] - plain[:, :, BLOCK:]).max() > 1e-2
 
 
-def test_a_longer_video_begins_with_the_same(tiny, tmp_path):
-    short, long = (run_ours(tiny, tiny.request(num_frames=count), tmp_path / str(count)) for count in (13, 21))
+def test_a_longer_video_begins_with_the_same(tiny):
+    short, long = (latents_of(tiny.request(num_frames=count), tiny.loaded) for count in (13, 21))
     np.testing.assert_array_equal(short, long[:, :, : short.shape[2]])
 
 
-def test_another_seed_makes_another_video(tiny, tmp_path):
-    videos = [run_ours(tiny, tiny.request(seed=seed, steps=1), tmp_path / str(seed)) for seed in (1, 2)]
+def test_another_seed_makes_another_video(tiny):
+    videos = [latents_of(tiny.request(seed=seed, steps=1), tiny.loaded) for seed in (1, 2)]
     assert np.abs(videos[0] - videos[1]).max() > 0.1
 
 
 def test_a_stopped_video_goes_on_and_comes_to_the_same(tiny, tmp_path):
     request, steps = tiny.request(cues=(Cue(block=1, prompt="a small blue square"),)), iter(range(100))
-    whole = run_ours(tiny, request, tmp_path / "whole")
+    whole = latents_of(request, tiny.loaded)
     events = pipeline_module.generate(request, tiny.loaded, tmp_path / "stopped", lambda: False)
     for event in events:
         if event.kind == "step" and next(steps) == 3:  # in the second block
             events.close()
             break
-    np.testing.assert_array_equal(run_ours(tiny, request, tmp_path / "stopped"), whole)
+    np.testing.assert_array_equal(latents_of(request, tiny.loaded, tmp_path / "stopped"), whole)
 
 
 def test_a_picture_is_the_first_block_and_the_video_goes_on_from_it(tiny, picture, tmp_path):

@@ -9,7 +9,7 @@ from diffusers import FirstBlockCacheConfig
 
 from backend.errors import ModelError
 from backend.families.wan.family import KINDS
-from tests.parity.tiny_runs import decode_reference, run_ours, run_reference
+from tests.parity.tiny_runs import decode_reference, latents_of, run_reference, video_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
@@ -35,29 +35,29 @@ def cases() -> list[tuple[str, tuple[str, ...]]]:
 
 @pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("family, given", cases())
-def test_latents_and_video_equal_diffusers(family, given, steps, tiny, pictures, tmp_path):
+def test_latents_and_video_equal_diffusers(family, given, steps, tiny, pictures):
     made = tiny(family)
     request = made.request(steps=steps, **{name: pictures[name] for name in given})
-    ours, our_video, _ = run_ours(made, request, tmp_path)
+    ours = latents_of(request, made.loaded)
     reference = run_reference(made, request)
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
-    assert psnr(our_video, decode_reference(made, reference)) >= LEAST_PSNR
+    assert psnr(video_of(request, made.loaded, ours), decode_reference(made, reference)) >= LEAST_PSNR
     assert made.loaded.model.kind.name == family
 
 
-def test_each_expert_has_its_own_guidance(tiny, tmp_path):
+def test_each_expert_has_its_own_guidance(tiny):
     made = tiny("wan2.2-t2v")
     for guidance in ((4.0, 1.0), (4.0, 2.0)):
         request = made.request(guidance=guidance)
-        assert np.abs(run_ours(made, request, tmp_path)[0] - run_reference(made, request)).max() <= LATENT_TOLERANCE
+        assert np.abs(latents_of(request, made.loaded) - run_reference(made, request)).max() <= LATENT_TOLERANCE
 
 
 @pytest.mark.slow
-def test_pictures_prompts_and_experts_do_something(tiny, pictures, tmp_path):
+def test_pictures_prompts_and_experts_do_something(tiny, pictures):
     """Equality above is not that of constants: each of these changes the latents."""
 
     def latents(family: str, **changes) -> np.ndarray:
-        return run_ours(tiny(family), tiny(family).request(**changes), tmp_path)[0]
+        return latents_of(tiny(family).request(**changes), tiny(family).loaded)
 
     swapped = {"image": pictures["last_image"], "last_image": pictures["image"]}
     assert np.abs(latents("wan2.1-flf2v", **pictures) - latents("wan2.1-flf2v", **swapped)).max() > 0.01
@@ -67,7 +67,7 @@ def test_pictures_prompts_and_experts_do_something(tiny, pictures, tmp_path):
     assert np.abs(latents("wan2.2-t2v") - latents("wan2.2-t2v", guidance=(4.0, 2.0))).max() > 0.01
 
 
-def test_guidance_runs_on_its_share_of_the_steps(tiny, tmp_path):
+def test_guidance_runs_on_its_share_of_the_steps(tiny):
     """Half of the schedule guided is what diffusers gives when its guidance is taken away halfway."""
     made = tiny("wan2.1-t2v")
     request = made.request(guidance_interval=(0.0, 0.5))
@@ -90,14 +90,14 @@ def test_guidance_runs_on_its_share_of_the_steps(tiny, tmp_path):
         output_type="latent",
         callback_on_step_end=stop_guiding,
     ).frames.numpy()
-    assert np.abs(run_ours(made, request, tmp_path)[0] - reference).max() <= LATENT_TOLERANCE
+    assert np.abs(latents_of(request, made.loaded) - reference).max() <= LATENT_TOLERANCE
 
 
 @pytest.mark.parametrize("threshold", [0.3, pytest.param(0.6, marks=pytest.mark.slow)])
-def test_the_step_cache_equals_diffusers_first_block_cache(threshold, tiny, tmp_path):
+def test_the_step_cache_equals_diffusers_first_block_cache(threshold, tiny):
     made = tiny("wan2.1-t2v")
     request = made.request(steps=8, guidance=(1.0,), step_cache=threshold)
-    ours, _, last = run_ours(made, request, tmp_path)
+    ours = latents_of(request, made.loaded)
     made.reference.transformer.enable_cache(FirstBlockCacheConfig(threshold=threshold))
     try:
         reference = run_reference(made, request)
@@ -108,13 +108,13 @@ def test_the_step_cache_equals_diffusers_first_block_cache(threshold, tiny, tmp_
     assert np.abs(plain - reference).max() > 10 * LATENT_TOLERANCE  # something was reused
 
 
-def test_a_step_cache_that_never_reuses_changes_nothing(tiny, tmp_path):
+def test_a_step_cache_that_never_reuses_changes_nothing(tiny):
     made = tiny("wan2.1-t2v")
-    plain, cached = (run_ours(made, made.request(step_cache=threshold), tmp_path)[0] for threshold in (0.0, 1e-9))
+    plain, cached = (latents_of(made.request(step_cache=threshold), made.loaded) for threshold in (0.0, 1e-9))
     np.testing.assert_allclose(cached, plain, atol=1e-5)  # the same sums in another program
 
 
-def test_a_preset_of_another_kind_than_the_loaded_model_is_refused(tiny, pictures, tmp_path):
+def test_a_preset_of_another_kind_than_the_loaded_model_is_refused(tiny, pictures):
     request = tiny("wan2.1-i2v").request(image=pictures["image"])
     with pytest.raises(ModelError, match="is a wan2.1-t2v .*and the preset tiny-wan2.1-i2v is for another kind"):
-        run_ours(tiny("wan2.1-t2v"), request, tmp_path)
+        latents_of(request, tiny("wan2.1-t2v").loaded)

@@ -14,19 +14,18 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.numpy import load_file
 from safetensors.torch import save_file
 
 from backend.contract import request as request_module
 from backend.contract.request import GenerationRequest
 from backend.errors import ModelError, RequestError
 from backend.families.hunyuan.family import HUNYUAN
-from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from backend.pipeline.load import LoadedModel, merge_loras
 from backend.settings import from_environment
 from presets import LoraChoice, Preset, load_preset
 from tests.parity.tiny_hunyuan import KINDS, SIDE, make_parts, make_preset, pipeline_of, write_checkpoint
+from tests.parity.tiny_runs import latents_of, video_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
@@ -77,19 +76,6 @@ def picture(tmp_path_factory) -> str:
     return str(path)
 
 
-def run_ours(made: Tiny, request: GenerationRequest, folder: Path) -> np.ndarray:
-    """The latents after all steps."""
-    list(pipeline_module.generate(request, made.loaded, folder, lambda: False))
-    return load_file(folder / "stage2_latents.safetensors")["latents"]
-
-
-def video_of(made: Tiny, request: GenerationRequest, latents: np.ndarray) -> np.ndarray:
-    """[F, H, W, 3] in [0, 1]."""
-    frames = pipeline_module.decode_frames(made.loaded, request, latents)
-    video = np.concatenate([np.asarray(frame) for frame in frames], axis=2)[0].transpose(1, 2, 3, 0)
-    return (video + 1) / 2
-
-
 def run_reference(made: Tiny, request: GenerationRequest) -> np.ndarray:
     """diffusers' latents of the same request."""
     pipeline = made.reference
@@ -135,22 +121,22 @@ MORE_CASES = [
     ("kind", "guidance", "prompt", "negative", "steps"),
     CASES + [pytest.param(*case, marks=pytest.mark.slow) for case in MORE_CASES],
 )
-def test_latents_and_video_equal_diffusers(kind, guidance, prompt, negative, steps, tiny, picture, tmp_path):
+def test_latents_and_video_equal_diffusers(kind, guidance, prompt, negative, steps, tiny, picture):
     made = tiny(kind)
     image = {"image": picture} if "i2v" in kind else {}
     request = made.request(guidance=(guidance,), prompt=prompt, negative_prompt=negative, steps=steps, **image)
-    ours, reference = run_ours(made, request, tmp_path), run_reference(made, request)
+    ours, reference = latents_of(request, made.loaded), run_reference(made, request)
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
-    assert psnr(video_of(made, request, ours), decode_reference(made, reference)) >= LEAST_PSNR
+    assert psnr(video_of(request, made.loaded, ours), decode_reference(made, reference)) >= LEAST_PSNR
     assert made.loaded.model.kind.name == kind
 
 
-def test_prompts_quotes_pictures_and_the_end_of_a_step_do_something(tiny, picture, tmp_path):
+def test_prompts_quotes_pictures_and_the_end_of_a_step_do_something(tiny, picture):
     """Equality above is not that of constants: each of these changes the latents."""
 
     def latents(kind: str, **changes) -> np.ndarray:
         image = {"image": picture} if "i2v" in kind else {}
-        return run_ours(tiny(kind), tiny(kind).request(**image | changes), tmp_path)
+        return latents_of(tiny(kind).request(steps=1, **image | changes), tiny(kind).loaded)
 
     base = latents(KINDS[0])
     for changes in ({"prompt": PLAIN}, {"prompt": QUOTES.replace("open", "shut")}, {"negative_prompt": PLAIN}):
@@ -161,7 +147,7 @@ def test_prompts_quotes_pictures_and_the_end_of_a_step_do_something(tiny, pictur
     assert np.abs(latents(KINDS[1], guidance=(1.0,), image=str(other)) - given).max() > 0.01
 
 
-def test_guidance_runs_on_its_share_of_the_steps(tiny, tmp_path):
+def test_guidance_runs_on_its_share_of_the_steps(tiny):
     """Half of the schedule guided is what diffusers gives when its guider stops halfway."""
     made = tiny(KINDS[0])
     request = made.request(negative_prompt=PLAIN, guidance_interval=(0.0, 0.5))
@@ -178,13 +164,13 @@ def test_guidance_runs_on_its_share_of_the_steps(tiny, tmp_path):
         output_type="latent",
     ).frames.numpy()
     made.reference.guider = guider
-    assert np.abs(run_ours(made, request, tmp_path) - reference).max() <= LATENT_TOLERANCE
+    assert np.abs(latents_of(request, made.loaded) - reference).max() <= LATENT_TOLERANCE
 
 
-def test_a_step_cache_spares_steps_only_if_it_may(tiny, tmp_path):
+def test_a_step_cache_spares_steps_only_if_it_may(tiny):
     made = tiny(KINDS[0])
     requests = (made.request(steps=6, flow_shift=50.0, step_cache=one) for one in (0.0, 1e-9, 0.6))  # the first steps are alike
-    plain, strict, loose = (run_ours(made, request, tmp_path) for request in requests)
+    plain, strict, loose = (latents_of(request, made.loaded) for request in requests)
     np.testing.assert_allclose(strict, plain, atol=1e-5)  # the same sums in another program
     assert np.abs(loose - plain).max() > 10 * LATENT_TOLERANCE  # something was reused
 
@@ -216,19 +202,19 @@ def low_rank(made: Tiny, style: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def plain(tiny, tmp_path_factory) -> np.ndarray:
+def plain(tiny) -> np.ndarray:
     """The latents without a LoRA."""
     made = tiny(KINDS[0])
-    return run_ours(made, made.request(guidance=(1.0,), steps=2), tmp_path_factory.mktemp("plain"))
+    return latents_of(made.request(guidance=(1.0,), steps=2), made.loaded)
 
 
 @pytest.mark.parametrize("style", ["diffusers", "original", "comfy"])
-def test_a_lora_changes_what_diffusers_changes(style, plain, tiny, tmp_path):
+def test_a_lora_changes_what_diffusers_changes(style, plain, tiny):
     made, folder = tiny(KINDS[0]), from_environment().loras_dir
     folder.mkdir(parents=True, exist_ok=True)
     save_file(low_rank(made, style), folder / "style.safetensors")
     request = made.request(guidance=(1.0,), steps=2, loras=[{"source": "style.safetensors", "scale": 0.7}])
-    ours = run_ours(made, request, tmp_path)
+    ours = latents_of(request, made.loaded)
     transformer = made.reference.transformer
     transformer.load_lora_adapter(low_rank(made, "diffusers"), prefix="transformer", adapter_name="style")
     transformer.set_adapters(["style"], [0.7])
@@ -258,10 +244,10 @@ def test_a_checkpoint_without_its_tokenizer_or_preprocessor_is_refused(missing, 
         load_module.load(preset.model_copy(update={"model": str(folder)}), None, lambda event: None)
 
 
-def test_a_prompt_that_is_too_long_is_cut_where_diffusers_cuts_it(tiny, tmp_path):
+def test_a_prompt_that_is_too_long_is_cut_where_diffusers_cuts_it(tiny):
     made = tiny(KINDS[0])
     request = made.request(guidance=(1.0,), prompt=" ".join([LONG] * 3), steps=1)
-    ours, reference = run_ours(made, request, tmp_path), run_reference(made, request)
+    ours, reference = latents_of(request, made.loaded), run_reference(made, request)
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
     (note,) = made.loaded.model.notes(request)
     assert "of which the model reads 1000: its end was left out" in note

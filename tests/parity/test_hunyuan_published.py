@@ -20,15 +20,14 @@ from diffusers import (
     FlowMatchEulerDiscreteScheduler,
     HunyuanVideo15Transformer3DModel,
 )
-from safetensors.numpy import load_file
 from transformers import ByT5Tokenizer, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, T5Config, T5EncoderModel
 
 from backend.contract import request as request_module
 from backend.contract.request import GenerationRequest
-from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from presets import Preset, load_preset
 from tests.parity.tiny_hunyuan import KINDS, make_preset, make_tokenizer, pipeline_of, write_checkpoint
+from tests.parity.tiny_runs import latents_of, video_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
@@ -141,8 +140,5 @@ def test_we_give_what_diffusers_publishes(parts, prompt, tmp_path, monkeypatch):
     monkeypatch.setattr(request_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
     loaded = load_module.load(preset, None, lambda event: None)
     request = GenerationRequest.from_preset(preset, prompt=prompt, seed=0)
-    list(pipeline_module.generate(request, loaded, tmp_path / "job", lambda: False))
-    latents = load_file(tmp_path / "job" / "stage2_latents.safetensors")["latents"]
-    frames = pipeline_module.decode_frames(loaded, request, latents)
-    video = (np.concatenate([np.asarray(frame) for frame in frames], axis=2)[0].transpose(1, 0, 2, 3) + 1) / 2
-    np.testing.assert_allclose(ends(video), PIXELS, atol=TOLERANCE)
+    video = video_of(request, loaded, latents_of(request, loaded))
+    np.testing.assert_allclose(ends(video.transpose(0, 3, 1, 2)), PIXELS, atol=TOLERANCE)

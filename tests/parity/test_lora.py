@@ -18,7 +18,7 @@ from backend.pipeline.load import merge_loras
 from backend.settings import from_environment
 from backend.weights.lora import read_lora
 from presets import LoraChoice
-from tests.parity.tiny_runs import Tiny, run_ours, run_reference
+from tests.parity.tiny_runs import Tiny, finished, latents_of, run_reference
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
@@ -71,40 +71,40 @@ def reference_with(tiny: Tiny, request, *files: tuple[Path, float, bool]) -> np.
 
 
 @pytest.mark.parametrize("style", ["diffusers", "lightx2v", "kohya"])
-def test_each_key_style_equals_diffusers(style, tiny, loras, tmp_path):
+def test_each_key_style_equals_diffusers(style, tiny, loras):
     made = tiny("wan2.1-t2v")
     save_file(low_rank(made, style), loras / f"{style}.safetensors")
     request = made.request(loras=[{"source": f"{style}.safetensors", "scale": 0.7}])
-    ours, _, last = run_ours(made, request, tmp_path)
+    ours, result = finished(request, made.loaded)
     reference = reference_with(made, request, (loras / f"{style}.safetensors", 0.7, False))
     plain = run_reference(made, request)
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
     assert np.abs(plain - reference).max() > 100 * LATENT_TOLERANCE
-    assert [note for note in last.result.notes if f"LoRA {style}.safetensors" in note and "fit nothing" not in note]
+    assert [note for note in result.notes if f"LoRA {style}.safetensors" in note and "fit nothing" not in note]
 
 
 @pytest.mark.filterwarnings("ignore:Already found a `peft_config` attribute:UserWarning")  # two adapters are what is wanted
-def test_two_loras_add_up_and_leave_nothing_behind(tiny, loras, tmp_path):
+def test_two_loras_add_up_and_leave_nothing_behind(tiny, loras):
     made = tiny("wan2.1-t2v")
-    plain, _, _ = run_ours(made, made.request(), tmp_path)  # takes away what an earlier test has merged
+    plain = latents_of(made.request(), made.loaded)  # takes away what an earlier test has merged
     before = [np.array(leaf) for leaf in jax.tree.leaves(made.loaded.experts[0].weights)]
     for seed in (1, 2):
         save_file(low_rank(made, "diffusers", seed), loras / f"seed{seed}.safetensors")
     choices = [{"source": "seed1.safetensors", "scale": 0.5}, {"source": "seed2.safetensors", "scale": -0.8}]
     request = made.request(loras=choices)
-    ours, _, _ = run_ours(made, request, tmp_path)
+    ours = latents_of(request, made.loaded)
     files = [(loras / "seed1.safetensors", 0.5, False), (loras / "seed2.safetensors", -0.8, False)]
     assert np.abs(ours - reference_with(made, request, *files)).max() <= LATENT_TOLERANCE
-    again, _, last = run_ours(made, made.request(), tmp_path)
+    again, result = finished(made.request(), made.loaded)
     np.testing.assert_array_equal(again, plain)
     for leaf, original in zip(jax.tree.leaves(made.loaded.experts[0].weights), before, strict=True):
         np.testing.assert_array_equal(np.asarray(leaf), original)
-    assert last.result.notes == () and "lora" in last.result.seconds
+    assert result.notes == () and "lora" in result.seconds
 
 
 @pytest.mark.filterwarnings("ignore:Already found a `peft_config` attribute:UserWarning")
 @pytest.mark.parametrize("experts", [("high",), ("low",), ("both",), ("high", "low")])
-def test_each_expert_gets_its_own(experts, tiny, loras, tmp_path):
+def test_each_expert_gets_its_own(experts, tiny, loras):
     made = tiny("wan2.2-t2v")
     choices, files = [], []
     for seed, expert in enumerate(experts):
@@ -113,19 +113,19 @@ def test_each_expert_gets_its_own(experts, tiny, loras, tmp_path):
         choices.append({"source": path.name, "expert": expert})
         files += [(path, 1.0, is_second) for is_second in (False, True) if expert in ("both", "low" if is_second else "high")]
     request = made.request(loras=choices)
-    ours, _, _ = run_ours(made, request, tmp_path)
+    ours = latents_of(request, made.loaded)
     assert np.abs(ours - reference_with(made, request, *files)).max() <= LATENT_TOLERANCE
 
 
-def test_the_image_projections_are_reached(tiny, loras, pictures, tmp_path):
+def test_the_image_projections_are_reached(tiny, loras, pictures):
     made = tiny("wan2.1-i2v")
     save_file(low_rank(made, "kohya", pattern=TEXT.replace("to_q|", "to_q|add_k_proj|add_v_proj|")), loras / "image.safetensors")
     assert any("k_img" in key for key in low_rank(made, "kohya", pattern=TEXT.replace("to_q|", "to_q|add_k_proj|add_v_proj|")))
     request = made.request(image=pictures["image"], loras=[{"source": "image.safetensors"}])
-    ours, _, last = run_ours(made, request, tmp_path)
+    ours = latents_of(request, made.loaded)
     found = read_lora(loras / "image.safetensors", made.loaded.experts[0].shapes, 0, WAN.lora_names)
     assert {"blocks.0.attn2.add_k_proj.weight", "blocks.1.attn2.add_v_proj.weight"} <= found.changes.keys()
-    plain, _, _ = run_ours(made, request.changed(loras=()), tmp_path)
+    plain = latents_of(request.changed(loras=()), made.loaded)
     assert np.abs(ours - plain).max() > 100 * LATENT_TOLERANCE
 
 

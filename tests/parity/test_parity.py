@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from backend.contract.request import GenerationRequest
-from tests.parity.conftest import PRESET, run_ours, run_reference
+from tests.parity.conftest import PRESET, run_reference
+from tests.parity.tiny_runs import latents_of, video_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
@@ -37,33 +38,33 @@ def psnr(ours: np.ndarray, reference: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("task, solver, guidance", CASES + [pytest.param(*case, marks=pytest.mark.slow) for case in MORE_CASES])
-def test_latents_and_video_equal_diffusers(task, solver, guidance, loaded, reference_pipeline, picture, tmp_path):
+def test_latents_and_video_equal_diffusers(task, solver, guidance, loaded, reference_pipeline, picture):
     request = make_request(task, solver, guidance, picture)
-    ours, our_video, _ = run_ours(request, loaded, tmp_path)
+    ours = latents_of(request, loaded)
     reference, reference_video = run_reference(request, reference_pipeline)
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
-    assert psnr(our_video, reference_video) >= LEAST_PSNR
+    assert psnr(video_of(request, loaded, ours), reference_video) >= LEAST_PSNR
 
 
 @pytest.mark.parametrize("changes", [{"width": 128, "num_frames": 5}, {"steps": 1}, {"steps": 20}, {"flow_shift": 8.0}])
-def test_other_settings_equal_diffusers_too(changes, loaded, reference_pipeline, picture, tmp_path):
+def test_other_settings_equal_diffusers_too(changes, loaded, reference_pipeline, picture):
     request = make_request("t2v", "unipc", 4.0, picture, **changes)
-    ours, _, _ = run_ours(request, loaded, tmp_path)
+    ours = latents_of(request, loaded)
     reference, _ = run_reference(request, reference_pipeline)
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
 
 
 @pytest.mark.slow
-def test_settings_do_something(loaded, picture, tmp_path):
+def test_settings_do_something(loaded, picture):
     """Guidance, shift, negative prompt, seed and steps each change the video: equality above is not that of constants."""
     base = make_request("t2v", "unipc", 4.0, picture, steps=3)
-    latents = [run_ours(base, loaded, tmp_path)[0]]
+    latents = [latents_of(base, loaded)]
     for changes in ({"guidance": (1.0,)}, {"flow_shift": 1.0}, {"negative_prompt": "a blue square"}, {"seed": 12}, {"steps": 4}):
-        latents.append(run_ours(base.changed(**changes), loaded, tmp_path)[0])
+        latents.append(latents_of(base.changed(**changes), loaded))
     for first, second in itertools.combinations(latents, 2):
         assert np.abs(first - second).max() > 0.05
 
 
-def test_the_same_request_gives_the_same_bits(loaded, picture, tmp_path):
+def test_the_same_request_gives_the_same_bits(loaded, picture):
     request = make_request("t2v", "unipc", 4.0, picture, steps=3)
-    np.testing.assert_array_equal(run_ours(request, loaded, tmp_path)[0], run_ours(request, loaded, tmp_path)[0])
+    np.testing.assert_array_equal(latents_of(request, loaded), latents_of(request, loaded))

@@ -25,7 +25,7 @@ from tests.parity.published import (
     make_pipeline,
     make_published_preset,
 )
-from tests.parity.tiny_runs import Tiny, run_ours
+from tests.parity.tiny_runs import latents_of, video_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
@@ -82,5 +82,5 @@ def test_we_give_what_diffusers_publishes(case, tmp_path, monkeypatch):
     for path in images.values():
         black(case.size).save(path)
     request = GenerationRequest.from_preset(preset, **PROMPTS, **images, seed=SEED)
-    _, video, _ = run_ours(Tiny(preset=preset, loaded=loaded, reference=pipeline), request, tmp_path / "job")
+    video = video_of(request, loaded, latents_of(request, loaded))
     np.testing.assert_allclose(ends(video.transpose(0, 3, 1, 2)), case.pixels, atol=case.tolerance)

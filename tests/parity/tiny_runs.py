@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from backend.contract import request as request_module
-from backend.contract.events import Finished
+from backend.contract.events import Decoding, VideoResult
 from backend.contract.request import GenerationRequest
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
@@ -71,13 +73,29 @@ def pictures(tmp_path_factory) -> dict[str, str]:
     return paths
 
 
-def run_ours(tiny: Tiny, request: GenerationRequest, folder: Path) -> tuple[np.ndarray, np.ndarray, Finished]:
-    """Latents after all steps, video [F, H, W, 3] in [0, 1], and the last event."""
-    last = list(pipeline_module.generate(request, tiny.loaded, folder, lambda: False))[-1]
-    latents = load_file(folder / "stage2_latents.safetensors")["latents"]
-    frames = pipeline_module.decode_frames(tiny.loaded, request, latents)
+def latents_of(request: GenerationRequest, loaded: LoadedModel, folder: Path | None = None) -> np.ndarray:
+    """The latents after all steps; the run ends where decoding begins. Without a `folder`, where it goes on with what is there,
+    everything is made anew."""
+    with contextlib.ExitStack() as stack:
+        place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for event in stack.enter_context(contextlib.closing(pipeline_module.generate(request, loaded, place, lambda: False))):
+            if isinstance(event, Decoding):
+                break
+        return load_file(place / "stage2_latents.safetensors")["latents"]
+
+
+def video_of(request: GenerationRequest, loaded: LoadedModel, latents: np.ndarray) -> np.ndarray:
+    """These latents decoded: [F, H, W, 3] in [0, 1]."""
+    frames = pipeline_module.decode_frames(loaded, request, latents)
     video = np.concatenate([np.asarray(frame) for frame in frames], axis=2)[0].transpose(1, 2, 3, 0)
-    return latents, (video + 1) / 2, last
+    return (video + 1) / 2
+
+
+def finished(request: GenerationRequest, loaded: LoadedModel) -> tuple[np.ndarray, VideoResult]:
+    """The latents after all steps, made anew, and what is told of the finished video."""
+    with tempfile.TemporaryDirectory() as folder:
+        *_, last = pipeline_module.generate(request, loaded, Path(folder), lambda: False)
+        return load_file(Path(folder) / "stage2_latents.safetensors")["latents"], last.result
 
 
 def run_reference(tiny: Tiny, request: GenerationRequest) -> np.ndarray:

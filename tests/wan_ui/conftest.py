@@ -57,9 +57,9 @@ def studio(data_dir) -> Iterator[Studio]:
         yield _studio("fake", server)
 
 
-@pytest.fixture(scope="session", params=["fake", pytest.param("demo", marks=pytest.mark.demo_model)])
+@pytest.fixture(scope="module", params=["fake", pytest.param("demo", marks=pytest.mark.demo_model)])
 def every_studio(request, tmp_path_factory) -> Iterator[Studio]:
-    """The studio as a process of its own, as people run it."""
+    """The studio as a process of its own, as people run it, for one file of tests."""
     if request.param == "demo" and not (Path(load_preset("wan-tiny").model_source) / "model_index.json").is_file():
         pytest.skip("the demo model has not been trained yet")
     with _serving(request.param, tmp_path_factory.mktemp("studio")) as server:

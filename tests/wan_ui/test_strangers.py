@@ -119,8 +119,8 @@ def test_a_large_request_is_refused_before_the_login(tmp_path):
 
 def test_the_state_of_few_sessions_is_kept(tmp_path):
     engine, options = Engine(tmp_path, pipeline="tests.fake_pipeline", start_worker=False), {}
-    server = SimpleNamespace(config=SimpleNamespace())
-    blocks = SimpleNamespace(launch=lambda **given: options.update(given) or (None, "", None), share_url=None, server=server)
+    parts = {"server": SimpleNamespace(config=SimpleNamespace()), "_queue": SimpleNamespace(), "share_url": None}
+    blocks = SimpleNamespace(launch=lambda **given: options.update(given) or (None, "", None), **parts)
     serve(blocks, engine, host="127.0.0.1", port=1, share=False, auth=None)
     engine.close()
     assert options["state_session_capacity"] <= 500

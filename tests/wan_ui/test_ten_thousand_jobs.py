@@ -1,6 +1,7 @@
 """A store with 10,000 finished jobs: the page, the library and the ticks answer as fast as with few."""
 
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -29,52 +30,39 @@ def fill(data_dir: Path) -> None:
     """Rows straight into SQLite, of one visitor, and the folders that cleaning leaves of such jobs."""
     Store(data_dir / "jobs.sqlite3").close()
     database, owner, now = sqlite3.connect(data_dir / "jobs.sqlite3"), owner_of({COOKIE: TOKEN}), time.time()
+    request, events = a_request().to_json(), [Queued(0).to_json(), Finished(a_result(a_job())).to_json()]
     for number in range(JOBS):
         folder = data_dir / "runs" / new_job_id()
         folder.mkdir(parents=True)
         (folder / "video.mp4").write_bytes(b"video")
         (folder / "request.json").write_bytes(b"{}")
-        request = a_request(prompt=f"a {COLOURS[number % 5]} square, number {number}", seed=number)
+        request |= {"prompt": f"a {COLOURS[number % 5]} square, number {number}", "seed": number}
+        events[1]["result"] |= {"path": str(folder / "video.mp4"), "request": request}
         moment, ended = now - 60 * (JOBS - number), now - 60 * (JOBS - number) + 30
         columns = "id, owner, engine, request, state, created, started, ended, folder, place, has_video, cleaned"
-        row = (
-            folder.name,
-            owner,
-            "e",
-            json.dumps(request.to_json()),
-            "finished",
-            moment,
-            moment,
-            ended,
-            str(folder),
-            moment,
-            1,
-            1,
-        )
+        row = (folder.name, owner, "e", json.dumps(request), "finished", moment, moment, ended, str(folder), moment, 1, 1)
         database.execute(f"INSERT INTO jobs ({columns}) VALUES ({', '.join('?' * len(row))})", row)
-        result = a_result(a_job(folder, owner, prompt=request.prompt, seed=number))
-        for sequence, event in ((1, Queued(0)), (60, Finished(result))):
-            database.execute(
-                "INSERT INTO events VALUES (?, ?, ?, ?)", (folder.name, sequence, ended, json.dumps(event.to_json()))
-            )
+        for sequence, event in zip((1, 60), events, strict=True):
+            database.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (folder.name, sequence, ended, json.dumps(event)))
     database.commit()
     database.close()
     Shelf(data_dir / "jobs.sqlite3").close()
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[tuple[str, Path]]:
+def server(tmp_path_factory) -> Iterator[tuple[str, Path, int]]:
+    """Its address, data folder and process."""
     data_dir = tmp_path_factory.mktemp("many")
     fill(data_dir)
     with _serving("fake", data_dir) as server:
-        time.sleep(5)  # the worker and the first cleaning have started
-        yield server.url, data_dir
+        time.sleep(3)  # the worker and the first cleaning have started
+        yield server.url, data_dir, server._process.pid
 
 
 @pytest.fixture(scope="module", params=["visitor", "operator"])
 def visitor(request, server) -> Visitor:
     """The visitor who made them all, and the operator, who sees everybody's."""
-    url, data_dir = server
+    url, data_dir, _ = server
     cookie = f"{COOKIE}={TOKEN}"
     return Visitor(url, cookie if request.param == "visitor" else f"{cookie}; {OPERATOR_COOKIE}={Access.of(data_dir)._cookie()}")
 
@@ -111,6 +99,18 @@ def test_a_page_is_updated(visitor):
         took = min(took, time.monotonic() - began)
     assert "number 9999" in answer
     assert took < TICK_SECONDS
+
+
+def test_a_server_that_nobody_asks_rests(server):
+    """Gradio's own queue alone would wake it up a thousand times a second."""
+
+    def wakings() -> int:
+        tasks = Path(f"/proc/{server[2]}/task").glob("*/status")
+        return sum(int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", task.read_text(), re.M)[1]) for task in tasks)
+
+    before, began = wakings(), time.monotonic()
+    time.sleep(2)
+    assert (wakings() - before) / (time.monotonic() - began) < 200
 
 
 def test_the_system_view_counts_the_folders(visitor):
