@@ -44,8 +44,8 @@ class CausalWanKind(WanKind):
     window: int
     sink: int
     trained: int
-    recaches: bool
-    first_steps: int
+    recaches: bool = False
+    first_steps: int = 1
 
 
 class CausalWanFamily(WanFamily):
