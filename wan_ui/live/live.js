@@ -25,7 +25,7 @@ const send = async (path, body) => {
 };
 
 // The picture that the video begins with, uploaded: its path on the server; null if that failed.
-const upload = async file => {
+const uploaded = async file => {
   const form = new FormData();
   form.append('files', file);
   try {
@@ -215,7 +215,7 @@ element.addEventListener('click', async event => {
   if (id === 'live-start') {
     note('');
     const file = find('.picture').hidden ? undefined : find('#live-picture').files[0];
-    const image = file && await upload(file);
+    const image = file && await uploaded(file);
     if (image === null) return;
     const prompt = find('.wide').hidden ? '' : find('#live-prompt').value;
     const given = await send('', {preset: find('#live-preset').value, prompt, image});
