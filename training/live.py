@@ -27,7 +27,7 @@ SECONDS = 2700.0
 BLOCKS = 9
 BUCKET = Bucket(width=96, height=96, num_frames=1 + 4 * (BLOCKS - 1), share=1.0, batch=32, clips=2048)
 LINKED = ("vae", "text_encoder", "tokenizer")  # wan-tiny's own
-OPTIONS = TransformerTraining(learning_rate=1e-3, refresh_every=16)
+OPTIONS = TransformerTraining(learning_rate=1e-3, refresh_every=16, compiled=True)  # 1.3 s a step in place of 2.0, measured
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from diffusers import WanTransformer3DModel
 from training.live_world import CENTRE, RADIUS, Look, Story, scene_of
 from training.prompts import describe_look
 from training.train_transformer import TransformerTraining
-from training.velocity import predict_blocks
-from training.wan_networks import WanNetworks
+from training.velocity import predict_blocks, run_framewise_block
+from training.wan_networks import WanNetworks, WanText
 
 WINDOW = 6  # latent frames that a block sees, its own counted
 OWN_PAST = 0.5  # the share of the batches whose past is the network's own
@@ -28,10 +28,18 @@ NO_ACTION = 0.3  # the share of the blocks without movement whose text names no 
 class LiveNetworks(WanNetworks):
     """See `Networks`. What a story is told is a text for each block: its prompt, and what is done."""
 
+    def __init__(self, text: WanText, transformer: WanTransformer3DModel) -> None:
+        super().__init__(text, transformer)
+        self._run_block = run_framewise_block
+
     @classmethod
     def load(cls, folder, tokenizer_folder, device: str) -> LiveNetworks:
         """The networks of a checkpoint or of a parts folder, in float32; wan-tiny's too."""
         return super().load(folder, tokenizer_folder, device)
+
+    def compile(self) -> None:
+        """See `Networks`; once for learning, and once for what the network makes of its own."""
+        self._run_block = torch.compile(run_framewise_block, dynamic=False)
 
     def words_for(self, scene: Story, rng: random.Random, options: TransformerTraining) -> list[str]:
         """See `Networks`; the look's words do not change as long as it does not."""
@@ -71,7 +79,7 @@ class LiveNetworks(WanNetworks):
         noise, levels = normal(), random_like(batch, num_frames)
         sigma = torch.where(random_like(batch, num_frames) < PURE_NOISE, 1.0, 0.2 + 0.7 * levels)
         mixed = latents + sigma[:, None, :, None, None] * (noise - latents)
-        predicted = predict_blocks(self.learned, past, mixed, 1000 * sigma, text, bias, WINDOW)
+        predicted = predict_blocks(self.learned, past, mixed, 1000 * sigma, text, bias, WINDOW, run_block=self._run_block)
         mask = torch.ones(batch, 1, num_frames, 1, 1, device=latents.device)
         mask[:, :, 0] = begins[:, None, None, None].float()
         error = (predicted - (noise - latents)).square() * mask
@@ -83,7 +91,7 @@ class LiveNetworks(WanNetworks):
     ) -> torch.Tensor:
         """What the network makes of noise in one step after this past; a story's first frame stays unless it `begins` there."""
         whole = torch.full((len(past), past.shape[2]), 1000.0, device=past.device)
-        own = noise - predict_blocks(self.learned, past, noise, whole, text, bias, WINDOW)
+        own = noise - predict_blocks(self.learned, past, noise, whole, text, bias, WINDOW, run_block=self._run_block)
         first = torch.where(begins[:, None, None, None, None], own[:, :, :1], past[:, :, :1])
         return torch.cat([first, own[:, :, 1:]], 2)
 

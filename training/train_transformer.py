@@ -103,7 +103,7 @@ def train_transformer(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(transformer.parameters(), 1.0)
         optimizer.step(_learning_rate(options, step, spent))
-        if options.compiled and step == 0:  # the first step had the usual size; the rarer ones would take too long
+        if options.compiled and step == 0 and len(caches) > 1:  # it had the usual size; compiling the rarer ones takes too long
             torch.compiler.set_stance("eager_on_recompile")
         _update_average(average, transformer, min(options.average_decay, (step + 1) / (step + 20)))
         running = 0.98 * running + 0.02 * loss.item()

@@ -58,12 +58,14 @@ def predict_blocks(
     text_bias: torch.Tensor,
     window: int,
     dtype: torch.dtype = torch.bfloat16,
+    run_block: Callable | None = None,
 ) -> torch.Tensor:
     """Velocities [B, C, F, H, W] of all frames of videos that are made frame by frame.
 
     Frame k of `noisy` [B, C, F, H, W], at its own of the `timesteps` [B, F], sees itself and the `window - 1` frames of `past`
     before it, which are at timestep 0 and see those before them. Each frame has a text of its own: `text` [B, F, L, D], and
-    `text_bias` [B, F, 1, 1, L] is added to the cross-attention's logits.
+    `text_bias` [B, F, 1, 1, L] is added to the cross-attention's logits. `run_block` is `run_framewise_block` or that function
+    compiled.
     """
     batch, channels, num_frames, height, width = noisy.shape
     cosine, sine = (torch.cat([table, table], 1) for table in transformer.rope(noisy))
@@ -79,8 +81,9 @@ def predict_blocks(
     )
     text, text_bias = (torch.cat([value, value], 1).flatten(0, 1) for value in (text, text_bias))
     seen = _seen(num_frames, window).to(noisy.device).repeat_interleave(tokens, 0).repeat_interleave(tokens, 1)
+    run_block = run_block or run_framewise_block
     for block in transformer.blocks:
-        hidden = _run_framewise_block(block, hidden, text, text_bias, modulation, cosine, sine, seen, dtype)
+        hidden = run_block(block, hidden, text, text_bias, modulation, cosine, sine, seen, dtype)
     shift, scale = (transformer.scale_shift_table[None] + time[:, :, None]).unbind(2)
     hidden = _modulate(hidden, shift, scale)[:, num_frames * tokens :]
     patches = _linear(transformer.proj_out, hidden, dtype).float()
@@ -97,7 +100,7 @@ def _seen(num_frames: int, window: int) -> torch.Tensor:
     return torch.cat([torch.cat([before | own, torch.zeros_like(own)], 1), torch.cat([before, own], 1)])
 
 
-def _run_framewise_block(block, hidden, text, text_bias, modulation, cosine, sine, seen, dtype) -> torch.Tensor:
+def run_framewise_block(block, hidden, text, text_bias, modulation, cosine, sine, seen, dtype) -> torch.Tensor:
     """As `run_one_block`, where tokens attend to those that they have `seen` [S, S] and each frame to its own text."""
     shift, scale, gate, shift_ff, scale_ff, gate_ff = (block.scale_shift_table[None] + modulation).unbind(2)
     attention, normal = block.attn1, _modulate(hidden, shift, scale)
