@@ -136,7 +136,11 @@ def _answer(message: dict[str, Any], presets: list[str]) -> dict[str, Any]:
 
 def tool(presets: list[str]) -> dict[str, Any]:
     """The tool's description for assistants who may use these presets."""
-    settings = {"type": "object", "description": f"values in place of the preset's own: {', '.join(sorted(OVERRIDES))}"}
+    cues = '[{"block": 8, "prompt": "...", "action": "left"}], what holds from that block of the video on'
+    settings = {
+        "type": "object",
+        "description": f"values in place of the preset's own: {', '.join(sorted(OVERRIDES))}; for live presets cues are {cues}",
+    }
     return {
         "name": "generate_video",
         "description": "Makes a short video from a prompt and gives its address. Waits in the queue, so it may take minutes.",

@@ -171,7 +171,7 @@ class Texts:
     loaded_seed_button: str = "New seed instead"
     loaded_elsewhere: str = "{preset} is not on this machine, so nothing was loaded."
     loaded_first_frame: str = "Its first frame was taken from the video itself."
-    loaded_cues: str = "Its changes of prompt and action on the way are left out: only the command `live` makes them."
+    loaded_cues: str = "What was said on the way is left out; Same again, below the video, keeps it."
     loaded_editing: str = "You are changing a video that waits."
     loaded_full: str = "These are the settings of {title}. Press Generate when you like them."
     loaded_continue: str = "The last frame is now the first one. Say how it goes on."

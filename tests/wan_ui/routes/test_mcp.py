@@ -56,6 +56,17 @@ def test_the_tool_makes_a_video(engine):
     assert "isError" not in told
 
 
+def test_the_tool_makes_a_scripted_live_video(engine):
+    cues = [{"block": 2, "action": "left"}, {"block": 4, "prompt": "a blue square"}]
+    arguments = {"prompt": "a red square", "preset": "wan-live-tiny", "settings": {"num_frames": 41, "cues": cues}}
+    told = ask(engine, "tools/call", name="generate_video", arguments=arguments)["result"]["structuredContent"]
+    request = engine.job(told["job_id"]).request
+    assert told["num_frames"] == 41 and [cue.model_dump(exclude_none=True) for cue in request.cues] == cues
+    arguments["settings"]["cues"][0]["action"] = "jump"
+    told = ask(engine, "tools/call", name="generate_video", arguments=arguments)["result"]
+    assert told["isError"] and "left, right, up" in told["content"][0]["text"]
+
+
 def test_an_assistant_that_asks_for_it_sees_the_steps_as_they_come(engine):
     params = {
         "name": "generate_video",
