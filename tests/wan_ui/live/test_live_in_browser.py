@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from tests.wan_ui.steps import ready, until
+from tests.wan_ui.steps import until
 
 pytestmark = pytest.mark.browser
 
@@ -72,7 +72,7 @@ def test_a_new_prompt_holds_from_the_next_block_on(running):
 def test_a_page_that_is_loaded_again_goes_on(running):
     frame = square(running)["frame"]
     running.reload()
-    ready(running)
+    until(running, "typeof window.studioAct === 'function'")
     running.locator('#views [data-view="live"]').click()
     seen(running, f"square.frame > {frame}")
 
