@@ -9,6 +9,7 @@ import argparse
 import itertools
 import json
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -152,13 +153,14 @@ def through_a_browser() -> dict:
             page.locator("#live-prompt").fill(PROMPT)
             page.locator("#live-start").click()
             page.wait_for_function("Number(document.querySelector('#live-canvas').dataset.frame) > 8", timeout=120_000)
-            delays = []
+            delays, moments = [], random.Random(1)
             for number in range(PRESSES + 2):
                 key, sign = (("ArrowRight", 1), ("ArrowLeft", -1))[number % 2]
                 delays.append(page.evaluate(_PRESS, [key, sign]) / 1000)
-                page.wait_for_timeout(300)
+                page.keyboard.up(key)
+                page.wait_for_timeout(500 + moments.uniform(0, 250))  # a block lasts 250: presses fall anywhere in it
             first, began = int(page.locator("#live-canvas").get_attribute("data-frame")), time.monotonic()
-            page.wait_for_timeout(5000)
+            page.wait_for_timeout(20_000)
             drawn = (int(page.locator("#live-canvas").get_attribute("data-frame")) - first) / (time.monotonic() - began)
             page.locator("#live-stop").click()
             browser.close()

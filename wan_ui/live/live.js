@@ -1,7 +1,7 @@
 // The live view's own script, run once by Gradio with `element` and `watch`. Frames are drawn at the video's own speed; what is
 // pressed and said goes to the server at once.
 const find = selector => element.querySelector(selector);
-const live = {job: '', frames: [], fps: 16, due: 0, drawn: [], ended: true, held: [], stream: null, asked: 0};
+const live = {job: '', frames: [], fps: 16, block: 4, due: 0, drawn: [], ended: true, held: [], stream: null, asked: 0};
 
 const words = () => JSON.parse(find('.live')?.dataset.words ?? '{}');
 const note = text => {
@@ -109,7 +109,7 @@ const arrive = async (number, body) => {
   if (live.frames.length > most) live.frames.splice(0, live.frames.length - most);
 };
 const state = given => {
-  live.fps = given.fps;
+  [live.fps, live.block] = [given.fps, given.block];
   const left = given.left === null ? '' : ` · ${words().left.replace('{seconds}', given.left)}`;
   find('.headline').textContent = given.words + left;
   if (given.error) note(given.error);
@@ -121,7 +121,8 @@ const finish = given => {
   show();
 };
 
-// Drawing. A frame is due one frame's time after the last one; with a little in hand, so that uneven arrival does not show.
+// Drawing. A frame is due one frame's time after the last one. A block arrives at once: when more than a block waits, drawing is a
+// little faster, so that one frame is in hand when the next block comes, and what is pressed is seen as soon as can be.
 const draw = now => {
   requestAnimationFrame(draw);
   const canvas = find('#live-canvas');
@@ -133,7 +134,7 @@ const draw = now => {
   }
   canvas.getContext('2d').drawImage(picture, 0, 0);
   canvas.dataset.frame = number;
-  const pace = 1000 / live.fps * (live.frames.length > live.fps / 2 ? 0.8 : 1);
+  const pace = 1000 / live.fps * (live.frames.length > live.block ? 0.85 : 1);
   live.due = Math.max(live.due + pace, now);
   find('.veil').hidden = true;
   live.drawn.push(now);

@@ -134,6 +134,7 @@ def _state(job: Job, view: StageView, watch: Watch, visit: Visit) -> dict[str, A
         "words": " · ".join(filter(None, (headline, detail))),
         "left": None if left is None else round(left),
         "fps": job.request.fps,
+        "block": find_preset(job.request.preset).frame_step,
         "has_ended": not view.is_active,
         "error": f"{view.cause} {view.fix}".strip() if view.phase == "failed" else "",
     }
