@@ -24,12 +24,14 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerFacts:
-    """Sent after a model is loaded and after each job. `model` is None while none is loaded."""
+    """Sent after a model is loaded and after each job. `model` is None while none is loaded; `refused` says, a sentence each,
+    what the devices or their compiler do not take, so that the worker does without it."""
 
     devices: tuple[Device, ...] = ()
     model: str | None = None
     warm: frozenset[Shape] = field(default_factory=frozenset)
     versions: dict[str, str] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `from_json`."""
@@ -38,6 +40,7 @@ class WorkerFacts:
             "model": self.model,
             "warm": [shape.to_json() for shape in self.warm],
             "versions": self.versions,
+            "refused": list(self.refused),
         }
 
     @classmethod
@@ -48,6 +51,7 @@ class WorkerFacts:
             model=data["model"],
             warm=frozenset(Shape.from_json(shape) for shape in data["warm"]),
             versions=data["versions"],
+            refused=tuple(data["refused"]),
         )
 
 

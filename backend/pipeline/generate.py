@@ -346,5 +346,5 @@ def _write(run: Run, pieces: list[np.ndarray]) -> VideoResult:
         seconds={name: round(value, 3) for name, value in run.clock.total().items()},
         request=request,
         versions=run.loaded.versions,
-        notes=tuple(run.notes),
+        notes=run.all_notes,
     )

@@ -13,6 +13,7 @@ import numpy as np
 from backend.contract.request import GenerationRequest, find_preset
 from backend.families.model import Model
 from backend.pipeline.load import LoadedModel
+from backend.runtime.refusals import REFUSALS
 from backend.sampling.solvers import SamplerState
 
 
@@ -53,6 +54,11 @@ class Run:
 
     def __post_init__(self) -> None:
         self.loaded.check_preset(find_preset(self.request.preset))
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """The notes, and what the runtime refused, so that the video was made without it."""
+        return (*self.notes, *REFUSALS.sentences())
 
     @property
     def model(self) -> Model:

@@ -10,7 +10,9 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
+from backend.errors import KernelRefused
 from backend.runtime.mesh import Layout
+from backend.runtime.refusals import REFUSALS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +28,21 @@ Compiler = Callable[["Program", jax.stages.Lowered], Compilation]
 
 
 def compile_now(program: Program, lowered: jax.stages.Lowered) -> Compilation:
-    """The plain `Compiler`. Others keep executables on disk, or inspect what the compiler makes."""
-    return Compilation(lowered.compile(compiler_options=program.layout.compiler_options))
+    """The plain `Compiler`. Others keep executables on disk, or inspect what the compiler makes.
+
+    An option that the compiler refuses is left out. Raises: KernelRefused if it refuses one of our kernels.
+    """
+    options = {name: value for name, value in program.layout.compiler_options.items() if name not in REFUSALS}
+    while True:
+        try:
+            return Compilation(lowered.compile(compiler_options=options))
+        except jax.errors.JaxRuntimeError as error:
+            if (refused := REFUSALS.option_of(error, options)) is not None:
+                del options[refused]
+            elif (kernel := REFUSALS.kernel_of(error)) is not None:
+                raise KernelRefused(f"{program.name} needs {kernel}", "which cannot be compiled here") from error
+            else:
+                raise
 
 
 class Program:

@@ -25,7 +25,7 @@ from backend.contract.events import Cancelled, Compiling, Encoding, Event, Faile
 from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.shape import Shape
 from backend.contract.worker import AXES, Device, WorkerFacts
-from backend.errors import Stopped, StudioError, one_line
+from backend.errors import KernelRefused, Stopped, StudioError, one_line
 from backend.files import folder_lock, is_disk_full
 from backend.pipeline.live_events import until
 from backend.settings import own_cores
@@ -55,6 +55,7 @@ class Pipeline:
     generate: Callable[[GenerationRequest, Any, Path, Callable[[], bool]], Iterator[Event]]
     live: Callable[[GenerationRequest, Any, Path, Callable[[], bool], Callable[[], list[Cue]]], Iterator[Event]]
     devices: Callable[[], list[Device]]
+    refusals: Callable[[], tuple[str, ...]] = tuple
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,12 +173,19 @@ class Worker:
         try:
             self._load(preset)
             if warm_up:
-                self._warm_up(preset)
+                self._warm_up_on_what_serves(preset)
             self._send_facts()
         except Exception as error:
             logger.exception("The model could not be prepared")
             self._explain(error)
         self._send_rest()
+
+    def _warm_up_on_what_serves(self, preset: Preset) -> None:
+        while True:
+            try:
+                return self._warm_up(preset)
+            except KernelRefused as refused:
+                self._load_anew(refused, preset)
 
     def _warm_up(self, preset: Preset) -> None:
         """Compiles the preset's own shapes ahead; stops as soon as a job waits."""
@@ -246,7 +254,7 @@ class Worker:
             self._load(find_preset(task.request.preset), lambda: self._is_given_up(task))
             if not self._begin(task):
                 return None
-            return self._make(task, loaded=time.monotonic())
+            return self._make_on_what_serves(task)
         except Stopped:
             return None
         except Exception as error:
@@ -257,6 +265,23 @@ class Worker:
                 self._channel.send({"type": "dying", "reason": f"A device was lost ({one_line(str(error))[:200]})"})
                 self._end(DEVICE_LOST)
             return self._explain(error)
+
+    def _make_on_what_serves(self, task: Task) -> Event:
+        """As `_make`; where a kernel is refused, on the model laid out anew without it. Each is refused once at most."""
+        while True:
+            try:
+                return self._make(task, loaded=time.monotonic())
+            except KernelRefused as refused:
+                try:
+                    self._load_anew(refused, find_preset(task.request.preset), lambda: self._is_given_up(task))
+                except Stopped:
+                    return Cancelled(None)
+                self._send_status("busy", "Making a video")
+
+    def _load_anew(self, refused: KernelRefused, preset: Preset, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        logger.warning("%s; loading the model again, to be laid out without it", refused.cause)
+        self._loaded = self._loaded_from = None
+        self._load(preset, is_stopped)
 
     def _make(self, task: Task, loaded: float) -> Event:
         """Makes the video and returns its final event. Raises: Closing, after what was done is kept."""
@@ -313,6 +338,7 @@ class Worker:
             model=self._loaded_from[0] if self._loaded_from else None,
             warm=frozenset(self._warm),
             versions=getattr(self._loaded, "versions", {}),
+            refused=self._pipeline.refusals(),
         )
         self._channel.send({"type": "facts", "facts": facts.to_json()})
 
@@ -360,6 +386,7 @@ def import_pipeline(module: str | None, **options: Any) -> Pipeline:
             generate=stand_in.generate,
             live=getattr(stand_in, "live", None),
             devices=stand_in.device_facts,
+            refusals=getattr(stand_in, "refusals", tuple),
         )
     from backend.pipeline.generate import generate
     from backend.pipeline.live import live
@@ -367,9 +394,17 @@ def import_pipeline(module: str | None, **options: Any) -> Pipeline:
     from backend.pipeline.model_files import check_model
     from backend.pipeline.warm_up import warm_up
     from backend.runtime.devices import device_facts
+    from backend.runtime.refusals import REFUSALS
 
-    load = functools.partial(load, **options)
-    return Pipeline(check=check_model, load=load, warm_up=warm_up, generate=generate, live=live, devices=device_facts)
+    return Pipeline(
+        check=check_model,
+        load=functools.partial(load, **options),
+        warm_up=warm_up,
+        generate=generate,
+        live=live,
+        devices=device_facts,
+        refusals=REFUSALS.sentences,
+    )
 
 
 def _with_seconds(event: Event, **seconds: float) -> Event:

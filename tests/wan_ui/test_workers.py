@@ -195,6 +195,12 @@ def test_several_workers_metrics_have_their_names():
     assert 'studio_device_bytes_in_use{worker="worker-2",device="TPU_0"} 1' in lines
 
 
+def test_the_system_says_what_is_done_without(tmp_path):
+    facts = replace(worker().facts, refused=("No option x here", "No kernel y here"))
+    sections = dict(report_of(Engine(worker(facts=facts), settings=from_environment(tmp_path, {})), VISITOR).sections)
+    assert dict(sections[ENGLISH.system_worker])[ENGLISH.system_refused] == "No option x here. No kernel y here."
+
+
 def test_the_system_shows_a_block_for_each_of_several_workers(tmp_path):
     def titles(*workers):
         engine = Engine(*workers, settings=from_environment(tmp_path, {}))

@@ -103,7 +103,8 @@ def _worker(worker: WorkerView, texts: Texts) -> Rows:
     model = Path(facts.model).name if facts.model else texts.system_no_model
     state = getattr(texts, f"worker_{status.state}")
     detail = "" if status.state in ("ready", "busy") else f": {without_paths(status.detail)}"
-    return (texts.system_worker, state + detail), (texts.system_model, model), (texts.system_shapes, "; ".join(warm))
+    without = ((texts.system_refused, " ".join(f"{sentence}." for sentence in facts.refused)),) if facts.refused else ()
+    return (texts.system_worker, state + detail), (texts.system_model, model), (texts.system_shapes, "; ".join(warm)), *without
 
 
 def _devices(worker: WorkerView, texts: Texts) -> Rows:

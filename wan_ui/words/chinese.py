@@ -223,6 +223,7 @@ CHINESE = Texts(
     system_model="已载入的模型",
     system_no_model="无",
     system_shapes="已编译的尺寸",
+    system_refused="未使用",
     system_no_shapes="还没有",
     system_shape="{task} {width} × {height}，{frames} 帧，{guided}",
     system_guided="有引导",

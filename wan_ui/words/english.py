@@ -248,6 +248,7 @@ class Texts:
     system_model: str = "Model loaded"
     system_no_model: str = "none"
     system_shapes: str = "Compiled sizes"
+    system_refused: str = "Done without"
     system_no_shapes: str = "none yet"
     system_shape: str = "{task} {width} × {height}, {frames} frames, {guided}"
     system_guided: str = "guided"
