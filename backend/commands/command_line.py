@@ -128,12 +128,14 @@ def model_of(arguments: argparse.Namespace) -> str | None:
 
 
 def worker_options_of(arguments: argparse.Namespace) -> WorkerOptions:
-    """How the worker uses the devices. Raises: RequestError if the folder of executables is not a folder."""
+    """How the worker uses the devices, and what it traces. Raises: RequestError if the folder of executables is not a folder."""
     folder = arguments.executables
     if folder is not None and not folder.is_dir():
         raise RequestError(f"executables={str(folder)!r}", "must be a folder that `precompile` wrote", "check the path")
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
-    return WorkerOptions(executables=folder and folder.absolute(), **mesh)
+    profile = getattr(arguments, "profile", None)
+    traced = {} if profile is None else {"profile": profile.absolute(), "profile_steps": arguments.profile_steps}
+    return WorkerOptions(executables=folder and folder.absolute(), **traced, **mesh)
 
 
 def worker_shares(arguments: argparse.Namespace) -> tuple[Share, ...]:
@@ -165,6 +167,7 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve.add_argument("--keep-gb", type=_amount, metavar="N", help=gigabytes)
     serve.add_argument("--open", action="store_true", help="let in everybody who can reach the studio, without a password")
     _add_common(serve)
+    _add_profile(serve)
 
 
 def _add_generate(commands: argparse._SubParsersAction) -> None:
@@ -174,6 +177,7 @@ def _add_generate(commands: argparse._SubParsersAction) -> None:
     generate.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
     generate.add_argument("--json", action="store_true", help="print the result as one JSON object")
     _add_common(generate)
+    _add_profile(generate)
 
 
 def _add_live(commands: argparse._SubParsersAction) -> None:
@@ -257,6 +261,14 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     _add_mesh(parser)
 
 
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    traces = "write traces for TensorBoard and XProf of each video's steps and decoder into this folder"
+    parser.add_argument("--profile", type=Path, metavar="DIR", help=traces)
+    parser.add_argument(
+        "--profile-steps", type=_range, default="3-5", metavar="A-B", help="the denoising steps that are traced (%(default)s)"
+    )
+
+
 def _add_presets(commands: argparse._SubParsersAction) -> None:
     presets = commands.add_parser("presets", help="list the presets, or show one", allow_abbrev=False)
     actions = presets.add_subparsers(dest="action", metavar="list|show", required=True)
@@ -320,6 +332,13 @@ def _port(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number from 1 to 65535")
     return int(text)
+
+
+def _range(text: str) -> str:
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"{text!r} must be the first and the last step, such as 3-5")
+    return text
 
 
 def _amount(text: str) -> float:

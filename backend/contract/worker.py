@@ -101,12 +101,15 @@ AXES = ("dp", "sp", "tp")
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """How a worker uses its devices: sizes of the mesh's axes (None: the studio chooses) and a folder of precompiled programs."""
+    """How a worker uses its devices: sizes of the mesh's axes (None: the studio chooses) and a folder of precompiled programs.
+    Into the folder `profile`, if any, it writes traces of each video's denoising steps `profile_steps`, such as "3-5"."""
 
     dp: int | None = None
     sp: int | None = None
     tp: int | None = None
     executables: Path | None = None
+    profile: Path | None = None
+    profile_steps: str | None = None
 
     @property
     def mesh(self) -> dict[str, int | None]:
@@ -116,4 +119,4 @@ class WorkerOptions:
     def words(self) -> list[str]:
         """As options of the worker's command line."""
         given = [(field.name, getattr(self, field.name)) for field in fields(self)]
-        return [word for name, value in given if value is not None for word in (f"--{name}", str(value))]
+        return [word for name, value in given if value is not None for word in (f"--{name.replace('_', '-')}", str(value))]

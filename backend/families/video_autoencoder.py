@@ -116,6 +116,7 @@ class StreamedAutoencoder(abc.ABC):
             caches = self._spread_caches(caches)
         return self._normalise(moments[:, : self.latent_channels]), caches
 
+    @jax.named_scope("decoder")
     def _decode(self, weights: Weights, latents: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
         latents = self._denormalise(self._spread(latents)).astype(self._dtype(weights))
         if self._is_arranged(weights):

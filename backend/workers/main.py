@@ -375,8 +375,9 @@ def explain(error: Exception) -> Failed:
     )
 
 
-def import_pipeline(module: str | None, **options: Any) -> Pipeline:
-    """The real pipeline, which loads with these options; or, for tests, a module that has all its functions."""
+def import_pipeline(module: str | None, profile: tuple[Path, str] | None = None, **options: Any) -> Pipeline:
+    """The real pipeline, which loads with these options; or, for tests, a module that has all its functions. `profile` is a
+    folder for traces, and the steps that are traced."""
     if module is not None:
         stand_in = importlib.import_module(module)
         return Pipeline(
@@ -392,10 +393,14 @@ def import_pipeline(module: str | None, **options: Any) -> Pipeline:
     from backend.pipeline.live import live
     from backend.pipeline.load import load
     from backend.pipeline.model_files import check_model
+    from backend.pipeline.profiling import Profile
     from backend.pipeline.warm_up import warm_up
     from backend.runtime.devices import device_facts
     from backend.runtime.refusals import REFUSALS
 
+    if profile is not None:
+        first, last = map(int, profile[1].split("-"))
+        generate = functools.partial(generate, profile=Profile(folder=profile[0], first=first, last=last))
     return Pipeline(
         check=check_model,
         load=functools.partial(load, **options),
@@ -440,6 +445,8 @@ def main() -> None:
     parser.add_argument("--pipeline", help="a module with load, warm_up and generate; for tests")
     parser.add_argument("--warm-up", action="store_true", help="compile the preset's own shapes ahead")
     parser.add_argument("--executables", type=Path, help="a folder of precompiled programs")
+    parser.add_argument("--profile", type=Path, help="a folder for traces")
+    parser.add_argument("--profile-steps", default="3-5", help="the steps that are traced")
     for axis in AXES:
         parser.add_argument(f"--{axis}", type=int, help="size of this axis of the mesh")
     arguments = parser.parse_args()
@@ -450,7 +457,8 @@ def main() -> None:
     os.nice(POLITENESS)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
-    make = functools.partial(import_pipeline, arguments.pipeline, mesh=mesh, executables=arguments.executables)
+    profile = None if arguments.profile is None else (arguments.profile, arguments.profile_steps)
+    make = functools.partial(import_pipeline, arguments.pipeline, profile, mesh=mesh, executables=arguments.executables)
     worker = Worker(channel, make, arguments.model)
     worker.run(find_preset(arguments.preset), arguments.warm_up)
 
