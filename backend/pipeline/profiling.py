@@ -1,7 +1,7 @@
 """Traces of some denoising steps and of the decoder's first pieces, for TensorBoard and XProf.
 
-`jax.named_scope` marks the operations: `attention`, `products`, `collectives` (exchanges of tokens for heads; the compiler adds the
-gathers of weights) and `decoder`.
+`jax.named_scope` marks the operations: `attention`, `products`, `collectives` (exchanges of tokens for heads; the compiler adds
+the gathers of weights) and `decoder`.
 """
 
 from __future__ import annotations
