@@ -140,3 +140,10 @@ def test_what_follows_from_the_inputs_holds_for_all_that_is_said():
     assert conditions_of(conditions, 1) == {"keys": 2}
     without(conditions, [0], {"picture"})
     assert conditions == {"picture": 0, "later_1.keys": 2}
+
+
+def test_ten_thousand_actions_at_once_are_refused_with_one_sentence(preset):
+    for text in (",".join(["left", "right"] * 5_000), "left*100000000", "+".join(["left"] * 10_000)):
+        with pytest.raises(RequestError) as caught:
+            cued(preset, *cues_of_actions(text))
+        assert len(str(caught.value)) < 300 and "\n" not in str(caught.value)

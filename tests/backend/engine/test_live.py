@@ -41,6 +41,20 @@ def test_what_cannot_be_followed_is_refused(engine):
         engine.say(job.id, action="left")
 
 
+def test_ten_thousand_actions_at_once_change_the_next_block_once(engine):
+    job = engine.submit(open_request())
+    wait_for(lambda: isinstance(engine.last_event(job.id), Block))
+    for number in range(10_000):
+        engine.say(job.id, action=("left", "right")[number % 2])
+    heard = engine.last_event(job.id).index + 2
+    wait_for(lambda: engine.last_event(job.id).index > heard)
+    engine.cancel(job.id)
+    finished = all_events(engine, job.id)[-1]
+    assert isinstance(finished, Finished)
+    cues = finished.result.request.cues
+    assert cues[-1].action == "right" and len(cues) <= finished.result.num_frames // 4 + 1
+
+
 def test_nothing_is_said_to_a_video_of_one_piece(engine):
     preset = load_preset("wan-tiny")
     with pytest.raises(RequestError, match="in one piece"):
