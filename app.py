@@ -46,6 +46,11 @@ def _run(arguments: argparse.Namespace, words: list[str]) -> int:
         from backend.commands.models import models
 
         return OK if models(arguments) else FAILED
+    if arguments.command == "keys":
+        from backend.commands.keys import manage_keys
+
+        manage_keys(arguments)
+        return OK
     if arguments.command == "check-tpu":
         from backend.commands.check_tpu import check_tpu
 

@@ -24,6 +24,7 @@ LONGEST_FIRST = (
     "tests/backend/commands/test_precompile.py",
     "tests/test_app.py",
     "tests/test_faults.py",
+    "tests/wan_ui/routes/test_videos.py",
     "tests/backend/families/hunyuan/test_vae_tpu.py",
     "tests/parity/test_parity.py",
     "tests/backend/runtime/test_mesh.py",

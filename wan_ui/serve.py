@@ -31,6 +31,7 @@ from wan_ui.desk.view import View
 from wan_ui.routes.changes import changes_route
 from wan_ui.routes.mcp import mcp_route
 from wan_ui.routes.metrics import health_route, metrics_route
+from wan_ui.routes.videos import videos_routes
 from wan_ui.studio import build
 from wan_ui.theme import ASSETS, favicon, studio_theme, stylesheet
 from wan_ui.views import VIEWS
@@ -172,6 +173,7 @@ def _routes(desk: Desk, views: Sequence[View], *, is_open: bool) -> list[Route]:
         health_route(engine, access, is_open=is_open),
         metrics_route(engine, access, is_open=is_open),
         mcp_route(desk, is_open=is_open),
+        *videos_routes(desk),
         *(route for view in views for route in view.routes(desk)),
     ]
 

@@ -12,6 +12,7 @@ from backend.checkpoints.loras import source_of
 from backend.contract.cues import cues_of_actions, cues_of_prompts, merge_cues
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.worker import AXES, WorkerOptions
+from backend.engine.keys import USUAL_LIMIT
 from backend.errors import RequestError
 from backend.settings import this_machine
 from backend.shares import Share, shares_of
@@ -20,7 +21,7 @@ from presets.loader import Expert, Solver
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
 STAGES = ("encode", "denoise", "decode")
-COMMANDS = ("serve", "generate", "live", *STAGES, "presets", "check-tpu", "precompile", "models")
+COMMANDS = ("serve", "generate", "live", *STAGES, "presets", "check-tpu", "precompile", "models", "keys")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,7 @@ def build_parser() -> Parser:
     _add_check_tpu(commands)
     _add_models(commands)
     _add_precompile(commands)
+    _add_keys(commands)
     return parser
 
 
@@ -290,6 +292,22 @@ def _add_models(commands: argparse._SubParsersAction) -> None:
     verify.add_argument("id", metavar="ID", help="a preset's name, OWNER/NAME, or a folder")
     for action in (listing, verify):
         action.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_keys(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser("keys", help="make, list or revoke keys for programs", allow_abbrev=False)
+    actions = parser.add_subparsers(dest="action", metavar="create|list|revoke", required=True)
+    create = actions.add_parser("create", help="a new key, shown this once", allow_abbrev=False)
+    create.add_argument("name", metavar="NAME", help="which program it is for, in your words")
+    limit = "videos that it may have in line, 1 to 100 (%(default)s)"
+    create.add_argument("--limit", type=int, default=USUAL_LIMIT, metavar="N", help=limit)
+    listing = actions.add_parser("list", help="names, dates and limits, never a key", allow_abbrev=False)
+    revoke = actions.add_parser("revoke", help="end a key at once", allow_abbrev=False)
+    revoke.add_argument("name", metavar="NAME", help="one of `app.py keys list`")
+    for action in (create, listing):
+        action.add_argument("--json", action="store_true", help="print JSON")
+    for action in (create, listing, revoke):
+        action.add_argument("--data-dir", type=Path, metavar="DIR", help="the server's data folder (data in this project)")
 
 
 def _add_check_tpu(commands: argparse._SubParsersAction) -> None:

@@ -23,6 +23,11 @@ class Library:
         """The job's video with its seconds and versions, if it left one."""
         return self._store.result(job_id)
 
+    def page(self, owner: str | None, *, after: str | None = None, most: int, oldest_first: bool = False) -> list[Job]:
+        """At most so many jobs that are not deleted, in the order in which they came or against it: the first ones, or those that
+        follow the job `after`."""
+        return self._store.page(owner, after=after, most=most, oldest_first=oldest_first)
+
     def unended(self, owner: str | None) -> list[Job]:
         """The jobs that wait or run, oldest first."""
         return self._store.unended(owner)

@@ -201,6 +201,17 @@ class Store:
         sql = f"SELECT * FROM jobs {where} ORDER BY number DESC LIMIT ?"
         return [_job(row) for row in self._rows(sql, (*given.values(), -1 if most is None else most))]
 
+    def page(self, owner: str | None, *, after: str | None, most: int, oldest_first: bool) -> list[Job]:
+        """At most so many jobs, of all owners or of one, that are not deleted: the newest, or the oldest; of these the ones that
+        follow the job `after`, which may be deleted. Nothing follows a job that does not exist."""
+        order, beyond = ("ASC", ">") if oldest_first else ("DESC", "<")
+        sql = (
+            "SELECT * FROM jobs WHERE deleted IS NULL AND (:owner IS NULL OR owner = :owner)"
+            f" AND (:after IS NULL OR number {beyond} (SELECT number FROM jobs WHERE id = :after))"
+            f" ORDER BY number {order} LIMIT :most"
+        )
+        return [_job(row) for row in self._rows(sql, {"owner": owner, "after": after, "most": most})]
+
     def unended(self, owner: str | None = None) -> list[Job]:
         """The jobs that wait or run, of all owners or of one, oldest first."""
         sql = "SELECT * FROM jobs WHERE state IN ('queued', 'running') AND (? IS NULL OR owner = ?) ORDER BY number"
@@ -464,7 +475,7 @@ class Store:
                 self._database.execute("ROLLBACK")
             raise
 
-    def _rows(self, sql: str, values: tuple) -> list[sqlite3.Row]:
+    def _rows(self, sql: str, values: tuple | dict) -> list[sqlite3.Row]:
         with self._lock:
             return self._database.execute(sql, values).fetchall()
 

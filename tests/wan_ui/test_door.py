@@ -133,7 +133,7 @@ def test_the_servers_own_page_reads_and_writes_and_no_other_may_frame_it(url):
     assert answer.headers["content-security-policy"] == "frame-ancestors 'self'"
 
 
-@pytest.mark.parametrize("path", [path for path, rule in ROUTES.items() if rule in ("login", "operator")])
+@pytest.mark.parametrize("path", [path for path, rule in ROUTES.items() if rule in ("login", "owner", "program", "operator")])
 def test_without_the_login_nothing_but_the_form_is_there(locked, path):
     path = path.replace(":path", "").format_map({name: "a" for name in _names(path)})
     for method in ("GET", "POST"):
@@ -156,6 +156,46 @@ def test_with_the_login_the_page_is_there(locked):
 def test_the_operators_key_counts_in_any_case_of_its_scheme():
     for header, has in (("Bearer key", True), ("bearer key", True), ("BEARER  key", True), ("Basic key", False), ("key", False)):
         assert Access("key").has_key(httpx.Headers({"authorization": header})) == has
+
+
+@pytest.mark.parametrize("path", ["v1/videos", "v1/models", "v1/videos/x", "v1/videos/x/content"])
+def test_what_belongs_to_somebody_needs_a_key_or_a_visitors_cookie_everywhere(url, locked, path):
+    for server in (url, locked):
+        assert httpx.get(server + path).status_code == 401
+    with httpx.Client(base_url=url) as browser:
+        browser.get("")
+        assert browser.get(path).status_code in (200, 404)
+        refused = browser.get(path, headers={"authorization": "Bearer studio-unknown"})
+        assert refused.status_code == 401 and refused.json()["error"]["code"] == "invalid_api_key"
+    with httpx.Client(base_url=locked) as stranger:
+        stranger.get("")
+        assert stranger.get(path).status_code == 401  # the cookie without the password
+
+
+def test_a_visitor_sees_with_the_cookie_what_was_made_on_the_page(url):
+    with httpx.Client(base_url=url) as browser, httpx.Client(base_url=url) as other:
+        browser.get(""), other.get("")
+        made = browser.post("v1/videos", json={"prompt": "a red square", "steps": 1}).json()
+        assert [one["id"] for one in browser.get("v1/videos").json()["data"]] == [made["id"]]
+        assert other.get("v1/videos").json()["data"] == [] and other.get(f"v1/videos/{made['id']}").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["v1", "v1/chat/completions", "v1/videos/x/remix", "v1/videos/characters/x/y", "v1x/y"])
+def test_refusals_have_the_shape_that_their_sender_reads(url, path):
+    answer = httpx.get(url + path)
+    told = answer.json()["error"]
+    assert answer.status_code == 404 and isinstance(told, str if path.startswith("v1x") else dict)
+    if isinstance(told, dict):
+        assert told == {"message": "There is nothing here.", "type": "invalid_request_error", "param": None, "code": "not_found"}
+    assert httpx.get(f"{url}v1/videos", headers=EVIL).json()["error"].keys() == {"message", "type", "param", "code"}
+
+
+def test_keys_that_cannot_be_read_lock_nobody_out_for_good(tmp_path):
+    (tmp_path / "keys.sqlite3").write_bytes(b"no database" * 1000)
+    site = TestClient(Door(PlainTextResponse(""), access=Access.of(tmp_path), hosts=Hosts(["testserver"])))
+    answer = site.get("/v1/videos", headers={"authorization": "Bearer studio-x"})
+    assert answer.status_code == 503 and str(tmp_path) not in answer.text
+    assert site.get("/v1/videos", headers={"authorization": f"Bearer {Access.of(tmp_path).key}"}).status_code == 200
 
 
 def test_wrong_passwords_slow_an_address_down(tmp_path):

@@ -4,6 +4,9 @@ The operator is whoever opened the operator link, which the server prints when i
 carries a key of 256 random bits, kept in `operator.key` in the data folder. Opening it sets a cookie (HttpOnly,
 SameSite=Strict) and redirects to the plain address, so that the key is not left in the address bar or in a link that is
 passed on. An address or a loopback connection proves nothing: a share link's tunnel also comes from the loopback.
+
+A program is known by the key that it sends as a bearer token (RFC 6750): the operator's, which makes it the operator, or one of
+`app.py keys`, whose owner it then is, whatever cookies it sends too.
 """
 
 import hashlib
@@ -12,13 +15,14 @@ import logging
 import os
 import re
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from backend.engine.keys import Key, Keys
 from backend.files import replacing
 from wan_ui.desk.visitors import owner_of
 
@@ -36,11 +40,17 @@ def within(scope: str | None, owner: str) -> bool:
     return scope is None or scope == owner
 
 
-class Access:
-    """Knows the operator's key."""
+def bearer(headers: Mapping[str, str]) -> str:
+    """The key that a program's request carries (RFC 9110: the scheme in any case); "" if it has none."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
 
-    def __init__(self, key: str):
-        self.key = key
+
+class Access:
+    """Knows the operator's key, and the programs' keys if there are any."""
+
+    def __init__(self, key: str, keys: Keys | None = None):
+        self.key, self._keys = key, keys
 
     @classmethod
     def of(cls, data_dir: Path) -> "Access":
@@ -55,7 +65,7 @@ class Access:
                 log.warning("%s held no whole key and is made anew: use the operator link that is shown now", path)
             key = secrets.token_urlsafe(32)
             _write_key(key, path)
-        return cls(key)
+        return cls(key, Keys(data_dir))
 
     def is_operator(self, cookies: dict[str, str]) -> bool:
         """Whether these cookies are the operator's."""
@@ -73,10 +83,16 @@ class Access:
         """Whether this is the operator's key."""
         return hmac.compare_digest(key.encode(), self.key.encode())
 
-    def has_key(self, headers: Headers) -> bool:
-        """Whether a program's request carries the operator's key as a bearer token (RFC 9110: the scheme in any case)."""
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and self.is_key(key.strip())
+    def has_key(self, headers: Mapping[str, str]) -> bool:
+        """Whether a program's request carries the operator's key as a bearer token."""
+        return self.is_key(bearer(headers))
+
+    def program(self, headers: Mapping[str, str]) -> Key | None:
+        """The program's key that a request carries; None if it has none, or one that is not known, as after it was revoked.
+
+        Raises: DataFolderError if the keys cannot be read.
+        """
+        return self._keys.find(bearer(headers)) if self._keys else None
 
     def ticket(self, job_id: str) -> str:
         """The part of a video's address that nobody can guess; it stays the same as long as the operator's key does."""

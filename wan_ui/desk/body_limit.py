@@ -12,7 +12,8 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from wan_ui.desk.rules import UPLOAD
+from wan_ui.desk.refusals import refused
+from wan_ui.desk.rules import UPLOAD, VIDEOS
 from wan_ui.desk.visit import texts_for
 
 # The page's largest request is a file of own presets, which studio.js cuts to 320,000 characters: with Chinese at three bytes
@@ -29,7 +30,8 @@ _READ_ON = 10  # times the limit are read, but not kept: a caller who is cut off
 class BodyLimit:
     """ASGI middleware: passes on each request with its whole body in one piece, or answers 413 or 408.
 
-    Uploads are passed on as they come; one that comes too slowly looks to the application as if its sender had hung up.
+    Uploads, also what is sent to `/v1/videos`, are passed on as they come; one that comes too slowly looks to the application as
+    if its sender had hung up.
     """
 
     def __init__(self, app: ASGIApp, most_bytes: int = MOST_BYTES, seconds: float = BODY_SECONDS):
@@ -38,7 +40,7 @@ class BodyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
-        elif scope["path"] == UPLOAD:
+        elif scope["path"] in (UPLOAD, VIDEOS):
             await self.app(scope, _steady(receive), send)
         else:
             await self._limited(scope, receive, send)
@@ -71,11 +73,11 @@ class BodyLimit:
         return {"type": "http.request", "body": bytes(body), "more_body": False} if size <= self.most_bytes else None
 
     def _refusal(self, scope: Scope, status: HTTPStatus) -> JSONResponse:
-        """The answer, with its words in the fields that Gradio's page shows; the connection ends with it."""
+        """The answer; the connection ends with it."""
         texts = texts_for(Headers(scope=scope))
         is_slow = status == HTTPStatus.REQUEST_TIMEOUT
         text = texts.body_slow if is_slow else texts.body_refused.format(kilobytes=self.most_bytes // 1000)
-        return JSONResponse({"error": text, "detail": text}, status_code=status, headers={"connection": "close"})
+        return refused(scope, status, text, {"connection": "close"})
 
 
 def first(message: Message, receive: Receive) -> Receive:

@@ -1,7 +1,7 @@
 """What every handler needs: the engine, who is asking, and what they may do with it."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gradio as gr
@@ -20,6 +20,7 @@ from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.desk.uploads import has_room
 from wan_ui.desk.visit import Visit, texts_for
 from wan_ui.desk.visitors import address, owner_of
+from wan_ui.words.english import Texts
 
 MOST_WAITING = 20  # videos that one visitor may have in line; the operator has no limit
 MOST_OF_ADDRESS = 40  # a new visitor is only a new cookie
@@ -45,28 +46,27 @@ class Desk:
     uploads: EngineLock | None = None
 
     def visit(self, request: gr.Request) -> Visit:
-        """Who is asking."""
+        """Who is asking: the program whose key the request carries, else the browser by its cookies."""
         cookies = dict(request.cookies)
-        is_operator = self.access.is_operator(cookies)
-        return Visit(
-            owner=owner_of(cookies, request.session_hash),
-            scope=self.access.scope(cookies, request.session_hash),
-            is_operator=is_operator,
-            texts=texts_for(request.headers),
-            room=None if is_operator else self._room(request.client),
+        return self._visit(
+            request, owner_of(cookies, request.session_hash), self.access.is_operator(cookies), texts_for(request.headers)
         )
 
     def program(self, request: Request, name: str) -> Visit:
-        """Which program is asking, by its address, through the endpoint `name`. With the operator's key it is the operator."""
-        is_operator, room = self.access.has_key(request.headers), self._room(request.client)
-        owner = f"{name}-{hashlib.sha256(room.address.encode()).hexdigest()[:32]}"
-        return Visit(
-            owner=owner,
-            scope=None if is_operator else owner,
-            is_operator=is_operator,
-            texts=texts_for({}),
-            room=None if is_operator else room,
-        )
+        """Which program is asking through the endpoint `name`: by its key, else by its address."""
+        place = address(request.client[0]) if request.client else ""
+        return self._visit(request, f"{name}-{hashlib.sha256(place.encode()).hexdigest()[:32]}", False, texts_for({}))
+
+    def _visit(self, request: gr.Request | Request, owner: str, is_operator: bool, texts: Texts) -> Visit:
+        """The caller of this request; without a key, `owner`."""
+        key = self.access.program(request.headers)
+        if key is not None:  # it was given by the operator, so its address does not count
+            owner, is_operator, room = key.owner, False, replace(self._room(None), of_owner=key.most_waiting)
+        elif self.access.has_key(request.headers):
+            owner, is_operator, room = "operator", True, None
+        else:
+            room = None if is_operator else self._room(request.client)
+        return Visit(owner=owner, scope=None if is_operator else owner, is_operator=is_operator, texts=texts, room=room)
 
     def offers(self, visit: Visit | None = None) -> CanRun:
         """Which presets are offered to this visitor; without one, to visitors in general."""

@@ -11,17 +11,21 @@ from http import HTTPStatus
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from wan_ui.desk.access import Access, OperatorLink
+from backend.errors import StudioError
+from wan_ui.desk.access import Access, OperatorLink, bearer
 from wan_ui.desk.body_limit import BodyLimit
 from wan_ui.desk.hosts import Hosts
-from wan_ui.desk.logins import LoginForm, LoginLimit, has_login, needs_login
-from wan_ui.desk.rules import ROUTES, Book, Rules
+from wan_ui.desk.logins import LoginForm, LoginLimit, has_login, needs_login, with_login
+from wan_ui.desk.refusals import refused
+from wan_ui.desk.rules import ROUTES, Book, Rule, Rules
 from wan_ui.desk.uploads import FileCheck, UploadLimit
 from wan_ui.desk.visit import texts_for
-from wan_ui.desk.visitors import VisitorCookie, address_of
+from wan_ui.desk.visitors import VisitorCookie, address_of, has_cookie
+from wan_ui.parts.notes import sentence
+from wan_ui.words.english import Texts
 
 MOST_OPEN = 150  # requests at once from one address; a page keeps two or three open
 _HEADERS = {
@@ -36,7 +40,7 @@ class Door:
     """ASGI middleware. Must be the outermost: Gradio's own allows pages of foreign origins to read with the visitor's cookies."""
 
     def __init__(self, app: ASGIApp, access: Access, hosts: Hosts, rules: Rules = ROUTES, most_open: int = MOST_OPEN):
-        self.app = LoginLimit(UploadLimit(FileCheck(OperatorLink(VisitorCookie(LoginForm(app)), access))))
+        self.app = LoginLimit(UploadLimit(FileCheck(OperatorLink(VisitorCookie(LoginForm(app)), access)), access))
         self._limited = BodyLimit(self._known)
         self.access, self.hosts, self.book, self.most_open = access, hosts, Book(rules), most_open
         self._open: Counter[str] = Counter()
@@ -64,33 +68,53 @@ class Door:
     async def _known(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Lets in those who have the login or the key that the address needs."""
         rule, headers = self.book.rule(scope["path"]), Headers(scope=scope)
-        texts, refusal = texts_for(headers), None
-        if rule == "login" and not has_login(scope):
-            refusal = refused(HTTPStatus.UNAUTHORIZED, texts.login_needed)
+        try:
+            has_key = self.access.has_key(headers) or self.access.program(headers) is not None
+        except StudioError as error:
+            await refused(scope, HTTPStatus.SERVICE_UNAVAILABLE, sentence(error))(scope, receive, send)
+            return
+        missing = self._missing(rule, scope, has_key)
+        if missing:
+            challenge = None if rule == "login" else {"www-authenticate": "Bearer"}
+            await refused(scope, HTTPStatus.UNAUTHORIZED, missing, challenge)(scope, receive, send)
+        else:
+            await self.app(with_login(scope) if has_key and rule == "login" else scope, receive, send)
+
+    def _missing(self, rule: Rule, scope: Scope, has_key: bool) -> str:
+        """What this caller lacks for an address with this rule, in words; "" if nothing."""
+        headers = Headers(scope=scope)
+        texts = texts_for(headers)
+        if rule == "login" and not (has_key or has_login(scope)):
+            return texts.login_needed
         if rule == "operator" and needs_login(scope) and not self.access.has_key(headers):
-            refusal = refused(HTTPStatus.UNAUTHORIZED, texts.key_needed, {"www-authenticate": "Bearer"})
-        await (refusal or self.app)(scope, receive, send)
+            return texts.key_needed
+        if rule == "program" and needs_login(scope) and not has_key:
+            return texts.program_key_needed
+        return _missing_owner(scope, texts) if rule == "owner" and not has_key else ""
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         texts, hosts = texts_for(headers), _hosts(headers)
         unknown = next((host for host in hosts if not self.hosts.serves(host)), None)
         if unknown is not None:
-            return refused(HTTPStatus.MISDIRECTED_REQUEST, texts.host_refused.format(name=_plain(unknown)))
+            return refused(scope, HTTPStatus.MISDIRECTED_REQUEST, texts.host_refused.format(name=_plain(unknown)))
         origin = headers.get("origin")
         if origin is not None and not self.hosts.is_own(origin, hosts):
-            return refused(HTTPStatus.FORBIDDEN, texts.origin_refused.format(origin=_plain(origin)))
+            return refused(scope, HTTPStatus.FORBIDDEN, texts.origin_refused.format(origin=_plain(origin)))
         if self.book.rule(scope["path"]) == "refused" or "deep_link" in Request(scope).query_params:
-            return refused(HTTPStatus.NOT_FOUND, texts.not_found)
+            return refused(scope, HTTPStatus.NOT_FOUND, texts.not_found)
         address = address_of(scope)
         if address and self._open[address] >= self.most_open:
-            return refused(HTTPStatus.SERVICE_UNAVAILABLE, texts.too_many_open, {"retry-after": "5"})
+            return refused(scope, HTTPStatus.SERVICE_UNAVAILABLE, texts.too_many_open, {"retry-after": "5"})
         return None
 
 
-def refused(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    """An answer with its words in the fields that Gradio's page and its clients show."""
-    return JSONResponse({"error": text, "detail": text}, status_code=status, headers=headers)
+def _missing_owner(scope: Scope, texts: Texts) -> str:
+    """What a caller without a key lacks where everything is somebody's; a key that is not known is never passed over."""
+    if bearer(Headers(scope=scope)):
+        return texts.key_unknown
+    is_visitor = has_login(scope) and has_cookie(Request(scope).cookies)
+    return "" if is_visitor else texts.program_key_needed
 
 
 def _hosts(headers: Headers) -> list[str]:

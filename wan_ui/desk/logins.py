@@ -7,6 +7,7 @@ password is logged.
 
 import logging
 import re
+import secrets
 import threading
 import time
 from collections import OrderedDict
@@ -51,14 +52,30 @@ def has_login(scope: Scope) -> bool:
     return any(cookies.get(name) in app.tokens for name in names if name in cookies)
 
 
+def with_login(scope: Scope) -> Scope:
+    """The scope of a program's request as if it had given the password: Gradio's own routes look for the login's cookie. Other
+    cookies go, because the program is known by its key."""
+    if not needs_login(scope):
+        return scope
+    app = scope["app"]
+    cookie = f"access-token-{app.cookie_id}={app.tokens.of_programs}".encode()
+    return {**scope, "headers": [*(pair for pair in scope["headers"] if pair[0] != b"cookie"), (b"cookie", cookie)]}
+
+
 class Logins(MutableMapping[str, str]):
-    """Users by the token that their login cookie holds, in place of Gradio's `App.tokens`, in which a login never ends."""
+    """Users by the token that their login cookie holds, in place of Gradio's `App.tokens`, in which a login never ends.
+
+    `of_programs` is the token of all programs that have a key. It never leaves the server: the door gives it to their requests.
+    """
 
     def __init__(self, now: Callable[[], float] = time.monotonic):
         self._now, self._lock = now, threading.Lock()
+        self.of_programs = secrets.token_urlsafe(32)
         self._logins: OrderedDict[str, tuple[str, float]] = OrderedDict()  # with the last use, the oldest first
 
     def __getitem__(self, token: str) -> str:
+        if token == self.of_programs:
+            return "program"
         with self._lock:
             self._forget()
             user, _ = self._logins[token]

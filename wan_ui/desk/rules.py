@@ -1,8 +1,10 @@
 """Which rule each address and each of the page's handlers has. What has no rule is refused.
 
-The rules: `public`, for everybody; `login`, for those who gave the password, if there is one; `visitor`, for the owner of what
-the address names, by cookie or by the ticket in the address, which the route itself checks; `operator`, for programs with the
-operator's key if visitors need a password; `refused`, for nobody: Gradio brings the address, and the studio does not need it.
+The rules: `public`, for everybody; `login`, for those who gave the password, if there is one, and for programs with a key;
+`visitor`, for the owner of what the address names, by cookie or by the ticket in the address, which the route itself checks;
+`owner`, for programs with a key and for visitors, because what they ask for is theirs; `program` and `operator`, if visitors need
+a password, for programs with any key and with the operator's; `refused`, for nobody: Gradio brings the address, and the studio
+does not need it.
 """
 
 from collections.abc import Mapping
@@ -11,12 +13,14 @@ from typing import Literal
 
 from starlette.routing import compile_path
 
-Rule = Literal["public", "login", "visitor", "operator", "refused"]
+Rule = Literal["public", "login", "visitor", "owner", "program", "operator", "refused"]
 Rules = Mapping[str, Rule]
 
 API = "/gradio_api"
 UPLOAD = f"{API}/upload"
 LOGIN = "/login"
+V1 = "/v1"  # below it are addresses of OpenAI's shape
+VIDEOS = f"{V1}/videos"
 ROUTES: Rules = {
     "/": "public",  # without a login it holds the login form only
     LOGIN: "public",
@@ -57,7 +61,12 @@ ROUTES: Rules = {
     "/studio/live/{job_id}/say": "visitor",
     "/studio/live/{job_id}/stop": "visitor",
     "/metrics": "operator",
-    "/mcp": "operator",
+    "/mcp": "program",
+    VIDEOS: "owner",
+    f"{VIDEOS}/{{video_id}}": "owner",
+    f"{VIDEOS}/{{video_id}}/content": "owner",
+    f"{V1}/models": "owner",
+    f"{V1}/models/{{model}}": "owner",
     "/monitoring": "refused",
     "/monitoring/summary": "refused",
     "/monitoring/{key}": "refused",

@@ -33,14 +33,17 @@ from backend.engine.lock import EngineLock
 from backend.errors import ImageError
 from backend.settings import from_environment, use_upload_folder
 from presets.loader import EXAMPLES_FOLDER
+from wan_ui.desk.access import Access
 from wan_ui.desk.body_limit import first
-from wan_ui.desk.rules import API, UPLOAD
+from wan_ui.desk.refusals import is_v1, refused
+from wan_ui.desk.rules import API, UPLOAD, VIDEOS
 from wan_ui.desk.visit import texts_for
 from wan_ui.desk.visitors import address_of, owner_of
 
 MOST_BYTES = 500_000_000  # from one visitor within an hour: far more than making videos needs
 MOST_OF_ADDRESS = 2 * MOST_BYTES  # a new visitor is only a new cookie
 MOST_IN_ALL = 10 * MOST_BYTES
+LARGEST_BODY = 60_000_000  # bytes to `/v1/videos`: as much as the page takes of one file
 LEAST_FREE = 1_000_000_000  # bytes on the disk, below which nothing more is taken
 _MOST_FILES = 5000  # of a visitor within an hour: each upload counts as at least this part of MOST_BYTES
 _HOUR = 3600.0
@@ -99,14 +102,19 @@ def picture_to_cache(picture: Image.Image, folder: Path) -> str:
         part.unlink(missing_ok=True)
 
 
+def folder_for_parts() -> tempfile.TemporaryDirectory:
+    """A new folder among the uploads for what one request brings, which goes with the request."""
+    folder = Path(get_upload_folder())
+    folder.mkdir(parents=True, exist_ok=True)
+    return tempfile.TemporaryDirectory(prefix=".part-", dir=folder)
+
+
 def upload_route() -> Route:
     """In place of Gradio's: parts that are no file of ours, and those of an upload that breaks off, are removed."""
 
     async def upload(request: Request) -> Response:
         blocks, upload_id = request.app.get_blocks(), request.query_params.get("upload_id")
-        folder = Path(get_upload_folder())
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:
+        with folder_for_parts() as part:
             try:
                 parts, _, _ = await upload_fn(
                     request, part, blocks.max_file_size, upload_id, upload_progress=file_upload_statuses if upload_id else None
@@ -118,7 +126,7 @@ def upload_route() -> Route:
                 return PlainTextResponse(error.message, status)
             except (ClientDisconnect, TypeError, ValueError, KeyError, OSError) as error:
                 raise HTTPException(HTTPStatus.BAD_REQUEST, "the upload could not be read") from error
-            paths = [str(_moved(Path(path), Path(part), folder)) for path in parts]
+            paths = [str(_moved(Path(path), Path(part), Path(get_upload_folder()))) for path in parts]
         blocks.upload_file_set.update(paths)
         return JSONResponse(paths)
 
@@ -210,33 +218,35 @@ class UploadLimit:
     def __init__(
         self,
         app: ASGIApp,
+        access: Access | None = None,
         most_bytes: int = MOST_BYTES,
         most_of_address: int = MOST_OF_ADDRESS,
         most_in_all: int = MOST_IN_ALL,
         least_free: int = LEAST_FREE,
     ):
-        self.app, self.least_free = app, least_free
+        self.app, self.access, self.least_free = app, access, least_free
         self.most_bytes, self.most_of_address, self.most_in_all = most_bytes, most_of_address, most_in_all
         self._sent: deque[tuple[float, int, str, str]] = deque()  # when, bytes, visitor, address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].endswith("/upload"):
+        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].endswith(("/upload", VIDEOS)):
             texts = texts_for(Headers(scope=scope))
             if not has_room(Path(get_upload_folder()), self.least_free):
-                await PlainTextResponse(texts.disk_low, HTTPStatus.INSUFFICIENT_STORAGE)(scope, receive, send)
+                await _upload_refused(scope, HTTPStatus.INSUFFICIENT_STORAGE, texts.disk_low)(scope, receive, send)
                 return
             if not self._is_allowed(scope, time.monotonic()):
                 text = texts.upload_refused.format(megabytes=self.most_bytes // 1_000_000)
-                await PlainTextResponse(text, HTTPStatus.TOO_MANY_REQUESTS)(scope, receive, send)
+                await _upload_refused(scope, HTTPStatus.TOO_MANY_REQUESTS, text)(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
     def _is_allowed(self, scope: Scope, now: float) -> bool:
-        request, address = Request(scope), address_of(scope)
+        request = Request(scope)
+        who, address = self._sender(request)
         length = request.headers.get("content-length", "")
-        # an upload that does not give its size counts as a visitor's whole limit
-        size = max(int(length[:20]), self.most_bytes // _MOST_FILES) if length.isdecimal() else self.most_bytes
-        who = owner_of(request.cookies, address or "this machine")
+        # an upload that does not give its size counts as the most that it can have: on the page there may be any number of files
+        most = min(self.most_bytes, LARGEST_BODY) if is_v1(scope) else self.most_bytes
+        size = max(int(length[:20]), self.most_bytes // _MOST_FILES) if length.isdecimal() else most
         while self._sent and self._sent[0][0] < now - _HOUR:
             self._sent.popleft()
         own = sum(count for _, count, owner, _ in self._sent if owner == who)
@@ -246,3 +256,14 @@ class UploadLimit:
             return False
         self._sent.append((now, size, who, address))
         return True
+
+    def _sender(self, request: Request) -> tuple[str, str]:
+        """The owner and the address that this upload counts for; a program with a key has its own limit, wherever it is."""
+        key = self.access.program(request.headers) if self.access else None
+        address = address_of(request.scope)
+        return (key.owner, "") if key else (owner_of(request.cookies, address or "this machine"), address)
+
+
+def _upload_refused(scope: Scope, status: HTTPStatus, text: str) -> Response:
+    """As Gradio's upload field shows it, which is plain text; for programs in their shape."""
+    return refused(scope, status, text) if is_v1(scope) else PlainTextResponse(text, status)

@@ -3,7 +3,8 @@
 The cookie is 256 random bits that only this browser and this server see (HttpOnly, SameSite=Lax). What the engine
 stores as a job's owner is its SHA-256, so that nobody who reads the job store can act as a visitor. The cookie is
 not signed: a browser that invents one only gets an empty place of its own, and cannot guess another's.
-Programs that call the API without cookies are known by Gradio's session hash, with names of their own.
+Programs that call the API without cookies are known by their key (`wan_ui.desk.access`), else by Gradio's session hash, with
+names of their own.
 """
 
 import hashlib
@@ -22,10 +23,14 @@ _YEAR_SECONDS = 365 * 24 * 3600
 
 def owner_of(cookies: dict[str, str], session_hash: str | None = None) -> str:
     """The owner's name for these cookies; for a caller without a valid cookie, for its session."""
-    token = cookies.get(COOKIE, "")
-    if _TOKEN.fullmatch(token):
-        return f"visitor-{_digest(token)}"
+    if has_cookie(cookies):
+        return f"visitor-{_digest(cookies[COOKIE])}"
     return f"session-{_digest(session_hash or secrets.token_urlsafe(32))}"
+
+
+def has_cookie(cookies: dict[str, str]) -> bool:
+    """Whether these are the cookies of a browser that has opened the page."""
+    return bool(_TOKEN.fullmatch(cookies.get(COOKIE, "")))
 
 
 def address_of(scope: Scope) -> str:
@@ -72,7 +77,7 @@ class VisitorCookie:
 def _needs_cookie(scope: Scope) -> bool:
     if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
         return False
-    return not _TOKEN.fullmatch(Request(scope).cookies.get(COOKIE, ""))
+    return not has_cookie(Request(scope).cookies)
 
 
 def _is_secure(scope: Scope) -> bool:

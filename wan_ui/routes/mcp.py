@@ -2,9 +2,9 @@
 
 Gradio's own MCP server needs the `mcp` package below version 2 and a pydantic older than ours, so this is the small part of the
 protocol that one tool needs: JSON-RPC in a POST, answered with JSON, or with a stream of events if the assistant asks for
-progress. No session is kept. If visitors need a password, the operator's key is needed as a bearer token; otherwise a caller
-with the key is the operator, and one without it a visitor. Requests from a foreign web page are refused (Origin), as the
-protocol demands.
+progress. No session is kept. If visitors need a password, a key is needed as a bearer token: the operator's, which makes the
+caller the operator, or a program's own; otherwise a caller without one is a visitor. Requests from a foreign web page are refused
+(Origin), as the protocol demands.
 Source: modelcontextprotocol.io, specification 2025-06-18, "Streamable HTTP", "Tools" and "Progress".
 """
 
@@ -69,7 +69,7 @@ def _is_allowed(request: Request, access: Access, is_open: bool) -> bool:
     origin = request.headers.get("origin")
     if origin and urlsplit(origin).netloc != request.headers.get("host"):
         return False
-    return is_open or access.has_key(request.headers)
+    return is_open or access.has_key(request.headers) or access.program(request.headers) is not None
 
 
 def _refuse(constant: str) -> None:

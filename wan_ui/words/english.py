@@ -291,6 +291,10 @@ class Texts:
     login_needed: str = "Log in first: this server asks for a password."
     login_pause: str = "Too many wrong passwords. Try again in {seconds} s."
     key_needed: str = "The operator's key is needed as a bearer token."
+    program_key_needed: str = (
+        "A key is needed as a bearer token. Whoever runs this server makes one: python app.py keys create NAME."
+    )
+    key_unknown: str = "This key is not known here, or was revoked. Ask whoever runs this server for another."
     too_many_open: str = "Too many requests from your address are open. Close some pages and try again."
     body_slow: str = "The request came too slowly. Try again."
     file_refused: str = "A file in this request was not uploaded here. Upload it first."

@@ -62,6 +62,21 @@ def test_ids_sort_by_time_and_cannot_be_guessed():
     assert first < second and len(first.split("-")[1]) == 24
 
 
+def test_a_page_of_jobs_follows_another_also_after_one_that_was_deleted(store):
+    jobs = [add(store, owner) for owner in ("ann", "ben", "ann", "ann")]
+    mine = [jobs[0], jobs[2], jobs[3]]
+
+    def page(owner: str | None = "ann", after: str | None = None, most: int = 10, oldest_first: bool = False) -> list[str]:
+        return [job.id for job in store.page(owner, after=after, most=most, oldest_first=oldest_first)]
+
+    assert page() == mine[::-1] and page(oldest_first=True) == mine and page(None) == jobs[::-1]
+    assert page(most=2) == [mine[2], mine[1]] and page(after=mine[1]) == [mine[0]]
+    assert page(after=mine[1], oldest_first=True) == [mine[2]] and page(after="none") == []
+    store.append(mine[1], Cancelled())
+    store.delete(mine[1], True)
+    assert page() == [mine[2], mine[0]] and page(after=mine[1]) == [mine[0]]
+
+
 def test_an_unknown_job_is_an_error(store):
     with pytest.raises(JobNotFound, match="job 'nobody'"):
         store.job("nobody")

@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from backend.engine.keys import Keys
 from wan_ui.desk.access import KEY_FILE, OPERATOR_COOKIE, Access, OperatorLink
 from wan_ui.desk.uploads import UploadLimit
 from wan_ui.desk.visitors import COOKIE, owner_of
@@ -111,6 +112,35 @@ def test_uploads_are_limited_for_each_visitor():
     assert visitor("A").post("/gradio_api/upload", content=b"x" * 40).status_code == 200
     assert visitor("B").post("/gradio_api/upload", content=b"x" * 60).status_code == 200
     assert visitor("A").post("/other", content=b"x" * 600).status_code == 200
+
+
+def test_a_program_has_its_own_share_of_the_uploads_wherever_it_is(access, tmp_path):
+    async def take(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(str(len(await request.body())))
+
+    keys = Keys(tmp_path)
+    one, two = ({"authorization": f"Bearer {keys.create(name)[1]}"} for name in ("one", "two"))
+    limits = Middleware(UploadLimit, access=access, most_bytes=100, most_of_address=100)
+    site = TestClient(
+        Starlette(routes=[Route("/v1/videos", take, methods=["POST"])], middleware=[limits]), client=("203.0.113.1", 1)
+    )
+    assert site.post("/v1/videos", content=b"x" * 60, headers=one).status_code == 200
+    refused = site.post("/v1/videos", content=b"x" * 60, headers=one)
+    assert refused.status_code == 429 and refused.json()["error"]["type"] == "rate_limit_error"
+    assert site.post("/v1/videos", content=b"x" * 60, headers=two).status_code == 200
+    assert site.post("/v1/videos", content=b"x" * 60).status_code == 200
+
+
+def test_a_key_says_who_asks_and_only_the_operators_makes_one_the_operator(access, tmp_path):
+    key, secret = Keys(tmp_path).create("shop")
+    for header, found in ((f"Bearer {secret}", key), (f"bearer  {secret}", key), (f"Basic {secret}", None), (secret, None)):
+        program = access.program({"authorization": header})
+        assert (program and program.owner) == (found and found.owner)
+    assert (
+        not access.has_key({"authorization": f"Bearer {secret}"})
+        and access.program({"authorization": f"Bearer {access.key}"}) is None
+    )
+    assert Access("key").program({"authorization": f"Bearer {secret}"}) is None
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from huggingface_hub import constants
 
 from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
+from backend.engine.keys import Keys
 from backend.errors import DataFolderError, QueueFull, RequestError
 from presets import load_preset
 from tests.wan_ui.builders import a_request
@@ -72,6 +73,23 @@ def test_a_visit_says_once_who_asks_and_what_they_may(desk, operator):
     assert visitor.may_see(visitor.owner) and not visitor.may_see("somebody else")
     everybody = desk.visit(operator)
     assert (everybody.scope, everybody.is_operator, everybody.room) == (None, True, None) and everybody.may_see("anybody")
+
+
+def test_a_programs_key_counts_more_than_its_cookies_and_its_address(desk, operator, tmp_path):
+    key, secret = Keys(tmp_path).create("shop", 3)
+    keyed = replace(desk, access=Access("key", Keys(tmp_path)))
+    for cookies in ({}, operator.cookies):
+        caller = SimpleNamespace(
+            cookies=cookies, session_hash="page", client=VISITOR.client, headers={"authorization": f"Bearer {secret}"}
+        )
+        for visit in (keyed.visit(caller), keyed.program(caller, "mcp")):
+            assert (visit.owner, visit.scope, visit.is_operator) == (key.owner, key.owner, False)
+            assert (visit.room.of_owner, visit.room.address, visit.room.in_all) == (3, "", desk.most_in_all)
+    caller.headers = {"authorization": "Bearer key"}
+    assert keyed.visit(caller).is_operator and keyed.program(caller, "mcp").scope is None
+    Keys(tmp_path).revoke("shop")
+    caller.headers, caller.cookies = {"authorization": f"Bearer {secret}"}, {}
+    assert keyed.visit(caller).owner.startswith("session-")
 
 
 def test_visitors_use_only_the_presets_that_the_operator_names(desk, operator):

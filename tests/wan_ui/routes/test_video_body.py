@@ -1,0 +1,140 @@
+"""What a program may send to make a video: bodies of every kind, whole, broken, strange and endless."""
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from backend.errors import StudioError
+from wan_ui.routes import video_body
+from wan_ui.routes.video_body import BodyReader, BodyTooLarge
+
+DATA = "data:image/png;base64," + base64.b64encode(b"pixels").decode()
+
+
+@pytest.fixture
+def site(tmp_path) -> TestClient:
+    """Answers with what was read, or the error's name and words."""
+    reader = BodyReader()
+
+    async def read(request: Request) -> JSONResponse:
+        try:
+            sent = await reader.read(request, tmp_path)
+        except StudioError as error:
+            return JSONResponse({"error": type(error).__name__, "words": str(error)}, 400)
+        return JSONResponse({"fields": sent.fields, "picture": sent.picture and Path(sent.picture).read_bytes().decode()})
+
+    return TestClient(Starlette(routes=[Route("/", read, methods=["POST"])]))
+
+
+def test_json_comes_as_it_is_without_what_is_null(site):
+    told = site.post("/", json={"prompt": "圆", "seed": 5, "size": None, "guidance": [1.5]}).json()
+    assert told == {"fields": {"prompt": "圆", "seed": 5, "guidance": [1.5]}, "picture": None}
+
+
+def test_a_form_has_texts_lists_and_one_picture(site):
+    form = {"prompt": "圆", "guidance[]": ["4", "3"], "cues": '[{"block": 1, "action": "left"}]', "steps": "8"}
+    told = site.post("/", data=form, files={"input_reference": ("../../x.png", b"pixels", "image/png")}).json()
+    assert told["fields"] == {"prompt": "圆", "guidance": ["4", "3"], "cues": [{"block": 1, "action": "left"}], "steps": "8"}
+    assert told["picture"] == "pixels"
+
+
+@pytest.mark.parametrize(("text", "values"), [("4", [4]), ("[4, 3]", [4, 3]), ("4,3", ["4,3"]), ("[" * 100_000, ["[" * 100_000])])
+def test_a_list_may_be_written_in_one_field(site, text, values):
+    assert site.post("/", data={"guidance": text}, files={"input_reference": b"p"}).json()["fields"]["guidance"] == values
+
+
+@pytest.mark.parametrize("given", [DATA, {"image_url": DATA}])
+def test_a_picture_may_come_as_a_data_url(site, given):
+    assert site.post("/", json={"input_reference": given}).json() == {"fields": {}, "picture": "pixels"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "/etc/passwd",
+        "file:///etc/passwd",
+        "http://127.0.0.1/a.png",
+        "data:image/png,abc",
+        "",
+        5,
+        [DATA],
+        {},
+        {"file_id": "x"},
+        {"image_url": 5},
+    ],
+)
+def test_no_address_is_fetched_and_no_path_opened(site, given):
+    told = site.post("/", json={"input_reference": given}).json()
+    assert told["error"] == "ImageError" and "must hold the picture itself" in told["words"]
+
+
+@pytest.mark.parametrize("data", ["?", "abc", "圆", "YQ== "])
+def test_what_is_no_base64_is_refused(site, data):
+    assert "is no base64" in site.post("/", json={"input_reference": f"data:image/png;base64,{data}"}).json()["words"]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"{", "application/json"),
+        (b"[1]", "application/json"),
+        (b"\xff", "application/json"),
+        (b"[" * 100_000, "application/json"),
+        (b"", "application/json"),
+        (b"prompt=x", "application/x-www-form-urlencoded"),
+        (b"prompt", "text/plain"),
+        (b"prompt", ""),
+        (b"nothing", "multipart/form-data"),
+        (b"nothing", "multipart/form-data; boundary=x"),
+        (b"--x\r\n\r\n", "multipart/form-data; boundary=x"),
+        (b"--x\r\ncontent-disposition: form-data\r\n\r\na\r\n--x--", "multipart/form-data; boundary=x"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(site, body, kind):
+    answer = site.post("/", content=body, headers={"content-type": kind})
+    assert answer.status_code == 400 and answer.json()["error"] == "RequestError"
+
+
+def test_a_form_has_one_file_and_few_fields(site):
+    two = [("input_reference", b"a"), ("input_reference", b"b")]
+    assert site.post("/", files=two).status_code == 400
+    other = site.post("/", files={"video": b"a"}).json()
+    assert "video is a file and only input_reference may be one" in other["words"]
+    assert site.post("/", data={f"field{n}": "x" for n in range(200)}, files={"input_reference": b"p"}).status_code == 400
+
+
+def pieces(size: int) -> Iterator[bytes]:
+    """A body without a content-length."""
+    for _ in range(size // 10):
+        yield b"x" * 10
+
+
+@pytest.mark.parametrize("size", [1010, 100_000])
+def test_a_body_without_end_is_left_and_not_kept(site, tmp_path, monkeypatch, size):
+    monkeypatch.setattr(video_body, "LARGEST_BODY", 1000)
+    answer = site.post("/", content=pieces(size), headers={"content-type": "application/json"})
+    assert answer.json()["error"] == BodyTooLarge.__name__
+    assert (tmp_path / "body").stat().st_size <= 1000
+
+
+def test_a_full_disk_is_said_in_a_sentence(site, tmp_path):
+    (tmp_path / "body").mkdir()  # nothing can be written there
+    told = site.post("/", json={"prompt": "x"}).json()
+    assert told["error"] == "DataFolderError" and str(tmp_path) not in told["words"]
+
+
+def test_a_caller_who_hangs_up_is_no_server_error(tmp_path):
+    async def receive() -> dict:
+        return {"type": "http.disconnect"}
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"content-type", b"application/json")]}
+    with pytest.raises(StudioError, match="ended before it was whole"):
+        asyncio.run(BodyReader().read(Request(scope, receive), tmp_path))

@@ -1,0 +1,130 @@
+"""A video in OpenAI's words: lengths and sizes that fit, those that do not, and what is said of a job."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backend.contract.request import GenerationRequest
+from backend.engine.cleaning import NO_LIMITS, Limits
+from backend.errors import RequestError
+from presets import list_presets, load_preset
+from tests.wan_ui.builders import a_job
+from wan_ui.parts.progress import StageView
+from wan_ui.routes.video_body import Sent
+from wan_ui.routes.video_values import UnknownField, UnknownModel, spoken, to_request, video_object
+
+
+def request(picture: Path | None = None, **fields) -> GenerationRequest:
+    return to_request(Sent(fields={"prompt": "a red circle", **fields}, picture=picture), "wan-tiny")
+
+
+@pytest.mark.parametrize("preset", list_presets(), ids=lambda preset: preset.name)
+def test_every_length_and_size_that_a_preset_offers_can_be_said(preset):
+    pictures = {"picture": Path("/a.png")} if preset.tasks == ("i2v",) else {}
+    if preset.needs_last_image:
+        pytest.skip("it goes from one picture to another, and one can be sent")
+    for count in preset.frame_counts:
+        made = request(model=preset.name, seconds=spoken(count, preset.fps), **pictures)
+        assert made.num_frames == count
+    for width, height in preset.sizes:
+        made = request(model=preset.name, size=f"{width}x{height}", **pictures)
+        assert (made.width, made.height) == (width, height)
+
+
+def test_what_is_left_out_is_the_presets_own():
+    tiny, made = load_preset("wan-tiny"), request()
+    assert (made.width, made.num_frames, made.steps, made.task) == (tiny.width, tiny.num_frames, tiny.steps, "t2v")
+    assert request(picture=Path("/a.png")).task == "i2v"
+
+
+@pytest.mark.parametrize(
+    ("fields", "frames"),
+    [
+        ({"seconds": "2"}, 33),
+        ({"seconds": 2}, 33),
+        ({"seconds": 2.0}, 33),
+        ({"seconds": "0.25"}, 5),
+        ({"seconds": "1", "fps": "8"}, 9),
+    ],
+)
+def test_seconds_count_from_the_first_frame_to_the_last(fields, frames):
+    assert request(**fields).num_frames == frames
+
+
+def test_seconds_that_are_no_short_decimal_are_said_to_the_thousandth():
+    count = 9  # 8 frames after the first at 24 a second
+    assert spoken(count, 24) == "0.333"
+    assert request(model="hunyuanvideo-1.5-t2v-480p", seconds="0.333").num_frames == count
+    with pytest.raises(RequestError, match="does not fit"):
+        request(model="hunyuanvideo-1.5-t2v-480p", seconds="0.34")
+
+
+@pytest.mark.parametrize(
+    "seconds", ["", "-1", "1e0", "inf", "nan", " 1", "1,0", "0", "0.1", "2.25", "9" * 400, "１", True, None, [1], {}]
+)
+def test_no_other_length_is_made_in_place_of_one_that_does_not_fit(seconds):
+    with pytest.raises(RequestError, match="does not fit wan-tiny, which makes 1 or 2 and others from 0.25 to 2 seconds"):
+        request(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "size", ["", "96", "96x", "96 x 96", "96X96", "-96x96", "100x96", "96x160", "９６x96", "9" * 400 + "x96"]
+)
+def test_no_other_size_is_made_in_place_of_one_that_does_not_fit(size):
+    with pytest.raises(RequestError, match="does not fit wan-tiny, which makes 96x96, 128x96, 96x128 and other multiples of 32"):
+        request(size=size)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"size": 96}, "must be a text"),
+        ({"prompt": ["a"]}, "must be a text"),
+        ({"model": 5}, "must be a text"),
+        ({"fps": "x", "seconds": "1"}, "fps='x' must be between"),
+        ({"fps": "9" * 5000, "seconds": "1"}, "must be between"),
+        ({"fps": "0000000011", "seconds": "1"}, "must be between"),
+        ({"size": "96x96", "width": 96}, "width was given beside size"),
+        ({"seconds": "1", "num_frames": 17}, "num_frames was given beside seconds"),
+        ({"guidance": ["x"]}, "guidance"),
+        ({"seed": -1}, "seed=-1"),
+    ],
+)
+def test_what_is_wrong_is_named(fields, words):
+    with pytest.raises(RequestError, match=words):
+        request(**fields)
+
+
+def test_only_known_fields_and_models_are_taken():
+    with pytest.raises(UnknownField, match="^last_image is not known"):
+        request(last_image="/etc/passwd")
+    with pytest.raises(UnknownField):
+        request(**{"a\nb" * 1000: 1})
+    with pytest.raises(UnknownModel, match="^model='../wan-tiny' must be one of"):
+        request(model="../wan-tiny")
+
+
+@pytest.mark.parametrize(
+    ("state", "view", "status", "progress", "error"),
+    [
+        ("queued", StageView(phase="queued"), "queued", 0, None),
+        ("running", StageView(phase="denoising", fraction=0.5), "in_progress", 50, None),
+        ("running", StageView(phase="decoding", fraction=1.0), "in_progress", 99, None),
+        ("finished", StageView(phase="finished", fraction=1.0), "completed", 100, None),
+        ("cancelled", StageView(phase="cancelled"), "failed", 0, "cancelled"),
+        ("failed", StageView(phase="failed", cause="/srv/a/b.bin is broken", fix="try again"), "failed", 0, "generation_failed"),
+    ],
+)
+def test_a_job_is_told_in_openais_states(state, view, status, progress, error):
+    job = replace(a_job(), state=state, ended=90.0 if state in ("finished", "failed", "cancelled") else None)
+    told = video_object(job, view, NO_LIMITS)
+    assert (told["status"], told["progress"], told["completed_at"]) == (status, progress, 90 if state == "finished" else None)
+    assert (told["error"] or {}).get("code") == error and "/srv" not in str(told["error"])
+
+
+def test_a_video_says_when_it_goes():
+    job, view = replace(a_job(), state="finished", ended=100.0), StageView(phase="finished", fraction=1.0)
+    assert video_object(job, view, Limits(days=1))["expires_at"] == 86_500
+    assert video_object(replace(job, is_starred=True), view, Limits(days=1))["expires_at"] is None
+    assert video_object(job, view, NO_LIMITS)["expires_at"] is None

@@ -1,0 +1,173 @@
+"""Reads what a program sends to make a video: JSON, or multipart with the picture as a file. Checks sizes, not values.
+
+A body goes to the disk as it comes and is parsed once it is whole, two at a time: whoever sends slowly or much holds no memory.
+Multipart has only texts, so a list comes as `guidance[]` and an object as `input_reference[image_url]`, as OpenAI's clients write
+them. A picture may also come as a data URL (RFC 2397); other addresses are never fetched.
+"""
+
+import asyncio
+import base64
+import binascii
+import json
+import re
+import shutil
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
+
+from backend.errors import DataFolderError, ImageError, RequestError, one_line
+from wan_ui.desk.uploads import LARGEST_BODY
+
+AT_ONCE = 2  # parsed; a JSON body takes a few times its size in memory
+PICTURE = "input_reference"
+_READ_ON = 2  # times the limit are read, but not kept: a caller who is cut off while sending never sees the answer
+_MOST_FIELDS = 100
+_PIECE = 2**16
+_LISTS = ("guidance", "cues")
+_REFERENCE = re.compile(rf"{PICTURE}\[(image_url|file_id)\]")
+
+
+class BodyTooLarge(RequestError):
+    """The body has more bytes than are taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """The fields by name, values as they came (from multipart: texts, and lists of them), and the picture as a file, if any."""
+
+    fields: dict[str, Any]
+    picture: Path | None
+
+
+class BodyReader:
+    """Reads bodies, a few at a time."""
+
+    def __init__(self) -> None:
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def read(self, request: Request, folder: Path) -> Sent:
+        """What the request says; its picture lies in `folder`.
+
+        Raises: RequestError, BodyTooLarge, ImageError, DataFolderError if it cannot be kept here.
+        """
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in ("application/json", "multipart/form-data"):
+            rule = "must be application/json or multipart/form-data"
+            raise RequestError(f"content-type={kind[:60]!r}", rule, "send JSON, or a form with the picture as a file")
+        try:
+            return await self._read(request, folder, is_form=kind == "multipart/form-data")
+        except OSError as error:
+            raise DataFolderError("the server cannot keep", "what was sent", "ask the operator to make room") from error
+
+    async def _read(self, request: Request, folder: Path, *, is_form: bool) -> Sent:
+        body = folder / "body"
+        await _receive(request, body)
+        async with self._turns:
+            fields, picture = await _from_form(request, body) if is_form else (await _from_json(body), None)
+            try:
+                return Sent(fields=fields, picture=await asyncio.to_thread(_kept_picture, fields, picture, folder / PICTURE))
+            finally:
+                if picture is not None:
+                    await picture.close()
+
+
+async def _receive(request: Request, path: Path) -> None:
+    size = 0
+    try:
+        with path.open("wb") as file:
+            async for piece in request.stream():
+                size += len(piece)
+                if size <= LARGEST_BODY:
+                    file.write(piece)
+                elif size > LARGEST_BODY * _READ_ON:
+                    break
+    except ClientDisconnect:
+        raise RequestError("the body", "ended before it was whole", "send it again") from None
+    if size > LARGEST_BODY:
+        raise BodyTooLarge("the body", f"must have at most {LARGEST_BODY // 1_000_000} MB", "make the picture smaller")
+
+
+async def _from_json(body: Path) -> dict[str, Any]:
+    try:
+        fields = await asyncio.to_thread(lambda: json.loads(body.read_bytes()))
+    except (ValueError, RecursionError):
+        raise RequestError("the body", "must be JSON", "correct it") from None
+    if not isinstance(fields, dict):
+        raise RequestError("the body", "must be a JSON object", 'for example {"prompt": "a red circle"}')
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+async def _from_form(request: Request, body: Path) -> tuple[dict[str, Any], UploadFile | None]:
+    """The texts of a form by name, and its picture."""
+    with body.open("rb") as file:
+        parser = MultiPartParser(request.headers, _pieces(file), max_files=1, max_fields=_MOST_FIELDS, max_part_size=LARGEST_BODY)
+        try:
+            form = await parser.parse()
+        except (MultiPartException, KeyError, ValueError) as error:
+            why = getattr(error, "message", "it is no multipart form")
+            raise RequestError("the body", f"cannot be read ({why})", f"send texts and one file, {PICTURE}") from None
+    return await _sorted(form)
+
+
+async def _pieces(file: BinaryIO) -> AsyncGenerator[bytes, None]:
+    while piece := file.read(_PIECE):
+        yield piece
+        await asyncio.sleep(0)  # others get a turn
+
+
+async def _sorted(form: FormData) -> tuple[dict[str, Any], UploadFile | None]:
+    fields: dict[str, Any] = {}
+    picture = None
+    for name, value in form.multi_items():
+        if isinstance(value, UploadFile):
+            if name != PICTURE:
+                await value.close()
+                raise RequestError(f"{one_line(name)[:60]} is a file and", f"only {PICTURE} may be one", "leave it out")
+            picture = value
+        elif name.endswith("[]"):
+            fields.setdefault(name[:-2], []).append(value)
+        elif found := _REFERENCE.fullmatch(name):
+            fields[PICTURE] = {found[1]: value}
+        else:
+            fields[name] = _listed(value) if name in _LISTS else value
+    return fields, picture
+
+
+def _listed(text: str) -> Any:
+    """A list that was written as JSON; a single value as a list of one."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return [text]
+    return value if isinstance(value, list) else [value]
+
+
+def _kept_picture(fields: dict[str, Any], uploaded: UploadFile | None, path: Path) -> Path | None:
+    """The picture, written to `path`; its field is taken out of `fields`. Raises: ImageError."""
+    given = fields.pop(PICTURE, None)
+    if uploaded is not None:
+        with path.open("wb") as file:
+            shutil.copyfileobj(uploaded.file, file)
+        return path
+    if given is None:
+        return None
+    address = given.get("image_url") if isinstance(given, dict) else given
+    path.write_bytes(_decoded(address))
+    return path
+
+
+def _decoded(address: Any) -> bytes:
+    """The bytes in a data URL in base64. Raises: ImageError for anything else."""
+    head, comma, data = address.partition(",") if isinstance(address, str) else ("", "", "")
+    if not (head.startswith("data:") and head.endswith(";base64") and comma):
+        fix = 'send it as a file, or as {"image_url": "data:image/png;base64,..."}'
+        raise ImageError(PICTURE, "must hold the picture itself, no address and no file's id", fix)
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise ImageError(PICTURE, "is no base64", "encode the whole picture as base64 after the comma") from None

@@ -1,0 +1,156 @@
+"""A video in OpenAI's words and in ours: the request that a program's fields describe, and the object that describes a job.
+
+`seconds` count from the first frame to the last: 81 frames at 16 a second are 5 seconds. Nothing is rounded: what a preset cannot
+make is refused with what it can.
+Source: openai-python 3.54.0, `types/video.py` and `types/video_create_params.py`.
+"""
+
+import re
+from typing import Any
+
+from backend.contract.geometry import is_frame_count, nearest_frame_counts
+from backend.contract.request import GenerationRequest, check_size, find_preset
+from backend.engine.cleaning import Limits
+from backend.engine.store import Job
+from backend.errors import RequestError, one_line
+from presets import Preset
+from wan_ui.parts.notes import without_paths
+from wan_ui.parts.progress import StageView
+from wan_ui.routes.api import OVERRIDES
+from wan_ui.routes.video_body import PICTURE, Sent
+
+FIELDS = ("model", "prompt", "seconds", "size", PICTURE)
+STATUS = {"queued": "queued", "running": "in_progress", "finished": "completed", "failed": "failed", "cancelled": "failed"}
+_SIZE = re.compile(r"([0-9]{1,5})x([0-9]{1,5})")
+_SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
+_WHOLE = re.compile(r"[0-9]{1,4}")
+_DAY = 86_400
+
+
+class UnknownField(RequestError):
+    """The request has a field that nobody knows."""
+
+
+class UnknownModel(RequestError):
+    """No preset has the name that was given as `model`."""
+
+
+def to_request(sent: Sent, usual: str) -> GenerationRequest:
+    """The request for a video; `usual` is the preset if no model is named. Raises: RequestError."""
+    settings = {name: value for name, value in sent.fields.items() if name not in FIELDS}
+    if unknown := sorted(settings.keys() - OVERRIDES):
+        known = ", ".join([*FIELDS, *sorted(OVERRIDES)])
+        raise UnknownField(one_line(unknown[0])[:60], f"is not known; there may be {known}", "correct its name or leave it out")
+    preset = _preset(_text(sent.fields, "model") or usual)
+    settings |= _sides(sent.fields, preset) | _length(sent.fields, preset)
+    image = str(sent.picture) if sent.picture else None
+    return GenerationRequest.from_preset(preset, prompt=_text(sent.fields, "prompt"), image=image, **settings)
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name, "")
+    if not isinstance(value, str):
+        raise RequestError(f"{name}={repr(value)[:60]}", "must be a text", f"correct {name}")
+    return value
+
+
+def _preset(name: str) -> Preset:
+    try:
+        return find_preset(name)
+    except RequestError as error:
+        raise UnknownModel(f"model={name[:60]!r}", error.allowed, error.fix) from None
+
+
+def _sides(fields: dict[str, Any], preset: Preset) -> dict[str, int]:
+    """Width and height, if a size is given."""
+    if "size" not in fields:
+        return {}
+    size = _text(fields, "size")
+    _only("size", fields, "width", "height")
+    found = _SIZE.fullmatch(size)
+    if found:
+        width, height = int(found[1]), int(found[2])
+        try:
+            check_size(preset, width, height, preset.num_frames)
+            return {"width": width, "height": height}
+        except RequestError:
+            pass  # said below, in terms of sizes
+    offered = ", ".join(f"{width}x{height}" for width, height in preset.sizes)
+    sides = f"{preset.min_width} to {preset.max_width} wide and {preset.min_height} to {preset.max_height} high"
+    rule = f"does not fit {preset.name}, which makes {offered} and other multiples of {preset.size_multiple}, {sides}"
+    raise RequestError(f"size={size[:20]!r}", rule, "choose one, or leave it out")
+
+
+def _length(fields: dict[str, Any], preset: Preset) -> dict[str, int]:
+    """The number of frames, if seconds are given."""
+    if "seconds" not in fields:
+        return {}
+    _only("seconds", fields, "num_frames")
+    seconds, fps = str(fields["seconds"]), _fps(fields, preset)
+    found = _SECONDS.fullmatch(seconds)
+    frames = round(float(seconds) * fps) + 1 if found else -1
+    fits = preset.min_frames <= frames <= preset.max_frames and is_frame_count(frames, preset.frame_step, preset.first_frames)
+    if fits and spoken(frames, fps) == f"{float(seconds):.3f}".rstrip("0").rstrip("."):
+        return {"num_frames": frames}
+    offered = " or ".join(spoken(count, fps) for count in preset.frame_counts)
+    rule = f"does not fit {preset.name}, which makes {offered} and others {_lengths(preset, fps)}"
+    raise RequestError(f"seconds={seconds[:20]!r}", rule, "choose one, or leave it out")
+
+
+def _fps(fields: dict[str, Any], preset: Preset) -> int:
+    fps = str(fields.get("fps", preset.fps))
+    if not (_WHOLE.fullmatch(fps) and 1 <= int(fps) <= preset.max_fps):
+        raise RequestError(f"fps={fps[:20]!r}", f"must be between 1 and {preset.max_fps}", f"{preset.fps} is usual")
+    return int(fps)
+
+
+def _lengths(preset: Preset, fps: int) -> str:
+    limits = (preset.min_frames, preset.max_frames, preset.frame_step, preset.first_frames)
+    shortest, longest = (nearest_frame_counts(count, *limits)[0] for count in limits[:2])
+    first, last = spoken(shortest, fps), spoken(longest, fps)
+    return f"from {first} to {last} seconds, {preset.frame_step} frames apart, at {fps} frames a second"
+
+
+def _only(name: str, fields: dict[str, Any], *others: str) -> None:
+    """Raises: RequestError if the same thing is said twice."""
+    if given := next((other for other in others if other in fields), None):
+        raise RequestError(f"{given} was given", f"beside {name}, which says the same", "leave one of them out")
+
+
+def spoken(num_frames: int, fps: int) -> str:
+    """The seconds from the first frame to the last, to the thousandth: 17 frames at 16 a second are "1"."""
+    return f"{(num_frames - 1) / fps:.3f}".rstrip("0").rstrip(".")
+
+
+def video_object(job: Job, view: StageView, limits: Limits) -> dict[str, Any]:
+    """The job as OpenAI's `video`, and with what ours have besides; `view` is how far it is."""
+    request, is_done = job.request, job.state == "finished"
+    expires = None
+    if is_done and job.ended is not None and limits.days is not None and not job.is_starred:
+        expires = int(job.ended + limits.days * _DAY)
+    return {
+        "id": job.id,
+        "object": "video",
+        "model": request.preset,
+        "status": STATUS[job.state],
+        "progress": 100 if is_done else min(99, int(100 * view.fraction)),
+        "created_at": int(job.created),
+        "completed_at": int(job.ended) if is_done and job.ended is not None else None,
+        "expires_at": expires,
+        "seconds": spoken(request.num_frames, request.fps),
+        "size": f"{request.width}x{request.height}",
+        "prompt": request.prompt,
+        "remixed_from_video_id": None,
+        "error": _error(job, view),
+        "seed": request.seed,
+        "num_frames": request.num_frames,
+        "fps": request.fps,
+    }
+
+
+def _error(job: Job, view: StageView) -> dict[str, str] | None:
+    if job.state == "cancelled":
+        return {"code": "cancelled", "message": "The video was stopped."}
+    if job.state != "failed":
+        return None
+    return {"code": "generation_failed", "message": without_paths("; ".join(filter(None, (view.cause, view.fix))))}

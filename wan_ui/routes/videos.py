@@ -1,0 +1,245 @@
+"""`/v1/videos` and `/v1/models`: the addresses, objects and errors that programs written for OpenAI's videos expect.
+
+    client = openai.OpenAI(base_url="http://127.0.0.1:7860/v1", api_key=KEY)
+    video = client.videos.create_and_poll(model="wan-tiny", prompt="a red circle moving right", seconds="1")
+    client.videos.download_content(video.id).write_to_file("out.mp4")
+
+Creating returns at once; the video waits in the same queue as all others, and is asked for until it is done. A key's videos are
+seen by it and by the operator; for everybody else they do not exist (404). Deleting stops a video that is still being made,
+because OpenAI's addresses have no other way to stop one.
+Source: openai-python 3.54.0, `resources/videos.py`, `resources/models.py` and their types.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from backend.engine.store import Job
+from backend.errors import Busy, DataFolderError, JobNotFound, QueueFull, RequestError, StudioError
+from presets import Preset, list_presets
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.followers import view_of
+from wan_ui.desk.media import MEDIA_TYPES, VIDEO, file_below, poster
+from wan_ui.desk.refusals import refused
+from wan_ui.desk.rules import V1, VIDEOS
+from wan_ui.desk.uploads import folder_for_parts
+from wan_ui.desk.visit import Visit
+from wan_ui.parts.notes import sentence
+from wan_ui.routes.api import OVERRIDES
+from wan_ui.routes.video_body import BodyReader, BodyTooLarge, Sent
+from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, to_request, video_object
+
+USUAL_PAGE, MOST_ON_PAGE = 20, 100
+STOP_SECONDS = 30.0  # that deleting waits for a video to stop: it does so at the end of a step
+_LOOK_SECONDS = 0.1
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_OWNER = "wan-tpu-studio"
+_PARAMS = {*FIELDS, *OVERRIDES, "limit", "after", "order", "variant"}
+_OURS = {"image": "input_reference", "preset": "model"}  # what the engine's errors call these
+
+Endpoint = Callable[[Request, Visit], Awaitable[Response]]
+
+
+class VideoMissing(StudioError):
+    """For this caller there is no such video, or nothing of it to fetch."""
+
+
+class StillStopping(StudioError):
+    """The video has been told to stop, and has not yet."""
+
+
+def videos_routes(desk: Desk) -> list[Route]:
+    """The addresses. The door has let in only who has a key or a visitor's cookie."""
+    videos = Videos(desk)
+    return [
+        _route(desk, VIDEOS, GET=videos.page, POST=videos.create),
+        _route(desk, f"{VIDEOS}/{{video_id}}", GET=videos.retrieve, DELETE=videos.delete),
+        _route(desk, f"{VIDEOS}/{{video_id}}/content", GET=videos.content),
+        _route(desk, f"{V1}/models", GET=videos.models),
+        _route(desk, f"{V1}/models/{{model}}", GET=videos.model),
+    ]
+
+
+def _route(desk: Desk, path: str, **endpoints: Endpoint) -> Route:
+    """A route whose errors have the shape that its callers expect, also for methods that it does not have."""
+
+    async def answer(request: Request) -> Response:
+        endpoint = endpoints.get("GET" if request.method == "HEAD" else request.method)
+        if endpoint is None:
+            text = f"{request.method} is not offered here: use {' or '.join(endpoints)}."
+            return refused(request.scope, HTTPStatus.METHOD_NOT_ALLOWED, text, {"allow": ", ".join(endpoints)})
+        try:
+            return await endpoint(request, desk.visit(gr.Request(request)))
+        except StudioError as error:
+            return _explained(request, error)
+
+    return Route(path, answer, methods=_METHODS)
+
+
+class Videos:
+    """What the addresses do, for a caller who is known."""
+
+    def __init__(self, desk: Desk):
+        self._desk, self._bodies = desk, BodyReader()
+
+    async def create(self, request: Request, visit: Visit) -> Response:
+        """Queues a video."""
+        with folder_for_parts() as folder:
+            sent = await self._bodies.read(request, Path(folder))
+            return JSONResponse(await asyncio.to_thread(self._created, sent, visit))
+
+    async def page(self, request: Request, visit: Visit) -> Response:
+        """The caller's videos, the newest first unless they ask otherwise."""
+        return JSONResponse(await asyncio.to_thread(self._page, dict(request.query_params), visit))
+
+    async def retrieve(self, request: Request, visit: Visit) -> Response:
+        """How far a video is."""
+        return JSONResponse(await asyncio.to_thread(lambda: self._object(self._job(request, visit))))
+
+    async def content(self, request: Request, visit: Visit) -> Response:
+        """The finished video, or a small picture of it."""
+        path = await asyncio.to_thread(self._file, request, visit)
+        name, headers = f"{request.path_params['video_id']}{path.suffix}", {"cache-control": "private, no-store"}
+        return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], filename=name, headers=headers)
+
+    async def delete(self, request: Request, visit: Visit) -> Response:
+        """Puts a video into the bin; one that waits or is being made is stopped first."""
+        job = await asyncio.to_thread(self._job, request, visit)
+        if not job.has_ended:
+            await self._stop(job)
+        await asyncio.to_thread(self._deleted, job)
+        return JSONResponse({"id": job.id, "object": "video.deleted", "deleted": True})
+
+    async def models(self, request: Request, visit: Visit) -> Response:
+        """The presets with which this caller can make videos here."""
+        presets = await asyncio.to_thread(self._offered, visit)
+        return JSONResponse({"object": "list", "data": [_model(preset) for preset in presets]})
+
+    async def model(self, request: Request, visit: Visit) -> Response:
+        """One of them."""
+        name = request.path_params["model"]
+        presets = await asyncio.to_thread(self._offered, visit)
+        found = next((preset for preset in presets if preset.name == name), None)
+        if found is None:
+            text = f"There is no model {name[:60]!r} here. GET {V1}/models lists those that there are."
+            return refused(request.scope, HTTPStatus.NOT_FOUND, text, param="model", code="model_not_found")
+        return JSONResponse(_model(found))
+
+    def _deleted(self, job: Job) -> None:
+        self._desk.engine.library.delete(job.id)
+        self._desk.engine.touch()  # pages that show it look again
+
+    def _created(self, sent: Sent, visit: Visit) -> dict[str, Any]:
+        """Not in the event loop, because it opens pictures and writes files."""
+        return self._object(self._desk.submit(to_request(sent, self._desk.names(visit)[0]), visit))
+
+    def _page(self, query: dict[str, str], visit: Visit) -> dict[str, Any]:
+        limit, after, order = query.get("limit", str(USUAL_PAGE)), query.get("after") or None, query.get("order", "desc")
+        if not (re.fullmatch("[0-9]{1,3}", limit) and 1 <= int(limit) <= MOST_ON_PAGE):
+            raise RequestError(
+                f"limit={limit[:20]!r}", f"must be between 1 and {MOST_ON_PAGE}", f"leave it out to have {USUAL_PAGE}"
+            )
+        if order not in ("asc", "desc"):
+            raise RequestError(f"order={order[:20]!r}", "must be asc or desc", "leave it out to have the newest first")
+        if after is not None and self._desk.job(after, visit) is None:
+            raise RequestError(f"after={after[:60]!r}", "must be the id of one of your videos", "take last_id of the page before")
+        library = self._desk.engine.library
+        jobs = library.page(visit.scope, after=after, most=int(limit) + 1, oldest_first=order == "asc")
+        shown = jobs[: int(limit)]
+        return {
+            "object": "list",
+            "data": [self._object(job) for job in shown],
+            "first_id": shown[0].id if shown else None,
+            "last_id": shown[-1].id if shown else None,
+            "has_more": len(jobs) > len(shown),
+        }
+
+    def _object(self, job: Job) -> dict[str, Any]:
+        return video_object(job, view_of(self._desk, job), self._desk.engine.cleaner.limits)
+
+    def _job(self, request: Request, visit: Visit) -> Job:
+        """The caller's job. Raises: VideoMissing alike for others' jobs, deleted ones and those that never were."""
+        job = self._desk.job(request.path_params["video_id"], visit)
+        if job is None or job.deleted is not None:
+            raise VideoMissing(f"There is no video {request.path_params['video_id'][:60]!r}", "for you here", "check its id")
+        return job
+
+    def _file(self, request: Request, visit: Visit) -> Path:
+        job, variant = self._job(request, visit), request.query_params.get("variant", "video")
+        if variant not in ("video", "thumbnail"):
+            raise RequestError(f"variant={variant[:20]!r}", "must be video or thumbnail", "leave it out to have the video")
+        if job.state != "finished":
+            raise VideoMissing("this video", f"has nothing to fetch: it is {_state(job)}", "ask for it until it is completed")
+        path = file_below(job.folder, VIDEO) if variant == "video" else poster(job.folder, self._desk.engine.decoding)
+        if path is None:
+            raise VideoMissing("this video's file", "is no longer there", "make it again with the same seed")
+        return path
+
+    async def _stop(self, job: Job) -> None:
+        """Raises: StillStopping if it takes too long, StudioError if it cannot be stopped from here."""
+        engine = self._desk.engine
+        await asyncio.to_thread(engine.cancel, job.id)
+        until = time.monotonic() + STOP_SECONDS
+        while not (await asyncio.to_thread(engine.job, job.id)).has_ended:
+            if time.monotonic() > until:
+                raise StillStopping("this video", "is being stopped and can be deleted once it has", "try again in a minute")
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _offered(self, visit: Visit) -> list[Preset]:
+        can_run = self._desk.offers(visit)
+        return [preset for preset in list_presets() if can_run(preset)]
+
+
+def _state(job: Job) -> str:
+    return {"queued": "in line", "running": "being made", "failed": "failed", "cancelled": "stopped"}[job.state]
+
+
+def _model(preset: Preset) -> dict[str, Any]:
+    """A preset as a model. `created` is 0: presets carry no date."""
+    return {"id": preset.name, "object": "model", "created": 0, "owned_by": _OWNER}
+
+
+def _explained(request: Request, error: StudioError) -> Response:
+    """The engine's own words, with the status that makes clients do the right thing: try again later, or not."""
+    status, code = _meaning(error)
+    headers = {"connection": "close"} if isinstance(error, BodyTooLarge) else None
+    return refused(request.scope, status, sentence(error), headers, param=_param(error), code=code)
+
+
+def _meaning(error: StudioError) -> tuple[HTTPStatus, str | None]:
+    match error:
+        case BodyTooLarge():
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, None
+        case UnknownModel():
+            return HTTPStatus.BAD_REQUEST, "model_not_found"
+        case UnknownField():
+            return HTTPStatus.BAD_REQUEST, "unknown_parameter"
+        case RequestError():
+            return HTTPStatus.BAD_REQUEST, "invalid_value"
+        case VideoMissing() | JobNotFound():
+            return HTTPStatus.NOT_FOUND, None
+        case StillStopping():
+            return HTTPStatus.CONFLICT, "still_stopping"
+        case QueueFull():
+            return HTTPStatus.TOO_MANY_REQUESTS, None
+        case Busy() | DataFolderError():
+            return HTTPStatus.SERVICE_UNAVAILABLE, None
+    return HTTPStatus.CONFLICT, None
+
+
+def _param(error: StudioError) -> str | None:
+    """The field that an error is about, which is the first word of what was given."""
+    word = re.match(r"\w*", error.what).group()
+    if isinstance(error, UnknownField):
+        return word
+    word = _OURS.get(word, word)
+    return word if isinstance(error, RequestError) and word in _PARAMS else None
