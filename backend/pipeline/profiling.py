@@ -46,7 +46,7 @@ class Tracer:
             yield
             return
         if not self._is_on:
-            jax.profiler.start_trace(str(self._folder))
+            jax.profiler.start_trace(str(self._folder), profiler_options=_options())
             self._is_on = True
         with jax.profiler.StepTraceAnnotation("unit", step_num=number):
             yield
@@ -58,6 +58,13 @@ class Tracer:
         if self._is_on:
             self._is_on = False
             jax.profiler.stop_trace()
+
+
+def _options() -> jax.profiler.ProfileOptions:
+    """Without Python's own calls: to follow them crashes a process with other threads, of which ours has some (jax 0.10.2)."""
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    return options
 
 
 def trace_steps(profile: Profile | None, video: Path) -> Tracer:

@@ -48,7 +48,8 @@ def program() -> tuple[Program, tuple]:
 
 
 def uses_in(text: str) -> list[str]:
-    return sorted({use for name, use in KERNELS.items() if name in text})
+    calls = [line for line in text.splitlines() if "tpu_custom_call" in line]
+    return sorted({use for name, use in KERNELS.items() if any(name in call for call in calls)})
 
 
 def main() -> None:
