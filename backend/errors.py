@@ -46,6 +46,10 @@ class ModelError(StudioError):
     """A checkpoint is missing, incomplete or of a kind that cannot be run."""
 
 
+class DeviceError(StudioError):
+    """The machine's accelerator cannot be used."""
+
+
 class JobNotFound(StudioError):
     """No job has this id."""
 

@@ -23,13 +23,28 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Notice:
+    """A sentence about an accelerator that is here and not used: what was found, and the one command or step that mends it.
+    `is_fault` is False where it was so chosen."""
+
+    found: str
+    mend: str = ""
+    is_fault: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.found}; {self.mend}" if self.mend else self.found
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerFacts:
-    """Sent after a model is loaded and after each job. `model` is None while none is loaded."""
+    """Sent after a model is loaded, after each job, and if the devices cannot be had. `model` is None while none is loaded;
+    `notice` is None where every accelerator is used."""
 
     devices: tuple[Device, ...] = ()
     model: str | None = None
     warm: frozenset[Shape] = field(default_factory=frozenset)
     versions: dict[str, str] = field(default_factory=dict)
+    notice: Notice | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `from_json`."""
@@ -38,6 +53,7 @@ class WorkerFacts:
             "model": self.model,
             "warm": [shape.to_json() for shape in self.warm],
             "versions": self.versions,
+            "notice": self.notice and asdict(self.notice),
         }
 
     @classmethod
@@ -48,6 +64,7 @@ class WorkerFacts:
             model=data["model"],
             warm=frozenset(Shape.from_json(shape) for shape in data["warm"]),
             versions=data["versions"],
+            notice=data["notice"] and Notice(**data["notice"]),
         )
 
 

@@ -11,7 +11,7 @@ from backend.contract import events
 from backend.contract.cues import Cue
 from backend.contract.events import Event, Interrupted
 from backend.contract.request import GenerationRequest
-from backend.contract.worker import WorkerFacts, WorkerStatus, WorkerView
+from backend.contract.worker import Notice, WorkerFacts, WorkerStatus, WorkerView
 from backend.workers.channel import Message
 from backend.workers.death import describe_code, explain_death, out_of_memory_kills
 from backend.workers.link import LINKS, Link
@@ -49,6 +49,7 @@ class Supervisor:
         self._log: Path | None = None
         self._status = WorkerStatus(state="starting", detail="The worker has not been started")
         self._facts = WorkerFacts()
+        self._told: Notice | None = None
 
     def start(self) -> None:
         """Starts the worker if there is none."""
@@ -134,14 +135,21 @@ class Supervisor:
             self._patience.take_state(message["state"], now)
             self._take_status(WorkerStatus(state=message["state"], detail=message["detail"]))
         elif message["type"] == "facts":
-            with self._lock:
-                self._facts = WorkerFacts.from_json(message["facts"])
+            self._take_facts(WorkerFacts.from_json(message["facts"]))
         elif message["type"] == "dying":
             self._end_reason = message["reason"]
         elif message["type"] == "event":
             event = events.from_json(message["event"])
             self._patience.take_event(event, now)
             self._pass_on(message["job_id"], event)
+
+    def _take_facts(self, facts: WorkerFacts) -> None:
+        """Keeps them; an accelerator that is not used, by mistake, is said in the server's log once."""
+        with self._lock:
+            is_new, self._facts = facts.notice != self._told, facts
+            self._told = facts.notice or self._told
+        if is_new and facts.notice is not None and facts.notice.is_fault:
+            logger.warning("%s", facts.notice)
 
     def _take_status(self, status: WorkerStatus) -> None:
         with self._lock:
