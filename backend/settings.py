@@ -92,7 +92,7 @@ def this_machine(environment: Mapping[str, str] = os.environ) -> Machine:
 
 
 def accelerators_here(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> tuple[Accelerator, ...]:
-    """The accelerators of the machine whose files lie under `root`; TPU_ACCELERATOR_TYPE names its chips where the bus does not."""
+    """The accelerators of the machine whose files lie under `root`; TPU_ACCELERATOR_TYPE names its chips if the bus does not."""
     return find_accelerators(root, environment.get("TPU_ACCELERATOR_TYPE", ""))
 
 

@@ -11,8 +11,8 @@ State = Literal["ok", "warning", "fault", "skipped"]
 class Check:
     """`found` says what is there in plain words; `mend` is the one command or step, "" where nothing is wrong.
 
-    "warning": the studio runs, but not as it could; "fault": what was asked for will not run; "skipped": there was nothing to look
-    at, or nothing needs it.
+    "warning": the studio runs, but not as it could; "fault": what was asked for will not run; "skipped": there was nothing to
+    look at, or nothing needs it.
     """
 
     name: str
@@ -36,6 +36,6 @@ class Check:
 
 
 def worst(checks: Sequence[Check]) -> State:
-    """"fault" if there is one, else "warning" if there is one, else "ok"."""
+    """ "fault" if there is one, else "warning" if there is one, else "ok"."""
     states = {check.state for check in checks}
     return "fault" if "fault" in states else "warning" if "warning" in states else "ok"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +12,8 @@ import jax
 from jax.sharding import NamedSharding
 
 from backend.runtime.mesh import Layout
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,12 +25,27 @@ class Compilation:
     is_loaded: bool = False
 
 
+_REFUSALS = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND")
+
 Compiler = Callable[["Program", jax.stages.Lowered], Compilation]
 
 
 def compile_now(program: Program, lowered: jax.stages.Lowered) -> Compilation:
-    """The plain `Compiler`. Others keep executables on disk, or inspect what the compiler makes."""
-    return Compilation(lowered.compile(compiler_options=program.layout.compiler_options))
+    """The plain `Compiler`. Others keep executables on disk, or inspect what the compiler makes.
+
+    An option that this version of the compiler refuses by name is left out, with a word in the log: a program is as right without
+    it, and slower at most.
+    """
+    options = dict(program.layout.compiler_options)
+    while True:
+        try:
+            return Compilation(lowered.compile(compiler_options=options))
+        except jax.errors.JaxRuntimeError as error:
+            refused = [name for name in options if name in str(error)]
+            if not refused or not str(error).startswith(_REFUSALS):
+                raise
+            logger.warning("%s is compiled without %s: %s", program.name, ", ".join(refused), error)
+            options = {name: value for name, value in options.items() if name not in refused}
 
 
 class Program:

@@ -42,7 +42,9 @@ def kernel_trials(platform: str) -> dict[str, Trial]:
     """The kernels that run on this platform, "tpu", "gpu" or "cpu", by name."""
     if platform != "tpu":
         chosen = {"attention as it is chosen here": functools.partial(_attention, implementation=None)}
-        return chosen | ({"attention by cuDNN": functools.partial(_attention, implementation="cudnn")} if platform == "gpu" else {})
+        return chosen | (
+            {"attention by cuDNN": functools.partial(_attention, implementation="cudnn")} if platform == "gpu" else {}
+        )
     own = functools.partial(_attention, implementation="pallas_tpu")
     return {
         "attention, constant maximum": own,
@@ -108,9 +110,9 @@ def _difference(ours: jax.Array, exact: jax.Array) -> float:
 
 
 def _attention(*, norm: float = 1.0, has_bias: bool = False, counted: int | None = None, **options: Any) -> Outcome:
-    """Lengths off every block. The query is rounded once more after scaling, which moves a score by 2^-9 of itself at most, and the
-    weights are rounded to bfloat16, so their mean of the values moves by 2^-7 of the largest value at unit norm; loud heads choose
-    few keys, and neighbours among these may change places: those are held to half of the largest value."""
+    """Lengths off every block. The query is rounded once more after scaling, which moves a score by 2^-9 of itself at most, and
+    weights and result are rounded to bfloat16: at unit norm that is 2^-7 of the largest value, and 0.01 with the scores. Loud
+    heads choose few keys, and neighbours among these may change places: those are held to half of the largest value."""
     query, key = (_draw(number, 1, length, HEADS, WIDTH, scale=norm**0.5) for number, length in ((0, 300), (1, 520)))
     value = _draw(2, 1, 520, HEADS, WIDTH)
     bias = jnp.linspace(-3, 3, 520)[None, None, None] if has_bias else None

@@ -1,6 +1,6 @@
 """Says in a sentence why an accelerator that is here is not used, with the one command that mends it.
 
-`unused` compares what the system's files show with what jax took; `explain_refusal` reads the error of a runtime that took nothing.
+`unused` compares what the system's files show with what jax took, `explain_refusal` reads the error of a runtime that took none.
 Imports neither jax nor torch.
 """
 
