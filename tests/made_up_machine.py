@@ -15,8 +15,8 @@ def plain_machine(root: Path) -> Path:
     """A machine without accelerators, with a network card and a process."""
     add_pci(root, NETWORK_CARD)
     write(root / "proc/1/comm", "init")
-    (root / "proc/1/fd").mkdir()
-    (root / "dev").mkdir()
+    (root / "proc/1/fd").mkdir(exist_ok=True)
+    (root / "dev").mkdir(exist_ok=True)
     return root
 
 

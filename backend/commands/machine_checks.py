@@ -22,7 +22,7 @@ from backend.engine.disk import RESERVE_BYTES, needed_bytes
 from backend.engine.weights_here import has_weights
 from backend.settings import PROJECT_FOLDER, Settings
 from backend.workers.notice import Surroundings, pinned
-from presets import Preset
+from presets import Preset, list_presets
 
 PYTHONS = ((3, 11), (3, 13))  # the oldest and the newest that the requirements can be had for
 LEAST_MEMORY = 3 * 2**30  # the demo model's worker and its server take 1.3 GB (docs/performance.md)
@@ -39,13 +39,15 @@ def python_check(found: tuple[int, int] = sys.version_info[:2]) -> Check:
 
 
 def packages_check(installer: str, requirements: Path = PROJECT_FOLDER / "requirements.txt") -> Check:
-    """Whether the packages are installed in the versions that the requirements name."""
+    """Whether the packages are installed in the versions that the requirements name; a build's own mark, as in "2.13.0+cpu", does
+    not count."""
     wanted = re.findall(r"^([\w.-]+)==(\S+)", requirements.read_text("utf-8"), re.MULTILINE)
-    others = [f"{name} {_version(name)}, not {number}" for name, number in wanted if _version(name) != number]
+    found = {name: _version(name) for name, _ in wanted}
+    others = [f"{name} {found[name]}, not {number}" for name, number in wanted if found[name].partition("+")[0] != number]
     if not others:
         return Check(name="packages", state="ok", found=f"{len(wanted)}, as {requirements.name} names them")
-    found = f"{', '.join(others[:4])}{' and more' if len(others) > 4 else ''}"
-    return Check(name="packages", state="warning", found=found, mend=f"`{installer} -r {requirements.name}`")
+    said = f"{', '.join(others[:4])}{' and more' if len(others) > 4 else ''}"
+    return Check(name="packages", state="warning", found=said, mend=f"`{installer} -r {requirements.name}`")
 
 
 def tpu_pair_check(here: Surroundings) -> Check:
@@ -109,6 +111,13 @@ def port_check(port: int = 7860, host: str = "127.0.0.1") -> Check:
     return Check(name="port", state="ok", found=f"{port} is free")
 
 
+def presets_check() -> Check:
+    """The presets whose checkpoints are on this machine."""
+    every = list_presets()
+    here = [preset.name for preset in every if has_weights(preset)]
+    return Check(name="presets", state="ok", found=f"{len(here)} of {len(every)} need no download: {', '.join(here) or 'none'}")
+
+
 def weights_check(preset: Preset) -> Check:
     """Whether the preset's checkpoint is on this machine."""
     if has_weights(preset):
@@ -147,6 +156,7 @@ def machine_checks(settings: Settings, here: Surroundings, preset: Preset, hub: 
         folder_check("compiled programs", settings.cache_dir, "STUDIO_CACHE_DIR"),
         folder_check("Hub's cache", cache, "HF_HOME"),
         port_check(),
+        presets_check(),
         weights,
         hub_check(address, is_needed=weights.state != "ok"),
     ]

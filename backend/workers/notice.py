@@ -20,6 +20,7 @@ from backend.settings import PROJECT_FOLDER, accelerators_here, chosen_platforms
 
 PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin")
 LOCK_FILE = "/tmp/libtpu_lockfile"  # libtpu's own, for the whole machine
+_TAIL_BYTES = 8_000  # of a log: libtpu's last words and the stack below them
 _GPU_NAMES = {"gpu", "cuda", "rocm"}  # of jax's platforms
 _TPU_REQUIREMENTS = "requirements-tpu.txt"
 
@@ -87,9 +88,21 @@ def explain_refusal(here: Surroundings, error: str) -> Notice | None:
     if tpu and re.search(r"Permission denied|Operation not permitted", error):
         found = f"{chips} {tpu.are} here, but this user may not open {tpu.files[0] if tpu.files else 'them'}"
         return Notice(found=found, mend=f"`sudo chmod a+rw {' '.join(tpu.files)}`")
-    if "CUDA" in error or "cuda" in error:
+    if re.search(r"initialize backend '(cuda|gpu)'|CUDA_ERROR_", error):
         return _gpu_refusal(here)
     return None
+
+
+def notice_of_death(log: Path, root: Path = Path("/")) -> Notice | None:
+    """What the end of the log of a worker that died before it had devices says about the accelerator: some refusals of libtpu end
+    the process."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return None
+    return explain_refusal(Surroundings.of_this_process(root), text)
 
 
 def installed_versions() -> dict[str, str]:
@@ -167,8 +180,9 @@ def _held(chips: str, pid: int, name: str) -> Notice:
 
 
 def _locked(chips: str) -> Notice:
-    found = f"A lock file that nobody holds any more, {LOCK_FILE}, keeps {chips} from being used"
-    return Notice(found=found, mend=f"`sudo rm {LOCK_FILE}`, then start again")
+    """Processes of other users cannot be seen, so the file may be somebody's."""
+    found = f"libtpu's lock, {LOCK_FILE}, keeps {chips} from being used, and no process of yours has it"
+    return Notice(found=found, mend=f"`sudo fuser -v {LOCK_FILE} || sudo rm {LOCK_FILE}` shows who has it, or removes it")
 
 
 def _mismatch(here: Surroundings) -> Notice:

@@ -15,6 +15,7 @@ from backend.contract.worker import Notice, WorkerFacts, WorkerStatus, WorkerVie
 from backend.workers.channel import Message
 from backend.workers.death import describe_code, explain_death, out_of_memory_kills
 from backend.workers.link import LINKS, Link
+from backend.workers.notice import notice_of_death
 from backend.workers.patience import Patience
 from backend.workers.process import WorkerPlan
 
@@ -174,10 +175,13 @@ class Supervisor:
             if self._is_closed:
                 return
             job_id, self._job_id = self._job_id, None
+            had_devices = bool(self._facts.devices)
             self._link, self._facts, self._has_died = None, WorkerFacts(), True
             death = explain_death(code, self._log, out_of_memory_kills() > self._memory_kills, self._end_reason)
-            detail = self._end_reason or f"The worker {describe_code(code)}"
-            self._status = WorkerStatus(state="failed", detail=f"{detail}; its log is {self._log}")
+            detail = f"{self._end_reason or f'The worker {describe_code(code)}'}; its log is {self._log}"
+            if not had_devices and (notice := notice_of_death(self._log)):
+                self._facts, detail = WorkerFacts(notice=notice), str(notice)
+            self._status = WorkerStatus(state="failed", detail=detail)
             logger.error("%s", self._status.detail)
         if job_id is not None:
             self._on_event(job_id, death)

@@ -66,3 +66,12 @@ def test_chips_that_another_process_holds_fail_the_job_with_the_remedy_until_the
     assert isinstance(failed, Failed) and (failed.cause, failed.fix) == (notice_of(engine).found, notice_of(engine).mend)
     refusal.unlink()
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
+
+
+def test_a_runtime_that_ends_the_process_has_left_its_reason_in_the_log(machine, make_engine):
+    """The words of a libtpu that is newer than jaxlib (weathernext's issue 185)."""
+    said = "ABORT F0929 pjrt_c_api_helpers.cc:258: Unexpected PJRT_Plugin_Attributes_Args size: expected 32, got 24.\n"
+    (tpu_machine(machine) / "refusal").write_text(said)
+    engine = make_engine(pipeline="tests.idle_pipeline")
+    wait_for(lambda: engine.worker_status().state == "failed")
+    assert "do not belong together" in engine.worker_status().detail and notice_of(engine).is_fault
