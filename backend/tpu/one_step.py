@@ -64,7 +64,7 @@ def step_checks(preset: Preset, memory: int | None, tell: Callable[[str], None])
         return
     if inspector is not None:
         inspector.slice = Slice(request=request, family=family, model=model, chip=chip, num_devices=len(devices))
-    yield _timed(model, request, inspector, chip)
+    yield timed_step(model, request, inspector, chip)
 
 
 def weights_check(name: str, needed: int, room: int | None) -> Check:
@@ -77,7 +77,8 @@ def weights_check(name: str, needed: int, room: int | None) -> Check:
     return Check(name="memory", state="fault", found=found, mend=SMALLER)
 
 
-def _timed(model: Any, request: GenerationRequest, inspector: Inspector | None, chip: Chip | None) -> Check:
+def timed_step(model: Any, request: GenerationRequest, inspector: Inspector | None, chip: Chip | None) -> Check:
+    """How long one step takes, or why it does not run; with an `inspector` of the program, what was predicted, too."""
     try:
         prepared = _prepared(model, request, inspector)
         if prepared is None:
