@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,20 +31,25 @@ Compiler = Callable[["Program", jax.stages.Lowered], Compilation]
 
 
 def compile_now(program: Program, lowered: jax.stages.Lowered) -> Compilation:
-    """The plain `Compiler`. Others keep executables on disk, or inspect what the compiler makes.
+    """The plain `Compiler`. Others keep executables on disk, or inspect what the compiler makes."""
+    return Compilation(compile_with(program.name, lowered, program.layout.compiler_options))
+
+
+def compile_with(name: str, lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax.stages.Compiled:
+    """The program `name`, compiled with these options.
 
     An option that this version of the compiler refuses by name is left out, with a word in the log: a program is as right without
     it, and slower at most.
     """
-    options = dict(program.layout.compiler_options)
+    options = dict(options)
     while True:
         try:
-            return Compilation(lowered.compile(compiler_options=options))
+            return lowered.compile(compiler_options=options)
         except jax.errors.JaxRuntimeError as error:
             refused = [name for name in options if name in str(error)]
             if not refused or not str(error).startswith(_REFUSALS):
                 raise
-            logger.warning("%s is compiled without %s: %s", program.name, ", ".join(refused), error)
+            logger.warning("%s is compiled without %s: %s", name, ", ".join(refused), error)
             options = {name: value for name, value in options.items() if name not in refused}
 
 

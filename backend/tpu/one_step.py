@@ -20,10 +20,11 @@ from backend.errors import StudioError, one_line
 from backend.families import of_preset
 from backend.pipeline.load import describe_model
 from backend.pipeline.warm_up import calls
-from backend.runtime.program import compile_now
+from backend.runtime.program import Compilation, Program, compile_now, compile_with
 from backend.runtime.work import Call
-from backend.tpu.report import STEP, Inspector, Slice, weight_bytes
+from backend.tpu.report import STEP, Inspector, Slice
 from backend.tpu.trials import REPORT
+from backend.weights.parking import device_bytes
 from presets import Preset
 
 MOST_FLOPS_ON_A_CPU = 1e12  # of one step: a few seconds on two cores
@@ -39,6 +40,29 @@ class Prepared:
     predicted_seconds: float | None
 
 
+@dataclass
+class _Kept:
+    """A lowered program that keeps what is compiled from it, with the options that the compiler takes."""
+
+    name: str
+    lowered: jax.stages.Lowered
+    compiled: jax.stages.Compiled | None = None
+
+    def compile(self, compiler_options: dict[str, Any]) -> jax.stages.Compiled:
+        self.compiled = compile_with(self.name, self.lowered, compiler_options)
+        return self.compiled
+
+
+class KeepingInspector(Inspector):
+    """An inspector for devices that are here: what it compiles can be run."""
+
+    def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
+        """The compiled program; its costs are kept, too."""
+        kept = _Kept(program.name, lowered)
+        super().__call__(program, kept)
+        return Compilation(kept.compiled)
+
+
 def step_checks(preset: Preset, memory: int | None, tell: Callable[[str], None]) -> Iterator[Check]:
     """Whether the preset's weights fit, and how long one step takes on all devices. `memory` are the bytes that a device has, or
     None if it does not report them. Ends after the first fault."""
@@ -51,14 +75,14 @@ def step_checks(preset: Preset, memory: int | None, tell: Callable[[str], None])
         yield Check(name="one step", state="warning", found=found, mend=mend)
         return
     chip = CHIPS.get(DEVICE_KINDS.get(devices[0].device_kind, ""))
-    inspector = None if chip is None else Inspector(tell, only=STEP, keeps=True)
+    inspector = None if chip is None else KeepingInspector(tell, only=STEP)
     try:
         model = describe_model(preset, devices, inspector or compile_now)
     except StudioError as error:
         yield Check(name="mesh", state="fault", found=error.cause, mend=error.fix)
         return
     room = memory or memory_bytes(devices[0].device_kind)
-    check = weights_check(preset.name, sum(weight_bytes(model).values()), room)
+    check = weights_check(preset.name, sum(device_bytes(network.at_rest, network.tied) for network in model.networks), room)
     yield check
     if check.state == "fault":
         return

@@ -70,18 +70,18 @@ def describe_slice(request: GenerationRequest, topology: str, mesh: dict[str, in
 class Inspector:
     """A `Compiler` that keeps the costs of each program: bytes, seconds of compiling, predicted seconds.
 
-    With `only`, other programs are described but not compiled. With `keeps`, for devices that are here, programs can be run.
+    With `only`, other programs are described but not compiled.
     """
 
-    def __init__(self, tell: Callable[[str], None], only: str | None = None, *, keeps: bool = False) -> None:
+    def __init__(self, tell: Callable[[str], None], only: str | None = None) -> None:
         self.costs: dict[str, dict[str, Any]] = {}
         self.slice: Slice | None = None  # known once the programs are made, before any is compiled
-        self._tell, self._only, self._keeps = tell, only, keeps
+        self._tell, self._only = tell, only
 
     def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
         if self._only not in (None, program.key):
             return Compilation(None)
-        chip, plan, compiled = self.slice.chip.name, program.layout.plan_text, None
+        chip, plan = self.slice.chip.name, program.layout.plan_text
         self._tell(f"compiling {program.name} for {self.slice.num_devices} x {chip} ({plan})")
         started = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
@@ -95,7 +95,7 @@ class Inspector:
                 hlo = next(Path(folder).glob("*.after_codegen.txt")).read_text("utf-8")
                 cost = _program_cost(self.slice, program, compiled, hlo, seconds)
         self.costs[program.key] = {"part": program.part} | cost
-        return Compilation(compiled if self._keeps else None)
+        return Compilation(None)
 
 
 def report(slice_: Slice, inspector: Inspector) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def report(slice_: Slice, inspector: Inspector) -> dict[str, Any]:
         call.program.prepare(*call.arguments)
         repeats[call.program.key] += 1
     programs = {name: cost | {"repeats": repeats[name]} for name, cost in inspector.costs.items()}
-    return _summary(slice_, programs, weight_bytes(slice_.model))
+    return _summary(slice_, programs, _weight_bytes(slice_))
 
 
 def _program_cost(slice_: Slice, program: Program, compiled: jax.stages.Compiled, hlo: str, seconds: float) -> dict[str, Any]:
@@ -147,9 +147,9 @@ def _refusal_cost(error: Exception, seconds: float) -> dict[str, Any]:
     }
 
 
-def weight_bytes(model: Model) -> dict[str, int]:
+def _weight_bytes(slice_: Slice) -> dict[str, int]:
     """Bytes at rest on each device, by network; 0 for one that is parked on the host."""
-    return {network.part: device_bytes(network.at_rest, network.tied) for network in model.networks}
+    return {network.part: device_bytes(network.at_rest, network.tied) for network in slice_.model.networks}
 
 
 def _summary(slice_: Slice, programs: dict[str, dict], resident: dict[str, int]) -> dict[str, Any]:

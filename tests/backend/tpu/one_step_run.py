@@ -6,13 +6,13 @@ import sys
 
 from backend.contract.request import example_request, find_preset
 from backend.contract.worker import AXES
-from backend.tpu.one_step import timed_step
-from backend.tpu.report import STEP, Inspector, describe_slice
+from backend.tpu.one_step import KeepingInspector, timed_step
+from backend.tpu.report import STEP, describe_slice
 
 
 def main() -> None:
     for hbm_bytes in (None, 2**20):
-        inspector = Inspector(lambda text: None, only=STEP, keeps=True)
+        inspector = KeepingInspector(lambda text: None, only=STEP)
         described = describe_slice(example_request(find_preset("wan-tiny")), "v6e:1x1", dict.fromkeys(AXES), inspector)
         chip = described.chip if hbm_bytes is None else dataclasses.replace(described.chip, hbm_bytes=hbm_bytes)
         inspector.slice = dataclasses.replace(described, chip=chip)
