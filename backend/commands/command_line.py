@@ -21,7 +21,7 @@ from presets.loader import Expert, Solver
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
 STAGES = ("encode", "denoise", "decode")
-COMMANDS = ("serve", "generate", "live", *STAGES, "presets", "check-tpu", "precompile", "models", "keys")
+COMMANDS = ("serve", "generate", "live", *STAGES, "presets", "check-tpu", "precompile", "models", "keys", "doctor")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,7 @@ def build_parser() -> Parser:
     _add_models(commands)
     _add_precompile(commands)
     _add_keys(commands)
+    _add_doctor(commands)
     return parser
 
 
@@ -330,6 +331,14 @@ def _add_precompile(commands: argparse._SubParsersAction) -> None:
         command.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's own)")
     command.add_argument("--json", action="store_true", help="print what was written as one JSON object")
     _add_mesh(command)
+
+
+def _add_doctor(commands: argparse._SubParsersAction) -> None:
+    about = "what is here, what runs on it, what is wrong, and what mends it"
+    command = commands.add_parser("doctor", help=about, allow_abbrev=False)
+    command.add_argument("--preset", metavar="NAME", help="what shall run here, one of `app.py presets list` (the demo model)")
+    command.add_argument("--json", metavar="FILE", help="also write the findings there, for a bug report")
+    command.add_argument("--data-dir", type=Path, metavar="DIR", help="where jobs are kept (data in this project)")
 
 
 def _add_mesh(parser: argparse.ArgumentParser) -> None:

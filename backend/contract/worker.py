@@ -23,15 +23,30 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Notice:
+    """A sentence about an accelerator that is here and not used: what was found, and the one command or step that mends it.
+    `is_fault` is False where it was so chosen."""
+
+    found: str
+    mend: str = ""
+    is_fault: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.found}; {self.mend}" if self.mend else self.found
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerFacts:
-    """Sent after a model is loaded and after each job. `model` is None while none is loaded; `refused` says, a sentence each,
-    what the devices or their compiler do not take, so that the worker does without it."""
+    """Sent after a model is loaded, after each job, and if the devices cannot be had. `model` is None while none is loaded;
+    `refused` says, a sentence each, what the devices or their compiler do not take, so that the worker does without it;
+    `notice` is None where every accelerator is used."""
 
     devices: tuple[Device, ...] = ()
     model: str | None = None
     warm: frozenset[Shape] = field(default_factory=frozenset)
     versions: dict[str, str] = field(default_factory=dict)
     refused: tuple[str, ...] = ()
+    notice: Notice | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `from_json`."""
@@ -41,6 +56,7 @@ class WorkerFacts:
             "warm": [shape.to_json() for shape in self.warm],
             "versions": self.versions,
             "refused": list(self.refused),
+            "notice": self.notice and asdict(self.notice),
         }
 
     @classmethod
@@ -52,6 +68,7 @@ class WorkerFacts:
             warm=frozenset(Shape.from_json(shape) for shape in data["warm"]),
             versions=data["versions"],
             refused=tuple(data["refused"]),
+            notice=data["notice"] and Notice(**data["notice"]),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -30,19 +30,29 @@ Compiler = Callable[["Program", jax.stages.Lowered], Compilation]
 def compile_now(program: Program, lowered: jax.stages.Lowered) -> Compilation:
     """The plain `Compiler`. Others keep executables on disk, or inspect what the compiler makes.
 
-    An option that the compiler refuses is left out. Raises: KernelRefused if it refuses one of our kernels.
+    Raises: KernelRefused if the compiler refuses one of our kernels.
     """
-    options = {name: value for name, value in program.layout.compiler_options.items() if name not in REFUSALS}
+    try:
+        return Compilation(compile_with(lowered, program.layout.compiler_options))
+    except jax.errors.JaxRuntimeError as error:
+        kernel = REFUSALS.kernel_of(error)
+        if kernel is None:
+            raise
+        raise KernelRefused(f"{program.name} needs {kernel}", "which cannot be compiled here") from error
+
+
+def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax.stages.Compiled:
+    """The program, compiled with these options but for those that this version of the compiler refuses: it is as right without
+    them, and slower at most."""
+    left = {name: value for name, value in options.items() if name not in REFUSALS}
     while True:
         try:
-            return Compilation(lowered.compile(compiler_options=options))
+            return lowered.compile(compiler_options=left)
         except jax.errors.JaxRuntimeError as error:
-            if (refused := REFUSALS.option_of(error, options)) is not None:
-                del options[refused]
-            elif (kernel := REFUSALS.kernel_of(error)) is not None:
-                raise KernelRefused(f"{program.name} needs {kernel}", "which cannot be compiled here") from error
-            else:
+            refused = REFUSALS.option_of(error, left)
+            if refused is None:
                 raise
+            del left[refused]
 
 
 class Program:

@@ -33,6 +33,7 @@ _WORDS = {
     "convolution": "the video decoder's kernel",
 }
 _REASON_LENGTH = 160
+_KINDS = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND")  # of errors about an option
 
 
 class Refusals:
@@ -53,7 +54,7 @@ class Refusals:
         """Which of these compile options the compiler refuses with this error, from now on left out; None if it is about
         something else."""
         text = str(error)
-        name = next((name for name in options if name in text), None) if text.startswith("INVALID_ARGUMENT") else None
+        name = next((name for name in options if name in text), None) if text.startswith(_KINDS) else None
         if name is not None:
             self._add([name], f"The compiler of this machine does not take the option {name}: done without it")
         return name

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,14 @@ from backend.contract.cues import Cue
 from backend.contract.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Interrupted, Loading, VideoResult
 from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.shape import Shape
-from backend.contract.worker import AXES, Device, WorkerFacts
-from backend.errors import KernelRefused, Stopped, StudioError, one_line
+from backend.contract.worker import AXES, Device, Notice, WorkerFacts
+from backend.errors import DeviceError, KernelRefused, Stopped, StudioError, one_line
 from backend.files import folder_lock, is_disk_full
 from backend.pipeline.live_events import until
-from backend.settings import own_cores
+from backend.settings import leave_out_idle_libtpu, own_cores
 from backend.workers.channel import Channel, Message
 from backend.workers.death import DEVICE_LOST
+from backend.workers.notice import notice_about
 from backend.workers.patience import HEARTBEAT_SECONDS
 from presets import Preset
 
@@ -47,7 +48,8 @@ class Closing(BaseException):
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """The functions that a worker needs; imported late, because they import jax. `check` returns the files of a model, which
-    `load` takes. An exception from the event function ends `check` and `load`."""
+    `load` takes. An exception from the event function ends `check` and `load`. `notice` says which accelerator is not used and
+    why, from the devices or from the error in their place."""
 
     check: Callable[[Preset, str | None, Callable[[Event], None]], Any]
     load: Callable[..., Any]
@@ -55,6 +57,7 @@ class Pipeline:
     generate: Callable[[GenerationRequest, Any, Path, Callable[[], bool]], Iterator[Event]]
     live: Callable[[GenerationRequest, Any, Path, Callable[[], bool], Callable[[], list[Cue]]], Iterator[Event]]
     devices: Callable[[], list[Device]]
+    notice: Callable[[Sequence[Device] | Exception], Notice | None]
     refusals: Callable[[], tuple[str, ...]] = tuple
 
 
@@ -95,6 +98,7 @@ class Worker:
         self._loaded_from: tuple[str, str] | None = None  # the checkpoint and the dtype
         self._is_of_use = False  # whether any request can be served, as far as is known
         self._trouble = ""  # what went wrong last
+        self._notice: Notice | None = None  # about an accelerator that is here and not used
         self._waiting: queue.Queue[Task | None] = queue.Queue()
         self._lock = threading.Lock()
         self._tasks: dict[str, Task] = {}  # not ended, by job id
@@ -221,7 +225,14 @@ class Worker:
             return
         self._send_status("loading", "Starting the runtime")
         pipeline = self._import_pipeline()
-        pipeline.devices()
+        try:
+            self._notice = pipeline.notice(pipeline.devices())
+        except Exception as error:
+            self._notice = pipeline.notice(error)
+            if self._notice is None:
+                raise
+            self._channel.send({"type": "facts", "facts": WorkerFacts(notice=self._notice).to_json()})
+            raise DeviceError(self._notice.found, fix=self._notice.mend) from error
         self._pipeline, self._is_of_use = pipeline, self._model is None
 
     def _report_loading(self, event: Event) -> None:
@@ -339,6 +350,7 @@ class Worker:
             warm=frozenset(self._warm),
             versions=getattr(self._loaded, "versions", {}),
             refused=self._pipeline.refusals(),
+            notice=self._notice,
         )
         self._channel.send({"type": "facts", "facts": facts.to_json()})
 
@@ -388,6 +400,7 @@ def import_pipeline(module: str | None, profile: tuple[Path, str] | None = None,
             live=getattr(stand_in, "live", None),
             devices=stand_in.device_facts,
             refusals=getattr(stand_in, "refusals", tuple),
+            notice=getattr(stand_in, "notice", lambda devices: None),
         )
     from backend.pipeline.generate import generate
     from backend.pipeline.live import live
@@ -409,6 +422,7 @@ def import_pipeline(module: str | None, profile: tuple[Path, str] | None = None,
         live=live,
         devices=device_facts,
         refusals=REFUSALS.sentences,
+        notice=notice_about,
     )
 
 
@@ -457,7 +471,10 @@ def main() -> None:
     os.nice(POLITENESS)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
-    profile = None if arguments.profile is None else (arguments.profile, arguments.profile_steps)
+    profile = None
+    if arguments.profile is not None:
+        leave_out_idle_libtpu()
+        profile = arguments.profile, arguments.profile_steps
     make = functools.partial(import_pipeline, arguments.pipeline, profile, mesh=mesh, executables=arguments.executables)
     worker = Worker(channel, make, arguments.model)
     worker.run(find_preset(arguments.preset), arguments.warm_up)

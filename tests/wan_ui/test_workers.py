@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from backend.contract.shape import Shape
-from backend.contract.worker import Device, WorkerFacts, WorkerStatus, WorkerView, summary
+from backend.contract.worker import Device, Notice, WorkerFacts, WorkerStatus, WorkerView, summary
 from backend.engine.cleaning import NO_LIMITS, PARTS
 from backend.engine.estimate import Estimate
 from backend.settings import from_environment
@@ -174,6 +174,37 @@ def test_the_studio_is_ill_only_where_no_worker_can_run(workers, code):
 def test_health_lists_several_workers():
     answer = TestClient(Starlette(routes=[health_route(Engine(*PAIR), Access("key"), is_open=True)])).get("/healthz").json()
     assert answer == {"worker": "busy", "waiting": 0, "workers": {"worker-1": "busy", "worker-2": "failed"}}
+
+
+IDLE = Notice(found="8 TPU v6e chips are here, but libtpu is not installed", mend="`pip install it`")
+CHOSEN = Notice(found="8 TPU v6e chips are here and left alone", mend="", is_fault=False)
+
+
+def with_notice(notice: Notice | None, name: str = "worker") -> WorkerView:
+    view = worker(name)
+    return replace(view, facts=replace(view.facts, notice=notice))
+
+
+@pytest.mark.parametrize(
+    ("workers", "detail"),
+    [
+        ([with_notice(IDLE)], f"{IDLE.found}; {IDLE.mend}"),
+        ([with_notice(IDLE, "worker-1"), with_notice(IDLE, "worker-2")], f"{IDLE.found}; {IDLE.mend}"),
+        ([with_notice(CHOSEN)], None),
+        ([with_notice(None)], None),
+    ],
+)
+def test_health_says_once_which_accelerator_is_not_used_by_mistake(workers, detail):
+    answer = TestClient(Starlette(routes=[health_route(Engine(*workers), Access("key"), is_open=False)])).get("/healthz")
+    assert answer.status_code == 200 and answer.json().get("detail") == detail
+
+
+@pytest.mark.parametrize("notice", [IDLE, CHOSEN])
+def test_the_system_shows_every_visitor_what_is_not_used(tmp_path, notice):
+    engine = Engine(with_notice(notice), settings=from_environment(tmp_path, {}))
+    [devices, *_] = report_of(engine, visit()).sections
+    assert devices[1][-1] == ("Not used", str(notice))
+    assert "Not used" not in report_of(Engine(worker(), settings=from_environment(tmp_path, {})), visit()).text()
 
 
 def values(text: str) -> list[str]:

@@ -108,7 +108,9 @@ def _worker(worker: WorkerView, texts: Texts) -> Rows:
 
 
 def _devices(worker: WorkerView, texts: Texts) -> Rows:
-    return tuple((device.name, _device_words(device, texts)) for device in worker.facts.devices)
+    rows = tuple((device.name, _device_words(device, texts)) for device in worker.facts.devices)
+    notice = worker.facts.notice
+    return rows if notice is None else (*rows, (texts.system_not_used, str(notice)))
 
 
 def _device_words(device: Device, texts: Texts) -> str:

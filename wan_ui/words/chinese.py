@@ -219,6 +219,7 @@ CHINESE = Texts(
     system_devices="设备",
     system_memory="已用 {used}，共 {limit}",
     system_memory_unknown="不报告内存",
+    system_not_used="未使用",
     system_worker="工作进程",
     system_model="已载入的模型",
     system_no_model="无",

@@ -244,6 +244,7 @@ class Texts:
     system_devices: str = "Devices"
     system_memory: str = "{used} of {limit} in use"
     system_memory_unknown: str = "does not tell its memory"
+    system_not_used: str = "Not used"
     system_worker: str = "Worker"
     system_model: str = "Model loaded"
     system_no_model: str = "none"
