@@ -37,12 +37,22 @@ def test_an_option_that_the_compiler_does_not_take_is_left_out_and_said_once(ref
     assert option[0] in sentence and "xla_backend_optimization_level" not in refusals
 
 
-def test_other_errors_of_the_compiler_are_raised(refusals, monkeypatch):
+OTHERS = (
+    "INTERNAL: the moon is full",
+    "RESOURCE_EXHAUSTED: no room; see xla_tpu_scoped_vmem_limit_kib",
+    "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 40.1G of 31.25G hbm. Largest program allocations in hbm: "
+    'custom_call_target="tpu_custom_call" op_name="jit(run)/attention_online/pallas_call"',
+)
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_other_errors_of_the_compiler_are_raised(refusals, monkeypatch, text):
     def fails(*_, **__):
-        raise jax.errors.JaxRuntimeError("INTERNAL: the moon is full")
+        raise jax.errors.JaxRuntimeError(text)
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", fails)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="moon"):
+    monkeypatch.setattr(Layout, "compiler_options", {"xla_tpu_scoped_vmem_limit_kib": "1"})
+    with pytest.raises(jax.errors.JaxRuntimeError, match=text[:30]):
         Program("doubling", lambda array: array * 2, LAYOUT)(jnp.arange(4.0))
     assert refusals.sentences() == ()
 
