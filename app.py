@@ -60,6 +60,10 @@ def _run(arguments: argparse.Namespace, words: list[str]) -> int:
 
         precompile(arguments)
         return OK
+    if arguments.command == "doctor":
+        from backend.commands.doctor import doctor
+
+        return OK if doctor(arguments) else FAILED
     return _serve(arguments)
 
 

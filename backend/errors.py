@@ -46,6 +46,14 @@ class ModelError(StudioError):
     """A checkpoint is missing, incomplete or of a kind that cannot be run."""
 
 
+class KernelRefused(StudioError):
+    """A kernel of ours cannot be compiled here. The model must be loaded again: it is then laid out without that kernel."""
+
+
+class DeviceError(StudioError):
+    """The machine's accelerator cannot be used."""
+
+
 class JobNotFound(StudioError):
     """No job has this id."""
 

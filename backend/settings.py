@@ -5,6 +5,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from backend.accelerators import Accelerator, find_accelerators
 from backend.shares import Machine, Share, find_machine, split
 
 PROJECT_FOLDER = Path(__file__).resolve().parent.parent
@@ -88,6 +89,29 @@ def own_cores(environment: Mapping[str, str] = os.environ) -> tuple[int, ...]:
 def this_machine(environment: Mapping[str, str] = os.environ) -> Machine:
     """What workers can share here, as far as JAX_PLATFORMS and TPU_VISIBLE_CHIPS leave it to them."""
     return find_machine(Path("/dev"), environment.get("JAX_PLATFORMS", ""), environment.get("TPU_VISIBLE_CHIPS", ""))
+
+
+def accelerators_here(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> tuple[Accelerator, ...]:
+    """The accelerators of the machine whose files lie under `root`; TPU_ACCELERATOR_TYPE names its chips if the bus does not."""
+    return find_accelerators(root, environment.get("TPU_ACCELERATOR_TYPE", ""))
+
+
+def chosen_platforms(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """The platforms that jax may use, if somebody has chosen them (JAX_PLATFORMS), else none."""
+    return tuple(filter(None, environment.get("JAX_PLATFORMS", "").lower().split(",")))
+
+
+def leave_out_idle_libtpu(environment: MutableMapping[str, str] = os.environ, root: Path = Path("/")) -> None:
+    """Keeps jax, before it is imported, from loading a libtpu that has no TPU here: a trace would crash the process then (jax
+    0.10.2, libtpu 0.0.51)."""
+    if not accelerators_here(root, environment):
+        environment.setdefault("JAX_PLATFORMS", "cpu")
+
+
+def hub_address(environment: Mapping[str, str] = os.environ) -> str:
+    """The address of the Hub (HF_ENDPOINT), or "" if nothing may be asked of it (HF_HUB_OFFLINE)."""
+    is_offline = environment.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    return "" if is_offline else environment.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
 
 
 def use_upload_folder(folder: Path, environment: MutableMapping[str, str] = os.environ) -> None:

@@ -3,7 +3,7 @@
 The engine reaches it by `Engine(..., pipeline="tests.fake_pipeline")` and in no other way. Words in a prompt make it
 misbehave: "explode" raises, "memory" raises as if memory were short, "die" ends the process, "fall" kills it in the third step,
 each time, "trip" only the first time, "lost" loses the device in the second step, "full" fills the disk there, "noise" prints a
-lot, "slow" makes each step take a second, "compile" compiles for two seconds, "vanish" ends without a result, "freeze" stops
+lot, "refuse" needs a kernel that is refused until the model is loaded again, "slow" makes each step take a second, "compile" compiles for two seconds, "vanish" ends without a result, "freeze" stops
 all threads before the third step, the first time, and "hang" only this one.
 """
 
@@ -23,12 +23,14 @@ from backend.contract.events import Block, Cancelled, Compiling, Decoding, Encod
 from backend.contract.live import FOLDER, frame_name
 from backend.contract.request import GenerationRequest
 from backend.contract.worker import Device
-from backend.errors import ModelError
+from backend.errors import KernelRefused, ModelError
 from backend.media.pictures import crop_to, load_checked_image
 from backend.media.video import write_video
 from presets import Preset
 
 STEP_SECONDS = 0.02
+REFUSED = "The square's kernel cannot be compiled here"
+_loads, _refused = [], []
 MISSING_PRESET, LARGE_PRESET, ENDLESS_PRESET = "wan2.1-t2v-14b-720p", "wan2.1-t2v-14b-480p", "wan2.2-ti2v-5b-720p"
 
 
@@ -57,7 +59,13 @@ def load(preset: Preset, model: str | None, on_event: Callable[[Event], None], f
     for part in range(parts + 1):
         on_event(Loading(part * 4_000_000 // parts, 4_000_000, "the square"))
         time.sleep(0.5 if parts > 4 else 0.4 if source == "slow" else STEP_SECONDS)
+    _loads.append(source)
     return FakeModel(source)
+
+
+def refusals() -> tuple[str, ...]:
+    """What is done without."""
+    return tuple(_refused)
 
 
 def device_facts() -> list[Device]:
@@ -78,6 +86,9 @@ def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_can
     for _ in range(10 if "compile" in request.prompt else 0):
         yield Compiling("the square")
         time.sleep(0.2)
+    if "refuse" in request.prompt and (not _refused or len(_loads) < 2):
+        _refused[:] = [REFUSED]
+        raise KernelRefused("the square needs a kernel", "which cannot be compiled here")
     yield Encoding()
     background = _background(request)
     seconds = 1.0 if "slow" in request.prompt else STEP_SECONDS

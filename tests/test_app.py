@@ -108,7 +108,7 @@ def test_it_works_from_any_folder(tmp_path):
 
 def test_help_offers_what_works_only():
     told = app("--help").stdout
-    commands = ("serve", "generate", "encode", "denoise", "decode", "presets", "check-tpu", "precompile", "models")
+    commands = ("serve", "generate", "encode", "denoise", "decode", "presets", "check-tpu", "precompile", "models", "doctor")
     assert all(word in told for word in commands)
 
 

@@ -1,7 +1,7 @@
 """Runs a module that compiles in its own process: libtpu reads its settings before jax is imported.
 
-The module writes JSON lines to standard output, {"progress": TEXT} while it works and {"report": OBJECT} last. Imports neither
-jax nor torch.
+The module writes JSON lines to standard output, {"progress": TEXT} or others while it works and {"report": OBJECT} last. Imports
+neither jax nor torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from backend.chips import CHIPS, TOPOLOGIES
@@ -44,27 +47,78 @@ def compile_apart(module: str, words: Sequence[str], *, for_tpu: bool) -> dict[s
             "pip install libtpu==0.0.51",
         )
     environment = tpu_compiler_environment() if for_tpu else compiler_environment()
+    ended = run_apart(module, words, environment, _pass_on)
+    if ended.report is None:
+        raise StudioError("The compiler stopped", ended.last_error, "check the topology and the mesh, or report this as a bug")
+    return ended.report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a module's process ended: its report, None if it sent none; its exit code; all that it wrote as errors. `was_late`: it
+    was ended, because it had said nothing for too long."""
+
+    report: dict[str, Any] | None
+    code: int
+    errors: str
+    was_late: bool = False
+
+    @property
+    def last_error(self) -> str:
+        """The last line that it wrote as an error."""
+        return (self.errors.strip().splitlines() or ["without a word"])[-1][:400]
+
+
+def run_apart(
+    module: str,
+    words: Sequence[str],
+    environment: dict[str, str],
+    on_message: Callable[[dict[str, Any]], None],
+    silent_seconds: float | None = None,
+) -> Ended:
+    """Runs the module to its end; `on_message` gets each of its messages. With `silent_seconds` it is ended when it has said
+    nothing for so long."""
     with tempfile.TemporaryFile("w+") as errors:
-        report = _follow([sys.executable, "-m", module, *words], environment, errors)
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *words],
+            cwd=PROJECT_FOLDER,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+        report, was_late = _follow(process, on_message, silent_seconds)
         errors.seek(0)
-        last_error = (errors.read().strip().splitlines() or ["without a word"])[-1][:400]
-    if report is None:
-        raise StudioError("The compiler stopped", last_error, "check the topology and the mesh, or report this as a bug")
-    return report
+        return Ended(report=report, code=process.returncode, errors=errors.read(), was_late=was_late)
 
 
-def _follow(command: list[str], environment: dict[str, str], errors) -> dict[str, Any] | None:
-    """The report of the command, which runs to its end; its progress is passed on."""
-    report = None
-    with subprocess.Popen(
-        command, cwd=PROJECT_FOLDER, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
-    ) as process:
+def _follow(
+    process: subprocess.Popen, on_message: Callable[[dict[str, Any]], None], silent_seconds: float | None
+) -> tuple[dict[str, Any] | None, bool]:
+    """The report, and whether the process was ended for its silence."""
+    report, was_late, last = None, threading.Event(), [time.monotonic()]
+
+    def watch() -> None:
+        while process.poll() is None:
+            if time.monotonic() - last[0] > silent_seconds:
+                was_late.set()
+                process.kill()
+                return
+            time.sleep(min(1.0, silent_seconds / 4))
+
+    if silent_seconds is not None:
+        threading.Thread(target=watch, name="watch", daemon=True).start()
+    with process:
         for line in process.stdout:
-            message = json.loads(line)
+            last[0], message = time.monotonic(), json.loads(line)
             report = message.get("report", report)
-            if "progress" in message:
-                sys.stderr.write(message["progress"] + "\n")
-    return report
+            on_message(message)
+    return report, was_late.is_set()
+
+
+def _pass_on(message: dict[str, Any]) -> None:
+    if "progress" in message:
+        sys.stderr.write(message["progress"] + "\n")
 
 
 def say(message: dict[str, Any]) -> None:

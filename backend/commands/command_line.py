@@ -21,7 +21,7 @@ from presets.loader import Expert, Solver
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
 STAGES = ("encode", "denoise", "decode")
-COMMANDS = ("serve", "generate", "live", *STAGES, "presets", "check-tpu", "precompile", "models", "keys")
+COMMANDS = ("serve", "generate", "live", *STAGES, "presets", "check-tpu", "precompile", "models", "keys", "doctor")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,7 @@ def build_parser() -> Parser:
     _add_models(commands)
     _add_precompile(commands)
     _add_keys(commands)
+    _add_doctor(commands)
     return parser
 
 
@@ -130,12 +131,14 @@ def model_of(arguments: argparse.Namespace) -> str | None:
 
 
 def worker_options_of(arguments: argparse.Namespace) -> WorkerOptions:
-    """How the worker uses the devices. Raises: RequestError if the folder of executables is not a folder."""
+    """How the worker uses the devices, and what it traces. Raises: RequestError if the folder of executables is not a folder."""
     folder = arguments.executables
     if folder is not None and not folder.is_dir():
         raise RequestError(f"executables={str(folder)!r}", "must be a folder that `precompile` wrote", "check the path")
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
-    return WorkerOptions(executables=folder and folder.absolute(), **mesh)
+    profile = getattr(arguments, "profile", None)
+    traced = {} if profile is None else {"profile": profile.absolute(), "profile_steps": arguments.profile_steps}
+    return WorkerOptions(executables=folder and folder.absolute(), **traced, **mesh)
 
 
 def worker_shares(arguments: argparse.Namespace) -> tuple[Share, ...]:
@@ -167,6 +170,7 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve.add_argument("--keep-gb", type=_amount, metavar="N", help=gigabytes)
     serve.add_argument("--open", action="store_true", help="let in everybody who can reach the studio, without a password")
     _add_common(serve)
+    _add_profile(serve)
 
 
 def _add_generate(commands: argparse._SubParsersAction) -> None:
@@ -176,6 +180,7 @@ def _add_generate(commands: argparse._SubParsersAction) -> None:
     generate.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
     generate.add_argument("--json", action="store_true", help="print the result as one JSON object")
     _add_common(generate)
+    _add_profile(generate)
 
 
 def _add_live(commands: argparse._SubParsersAction) -> None:
@@ -259,6 +264,14 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     _add_mesh(parser)
 
 
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    traces = "write traces for TensorBoard and XProf of each video's steps and decoder into this folder"
+    parser.add_argument("--profile", type=Path, metavar="DIR", help=traces)
+    parser.add_argument(
+        "--profile-steps", type=_range, default="3-5", metavar="A-B", help="the denoising steps that are traced (%(default)s)"
+    )
+
+
 def _add_presets(commands: argparse._SubParsersAction) -> None:
     presets = commands.add_parser("presets", help="list the presets, or show one", allow_abbrev=False)
     actions = presets.add_subparsers(dest="action", metavar="list|show", required=True)
@@ -320,6 +333,14 @@ def _add_precompile(commands: argparse._SubParsersAction) -> None:
     _add_mesh(command)
 
 
+def _add_doctor(commands: argparse._SubParsersAction) -> None:
+    about = "what is here, what runs on it, what is wrong, and what mends it"
+    command = commands.add_parser("doctor", help=about, allow_abbrev=False)
+    command.add_argument("--preset", metavar="NAME", help="what shall run here, one of `app.py presets list` (the demo model)")
+    command.add_argument("--json", metavar="FILE", help="also write the findings there, for a bug report")
+    command.add_argument("--data-dir", type=Path, metavar="DIR", help="where jobs are kept (data in this project)")
+
+
 def _add_mesh(parser: argparse.ArgumentParser) -> None:
     for axis, what in (
         ("dp", "groups of chips for the guidance branches, 1 or 2"),
@@ -338,6 +359,13 @@ def _port(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number from 1 to 65535")
     return int(text)
+
+
+def _range(text: str) -> str:
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"{text!r} must be the first and the last step, such as 3-5")
+    return text
 
 
 def _amount(text: str) -> float:

@@ -25,7 +25,7 @@ from backend.commands.progress import Progress
 from backend.contract.events import Cancelled, Event, Finished
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.folder import REQUEST, open_inputs, read_request, write_request
-from backend.errors import RequestError, StudioError
+from backend.errors import KernelRefused, RequestError, StudioError
 from backend.files import folder_lock
 from backend.media.video import read_request as read_video_request
 from backend.pipeline.chunks import chunks_of
@@ -69,15 +69,21 @@ def run_here(arguments: argparse.Namespace) -> int:
         return _print_result(arguments, product, {"total": time.monotonic() - began}, "was there already")
     progress, stop = Progress(sys.stderr), threading.Event()
     with _stop_on_signal(stop, folder), folder_lock(folder):
-        loaded = load(find_preset(request.preset), model, progress.show, options.mesh, options.executables, (arguments.command,))
-        load_seconds = time.monotonic() - began
-        run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=stop.is_set)
-        message = _show_events(_STAGES[arguments.command](run), progress)
+        while True:
+            stages = (arguments.command,)
+            loaded = load(find_preset(request.preset), model, progress.show, options.mesh, options.executables, stages)
+            load_seconds = time.monotonic() - began
+            run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=stop.is_set)
+            try:
+                message = _show_events(_STAGES[arguments.command](run), progress)
+                break
+            except KernelRefused:  # the model is loaded again, and laid out without that kernel
+                del loaded, run
     progress.end()
     if message is not None:
         print_error(message)
         return FAILED
-    for note in run.notes:
+    for note in run.all_notes:
         sys.stderr.write(f"{note}\n")
     return _print_result(arguments, product, {"load": load_seconds, **run.clock.seconds, "total": time.monotonic() - began})
 

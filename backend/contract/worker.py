@@ -23,13 +23,30 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Notice:
+    """A sentence about an accelerator that is here and not used: what was found, and the one command or step that mends it.
+    `is_fault` is False where it was so chosen."""
+
+    found: str
+    mend: str = ""
+    is_fault: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.found}; {self.mend}" if self.mend else self.found
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerFacts:
-    """Sent after a model is loaded and after each job. `model` is None while none is loaded."""
+    """Sent after a model is loaded, after each job, and if the devices cannot be had. `model` is None while none is loaded;
+    `refused` says, a sentence each, what the devices or their compiler do not take, so that the worker does without it;
+    `notice` is None where every accelerator is used."""
 
     devices: tuple[Device, ...] = ()
     model: str | None = None
     warm: frozenset[Shape] = field(default_factory=frozenset)
     versions: dict[str, str] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
+    notice: Notice | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `from_json`."""
@@ -38,6 +55,8 @@ class WorkerFacts:
             "model": self.model,
             "warm": [shape.to_json() for shape in self.warm],
             "versions": self.versions,
+            "refused": list(self.refused),
+            "notice": self.notice and asdict(self.notice),
         }
 
     @classmethod
@@ -48,6 +67,8 @@ class WorkerFacts:
             model=data["model"],
             warm=frozenset(Shape.from_json(shape) for shape in data["warm"]),
             versions=data["versions"],
+            refused=tuple(data["refused"]),
+            notice=data["notice"] and Notice(**data["notice"]),
         )
 
 
@@ -97,12 +118,15 @@ AXES = ("dp", "sp", "tp")
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """How a worker uses its devices: sizes of the mesh's axes (None: the studio chooses) and a folder of precompiled programs."""
+    """How a worker uses its devices: sizes of the mesh's axes (None: the studio chooses) and a folder of precompiled programs.
+    Into the folder `profile`, if any, it writes traces of each video's denoising steps `profile_steps`, such as "3-5"."""
 
     dp: int | None = None
     sp: int | None = None
     tp: int | None = None
     executables: Path | None = None
+    profile: Path | None = None
+    profile_steps: str | None = None
 
     @property
     def mesh(self) -> dict[str, int | None]:
@@ -112,4 +136,4 @@ class WorkerOptions:
     def words(self) -> list[str]:
         """As options of the worker's command line."""
         given = [(field.name, getattr(self, field.name)) for field in fields(self)]
-        return [word for name, value in given if value is not None for word in (f"--{name}", str(value))]
+        return [word for name, value in given if value is not None for word in (f"--{name.replace('_', '-')}", str(value))]

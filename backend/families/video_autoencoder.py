@@ -17,6 +17,7 @@ import torch
 
 from backend.families.strips import Strips
 from backend.runtime.mesh import Layout
+from backend.runtime.refusals import REFUSALS
 from backend.runtime.torch_modules import call_module
 
 Caches = dict[Any, jax.Array]
@@ -115,6 +116,7 @@ class StreamedAutoencoder(abc.ABC):
             caches = self._spread_caches(caches)
         return self._normalise(moments[:, : self.latent_channels]), caches
 
+    @jax.named_scope("decoder")
     def _decode(self, weights: Weights, latents: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
         latents = self._denormalise(self._spread(latents)).astype(self._dtype(weights))
         if self._is_arranged(weights):
@@ -130,7 +132,8 @@ class StreamedAutoencoder(abc.ABC):
         return self._layout.constrain(array, self._layout.space(*array.shape[3:]))
 
     def _uses_strips(self, dtype: jnp.dtype) -> bool:
-        return self._layout.platform == "tpu" and dtype == jnp.bfloat16 and self._can_use_strips()
+        is_fit = self._layout.platform == "tpu" and dtype == jnp.bfloat16 and "convolution" not in REFUSALS
+        return is_fit and self._can_use_strips()
 
     def _can_use_strips(self) -> bool:
         """Whether `vae_tpu` can run a VAE of this configuration."""

@@ -111,6 +111,10 @@ class Denoising:
         """The clean estimate of the present chunk, with given frames in their places."""
         return np.asarray(do(self._run.model.finish(self._conditions, self._state.clean)), np.float32)
 
+    def wait(self) -> None:
+        """Returns when the devices have done the last step."""
+        jax.block_until_ready(self._state)
+
     def step(self) -> float:
         """Does the next step and returns the seconds that it took; after the end of a chunk it begins the next one."""
         number, index = divmod(self.steps_done, self.schedule.steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Collection, Generator, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -27,6 +28,7 @@ from backend.pipeline.keep import Keeper
 from backend.pipeline.live_events import live_events, until
 from backend.pipeline.load import LoadedModel, merge_loras
 from backend.pipeline.previews import StepPreviews, find_preview, runs_beside, to_bytes
+from backend.pipeline.profiling import Profile, trace_decoder, trace_steps
 from backend.pipeline.run import Denoised, Run, WorkClock
 from backend.pipeline.stage_files import (
     Decoded,
@@ -50,13 +52,19 @@ ANIMATED_STEP_SECONDS = 0.25  # a preview that is replaced sooner than this has 
 DECODE_SHARE = 0.15  # decoding time over denoising time; derived from the demo model
 
 
-def generate(request: GenerationRequest, loaded: LoadedModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
+def generate(
+    request: GenerationRequest,
+    loaded: LoadedModel,
+    folder: Path,
+    is_cancelled: Callable[[], bool],
+    profile: Profile | None = None,
+) -> Iterator[Event]:
     """Make the request's video in `folder`, going on from the stage files that are there. Ends with Finished, or with Cancelled
     and the unfinished video. Closing the iterator keeps what was done so far.
 
     Raises: ModelError if the model is of another kind than the request's preset, or a LoRA changes nothing.
     """
-    run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=is_cancelled)
+    run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=is_cancelled, profile=profile)
     folder.mkdir(parents=True, exist_ok=True)
     remove_half_written(folder)
     remove_files_of_another_model(folder, loaded.source)
@@ -158,11 +166,13 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
     if begun is not None:
         yield _going_on(run, begun.steps_done, loop.total)
     waiting: _StepReport | None = None
-    with _previews(run) as previews, Keeper(functools.partial(write_state, run)) as keeper:
+    tracer = trace_steps(run.profile, run.folder)
+    with _previews(run) as previews, Keeper(functools.partial(write_state, run)) as keeper, tracer:
         while loop.steps_done < loop.total and not run.is_cancelled():
             before = loop.copy() if loop.has_cache and keeper.is_due() else None
             spared = loop.spared_steps
-            seconds = loop.step()
+            with tracer.unit(loop.steps_done + 1, loop.wait):
+                seconds = loop.step()
             if waiting is not None:
                 with _kept_if_closed(keeper, None if loop.has_cache else loop.copy):
                     yield waiting.event(clock)
@@ -284,15 +294,16 @@ class _Decoding:
         run, stride = self._run, self._run.model.decode_stride
         pieces = decode_pieces(run.loaded, run.request, self._latents, self._latent_frames, self._carry)
         self._carry = None
-        while True:
-            with run.clock.measure("decode"):
-                piece = next(pieces, None)
-                if piece is None:
-                    return
-                frames, self._carry = piece
-                self.pieces.append(to_bytes(frames))
-                self._latent_frames += stride
-            yield
+        with trace_decoder(run.profile, run.folder) as tracer:
+            for number in itertools.count(1):
+                with run.clock.measure("decode"), tracer.unit(number, lambda: jax.block_until_ready(self._carry)):
+                    piece = next(pieces, None)
+                    if piece is None:
+                        return
+                    frames, self._carry = piece
+                    self.pieces.append(to_bytes(frames))
+                    self._latent_frames += stride
+                yield
 
     def _describe_carry(self) -> Any:
         """The shapes and places of the carry after a later piece than the first."""
@@ -346,5 +357,5 @@ def _write(run: Run, pieces: list[np.ndarray]) -> VideoResult:
         seconds={name: round(value, 3) for name, value in run.clock.total().items()},
         request=request,
         versions=run.loaded.versions,
-        notes=tuple(run.notes),
+        notes=run.all_notes,
     )

@@ -220,7 +220,7 @@ class _Screen:
             seconds={name: round(value, 3) for name, value in run.clock.total().items()},
             request=request,
             versions=run.loaded.versions,
-            notes=tuple(run.notes),
+            notes=run.all_notes,
         )
 
     def _decode(self, index: int, latents: np.ndarray, first: int, began: float) -> Block:

@@ -13,6 +13,8 @@ import numpy as np
 from backend.contract.request import GenerationRequest, find_preset
 from backend.families.model import Model
 from backend.pipeline.load import LoadedModel
+from backend.pipeline.profiling import Profile
+from backend.runtime.refusals import REFUSALS
 from backend.sampling.solvers import SamplerState
 
 
@@ -50,9 +52,15 @@ class Run:
     is_cancelled: Callable[[], bool]
     clock: WorkClock = dataclasses.field(default_factory=WorkClock)
     notes: list[str] = dataclasses.field(default_factory=list)
+    profile: Profile | None = None
 
     def __post_init__(self) -> None:
         self.loaded.check_preset(find_preset(self.request.preset))
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """The notes, and what the runtime refused, so that the video was made without it."""
+        return (*self.notes, *REFUSALS.sentences())
 
     @property
     def model(self) -> Model:

@@ -14,6 +14,7 @@ from kernels.attention import KeyCounts, TpuOptions, target_platform
 from kernels.attention import attention as kernels_attention
 
 
+@jax.named_scope("attention")
 def attention(
     query: jax.Array,
     key: jax.Array,

@@ -24,6 +24,7 @@ from jax.sharding import PartitionSpec as P
 
 from backend.contract.worker import AXES
 from backend.errors import RequestError
+from backend.runtime.refusals import REFUSALS
 
 LARGE_MATRIX = 2**24  # elements: below it a copy on every chip costs less than gathering at every step
 TOKEN_ALIGNMENT = 128  # tokens a device are padded to this, on TPUs and where there are several devices
@@ -133,8 +134,8 @@ class Layout:
 
     def uses_tpu_passes(self, dtype: jnp.dtype) -> bool:
         """Whether the Pallas passes around the attention serve: on TPUs, in the kernel's bfloat16, if no head's norm needs
-        another chip's channels."""
-        return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16
+        another chip's channels, and none was refused."""
+        return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16 and "passes" not in REFUSALS
 
     @property
     def maps_chips(self) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
 
+from backend.errors import KernelRefused
 from backend.runtime.mesh import Layout
+from backend.runtime.refusals import REFUSALS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +28,31 @@ Compiler = Callable[["Program", jax.stages.Lowered], Compilation]
 
 
 def compile_now(program: Program, lowered: jax.stages.Lowered) -> Compilation:
-    """The plain `Compiler`. Others keep executables on disk, or inspect what the compiler makes."""
-    return Compilation(lowered.compile(compiler_options=program.layout.compiler_options))
+    """The plain `Compiler`. Others keep executables on disk, or inspect what the compiler makes.
+
+    Raises: KernelRefused if the compiler refuses one of our kernels.
+    """
+    try:
+        return Compilation(compile_with(lowered, program.layout.compiler_options))
+    except jax.errors.JaxRuntimeError as error:
+        kernel = REFUSALS.kernel_of(error)
+        if kernel is None:
+            raise
+        raise KernelRefused(f"{program.name} needs {kernel}", "which cannot be compiled here") from error
+
+
+def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax.stages.Compiled:
+    """The program, compiled with these options but for those that this version of the compiler refuses: it is as right without
+    them, and slower at most."""
+    left = {name: value for name, value in options.items() if name not in REFUSALS}
+    while True:
+        try:
+            return lowered.compile(compiler_options=left)
+        except jax.errors.JaxRuntimeError as error:
+            refused = REFUSALS.option_of(error, left)
+            if refused is None:
+                raise
+            del left[refused]
 
 
 class Program:

@@ -73,7 +73,8 @@ def torchax() -> ModuleType:
 
 def _linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     """`value` [..., C] times `weight` [N, C] transposed, plus `bias` [N], in `value`'s dtype."""
-    return jax.lax.platform_dependent(value, weight, bias, cpu=_linear_on_cpu, default=_plain_linear)
+    with jax.named_scope("products"):
+        return jax.lax.platform_dependent(value, weight, bias, cpu=_linear_on_cpu, default=_plain_linear)
 
 
 def _plain_linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:

@@ -189,7 +189,8 @@ def _exchange(parts: jax.Array, group: int, sp: int) -> jax.Array:
     if group == 1:
         return parts
     within = [list(range(start, start + group)) for start in range(0, sp, group)]
-    return jax.lax.all_to_all(parts, "sp", split_axis=0, concat_axis=0, tiled=True, axis_index_groups=within)
+    with jax.named_scope("collectives"):
+        return jax.lax.all_to_all(parts, "sp", split_axis=0, concat_axis=0, tiled=True, axis_index_groups=within)
 
 
 def cross_attention(

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,14 @@ from backend.contract.cues import Cue
 from backend.contract.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Interrupted, Loading, VideoResult
 from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.shape import Shape
-from backend.contract.worker import AXES, Device, WorkerFacts
-from backend.errors import Stopped, StudioError, one_line
+from backend.contract.worker import AXES, Device, Notice, WorkerFacts
+from backend.errors import DeviceError, KernelRefused, Stopped, StudioError, one_line
 from backend.files import folder_lock, is_disk_full
 from backend.pipeline.live_events import until
-from backend.settings import own_cores
+from backend.settings import leave_out_idle_libtpu, own_cores
 from backend.workers.channel import Channel, Message
 from backend.workers.death import DEVICE_LOST
+from backend.workers.notice import notice_about
 from backend.workers.patience import HEARTBEAT_SECONDS
 from presets import Preset
 
@@ -47,7 +48,8 @@ class Closing(BaseException):
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """The functions that a worker needs; imported late, because they import jax. `check` returns the files of a model, which
-    `load` takes. An exception from the event function ends `check` and `load`."""
+    `load` takes. An exception from the event function ends `check` and `load`. `notice` says which accelerator is not used and
+    why, from the devices or from the error in their place."""
 
     check: Callable[[Preset, str | None, Callable[[Event], None]], Any]
     load: Callable[..., Any]
@@ -55,6 +57,8 @@ class Pipeline:
     generate: Callable[[GenerationRequest, Any, Path, Callable[[], bool]], Iterator[Event]]
     live: Callable[[GenerationRequest, Any, Path, Callable[[], bool], Callable[[], list[Cue]]], Iterator[Event]]
     devices: Callable[[], list[Device]]
+    notice: Callable[[Sequence[Device] | Exception], Notice | None]
+    refusals: Callable[[], tuple[str, ...]] = tuple
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +98,7 @@ class Worker:
         self._loaded_from: tuple[str, str] | None = None  # the checkpoint and the dtype
         self._is_of_use = False  # whether any request can be served, as far as is known
         self._trouble = ""  # what went wrong last
+        self._notice: Notice | None = None  # about an accelerator that is here and not used
         self._waiting: queue.Queue[Task | None] = queue.Queue()
         self._lock = threading.Lock()
         self._tasks: dict[str, Task] = {}  # not ended, by job id
@@ -172,12 +177,19 @@ class Worker:
         try:
             self._load(preset)
             if warm_up:
-                self._warm_up(preset)
+                self._warm_up_on_what_serves(preset)
             self._send_facts()
         except Exception as error:
             logger.exception("The model could not be prepared")
             self._explain(error)
         self._send_rest()
+
+    def _warm_up_on_what_serves(self, preset: Preset) -> None:
+        while True:
+            try:
+                return self._warm_up(preset)
+            except KernelRefused as refused:
+                self._load_anew(refused, preset)
 
     def _warm_up(self, preset: Preset) -> None:
         """Compiles the preset's own shapes ahead; stops as soon as a job waits."""
@@ -213,7 +225,14 @@ class Worker:
             return
         self._send_status("loading", "Starting the runtime")
         pipeline = self._import_pipeline()
-        pipeline.devices()
+        try:
+            self._notice = pipeline.notice(pipeline.devices())
+        except Exception as error:
+            self._notice = pipeline.notice(error)
+            if self._notice is None:
+                raise
+            self._channel.send({"type": "facts", "facts": WorkerFacts(notice=self._notice).to_json()})
+            raise DeviceError(self._notice.found, fix=self._notice.mend) from error
         self._pipeline, self._is_of_use = pipeline, self._model is None
 
     def _report_loading(self, event: Event) -> None:
@@ -246,7 +265,7 @@ class Worker:
             self._load(find_preset(task.request.preset), lambda: self._is_given_up(task))
             if not self._begin(task):
                 return None
-            return self._make(task, loaded=time.monotonic())
+            return self._make_on_what_serves(task)
         except Stopped:
             return None
         except Exception as error:
@@ -257,6 +276,23 @@ class Worker:
                 self._channel.send({"type": "dying", "reason": f"A device was lost ({one_line(str(error))[:200]})"})
                 self._end(DEVICE_LOST)
             return self._explain(error)
+
+    def _make_on_what_serves(self, task: Task) -> Event:
+        """As `_make`; where a kernel is refused, on the model laid out anew without it. Each is refused once at most."""
+        while True:
+            try:
+                return self._make(task, loaded=time.monotonic())
+            except KernelRefused as refused:
+                try:
+                    self._load_anew(refused, find_preset(task.request.preset), lambda: self._is_given_up(task))
+                except Stopped:
+                    return Cancelled(None)
+                self._send_status("busy", "Making a video")
+
+    def _load_anew(self, refused: KernelRefused, preset: Preset, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        logger.warning("%s; loading the model again, to be laid out without it", refused.cause)
+        self._loaded = self._loaded_from = None
+        self._load(preset, is_stopped)
 
     def _make(self, task: Task, loaded: float) -> Event:
         """Makes the video and returns its final event. Raises: Closing, after what was done is kept."""
@@ -313,6 +349,8 @@ class Worker:
             model=self._loaded_from[0] if self._loaded_from else None,
             warm=frozenset(self._warm),
             versions=getattr(self._loaded, "versions", {}),
+            refused=self._pipeline.refusals(),
+            notice=self._notice,
         )
         self._channel.send({"type": "facts", "facts": facts.to_json()})
 
@@ -349,8 +387,9 @@ def explain(error: Exception) -> Failed:
     )
 
 
-def import_pipeline(module: str | None, **options: Any) -> Pipeline:
-    """The real pipeline, which loads with these options; or, for tests, a module that has all its functions."""
+def import_pipeline(module: str | None, profile: tuple[Path, str] | None = None, **options: Any) -> Pipeline:
+    """The real pipeline, which loads with these options; or, for tests, a module that has all its functions. `profile` is a
+    folder for traces, and the steps that are traced."""
     if module is not None:
         stand_in = importlib.import_module(module)
         return Pipeline(
@@ -360,16 +399,31 @@ def import_pipeline(module: str | None, **options: Any) -> Pipeline:
             generate=stand_in.generate,
             live=getattr(stand_in, "live", None),
             devices=stand_in.device_facts,
+            refusals=getattr(stand_in, "refusals", tuple),
+            notice=getattr(stand_in, "notice", lambda devices: None),
         )
     from backend.pipeline.generate import generate
     from backend.pipeline.live import live
     from backend.pipeline.load import load
     from backend.pipeline.model_files import check_model
+    from backend.pipeline.profiling import Profile
     from backend.pipeline.warm_up import warm_up
     from backend.runtime.devices import device_facts
+    from backend.runtime.refusals import REFUSALS
 
-    load = functools.partial(load, **options)
-    return Pipeline(check=check_model, load=load, warm_up=warm_up, generate=generate, live=live, devices=device_facts)
+    if profile is not None:
+        first, last = map(int, profile[1].split("-"))
+        generate = functools.partial(generate, profile=Profile(folder=profile[0], first=first, last=last))
+    return Pipeline(
+        check=check_model,
+        load=functools.partial(load, **options),
+        warm_up=warm_up,
+        generate=generate,
+        live=live,
+        devices=device_facts,
+        refusals=REFUSALS.sentences,
+        notice=notice_about,
+    )
 
 
 def _with_seconds(event: Event, **seconds: float) -> Event:
@@ -405,6 +459,8 @@ def main() -> None:
     parser.add_argument("--pipeline", help="a module with load, warm_up and generate; for tests")
     parser.add_argument("--warm-up", action="store_true", help="compile the preset's own shapes ahead")
     parser.add_argument("--executables", type=Path, help="a folder of precompiled programs")
+    parser.add_argument("--profile", type=Path, help="a folder for traces")
+    parser.add_argument("--profile-steps", default="3-5", help="the steps that are traced")
     for axis in AXES:
         parser.add_argument(f"--{axis}", type=int, help="size of this axis of the mesh")
     arguments = parser.parse_args()
@@ -415,7 +471,11 @@ def main() -> None:
     os.nice(POLITENESS)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
-    make = functools.partial(import_pipeline, arguments.pipeline, mesh=mesh, executables=arguments.executables)
+    profile = None
+    if arguments.profile is not None:
+        leave_out_idle_libtpu()
+        profile = arguments.profile, arguments.profile_steps
+    make = functools.partial(import_pipeline, arguments.pipeline, profile, mesh=mesh, executables=arguments.executables)
     worker = Worker(channel, make, arguments.model)
     worker.run(find_preset(arguments.preset), arguments.warm_up)
 

@@ -11,10 +11,11 @@ from backend.contract import events
 from backend.contract.cues import Cue
 from backend.contract.events import Event, Interrupted
 from backend.contract.request import GenerationRequest
-from backend.contract.worker import WorkerFacts, WorkerStatus, WorkerView
+from backend.contract.worker import Notice, WorkerFacts, WorkerStatus, WorkerView
 from backend.workers.channel import Message
 from backend.workers.death import describe_code, explain_death, out_of_memory_kills
 from backend.workers.link import LINKS, Link
+from backend.workers.notice import notice_of_death
 from backend.workers.patience import Patience
 from backend.workers.process import WorkerPlan
 
@@ -49,6 +50,7 @@ class Supervisor:
         self._log: Path | None = None
         self._status = WorkerStatus(state="starting", detail="The worker has not been started")
         self._facts = WorkerFacts()
+        self._told: Notice | None = None
 
     def start(self) -> None:
         """Starts the worker if there is none."""
@@ -134,14 +136,21 @@ class Supervisor:
             self._patience.take_state(message["state"], now)
             self._take_status(WorkerStatus(state=message["state"], detail=message["detail"]))
         elif message["type"] == "facts":
-            with self._lock:
-                self._facts = WorkerFacts.from_json(message["facts"])
+            self._take_facts(WorkerFacts.from_json(message["facts"]))
         elif message["type"] == "dying":
             self._end_reason = message["reason"]
         elif message["type"] == "event":
             event = events.from_json(message["event"])
             self._patience.take_event(event, now)
             self._pass_on(message["job_id"], event)
+
+    def _take_facts(self, facts: WorkerFacts) -> None:
+        """Keeps them; an accelerator that is not used, by mistake, is said in the server's log once."""
+        with self._lock:
+            is_new, self._facts = facts.notice != self._told, facts
+            self._told = facts.notice or self._told
+        if is_new and facts.notice is not None and facts.notice.is_fault:
+            logger.warning("%s", facts.notice)
 
     def _take_status(self, status: WorkerStatus) -> None:
         with self._lock:
@@ -166,10 +175,13 @@ class Supervisor:
             if self._is_closed:
                 return
             job_id, self._job_id = self._job_id, None
+            had_devices = bool(self._facts.devices)
             self._link, self._facts, self._has_died = None, WorkerFacts(), True
             death = explain_death(code, self._log, out_of_memory_kills() > self._memory_kills, self._end_reason)
-            detail = self._end_reason or f"The worker {describe_code(code)}"
-            self._status = WorkerStatus(state="failed", detail=f"{detail}; its log is {self._log}")
+            detail = f"{self._end_reason or f'The worker {describe_code(code)}'}; its log is {self._log}"
+            if not had_devices and (notice := notice_of_death(self._log)):
+                self._facts, detail = WorkerFacts(notice=notice), str(notice)
+            self._status = WorkerStatus(state="failed", detail=detail)
             logger.error("%s", self._status.detail)
         if job_id is not None:
             self._on_event(job_id, death)

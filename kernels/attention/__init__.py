@@ -1,7 +1,16 @@
 """Scaled dot-product attention on B S H D arrays."""
 
-from kernels.attention.api import TpuOptions, attention, target_platform
+from kernels.attention.api import TpuOptions, attention, target_platform, withdraw
 from kernels.attention.block_sizes import BlockSizes, bundles_a_tile, predicted_bundles
 from kernels.attention.counts import KeyCounts
 
-__all__ = ["BlockSizes", "KeyCounts", "TpuOptions", "attention", "bundles_a_tile", "predicted_bundles", "target_platform"]
+__all__ = [
+    "BlockSizes",
+    "KeyCounts",
+    "TpuOptions",
+    "attention",
+    "bundles_a_tile",
+    "predicted_bundles",
+    "target_platform",
+    "withdraw",
+]

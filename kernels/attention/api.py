@@ -30,6 +30,12 @@ BLOCK_Q = 1024
 BLOCK_KV = 512
 
 logger = logging.getLogger(__name__)
+_withdrawn: set[str] = set()
+
+
+def withdraw(implementation: Implementation) -> None:
+    """From now on this process no longer chooses the implementation: it has failed here. Naming it still runs it."""
+    _withdrawn.add(implementation)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,7 +135,7 @@ def _choose(
 ) -> Implementation:
     scores = query.shape[1] * key.shape[1]
     special = {"tpu": ("pallas_tpu", SMALL_SCORES_TPU), "gpu": ("cudnn", SMALL_SCORES)}.get(platform)
-    if special is not None and scores > special[1]:
+    if special is not None and scores > special[1] and special[0] not in _withdrawn:
         implementation, _ = special
         try:
             _refuse(implementation, call, query, key, value, bias, counts)

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from backend.contract.shape import Shape
-from backend.contract.worker import Device, WorkerFacts, WorkerStatus, WorkerView, summary
+from backend.contract.worker import Device, Notice, WorkerFacts, WorkerStatus, WorkerView, summary
 from backend.engine.cleaning import NO_LIMITS, PARTS
 from backend.engine.estimate import Estimate
 from backend.settings import from_environment
@@ -176,6 +176,37 @@ def test_health_lists_several_workers():
     assert answer == {"worker": "busy", "waiting": 0, "workers": {"worker-1": "busy", "worker-2": "failed"}}
 
 
+IDLE = Notice(found="8 TPU v6e chips are here, but libtpu is not installed", mend="`pip install it`")
+CHOSEN = Notice(found="8 TPU v6e chips are here and left alone", mend="", is_fault=False)
+
+
+def with_notice(notice: Notice | None, name: str = "worker") -> WorkerView:
+    view = worker(name)
+    return replace(view, facts=replace(view.facts, notice=notice))
+
+
+@pytest.mark.parametrize(
+    ("workers", "detail"),
+    [
+        ([with_notice(IDLE)], f"{IDLE.found}; {IDLE.mend}"),
+        ([with_notice(IDLE, "worker-1"), with_notice(IDLE, "worker-2")], f"{IDLE.found}; {IDLE.mend}"),
+        ([with_notice(CHOSEN)], None),
+        ([with_notice(None)], None),
+    ],
+)
+def test_health_says_once_which_accelerator_is_not_used_by_mistake(workers, detail):
+    answer = TestClient(Starlette(routes=[health_route(Engine(*workers), Access("key"), is_open=False)])).get("/healthz")
+    assert answer.status_code == 200 and answer.json().get("detail") == detail
+
+
+@pytest.mark.parametrize("notice", [IDLE, CHOSEN])
+def test_the_system_shows_every_visitor_what_is_not_used(tmp_path, notice):
+    engine = Engine(with_notice(notice), settings=from_environment(tmp_path, {}))
+    [devices, *_] = report_of(engine, visit()).sections
+    assert devices[1][-1] == ("Not used", str(notice))
+    assert "Not used" not in report_of(Engine(worker(), settings=from_environment(tmp_path, {})), visit()).text()
+
+
 def values(text: str) -> list[str]:
     return [line for line in text.splitlines() if re.match("studio_(worker|warm|device)", line)]
 
@@ -193,6 +224,12 @@ def test_several_workers_metrics_have_their_names():
     lines = values(metrics_text(Engine(*PAIR)))
     assert lines[:2] == ['studio_worker_ready{worker="worker-1"} 1', 'studio_worker_ready{worker="worker-2"} 0']
     assert 'studio_device_bytes_in_use{worker="worker-2",device="TPU_0"} 1' in lines
+
+
+def test_the_system_says_what_is_done_without(tmp_path):
+    facts = replace(worker().facts, refused=("No option x here", "No kernel y here"))
+    sections = dict(report_of(Engine(worker(facts=facts), settings=from_environment(tmp_path, {})), VISITOR).sections)
+    assert dict(sections[ENGLISH.system_worker])[ENGLISH.system_refused] == "No option x here. No kernel y here."
 
 
 def test_the_system_shows_a_block_for_each_of_several_workers(tmp_path):

@@ -21,7 +21,8 @@ STATES = ("queued", "running", "finished", "failed", "cancelled")
 def health_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
     """200 while the studio can make videos or is about to, 503 when all its workers have failed or the disk has no room.
 
-    If visitors need a password, the length of the queue is for the operator's key only.
+    `detail` says which accelerator is here and not used, and what mends it. If visitors need a password, the length of the queue
+    is for the operator's key only.
     """
 
     def health(request: Request) -> Response:
@@ -29,6 +30,8 @@ def health_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
         answer: dict = {"worker": state}
         if is_open or access.has_key(request.headers):
             answer["waiting"] = len(engine.line())
+        if faults := dict.fromkeys(str(one.facts.notice) for one in workers if one.facts.notice and one.facts.notice.is_fault):
+            answer["detail"] = "; ".join(faults)
         if (short := engine.shortage()) is not None:
             answer["disk"] = str(short)
         if len(workers) > 1:

@@ -103,11 +103,14 @@ def _worker(worker: WorkerView, texts: Texts) -> Rows:
     model = Path(facts.model).name if facts.model else texts.system_no_model
     state = getattr(texts, f"worker_{status.state}")
     detail = "" if status.state in ("ready", "busy") else f": {without_paths(status.detail)}"
-    return (texts.system_worker, state + detail), (texts.system_model, model), (texts.system_shapes, "; ".join(warm))
+    without = ((texts.system_refused, " ".join(f"{sentence}." for sentence in facts.refused)),) if facts.refused else ()
+    return (texts.system_worker, state + detail), (texts.system_model, model), (texts.system_shapes, "; ".join(warm)), *without
 
 
 def _devices(worker: WorkerView, texts: Texts) -> Rows:
-    return tuple((device.name, _device_words(device, texts)) for device in worker.facts.devices)
+    rows = tuple((device.name, _device_words(device, texts)) for device in worker.facts.devices)
+    notice = worker.facts.notice
+    return rows if notice is None else (*rows, (texts.system_not_used, str(notice)))
 
 
 def _device_words(device: Device, texts: Texts) -> str:

@@ -15,6 +15,7 @@ from backend.engine.recovery import GoOn, judge, place_of
 from backend.engine.store import Store
 from presets import load_preset
 from tests.backend.conftest import all_events, request, wait_for
+from tests.fake_pipeline import REFUSED
 
 
 def stop(by="worker", place="step 3 of 5", cause="it fell") -> Interrupted:
@@ -160,3 +161,12 @@ def test_what_a_job_needs_grows_with_its_size():
     small = needed_bytes(request())
     large = needed_bytes(GenerationRequest.from_preset(load_preset("wan2.1-t2v-14b-720p"), prompt="a red square"))
     assert small < 25e6 and 0.5e9 < large < 1.5e9
+
+
+def test_a_video_whose_kernel_is_refused_is_made_on_the_model_laid_out_anew(engine):
+    job = engine.submit(request("please refuse"))
+    events = all_events(engine, job.id)
+    assert isinstance(events[-1], Finished)
+    assert any(isinstance(event, Loading) for event in events)
+    assert engine.workers()[0].facts.refused == (REFUSED,)
+    assert isinstance(all_events(engine, engine.submit(request("refuse again")).id)[-1], Finished)

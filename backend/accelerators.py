@@ -1,0 +1,122 @@
+"""The accelerators of this machine, as the system's own files show them; whether jax uses them is another question.
+
+Imports neither jax nor torch, which would take the chips.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Platform = Literal["tpu", "gpu"]
+
+# PCI vendors and devices. Source: jax 0.10.2, jax/_src/hardware_utils.py. Google's vendor id is on network cards, too.
+_GOOGLE, _NVIDIA = "0x1ae0", "0x10de"
+_TPU_CHIPS = {"0x0027": "v3", "0x005e": "v4", "0x0062": "v5p", "0x0063": "v5e", "0x006f": "v6e", "0x0076": "tpu7x"}
+_DISPLAY_CLASS = "0x03"  # how a graphics card's class begins, VGA or 3D; not its sound
+_TPU_TYPES = {"v5litepod": "v5e"}  # where a machine type's name is not the chip's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerator:
+    """Devices of one kind. `chip` is a TPU's generation such as "v6e" or a GPU's model, "" if it is not known; `files` are the
+    device files that lead to them: without one no program can use them. `has_driver` is the system's, for GPUs."""
+
+    platform: Platform
+    count: int
+    chip: str = ""
+    files: tuple[str, ...] = ()
+    has_driver: bool = True
+
+    def __str__(self) -> str:
+        """Such as "8 TPU v6e chips"."""
+        words = ("TPU", self.chip, "chip") if self.platform == "tpu" else (self.chip or "NVIDIA GPU",)
+        return f"{self.count} {' '.join(filter(None, words))}{'s' if self.count > 1 else ''}"
+
+    @property
+    def are(self) -> str:
+        """The verb that goes with them."""
+        return "are" if self.count > 1 else "is"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """A process that has a device open."""
+
+    pid: int
+    name: str
+
+
+def find_accelerators(root: Path, tpu_type: str = "") -> tuple[Accelerator, ...]:
+    """TPU chips and NVIDIA GPUs of the machine whose files lie under `root`, "/" for this one. `tpu_type` is what Google's
+    images and clusters say in TPU_ACCELERATOR_TYPE, such as "v6e-8", or ""."""
+    return tuple(filter(None, (_find_tpu(root, tpu_type), _find_gpu(root))))
+
+
+def find_holders(root: Path, files: Sequence[str]) -> tuple[Holder, ...]:
+    """The processes that have one of these device files open, as far as this user may see."""
+    folders = sorted((root / "proc").glob("[0-9]*"), key=lambda folder: int(folder.name))
+    return tuple(
+        Holder(pid=int(folder.name), name=_line(folder / "comm") or "?") for folder in folders if _has_open(folder, files)
+    )
+
+
+def _find_tpu(root: Path, tpu_type: str) -> Accelerator | None:
+    """vfio's groups are not only TPUs': they count where the bus or the machine type says that there are some."""
+    named = tpu_type.partition("-")[0]
+    on_bus = [_TPU_CHIPS[device] for vendor, device, _ in _pci(root) if vendor == _GOOGLE and device in _TPU_CHIPS]
+    files = _device_files(root, "dev", r"accel\d+")
+    if not files and (on_bus or named):
+        files = _device_files(root, "dev/vfio", r"\d+")
+    if not on_bus and not files:
+        return None
+    chip = on_bus[0] if on_bus else _TPU_TYPES.get(named, named)
+    return Accelerator(platform="tpu", count=len(on_bus) or len(files), chip=chip, files=files)
+
+
+def _find_gpu(root: Path) -> Accelerator | None:
+    on_bus = [1 for vendor, _, kind in _pci(root) if vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASS)]
+    known = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
+    files = _device_files(root, "dev", r"nvidia\d+|dxg")  # dxg: Windows' subsystem for Linux
+    count = len(known) or len(files) or len(on_bus)
+    if count == 0:
+        return None
+    has_driver = bool(known or files) or (root / "proc/driver/nvidia/version").exists()
+    return Accelerator(platform="gpu", count=count, chip=_model(known), files=files, has_driver=has_driver)
+
+
+def _model(known: Sequence[Path]) -> str:
+    """The name that NVIDIA's driver gives the first GPU, or ""."""
+    found = re.search(r"^Model:\s*(.+?)\s*$", _text(known[0]) if known else "", re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _pci(root: Path) -> Iterator[tuple[str, str, str]]:
+    """Vendor, device and class of everything on the PCI bus, such as "0x1ae0"."""
+    for folder in sorted((root / "sys/bus/pci/devices").glob("*")):
+        yield _line(folder / "vendor"), _line(folder / "device"), _line(folder / "class")
+
+
+def _device_files(root: Path, folder: str, pattern: str) -> tuple[str, ...]:
+    """The paths that programs know for the files of such names in this folder, in the order of their numbers."""
+    names = [path.name for path in (root / folder).glob("*") if re.fullmatch(pattern, path.name)]
+    return tuple(f"/{folder}/{name}" for name in sorted(names, key=lambda name: (len(name), name)))
+
+
+def _has_open(process: Path, files: Sequence[str]) -> bool:
+    try:
+        return any(str(link.readlink()) in files for link in (process / "fd").iterdir())
+    except OSError:  # it has ended, or is another user's
+        return False
+
+
+def _line(path: Path) -> str:
+    return _text(path).strip()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,197 @@
+"""What `doctor` looks at without jax: Python, packages, memory, disk, folders, the port, the Hub. Each check is a small function
+of what it looks at, so that each fault can be made."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import httpx2
+
+from backend.contract.check import Check
+from backend.contract.request import example_request
+from backend.engine.disk import RESERVE_BYTES, needed_bytes
+from backend.engine.weights_here import has_weights
+from backend.settings import PROJECT_FOLDER, Settings
+from backend.workers.notice import Surroundings, pinned
+from presets import Preset, list_presets
+
+PYTHONS = ((3, 11), (3, 13))  # the oldest and the newest that the requirements can be had for
+LEAST_MEMORY = 3 * 2**30  # the demo model's worker and its server take 1.3 GB (docs/performance.md)
+HUB_SECONDS = 4.0
+
+
+def python_check(found: tuple[int, int] = sys.version_info[:2]) -> Check:
+    """Whether this Python is one that the requirements can be had for."""
+    words, (oldest, newest) = ".".join(map(str, found)), PYTHONS
+    if oldest <= found <= newest:
+        return Check(name="Python", state="ok", found=words)
+    allowed = f"{words}; the studio runs on {'.'.join(map(str, oldest))} to {'.'.join(map(str, newest))}"
+    return Check(name="Python", state="fault", found=allowed, mend="`uv venv --python 3.11 .venv`, then install again")
+
+
+def packages_check(installer: str, requirements: Path = PROJECT_FOLDER / "requirements.txt") -> Check:
+    """Whether the packages are installed in the versions that the requirements name; a build's own mark, as in "2.13.0+cpu", does
+    not count."""
+    wanted = re.findall(r"^([\w.-]+)==(\S+)", requirements.read_text("utf-8"), re.MULTILINE)
+    found = {name: _version(name) for name, _ in wanted}
+    others = [f"{name} {found[name]}, not {number}" for name, number in wanted if found[name].partition("+")[0] != number]
+    if not others:
+        return Check(name="packages", state="ok", found=f"{len(wanted)}, as {requirements.name} names them")
+    said = f"{', '.join(others[:4])}{' and more' if len(others) > 4 else ''}"
+    return Check(name="packages", state="warning", found=said, mend=f"`{installer} -r {requirements.name}`")
+
+
+def tpu_pair_check(here: Surroundings) -> Check:
+    """Whether jax, jaxlib and libtpu belong together: the pair that our requirements name, or the one jax was released with."""
+    jax, jaxlib, libtpu = (here.versions.get(name, "") for name in ("jax", "jaxlib", "libtpu"))
+    has_tpu = any(one.platform == "tpu" for one in here.accelerators)
+    found = f"jax {jax}, jaxlib {jaxlib}, libtpu {libtpu or 'not installed'}"
+    mend = f"`{here.installer} -r requirements-tpu.txt`"
+    if not has_tpu:
+        return Check(name="TPU runtime", state="skipped", found=f"{found}; this machine has no TPU")
+    if jax != jaxlib or not libtpu:
+        return Check(name="TPU runtime", state="fault", found=f"{found}: they do not belong together", mend=mend)
+    if libtpu != pinned("libtpu"):
+        found += f": our programs were compiled with libtpu {pinned('libtpu')}"
+        return Check(name="TPU runtime", state="warning", found=found, mend=mend)
+    return Check(name="TPU runtime", state="ok", found=found)
+
+
+def memory_check(root: Path = Path("/")) -> Check:
+    """The host's memory."""
+    rows = dict(re.findall(r"^(\w+):\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE))
+    if "MemAvailable" not in rows:
+        return Check(name="host memory", state="skipped", found="the system does not report it")
+    total, free = (int(rows[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    found = f"{_gb(free)} of {_gb(total)} are free"
+    if free >= LEAST_MEMORY:
+        return Check(name="host memory", state="ok", found=found)
+    return Check(name="host memory", state="warning", found=found, mend="end other programs, or take a larger machine")
+
+
+def disk_check(folder: Path, preset: Preset) -> Check:
+    """Whether the disk has room for one video of the preset."""
+    needed, free = needed_bytes(example_request(preset)) + RESERVE_BYTES, shutil.disk_usage(_existing(folder)).free
+    found = f"{_gb(free)} are free, a video of {preset.name} needs {_gb(needed)} while it is made"
+    if free >= needed:
+        return Check(name="disk", state="ok", found=found)
+    return Check(name="disk", state="fault", found=found, mend="make room, or name a folder on another disk with --data-dir")
+
+
+def folder_check(name: str, folder: Path, option: str) -> Check:
+    """Whether files can be written there; the folder need not exist yet. `option` names another place."""
+    place = _existing(folder)
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"\0" * 4096)
+    except OSError as error:
+        reason = "the disk is full" if error.errno == errno.ENOSPC else f"cannot be written ({error.strerror})"
+        return Check(name=name, state="fault", found=f"{folder}: {reason}", mend=f"name a folder that can be, with {option}")
+    return Check(name=name, state="ok", found=f"{folder}" if place == folder else f"{folder}, not made yet")
+
+
+def port_check(port: int = 7860, host: str = "127.0.0.1") -> Check:
+    """Whether the studio can listen there."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            found = f"{port} cannot be taken ({error.strerror})"
+            return Check(name="port", state="warning", found=found, mend=f"`python app.py --port {port + 1}`")
+    return Check(name="port", state="ok", found=f"{port} is free")
+
+
+def presets_check() -> Check:
+    """The presets whose checkpoints are on this machine."""
+    every = list_presets()
+    here = [preset.name for preset in every if has_weights(preset)]
+    return Check(name="presets", state="ok", found=f"{len(here)} of {len(every)} need no download: {', '.join(here) or 'none'}")
+
+
+def weights_check(preset: Preset) -> Check:
+    """Whether the preset's checkpoint is on this machine."""
+    if has_weights(preset):
+        return Check(name="checkpoint", state="ok", found=f"{preset.model_source} is here")
+    mend = f"`python app.py models download {preset.name}`"
+    return Check(name="checkpoint", state="warning", found=f"{preset.model_source} is not here yet", mend=mend)
+
+
+def hub_check(address: str, *, is_needed: bool) -> Check:
+    """Whether the Hub answers. Where nothing needs to be downloaded, a Hub that does not is no fault."""
+    state = "fault" if is_needed else "skipped"
+    rest = "" if is_needed else ": nothing needs it here"
+    if not address:
+        mend = "leave HF_HUB_OFFLINE out" if is_needed else ""
+        return Check(name="Hub", state=state, found=f"is not asked, because HF_HUB_OFFLINE is set{rest}", mend=mend)
+    try:
+        answer = httpx2.head(address, timeout=HUB_SECONDS, follow_redirects=False)
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        found = f"{address} does not answer ({error or type(error).__name__}){rest}"
+        mend = "open the network to it, or bring the checkpoint and name its folder with --model" if is_needed else ""
+        return Check(name="Hub", state=state, found=found, mend=mend)
+    return Check(name="Hub", state="ok", found=f"{address} answers ({answer.status_code})")
+
+
+def machine_checks(settings: Settings, here: Surroundings, preset: Preset, hub: tuple[str, Path]) -> list[Check]:
+    """All of them. `hub` are the Hub's address and the folder of its cache."""
+    address, cache = hub
+    weights = weights_check(preset)
+    return [
+        python_check(),
+        packages_check(here.installer),
+        tpu_pair_check(here),
+        memory_check(),
+        disk_check(settings.data_dir, preset),
+        folder_check("data folder", settings.data_dir, "--data-dir"),
+        folder_check("compiled programs", settings.cache_dir, "STUDIO_CACHE_DIR"),
+        folder_check("Hub's cache", cache, "HF_HOME"),
+        port_check(),
+        presets_check(),
+        weights,
+        hub_check(address, is_needed=weights.state != "ok"),
+    ]
+
+
+def facts_of_machine(here: Surroundings) -> Mapping[str, object]:
+    """What a bug report needs to know besides the checks."""
+    return {
+        "python": sys.version.split()[0],
+        "system": " ".join(os.uname()[i] for i in (0, 2, 4)),
+        "cores": os.cpu_count(),
+        "accelerators": [str(one) for one in here.accelerators],
+        "platforms": list(here.platforms),
+        "versions": dict(here.versions),
+    }
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(one for one in (folder, *folder.parents) if one.exists())
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError:
+        return ""
+
+
+def _gb(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"

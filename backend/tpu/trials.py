@@ -1,0 +1,171 @@
+"""Every kernel and every compile option once, at small size, against the reference: what `app.py doctor` tries on a machine.
+
+On a CPU the kernels for TPUs run in Pallas's interpreter (`jax.experimental.pallas.tpu.force_tpu_interpret_mode`), as tests do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from backend.contract.check import Check
+from backend.errors import one_line
+from kernels.attention import KeyCounts, TpuOptions, attention
+from kernels.attention.reference import reference_attention
+from kernels.causal_conv import Edges, Epilogue, arrange_weight, causal_conv
+from kernels.qkv import LOG2_E, Preparation, group_heads, prepare, ungroup_heads
+
+REPORT = "attach the JSON of `python app.py doctor --json FILE` to a bug report"
+HEADS, WIDTH = 2, 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The largest difference from the reference, and the largest that rounding explains."""
+
+    difference: float
+    allowed: float
+
+
+Trial = Callable[[], Outcome]
+
+
+def kernel_trials(platform: str) -> dict[str, Trial]:
+    """The kernels that run on this platform, "tpu", "gpu" or "cpu", by name."""
+    if platform != "tpu":
+        chosen = {"attention as it is chosen here": functools.partial(_attention, implementation=None)}
+        return chosen | (
+            {"attention by cuDNN": functools.partial(_attention, implementation="cudnn")} if platform == "gpu" else {}
+        )
+    own = functools.partial(_attention, implementation="pallas_tpu")
+    return {
+        "attention, constant maximum": own,
+        "attention, online": functools.partial(own, tpu=TpuOptions(tests_bounds=False)),
+        "attention, loud heads": functools.partial(own, norm=30.0),
+        "attention, a window": functools.partial(own, window_size=(100, 50)),
+        "attention, a bias a key": functools.partial(own, has_bias=True),
+        "attention, keys that are counted": functools.partial(own, counted=200),
+        "norm, rotation and head groups": _preparation,
+        "norm of each head": functools.partial(_preparation, norms_heads=True),
+        "head groups joined": _ungrouping,
+        "convolution": _convolution,
+        "convolution of a doubled picture": functools.partial(_convolution, doubles=True),
+    }
+
+
+def try_all(trials: Mapping[str, Trial], kind: str) -> Iterator[Check]:
+    """One check for each trial; an exception is a fault of its own, and the next trial runs all the same."""
+    for name, trial in trials.items():
+        yield _tried(f"{kind} {name}", trial)
+
+
+def _tried(name: str, trial: Trial) -> Check:
+    try:
+        outcome = trial()
+    except Exception as error:  # whatever a compiler or a chip refuses: that is what this looks for
+        return Check(name=name, state="fault", found=one_line(f"{type(error).__name__}: {error}")[:400], mend=REPORT)
+    said = f"differs from the reference by {outcome.difference:.2g}, {outcome.allowed:.2g} allowed"
+    is_close = outcome.difference <= outcome.allowed  # never for NaN
+    return Check(name=name, state="ok" if is_close else "fault", found=said, mend="" if is_close else REPORT)
+
+
+def option_trials(options: Mapping[str, Any], devices: Sequence[jax.Device]) -> dict[str, Trial]:
+    """Each option of the compiler alone, and all together, on a program with products and exchanges over these devices."""
+    each = {name: functools.partial(_option, {name: value}, devices) for name, value in options.items()}
+    return each | ({"all together": functools.partial(_option, dict(options), devices)} if len(options) > 1 else {})
+
+
+def _option(options: Mapping[str, Any], devices: Sequence[jax.Device]) -> Outcome:
+    """Small whole numbers, so that every sum is exact whatever the order."""
+    mesh = Mesh(np.asarray(devices), ("chips",))
+    rows, columns = (NamedSharding(mesh, spec) for spec in (P("chips", None), P(None, "chips")))
+    size = 128 * len(devices)
+    numbers = np.arange(size * size).reshape(size, size)
+    left, right = (numbers % 7 - 3).astype(np.float32), (numbers % 5 - 2).astype(np.float32)
+
+    def work(left: jax.Array, right: jax.Array) -> jax.Array:
+        gathered = jax.lax.with_sharding_constraint(right.astype(jnp.bfloat16), NamedSharding(mesh, P()))
+        product = jnp.dot(left.astype(jnp.bfloat16), gathered, preferred_element_type=jnp.float32)
+        return jax.lax.with_sharding_constraint(product, columns)
+
+    arrays = [jax.device_put(array, rows) for array in (left, right)]
+    compiled = jax.jit(work, out_shardings=columns).lower(*arrays).compile(compiler_options=dict(options))
+    return Outcome(float(np.abs(np.asarray(compiled(*arrays)) - left @ right).max()), 0.0)
+
+
+def _draw(number: int, *shape: int, scale: float = 1.0) -> jax.Array:
+    return (scale * jax.random.normal(jax.random.key(number), shape)).astype(jnp.bfloat16)
+
+
+def _difference(ours: jax.Array, exact: jax.Array) -> float:
+    return float(jnp.abs(ours.astype(jnp.float32) - exact.astype(jnp.float32)).max())
+
+
+def _attention(*, norm: float = 1.0, has_bias: bool = False, counted: int | None = None, **options: Any) -> Outcome:
+    """Lengths off every block. The query is rounded once more after scaling, which moves a score by 2^-9 of itself at most, and
+    weights and result are rounded to bfloat16: at unit norm that is 2^-7 of the largest value, and 0.01 with the scores. Loud
+    heads choose few keys, and neighbours among these may change places: those are held to half of the largest value."""
+    query, key = (_draw(number, 1, length, HEADS, WIDTH, scale=norm**0.5) for number, length in ((0, 300), (1, 520)))
+    value = _draw(2, 1, 520, HEADS, WIDTH)
+    bias = jnp.linspace(-3, 3, 520)[None, None, None] if has_bias else None
+    counts = None if counted is None else KeyCounts(values=jnp.array([counted]), least=counted)
+    ours = jax.jit(lambda *arrays: attention(*arrays, bias, counts=counts, **options))(query, key, value)
+    seen = slice(counted)
+    wide = [array.astype(jnp.float32) for array in (query, key[:, seen], value[:, seen])]
+    with jax.default_matmul_precision("highest"):
+        exact = reference_attention(*wide, bias, scale=WIDTH**-0.5, window=options.get("window_size"))
+    share = 0.02 if norm == 1.0 else 0.5
+    return Outcome(_difference(ours, exact), share * float(jnp.abs(value).max()))
+
+
+def _preparation(*, norms_heads: bool = False) -> Outcome:
+    """Both round to bfloat16, the plain one twice: 2^-8 of values up to 8, thrice, and 2^-7 of each."""
+    how = Preparation(eps=1e-6, groups=2, norms_heads=norms_heads)
+    projected = tuple(_draw(number, 1, 256, HEADS * WIDTH, scale=2.0) for number in range(3))
+    norms = tuple(jnp.full((WIDTH if norms_heads else HEADS * WIDTH,), 1.1, jnp.float32) for _ in range(2))
+    angle = jnp.repeat(jax.random.uniform(jax.random.key(5), (256, WIDTH // 2)) * 6, 2, axis=1)
+    tables = jnp.cos(angle), jnp.sin(angle)
+
+    def prepared(*arrays: Any, how: Preparation) -> tuple[jax.Array, jax.Array, jax.Array]:
+        made = prepare(*arrays, how)
+        return made.query, made.key, made.value
+
+    arrays, by_passes = (projected, norms, tables), dataclasses.replace(how, use_pallas=True)
+    query, key, value = jax.jit(functools.partial(prepared, how=how))(*arrays)
+    wide = key.astype(jnp.float32)
+    plain = query.astype(jnp.float32) * (LOG2_E * WIDTH**-0.5), wide - wide.mean(2, keepdims=True), value
+    passes = jax.jit(functools.partial(prepared, how=by_passes))(*arrays)
+    return Outcome(max(map(_difference, passes, plain)), 3 * 8 * 2**-8 + 8 * 2**-7)
+
+
+def _ungrouping() -> Outcome:
+    value = _draw(0, 1, 256, HEADS * WIDTH)
+    return Outcome(_difference(jax.jit(functools.partial(ungroup_heads, use_pallas=True))(group_heads(value, HEADS)), value), 0.0)
+
+
+def _convolution(*, doubles: bool = False) -> Outcome:
+    """Sums in float32, written as bfloat16: 2^-8 of the largest, and as much again for another order."""
+    frames, before, weight = _draw(0, 2, 4, 16, WIDTH), _draw(1, 2, 4, 16, WIDTH), _draw(2, WIDTH, WIDTH, 3, 3, 3, scale=0.02)
+    nothing = jnp.zeros((4, 1, 16, WIDTH), jnp.bfloat16)
+    call = functools.partial(causal_conv, num_rows=16, doubles=doubles, edges=Edges(left=nothing, right=nothing))
+    run = jax.jit(lambda *arrays: call(*arrays, jnp.zeros(WIDTH, jnp.float32), epilogue=Epilogue())[0])
+    ours = run(frames, before, arrange_weight(weight))
+    inner = jnp.concatenate([before, frames]).astype(jnp.float32)
+    inner = inner.repeat(2, axis=1).repeat(2, axis=2) if doubles else inner
+    exact = jax.lax.conv_general_dilated(
+        jnp.pad(inner, ((0, 0), (1, 1), (1, 1), (0, 0)))[None],
+        weight.astype(jnp.float32).transpose(2, 4, 3, 1, 0),
+        (1, 1, 1),
+        "VALID",
+        dimension_numbers=("NDHWC", "DHWIO", "NDHWC"),
+        precision="highest",
+    )[0]
+    return Outcome(_difference(ours, exact), 2**-7 * float(jnp.abs(exact).max()))

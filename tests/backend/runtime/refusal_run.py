@@ -1,0 +1,70 @@
+"""Compiles an attention for a described TPU whose compiler refuses an option, or a kernel; prints what was done without.
+
+`python -m tests.backend.runtime.refusal_run option|attention|passes`, in a process of its own, because what was refused stays so.
+"""
+
+import functools
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+
+import kernels.attention.api
+import kernels.qkv
+from backend.errors import KernelRefused
+from backend.families.wan.attention import _attend_to_real
+from backend.runtime.devices import described_devices
+from backend.runtime.mesh import Layout, MeshPlan
+from backend.runtime.program import Program
+from backend.runtime.refusals import KERNELS, REFUSALS
+from backend.runtime.ulysses import self_attention
+
+TOKENS, HEADS, HEAD = 1024, 2, 128
+LITTLE = 64 * 1024  # bytes of vector memory, in which no kernel of ours finds room
+
+
+def refuse(what: str) -> None:
+    """Lets the real compiler refuse it."""
+    if what == "option":
+        usual = Layout.compiler_options.fget
+        Layout.compiler_options = property(lambda layout: usual(layout) | {"xla_tpu_has_no_such_option": "true"})
+    elif what == "attention":
+        kernels.attention.api.VMEM_LIMIT_BYTES = dict.fromkeys(kernels.attention.api.VMEM_LIMIT_BYTES, LITTLE)
+    else:
+        kernels.qkv.VMEM_LIMIT_BYTES = LITTLE
+
+
+def program() -> tuple[Program, tuple]:
+    layout = Layout.over(MeshPlan(), described_devices("v6e:1x1"))
+    attend = functools.partial(_attend_to_real, head_width=HEAD, num_tokens=TOKENS)
+
+    def run(query, key, value, weight, table):
+        return self_attention(layout, attend, (query, key, value), (weight, weight), (table, table), 1e-6)
+
+    flat = jax.ShapeDtypeStruct((1, TOKENS, HEADS * HEAD), jnp.bfloat16)
+    weight, table = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((HEADS * HEAD,), (TOKENS, HEAD)))
+    return Program("the attention", run, layout), (flat, flat, flat, weight, table)
+
+
+def uses_in(text: str) -> list[str]:
+    calls = [line for line in text.splitlines() if "tpu_custom_call" in line]
+    return sorted({use for name, use in KERNELS.items() if any(name in call for call in calls)})
+
+
+def main() -> None:
+    refuse(sys.argv[1])
+    refused, first = "", None
+    while first is None:
+        made, arguments = program()
+        try:
+            made.prepare(*arguments)
+            first = made._compiled.popitem()[1].executable.as_text()
+        except KernelRefused as error:
+            assert not refused, "refused twice"
+            refused = str(error)
+    print(json.dumps({"refused": refused, "sentences": REFUSALS.sentences(), "kernels": uses_in(first)}))
+
+
+if __name__ == "__main__":
+    main()

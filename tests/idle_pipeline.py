@@ -1,0 +1,38 @@
+"""The stand-in pipeline on a machine that is made up, whose folder MADE_UP_MACHINE names: jax takes its CPU, or, if there is a file
+`refusal`, raises what stands there, or with "ABORT" at its beginning writes it and ends the process. The notice about an accelerator that is not used is the real one.
+
+The engine reaches it by `Engine(..., pipeline="tests.idle_pipeline")`.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from backend.contract.worker import Device, Notice
+from backend.workers.notice import notice_about
+from tests.fake_pipeline import check, generate, live, load, warm_up
+
+__all__ = ["check", "device_facts", "generate", "live", "load", "notice", "warm_up"]
+
+
+def _root() -> Path:
+    return Path(os.environ["MADE_UP_MACHINE"])
+
+
+def device_facts() -> list[Device]:
+    """As on a machine whose accelerator jax does not take."""
+    refusal = _root() / "refusal"
+    if refusal.exists():
+        text = refusal.read_text("utf-8")
+        if text.startswith("ABORT"):
+            sys.stderr.write(text)
+            sys.stderr.flush()
+            os.abort()
+        raise RuntimeError(text)
+    return [Device(name="TFRT_CPU_0", kind="cpu")]
+
+
+def notice(devices: Sequence[Device] | Exception) -> Notice | None:
+    """Of that machine."""
+    return notice_about(devices, _root())
