@@ -4,10 +4,22 @@ import argparse
 import logging
 import signal
 import sys
+from pkgutil import resolve_name
 from typing import NoReturn
 
 from backend.commands.command_line import FAILED, OK, STAGES, WRONG_REQUEST, model_of, parse, print_error
 from backend.errors import RequestError, StudioError
+
+_COMMANDS = {  # each gives an exit code, or whether it went well, or nothing
+    "check-tpu": "check_tpu:check_tpu",
+    "doctor": "doctor:doctor",
+    "generate": "generate:generate",
+    "keys": "keys:manage_keys",
+    "live": "generate:generate",
+    "models": "models:models",
+    "precompile": "precompile:precompile",
+    "presets": "presets:show_presets",
+}
 
 
 def main(words: list[str]) -> int:
@@ -29,42 +41,14 @@ def main(words: list[str]) -> int:
 
 def _run(arguments: argparse.Namespace, words: list[str]) -> int:
     """Imports what the command needs, no more: the first page and the first error shall not wait."""
-    if arguments.command == "presets":
-        from backend.commands.presets import show_presets
-
-        show_presets(arguments)
-        return OK
-    if arguments.command in ("generate", "live"):
-        from backend.commands.generate import generate
-
-        return generate(arguments)
     if arguments.command in STAGES:
-        from backend.commands.stages import run_stage
-
-        return run_stage(words)
-    if arguments.command == "models":
-        from backend.commands.models import models
-
-        return OK if models(arguments) else FAILED
-    if arguments.command == "keys":
-        from backend.commands.keys import manage_keys
-
-        manage_keys(arguments)
-        return OK
-    if arguments.command == "check-tpu":
-        from backend.commands.check_tpu import check_tpu
-
-        return OK if check_tpu(arguments) else FAILED
-    if arguments.command == "precompile":
-        from backend.commands.precompile import precompile
-
-        precompile(arguments)
-        return OK
-    if arguments.command == "doctor":
-        from backend.commands.doctor import doctor
-
-        return OK if doctor(arguments) else FAILED
-    return _serve(arguments)
+        return resolve_name("backend.commands.stages:run_stage")(words)
+    if arguments.command not in _COMMANDS:
+        return _serve(arguments)
+    done = resolve_name(f"backend.commands.{_COMMANDS[arguments.command]}")(arguments)
+    if done is None or isinstance(done, bool):
+        return FAILED if done is False else OK
+    return done
 
 
 def _serve(arguments: argparse.Namespace) -> int:
