@@ -106,7 +106,7 @@ def _most_frames(preset: Preset) -> int:
 
 
 async def _packets(desk: Desk, watch: Watch, job: Job, visit: Visit) -> AsyncIterator[bytes]:
-    view, told = StageView(phase="queued"), 0.0
+    view, told, said = StageView(phase="queued"), 0.0, ""
     with watch.watching(job.id):
         async for events in events_of(desk.engine, job.id, STATE_SECONDS):
             blocks = [event for event in events if isinstance(event, Block)]
@@ -120,8 +120,8 @@ async def _packets(desk: Desk, watch: Watch, job: Job, visit: Visit) -> AsyncIte
                     continue  # removed: this page is far behind
                 yield struct.pack(">II", number, len(picture)) + picture
             now = time.monotonic()
-            if now - told >= STATE_SECONDS or not view.is_active or view.phase != "live":
-                told = now
+            if now - told >= STATE_SECONDS or view.phase != "live" or said != "live":
+                told, said = now, view.phase
                 state = json.dumps(_state(job, view, watch, visit)).encode()
                 yield struct.pack(">II", STATE, len(state)) + state
 

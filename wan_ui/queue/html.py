@@ -45,7 +45,8 @@ def queue_html(queue: Queue, texts: Texts) -> str:
     is_empty = not (queue.running or queue.waiting)
     empty = f'<p class="hint">{escape(texts.queue_empty)}</p>' if is_empty and not queue.recent else ""
     pause = f'<p class="pause" role="alert">{escape(disk_words(queue.shortage, texts))}</p>' if queue.shortage else ""
-    others = f'<p class="hint">{escape(texts.queue_others.format(count=queue.others))}</p>' if queue.others else ""
+    words = texts.queue_other if queue.others == 1 else texts.queue_others.format(count=queue.others)
+    others = f'<p class="hint">{escape(words)}</p>' if queue.others else ""
     count = len(queue.running) + len(queue.waiting)
     recent = f"<h3>{escape(texts.queue_recent)}</h3>" + _list(queue.recent, texts) if queue.recent else ""
     return (

@@ -115,6 +115,7 @@ CHINESE = Texts(
     queue_warm="已编译",
     queue_cold="先编译",
     queue_wait="约 {seconds} 后完成",
+    queue_other="其他人还有 1 个视频在排队，大家轮流制作。",
     queue_others="其他人还有 {count} 个视频在排队，大家轮流制作。",
     queue_up="提前",
     queue_down="推后",

@@ -133,6 +133,7 @@ class Texts:
     queue_warm: str = "compiled"
     queue_cold: str = "compiles first"
     queue_wait: str = "done in about {seconds}"
+    queue_other: str = "Somebody else's video is in line too; everybody gets a turn."
     queue_others: str = "{count} videos of others are in line too; everybody gets a turn."
     queue_up: str = "Earlier"
     queue_down: str = "Later"
