@@ -61,7 +61,7 @@ def test_it_turns_becomes_another_stops_plays_and_is_made_again_to_the_same_pixe
     until(page, "document.querySelector('.live .headline').innerText.includes('in your library')")
     page.locator('#views [data-view="library"]').click()
     page.locator("#library-grid li").first.click()
-    until(page, "document.querySelector('#library-detail video').currentTime > 0")
+    until(page, "document.querySelector('#library-detail video')?.currentTime > 0")
     video = page.locator("#library-detail video")
     first = pixels(page, video.evaluate("video => video.src"), tmp_path)
     job = page.locator("#library-detail .detail").get_attribute("data-job")

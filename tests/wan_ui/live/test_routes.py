@@ -8,6 +8,7 @@ from gradio.utils import get_upload_folder
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from backend.contract.events import Block
 from backend.engine.engine import Engine
 from wan_ui.desk.access import Access
 from wan_ui.desk.desk import Desk
@@ -87,9 +88,12 @@ def test_a_video_is_steered_by_its_own_visitor_alone_and_hears_nothing_after_its
         answer = ben.post(f"/studio/live/{job}/{path}", json={"action": "left"})
         assert (answer.status_code, answer.json()) == (404, {"error": "There is no such video."})
     assert ben.get(f"/studio/live/{job}/frames").status_code == 404
-    while not engine.job(job).folder.joinpath("live").is_dir():
+    while not isinstance(engine.last_event(job), Block):
         time.sleep(0.02)
     assert anna.post(f"/studio/live/{job}/say", json={"action": "left"}).json() == {}
+    heard = engine.last_event(job).index + 2
+    while engine.last_event(job).index <= heard:
+        time.sleep(0.02)
     assert "left, right" in refused(anna, f"/studio/live/{job}/say", {"action": "jump"})
     assert "is empty" in refused(anna, f"/studio/live/{job}/say", {"prompt": " "})
     assert anna.post(f"/studio/live/{job}/stop").json() == {}
