@@ -23,8 +23,9 @@ from backend.contract.events import (
     VideoResult,
 )
 from backend.contract.request import find_preset
-from backend.engine.engine import Engine, Job
+from backend.engine.engine import Engine
 from backend.engine.folder import open_inputs
+from backend.engine.job import Job
 from backend.errors import OutputError, VideoFileError
 from backend.settings import from_environment
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from backend.engine.job import EndedJob
 from backend.engine.lock import EngineLock
 from backend.engine.shelf import Shelf
-from backend.engine.store import EndedJob, Store
+from backend.engine.store import Store
 from backend.errors import DataFolderError, JobNotFound
 from backend.settings import Settings
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from backend.contract.events import Cancelled, Event, Failed, Finished, Interrupted, Queued
 from backend.contract.shape import Shape
 from backend.engine.disk import Shortage, needed_bytes, shortage
+from backend.engine.job import Job
 from backend.engine.journal import Journal
 from backend.engine.lock import EngineLock
 from backend.engine.order import Waiting, in_turn, moved_place
 from backend.engine.recovery import QUIET_SECONDS, GoOn, judge, place_of
-from backend.engine.store import Job, Store
+from backend.engine.store import Store
 from backend.errors import StudioError
 from backend.files import remove_half_written
 from backend.workers.fleet import Fleet

@@ -17,12 +17,13 @@ from backend.engine.disk import Shortage
 from backend.engine.dispatcher import Dispatcher
 from backend.engine.estimate import Estimate
 from backend.engine.folder import open_inputs, write_request
+from backend.engine.job import Job, new_job_id
 from backend.engine.journal import Journal
 from backend.engine.library import Library
 from backend.engine.lock import EngineLock
 from backend.engine.order import Room, Waiting, new_place
 from backend.engine.shelf import Shelf
-from backend.engine.store import Job, Store, new_job_id
+from backend.engine.store import Store
 from backend.engine.timings import Timings
 from backend.engine.weights_here import check_here, fits, has_weights
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError

@@ -1,7 +1,8 @@
 """Finds, stars, deletes and restores the videos that were made. Runs nothing."""
 
 from backend.contract.events import Failed, VideoResult
-from backend.engine.store import Job, Selection, Store
+from backend.engine.job import Job, Selection
+from backend.engine.store import Store
 from backend.errors import StudioError
 
 

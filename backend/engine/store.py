@@ -1,25 +1,21 @@
 """Jobs and their events in SQLite. Knows no queue and no worker; safe from several threads and processes."""
 
 import json
-import secrets
 import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 from backend.contract import events
 from backend.contract.events import Event, Failed, Interrupted, VideoResult
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
 from backend.engine.estimate import Run
+from backend.engine.job import EndedJob, Job, Selection
 from backend.errors import DataFolderError, JobNotFound
 
-JobState = Literal["queued", "running", "finished", "failed", "cancelled"]
 _WAIT_SECONDS = 2.0  # for another process's write; each takes milliseconds
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -61,65 +57,6 @@ DELETE FROM events WHERE job_id = :job AND (SELECT ended FROM jobs WHERE id = :j
 """
 _MOST_LOG_BYTES = 64 * 2**20  # of the write-ahead log, when it has been taken into the file
 MOST_TIMINGS = 500  # the newest that estimates look at
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """One request, from the queue to its end. Times are seconds since the epoch, None until they are known."""
-
-    id: str
-    owner: str
-    request: GenerationRequest
-    state: JobState
-    created: float
-    started: float | None
-    ended: float | None
-    folder: Path
-    place: float = 0.0
-    is_starred: bool = False
-    deleted: float | None = None
-    is_held: bool = False
-    is_stopped: bool = False
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a worker has worked on it; one that waits was interrupted."""
-        return self.started is not None
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether its final event is stored."""
-        return self.state not in ("queued", "running")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EndedJob:
-    """What cleaning must know of an ended job. `is_cleaned`: its intermediate files have gone already."""
-
-    id: str
-    folder: Path
-    ended: float
-    deleted: float | None
-    has_video: bool
-    is_starred: bool
-    is_cleaned: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """Which videos to list. Empty fields choose everything; all `words` must occur in the prompt."""
-
-    owner: str | None = None
-    words: tuple[str, ...] = ()
-    presets: tuple[str, ...] = ()
-    is_starred: bool = False
-    is_deleted: bool = False
-    most: int = 60
-
-
-def new_job_id() -> str:
-    """An id that sorts by time and cannot be guessed."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{secrets.token_hex(12)}"
 
 
 class Store:

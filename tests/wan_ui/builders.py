@@ -4,7 +4,7 @@ from pathlib import Path
 
 from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest
-from backend.engine.store import Job
+from backend.engine.job import Job
 from presets import load_preset
 
 

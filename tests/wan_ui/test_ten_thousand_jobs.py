@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from backend.contract.events import Finished, Queued
+from backend.engine.job import new_job_id
 from backend.engine.shelf import Shelf
-from backend.engine.store import Store, new_job_id
+from backend.engine.store import Store
 from tests.wan_ui.builders import a_job, a_request, a_result
 from tests.wan_ui.conftest import _serving
 from tests.wan_ui.visitor import Visitor

@@ -9,9 +9,9 @@ from starlette.requests import Request
 
 from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
+from backend.engine.job import Job
 from backend.engine.lock import EngineLock
 from backend.engine.order import Room
-from backend.engine.store import Job
 from backend.errors import DataFolderError, JobNotFound, RequestError
 from presets import Preset, list_presets
 from wan_ui.desk.access import Access

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from backend.contract.events import Event, Failed
 from backend.engine.engine import Engine
-from backend.engine.store import Job
+from backend.engine.job import Job
 from backend.errors import StudioError
 from wan_ui.desk.desk import Desk
 from wan_ui.parts.progress import StageView, advance

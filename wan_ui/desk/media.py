@@ -21,7 +21,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from backend.engine.engine import Engine
-from backend.engine.store import Job
+from backend.engine.job import Job
 from backend.errors import Busy, JobNotFound, VideoFileError
 from backend.files import replacing
 from backend.media.decoding import Decoding

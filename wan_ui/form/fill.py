@@ -13,7 +13,7 @@ from typing import Any
 import gradio as gr
 
 from backend.contract.request import GenerationRequest, find_preset
-from backend.engine.store import Job
+from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.video import extract_frame, read_facts, read_request
 from presets import Preset

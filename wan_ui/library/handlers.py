@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import gradio as gr
 
-from backend.engine.store import Job, Selection
+from backend.engine.job import Job, Selection
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit

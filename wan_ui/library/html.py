@@ -6,7 +6,7 @@ from html import escape
 from pathlib import PurePath
 
 from backend.contract.events import VideoResult
-from backend.engine.store import Job
+from backend.engine.job import Job
 from wan_ui.desk.media import media_url
 from wan_ui.parts.buttons import icon_button, text_button
 from wan_ui.parts.icons import icon

@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from backend.engine.store import Selection
+from backend.engine.job import Selection
 from presets import list_presets
 from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.desk.visit import Visit

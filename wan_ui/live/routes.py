@@ -21,7 +21,7 @@ from starlette.routing import Route
 from backend.contract.events import Block
 from backend.contract.live import frame_name
 from backend.contract.request import GenerationRequest, find_preset
-from backend.engine.store import Job
+from backend.engine.job import Job
 from backend.errors import StudioError
 from presets import Preset
 from wan_ui.desk.desk import Desk

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import gradio as gr
 
 from backend.contract.request import SEED_LIMIT
-from backend.engine.store import Job
+from backend.engine.job import Job
 from backend.errors import StudioError
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.view import Updates

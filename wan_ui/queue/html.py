@@ -7,7 +7,7 @@ from itertools import groupby
 from backend.contract.shape import Shape
 from backend.engine.disk import Shortage
 from backend.engine.estimate import Estimate
-from backend.engine.store import Job
+from backend.engine.job import Job
 from wan_ui.desk.media import media_url
 from wan_ui.parts.buttons import icon_button
 from wan_ui.parts.progress import StageView, place_words, spoken_seconds

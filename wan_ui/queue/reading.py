@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from backend.engine.engine import Engine
 from backend.engine.estimate import Estimate
-from backend.engine.store import Job
+from backend.engine.job import Job
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import view_of
 from wan_ui.desk.visit import Visit

@@ -17,7 +17,8 @@ import gradio as gr
 
 from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest, find_preset
-from backend.engine.engine import Engine, Job
+from backend.engine.engine import Engine
+from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from presets import list_presets
 from wan_ui.desk.desk import Desk

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from backend.contract.events import VideoResult
-from backend.engine.engine import Job
+from backend.engine.job import Job
 from backend.errors import StudioError
 from wan_ui.desk.access import Access
 from wan_ui.desk.desk import Desk

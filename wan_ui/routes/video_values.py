@@ -11,7 +11,7 @@ from typing import Any
 from backend.contract.geometry import is_frame_count, nearest_frame_counts
 from backend.contract.request import GenerationRequest, check_size, find_preset
 from backend.engine.cleaning import Limits
-from backend.engine.store import Job
+from backend.engine.job import Job
 from backend.errors import RequestError, one_line
 from presets import Preset
 from wan_ui.parts.notes import without_paths

@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from backend.engine.store import Job
+from backend.engine.job import Job
 from backend.errors import Busy, DataFolderError, JobNotFound, QueueFull, RequestError, StudioError
 from presets import Preset, list_presets
 from wan_ui.desk.desk import Desk

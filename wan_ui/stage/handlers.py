@@ -11,7 +11,7 @@ from typing import Any
 import gradio as gr
 
 from backend.contract.request import GenerationRequest, find_preset
-from backend.engine.store import Job
+from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import follow, placed

@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest
-from backend.engine.store import Job
+from backend.engine.job import Job
 from wan_ui.desk.media import media_url
 from wan_ui.parts.buttons import icon_button, text_button
 from wan_ui.parts.icons import icon

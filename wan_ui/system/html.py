@@ -16,7 +16,7 @@ from typing import get_args
 from backend.contract.worker import Device, WorkerView
 from backend.engine.cleaning import Limits, Part
 from backend.engine.engine import Engine
-from backend.engine.store import JobState
+from backend.engine.job import JobState
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.buttons import text_button
 from wan_ui.parts.notes import without_paths

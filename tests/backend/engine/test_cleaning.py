@@ -14,7 +14,8 @@ import pytest
 from backend.contract.events import Failed, Finished, Interrupted, Queued, Step
 from backend.engine import cleaning
 from backend.engine.cleaning import Clock, Limits, Size, plan, size_of, trim
-from backend.engine.store import EndedJob, Store
+from backend.engine.job import EndedJob
+from backend.engine.store import Store
 from backend.errors import JobNotFound
 from backend.settings import PROJECT_FOLDER
 from tests.backend.conftest import all_events, request, wait_for

@@ -12,7 +12,8 @@ from backend.contract.events import Cancelled, Encoding, Failed, Queued
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
 from backend.engine.estimate import Run
-from backend.engine.store import Job, Store, new_job_id
+from backend.engine.job import Job, new_job_id
+from backend.engine.store import Store
 from backend.errors import DataFolderError, JobNotFound
 from presets import load_preset
 

@@ -5,7 +5,7 @@ from typing import get_args
 
 import wan_ui
 from backend.contract.worker import WorkerState
-from backend.engine.store import JobState
+from backend.engine.job import JobState
 from wan_ui.desk.visit import texts_for
 from wan_ui.views import VIEWS
 from wan_ui.words.chinese import CHINESE
