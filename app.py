@@ -16,6 +16,7 @@ _COMMANDS = {  # each gives an exit code, or whether it went well, or nothing
     "generate": "generate:generate",
     "keys": "keys:manage_keys",
     "live": "generate:generate",
+    "member": "member:member",
     "models": "models:models",
     "precompile": "precompile:precompile",
     "presets": "presets:show_presets",
@@ -53,7 +54,7 @@ def _run(arguments: argparse.Namespace, words: list[str]) -> int:
 
 def _serve(arguments: argparse.Namespace) -> int:
     """Starts the workers first, so that they load while the studio is being built."""
-    from backend.commands.command_line import worker_options_of, worker_shares
+    from backend.commands.command_line import hosts_of, worker_options_of, worker_shares
     from backend.engine.cleaning import Limits
     from backend.engine.engine import Engine
     from backend.settings import drop_gradio_ports, from_environment
@@ -64,7 +65,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     drop_gradio_ports()
     folder, shares = from_environment(arguments.data_dir).data_dir, worker_shares(arguments)
     limits = Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb)
-    engine = Engine(folder, model_of(arguments), options=worker_options_of(arguments), shares=shares, limits=limits)
+    how = {"options": worker_options_of(arguments), "shares": shares, "hosts": hosts_of(arguments), "cluster": arguments.cluster}
+    engine = Engine(folder, model_of(arguments), **how, limits=limits)
     try:
         from wan_ui.gradio_import import import_gradio
 

@@ -14,6 +14,7 @@ Platform = Literal["tpu", "gpu"]
 # PCI vendors and devices. Source: jax 0.10.2, jax/_src/hardware_utils.py. Google's vendor id is on network cards, too.
 _GOOGLE, _NVIDIA = "0x1ae0", "0x10de"
 _TPU_CHIPS = {"0x0027": "v3", "0x005e": "v4", "0x0062": "v5p", "0x0063": "v5e", "0x006f": "v6e", "0x0076": "tpu7x"}
+MOST_FLOPS_ON_A_CPU = 1e12  # of one denoising step: a few seconds on two cores
 _DISPLAY_CLASS = "0x03"  # how a graphics card's class begins, VGA or 3D; not its sound
 _TPU_TYPES = {"v5litepod": "v5e"}  # where a machine type's name is not the chip's
 

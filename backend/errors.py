@@ -30,6 +30,10 @@ class ImageError(RequestError):
     """An input image cannot be used."""
 
 
+class ClipError(RequestError):
+    """A clip, a video that another is made from, cannot be used."""
+
+
 class OutputError(RequestError):
     """The video, or a command's files, cannot be written to the place that was given."""
 
@@ -47,7 +51,8 @@ class ModelError(StudioError):
 
 
 class KernelRefused(StudioError):
-    """A kernel of ours cannot be compiled here. The model must be loaded again: it is then laid out without that kernel."""
+    """A kernel of ours cannot be compiled here, or fails when it runs. The model must be loaded again: it is then laid out
+    without that kernel."""
 
 
 class DeviceError(StudioError):
@@ -76,6 +81,12 @@ class DataFolderError(StudioError):
 
 class Stopped(Exception):
     """The work was stopped, or another part of it has failed. Needs no explanation to the user."""
+
+
+def is_memory_short(error: BaseException) -> bool:
+    """Whether this error, of Python or of a device's runtime, says that memory ran out."""
+    text = str(error)
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()
 
 
 def one_line(text: str) -> str:

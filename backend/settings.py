@@ -35,6 +35,11 @@ class Settings:
         return self.cache_dir / "jax"
 
     @property
+    def kernels_dir(self) -> Path:
+        """What is known of kernels that did not run well."""
+        return self.cache_dir / "kernels"
+
+    @property
     def runs_dir(self) -> Path:
         """The jobs' folders."""
         return self.data_dir / "runs"
@@ -79,6 +84,14 @@ def worker_environment(
     its share of the machine (STUDIO_CORES and the variables of libtpu, OpenMP and MKL; see `Share`)."""
     own = {DATA_VARIABLE: str(settings.data_dir), CACHE_VARIABLE: str(settings.cache_dir)}
     return {**environment, **own, **(share.variables() if share else {})}
+
+
+def hosts_secret(environment: Mapping[str, str] = os.environ) -> str:
+    """What the hosts of one worker know and nobody else does (STUDIO_HOSTS_SECRET), else what the file STUDIO_HOSTS_SECRET_FILE
+    holds; "" if neither is set. Raises: OSError if the file cannot be read."""
+    if file := environment.get("STUDIO_HOSTS_SECRET_FILE"):
+        return environment.get("STUDIO_HOSTS_SECRET") or Path(file).expanduser().read_text("utf-8").strip()
+    return environment.get("STUDIO_HOSTS_SECRET", "")
 
 
 def own_cores(environment: Mapping[str, str] = os.environ) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from http.cookiejar import CookieJar
@@ -123,7 +123,7 @@ class Studio:
 
     def rows(self) -> list[sqlite3.Row]:
         """All jobs, read beside the server."""
-        with sqlite3.connect(f"file:{self.folder / 'jobs.sqlite3'}?mode=ro", uri=True, timeout=10) as database:
+        with closing(sqlite3.connect(f"file:{self.folder / 'jobs.sqlite3'}?mode=ro", uri=True, timeout=10)) as database:
             database.row_factory = sqlite3.Row
             return database.execute("SELECT * FROM jobs").fetchall()
 
@@ -407,7 +407,7 @@ def check_video(folder: Path, wish: Wish, findings: Findings) -> None:
 
 def last_event(studio: Studio, job_id: str) -> str:
     """A job's newest event as stored."""
-    with sqlite3.connect(f"file:{studio.folder / 'jobs.sqlite3'}?mode=ro", uri=True) as database:
+    with closing(sqlite3.connect(f"file:{studio.folder / 'jobs.sqlite3'}?mode=ro", uri=True)) as database:
         rows = database.execute("SELECT event FROM events WHERE job_id = ? ORDER BY sequence DESC LIMIT 1", (job_id,))
         return next((event for (event,) in rows), "")[:300]
 
@@ -417,7 +417,7 @@ def count_interruptions(studio: Studio) -> dict[str, int]:
     sql = (
         "SELECT json_extract(event, '$.by'), COUNT(*) FROM events WHERE json_extract(event, '$.kind') = 'interrupted' GROUP BY 1"
     )
-    with sqlite3.connect(f"file:{studio.folder / 'jobs.sqlite3'}?mode=ro", uri=True) as database:
+    with closing(sqlite3.connect(f"file:{studio.folder / 'jobs.sqlite3'}?mode=ro", uri=True)) as database:
         return dict(database.execute(sql).fetchall())
 
 

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.cookiejar import CookieJar
@@ -269,12 +270,17 @@ def open_files(pid: int) -> int:
 
 def start_server(folder: Path) -> tuple[subprocess.Popen, str]:
     """The real server on a free port."""
+    return start(lambda port: ["app.py", "serve", "--port", str(port), "--data-dir", str(folder)], folder)
+
+
+def start(words_of: Callable[[int], list[str]], folder: Path) -> tuple[subprocess.Popen, str]:
+    """A server of Python's with these words for its port, and its address; its log lies in the folder."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "app.py", "serve", "--port", str(port), "--data-dir", str(folder)]
-    log = (folder / "server.log").open("wb")
-    return subprocess.Popen(command, cwd=PROJECT, stdout=log, stderr=log), f"http://127.0.0.1:{port}/"
+    with (folder / "server.log").open("wb") as log:
+        server = subprocess.Popen([sys.executable, *words_of(port)], cwd=PROJECT, stdout=log, stderr=log)
+    return server, f"http://127.0.0.1:{port}/"
 
 
 def wait_until_ready(url: str) -> None:

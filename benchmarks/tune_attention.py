@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from benchmarks.static_schedule import Schedule, ScheduleReader
 from kernels.attention.block_sizes import (
+    CHUNK,
     TABLE,
     VMEM_LIMIT_BYTES,
     BlockSizes,
@@ -33,6 +34,7 @@ from kernels.attention.pallas_tpu import Problem, attend_heads
 from kernels.attention.shapes import SHAPES, AttentionShape
 
 MOST_TILES = 20_480  # of a grid step: programs beyond 30,000 bundles take minutes to compile
+MOST_PADDING = 0.01  # of the length
 FEWEST_TILES = 512  # below it a step's start and end weigh more than its work
 BLOCKS_Q = (2048, 4096)
 BLOCKS_KV = {"constant": (9472, 8192, 4096), "online": (2048, 4096)}
@@ -41,11 +43,18 @@ BLOCKS_KV = {"constant": (9472, 8192, 4096), "online": (2048, 4096)}
 def candidates(shape: AttentionShape, form: Form) -> list[BlockSizes]:
     """Blocks that reach little past the shape, each cut into chunks along the keys, the queries, or both; most hopeful first."""
     sizes = {}
-    for most_q, most_kv in itertools.product(BLOCKS_Q, BLOCKS_KV[form]):
-        block_q, block_kv = snug_block(shape.length_q, most_q), snug_block(shape.length_kv, most_kv)
+    blocks_q = dict.fromkeys(block for most in BLOCKS_Q for block in _blocks(shape.length_q, most))
+    blocks_kv = dict.fromkeys(block for most in BLOCKS_KV[form] for block in _blocks(shape.length_kv, most))
+    for block_q, block_kv in itertools.product(blocks_q, blocks_kv):
         if FEWEST_TILES <= block_q * block_kv // 1024 <= MOST_TILES:
             sizes |= dict.fromkeys(_chunked(block_q, block_kv, form))
     return list(sizes)
+
+
+def _blocks(length: int, most: int) -> list[int]:
+    """The block that reaches least past the end, and the longest one that reaches little past it."""
+    little = [block for block in range(most, 0, -CHUNK) if -length % block <= MOST_PADDING * length]
+    return [snug_block(length, most), *little[:1]]
 
 
 def _chunked(block_q: int, block_kv: int, form: Form) -> list[BlockSizes]:

@@ -15,6 +15,7 @@ EXAMPLES_FOLDER = PRESET_FOLDER / "examples"
 ARCHITECTURES_FOLDER = PRESET_FOLDER / "architectures"
 EMBEDDED_MODELS_FOLDER = PRESET_FOLDER.parent / "models"
 EMBEDDED_PREFIX = "embedded:"
+OPENING = "wan-tiny"  # the preset that the studio opens with
 
 Task = Literal["t2v", "i2v"]
 Solver = Literal["unipc", "euler", "euler-distilled", "lcm"]
@@ -99,8 +100,10 @@ class Preset(BaseModel):
 
     Sizes are pixels as (width, height); frame counts are pixel frames; `guidance` has one value per expert, the high-noise one
     first; `boundary` is the share of the noise (0..1) at and above which the first of two experts works; `guidance_interval` are
-    the shares of the steps between which guidance runs; `step_cache` is the step cache's threshold, 0 for off. `draft_of` is
-    the preset that finishes what this one shows quickly. `series` are models that belong together, such as all of one version.
+    the shares of the steps between which guidance runs; `first_guidance` is what guidance is worth trying on the first steps of a
+    model that needs none, None if that is not offered; `nag` how strongly the negative prompt acts without guidance, 0 for not at
+    all, in a model that `takes_nag`; `step_cache` is the step cache's threshold, 0 for off. `draft_of` is the preset that
+    finishes what this one shows quickly. `series` are models that belong together, such as all of one version.
     `licence` is said before the model is downloaded. `architecture` names, by the checkpoint's part, which of the configurations
     in `presets/architectures` its networks have, for work without the checkpoint; they are what diffusers and transformers write
     as config.json (source: huggingface/diffusers, scripts/convert_wan_to_diffusers.py). Videos have
@@ -133,6 +136,9 @@ class Preset(BaseModel):
     negative_prompt: str
     boundary: Share | None = None
     guidance_interval: tuple[Share, Share] = (0.0, 1.0)
+    first_guidance: float | None = Field(default=None, gt=1)
+    nag: float = Field(default=0.0, ge=0)
+    takes_nag: bool = False
     step_cache: Share = 0.0
     loras: tuple[LoraChoice, ...] = ()
     draft_of: str | None = None
@@ -180,6 +186,8 @@ class Preset(BaseModel):
             raise ValueError("actions need a live model")
         if self.combines_actions and not self.actions:
             raise ValueError("combines_actions without actions")
+        if self.nag and not self.takes_nag:
+            raise ValueError("nag without takes_nag")
         if self.steps > self.max_steps or self.fps > self.max_fps:
             raise ValueError("the default steps or fps lie outside this preset's own limits")
         return self
@@ -242,7 +250,8 @@ class Preset(BaseModel):
 
 
 def list_presets(folder: Path = PRESET_FOLDER) -> list[Preset]:
-    """All presets, those that run anywhere first, of these the live ones last, the rest by name. Read once a process."""
+    """All presets: first the one that the studio opens with, then the others that run anywhere, of these the live ones last, then
+    the rest by name. Read once a process."""
     return sorted(_presets(folder).values(), key=_rank)
 
 
@@ -257,9 +266,9 @@ def load_preset(name: str, folder: Path = PRESET_FOLDER) -> Preset:
     return presets[name]
 
 
-def _rank(preset: Preset) -> tuple[bool, bool, str]:
+def _rank(preset: Preset) -> tuple[bool, bool, bool, str]:
     is_embedded = preset.model.startswith(EMBEDDED_PREFIX)
-    return not is_embedded, is_embedded and preset.live, preset.name
+    return preset.name != OPENING, not is_embedded, is_embedded and preset.live, preset.name
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import json
 import re
 import secrets
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,12 +34,15 @@ class Sent:
 
 
 class FakeHub:
-    """After `stop_after` bytes of a file no more come: the connection breaks, or with `stalls` stays open. With `ignores_ranges`
-    every answer is the whole file; with `flips` its last byte is wrong. `log` is what was sent, `tokens_at_storage` the
-    authorizations that came to the storage, which has no business with them."""
+    """After `stop_after` bytes of a file no more come: the connection breaks, or with `stalls` stays open; with `trickles` some come
+    now and then. With `ignores_ranges` every answer is the whole file; with `flips` its last byte is wrong; `chunk_seconds` pass
+    before each MiB. `log` is what was sent, `tokens_at_storage` the authorizations that came to the storage, which has no business
+    with them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, repository: str = REPOSITORY) -> None:
         self.folder, self.commit, self.url, self.log = folder, COMMIT, "", []
+        self.repository = repository
+        self.chunk_seconds, self.trickles = 0.0, False
         self.stop_after, self.stalls, self.ignores_ranges, self.flips = None, False, False, False
         self.tokens_at_storage: set[str | None] = set()
         self.signatures: dict[str, str] = {}
@@ -65,9 +69,9 @@ def git_hash(data: bytes) -> str:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[FakeHub]:
-    """The hub, while it runs."""
-    hub = FakeHub(folder)
+def serving(folder: Path, repository: str = REPOSITORY) -> Iterator[FakeHub]:
+    """The hub, while it runs; it has one repository."""
+    hub = FakeHub(folder, repository)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -83,18 +87,18 @@ def serving(folder: Path) -> Iterator[FakeHub]:
 
         def _answer(self, is_head: bool) -> None:
             path = unquote(self.path.partition("?")[0])
-            if found := re.fullmatch(rf"/{REPOSITORY}/resolve/[^/]+/(.*)", path):
+            if found := re.fullmatch(rf"/{hub.repository}/resolve/[^/]+/(.*)", path):
                 if found[1].endswith(".safetensors") and (hub.folder / found[1]).is_file():
                     self._send_to_storage(found[1])
                 else:
                     self._file(hub.folder / found[1], is_head)
             elif path.startswith(STORAGE):
                 self._from_storage(path.removeprefix(STORAGE), is_head)
-            elif path.startswith(f"/api/models/{REPOSITORY}/tree/"):
+            elif path.startswith(f"/api/models/{hub.repository}/tree/"):
                 self._json(hub.entries())
-            elif path.startswith(f"/api/models/{REPOSITORY}"):
+            elif path.startswith(f"/api/models/{hub.repository}"):
                 siblings = [{"rfilename": entry["path"]} for entry in hub.entries()]
-                self._json({"id": REPOSITORY, "sha": hub.commit, "siblings": siblings})
+                self._json({"id": hub.repository, "sha": hub.commit, "siblings": siblings})
             else:
                 self._missing("RepoNotFound")
 
@@ -150,7 +154,15 @@ def serving(folder: Path) -> Iterator[FakeHub]:
             body = body[:-1] + bytes([body[-1] ^ 1]) if hub.flips else body
             hub.log.append(Sent(str(path.relative_to(hub.folder)), start, len(body)))
             with contextlib.suppress(OSError):  # the other side was killed
-                self.wfile.write(body)
+                for first in range(0, len(body), 2**20) if hub.chunk_seconds else ():
+                    time.sleep(hub.chunk_seconds)
+                    self.wfile.write(body[first : first + 2**20])
+                if not hub.chunk_seconds:
+                    self.wfile.write(body)
+                rest = iter(data[start + len(body) :])
+                while stops and hub.trickles:
+                    self.wfile.write(bytes([next(rest)]))
+                    time.sleep(0.2)
                 if stops and hub.stalls:
                     self.rfile.read(1)
             self.close_connection = stops

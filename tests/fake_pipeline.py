@@ -1,15 +1,16 @@
 """A pipeline without a model, for tests only: a moving square, with steps, previews and decoding like the real one.
 
 The engine reaches it by `Engine(..., pipeline="tests.fake_pipeline")` and in no other way. Words in a prompt make it
-misbehave: "explode" raises, "memory" raises as if memory were short, "die" ends the process, "fall" kills it in the third step,
+misbehave: "explode" raises, "memory" raises as if memory were short (see `would_fit`), "die" ends the process, "fall" kills it in the third step,
 each time, "trip" only the first time, "lost" loses the device in the second step, "full" fills the disk there, "noise" prints a
 lot, "refuse" needs a kernel that is refused until the model is loaded again, "slow" makes each step take a second, "compile" compiles for two seconds, "vanish" ends without a result, "freeze" stops
-all threads before the third step, the first time, and "hang" only this one.
+all threads before the third step, the first time, and "hang" only this one. Of several hosts "alone" fails the last one only.
 """
 
 import errno
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,11 +20,24 @@ import numpy
 from PIL import Image
 
 from backend.contract.cues import Cue, merge_cues
-from backend.contract.events import Block, Cancelled, Compiling, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
+from backend.contract.events import (
+    Block,
+    Cancelled,
+    Compiling,
+    Decoding,
+    Encoding,
+    Event,
+    Finished,
+    Loading,
+    Proposal,
+    Step,
+    VideoResult,
+)
 from backend.contract.live import FOLDER, frame_name
 from backend.contract.request import GenerationRequest
 from backend.contract.worker import Device
 from backend.errors import KernelRefused, ModelError
+from backend.media.clips import Part, add_sound, read_clip_facts, read_part
 from backend.media.pictures import crop_to, load_checked_image
 from backend.media.video import write_video
 from presets import Preset
@@ -47,7 +61,13 @@ def check(preset: Preset, model: str | None, on_event: Callable[[Event], None]) 
         raise ModelError("model 'missing'", "must be a checkpoint folder", "download it first")
 
 
-def load(preset: Preset, model: str | None, on_event: Callable[[Event], None], files: None = None) -> FakeModel:
+def load(
+    preset: Preset,
+    model: str | None,
+    on_event: Callable[[Event], None],
+    files: None = None,
+    request: GenerationRequest | None = None,
+) -> FakeModel:
     """Pretends to read a checkpoint of 4 MB; "deadly" ends the process, "slow" takes 2 s, `LARGE_PRESET` lacks memory, and
     `ENDLESS_PRESET` takes a minute."""
     source = model or preset.model_source
@@ -80,8 +100,22 @@ def warm_up(loaded: FakeModel, request: GenerationRequest) -> Iterator[Event]:
         time.sleep(STEP_SECONDS)
 
 
+def would_fit(request: GenerationRequest, tell: Callable[[Event], None]) -> tuple[Proposal, ...]:
+    """Five frames, and the preset's first size; nothing for "no remedy", and an error for "broken remedy"."""
+    for _ in range(30 if "slow" in request.prompt else 1):
+        tell(Compiling("what would fit"))
+        time.sleep(STEP_SECONDS if "slow" not in request.prompt else 0.1)
+    if "broken" in request.prompt:
+        raise ValueError("the square does not know")
+    if "no remedy" in request.prompt:
+        return ()
+    shorter = Proposal(width=request.width, height=request.height, num_frames=5, bytes_per_device=800)
+    smaller = Proposal(width=96, height=96, num_frames=request.num_frames, bytes_per_device=900)
+    return shorter, smaller
+
+
 def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
-    """A square that moves to the right, over the first image where there is one."""
+    """A square that moves to the right, over the first image where there is one, or over the clip."""
     _misbehave(request.prompt)
     for _ in range(10 if "compile" in request.prompt else 0):
         yield Compiling("the square")
@@ -93,20 +127,20 @@ def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_can
     background = _background(request)
     seconds = 1.0 if "slow" in request.prompt else STEP_SECONDS
     (folder / "previews").mkdir(exist_ok=True)
-    kept, done = folder / "steps_done", 0
+    kept, done = folder / ("steps_done" if _place()[1] == 1 else "stage2_steps.safetensors"), 0
     if kept.exists():
         done = int(kept.read_text())
-        yield Step(done, request.steps, seconds, seconds * (request.steps - done))
-    for index in range(done + 1, request.steps + 1):
+        yield Step(done, request.num_steps, seconds, seconds * (request.num_steps - done))
+    for index in range(done + 1, request.num_steps + 1):
         _stumble(request.prompt, index, folder)
         if is_cancelled():
             yield Cancelled(_result(request, folder, background) if index > 1 else None)
             return
         time.sleep(seconds)
         preview = f"previews/step-{index:03d}.png"
-        Image.fromarray(_frame(background, index / request.steps)).save(folder / preview)
+        Image.fromarray(_frame(background, index / request.num_steps)).save(folder / preview)
         kept.write_text(str(index))
-        yield Step(index, request.steps, seconds, seconds * (request.steps - index), preview)
+        yield Step(index, request.num_steps, seconds, seconds * (request.num_steps - index), preview)
     if "vanish" in request.prompt:
         return
     for done in range(4, request.num_frames + 1, 4):
@@ -154,11 +188,20 @@ def _misbehave(prompt: str) -> None:
         raise ValueError("the square\nexploded")
     if "memory" in prompt:
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate")
+    is_last = _place()[0] + 1 == _place()[1] > 1
+    if "alone" in prompt.split() and is_last:
+        raise ValueError("this host's square is broken")
     if "die" in prompt.split():
         os._exit(9)
     if "noise" in prompt:
         os.write(1, b'{"type": "event"}\n' * 1000)
         print("noise\n" * 1000)
+
+
+def _place() -> tuple[int, int]:
+    """This process's number among those of all hosts, and how many there are."""
+    given = dict(zip(sys.argv, sys.argv[1:], strict=False))
+    return int(given.get("--host-index", 0)), int(given.get("--hosts", 1))
 
 
 class XlaRuntimeError(RuntimeError):
@@ -188,6 +231,8 @@ def _stumble(prompt: str, index: int, folder: Path) -> None:
 
 
 def _background(request: GenerationRequest) -> numpy.ndarray:
+    if request.video:
+        return read_part(request.video, Part.of(request))[0]
     if request.image:
         return numpy.asarray(crop_to(load_checked_image(request.image), request.width, request.height))
     return numpy.full((request.height, request.width, 3), 40, numpy.uint8)
@@ -203,9 +248,13 @@ def _frame(background: numpy.ndarray, share: float) -> numpy.ndarray:
 
 def _result(request: GenerationRequest, folder: Path, background: numpy.ndarray, write: bool = True) -> VideoResult:
     path = folder / "video.mp4"
-    frames = (_frame(background, index / request.num_frames) for index in range(request.num_frames))
+    grounds = read_part(request.video, Part.of(request)) if request.video else [background] * request.num_frames
+    frames = (_frame(ground, index / request.num_frames) for index, ground in enumerate(grounds))
     if write:
         write_video(frames, path, fps=request.fps, request=request)
+        if request.video and read_clip_facts(request.video).has_sound:
+            size = request.width, request.height
+            add_sound(path, request.video, request.trim[0], request.num_frames / request.fps, size)
     return VideoResult(
         path=str(path),
         fps=request.fps,

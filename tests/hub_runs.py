@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from backend.settings import PROJECT_FOLDER
@@ -20,13 +20,13 @@ WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
 
 
 @contextmanager
-def demo_hub(place: Path) -> Iterator[FakeHub]:
+def demo_hub(place: Path, repository: str = REPOSITORY) -> Iterator[FakeHub]:
     """A Hub that offers the demo model and a LoRA."""
     folder = Path(shutil.copytree(DEMO, place / "hub"))
     (folder / "loras").mkdir()
     for name in ("style.safetensors", "style [v2].safetensors"):
         (folder / "loras" / name).write_bytes(b"\x02\0\0\0\0\0\0\0{}")
-    with serving(folder) as hub:
+    with serving(folder, repository) as hub:
         yield hub
 
 
@@ -65,6 +65,19 @@ def snapshot(home: Path, commit: str = COMMIT) -> Path:
 
 def blobs(home: Path) -> Path:
     return repository(home) / "blobs"
+
+
+def begun(home: Path) -> list[int]:
+    """The sizes of the files that are begun."""
+    sizes = []
+    for path in blobs(home).glob("*.incomplete"):
+        with suppress(FileNotFoundError):  # it has become whole
+            sizes.append(path.stat().st_size)
+    return sizes
+
+
+def blobs_of(home: Path, model: str) -> Path:
+    return home / "hub" / f"models--{model.replace('/', '--')}" / "blobs"
 
 
 def repository(home: Path) -> Path:

@@ -1,6 +1,7 @@
 """The real command line in a process of its own: bad input, its one line, its exit code, and nothing left behind."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -66,6 +67,10 @@ def inputs(tmp_path) -> Path:
         ({"image": "cut.png"}, "image 'cut.png' is damaged or cut short"),
         ({"image": "huge.png"}, "image 'huge.png' is too large"),
         ({"image": "whole.png", "last-image": "whole.png"}, "last_image was given but wan-tiny takes a first image only"),
+        ({"video": "none.mp4"}, "clip 'none.mp4' must be a file, and there is none at that path"),
+        ({"video": "text.png"}, "clip 'text.png' must be a video (mp4 or mov, webm, gif); choose another file"),
+        ({"video": "whole.png", "trim": "0,1"}, "trim=0,1 is 16 frames at 16 a second and must be 13 or 17"),
+        ({"strength": "0.5"}, "strength was given but no clip"),
         ({"output": "none/out.mp4"}, "must lie in a folder"),
         ({"output": "file/out.mp4"}, "must lie in a folder"),
         ({"output": "taken.mp4"}, "must be a file, and is a folder"),
@@ -176,6 +181,29 @@ def test_workers_that_the_machine_does_not_allow_are_refused(tmp_path, count, wo
     done = app("serve", "--workers", count, "--data-dir", str(tmp_path / "data"))
     assert done.returncode == 2 and done.stderr.startswith(words) and done.stderr.count("\n") == 1
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "words"),
+    [("ray://head:1", 2, "cluster='ray://head:1' must be HOST:PORT"), ("127.0.0.1:9", 1, "the cluster at 127.0.0.1:9 cannot be")],
+)
+def test_a_cluster_that_cannot_be_is_refused(tmp_path, address, code, words):
+    pytest.importorskip("ray")
+    done = app("serve", "--cluster", address, "--data-dir", str(tmp_path / "data"))
+    assert done.returncode == code and done.stderr.startswith(words) and done.stderr.count("\n") == 1
+    assert not (tmp_path / "data").exists()
+
+
+def test_without_ray_the_command_line_says_what_to_install(tmp_path):
+    (tmp_path / "block").mkdir()
+    (tmp_path / "block/sitecustomize.py").write_text(
+        "import importlib.util as u; f = u.find_spec; u.find_spec = lambda name, *rest: None if name == 'ray' else f(name, *rest)"
+    )
+    command = [sys.executable, "app.py", "serve", "--cluster", "head:6379", "--data-dir", str(tmp_path / "data")]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "block")}
+    done = subprocess.run(command, cwd=PROJECT_FOLDER, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("--cluster needs Ray") and "pip install -r requirements-cluster.txt" in done.stderr
 
 
 @pytest.mark.demo_model

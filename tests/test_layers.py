@@ -222,7 +222,7 @@ WAN_UI_ROOMS = (  # the floors of the studio from the top; an import points to a
     ("studio",),
     ("page",),
     ("views",),
-    ("compare", "library", "live", "stage"),
+    ("compare", "edit", "library", "live", "models", "stage"),
     ("routes", "system", "form"),
     ("queue",),
     ("desk", "header"),

@@ -11,7 +11,8 @@ from pathlib import Path
 from backend.contract.request import find_preset
 from backend.workers.channel import Channel, Message
 from backend.workers.link import OnExit, OnMessage
-from backend.workers.main import Worker, import_pipeline
+from backend.workers.loop import Worker
+from backend.workers.pipeline import import_pipeline
 from backend.workers.process import WorkerPlan
 
 _STOP_SECONDS = 5.0

@@ -29,6 +29,12 @@ from training.world import render, sample_training_scene
 logger = logging.getLogger(__name__)
 
 
+IMAGES = ((64, 64, 1, 64),)  # width, height, frames, batch; drawn in turn
+CLIPS = ((64, 64, 9, 8), (96, 96, 17, 3), (64, 64, 9, 8), (96, 96, 17, 3), (64, 64, 1, 32))
+REFINING = ((96, 96, 17, 3), (64, 64, 9, 8), (96, 96, 17, 3), (128, 96, 17, 2))
+REFINING_RATE = 1e-3
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VaeTraining:
     """How long and how to train. `seconds` bounds the run; the learning rate falls to zero over it."""
@@ -42,6 +48,7 @@ class VaeTraining:
     edge_weight: float = 4.0
     measured_clips: int = 96  # for the latents' spread after training
     spread_weight: float = 0.0  # holds the latents' second moments to the identity's
+    refining: tuple[tuple[int, int, int, int], ...] = REFINING  # the clips of the decoder's own stage
     seed: int = 0
 
 
@@ -59,12 +66,6 @@ class Autoencoder:
     decode: Callable[[Vae, torch.Tensor], torch.Tensor]
     finish: Callable[[Vae, torch.Tensor, float], None]
     encoding: tuple[str, ...]
-
-
-IMAGES = ((64, 64, 1, 64),)  # width, height, frames, batch; drawn in turn
-CLIPS = ((64, 64, 9, 8), (96, 96, 17, 3), (64, 64, 9, 8), (96, 96, 17, 3), (64, 64, 1, 32))
-REFINING = ((96, 96, 17, 3), (64, 64, 9, 8), (96, 96, 17, 3), (128, 96, 17, 2))
-REFINING_RATE = 1e-3
 
 
 def train_vae(autoencoder: Autoencoder, folder: Path, options: VaeTraining, device: str) -> Vae:
@@ -111,7 +112,7 @@ def refine_decoder(autoencoder: Autoencoder, vae: Vae, folder: Path, options: Va
     vae = vae.to(device).train()
     for name in autoencoder.encoding:
         vae.get_submodule(name).requires_grad_(False)
-    _optimise(autoencoder, vae, folder, options, device, lambda spent: REFINING).save_pretrained(folder)
+    _optimise(autoencoder, vae, folder, options, device, lambda spent: options.refining).save_pretrained(folder)
 
 
 def _learning_rate(options: VaeTraining, step: int, spent: float) -> float:

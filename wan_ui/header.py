@@ -68,6 +68,8 @@ def status_html(workers: Sequence[WorkerView], texts: Texts) -> str:
     status = summary(workers)
     word = getattr(texts, f"worker_{status.state}")
     detail = "" if status.state in ("ready", "busy") else escape(without_paths(status.detail))
+    if not workers:
+        detail = escape(texts.worker_none)
     if len(workers) > 1:
         count = sum(worker.status.state == status.state for worker in workers)
         detail = escape(texts.workers_alike.format(count=count, total=len(workers)))
@@ -92,7 +94,8 @@ def tools_html(views: Names, texts: Texts) -> str:
         'a6.4 6.4 0 0 1 0-12.8z"/></svg></button>'
         f'<dialog id="help" aria-label="{escape(texts.help_title)}"><h2>{escape(texts.help_title)}</h2><dl>{keys}</dl>'
         f'<form method="dialog"><button>{escape(texts.close)}</button></form></dialog>'
-        f'<div id="drop-zone" hidden><p>{escape(texts.drop_here)}</p></div></div>'
+        f'<div id="drop-zone" hidden><p>{escape(texts.drop_here)}</p>'
+        f'<p class="clip" hidden>{escape(texts.drop_clip)}</p></div></div>'
     )
 
 

@@ -2,9 +2,11 @@
 
 from wan_ui.compare.view import COMPARE
 from wan_ui.desk.view import View
+from wan_ui.edit.view import EDIT
 from wan_ui.library.view import LIBRARY
 from wan_ui.live.view import LIVE
+from wan_ui.models.view import MODELS
 from wan_ui.stage.view import CREATE
 from wan_ui.system.view import SYSTEM
 
-VIEWS: tuple[View, ...] = (CREATE, COMPARE, LIBRARY, SYSTEM, LIVE)
+VIEWS: tuple[View, ...] = (CREATE, COMPARE, LIBRARY, SYSTEM, LIVE, EDIT, MODELS)

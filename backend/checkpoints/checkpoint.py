@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,8 @@ from backend.errors import ModelError
 
 if TYPE_CHECKING:
     from backend.checkpoints.torch_file import TorchFile
+
+    OwnFile = TorchFile | Path  # a transformer's own file: one that PyTorch wrote, or a safetensors file
 
 TRANSFORMER = "transformer"
 AGAIN = "copy the checkpoint again, or `python app.py models download ID`, which fetches what is missing"
@@ -21,13 +23,13 @@ WITHOUT_WEIGHTS = ("tokenizer", "scheduler", "feature_extractor", "image_process
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A folder in diffusers' layout. `index` is its model_index.json, `configs` the config.json of each network by part. Its
-    transformer's weights may lie in a `torch_file` instead, as its makers saved them; then the index names no pipeline."""
+    """A folder in diffusers' layout. `index` is its model_index.json, `configs` the config.json of each network by part. The
+    weights of a transformer may lie in one of the `own_files`, by part, instead, as its makers saved them."""
 
     folder: Path
     index: dict[str, Any]
     configs: dict[str, dict[str, Any]]
-    torch_file: TorchFile | None = None
+    own_files: Mapping[str, OwnFile] = field(default_factory=dict)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -40,11 +42,13 @@ def is_checkpoint(folder: Path) -> bool:
     return (folder / "model_index.json").is_file() or _torch_file(folder) is not None
 
 
-def open_checkpoint(folder: Path, torch_file: TorchFile | None = None) -> Checkpoint:
-    """The folder's configurations, with the transformer of the `torch_file` if one is given or lies there in its place. Raises:
-    ModelError if one is missing or broken."""
-    if torch_file is not None or (torch_file := _torch_file(folder)) is not None:
-        return _with_torch_file(folder, torch_file)
+def open_checkpoint(folder: Path, own_files: Mapping[str, OwnFile] | None = None) -> Checkpoint:
+    """The folder's configurations, with transformers from `own_files` if some are given, or from a .pt file that lies there in
+    its transformer's place. Raises: ModelError if a configuration is missing or broken."""
+    if own_files:
+        return _with_own_files(folder, own_files)
+    if (torch_file := _torch_file(folder)) is not None:
+        return _with_own_files(folder, {TRANSFORMER: torch_file})
     index = read_json(folder / "model_index.json")
     parts = [part for part in named_parts(index) if not part.startswith(WITHOUT_WEIGHTS)]
     return Checkpoint(folder=folder, index=index, configs={part: read_json(folder / part / "config.json") for part in parts})
@@ -65,14 +69,13 @@ def _torch_file(folder: Path) -> TorchFile | None:
     return TorchFile(path=paths[0])
 
 
-def _with_torch_file(folder: Path, file: TorchFile) -> Checkpoint:
+def _with_own_files(folder: Path, files: Mapping[str, OwnFile]) -> Checkpoint:
     index = read_json(folder / "model_index.json") if (folder / "model_index.json").is_file() else {}
     parts = [path.parent.name for path in sorted(folder.glob("*/config.json"))]
     tokenizers = [path.name for path in sorted(folder.glob("tokenizer*")) if path.is_dir()]
-    named = {part: ["diffusers", part] for part in (TRANSFORMER, *parts, *tokenizers)}
-    own = {part: index[part] for part in named_parts(index)}
+    named = {part: ["diffusers", part] for part in (*files, *parts, *tokenizers)}
     configs = {part: read_json(folder / part / "config.json") for part in parts if not part.startswith(WITHOUT_WEIGHTS)}
-    return Checkpoint(folder=folder, index=named | own, configs=configs, torch_file=file)
+    return Checkpoint(folder=folder, index=named | index, configs=configs, own_files=files)
 
 
 def named_parts(index: Mapping[str, Any]) -> list[str]:

@@ -17,13 +17,12 @@ import os
 import re
 import shutil
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 from huggingface_hub import HfApi, RepoFile, constants, snapshot_download
@@ -32,10 +31,14 @@ from huggingface_hub.utils import filter_repo_objects, tqdm
 
 from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint, is_checkpoint, named_parts, open_checkpoint
 from backend.checkpoints.hub_file import HubFile, blobs_folder, fetch, forget_begun
+from backend.checkpoints.own_file import FileSource, file_source, is_on_hub, parts_of
 from backend.checkpoints.tensors import weight_files
 from backend.checkpoints.torch_file import TorchFile, torch_tensors
 from backend.errors import ModelError
 from presets import list_presets
+
+if TYPE_CHECKING:
+    from backend.checkpoints.checkpoint import OwnFile
 
 PARTS = (
     *("transformer", "transformer_2", "vae", "text_encoder", "text_encoder_2", "image_encoder"),
@@ -48,6 +51,7 @@ PATTERNS = (
     *(f"{part}/*.{kind}" for part in PARTS for kind in ("json", "safetensors")),
 )
 PATTERNS_BESIDE_TORCH = tuple(pattern for pattern in PATTERNS if pattern != f"{TRANSFORMER}/*.safetensors")
+PATTERNS_BESIDE_FILES = tuple(pattern for pattern in PATTERNS_BESIDE_TORCH if pattern != f"{TRANSFORMER}_2/*.safetensors")
 OnBytes = Callable[[int, int], None]
 Accept = Callable[[Checkpoint], object]
 """Raises ModelError for a checkpoint that cannot be run; called before its weights are downloaded."""
@@ -62,7 +66,10 @@ def ignore_progress(done: int, total: int) -> None:
 
 
 def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_progress) -> Checkpoint:
-    """A checkpoint, opened: the folder `source`, or that id on the Hub, downloaded if need be. Raises: ModelError."""
+    """A checkpoint, opened: the folder `source`, or that id on the Hub, downloaded if need be; its transformers may be files of
+    their own, see `file_source`. Raises: ModelError."""
+    if (named := file_source(source)) is not None:
+        return _find_with_files(named, accept, on_bytes)
     folder = Path(source).expanduser()
     if folder.is_dir():
         if is_checkpoint(folder):
@@ -75,7 +82,31 @@ def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_prog
     if (checkpoint := cached_checkpoint(source)) is not None:
         return checkpoint
     folder, torch_file = download_model(source, accept, on_bytes), cached_torch_file(source)
-    return open_checkpoint(folder) if torch_file is None else open_checkpoint(folder, torch_file)
+    return open_checkpoint(folder, torch_file and {TRANSFORMER: torch_file})
+
+
+def _find_with_files(named: FileSource, accept: Accept, on_bytes: OnBytes) -> Checkpoint:
+    """The files are looked at before the rest of the base is downloaded."""
+    if (checkpoint := cached_with_files(named)) is not None:
+        return checkpoint
+    for file in named.files:
+        if not is_on_hub(file) and not Path(file).is_file():
+            raise ModelError(f"The transformer {Path(file).name}", "is not on this machine", "check the path of --transformer")
+    paths = [find_file(file, on_bytes) if is_on_hub(file) else Path(file) for file in named.files]
+    if not is_hub_id(named.base):
+        return open_checkpoint(Path(named.base), parts_of(paths))
+    folder = _download(named.base, CONFIGURATIONS, lambda done, total: on_bytes(0, 0))
+    accept(open_checkpoint(folder, parts_of(paths)))
+    return open_checkpoint(_download(named.base, PATTERNS_BESIDE_FILES, on_bytes), parts_of(paths))
+
+
+def cached_with_files(named: FileSource) -> Checkpoint | None:
+    """The checkpoint if its base and its files are all on this machine, without using the network, or None."""
+    paths = [cached_file(file) if is_on_hub(file) else Path(file) for file in named.files]
+    folder = _cached(named.base, PATTERNS_BESIDE_FILES) if is_hub_id(named.base) else Path(named.base)
+    if folder is None or not all(path and path.is_file() for path in paths):
+        return None
+    return _whole(folder, parts_of(paths))
 
 
 def _offers() -> str:
@@ -125,7 +156,7 @@ def cached_checkpoint(source: str) -> Checkpoint | None:
     """A checkpoint that is whole in the cache, opened, without using the network; None if it is not whole."""
     if (named := torch_source(source)) is not None:
         folder, torch_file = _cached(named.base, PATTERNS_BESIDE_TORCH), cached_torch_file(source)
-        return None if folder is None or torch_file is None else _whole(folder, torch_file)
+        return None if folder is None or torch_file is None else _whole(folder, {TRANSFORMER: torch_file})
     folder = _cached(source, PATTERNS)
     return None if folder is None else _whole(folder)
 
@@ -150,12 +181,12 @@ def newest_snapshot(source: str) -> Path | None:
     return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
-def _whole(folder: Path, torch_file: TorchFile | None = None) -> Checkpoint | None:
+def _whole(folder: Path, own_files: Mapping[str, OwnFile] | None = None) -> Checkpoint | None:
     """The checkpoint if every file that its own indexes name is there."""
     try:
-        checkpoint = open_checkpoint(folder) if torch_file is None else open_checkpoint(folder, torch_file)
+        checkpoint = open_checkpoint(folder, own_files)
         for part in checkpoint.parts:
-            if part != TRANSFORMER or torch_file is None:
+            if part not in checkpoint.own_files:
                 weight_files(folder, part)
     except ModelError:
         return None
@@ -180,7 +211,7 @@ def _download_beside_torch(named: TorchSource, accept: Accept, on_bytes: OnBytes
     folder = _download(named.base, CONFIGURATIONS, lambda done, total: on_bytes(0, 0))
     path = cached_file(named.file) or download_file(named.file, on_bytes)
     torch_tensors(TorchFile(path=path, tree=named.tree))
-    accept(open_checkpoint(folder, TorchFile(path=path, tree=named.tree)))
+    accept(open_checkpoint(folder, {TRANSFORMER: TorchFile(path=path, tree=named.tree)}))
     return _download(named.base, PATTERNS_BESIDE_TORCH, on_bytes)
 
 
@@ -193,6 +224,28 @@ def download_file(source: str, on_bytes: OnBytes = ignore_progress) -> Path:
     return path
 
 
+def places(source: str) -> dict[str, tuple[str, ...]]:
+    """Which files make up a checkpoint, or are the one file that `source` names: patterns, by repository."""
+    if (named := torch_source(source)) is not None:
+        return {named.base: PATTERNS_BESIDE_TORCH, **places(named.file)}
+    repository, _, name = source.partition(":")
+    return {repository: (glob.escape(name),) if name else PATTERNS}
+
+
+def wanted_files(source: str) -> list[HubFile]:
+    """The files that downloading `source` brings, as the Hub lists them now. Raises: ModelError."""
+    files = []
+    for repository, patterns in places(source).items():
+        with _explaining(repository, source.partition(":")[2] if not is_hub_id(source) else ""):
+            files += filter_repo_objects(_listed(repository), allow_patterns=list(patterns), key=lambda file: file.name)
+    return files
+
+
+def check_space(source: str, files: Sequence[HubFile]) -> None:
+    """Raises: ModelError if the disk has no room for what these files lack."""
+    _check_space(source, sum(file.num_bytes - file.arrived_bytes for file in files))
+
+
 def _cached(repository: str, patterns: Sequence[str]) -> Path | None:
     with contextlib.suppress(LocalEntryNotFoundError, HFValidationError):
         return Path(snapshot_download(repository, allow_patterns=list(patterns), local_files_only=True))
@@ -200,7 +253,7 @@ def _cached(repository: str, patterns: Sequence[str]) -> Path | None:
 
 
 def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes, of_lora: str = "") -> Path:
-    try:
+    with _explaining(repository, of_lora):
         [everything] = _together([lambda stopped: _listed(repository)], lambda: on_bytes(0, 0))
         if "model_index.json" in patterns and all(file.name != "model_index.json" for file in everything):
             raise ModelError(
@@ -210,10 +263,17 @@ def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes, of_lo
             )
         files = list(filter_repo_objects(everything, allow_patterns=list(patterns), key=lambda file: file.name))
         forget_begun(repository, {file.content_hash for file in everything})
-        _check_space(repository, sum(file.num_bytes - file.arrived_bytes for file in files))
+        check_space(repository, files)
         _fetch_all(files, on_bytes)
         linked = functools.partial(snapshot_download, repository, allow_patterns=list(patterns), tqdm_class=_NoBar)
         return Path(*_together([lambda stopped: linked()], lambda: on_bytes(0, 0)))
+
+
+@contextlib.contextmanager
+def _explaining(repository: str, of_lora: str) -> Iterator[None]:
+    """Errors of the Hub, the network and the disk as ModelError."""
+    try:
+        yield
     except (HfHubHTTPError, HFValidationError, OSError, httpx2.TransportError) as error:
         raise _explained(repository, error, of_lora) from error
 
@@ -330,18 +390,3 @@ def _explained(repository: str, error: Exception, of_lora: str) -> ModelError:
         f"({type(cause or error).__name__})",
         f"{fetch}, or {'make the video without this LoRA' if of_lora else _offers()}",
     )
-
-
-class Speed:
-    """Bytes a second since the first call."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._first: tuple[float, int] | None = None
-
-    def __call__(self, done: int) -> float:
-        """The speed now that `done` bytes have arrived; 0 while it is not known."""
-        now = self._clock()
-        self._first = self._first or (now, done)
-        seconds, count = now - self._first[0], done - self._first[1]
-        return count / seconds if seconds > 0 else 0.0

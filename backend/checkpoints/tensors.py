@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backend.checkpoints.checkpoint import AGAIN, TRANSFORMER, Checkpoint, read_json, short_path
+from backend.checkpoints.checkpoint import AGAIN, Checkpoint, read_json, short_path
 from backend.errors import ModelError
 
 LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
@@ -25,13 +25,15 @@ ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16"
 
 @dataclass(frozen=True, kw_only=True)
 class TensorPlace:
-    """One tensor's bytes, `start` to `end` from the file's beginning; `dtype` as safetensors names it."""
+    """One tensor's bytes, `start` to `end` from the file's beginning; `dtype` as safetensors names it. If there is a `scale`, the
+    tensor is what lies here times that: one number, or one for each row."""
 
     path: Path
     dtype: str
     shape: tuple[int, ...]
     start: int
     end: int
+    scale: TensorPlace | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -59,12 +61,12 @@ def part_tensors(folder: Path, part: str) -> dict[str, TensorPlace]:
 
 
 def checkpoint_tensors(checkpoint: Checkpoint, part: str) -> dict[str, TensorPlace]:
-    """As `part_tensors`, of a checkpoint whose transformer may lie in a torch file."""
-    if part != TRANSFORMER or checkpoint.torch_file is None:
+    """As `part_tensors`, of a checkpoint whose transformers may lie in files of their own."""
+    if part not in checkpoint.own_files:
         return part_tensors(checkpoint.folder, part)
-    from backend.checkpoints.torch_file import torch_tensors
+    from backend.checkpoints.own_file import own_tensors
 
-    return torch_tensors(checkpoint.torch_file)
+    return own_tensors(checkpoint.own_files[part])
 
 
 def read_header(path: Path) -> dict[str, TensorPlace]:

@@ -57,7 +57,7 @@ def verify(
     that file does not say. Raises nothing: the result lists what is wrong."""
     problems, kind = [], None
     try:
-        checkpoint = complete(open_checkpoint(folder, torch_file))
+        checkpoint = complete(open_checkpoint(folder, torch_file and {TRANSFORMER: torch_file}))
         family, recognised = recognise(checkpoint)
         kind = recognised.name
         for part in checkpoint.parts:
@@ -79,13 +79,16 @@ def verify(
 def check_part(checkpoint: Checkpoint, family: Recognised, part: str) -> None:
     """Raises: ModelError if a file is not whole, or belongs to another network than the part's configuration describes."""
     tensors, expected = checkpoint_tensors(checkpoint, part), family.distinctive_shapes(checkpoint.configs, part)
-    named = {name: _makers_name(name, family) if checkpoint.torch_file and part == TRANSFORMER else name for name in expected}
-    check_shapes(part, tensors, {_full_name(named[name], tensors): shape for name, shape in expected.items()})
+    if part in checkpoint.own_files:
+        expected = {_name_in_file(name, tensors, family): shape for name, shape in expected.items()}
+    check_shapes(part, tensors, {_full_name(name, tensors): shape for name, shape in expected.items()})
 
 
-def _makers_name(name: str, family: Recognised) -> str:
+def _name_in_file(name: str, tensors: Collection[str], family: Recognised) -> str:
+    """The makers' name, unless a transformer's own file has diffusers' name."""
     stem, _, kind = name.rpartition(".")
-    return next((f"{other.name}.{kind}" for other in family.lora_names(stem)), name)
+    makers = next((f"{other.name}.{kind}" for other in family.lora_names(stem)), name)
+    return name if _full_name(name, tensors) in tensors else makers
 
 
 def _full_name(name: str, tensors: Collection[str]) -> str:

@@ -9,19 +9,24 @@ from pathlib import Path
 from typing import NoReturn, get_args
 
 from backend.checkpoints.loras import source_of
+from backend.checkpoints.own_file import SUFFIXES, file_source, is_on_hub, source_with
 from backend.contract.cues import cues_of_actions, cues_of_prompts, merge_cues
 from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.worker import AXES, WorkerOptions
+from backend.contract.worker import AXES, Hosts, WorkerOptions
 from backend.engine.keys import USUAL_LIMIT
 from backend.errors import RequestError
-from backend.settings import this_machine
+from backend.settings import hosts_secret, this_machine
 from backend.shares import Share, shares_of
 from presets import Preset, list_presets
 from presets.loader import Expert, Solver
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
 STAGES = ("encode", "denoise", "decode")
-COMMANDS = ("serve", "generate", "live", *STAGES, "presets", "check-tpu", "precompile", "models", "keys", "doctor")
+COMMANDS = ("serve", "generate", "live", *STAGES, "presets", "check-tpu", "precompile", "models", "keys", "doctor", "member")
+
+
+HOSTS_PORT = 7871
+_SHORTEST_SECRET = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +72,7 @@ def build_parser() -> Parser:
     _add_precompile(commands)
     _add_keys(commands)
     _add_doctor(commands)
+    _add_member(commands)
     return parser
 
 
@@ -82,6 +88,9 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
         negative_prompt=arguments.negative_prompt,
         image=absolute(arguments.image),
         last_image=absolute(arguments.last_image),
+        video=absolute(arguments.video),
+        strength=arguments.strength,
+        trim=_trim_of(arguments, preset),
         width=arguments.width,
         height=arguments.height,
         num_frames=arguments.frames,
@@ -92,9 +101,19 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
         seed=arguments.seed,
         solver=arguments.solver,
         guidance_interval=arguments.guidance_interval,
+        guided_steps=arguments.guided_steps,
+        nag=arguments.nag,
         step_cache=arguments.step_cache,
         loras=(*preset.loras, *map(_lora_choice, arguments.lora)),
     )
+
+
+def _trim_of(arguments: argparse.Namespace, preset: Preset) -> tuple[float, ...] | None:
+    """The part of the clip; if only its beginning is given, as long as the video."""
+    if arguments.trim is None or len(arguments.trim) != 1:
+        return arguments.trim
+    frames, fps = arguments.frames or preset.num_frames, arguments.fps or preset.fps
+    return (arguments.trim[0], arguments.trim[0] + frames / fps)
 
 
 def _live_request_of(arguments: argparse.Namespace, preset: Preset) -> GenerationRequest:
@@ -118,10 +137,37 @@ def _lora_choice(option: LoraOption) -> dict:
     return {"source": source_of(option.source), "scale": option.scale, "expert": option.expert}
 
 
-def model_of(arguments: argparse.Namespace) -> str | None:
-    """The checkpoint of --model: a folder as an absolute path, or a Hub id, after "+" a transformer's file on the Hub. Raises:
-    RequestError."""
-    model = arguments.model
+def model_of(arguments: argparse.Namespace, preset: str | None = None) -> str | None:
+    """The checkpoint of --model, and the files of --transformer in place of its transformers, or of those of the `preset` that
+    the options do not name. Raises: RequestError."""
+    model, files = _checkpoint_of(arguments.model), [_transformer_file(file) for file in arguments.transformer]
+    if not files:
+        return model
+    preset = preset or getattr(arguments, "preset", None)
+    base = model or (find_preset(preset).model_source.partition("+")[0] if preset else None)
+    if base is None:
+        raise RequestError("--transformer was given", "without the checkpoint whose transformer it replaces", "give --model too")
+    if file_source(source := source_with(base, files)) is None or len(files) > 2:
+        rule = "can stand for the transformers of a folder or of OWNER/NAME, and a checkpoint has two at most"
+        raise RequestError(
+            f"--transformer was given {len(files)} times beside {base}: it", rule, "correct --model or --transformer"
+        )
+    return source
+
+
+def _transformer_file(file: str) -> str:
+    """A path as an absolute one; a file on the Hub as it is."""
+    path = absolute(file)
+    if os.path.isfile(path) and path.endswith(SUFFIXES):
+        return path
+    if is_on_hub(file) and not os.path.exists(path) and file_source(source_with("owner/name", [file])) is not None:
+        return file
+    rule = f"must be a file that ends in {' or '.join(SUFFIXES)}, or OWNER/NAME:FILE.safetensors on the Hub"
+    raise RequestError(f"transformer={file!r}", rule, "check the path")
+
+
+def _checkpoint_of(model: str | None) -> str | None:
+    """A folder as an absolute path, or a Hub id, after "+" a transformer's file on the Hub. Raises: RequestError."""
     if model is None or os.path.isdir(model):
         return absolute(model)
     looks_like_a_path = model.startswith(("/", ".", "~")) or model.partition("+")[0].count("/") != 1
@@ -142,8 +188,37 @@ def worker_options_of(arguments: argparse.Namespace) -> WorkerOptions:
 
 
 def worker_shares(arguments: argparse.Namespace) -> tuple[Share, ...]:
-    """What each of the workers may use of this machine. Raises: RequestError where there is too little for so many."""
+    """What each of the workers may use of this machine. Raises: RequestError where there is too little for so many, or where the
+    workers are those of a cluster."""
+    if arguments.cluster is not None and arguments.workers != 1:
+        raise RequestError(
+            f"workers={arguments.workers}", "cannot be given with --cluster, whose machines are the workers", "leave one out"
+        )
     return shares_of(this_machine(), arguments.workers)
+
+
+def hosts_of(arguments: argparse.Namespace) -> Hosts | None:
+    """The hosts that the worker is spread over; None without --hosts. Raises: RequestError."""
+    if arguments.hosts is None:
+        return None
+    if getattr(arguments, "workers", 1) != 1:
+        raise RequestError(f"workers={arguments.workers}", "must be 1 with --hosts", "leave one of the two out")
+    if getattr(arguments, "cluster", None) is not None:
+        raise RequestError(f"hosts={arguments.hosts}", "cannot be given with --cluster", "leave one of the two out")
+    address, port = arguments.hosts_address
+    return Hosts(count=arguments.hosts, address=address, port=port, secret=secret_of_hosts())
+
+
+def secret_of_hosts() -> str:
+    """Raises: RequestError if there is none, or one that can be guessed."""
+    try:
+        secret = hosts_secret()
+    except OSError as error:
+        raise RequestError("STUDIO_HOSTS_SECRET_FILE", f"must be a readable file ({error.strerror})", "check the path") from None
+    if len(secret) < _SHORTEST_SECRET:
+        rule = f"must have at least {_SHORTEST_SECRET} characters, the same on every host"
+        raise RequestError("STUDIO_HOSTS_SECRET", rule, "make one with `openssl rand -hex 32`")
+    return secret
 
 
 def _add_serve(commands: argparse._SubParsersAction) -> None:
@@ -164,6 +239,9 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve.add_argument("--rewriter", metavar="COMMAND", help="a program that suggests prompts; see the user guide")
     workers = "videos that are made at the same time, each with its own copy of the model and its share of the machine"
     serve.add_argument("--workers", type=int, default=1, metavar="N", help=f"{workers} (%(default)s)")
+    _add_hosts(serve)
+    cluster = "make the videos on the machines of a Ray cluster: HOST:PORT of its head, or auto; see docs/scale.md"
+    serve.add_argument("--cluster", metavar="ADDRESS", help=cluster)
     days = "remove videos this many days after their end, but for starred ones (off)"
     serve.add_argument("--keep-days", type=_amount, metavar="N", help=days)
     gigabytes = "while all videos take more, remove the oldest, but for starred ones (off)"
@@ -179,6 +257,7 @@ def _add_generate(commands: argparse._SubParsersAction) -> None:
     _add_sampling(generate)
     generate.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
     generate.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    _add_hosts(generate)
     _add_common(generate)
     _add_profile(generate)
 
@@ -225,6 +304,9 @@ def _add_request(parser: argparse.ArgumentParser, *, is_required: bool) -> None:
     parser.add_argument("--negative-prompt", metavar="TEXT", help="what the video should not show")
     parser.add_argument("--image", metavar="FILE", help="the first frame; cropped to the video's aspect")
     parser.add_argument("--last-image", metavar="FILE", help="the last frame, for presets that take one")
+    parser.add_argument("--video", metavar="FILE", help="a clip (mp4, webm, mov, gif) that is made anew")
+    trim = "the part of the clip, in seconds (from its beginning, as long as the video)"
+    parser.add_argument("--trim", type=_numbers, metavar="START[,END]", help=trim)
     for name, what in (
         ("width", "pixels"),
         ("height", "pixels"),
@@ -244,6 +326,8 @@ def _add_lora(parser: argparse.ArgumentParser) -> None:
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
     """How the video is denoised."""
     parser.add_argument("--steps", type=int, metavar="N", help="denoising steps (the preset's own)")
+    strength = "how much of the clip is made anew, above 0, to 1: the share of the steps that are done (0.8)"
+    parser.add_argument("--strength", type=float, metavar="X", help=strength)
     parser.add_argument("--guidance", type=_numbers, metavar="X[,Y]", help="one number per expert; 1 or less is off")
     parser.add_argument(
         "--flow-shift", type=float, metavar="X", help="larger values spend more steps at high noise (the preset's own)"
@@ -252,12 +336,19 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--solver", choices=get_args(Solver), help="the sampler (the preset's own)")
     interval = "the share of the steps that guidance runs on, such as 0,0.6 (the preset's own)"
     parser.add_argument("--guidance-interval", type=_numbers, metavar="X,Y", help=interval)
+    first = "guidance on the first N steps only, 1 or 2 for more motion from a preset that has none"
+    parser.add_argument("--guided-steps", type=int, metavar="N", help=first)
+    nag = "how strongly the negative prompt acts in steps without guidance, for Wan's 4-step presets; 0 is off, 11 is usual"
+    parser.add_argument("--nag", type=float, metavar="X", help=nag)
     cache = "relative change below which a step reuses the last one's work; 0 is off (the preset's own)"
     parser.add_argument("--step-cache", type=float, metavar="X", help=cache)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="ID_OR_DIR", help="a checkpoint in place of the preset's own")
+    file = "a transformer in one file, in Wan's own names (safetensors, fp8 too), in place of the checkpoint's; for two experts "
+    file += "give it twice, the high-noise one first"
+    parser.add_argument("--transformer", action="append", default=[], metavar="FILE", help=file)
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where jobs are kept (data in this project)")
     precompiled = "what `precompile` wrote; a program that is not there is compiled"
     parser.add_argument("--executables", type=Path, metavar="DIR", help=precompiled)
@@ -341,6 +432,24 @@ def _add_doctor(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--data-dir", type=Path, metavar="DIR", help="where jobs are kept (data in this project)")
 
 
+def _add_member(commands: argparse._SubParsersAction) -> None:
+    about = "take part in the work of another host, on each of the others of a slice"
+    command = commands.add_parser("member", help=about, allow_abbrev=False)
+    where = f"the first host, where `serve --hosts N` runs ({HOSTS_PORT} is the usual port)"
+    command.add_argument("--coordinator", type=_address, required=True, metavar="HOST:PORT", help=where)
+    number = "this host's number, from 1; on a TPU slice its worker number (the first host is worker 0)"
+    command.add_argument("--process-id", type=int, required=True, metavar="I", help=number)
+    command.add_argument("--num-processes", type=_several, required=True, metavar="N", help="all hosts, the first one too")
+    command.add_argument("--data-dir", type=Path, metavar="DIR", help="where its log and LoRAs are (data in this project)")
+
+
+def _add_hosts(parser: argparse.ArgumentParser) -> None:
+    hosts = "spread each video over N hosts, this one and those where `app.py member` runs; see docs/tpu.md"
+    parser.add_argument("--hosts", type=_several, metavar="N", help=hosts)
+    address = "where the other hosts reach this one; the next port is used too (%(default)s)"
+    parser.add_argument("--hosts-address", type=_address, default=f"0.0.0.0:{HOSTS_PORT}", metavar="HOST:PORT", help=address)
+
+
 def _add_mesh(parser: argparse.ArgumentParser) -> None:
     for axis, what in (
         ("dp", "groups of chips for the guidance branches, 1 or 2"),
@@ -358,6 +467,19 @@ def absolute(path: str | None) -> str | None:
 def _port(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number from 1 to 65535")
+    return int(text)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} must be HOST:PORT, the port from 1 to 65534")
+    return host, int(port)
+
+
+def _several(text: str) -> int:
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number from 2")
     return int(text)
 
 

@@ -1,6 +1,7 @@
 """The command `generate`: makes one video with the engine and shows its progress on standard error."""
 
 import argparse
+import dataclasses
 import json
 import os
 import secrets
@@ -8,11 +9,12 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from backend.checkpoints.loras import adopt_lora, check_lora
-from backend.commands.command_line import FAILED, OK, absolute, model_of, print_error, request_of, worker_options_of
+from backend.commands.command_line import FAILED, OK, absolute, hosts_of, model_of, print_error, request_of, worker_options_of
 from backend.commands.models import say_licence
 from backend.commands.progress import Progress
 from backend.contract.events import (
@@ -40,7 +42,8 @@ def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] =
     output, settings = check_output(arguments.output), from_environment(arguments.data_dir)
     for lora in arguments.lora:
         check_lora(lora.source, settings.loras_dir)
-    engine = make_engine(settings.data_dir, model, preset=request.preset, warm_up=False, resume=False, options=options)
+    hosts = {"hosts": hosts_of(arguments)} if arguments.command == "generate" and arguments.hosts else {}
+    engine = make_engine(settings.data_dir, model, preset=request.preset, warm_up=False, resume=False, options=options, **hosts)
     say_licence(model or find_preset(request.preset).model, sys.stderr)
     try:
         for lora in arguments.lora:
@@ -114,8 +117,11 @@ def _report(final: Event, job: Job, output: Path | None, as_json: bool, seconds:
             summary = _summary(result, job, output or path, seconds)
             sys.stdout.write(json.dumps(summary) + "\n" if as_json else _sentence(summary))
             return OK
-        case Failed(cause, fix):
+        case Failed(cause, fix, proposals):
             print_error(f"{cause}; {fix}")
+            if proposals and as_json:
+                would_fit = [asdict(proposal) for proposal in proposals]
+                sys.stdout.write(json.dumps({"error": cause, "fix": fix, "would_fit": would_fit}) + "\n")
         case Cancelled(result):
             print_error(f"Stopped; the unfinished video is at {result.path}" if result else "Stopped")
     return FAILED
@@ -132,6 +138,7 @@ def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[
         "fps": result.fps,
         "seed": result.request.seed,
         "seconds": seconds_by_work,
+        "rates": {stage: dataclasses.asdict(rate) for stage, rate in result.rates.items()},
         "preset": result.request.preset,
         "job_id": job.id,
     }

@@ -6,12 +6,11 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
 from backend.checkpoints.hub import (
-    Speed,
     cached_file,
     cached_model,
     cached_torch_file,
@@ -19,15 +18,15 @@ from backend.checkpoints.hub import (
     download_model,
     is_hub_id,
     newest_snapshot,
-    torch_source,
 )
-from backend.checkpoints.hub_file import bytes_here
 from backend.checkpoints.loras import list_loras
+from backend.checkpoints.speed import Speed
 from backend.checkpoints.verify import Verification, verify
+from backend.engine.catalogue import Entry, bytes_of, entries, licences_of
 from backend.errors import RequestError
 from backend.families import completed, recognise
 from backend.settings import from_environment
-from presets import Preset, list_presets
+from presets import list_presets
 
 
 def models(arguments: argparse.Namespace) -> bool:
@@ -43,7 +42,8 @@ def models(arguments: argparse.Namespace) -> bool:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    rows = [*_model_rows(), *_lora_rows(from_environment(arguments.data_dir).loras_dir)]
+    folder = from_environment(arguments.data_dir).loras_dir
+    rows = [*map(_entry_row, entries()), *(_own_lora_row(folder, name) for name in list_loras(folder))]
     if arguments.json:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return
@@ -58,54 +58,22 @@ def _where(row: dict[str, Any]) -> str:
     return f"{_size(row['begun_bytes'])} here in part" if row["begun_bytes"] else "not here"
 
 
-def _model_rows() -> Iterator[dict[str, Any]]:
-    presets = list_presets()
-    for model in dict.fromkeys(preset.model for preset in presets):
-        folder = _folder_of(next(preset for preset in presets if preset.model == model))
-        yield _row("model", model, folder, [preset.name for preset in presets if preset.model == model])
-    for source in dict.fromkeys(lora.source for preset in presets for lora in preset.loras):
-        users = [preset.name for preset in presets if any(lora.source == source for lora in preset.loras)]
-        yield _row("lora", source, cached_file(source), users)
-
-
-def _lora_rows(folder: Path) -> Iterator[dict[str, Any]]:
-    for name in list_loras(folder):
-        yield _row("lora", name, folder / name, [])
-
-
-def _row(kind: str, source: str, path: Path | None, presets: list[str]) -> dict[str, Any]:
-    is_begun = path is None and kind == "model"  # a repository of LoRAs holds many files, and only one of them is needed
+def _entry_row(entry: Entry) -> dict[str, Any]:
     return {
-        "kind": kind,
-        "id": source,
-        "bytes": None if path is None else _bytes_of(source, path),
-        "begun_bytes": sum(map(bytes_here, _repositories(source))) if is_begun else 0,
-        "presets": presets,
+        "kind": entry.kind,
+        "id": entry.source,
+        "bytes": entry.num_bytes,
+        "begun_bytes": entry.begun_bytes,
+        "presets": [preset.name for preset in entry.presets],
     }
 
 
-def _num_bytes(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
-
-
-def _bytes_of(source: str, path: Path) -> int:
-    """The bytes of a checkpoint's folder or a file, and of the transformer's own file if the checkpoint has one."""
-    torch_file = cached_torch_file(source)
-    return _num_bytes(path) + (0 if torch_file is None else _num_bytes(torch_file.path))
-
-
-def _repositories(source: str) -> list[str]:
-    named = torch_source(source)
-    return [source] if named is None else [named.base, named.file.partition(":")[0]]
+def _own_lora_row(folder: Path, name: str) -> dict[str, Any]:
+    return {"kind": "lora", "id": name, "bytes": (folder / name).stat().st_size, "begun_bytes": 0, "presets": []}
 
 
 def _size(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
-
-
-def _folder_of(preset: Preset) -> Path | None:
-    return cached_model(preset.model) if is_hub_id(preset.model_source) else Path(preset.model_source)
 
 
 def _sources(given: str) -> list[str]:
@@ -127,7 +95,7 @@ def say_licence(source: str, stream: TextIO) -> None:
     """Writes what must be known about a model's licence before it is downloaded: nothing if the model is here."""
     if not is_hub_id(source) or cached_model(source) is not None:
         return
-    for licence in dict.fromkeys(preset.licence for preset in list_presets() if preset.model == source and preset.licence):
+    for licence in licences_of(source):
         stream.write(f"{licence}\n")
         stream.flush()
 
@@ -140,7 +108,7 @@ def _download(source: str) -> None:
         line = _Line(sys.stderr, source)
         path = download_model(source, recognise, line) if is_model else download_file(source, line)
         sys.stderr.write("\n" if sys.stderr.isatty() else "")
-    sys.stdout.write(f"{source} is at {path} ({_size(_bytes_of(source, path))})\n")
+    sys.stdout.write(f"{source} is at {path} ({_size(bytes_of(source, path))})\n")
 
 
 class _Line:

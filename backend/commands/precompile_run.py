@@ -51,10 +51,12 @@ def write_programs(preset: Preset, topology: str | None, folder: Path, mesh: dic
 
 
 def _requests(preset: Preset, model: Model, sizes: dict) -> Iterator[GenerationRequest]:
-    """The preset's own request for each task, once for each prompt length that needs programs of its own."""
+    """The preset's own request for each task, once for each prompt length that needs programs of its own, and one with a clip."""
     for task in preset.tasks:
         for prompt in model.prompts_for_all_programs(preset.examples[0]):
             yield example_request(preset, task, prompt=prompt, **sizes)
+    if "video" in preset.inputs:
+        yield example_request(preset, "t2v", video="/clip.mp4", **sizes)
 
 
 def _folder(preset: Preset) -> Path | None:

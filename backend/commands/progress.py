@@ -14,8 +14,9 @@ class Progress:
     def show(self, event: Event) -> None:
         """Shows this event, if it changes the text."""
         text = describe(event)
-        if self._is_terminal and isinstance(event, Loading) and event.bytes_per_second:
-            text += f" at {event.bytes_per_second / 1e6:.1f} MB/s"  # elsewhere it would be a line every second
+        if self._is_terminal and isinstance(event, Loading) and event.bytes_per_second:  # elsewhere a line every second
+            left = (event.bytes_total - event.bytes_done) / event.bytes_per_second
+            text += f" at {event.bytes_per_second / 1e6:.1f} MB/s, {left:.0f} s left"
         if text and text != self._last:
             self.say(text)
 
@@ -38,8 +39,8 @@ def describe(event: Event) -> str:
             return f"Waiting, {position} before it" if position else "Starting"
         case Loading(done, total, what):
             return f"Loading {what}" + (f" ({100 * done // total} %)" if total else "")
-        case Compiling(what, is_loaded):
-            return f"Loaded {what} precompiled" if is_loaded else f"Compiling {what}"
+        case Compiling(what, is_loaded, index, total, left):
+            return (f"Loaded {what} precompiled" if is_loaded else f"Compiling {what}") + _share(index, total, left)
         case Encoding():
             return "Reading the prompt"
         case Interrupted(cause=cause, place=place):
@@ -49,3 +50,10 @@ def describe(event: Event) -> str:
         case Decoding(frame, total):
             return f"Decoding frame {frame} of {total}"
     return ""
+
+
+def _share(index: int, total: int, seconds_left: float) -> str:
+    """How many programs there are, and about how long they will take."""
+    if not total:
+        return ""
+    return f" ({index} of {total}{f', about {seconds_left:.0f} s left' if seconds_left >= 1 else ''})"

@@ -23,6 +23,7 @@ from backend.checkpoints.loras import adopt_lora, check_lora
 from backend.commands.command_line import FAILED, OK, WRONG_REQUEST, model_of, parse, print_error, request_of, worker_options_of
 from backend.commands.progress import Progress
 from backend.contract.events import Cancelled, Event, Finished
+from backend.contract.guided_steps import first_steps
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.folder import REQUEST, open_inputs, read_request, write_request
 from backend.errors import KernelRefused, RequestError, StudioError
@@ -41,13 +42,16 @@ from backend.pipeline.stage_files import (
     write_latents,
     write_state,
 )
+from backend.runtime.first_runs import FIRST_RUNS
 from backend.settings import Settings, from_environment
 
 STOP_SECONDS = 8.0
 _LISTEN_SECONDS = 0.5
 VIDEO = "video.mp4"
 NEXT = {"encode": "denoise", "denoise": "decode"}
-CHANGEABLE = ("steps", "guidance", "flow_shift", "seed", "solver", "guidance_interval", "step_cache")  # by `denoise`
+CHANGEABLE = (  # by `denoise`
+    *("steps", "guidance", "flow_shift", "seed", "solver", "guidance_interval", "nag", "step_cache", "strength"),
+)
 
 
 def run_here(arguments: argparse.Namespace) -> int:
@@ -56,7 +60,7 @@ def run_here(arguments: argparse.Namespace) -> int:
     Raises: RequestError, before anything is written.
     """
     began, folder = time.monotonic(), Path(arguments.run).expanduser().absolute()
-    settings, model, options = from_environment(arguments.data_dir), model_of(arguments), worker_options_of(arguments)
+    settings, options = from_environment(arguments.data_dir), worker_options_of(arguments)
     if folder.is_relative_to(settings.data_dir):
         raise RequestError(
             f"run={arguments.run!r}",
@@ -64,10 +68,12 @@ def run_here(arguments: argparse.Namespace) -> int:
             "copy that folder somewhere else, and give the copy",
         )
     request = _REQUESTS[arguments.command](arguments, folder, settings)
+    model = model_of(arguments, request.preset)
     product = folder / {"encode": EMBEDDINGS, "denoise": LATENTS, "decode": VIDEO}[arguments.command]
     if _is_there(arguments.command, folder, request):
         return _print_result(arguments, product, {"total": time.monotonic() - began}, "was there already")
     progress, stop = Progress(sys.stderr), threading.Event()
+    FIRST_RUNS.recall(settings.kernels_dir)
     with _stop_on_signal(stop, folder), folder_lock(folder):
         while True:
             stages = (arguments.command,)
@@ -115,6 +121,8 @@ def _request_to_denoise(arguments: argparse.Namespace, folder: Path, settings: S
     """The folder's request with the changes that `denoise` was given, which are written back."""
     request = read_request(folder)
     given = {name: getattr(arguments, name) for name in CHANGEABLE if getattr(arguments, name) is not None}
+    if arguments.guided_steps is not None:
+        given |= first_steps(find_preset(request.preset), arguments.guided_steps, request.model_dump() | given)
     changed = request.changed(**given) if given else request
     if read_conditions(folder, changed) is None:
         raise RequestError(f"run={arguments.run!r}", "holds no embeddings for this video", _command("encode", folder))
@@ -153,7 +161,7 @@ def _denoise(run: Run) -> Generator[Event, None, str | None]:
     if run.is_cancelled():
         return _stop_message("denoise", run)
     denoised = yield from denoise(run, conditions, begun)
-    total = run.request.steps * sum(1 for _ in chunks_of(run.model, run.request))
+    total = run.request.num_steps * sum(1 for _ in chunks_of(run.model, run.request))
     if denoised.steps_done < total:
         if not run.request.step_cache:
             write_state(run, denoised)

@@ -1,15 +1,25 @@
 """What happens to a job, as frozen values with a JSON form. Stored first, then shown."""
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from backend.contract.request import GenerationRequest
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rate:
+    """How fast a stage's arithmetic was done: `flops_per_second` as measured, and `mfu`, its share of what the devices can do at
+    most (model FLOPs utilisation), None if that is not known."""
+
+    flops_per_second: float
+    mfu: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class VideoResult:
     """A finished video. `seconds` by stage (load, lora, compile, encode, denoise, decode, total), `versions` by library, `notes`
-    what the user should know about how it was made, a sentence each."""
+    what the user should know about how it was made, a sentence each. `flops` are the stages' floating-point operations as far
+    as they are counted, `peak_flops` what the devices can do in a second at most."""
 
     path: str
     fps: int
@@ -20,6 +30,18 @@ class VideoResult:
     request: GenerationRequest
     versions: dict[str, str]
     notes: tuple[str, ...] = ()
+    flops: dict[str, float] = field(default_factory=dict)
+    peak_flops: float | None = None
+
+    @property
+    def rates(self) -> dict[str, Rate]:
+        """By stage, of those that were counted and took time."""
+        counted = {stage: flops / self.seconds[stage] for stage, flops in self.flops.items() if self.seconds.get(stage)}
+        return {
+            stage: Rate(flops_per_second=rate, mfu=rate / self.peak_flops if self.peak_flops else None)
+            for stage, rate in counted.items()
+            if rate
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `from_json`."""
@@ -33,6 +55,25 @@ class VideoResult:
         return cls(**data | {"request": GenerationRequest.from_stored(data["request"]), "notes": notes})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """A size in pixels and a length in frames that fit where a request did not, and the bytes on each device that they need, as
+    compiled. In JSON an object of these four numbers."""
+
+    width: int
+    height: int
+    num_frames: int
+    bytes_per_device: int
+
+    def __str__(self) -> str:
+        """Such as "832x480 with 81 frames"."""
+        return f"{self.width}x{self.height} with {self.num_frames} frames"
+
+
+DOWNLOAD = "the download"
+"""What `Loading` calls a download; any other name is of weights that are being read."""
+
+
 class _Event:
     """What all events share: their kind and their JSON form."""
 
@@ -44,6 +85,8 @@ class _Event:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         if isinstance(values.get("result"), VideoResult):
             values["result"] = values["result"].to_json()
+        if "proposals" in values:
+            values["proposals"] = [asdict(proposal) for proposal in values["proposals"]]
         return {"kind": self.kind} | values
 
 
@@ -57,7 +100,7 @@ class Queued(_Event):
 
 @dataclass(frozen=True)
 class Loading(_Event):
-    """The checkpoint is being read, or downloaded at `bytes_per_second`; `bytes_total` and the speed are 0 while unknown."""
+    """The checkpoint is being read, or downloaded, at `bytes_per_second`; `bytes_total` and the speed are 0 while unknown."""
 
     kind: ClassVar[str] = "loading"
     bytes_done: int
@@ -68,11 +111,18 @@ class Loading(_Event):
 
 @dataclass(frozen=True)
 class Compiling(_Event):
-    """A program for `what` is being compiled; or, with `is_loaded`, has just been loaded from a file instead."""
+    """A program for `what` is being compiled; or, with `is_loaded`, has just been loaded from a file instead.
+
+    It is number `index` (from 1) of the `total` that the video lacks, 0 where they are not counted; `seconds_left` until all are
+    made, by what they took on this machine before, 0 while nothing is known.
+    """
 
     kind: ClassVar[str] = "compiling"
     what: str
     is_loaded: bool = False
+    index: int = 0
+    total: int = 0
+    seconds_left: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -123,13 +173,13 @@ class Interrupted(_Event):
     """The work was cut off, and goes on where it was: `cause` says why, `fix` what helps, `place` how far it had come.
 
     `by` says what ended: the "worker" by itself, the worker by a "signal" from outside, or the "server"; or, for no fault of the
-    job, a "shutdown" or a full "disk".
+    job, a "shutdown", a full "disk", or the "loss" of the machine that the worker was on.
     """
 
     kind: ClassVar[str] = "interrupted"
     cause: str
     fix: str
-    by: Literal["worker", "signal", "server", "shutdown", "disk"]
+    by: Literal["worker", "signal", "server", "shutdown", "disk", "loss"]
     place: str = ""
 
 
@@ -144,12 +194,14 @@ class Finished(_Event):
 
 @dataclass(frozen=True)
 class Failed(_Event):
-    """It went wrong: `cause` says why, `fix` what to do, a sentence each."""
+    """It went wrong: `cause` says why, `fix` what to do, a sentence each. Where memory ran out, `proposals` are what would
+    fit, the same request otherwise; events of older versions have none."""
 
     kind: ClassVar[str] = "failed"
     is_final: ClassVar[bool] = True
     cause: str
     fix: str
+    proposals: tuple[Proposal, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -173,4 +225,6 @@ def from_json(data: dict[str, Any]) -> Event:
         raise ValueError(f"event kind {kind!r} must be one of {', '.join(_KINDS)}")
     if isinstance(values.get("result"), dict):
         values["result"] = VideoResult.from_json(values["result"])
+    if "proposals" in values:
+        values["proposals"] = tuple(Proposal(**proposal) for proposal in values["proposals"])
     return _KINDS[kind](**values)

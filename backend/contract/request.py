@@ -20,13 +20,17 @@ from pydantic import (
 
 from backend.contract.cues import AND, Cue
 from backend.contract.geometry import Geometry, is_frame_count, nearest_frame_counts, nearest_sizes
+from backend.contract.guided_steps import first_steps
 from backend.errors import RequestError
 from presets import LoraChoice, Preset, UnknownPreset, load_preset
 
 SEED_LIMIT = 2**32
 MAX_FLOW_SHIFT = 100.0
+MAX_NAG = 30.0
+USUAL_NAG = 11.0  # published: kijai/ComfyUI-WanVideoWrapper, WanVideoApplyNAG; the method's own demos take 5 to 11
 MAX_LORAS = 8  # each adds seconds to the switch of LoRAs; nobody has been seen to use more
 MAX_EXPERTS = 8
+STRENGTH = 0.8  # of a clip, where none is given: diffusers' own
 MAX_CUES = 100_000
 MAX_CHARACTERS = 50_000  # of a text from a link, a video or a browser; what a preset's model reads is far less
 CHARACTERS_PER_TOKEN = 8  # generous: English text has about four characters a token, so no real prompt is refused
@@ -41,7 +45,10 @@ _BOUNDS: dict[str, tuple[int, int]] = {  # far beyond every preset's limits, now
     "guidance": (-1000, 1000),
     "flow_shift": (-1000, 1000),
     "guidance_interval": (-1000, 1000),
+    "nag": (-1000, 1000),
     "step_cache": (-1000, 1000),
+    "strength": (0, 1),
+    "trim": (0, 1_000_000),
 }
 
 
@@ -60,7 +67,9 @@ INPUTS = (
     InputRole(role="mask", media="video"),
     InputRole(role="references", media="picture"),
 )
+ONLY_WITH_VIDEO = ("strength", "trim")  # fields that mean nothing without `video`
 _ALWAYS_STORED = ("image", "last_image")  # others are stored only if they are given
+_RARELY_STORED = ("action", "cues", "is_open", "nag")
 
 Focus = Annotated[float, Field(ge=0, le=1)]
 
@@ -71,10 +80,13 @@ class GenerationRequest(BaseModel):
     `width`, `height` in pixels, `num_frames` in pixel frames, `guidance` one value per expert (1 or less: unguided), `image` and
     the other inputs (see `INPUTS`) absolute paths, `image_focus` the point (x, y in 0..1) that a crop keeps in view. The changes
     of all `loras` add up. Guidance runs on the steps within `guidance_interval`, its start and end as shares (0..1) of the steps;
-    `step_cache` is the relative change below which a step reuses the last one's work, 0 for never. `action` and `prompt` are
-    those of a live video's beginning; `cues` change them, in the order of their blocks. Actions that are done together have a `+`
-    between them, where the preset allows that. One that `is_open` grows until it is stopped, to `num_frames` at most, and hears
-    cues while it is made; what it has become is the request of its result.
+    `nag` is how strongly the negative prompt acts in steps without guidance, by their attention to the text (1 or less: not at
+    all); `step_cache` the relative change below which a step reuses the last one's work, 0 for never. `video` is a clip: the part
+    of it that `trim` names, from and to in seconds, is brought to this size and `fps`, and made anew by `strength` (above 0, to
+    1), the share of the steps that are done. `action` and `prompt` are those of a live video's beginning; `cues` change them, in
+    the order of their blocks. Actions that are done together have a `+` between them, where the preset allows that. One that
+    `is_open` grows until it is stopped, to `num_frames` at most, and hears cues while it is made; what it has become is the
+    request of its result.
     Raises: RequestError at construction if anything is wrong.
     """
 
@@ -96,11 +108,14 @@ class GenerationRequest(BaseModel):
     image: str | None = None
     last_image: str | None = None
     video: str | None = None
+    strength: float | None = None
+    trim: tuple[float, float] | None = None
     mask: str | None = None
     references: tuple[str, ...] = ()
     image_focus: tuple[Focus, Focus] = (0.5, 0.5)
     loras: tuple[LoraChoice, ...] = ()
     guidance_interval: tuple[float, float] = (0.0, 1.0)
+    nag: float = 0.0
     step_cache: float = 0.0
     action: str | None = None
     cues: tuple[Cue, ...] = ()
@@ -110,13 +125,22 @@ class GenerationRequest(BaseModel):
     def from_preset(cls, preset: Preset, **overrides: Any) -> Self:
         """The preset's own settings, with `overrides` replacing them; an override that is None counts as not given.
 
-        The task follows from whether there is an image; a seed that is not given is drawn at random.
+        The task follows from whether there is an image; a seed that is not given is drawn at random. A clip is taken from its
+        beginning and as long as the video, or the video as long as the part of the clip that is given. `guided_steps` is no
+        field: so many steps at the beginning have guidance, the others none.
         """
         given = {name: value for name, value in overrides.items() if value is not None}
+        guided_steps = given.pop("guided_steps", None)
         task = "i2v" if {"image", "last_image"} & given.keys() else "t2v"
         own = preset.model_dump(include=set(cls.model_fields))
         drawn = {"preset": preset.name, "task": task, "seed": secrets.randbelow(SEED_LIMIT), "prompt": ""}
-        return cls(**{**own, **drawn, **given})
+        values = {**own, **drawn, **given}
+        if values.get("video"):
+            values |= _of_clip(values, given)
+        if guided_steps is not None:
+            _check_said_once(given)
+            values |= first_steps(preset, guided_steps, values)
+        return cls(**values)
 
     @classmethod
     def from_stored(cls, data: dict[str, Any]) -> Self:
@@ -129,7 +153,7 @@ class GenerationRequest(BaseModel):
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `from_stored`."""
         data = self.model_dump(mode="json")
-        rare = [*(one.role for one in INPUTS if one.role not in _ALWAYS_STORED), "action", "cues", "is_open"]
+        rare = [*(one.role for one in INPUTS if one.role not in _ALWAYS_STORED), *ONLY_WITH_VIDEO, *_RARELY_STORED]
         absent = [name for name in rare if not data[name]]
         return {name: value for name, value in data.items() if name not in absent}
 
@@ -157,6 +181,26 @@ class GenerationRequest(BaseModel):
     def is_guided(self) -> bool:
         """Whether the branch without the prompt runs too, in any step."""
         return any(value > 1.0 for value in self.guidance) and self.guidance_interval[0] < self.guidance_interval[1]
+
+    @property
+    def uses_nag(self) -> bool:
+        """Whether the negative prompt acts in the attention of the steps without guidance."""
+        return self.nag > 1.0 and bool(self.negative_prompt.strip()) and self.has_unguided_steps
+
+    @property
+    def has_unguided_steps(self) -> bool:
+        """Whether there may be steps without the other branch."""
+        return self.guidance_interval != (0.0, 1.0) or any(value <= 1.0 for value in self.guidance)
+
+    @property
+    def reads_negative_prompt(self) -> bool:
+        """Whether the negative prompt changes the video."""
+        return self.is_guided or self.uses_nag
+
+    @property
+    def num_steps(self) -> int:
+        """How many of the `steps` are done: all, or with a clip the last ones, as diffusers' video-to-video pipelines count."""
+        return self.steps if self.strength is None else min(int(self.steps * self.strength), self.steps)
 
     def geometry(self) -> Geometry:
         """The video's shape as pixels, latents and tokens."""
@@ -200,6 +244,30 @@ def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, *
     return GenerationRequest.from_preset(preset, **given)
 
 
+def _check_said_once(given: Mapping[str, Any]) -> None:
+    if "guidance_interval" in given:
+        raise RequestError("guided_steps was given", "beside guidance_interval, which says the same", "leave one out")
+
+
+def _of_clip(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a request with a clip leaves open. Values of a wrong type are left for the check."""
+    found: dict[str, Any] = {} if "strength" in given else {"strength": STRENGTH}
+    try:
+        if "trim" not in given:
+            found["trim"] = (0.0, values["num_frames"] / values["fps"])
+        elif "num_frames" not in given:
+            start, end = values["trim"]
+            found["num_frames"] = clip_frames(end - start, values["fps"])
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
+        pass
+    return found
+
+
+def clip_frames(seconds: float, fps: int) -> int:
+    """How many frames, `fps` a second, so many seconds of a clip are."""
+    return round(seconds * fps)
+
+
 def check(request: GenerationRequest, preset: Preset) -> None:
     """Raises: RequestError for the first setting that the preset does not allow."""
     _check_task(request, preset)
@@ -207,6 +275,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     if not request.prompt.strip() and preset.reads_prompt:
         raise RequestError("prompt is empty and", "must say what the video shows", f"for example {preset.examples[0]!r}")
     _check_text("negative_prompt", request.negative_prompt, preset)
+    _check_clip(request, preset)
     check_size(preset, request.width, request.height, request.num_frames)
     _check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
     _check_whole("steps", request.steps, 1, preset.max_steps, preset.steps)
@@ -217,6 +286,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
             f"solver={request.solver}", f"must be one of {', '.join(preset.solvers)} for {preset.name}", "leave it out"
         )
     _check_guidance_interval(request.guidance_interval)
+    _check_nag(request.nag, preset)
     _check_step_cache(request.step_cache)
     _check_loras(request.loras, preset)
     _check_cues(request, preset)
@@ -244,7 +314,9 @@ def _check_bounds(request: GenerationRequest) -> None:
             raise RequestError(f"{name} has {len(text)} characters and", rule, f"correct {name}")
 
 
-def _numbers(value: float | tuple[float, ...]) -> tuple[float, ...]:
+def _numbers(value: float | tuple[float, ...] | None) -> tuple[float, ...]:
+    if value is None:
+        return ()
     return value if isinstance(value, tuple) else (value,)
 
 
@@ -271,6 +343,46 @@ def _check_task(request: GenerationRequest, preset: Preset) -> None:
     if request.last_image is None and preset.needs_last_image:
         raise RequestError("last_image is missing:", f"{preset.name} goes from a first image to a last one", "give both")
     _check_inputs(request, preset)
+
+
+def _check_clip(request: GenerationRequest, preset: Preset) -> None:
+    given = next((name for name in ONLY_WITH_VIDEO if getattr(request, name) is not None), None)
+    if request.video is None:
+        if given is not None:
+            raise RequestError(f"{given} was given", "but no clip, to which it belongs", "give it as video, or leave this out")
+        return
+    if request.task != "t2v":
+        raise RequestError("image was given", "beside video, and a video begins with one of them", "leave one out")
+    _check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
+    for name in ONLY_WITH_VIDEO:
+        if getattr(request, name) is None:
+            raise RequestError(f"{name} is missing:", "a clip needs it", f"give {name}")
+    _check_strength(request)
+    _check_trim(request, preset)
+
+
+def _check_strength(request: GenerationRequest) -> None:
+    if not 0 < request.strength <= 1:
+        raise RequestError(f"strength={request.strength:g}", "must be above 0 and at most 1", f"{STRENGTH:g} is usual")
+    if request.num_steps < 1 <= request.steps:
+        rule = f"leaves none of {request.steps} steps and must leave one"
+        fix = f"take at least {math.ceil(1000 / request.steps) / 1000:g}, or more steps"
+        raise RequestError(f"strength={request.strength:g}", rule, fix)
+
+
+def _check_trim(request: GenerationRequest, preset: Preset) -> None:
+    start, end = request.trim
+    if not (math.isfinite(start) and math.isfinite(end) and 0 <= start < end):
+        rule = "must be two times in the clip, in seconds, 0 or more, the later one second"
+        raise RequestError(f"trim={start:g},{end:g}", rule, "0,3 are its first three seconds")
+    frames = clip_frames(end - start, request.fps)
+    counts = nearest_frame_counts(frames, preset.min_frames, preset.max_frames, preset.frame_step, preset.first_frames)
+    if frames != request.num_frames or frames not in counts:
+        wanted = counts if frames == request.num_frames else [request.num_frames]
+        ends = " or ".join(f"{start:g},{start + count / request.fps:g} ({count} frames)" for count in wanted)
+        length = f"{frames} frames at {request.fps} a second"
+        rule = f"is {length} and must be {' or '.join(map(str, wanted))} for {preset.name}"
+        raise RequestError(f"trim={start:g},{end:g}", rule, f"take {ends}")
 
 
 def _check_inputs(request: GenerationRequest, preset: Preset) -> None:
@@ -358,6 +470,14 @@ def _check_guidance_interval(interval: tuple[float, float]) -> None:
             "must be two shares of the steps, 0 <= first <= second <= 1",
             "0,1 runs guidance throughout",
         )
+
+
+def _check_nag(nag: float, preset: Preset) -> None:
+    if not (math.isfinite(nag) and 0 <= nag <= MAX_NAG):
+        raise RequestError(f"nag={nag:g}", f"must be between 0 and {MAX_NAG:g}", f"0 is off, {USUAL_NAG:g} is usual")
+    if nag and not preset.takes_nag:
+        fix = "leave it out, or take one of Wan's presets in four steps"
+        raise RequestError(f"nag={nag:g}", f"cannot be used by {preset.name}", fix)
 
 
 def _check_step_cache(threshold: float) -> None:

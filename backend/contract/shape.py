@@ -12,7 +12,7 @@ class Shape:
     """One set of compiled programs: the checkpoint, the task with its pictures, the video's size, and how steps run.
 
     `is_guided` says that the branch without the prompt runs in some steps, `is_mixed` that other steps run without it;
-    `is_cached` that a step may reuse an earlier one's work.
+    `is_cached` that a step may reuse an earlier one's work, `has_nag` that unguided ones attend to the negative prompt too.
     """
 
     model: str
@@ -23,6 +23,7 @@ class Shape:
     is_guided: bool
     is_mixed: bool = False
     is_cached: bool = False
+    has_nag: bool = False
     num_pictures: int = 0
 
     @classmethod
@@ -36,7 +37,8 @@ class Shape:
             num_frames=request.num_frames,
             is_guided=request.is_guided,
             is_cached=request.step_cache > 0,
-            is_mixed=request.is_guided and _has_unguided_steps(request),
+            is_mixed=request.is_guided and request.has_unguided_steps,
+            has_nag=request.uses_nag,
             num_pictures=sum(len(paths) for paths in request.inputs().values()),
         )
 
@@ -48,10 +50,6 @@ class Shape:
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `from_json`."""
         return asdict(self)
-
-
-def _has_unguided_steps(request: GenerationRequest) -> bool:
-    return request.guidance_interval != (0.0, 1.0) or any(value <= 1.0 for value in request.guidance)
 
 
 def _model_of(preset: str) -> str:

@@ -1,5 +1,5 @@
 """What a worker reports about itself: its state, its devices and their memory, its model, the shapes that are compiled; and the
-options that it starts with."""
+options that it starts with, its hosts if it is spread over several."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from backend.contract.events import Rate
 from backend.contract.shape import Shape
 
 WorkerState = Literal["starting", "loading", "warming", "ready", "busy", "failed"]
@@ -39,7 +40,7 @@ class Notice:
 class WorkerFacts:
     """Sent after a model is loaded, after each job, and if the devices cannot be had. `model` is None while none is loaded;
     `refused` says, a sentence each, what the devices or their compiler do not take, so that the worker does without it;
-    `notice` is None where every accelerator is used."""
+    `notice` is None where every accelerator is used; `rates` are those of the last video, by stage."""
 
     devices: tuple[Device, ...] = ()
     model: str | None = None
@@ -47,6 +48,7 @@ class WorkerFacts:
     versions: dict[str, str] = field(default_factory=dict)
     refused: tuple[str, ...] = ()
     notice: Notice | None = None
+    rates: dict[str, Rate] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `from_json`."""
@@ -57,6 +59,7 @@ class WorkerFacts:
             "versions": self.versions,
             "refused": list(self.refused),
             "notice": self.notice and asdict(self.notice),
+            "rates": {stage: asdict(rate) for stage, rate in self.rates.items()},
         }
 
     @classmethod
@@ -69,6 +72,7 @@ class WorkerFacts:
             versions=data["versions"],
             refused=tuple(data["refused"]),
             notice=data["notice"] and Notice(**data["notice"]),
+            rates={stage: Rate(**rate) for stage, rate in data["rates"].items()},
         )
 
 
@@ -85,6 +89,7 @@ class WorkerView:
     """One worker as others see it: the job that it has, its log and its process id, None if there is none.
 
     `is_fit` is False for one that has failed, or died and not been ready since; `num_cores` is its share of them, 0: all.
+    `machine` is that of a cluster which it is on, for the operator; "": this one.
     """
 
     name: str
@@ -95,6 +100,7 @@ class WorkerView:
     pid: int | None = None
     is_fit: bool = True
     num_cores: int = 0
+    machine: str = ""
 
     @property
     def device_kind(self) -> str:
@@ -108,7 +114,9 @@ _SUMMARY: tuple[WorkerState, ...] = ("busy", "ready", "warming", "loading", "sta
 
 
 def summary(workers: Sequence[WorkerView]) -> WorkerStatus:
-    """The status of the worker that is farthest: "failed" only if all have failed."""
+    """The status of the worker that is farthest: "failed" only if all have failed. Without any, one is expected."""
+    if not workers:
+        return WorkerStatus(state="starting", detail="Waiting for a machine of the cluster")
     return min((worker.status for worker in workers), key=lambda status: _SUMMARY.index(status.state))
 
 
@@ -137,3 +145,30 @@ class WorkerOptions:
         """As options of the worker's command line."""
         given = [(field.name, getattr(self, field.name)) for field in fields(self)]
         return [word for name, value in given if value is not None for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hosts:
+    """A worker that is one process on each of `count` hosts, this one included. At `address`, on `port`, this one waits for the
+    others, who know the same `secret`; on the next port the processes meet."""
+
+    count: int
+    address: str
+    port: int
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostPlace:
+    """Which of `count` processes one is, from 0, and where they meet: `coordinator` as it is reached, HOST:PORT, and as the first
+    listens there."""
+
+    index: int
+    count: int
+    coordinator: str
+    bind: str | None = None
+
+    def words(self) -> list[str]:
+        """As options of the worker's command line."""
+        bind = ["--bind", self.bind] if self.bind else []
+        return ["--host-index", str(self.index), "--hosts", str(self.count), "--coordinator", self.coordinator, *bind]

@@ -32,7 +32,7 @@ def needed_bytes(request: GenerationRequest) -> int:
     text = _TOKEN_BYTES * find_preset(request.preset).max_prompt_tokens
     frame = request.width * request.height
     latents = _LATENTS * _LATENT_BYTES * frame * request.num_frames
-    return round(latents + _PIXEL_BYTES * frame * request.num_frames + _PREVIEW_BYTES * frame * request.steps + text)
+    return round(latents + _PIXEL_BYTES * frame * request.num_frames + _PREVIEW_BYTES * frame * request.num_steps + text)
 
 
 def shortage(folder: Path, needed: int) -> Shortage | None:

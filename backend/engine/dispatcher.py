@@ -25,6 +25,8 @@ from backend.workers.fleet import Fleet
 from backend.workers.process import WorkerPlan
 
 _LOOK_SECONDS = 1.0
+_NEAR_PLACES = 10  # these are reported at once when they change
+_FAR_SECONDS = 5.0  # between two reports of the others: a thousand waiting jobs must not write a thousand events for each start
 _ADOPT_SECONDS = 10.0  # how late the end of another engine on the same folder is noticed
 _CLOSED = Interrupted(cause="The studio was stopped", fix="Start it again", by="shutdown")
 _DIED = Interrupted(cause="The studio ended unexpectedly", fix="Make it again", by="server")
@@ -53,6 +55,8 @@ class Dispatcher:
         self._shape_of, self._on_finished = shape_of, on_finished
         self._waiting: list[Waiting] = []  # in the order in which they will run
         self._announced: dict[str, int] = {}  # the place that was last reported, by job id
+        self._next_report = 0.0  # of all places
+        self._needed: dict[str, int] = {}  # bytes of the disk, by id of a running job
         self._running: dict[str, Waiting] = {}  # in the order in which they began
         self._last: Waiting | None = None  # the job that began last
         self._last_fault = time.monotonic()  # held jobs go on when this is long ago
@@ -146,15 +150,15 @@ class Dispatcher:
                     return
                 self._learn(job_id, event)
                 self._close_open(job_id, event)
-                del self._running[job_id]
+                self._forget(job_id)
             self._dispatch()
 
     def _put_back(self, job_id: str, interrupted: Interrupted) -> None:
         """Queues a job again whose work was interrupted, or ends it: somebody has stopped it, or that was in vain too often."""
-        entry = self._running.pop(job_id)
+        entry = self._forget(job_id)
         if interrupted.by == "disk":
             self._journal.pause()
-        else:
+        elif interrupted.by != "loss":
             self._last_fault = time.monotonic()
         verdict = self._judge(job_id, interrupted)
         if not isinstance(verdict, GoOn):
@@ -163,6 +167,11 @@ class Dispatcher:
         self._journal.write(lambda: self._store.put_back(job_id, verdict.waits))
         self._waiting.append(replace(entry, has_begun=True, is_held=verdict.waits))
         self._replan()
+
+    def _forget(self, job_id: str) -> Waiting:
+        """The job runs no longer."""
+        self._needed.pop(job_id, None)
+        return self._running.pop(job_id)
 
     def _end(self, job_id: str, event: Failed | Cancelled) -> None:
         """Ends a job that no worker has any more, and removes what a killed one has half written."""
@@ -200,6 +209,7 @@ class Dispatcher:
                     if time.monotonic() >= self._next_adoption:
                         self._take_over()
                     self._dispatch()
+                    self._report_places()
                 except (sqlite3.Error, OSError):
                     logger.exception("The data folder could not be read")
 
@@ -222,9 +232,10 @@ class Dispatcher:
             self.shortage = None
         while self._waiting and not self._waiting[0].is_held and len(self._running) < len(self.fleet) and self.fleet.has_room():
             try:
-                if not self._has_disk(self._waiting[0].job_id):
+                job = self._store.job(self._waiting[0].job_id)
+                if not self._has_disk(job):
                     return
-                is_waiting = self._store.start(self._waiting[0].job_id)
+                is_waiting = self._store.start(job.id)
             except sqlite3.Error:
                 logger.exception("A job could not be started; it waits")
                 self._journal.pause()
@@ -233,37 +244,60 @@ class Dispatcher:
             if not is_waiting:
                 continue
             self._running[entry.job_id] = self._last = entry
+            self._needed[entry.job_id] = needed_bytes(job.request)
             self._replan()
-            self._give(entry)
+            if not self._give(entry, job):
+                return
 
-    def _has_disk(self, job_id: str) -> bool:
+    def _has_disk(self, job: Job) -> bool:
         """Whether the disk has room for this job beside those that run, and the store takes changes. Else the queue pauses."""
         before, self.shortage = self.shortage, None
         if self._journal.is_stuck:
             self.shortage = before or Shortage(free=0, needed=0)
             return False
-        requests = [self._store.job(key).request for key in (job_id, *self._running)]
-        self.shortage = shortage(self._runs, sum(map(needed_bytes, requests)))
+        self.shortage = shortage(self._runs, needed_bytes(job.request) + sum(self._needed.values()))
         if before != self.shortage:
             self._journal.touch()
         return self.shortage is None
 
-    def _give(self, entry: Waiting) -> None:
-        job = self._store.job(entry.job_id)
+    def _give(self, entry: Waiting, job: Job) -> bool:
+        """Gives the job to a worker; False, and it waits again, if the last one that was idle has just gone."""
         try:
-            is_given = self.fleet.give(job.id, job.request, job.folder, entry.shape)
-            assert is_given, "there was room, and nobody else gives jobs"
+            if self.fleet.give(job.id, job.request, job.folder, entry.shape):
+                return True
         except OSError as error:
-            del self._running[job.id]
+            self._forget(job.id)
             self._journal.append(job.id, Failed(f"The worker could not be started: {error}", "Free memory, then try again"))
+            return True
+        self._forget(job.id)
+        self._journal.write(lambda: self._store.put_back(job.id, False))
+        self._waiting.append(entry)
+        self._replan()
+        return False
 
     def _replan(self) -> None:
-        """Sorts the waiting jobs and reports each changed place."""
+        """Sorts the waiting jobs; reports the places of new ones and those that are near and have changed."""
         last = [self._last] if self._last else []
         self._waiting = in_turn(self._waiting, list(self._running.values()) or last)
-        previous, self._announced = self._announced, {job_id: place for place, job_id in enumerate(self._ids())}
-        moved = [(job_id, Queued(place)) for job_id, place in self._announced.items() if previous.get(job_id) != place]
-        self._journal.append_all(moved)
+        self._journal.append_all(self._changed_places(_NEAR_PLACES))
+
+    def _report_places(self) -> None:
+        """Reports all changed places, now and then."""
+        if time.monotonic() >= self._next_report:
+            self._next_report = time.monotonic() + _FAR_SECONDS
+            if moved := self._changed_places(len(self._waiting)):
+                self._journal.append_all(moved)
+
+    def _changed_places(self, count: int) -> list[tuple[str, Queued]]:
+        """The places of new jobs, and those of the first `count` that are no longer what was reported last."""
+        before, self._announced, moved = self._announced, {}, []
+        for place, entry in enumerate(self._waiting):
+            known = before.get(entry.job_id)
+            is_reported = known is None or (place < count and known != place)
+            if is_reported:
+                moved.append((entry.job_id, Queued(place)))
+            self._announced[entry.job_id] = place if is_reported else known
+        return moved
 
     def _learn(self, job_id: str, event: Event) -> None:
         """Passes on what a finished video took; one that was interrupted, or open, says nothing about others."""

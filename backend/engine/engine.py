@@ -11,7 +11,7 @@ from backend.contract.cues import Cue
 from backend.contract.events import Event, Interrupted
 from backend.contract.request import GenerationRequest, check_said, find_preset
 from backend.contract.shape import Shape
-from backend.contract.worker import WorkerOptions, WorkerStatus, WorkerView, summary
+from backend.contract.worker import Device, Hosts, WorkerFacts, WorkerOptions, WorkerStatus, WorkerView, summary
 from backend.engine.cleaning import NO_LIMITS, Cleaner, Limits
 from backend.engine.disk import Shortage
 from backend.engine.dispatcher import Dispatcher
@@ -21,6 +21,7 @@ from backend.engine.job import Job, new_job_id
 from backend.engine.journal import Journal
 from backend.engine.library import Library
 from backend.engine.lock import EngineLock
+from backend.engine.models import Models, sources_of
 from backend.engine.order import Room, Waiting, new_place
 from backend.engine.shelf import Shelf
 from backend.engine.store import Store
@@ -30,6 +31,7 @@ from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioErr
 from backend.media.decoding import Decoding
 from backend.settings import from_environment
 from backend.shares import Share
+from backend.workers.cluster import Cluster
 from backend.workers.orphans import end_orphans
 from backend.workers.process import WorkerPlan
 from presets import Preset, list_presets
@@ -57,15 +59,20 @@ class Engine:
         options: WorkerOptions | None = None,
         shares: Sequence[Share] = (Share(),),
         link: str = "process",
+        hosts: Hosts | None = None,
+        cluster: str | None = None,
         limits: Limits = NO_LIMITS,
     ):
-        """Opens the data folder and starts the workers: one for each of this machine's `shares`, reached through `link`.
+        """Opens the data folder and starts the workers: one for each of this machine's `shares`, reached through `link`; or one
+        that is spread over several `hosts`; or, with a `cluster`'s address, one for each of its machines, as they come and go.
 
         `model` replaces the presets' checkpoint, `preset` is loaded first, `warm_up` compiles its shapes ahead,
         `resume` continues with the jobs that earlier engines left, `pipeline` names a stand-in module for tests, `options` say
         how a worker uses its devices, `limits` how much the videos may take on the disk.
-        Without `start_worker` the processes start with their first jobs. Raises: DataFolderError.
+        Without `start_worker` the processes start with their first jobs. Raises: DataFolderError; RequestError or StudioError if
+        the cluster cannot be joined.
         """
+        self._cluster = Cluster(cluster) if cluster is not None else None
         self.settings = settings = from_environment(data_dir)
         self._model, self._touches = model, 0
         self._runs = _made(settings.runs_dir)
@@ -86,10 +93,11 @@ class Engine:
             settings=settings,
             pipeline=pipeline,
             options=options or WorkerOptions(),
-            link=link,
+            link="hosts" if hosts else link,
+            hosts=hosts,
         )
         self._dispatcher = Dispatcher(
-            _plans(plan, shares),
+            _plans(plan, shares) if cluster is None else [],
             self._journal,
             self._store,
             self._lock,
@@ -97,9 +105,12 @@ class Engine:
             shape_of=lambda job: self.shape(job.request),
             on_finished=self._timings.learn,
         )
+        self.models = Models(settings, in_use=self._sources_in_use, devices=self._devices, on_change=self.touch)
         end_orphans(settings.data_dir)
         if start_worker:
             self._dispatcher.fleet.start()
+        if self._cluster is not None:
+            self._cluster.start(self._dispatcher.fleet, plan)
         if resume:
             self.cleaner.start()
         self._dispatcher.start(resume=resume)
@@ -238,6 +249,11 @@ class Engine:
         self._store.job(job_id)
         self._dispatcher.go_on(job_id)
 
+    def remove_model(self, source: str) -> int:
+        """Removes a checkpoint or a LoRA file from this machine; as `Models.remove`. No job can come in meanwhile."""
+        with self._journal.changed:
+            return self.models.remove(source)
+
     def workers(self) -> tuple[WorkerView, ...]:
         """All workers, always in the same order: state, devices, model, log and current job of each."""
         return self._dispatcher.fleet.workers()
@@ -254,8 +270,13 @@ class Engine:
                 return
             self._journal.close()
         self.cleaner.close()
+        self.models.close()
         self.decoding.close()
+        if self._cluster is not None:
+            self._cluster.close()
         self._dispatcher.close()
+        if self._cluster is not None:
+            self._cluster.disconnect()
         with self._journal.changed:
             self._store.close()
             self.shelf.close()
@@ -328,10 +349,19 @@ class Engine:
         if self._journal.is_closed:
             raise StudioError("the studio is shutting down and", "takes no more requests", "start it again")
 
+    def _sources_in_use(self) -> set[str]:
+        """The checkpoints and LoRA files of all jobs that have not ended."""
+        own = {self._model} if self._model else set()
+        return own.union(*(sources_of(job.request) for job in self.library.unended(None)))
+
+    def _devices(self) -> tuple[Device, ...]:
+        return self._known_worker().facts.devices
+
     def _known_worker(self) -> WorkerView:
-        """The first worker whose devices are known, else the first."""
+        """The first worker whose devices are known, else the first, else one of which nothing is known."""
         workers = self.workers()
-        return next((worker for worker in workers if worker.facts.devices), workers[0])
+        nobody = WorkerView(name="", status=summary(()), facts=WorkerFacts())
+        return next((worker for worker in workers if worker.facts.devices), next(iter(workers), nobody))
 
 
 def _plans(plan: WorkerPlan, shares: Sequence[Share]) -> list[WorkerPlan]:

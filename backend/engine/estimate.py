@@ -78,7 +78,7 @@ def _scaled(run: Run, request: GenerationRequest, shape: Shape, tokens: int) -> 
     pixels = shape.width * shape.height * shape.num_frames
     own_pixels = max(run.shape.width * run.shape.height * run.shape.num_frames, 1)
     rest = run.seconds.get("encode", 0.0) + run.seconds.get("decode", 0.0) * pixels / own_pixels
-    return step * request.steps * size * branches + rest
+    return step * request.num_steps * size * branches + rest
 
 
 def _compiling(runs: Sequence[Run]) -> float | None:
@@ -97,4 +97,4 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
     geometry = request.geometry()
     flops = family.step_flops(preset.network_configs(), geometry, 2 if request.is_guided else 1)
     chunks = -(-geometry.num_latent_frames // (kind.chunk or geometry.num_latent_frames))
-    return OVER_FLOOR * flops.floor_seconds(chip, len(devices)) * request.steps * chunks
+    return OVER_FLOOR * flops.floor_seconds(chip, len(devices)) * request.num_steps * chunks

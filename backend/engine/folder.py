@@ -12,26 +12,28 @@ from PIL.Image import Image
 from backend.contract.request import INPUTS, GenerationRequest
 from backend.errors import RequestError
 from backend.files import replacing, sync
+from backend.media.clips import Part, check_part, read_clip_facts
 from backend.media.pictures import load_checked_image
-from backend.media.video import read_facts
 
 REQUEST = "request.json"
 Inputs = Mapping[str, tuple[Image | Path, ...]]
-"""A request's inputs by role: pictures opened and checked, videos as files that can be played."""
+"""A request's inputs by role: pictures opened and checked, clips as files that have the part that is wanted of them."""
 
 
 def open_inputs(request: GenerationRequest) -> Inputs:
-    """The request's inputs by role. Raises: ImageError, VideoFileError."""
+    """The request's inputs by role. Raises: ImageError, ClipError."""
     given = request.inputs()
     return {
-        one.role: tuple(load_checked_image(path) if one.media == "picture" else _checked_video(path) for path in given[one.role])
+        one.role: tuple(
+            load_checked_image(path) if one.media == "picture" else _checked_clip(path, request) for path in given[one.role]
+        )
         for one in INPUTS
         if one.role in given
     }
 
 
-def _checked_video(path: str) -> Path:
-    read_facts(Path(path))
+def _checked_clip(path: str, request: GenerationRequest) -> Path:
+    check_part(path, Part.of(request))
     return Path(path)
 
 
@@ -54,9 +56,10 @@ def _stem(role: str, place: int) -> str:
 
 
 def _keep(one: Image | Path, stem: Path) -> Path:
-    path = stem.with_suffix(one.suffix if isinstance(one, Path) else ".png")
+    path = stem.with_suffix(read_clip_facts(one).suffix if isinstance(one, Path) else ".png")
     if isinstance(one, Path):
-        shutil.copyfile(one, path)
+        if one != path:  # a waiting request that is changed may keep its clip
+            shutil.copyfile(one, path)
     else:
         one.save(path, compress_level=1)
     sync(path)

@@ -9,6 +9,7 @@ from backend.contract.events import Event, Failed, Interrupted
 
 MOST_STOPS = 3  # at the same place: a job goes on there twice
 MOST_KILLS = 10  # from outside, one after the other, before the job's own work has begun; after that it waits for a person
+MOST_LOSSES = 2  # of the machine that its worker was on: so often another goes on with it
 MOST_SERVER_DEATHS = 1  # after one more, a person decides, or ten quiet minutes
 QUIET_SECONDS = 600.0  # without any fault, before a job goes on that may have brought the machine down
 START = "the start"  # also while the model is loaded
@@ -41,6 +42,9 @@ def place_of(event: Event | None) -> str:
 def judge(interruptions: Sequence[Interrupted]) -> GoOn | Failed:
     """What becomes of a job after these interruptions, oldest first; the last one has just happened."""
     last = interruptions[-1]
+    losses = sum(one.by == "loss" for one in interruptions)
+    if losses > MOST_LOSSES:
+        return Failed(f"The machine that made it was lost {_times(losses)}", "Make it again")
     recent = _since_progress(interruptions) if last.place == START else interruptions
     same = [one for one in recent if one.place == last.place and one.by in _COUNTED]
     own = [one for one in same if one.by == "worker"] if last.place == START else same

@@ -38,10 +38,13 @@ class Shelf:
     def __init__(self, path: Path):
         """Opens or makes the tables. Raises: DataFolderError."""
         self._lock = threading.Lock()
+        self._database: sqlite3.Connection | None = None
         try:
             self._database = sqlite3.connect(path, timeout=10.0, check_same_thread=False, isolation_level=None)
             self._database.executescript(_SCHEMA)
         except sqlite3.Error as error:
+            if self._database is not None:
+                self._database.close()
             raise DataFolderError(
                 f"{path} cannot be used ({error}):",
                 "it must be a writable SQLite file",

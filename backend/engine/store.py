@@ -65,6 +65,7 @@ class Store:
     def __init__(self, path: Path):
         """Opens or makes the file. Raises: DataFolderError."""
         self._lock = threading.Lock()
+        self._database: sqlite3.Connection | None = None
         try:
             self._database = sqlite3.connect(path, timeout=_WAIT_SECONDS, check_same_thread=False, isolation_level=None)
             self._database.row_factory = sqlite3.Row
@@ -75,6 +76,8 @@ class Store:
             self._check_whole()
             self._add_later_columns()
         except sqlite3.Error as error:
+            if self._database is not None:
+                self._database.close()
             raise DataFolderError(
                 f"{path} cannot be used as job store ({error}):",
                 "it must be a writable SQLite file",

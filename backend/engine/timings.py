@@ -24,7 +24,7 @@ class Timings:
 
     def estimate(self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool) -> Estimate | None:
         """How long a video will take on this worker; if it is the first of its model, a prediction for TPUs, None for others."""
-        key = (shape, request.steps, is_warm, worker.device_kind)
+        key = (shape, request.num_steps, is_warm, worker.device_kind)
         if key not in self._estimates:
             learned = estimate(request, shape, runs_on(worker.device_kind, self._store.timings()), is_warm)
             self._estimates[key] = learned or _predicted(request, worker.facts.devices, is_warm)
@@ -36,7 +36,7 @@ class Timings:
         try:
             run = Run(
                 shape=entry.shape,
-                steps=request.steps,
+                steps=request.num_steps,
                 num_tokens=request.geometry().num_tokens,
                 seconds=event.result.seconds,
                 device=device_kind,

@@ -6,9 +6,10 @@ Runs for every request and every page, so it reads only a few small files and ne
 from pathlib import Path
 
 from backend.checkpoints.checkpoint import Checkpoint, is_checkpoint, open_checkpoint
+from backend.checkpoints.own_file import file_source
 from backend.contract.request import GenerationRequest, find_preset
 from backend.errors import ModelError, RequestError
-from backend.families import recognise
+from backend.families import completed, recognise
 from backend.families.family import check_preset
 from presets import LoraChoice, Preset
 
@@ -32,7 +33,7 @@ def fits(preset: Preset, model: str) -> bool:
         checkpoint = _opened(model)
         if checkpoint is None:
             return True
-        _, kind = recognise(checkpoint)
+        _, kind = recognise(completed(checkpoint, preset))
         check_preset(kind, preset, checkpoint.folder.name)
     except ModelError:
         return False
@@ -61,6 +62,10 @@ def _is_model_here(source: str) -> bool:
 
 def _opened(source: str) -> Checkpoint | None:
     """A complete checkpoint on this machine, or None. Raises: ModelError if its configurations are broken."""
+    if (named := file_source(source)) is not None:
+        from backend.checkpoints.hub import cached_with_files
+
+        return cached_with_files(named)
     folder = Path(source).expanduser()
     if is_checkpoint(folder):
         return open_checkpoint(folder)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from backend.chips import memory_bytes
 from backend.families.model import ModelPlan
-from backend.runtime.mesh import Layout, plan_copies, plan_mesh
+from backend.families.plans import best_plan, subject_of
+from backend.runtime.mesh import Layout, MeshPlan, plan_copies, plan_mesh
 
 
 def plan_layouts(
@@ -15,14 +17,28 @@ def plan_layouts(
 ) -> tuple[Layout, Layout]:
     """The layouts of all devices for guided and for unguided steps; weights lie in the same places in both.
 
-    `layer_matrix_bytes(config, itemsize)` are the bytes of a layer's matrices by name, those that gain most from a copy first.
-    Raises: RequestError.
+    The mesh and the copies are those of the table of plans if it has this model on this slice, and the mesh is the table's; else
+    those of the rules of `backend.runtime.mesh`. `layer_matrix_bytes(config, itemsize)` are the bytes of a layer's matrices by
+    name, those that gain most from a copy first. Raises: RequestError.
     """
-    config, memory = plan.configs["transformer"], memory_bytes(plan.devices[0].device_kind)
+    config = plan.configs["transformer"]
     sizes, heads = layer_matrix_bytes(config, plan.dtype.itemsize), config["num_attention_heads"]
+    kind, experts, layers = plan.devices[0].device_kind, plan.kind.num_experts, config["num_layers"]
+    best = best_plan(subject_of(kind, len(plan.devices), sizes, layers, experts))
+    asked = {axis: size for axis, size in plan.mesh.items() if size is not None}
+    wished = asked or (_axes(best.mesh) if best else {})
     plans = []
     for is_guided in (True, False):
-        fixed = {axis: size for axis, size in plan.mesh.items() if is_guided or axis == "tp"}
+        fixed = {axis: size for axis, size in wished.items() if is_guided or axis == "tp"}
         plans.append(plan_mesh(len(plan.devices), heads=heads, is_guided=is_guided, asked=fixed))
-    copied = plan_copies(sizes, config["num_layers"], plans[0], memory, plan.kind.num_experts)
+    if plan.num_copies is not None:
+        copied = frozenset(itertools.islice(sizes, plan.num_copies))
+    elif best and plans[0] == best.mesh:
+        copied = frozenset(itertools.islice(sizes, best.copies))
+    else:
+        copied = plan_copies(sizes, layers, plans[0], memory_bytes(kind), experts)
     return tuple(Layout.over(one, plan.devices, copied) for one in plans)
+
+
+def _axes(mesh: MeshPlan) -> dict[str, int]:
+    return {"dp": mesh.dp, "sp": mesh.sp, "tp": mesh.tp}

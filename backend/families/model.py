@@ -68,7 +68,8 @@ class Network:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelPlan:
     """Everything that a model is built from. `folder` is its checkpoint, None if it is only described; `mesh` are the sizes of
-    the mesh's axes that are fixed, by name; `stages` are those whose networks are loaded."""
+    the mesh's axes that are fixed, by name; `stages` are those whose networks are loaded; `num_copies` is of how many of a
+    layer's matrices every chip keeps a copy, None to let the table of plans or the rule say it."""
 
     kind: Kind
     configs: Configs
@@ -78,6 +79,7 @@ class ModelPlan:
     stages: frozenset[Stage]
     dtype: jnp.dtype
     compiler: Compiler
+    num_copies: int | None = None
 
 
 class Lane(Protocol):
@@ -136,8 +138,15 @@ class Model(Protocol):
         """Work: what the steps of one expert share, made before the first of them, and their carry. The `carry` given is the last
         lane's, None at the beginning of a video."""
 
+    def encode_flops(self, request: GenerationRequest) -> float:
+        """The floating-point operations of `encode`, for the rate at which the devices work."""
+
+    def decode_flops(self, request: GenerationRequest) -> float:
+        """Those of decoding the whole video."""
+
     def start(self, request: GenerationRequest, conditions: Conditions, noise: np.ndarray) -> SamplerState:
-        """The sampler's state before the first step of a chunk, from that chunk's noise."""
+        """The sampler's state before the first step of a chunk, from that chunk's noise and a clip's latents, if there are any.
+        Pure: it is also traced."""
 
     def step(
         self, weights: Weights, request: GenerationRequest, lane: Lane, state: SamplerState, row: StepInputs, carry: Carry

@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from backend.contract.geometry import Geometry
+from backend.families.arithmetic import count_flops
 from backend.families.strips import Strips
 from backend.runtime.mesh import Layout
 from backend.runtime.refusals import REFUSALS
@@ -84,6 +86,28 @@ class StreamedAutoencoder(abc.ABC):
     def decode_next(self, weights: Weights, latents: jax.Array, caches: Caches) -> tuple[jax.Array, Caches]:
         """The next pixel frames [1, 3, 4, height, width] of latents [1, C, 1, H, W], and the caches after them."""
         return self._decode(weights, latents, caches)
+
+    def encode_flops(self, geometry: Geometry, num_frames: int) -> float:
+        """The operations of encoding a clip's first `num_frames` latent frames."""
+        return self._clip_flops(geometry, num_frames, is_decoder=False)
+
+    def decode_flops(self, geometry: Geometry) -> float:
+        """The operations of decoding a whole video."""
+        return self._clip_flops(geometry, geometry.num_latent_frames, is_decoder=True)
+
+    def _clip_flops(self, geometry: Geometry, num_frames: int, *, is_decoder: bool) -> float:
+        """From clips of one and of two latent frames: all later ones cost the same, but for attention to earlier frames, which
+        was 0.1 % of HunyuanVideo's second frame."""
+        first, second = (self._short_clip_flops(geometry, count, is_decoder) for count in (1, 2))
+        return first + (num_frames - 1) * (second - first)
+
+    @functools.lru_cache(maxsize=32)  # noqa: B019  an autoencoder lives as long as its worker's model
+    def _short_clip_flops(self, geometry: Geometry, count: int, is_decoder: bool) -> float:
+        _, channels, _, height, width = geometry.latent_shape(self.latent_channels)
+        if is_decoder:
+            return count_flops(lambda: self._vae.decode(torch.empty(1, channels, count, height, width)))
+        frames = 1 + (count - 1) * geometry.temporal_scale
+        return count_flops(lambda: self._vae.encode(torch.empty(1, 3, frames, geometry.height, geometry.width)))
 
     def place_encoded(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
         """Where the results of `encode_first` and `encode_next` lie: latents on all devices, caches spread over space."""

@@ -11,14 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from backend.contract.request import GenerationRequest
+from backend.families.arithmetic import encoder_flops
 from backend.families.family import Kind
-from backend.families.model import Carry, Conditions, Weights
+from backend.families.model import Carry, Conditions, Network, Weights
 from backend.families.step_cache import StepCache
 from backend.families.video_autoencoder import StreamedAutoencoder
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, Work
-from backend.sampling.solvers import SamplerState, StepInputs, start
+from backend.sampling.solvers import SamplerState, StepInputs, make_schedule, noised, start
+
+CLIP = "clip"
+"""The name of the condition that holds the latents [1, C, F, H, W] of a clip that the video begins with, float32."""
 
 
 class Programs(Protocol):
@@ -51,6 +55,7 @@ class WholeClipModel:
     decode_stride = 1
     kind: Kind
     dtype: jnp.dtype
+    networks: tuple[Network, ...]
     _guided: Programs
     _unguided: Programs
 
@@ -62,9 +67,27 @@ class WholeClipModel:
         """See `Model`."""
         return request.geometry().latent_shape(self._guided.vae.latent_channels)
 
+    def encode_flops(self, request: GenerationRequest) -> float:
+        """See `Model`."""
+        tokens, num_frames = self._encoded(request)
+        described = {network.part: network.described for network in self.networks}
+        pictures = self._guided.vae.encode_flops(request.geometry(), num_frames) if num_frames else 0.0
+        return pictures + sum(encoder_flops(described[part], count) for part, count in tokens.items())
+
+    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+        """How many tokens each encoder reads, by its part, and how many latent frames the video autoencoder encodes."""
+        raise NotImplementedError
+
+    def decode_flops(self, request: GenerationRequest) -> float:
+        """See `Model`."""
+        return self._guided.vae.decode_flops(request.geometry())
+
     def start(self, request: GenerationRequest, conditions: Conditions, noise: np.ndarray) -> SamplerState:
-        """The state that holds only noise."""
-        return start(jnp.asarray(noise))
+        """The state that holds only noise, or a clip's latents at the noise level of the first step."""
+        if CLIP not in conditions:
+            return start(jnp.asarray(noise))
+        schedule = make_schedule(request.solver, request.steps, request.flow_shift, request.num_steps)
+        return start(noised(jnp.asarray(conditions[CLIP]), jnp.asarray(noise), schedule.sigmas[0]))
 
     def step(
         self,

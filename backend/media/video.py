@@ -150,7 +150,7 @@ def read_frames(path: Path, within: Size | None = None) -> Iterator[Frame]:
     with _ffmpeg_process(command, subprocess.DEVNULL, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
         while (frame := _next_frame(process)) is not None:
             yield frame
-        with _time_limit(READ_SECONDS, process):
+        with time_limit(READ_SECONDS, process):
             process.wait()
         if process.returncode != 0:
             raise _unplayable(path)
@@ -187,13 +187,13 @@ def _encode(frames: Iterable[Frame], shape: tuple[int, ...], part: Path, fps: in
         process = opened.enter_context(_ffmpeg_process(command, log, **pipes))
         try:
             for frame in frames:
-                with _time_limit(ENCODE_SECONDS, process):
+                with time_limit(ENCODE_SECONDS, process):
                     process.stdin.write(_even(_check_frame(frame, shape)).tobytes())
                 count += 1
             process.stdin.close()
         except BrokenPipeError:
             pass  # ffmpeg gave up: its exit code and log say why
-        with _time_limit(ENCODE_SECONDS, process):
+        with time_limit(ENCODE_SECONDS, process):
             process.wait()
         if process.returncode != 0:
             raise VideoFileError("the video could not be encoded:", _reason(log), "check the space on the disk")
@@ -287,7 +287,7 @@ def _ffmpeg_report(path: Path) -> str:
 
 
 def _next_frame(process: subprocess.Popen) -> Frame | None:
-    with _time_limit(READ_SECONDS, process):
+    with time_limit(READ_SECONDS, process):
         if process.stdout.readline() != b"P6\n":
             return None
         width, height = (int(word) for word in process.stdout.readline().split())
@@ -297,7 +297,7 @@ def _next_frame(process: subprocess.Popen) -> Frame | None:
 
 
 @contextmanager
-def _time_limit(seconds: float, process: subprocess.Popen) -> Iterator[None]:
+def time_limit(seconds: float, process: subprocess.Popen) -> Iterator[None]:
     """Ends the process if the block takes longer than this; code in the block that waits for the process then continues."""
     timer = threading.Timer(seconds, process.kill)
     timer.daemon = True

@@ -17,18 +17,20 @@ from PIL import Image
 
 from backend.contract.events import Cancelled, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
 from backend.contract.request import INPUTS, GenerationRequest
-from backend.errors import Stopped
+from backend.errors import Stopped, StudioError
 from backend.families.model import STAGES, Carry, Conditions, Inputs, Stage
 from backend.files import remove_half_written
+from backend.media.clips import Part, add_sound, read_clip_facts, read_part
 from backend.media.pictures import crop_to, load_checked_image
-from backend.media.video import read_frames, write_video
+from backend.media.video import write_video
 from backend.pipeline import cued
-from backend.pipeline.denoising import Denoising
+from backend.pipeline.denoising import Denoising, warms_up
 from backend.pipeline.keep import Keeper
 from backend.pipeline.live_events import live_events, until
 from backend.pipeline.load import LoadedModel, merge_loras
 from backend.pipeline.previews import StepPreviews, find_preview, runs_beside, to_bytes
 from backend.pipeline.profiling import Profile, trace_decoder, trace_steps
+from backend.pipeline.rates import with_flops
 from backend.pipeline.run import Denoised, Run, WorkClock
 from backend.pipeline.stage_files import (
     Decoded,
@@ -45,6 +47,7 @@ from backend.pipeline.stage_files import (
     write_state,
 )
 from backend.pipeline.warm_up import warm_up
+from backend.runtime.hosts import HERE, whole
 from backend.runtime.work import describe
 from backend.runtime.work import run as do
 
@@ -104,7 +107,8 @@ def _make_latents(run: Run, conditions: Conditions | None) -> Generator[Event, N
 
 
 def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
-    """The work before the first of these stages: merges LoRAs and compiles programs. A cancel ends it between two programs.
+    """The work before the first of these stages: merges LoRAs and compiles programs. A cancel ends it between two programs; it is
+    asked for before each program that is compiled or read, which are the same on all hosts.
 
     Raises: ModelError if a LoRA changes nothing.
     """
@@ -115,19 +119,21 @@ def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
     with run.clock.measure("compile"):
         for event in warm_up(run.model, run.request, stages):
             yield event
-            if run.is_cancelled():
+            if not event.is_loaded and run.is_cancelled():
                 return
 
 
 def _merge_loras(run: Run) -> Iterator[Event]:
     """Merges the request's LoRAs into the weights and removes the last request's; reports a download's progress. A cancel ends it
-    within a second or so; the next request's merge then starts from whatever was merged by that time."""
+    within a second or so; the next request's merge then starts from whatever was merged by that time. On several hosts it runs to
+    its end: they would stop at different tensors."""
     if not run.request.loras and all(expert.loras == () for expert in run.loaded.experts):
         return
     yield Loading(0, 0, "the LoRAs")
 
     def merge(tell: Callable[[Event], None]) -> None:
-        run.notes.extend(merge_loras(run.loaded, run.request.loras, until(run.is_cancelled, tell)))
+        report = until(run.is_cancelled, tell) if HERE.is_alone else tell
+        run.notes.extend(merge_loras(run.loaded, run.request.loras, report))
 
     with run.clock.measure("lora"), contextlib.suppress(Stopped):
         yield from live_events(merge)
@@ -144,12 +150,12 @@ def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
 
 
 def open_inputs(request: GenerationRequest) -> Inputs:
-    """The request's inputs by role, cropped to the video's size."""
+    """The request's inputs by role, cropped to the video's size; of clips the part that is wanted, at the video's rate."""
     paths_by_role, size = request.inputs(), (request.width, request.height)
 
     def open_input(path: str, media: str) -> Image.Image | np.ndarray:
         if media == "video":
-            return np.stack(list(read_frames(Path(path))))
+            return read_part(path, Part.of(request))
         return crop_to(load_checked_image(path), *size, request.image_focus)
 
     return {
@@ -163,6 +169,8 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
     """Does all steps, or those left after `begun`, until a cancel. A step's preview is made, and its state kept, while the next
     step runs. Closing the generator keeps the state of the last step."""
     loop, clock = Denoising(run, conditions, begun), run.clock
+    if warms_up(run.model, run.request):
+        loop.warm_up()
     if begun is not None:
         yield _going_on(run, begun.steps_done, loop.total)
     waiting: _StepReport | None = None
@@ -239,7 +247,7 @@ def _previews(run: Run) -> StepPreviews:
 
     def first_frames(latents: np.ndarray) -> jax.Array:
         piece = latents[:, :, : run.model.decode_stride]
-        return do(run.model.decode(run.loaded.weights, run.request, piece, None))[0]
+        return whole(do(run.model.decode(run.loaded.weights, run.request, piece, None))[0])
 
     return StepPreviews(first_frames, run.folder, fps, runs_beside(run.model, run.request))
 
@@ -263,15 +271,16 @@ def decode_pieces(
     for begin in range(first, latents.shape[2], stride):
         piece = latents[:, :, begin : begin + stride]
         frames, carry = do(loaded.model.decode(loaded.weights, request, piece, carry))
-        yield frames, carry
+        yield whole(frames), carry
 
 
 class _Decoding:
-    """The loop over the pieces of one video, with what each passes to the next."""
+    """The loop over the pieces of one video, with what each passes to the next. On several hosts, each of which has a part of the
+    carry, it always begins with the first piece."""
 
     def __init__(self, run: Run, latents: np.ndarray) -> None:
         self._run, self._latents = run, latents
-        begun = read_frames_so_far(run.folder, run.request, self._describe_carry)
+        begun = read_frames_so_far(run.folder, run.request, self._describe_carry) if HERE.is_alone else None
         self._latent_frames = begun.latent_frames if begun else 0
         self._carry = begun.carry if begun else None
         self.pieces = [begun.pixels] if begun else []
@@ -322,14 +331,16 @@ def decode(run: Run, latents: np.ndarray) -> Iterator[Event]:
         yield Decoding(decoding.num_frames, run.request.num_frames)
     with Keeper(functools.partial(write_frames, run)) as keeper:
         for _ in decoding.run():
-            with _kept_if_closed(keeper, decoding.copy):
+            with _kept_if_closed(keeper, decoding.copy if HERE.is_alone else None):
                 yield Decoding(decoding.num_frames, run.request.num_frames)
             if run.is_cancelled():
                 break
-            if keeper.is_due():
+            if HERE.is_alone and keeper.is_due():
                 with run.clock.measure("decode"):
                     keeper.keep(decoding.copy)
     result = _write(run, decoding.pieces)
+    if not run.is_cancelled():
+        result = with_flops(result, run.loaded)
     remove_unfinished(run.folder)
     yield Cancelled(result) if run.is_cancelled() else Finished(result)
 
@@ -344,10 +355,26 @@ def _partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> Vide
     return _write(run, pieces)
 
 
+def _with_sound(request: GenerationRequest, path: Path, num_frames: int) -> list[str]:
+    """Puts the clip's sound into the video, if it has any; says so if that failed, because a silent video is better than none."""
+    if request.video is None:
+        return []
+    try:
+        if read_clip_facts(request.video).has_sound:
+            size = (request.width, request.height)
+            add_sound(path, request.video, Part.of(request).start, num_frames / request.fps, size)
+    except StudioError as error:
+        return [f"The video has no sound: {error.cause}"]
+    return []
+
+
 def _write(run: Run, pieces: list[np.ndarray]) -> VideoResult:
     request, path = run.request, run.folder / "video.mp4"
     with run.clock.measure("decode"):
-        count = write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)
+        count = sum(map(len, pieces))
+        if HERE.is_first:
+            count = write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)
+            run.notes.extend(_with_sound(request, path, count))
     return VideoResult(
         path=str(path),
         fps=request.fps,

@@ -27,11 +27,13 @@ from backend.families.model import Carry
 from backend.files import remove_half_written
 from backend.media.video import copy_with_request, write_frames
 from backend.pipeline import cued
-from backend.pipeline.denoising import Denoising
+from backend.pipeline.denoising import Denoising, warms_up
 from backend.pipeline.generate import decode_pieces, encode_conditions, open_inputs, prepare
 from backend.pipeline.load import LoadedModel
 from backend.pipeline.previews import runs_beside, to_bytes
+from backend.pipeline.rates import with_flops
 from backend.pipeline.run import Run
+from backend.runtime.hosts import HERE
 from backend.runtime.work import run as do
 
 LEAD_SECONDS = 0.15  # how far the video may run ahead of the person who watches: what they do next is seen after that
@@ -69,7 +71,7 @@ def live(
             yield Cancelled(None)
             return
         made = request.changed(is_open=False, num_frames=screen.num_frames, cues=cues)
-        yield Finished(screen.write(made))
+        yield Finished(with_flops(screen.write(made), run.loaded))
 
 
 def _make_blocks(
@@ -79,6 +81,8 @@ def _make_blocks(
     conditions = dict((yield from encode_conditions(run)))
     said, script = _Written(run.folder), cued.Script(run.request)
     loop = Denoising(run, conditions, script=script)
+    if warms_up(run.model, run.request):
+        loop.warm_up()
     block = 0
     while loop.steps_done < loop.total and not run.is_cancelled():
         is_again = block < said.blocks
@@ -99,7 +103,7 @@ def _make_blocks(
         loop.forget()
         yield from screen.finished()
         block += 1
-        while not is_again and pace.is_ahead(screen.num_frames) and not run.is_cancelled():
+        while not is_again and pace.is_ahead(screen.num_frames) and not (HERE.is_alone and run.is_cancelled()):
             time.sleep(_PAUSE_SECONDS)
             yield from screen.finished()
     yield from screen.finished(waits=True)
@@ -166,7 +170,7 @@ class _Screen:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._carry: Carry = None
-        self._is_beside = runs_beside(run.model, run.request)
+        self._is_beside = HERE.is_alone and runs_beside(run.model, run.request)  # all hosts run programs in one order
         self._kept_frames = KEPT_SECONDS * run.request.fps
         self._decoder, self._encoder = ThreadPoolExecutor(1, "decode"), ThreadPoolExecutor(1, "encode")
         self._frames: queue.Queue[np.ndarray | None] = queue.Queue(maxsize=4 * run.request.fps)

@@ -14,10 +14,13 @@ import jax
 import jax.numpy as jnp
 
 from backend.checkpoints.checkpoint import Checkpoint
-from backend.contract.events import Event
+from backend.checkpoints.speed import Speed
+from backend.contract.events import Event, Loading
+from backend.contract.request import GenerationRequest
 from backend.families import of_preset
 from backend.families.family import Family, check_preset
 from backend.families.model import STAGES, Model, ModelPlan, Network, Stage, Weights
+from backend.pipeline.beforehand import Beforehand
 from backend.pipeline.model_files import ModelFiles, lora_file, open_model
 from backend.runtime.executables import ExecutableFolders
 from backend.runtime.program import Compiler
@@ -56,13 +59,14 @@ def load(
     executables: Path | None = None,
     stages: Collection[Stage] = STAGES,
     files: ModelFiles | None = None,
+    request: GenerationRequest | None = None,
 ) -> LoadedModel:
     """Load the preset's model, or the checkpoint `model` (a folder or a Hub id) in its place, and report the bytes read.
 
     `mesh` fixes axes of the mesh by name; `executables` is a folder of precompiled programs; `files` is the checkpoint if it has
-    been opened already. Networks that none of the `stages` uses are not read. Raises: ModelError if the checkpoint is
-    missing, incomplete or of another kind; RequestError if the devices or the model do not allow the mesh; whatever `on_event`
-    raises.
+    been opened already; the programs of the `request`, if one is given, are made ready while weights are read. Networks that none
+    of the `stages` uses are not read. Raises: ModelError if the checkpoint is missing, incomplete or of another kind;
+    RequestError if the devices or the model do not allow the mesh; whatever `on_event` raises.
     """
     _use_compilation_cache()
     gc.collect()  # frees the devices of the model before this one
@@ -79,7 +83,8 @@ def load(
         compiler=ExecutableFolders(folders),
     )
     instance = files.family.model()(plan)
-    weights, experts = _load_weights(files.checkpoint, files.family, instance, preset, on_event, stages)
+    with Beforehand(instance, request, on_event):
+        weights, experts = _load_weights(files.checkpoint, files.family, instance, preset, on_event, stages)
     versions = {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in LIBRARIES}
     return LoadedModel(
         source=files.source, family=files.family, model=instance, weights=weights, experts=experts, versions=versions
@@ -92,8 +97,10 @@ def describe_model(
     compiler: Compiler,
     mesh: Mapping[str, int | None] | None = None,
     folder: Path | None = None,
+    num_copies: int | None = None,
 ) -> Model:
-    """The preset's model on these devices, for compiling its programs. With a checkpoint `folder` it reads the tokenizer there.
+    """The preset's model on these devices, for compiling its programs. With a checkpoint `folder` it reads the tokenizer there;
+    `num_copies` is as in `ModelPlan`.
 
     Raises: RequestError for a mesh that the devices or the model do not allow.
     """
@@ -107,6 +114,7 @@ def describe_model(
         stages=frozenset(STAGES),
         dtype=jnp.dtype(preset.dtype),
         compiler=compiler,
+        num_copies=num_copies,
     )
     return family.model()(plan)
 
@@ -132,7 +140,7 @@ def _load_weights(
     for network in networks:
         check, part = check_flat if network.expert is None else check_stacked, parts[network.part]
         needed += part.num_bytes(check(part, network.described))
-    progress = LoadProgress(needed, on_event)
+    progress = LoadProgress(needed, _with_speed(on_event))
     weights, experts = {}, []
     for network in networks:
         part = parts[network.part]
@@ -143,6 +151,17 @@ def _load_weights(
         experts.append(Expert(part, network.described, progress, loras))
         weights[part.name] = experts[-1].weights
     return weights, tuple(experts)
+
+
+def _with_speed(on_event: Callable[[Event], None]) -> Callable[[Event], None]:
+    """The same, but each event says how fast bytes are being read."""
+    speed = Speed()
+
+    def tell(event: Event) -> None:
+        is_reading = isinstance(event, Loading) and event.bytes_total
+        on_event(dataclasses.replace(event, bytes_per_second=speed(event.bytes_done)) if is_reading else event)
+
+    return tell
 
 
 def _arranged(network: Network, weights: Any) -> Any:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
 from backend.checkpoints.checkpoint import Checkpoint
-from backend.checkpoints.hub import OnBytes, Speed, find_checkpoint, find_file
+from backend.checkpoints.hub import OnBytes, find_checkpoint, find_file
 from backend.checkpoints.loras import find_lora
+from backend.checkpoints.speed import Speed
 from backend.checkpoints.verify import check_part
-from backend.contract.events import Event, Loading
+from backend.contract.events import DOWNLOAD, Event, Loading
 from backend.families import completed, recognise
 from backend.families.family import Family, Kind, check_preset
 from backend.settings import from_environment
 from presets import LoraChoice, Preset
 
 OnEvent = Callable[[Event], None]
+_KEPT = (".safetensors", ".json", ".pt", ".model")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,16 @@ class ModelFiles:
     checkpoint: Checkpoint
     family: Family
     kind: Kind
+
+    @property
+    def mark(self) -> str:
+        """Short, and another one for files of other names or sizes: hosts that make one video must have the same."""
+        folder = self.checkpoint.folder
+        kept = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in _KEPT)
+        sizes = [f"{path.relative_to(folder)} {path.stat().st_size}" for path in kept]
+        own = [file if isinstance(file, Path) else file.path for file in self.checkpoint.own_files.values()]
+        sizes = "\n".join(sizes + [f"{path.name} {path.stat().st_size}" for path in own if not path.is_relative_to(folder)])
+        return hashlib.sha256(sizes.encode()).hexdigest()[:16]
 
 
 def check_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFiles:
@@ -64,4 +77,4 @@ def lora_file(choice: LoraChoice, on_event: OnEvent) -> Path:
 def _report_download(on_event: OnEvent) -> OnBytes:
     """An `on_bytes` that reports the download's progress and speed as events."""
     speed = Speed()
-    return lambda done, total: on_event(Loading(done, total, "the download", speed(done) if total else 0.0))
+    return lambda done, total: on_event(Loading(done, total, DOWNLOAD, speed(done) if total else 0.0))

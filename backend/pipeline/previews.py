@@ -20,6 +20,7 @@ from backend.contract.request import GenerationRequest
 from backend.families.model import Model
 from backend.files import replacing
 from backend.media.animation import write_animation
+from backend.runtime.hosts import HERE
 
 PREVIEW_FOLDER = "previews"
 
@@ -44,7 +45,8 @@ def runs_beside(model: Model, request: GenerationRequest) -> bool:
 
 
 class StepPreviews:
-    """Writes the previews of one job into `folder`. A context: leaving it waits for the preview that is being made.
+    """Writes the previews of one job into `folder`, on the first host. A context: leaving it waits for the preview that is being
+    made.
 
     `decode` makes the first pixels [1, 3, F, H, W] of latents [1, C, F, h, w]; `fps` are latent frames a second. If
     `beside_the_next_step` is false, `begin` waits for the preview.
@@ -75,6 +77,8 @@ class StepPreviews:
     def _make(self, clean: np.ndarray, name: str, moves: bool, called: threading.Event) -> str:
         frames = self._decode(clean)
         called.set()
+        if not HERE.is_first:
+            return ""
         first = to_bytes(frames)[0]
         if moves and clean.shape[2] > 1:
             write_animation(clean[0], first, self._folder / f"{name}.webp", self._fps)

@@ -3,7 +3,8 @@
 `stage1_embeddings.safetensors` holds the denoiser's inputs under the names of the model's family (prompts'
 embeddings as diffusers' pipelines hold them); `stage2_state.safetensors` a denoising that has not ended;
 `stage2_latents.safetensors` its result; `stage3_frames.safetensors` a decoding that has not ended. Each carries the request
-that it was written for, the model, and the seconds of work until then. Files appear whole or not at all.
+that it was written for, the model, and the seconds of work until then. Files appear whole or not at all. Of several hosts only
+the first writes.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from backend.contract.request import INPUTS, GenerationRequest
 from backend.families.model import Conditions
 from backend.files import replacing
 from backend.pipeline.run import Denoised, Run
+from backend.runtime.hosts import HERE, put
 from backend.sampling.solvers import SamplerState
 
 CONFIG = "generation_config.json"
@@ -33,7 +35,7 @@ FRAMES = "stage3_frames.safetensors"
 ENCODED_BY = (
     *("preset", "task", "prompt", "negative_prompt", "width", "height", "num_frames"),
     *(one.role for one in INPUTS),
-    *("image_focus", "action", "cues"),
+    *("image_focus", "action", "cues", "trim"),
 )
 
 
@@ -64,17 +66,19 @@ def write_conditions(run: Run, conditions: Conditions) -> None:
         "seed": request.seed,
         "model_id": request.preset,
     }
-    (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False), "utf-8")
+    if HERE.is_first:
+        (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False), "utf-8")
 
 
 def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | None:
     """What `write_conditions` wrote; None if it is missing, or was written for another prompt, input or size, or without the
     negative prompt that is needed now."""
     arrays, written_for = _load(folder / EMBEDDINGS)
-    if written_for is None or (request.is_guided and not written_for.is_guided):
+    if written_for is None or (request.reads_negative_prompt and not written_for.reads_negative_prompt):
         return None
     ours, theirs = request.for_sharing(), written_for.for_sharing()
-    return arrays if all(theirs.get(name) == ours.get(name) for name in ENCODED_BY) else None
+    names = [*ENCODED_BY, "fps"] if request.video else ENCODED_BY  # a clip is brought to this rate
+    return arrays if all(theirs.get(name) == ours.get(name) for name in names) else None
 
 
 def write_state(run: Run, denoised: Denoised) -> None:
@@ -128,7 +132,7 @@ def read_frames_so_far(folder: Path, request: GenerationRequest, describe_carry:
     pairs = list(zip(kept, leaves, strict=True))
     if any(one is None or one.nbytes != math.prod(leaf.shape) * leaf.dtype.itemsize for one, leaf in pairs):
         return None
-    placed = [jax.device_put(one.view(leaf.dtype).reshape(leaf.shape), leaf.sharding) for one, leaf in pairs]
+    placed = [put(one.view(leaf.dtype).reshape(leaf.shape), leaf.sharding) for one, leaf in pairs]
     carry = jax.tree.unflatten(structure, placed)
     return Decoded(latent_frames=int(arrays["latent_frames"][0]), pixels=arrays["pixels"], carry=carry)
 
@@ -162,11 +166,15 @@ def _metadata(path: Path) -> dict[str, str]:
 
 
 def _is_same_video(one: GenerationRequest, other: GenerationRequest) -> bool:
-    """Whether two requests have the same latents. Pictures count by their names, as a folder may be moved; fps does not count."""
-    return one.for_sharing() | {"fps": 0} == other.for_sharing() | {"fps": 0}
+    """Whether two requests have the same latents. Pictures count by their names, as a folder may be moved; fps counts only
+    with a clip, which is brought to it."""
+    rate = {} if one.video else {"fps": 0}
+    return one.for_sharing() | rate == other.for_sharing() | rate
 
 
 def _save(name: str, arrays: Mapping[str, np.ndarray], run: Run) -> None:
+    if not HERE.is_first:
+        return
     metadata = {
         "request": json.dumps(run.request.to_json(), ensure_ascii=False),
         "model": run.loaded.source,

@@ -5,7 +5,9 @@ Compiling ahead, `precompile` and `check-tpu` all go through `calls`, so each se
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import functools
+import time
+from collections.abc import Collection, Hashable, Iterator
 from typing import Any
 
 import jax
@@ -18,22 +20,39 @@ from backend.contract.request import INPUTS, GenerationRequest
 from backend.families.model import STAGES, Inputs, Model, Stage
 from backend.pipeline import cued
 from backend.pipeline.chunks import chunks_of
+from backend.runtime.compile_times import CompileTimes, Forecast, kind_of
 from backend.runtime.work import Call, Put, Work, describe, describe_effect
 from backend.sampling.plan import plan_steps
 from backend.sampling.solvers import make_schedule, step_inputs
+from backend.settings import from_environment
 
 
 def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
-    """Compile the programs that these stages of the request still need. Each program's name is yielded before, and again if the
-    program was loaded from a file instead."""
-    for call in calls(model, request, stages):
-        program, arguments = call.program, call.arguments
-        if program.is_ready(*arguments):
-            continue
-        yield Compiling(program.name)
+    """Compile the programs that these stages of the request still need. Each program's name is yielded before, with its number
+    and the time left, and again if the program was loaded from a file instead."""
+    lacking = _lacking(model, request, stages)
+    times = CompileTimes(from_environment().cache_dir / "compile-seconds.json")
+    kinds = [kind_of(call.program) for call in lacking]
+    forecast, total = Forecast(kinds, times.read() if kinds else {}), len(lacking)
+    for index, (call, kind) in enumerate(zip(lacking, kinds, strict=True), 1):
+        program, arguments, began = call.program, call.arguments, time.monotonic()
+        yield Compiling(program.name, index=index, total=total, seconds_left=round(forecast.seconds_left, 1))
         program.prepare(*arguments)
+        seconds = time.monotonic() - began
+        forecast.done(seconds)
         if program.is_loaded(*arguments):
-            yield Compiling(program.name, is_loaded=True)
+            yield Compiling(program.name, is_loaded=True, index=index, total=total, seconds_left=round(forecast.seconds_left, 1))
+        else:
+            times.learn({kind: seconds})
+
+
+def _lacking(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> list[Call]:
+    """The first call of each program that is not ready for its arguments, in order."""
+    found: dict[Hashable, Call] = {}
+    for call in calls(model, request, stages):
+        if not call.program.is_ready(*call.arguments):
+            found.setdefault(call.program.variant(*call.arguments), call)
+    return list(found.values())
 
 
 def calls(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Iterator[Call]:
@@ -66,14 +85,15 @@ def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) 
 
 
 def _denoise(model: Model, weights: Any, request: GenerationRequest, conditions: Any) -> Work:
-    schedule = make_schedule(request.solver, request.steps, request.flow_shift)
+    schedule = make_schedule(request.solver, request.steps, request.flow_shift, request.num_steps)
     plan = plan_steps(schedule.timesteps, request.guidance, model.kind.boundary, request.guidance_interval)
     lane, carry, script, last = None, None, cued.Script(request), None
     for chunk in chunks_of(model, request):
         text = script.number_at(chunk.index)
         if text != last:
             lane, own, last = None, cued.conditions_of(conditions, text, model.kind.from_inputs), text
-        state = model.start(request, own, np.zeros(chunk.shape, np.float32))
+        noise = jax.ShapeDtypeStruct(chunk.shape, jnp.float32)
+        state = jax.eval_shape(functools.partial(model.start, request), own, noise)
         for index, planned in enumerate(plan):
             if lane is None or (lane.expert, lane.is_guided) != (planned.expert, planned.is_guided):
                 lane, carry = yield from model.lane(weights, request, own, planned, carry)

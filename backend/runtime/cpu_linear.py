@@ -28,7 +28,7 @@ _ROW_MAJOR, _NOT_TRANSPOSED = 101, 111  # CBLAS
 def serves(value: jax.Array, weight: jax.Array) -> bool:
     """Whether `linear` can multiply these, faster than XLA: large, float32 or bfloat16, and the processor is the only device."""
     is_large = math.prod(value.shape[:-1]) >= FEWEST_ROWS and min(weight.shape) >= FEWEST_COLUMNS
-    is_alone = jax.default_backend() == "cpu" and jax.local_device_count() == 1  # several would share the processor's cores
+    is_alone = jax.default_backend() == "cpu" and jax.device_count() == 1  # several would share the processor's cores
     if not is_large or not is_alone or value.dtype != weight.dtype or not torch.cpu.get_capabilities().get("amx_bf16"):
         return False
     return value.dtype == jnp.bfloat16 or (value.dtype == jnp.float32 and _multiply_bfloat16() is not None)

@@ -9,12 +9,13 @@ CHIPS_OF_A_HOST = {"v6e:1x1": (1, 1, 1), "v5e:1x1": (1, 1, 1)}  # slices smaller
 
 
 def device_facts() -> list[Device]:
-    """JAX's devices, with their memory if they report it."""
-    return [_facts(device) for device in jax.local_devices()]
+    """JAX's devices, those of other hosts too, with their memory if they report it to this one."""
+    return [_facts(device) for device in jax.devices()]
 
 
 def _facts(device: jax.Device) -> Device:
-    stats = device.memory_stats() or {}
+    is_here = device.process_index == jax.process_index()
+    stats = (is_here and device.memory_stats()) or {}
     return Device(
         name=str(device), kind=device.device_kind, bytes_in_use=stats.get("bytes_in_use"), bytes_limit=stats.get("bytes_limit")
     )

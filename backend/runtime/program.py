@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
 
 from backend.errors import KernelRefused
+from backend.runtime.first_runs import FIRST_RUNS
+from backend.runtime.hosts import put
 from backend.runtime.mesh import Layout
-from backend.runtime.refusals import REFUSALS
+from backend.runtime.refusals import PLATFORMS, REFUSALS, uses_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +61,9 @@ class Program:
     """`function` on pytrees of arrays that lie on the layout's mesh; other arrays are copied to all of its devices.
 
     `name` is for people, `key` for reports and files; `part` is the network whose weights it takes, as the checkpoint names it.
-    Calling it compiles what is missing; `prepare` does so beforehand. `donated` are the positions of arguments that a call
-    uses up. `places` turns the results' shapes into shapes with shardings; without it results lie on all devices.
+    Calling it compiles what is missing; `prepare` does so beforehand; the first run of what holds kernels is watched. `donated`
+    are the positions of arguments that a call uses up. `places` turns the results' shapes into shapes with shardings; without it
+    results lie on all devices.
     """
 
     def __init__(
@@ -81,15 +84,35 @@ class Program:
         self._places = places or self._on_all_devices
         self._compiler = compiler
         self._compiled: dict[Any, Compilation] = {}
+        self._untried: dict[Any, frozenset[str]] = {}  # uses of kernels in what is compiled and has not run yet
         self._described: dict[Any, Any] = {}
+        self._has_run: set[Any] = set()
         self.compile_seconds = 0.0
 
     def __call__(self, *arguments: Any) -> Any:
-        return self._make(arguments).executable(*jax.tree.map(self._place, arguments))
+        signature = _signature(arguments)
+        executable = self._make(arguments, signature).executable
+        placed = jax.tree.map(self._place, arguments)
+        if signature in self._untried:
+            with FIRST_RUNS.watch(self.name, self._untried[signature]):
+                result = jax.block_until_ready(executable(*placed))
+            self._untried.pop(signature, None)
+        else:
+            result = executable(*placed)
+        self._has_run.add(signature)
+        return result
 
     def is_ready(self, *arguments: Any) -> bool:
         """Whether arguments of these shapes run without compiling; arrays or `jax.ShapeDtypeStruct`s."""
         return _signature(arguments) in self._compiled
+
+    def variant(self, *arguments: Any) -> Hashable:
+        """The same for arguments of the same shapes, and for no other program."""
+        return id(self), _signature(arguments)
+
+    def has_run(self, *arguments: Any) -> bool:
+        """Whether it has been run on arguments of these shapes."""
+        return _signature(arguments) in self._has_run
 
     def is_loaded(self, *arguments: Any) -> bool:
         """Whether the executable for these shapes came from a file."""
@@ -107,19 +130,21 @@ class Program:
             self._described[signature] = self._places(jax.eval_shape(self._function, *arguments))
         return self._described[signature]
 
-    def _make(self, arguments: tuple) -> Compilation:
-        signature = _signature(arguments)
+    def _make(self, arguments: tuple, signature: Any = None) -> Compilation:
+        signature = signature or _signature(arguments)
         if signature not in self._compiled:
             started = time.monotonic()
             places = jax.tree.map(lambda leaf: leaf.sharding, self.describe(*arguments))
             jitted = jax.jit(self._function, donate_argnums=self._donated, out_shardings=places)
             lowered = jitted.lower(*jax.tree.map(self._describe, arguments))
             self._compiled[signature] = self._compiler(self, lowered)
+            if self.layout.platform in PLATFORMS and (uses := uses_in(lowered.as_text())):
+                self._untried[signature] = uses
             self.compile_seconds += time.monotonic() - started
         return self._compiled[signature]
 
     def _place(self, leaf: Any) -> jax.Array:
-        return leaf if self._lies_on_mesh(leaf) else jax.device_put(leaf, self.layout.replicated)
+        return leaf if self._lies_on_mesh(leaf) else put(leaf, self.layout.replicated)
 
     def _describe(self, leaf: Any) -> jax.ShapeDtypeStruct:
         return _shape_on(leaf, leaf.sharding if self._lies_on_mesh(leaf) else self.layout.replicated)

@@ -25,6 +25,7 @@ KERNELS = {  # what uses a kernel, by the names that `pallas_call` is given: the
     "ungroup_heads": "passes",
     "causal_conv": "convolution",
 }
+PLATFORMS = ("tpu",)  # where programs hold kernels of ours
 ALSO = {"attention": ("attention", "passes"), "passes": ("passes",), "convolution": ("convolution",)}
 """What goes with it: the passes prepare arrays for the attention kernel alone."""
 _WORDS = {
@@ -34,6 +35,11 @@ _WORDS = {
 }
 _REASON_LENGTH = 160
 _KINDS = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND")  # of errors about an option
+
+
+def uses_in(text: str) -> frozenset[str]:
+    """Which uses of kernels a lowered program has, by its text."""
+    return frozenset(use for name, use in KERNELS.items() if name in text)
 
 
 class Refusals:
@@ -69,12 +75,21 @@ class Refusals:
         use = next((use for name, use in KERNELS.items() if name in text), None)
         if use is None or use in self:
             return None
-        name, reason = _WORDS[use].capitalize(), one_line(text)[:_REASON_LENGTH]
-        self._add(ALSO[use], f"{name} cannot be compiled here, so XLA's slower operations serve instead: {reason}")
+        self._withdraw(use, "cannot be compiled here", f": {one_line(text)[:_REASON_LENGTH]}")
+        return _WORDS[use]
+
+    def withdraw(self, uses: Iterable[str], why: str) -> None:
+        """From now on does without these uses of kernels, after something other than the compiler's refusal; `why` follows the
+        kernel's name."""
+        for use in sorted(uses, key=list(_WORDS).index):
+            if use not in self:
+                self._withdraw(use, why)
+
+    def _withdraw(self, use: str, why: str, more: str = "") -> None:
+        self._add(ALSO[use], f"{_WORDS[use].capitalize()} {why}, so XLA's slower operations serve instead{more}")
         if use == "attention":
             withdraw("pallas_tpu")
         jax.clear_caches()  # traces that hold the kernel
-        return _WORDS[use]
 
     def _add(self, names: Iterable[str], sentence: str) -> None:
         logger.warning(sentence)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from backend.runtime.hosts import put
 from backend.runtime.program import Program
 
 
@@ -63,6 +64,24 @@ def describe(work: Work) -> Any:
     return _drive(work, describe_effect)
 
 
+def calls_of(work: Work) -> list[Call]:
+    """The calls of programs in this work, in order, from shapes alone."""
+    calls: list[Call] = []
+
+    def answer(effect: Effect) -> Any:
+        if isinstance(effect, Call):
+            calls.append(effect)
+        return describe_effect(effect)
+
+    _drive(work, answer)
+    return calls
+
+
+def describe_placed(tree: Any, sharding: jax.sharding.Sharding) -> Any:
+    """The shapes of a tree of arrays, all of them put where `sharding` says."""
+    return describe_effect(Put(tree, sharding))
+
+
 def describe_effect(effect: Effect) -> Any:
     """The shapes and places of one effect's result, which the work is sent if nothing runs."""
     match effect:
@@ -83,7 +102,7 @@ def _run_effect(effect: Effect) -> Any:
         case OnHost(function, arguments):
             return function(np, *jax.tree.map(np.asarray, arguments))
         case Put(tree, sharding):
-            return jax.device_put(tree, sharding)
+            return put(tree, sharding)
         case Zeros(tree):
             return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), tree)
 

@@ -63,6 +63,11 @@ def start(noise: jax.Array) -> SamplerState:
     return SamplerState(sample=noise, before=before, clean=clean, older=older)
 
 
+def noised(clean: jax.Array, noise: jax.Array, sigma: float) -> jax.Array:
+    """Clean latents at this noise level. Source: `add_noise` of diffusers' flow schedulers, (1 - sigma) clean + sigma noise."""
+    return (1 - sigma) * clean + sigma * noise
+
+
 def take_step(
     state: SamplerState, velocity: jax.Array, sigma: jax.Array, corrector: jax.Array, predictor: jax.Array
 ) -> SamplerState:
@@ -84,17 +89,23 @@ def take_step(
     return SamplerState(sample=sample, before=corrected, clean=clean, older=state.clean)
 
 
-def make_schedule(solver: Literal["unipc", "euler", "euler-distilled", "lcm"], steps: int, flow_shift: float) -> Schedule:
-    """The tables for this many steps. Raises: ValueError for an unknown solver."""
+def make_schedule(
+    solver: Literal["unipc", "euler", "euler-distilled", "lcm"], steps: int, flow_shift: float, last: int | None = None
+) -> Schedule:
+    """The tables for this many steps, or for the `last` ones of them, which begin as if no step had been before.
+
+    Raises: ValueError for an unknown solver. Source of `last`: diffusers' video-to-video pipelines, `get_timesteps`.
+    """
+    first = 0 if last is None else steps - last
     if solver == "unipc":
-        return _unipc(steps, flow_shift)
+        return _unipc(steps, flow_shift, first)
     if solver == "euler":
-        return _euler(steps, flow_shift)
+        return _euler(steps, flow_shift, first)
     if solver == "euler-distilled":
-        return _euler_schedule(_shifted(np.linspace(1, 0, steps + 1), flow_shift))
+        return _euler_schedule(_shifted(np.linspace(1, 0, steps + 1), flow_shift)[first:])
     if solver == "lcm":
         whole = np.arange(steps, -1, -1) * NUM_TRAIN_TIMESTEPS // steps
-        return _euler_schedule(_shifted(whole / NUM_TRAIN_TIMESTEPS, flow_shift))
+        return _euler_schedule(_shifted(whole / NUM_TRAIN_TIMESTEPS, flow_shift)[first:])
     raise ValueError(f"solver={solver!r} must be unipc, euler, euler-distilled or lcm")
 
 
@@ -102,11 +113,11 @@ def _shifted(sigmas: np.ndarray, flow_shift: float) -> np.ndarray:
     return flow_shift * sigmas / (1 + (flow_shift - 1) * sigmas)
 
 
-def _euler(steps: int, flow_shift: float) -> Schedule:
+def _euler(steps: int, flow_shift: float, first: int) -> Schedule:
     base = np.linspace(1, 1 / NUM_TRAIN_TIMESTEPS, NUM_TRAIN_TIMESTEPS, dtype=np.float32).astype(np.float64)
     trained = _shifted(base, flow_shift)
     ends = np.linspace(trained[0] * NUM_TRAIN_TIMESTEPS, trained[-1] * NUM_TRAIN_TIMESTEPS, steps) / NUM_TRAIN_TIMESTEPS
-    return _euler_schedule(np.append(_shifted(ends, flow_shift), 0.0))
+    return _euler_schedule(np.append(_shifted(ends, flow_shift), 0.0)[first:])
 
 
 def _euler_schedule(sigmas: np.ndarray) -> Schedule:
@@ -117,15 +128,16 @@ def _euler_schedule(sigmas: np.ndarray) -> Schedule:
     return _schedule(sigmas, sigmas[:-1] * NUM_TRAIN_TIMESTEPS, corrector, predictor)
 
 
-def _unipc(steps: int, flow_shift: float) -> Schedule:
+def _unipc(steps: int, flow_shift: float, first: int) -> Schedule:
     sigmas = _shifted(np.linspace(1, 1 / NUM_TRAIN_TIMESTEPS, steps + 1)[:-1], flow_shift)
     if abs(sigmas[0] - 1) < 1e-6:
         sigmas[0] -= 1e-6  # lambda is infinite at sigma = 1
     timesteps = np.trunc(sigmas * NUM_TRAIN_TIMESTEPS)  # the scheduler passes integers to the model
-    sigmas = np.append(sigmas, 0.0).astype(np.float32).astype(np.float64)
-    corrector = np.stack([_correct(sigmas, step) for step in range(steps)])
-    predictor = np.stack([_predict(sigmas, step, order=min(2, step + 1, steps - step)) for step in range(steps)])
-    return _schedule(sigmas, timesteps, corrector, predictor)
+    sigmas = np.append(sigmas, 0.0).astype(np.float32).astype(np.float64)[first:]
+    left = steps - first
+    corrector = np.stack([_correct(sigmas, step) for step in range(left)])
+    predictor = np.stack([_predict(sigmas, step, order=min(2, step + 1, left - step)) for step in range(left)])
+    return _schedule(sigmas, timesteps[first:], corrector, predictor)
 
 
 def _schedule(sigmas, timesteps, corrector, predictor) -> Schedule:

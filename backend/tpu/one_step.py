@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from backend.accelerators import MOST_FLOPS_ON_A_CPU
 from backend.chips import CHIPS, DEVICE_KINDS, GIB, Chip, memory_bytes
 from backend.contract.check import Check
 from backend.contract.request import GenerationRequest, example_request
@@ -27,7 +28,6 @@ from backend.tpu.trials import REPORT
 from backend.weights.parking import device_bytes
 from presets import Preset
 
-MOST_FLOPS_ON_A_CPU = 1e12  # of one step: a few seconds on two cores
 RUNS = 3
 SMALLER = "take a preset that needs less; `python app.py check-tpu` says what fits which slice"
 

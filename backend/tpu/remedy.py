@@ -10,13 +10,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from backend.chips import SLICES
-from backend.contract.geometry import latent_frames, pixel_frames
-from backend.contract.request import GenerationRequest, find_preset
-from backend.errors import RequestError
-from presets import Preset, list_presets
-
-TRIES = 2  # compilations for each kind of remedy
-CAUTION = 0.95  # of the estimated tokens: some of a program's memory does not shrink with them
+from backend.contract.request import GenerationRequest
+from backend.pipeline.candidates import TRIES, fewer_frames, share_of_tokens, smaller_sizes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,37 +69,15 @@ def _slices(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
 
 
 def _frames(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
-    request, scale = shortage.request, find_preset(shortage.request.preset).vae_scale_temporal
-    share = _share(shortage)
-    while (count := int(latent_frames(request.num_frames, scale) * share)) > 1:
-        changed = _changed(request, num_frames=pixel_frames(count, scale))
-        if changed is None:
-            return
+    for changed in fewer_frames(shortage.request, _share(shortage)):
         yield shortage.topology, changed
-        share *= CAUTION**3
 
 
 def _sizes(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
-    request = shortage.request
-    largest = _share(shortage) * request.width * request.height
-    for width, height in sorted(_series_sizes(find_preset(request.preset)), key=lambda size: -size[0] * size[1]):
-        changed = _changed(request, width=width, height=height)
-        if width * height <= largest and (width > height) == (request.width > request.height) and changed is not None:
-            yield shortage.topology, changed
+    for changed in smaller_sizes(shortage.request, _share(shortage)):
+        yield shortage.topology, changed
 
 
 def _share(shortage: Shortage) -> float:
     """The share of the tokens that there is room for."""
-    return CAUTION * (shortage.capacity - shortage.weights) / (shortage.needed - shortage.weights)
-
-
-def _series_sizes(preset: Preset) -> set[tuple[int, int]]:
-    return {size for other in list_presets() if other.series == preset.series for size in other.sizes}
-
-
-def _changed(request: GenerationRequest, **changes: int) -> GenerationRequest | None:
-    """The request with these settings, or None if its preset does not allow them."""
-    try:
-        return GenerationRequest(**request.model_dump() | changes)
-    except RequestError:
-        return None
+    return share_of_tokens(weights=shortage.weights, needed=shortage.needed, capacity=shortage.capacity)

@@ -1,30 +1,37 @@
-"""Reads weights from safetensors files into sharded device arrays, tensor by tensor: the host holds one tensor at a time.
+"""Reads weights from safetensors files into sharded device arrays, several tensors at a time: the host holds no more of them
+than `READ_AHEAD` bytes, or one.
 
 Matrices of stacked layers are written layer by layer into their stacked arrays, which exist on the devices from the start.
 """
 
 from __future__ import annotations
 
-import functools
+import os
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.tensors import TensorPlace, check_shapes, checkpoint_tensors, part_tensors
 from backend.contract.events import Event, Loading
 from backend.errors import ModelError
+from backend.weights.place import empty_stack, host_memory, is_host, layer_of, on_device, write_by_program, write_in_place
 from backend.weights.stacked import StackedWeights
 
 Adjust = Callable[[str, torch.Tensor], torch.Tensor]
+T = TypeVar("T")
+Work = Callable[[str, TensorPlace], T]
 SECONDS_BETWEEN_EVENTS = 1.0  # every event is stored with its job
+READERS = 8  # threads at most; one disk of a TPU VM needs several requests at a time to be fast
+READ_AHEAD = 400_000_000  # bytes of tensors in the host's memory at a time
 _TORCH_DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
@@ -68,23 +75,68 @@ class Part:
         """The bytes of these tensors."""
         return sum(self.places[name].num_bytes for name in names)
 
-    def read(self, names: Collection[str], progress: LoadProgress) -> Iterator[tuple[str, torch.Tensor]]:
-        """These tensors, in the order of the files."""
-        for name, place in self.places.items():
-            if name in names:
-                yield name, read_tensor(place)
-                progress.add(place.num_bytes, self.name)
+    def read(
+        self, names: Collection[str], work: Callable[[str, TensorPlace], T], progress: LoadProgress
+    ) -> Iterator[tuple[str, T]]:
+        """Finds these tensors and does `work(name, place)` with each, in several threads. Results in the files' order; no
+        more than `READ_AHEAD` bytes of tensors are begun and not yet taken.
+
+        Raises: whatever `work` raises; ModelError if a file has become shorter meanwhile.
+        """
+        threads = min(READERS, len(os.sched_getaffinity(0)))
+        ahead: deque[tuple[str, Future[T]]] = deque()
+        begun = 0
+        with ThreadPoolExecutor(threads, "reader") as pool:
+            try:
+                for name in (name for name in self.places if name in names):
+                    size = self.places[name].num_bytes
+                    while ahead and (len(ahead) > threads or begun + size > READ_AHEAD):
+                        begun -= self.places[ahead[0][0]].num_bytes
+                        yield self._next(ahead, progress)
+                    ahead.append((name, pool.submit(work, name, self.places[name])))
+                    begun += size
+                while ahead:
+                    yield self._next(ahead, progress)
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _next(self, ahead: deque[tuple[str, Future[T]]], progress: LoadProgress) -> tuple[str, T]:
+        name, future = ahead.popleft()
+        result = future.result()
+        progress.add(self.places[name].num_bytes, self.name)
+        return name, result
 
 
-def read_tensor(place: TensorPlace) -> torch.Tensor:
-    """One tensor from its file. Raises: ModelError if the file has become shorter meanwhile."""
-    data = bytearray(place.num_bytes)
-    with place.path.open("rb") as file:
+class _Memory(threading.local):
+    """Memory of each thread that it reads one tensor after another into: fresh memory costs as much as what is done with it."""
+
+    def __init__(self) -> None:
+        self._memory = host_memory(0)
+
+    def of(self, count: int) -> np.ndarray:
+        """`count` bytes, until the thread's next call."""
+        if count > self._memory.nbytes:
+            self._memory = host_memory(count)
+        return self._memory[:count]
+
+
+def read_tensor(place: TensorPlace, memory: np.ndarray | None = None) -> torch.Tensor:
+    """One tensor from its file, into `memory` if that is given, uint8 of its size. One that has a scale comes as float32.
+
+    Raises: ModelError if the file has become shorter meanwhile.
+    """
+    data = host_memory(place.num_bytes) if memory is None else memory
+    with place.path.open("rb", buffering=0) as file:
         file.seek(place.start)
-        if file.readinto(data) != place.num_bytes:
-            raise ModelError(f"{place.path.name} ended early", "while it was being read", "is it still being downloaded?")
-    flat = torch.frombuffer(data, dtype=_TORCH_DTYPES[place.dtype]) if data else torch.empty(0)
-    return flat.reshape(place.shape)
+        done = 0
+        while done < place.num_bytes and (count := file.readinto(data[done:])):  # Linux reads 2 GB at most at a time
+            done += count
+    if done != place.num_bytes:
+        raise ModelError(f"{place.path.name} ended early", "while it was being read", "is it still being downloaded?")
+    tensor = torch.from_numpy(data).view(_TORCH_DTYPES[place.dtype]).reshape(place.shape)
+    if place.scale is None:
+        return tensor
+    return tensor.float() * read_tensor(place.scale).float().reshape(-1, *[1] * (len(place.shape) - 1))
 
 
 def check_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, tuple[int, ...]]:
@@ -99,9 +151,13 @@ def check_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct]) -> dic
 def load_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct], progress: LoadProgress) -> dict[str, jax.Array]:
     """A network's weights by name, with the places and dtypes of `described`. Raises: ModelError."""
     expected = check_flat(part, described)
-    weights = {name: _on_device(tensor, described[name]) for name, tensor in part.read(expected, progress)}
+    weights = dict(part.read(expected, lambda name, place: _read_onto(place, described[name]), progress))
     tied = [weights[name] for name in part.tied if name in weights]
     return weights | {name: tied[0] for name in part.tied if name in described}
+
+
+def _read_onto(place: TensorPlace, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+    return jax.block_until_ready(on_device(read_tensor(place), leaf))
 
 
 def check_stacked(part: Part, described: StackedWeights) -> dict[str, tuple[int, ...]]:
@@ -114,7 +170,7 @@ def check_stacked(part: Part, described: StackedWeights) -> dict[str, tuple[int,
 def load_stacked(part: Part, described: StackedWeights, adjust: Adjust, progress: LoadProgress) -> StackedWeights:
     """A network's weights, each changed by `adjust(name, tensor)` first. Raises: ModelError."""
     expected = check_stacked(part, described)
-    stacks = {prefix: {name: _zeros(leaf) for name, leaf in stack.items()} for prefix, stack in described.stacks.items()}
+    stacks = {prefix: {name: empty_stack(leaf) for name, leaf in stack.items()} for prefix, stack in described.stacks.items()}
     weights = StackedWeights(outer={}, stacks=stacks)
     write_stacked(part, described, weights, expected, adjust, progress)
     return weights
@@ -128,16 +184,27 @@ def write_stacked(
     adjust: Adjust,
     progress: LoadProgress,
 ) -> None:
-    """Read these tensors into `weights`, whose dictionaries are changed in place."""
-    for name, tensor in part.read(names, progress):
+    """Read these tensors into `weights`, whose dictionaries are changed in place. On CPU devices its arrays are too, and no
+    program may be reading them."""
+
+    memory = _Memory()
+
+    def work(name: str, place: TensorPlace) -> jax.Array | None:
         prefix, layer, inner = split_name(name, described.stacks)
-        adjusted = adjust(name, tensor)
+        leaf = described.outer[name] if prefix is None else described.stacks[prefix][inner]
+        if prefix is not None and is_host(leaf):
+            tensor = read_tensor(place, memory.of(place.num_bytes))
+            return write_in_place(weights.stacks[prefix][inner], adjust(name, tensor), layer)
+        target = leaf if prefix is None else layer_of(leaf)
+        return jax.block_until_ready(on_device(adjust(name, read_tensor(place)), target))
+
+    for name, value in part.read(names, work, progress):
+        prefix, layer, inner = split_name(name, described.stacks)
         if prefix is None:
-            weights.outer[name] = _on_device(adjusted, described.outer[name])
-        else:
-            leaf, stack = described.stacks[prefix][inner], weights.stacks[prefix]
-            value = _on_device(adjusted, _layer_of(leaf))
-            stack[inner] = _writer(leaf.sharding)(stack[inner], value, layer)
+            weights.outer[name] = value
+        elif value is not None:
+            stack = weights.stacks[prefix]
+            stack[inner] = write_by_program(stack[inner], value, layer)
 
 
 def checkpoint_shapes(described: StackedWeights) -> dict[str, tuple[int, ...]]:
@@ -146,7 +213,7 @@ def checkpoint_shapes(described: StackedWeights) -> dict[str, tuple[int, ...]]:
     for prefix, stack in described.stacks.items():
         for inner, leaf in stack.items():
             for layer in range(leaf.shape[0]):
-                shapes[f"{prefix}{layer}.{inner}"] = tuple(_layer_of(leaf).shape)
+                shapes[f"{prefix}{layer}.{inner}"] = tuple(layer_of(leaf).shape)
     return shapes
 
 
@@ -157,39 +224,3 @@ def split_name(name: str, prefixes: Iterable[str]) -> tuple[str | None, int, str
         return None, 0, name
     layer, _, inner = name.removeprefix(prefix).partition(".")
     return prefix, int(layer), inner
-
-
-def _layer_of(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """One layer of a stacked array as the checkpoint has it: matrices [out, in]."""
-    _, *axes = (*leaf.sharding.spec, *[None] * (len(leaf.shape) - len(leaf.sharding.spec)))
-    shape = leaf.shape[1:]
-    if len(shape) == 2:
-        shape, axes = shape[::-1], axes[::-1]
-    return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=NamedSharding(leaf.sharding.mesh, P(*axes)))
-
-
-@functools.cache
-def _writer(sharding: NamedSharding) -> Callable:
-    """A program that writes one layer into a stacked array in place."""
-
-    def write(stack: jax.Array, value: jax.Array, layer: jax.Array) -> jax.Array:
-        return jax.lax.dynamic_update_index_in_dim(stack, value.T if value.ndim == 2 else value, layer, 0)
-
-    return jax.jit(write, donate_argnums=0, out_shardings=sharding)
-
-
-def _zeros(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-    return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
-
-
-def _on_device(tensor: torch.Tensor, leaf: jax.ShapeDtypeStruct) -> jax.Array:
-    return jax.device_put(_as_numpy(tensor, leaf.dtype), leaf.sharding)
-
-
-def _as_numpy(tensor: torch.Tensor, dtype: jnp.dtype) -> np.ndarray:
-    """The tensor's values in this dtype; numpy's own bfloat16 is a view of torch's bits."""
-    if dtype == jnp.bfloat16:
-        return tensor.to(torch.bfloat16).contiguous().view(torch.int16).numpy().view(jnp.bfloat16)
-    if dtype == jnp.float32:
-        return tensor.to(torch.float32).contiguous().numpy()
-    raise AssertionError(f"no model is run in {dtype}")

@@ -7,6 +7,8 @@ from backend.contract.events import Interrupted
 
 DEVICE_LOST = 71
 """The exit code of a worker whose devices can no longer be used."""
+LOST = 256
+"""Stands for the exit code, which nobody knows, of a worker on another machine that can no longer be reached."""
 _MEMORY_ADVICE = "Choose a smaller size or fewer frames, or free memory on the machine"
 _VMSTAT = Path("/proc/vmstat")
 
@@ -14,6 +16,8 @@ _VMSTAT = Path("/proc/vmstat")
 def explain_death(code: int, log: Path, was_out_of_memory: bool, reason: str = "") -> Interrupted:
     """The interruption of the worker's job. `reason` is known if we ended the worker or if it said so itself."""
     advice = f"Make it again; if it stops again, the reason stands at the end of {log}"
+    if code == LOST:
+        return Interrupted(cause="The machine that made it has gone", fix="Make it again", by="loss")
     if reason:
         return Interrupted(cause=reason, fix=advice, by="worker")
     if -code == signal.SIGKILL and was_out_of_memory:
@@ -28,6 +32,8 @@ def explain_death(code: int, log: Path, was_out_of_memory: bool, reason: str = "
 
 def describe_code(code: int) -> str:
     """The exit code in words."""
+    if code == LOST:
+        return "is lost: its machine cannot be reached"
     if code < 0:
         return f"was killed by signal {-code} ({signal.Signals(-code).name})"
     return f"ended with exit code {code}"

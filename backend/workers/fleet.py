@@ -1,4 +1,7 @@
-"""Several workers side by side: chooses the worker for a job, and knows which has it. The engine orders the queue."""
+"""Several workers side by side: chooses the worker for a job, and knows which has it. The engine orders the queue.
+
+Workers on other machines come and go while the others work.
+"""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -10,11 +13,11 @@ from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
 from backend.contract.worker import WorkerView
 from backend.workers.process import WorkerPlan
-from backend.workers.supervisor import Supervisor
+from backend.workers.supervisor import Supervisor, WorkerLost
 
 
 class Fleet:
-    """A supervisor for each plan; when a worker dies, only its own job is interrupted.
+    """A supervisor for each plan, of the start and taken in later; when a worker dies, only its own job is interrupted.
 
     `on_event(job_id, event)` and `on_ready()` are called as a supervisor calls them, from its worker's thread.
     """
@@ -22,8 +25,10 @@ class Fleet:
     def __init__(
         self, plans: Sequence[WorkerPlan], on_event: Callable[[str, Event], None], on_ready: Callable[[], None] = lambda: None
     ):
-        self._on_event = on_event
-        self._workers = tuple(Supervisor(plan, self._pass_on, on_ready) for plan in plans)
+        self._on_event, self._on_ready = on_event, on_ready
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._workers = tuple(map(self._supervisor, plans))
         self._homes: dict[str, Supervisor] = {}  # the worker that has a job or has just ended it, by job id
 
     def __len__(self) -> int:
@@ -34,6 +39,21 @@ class Fleet:
         for worker in self._workers:
             worker.start()
 
+    def take_in(self, plan: WorkerPlan) -> None:
+        """Starts one more worker; its name must differ from the others'. Raises: OSError if it cannot be started."""
+        worker = self._supervisor(plan)
+        with self._lock:
+            if self._is_closed:
+                return
+            worker.start()
+            self._workers += (worker,)
+
+    def let_go(self, name: str) -> None:
+        """The machine of this worker has gone, or is no longer wanted: its job, if it has one, is interrupted."""
+        for worker in self._workers:
+            if worker.view().name == name:
+                worker.lose()
+
     def has_room(self) -> bool:
         """Whether a fit worker is idle; if none is fit, any idle worker counts, so that the job's error says what is wrong."""
         views = self.workers()
@@ -42,17 +62,19 @@ class Fleet:
 
     def give(self, job_id: str, request: GenerationRequest, folder: Path, shape: Shape) -> bool:
         """Gives the job to the idle worker that can begin it soonest; False if none is idle. Raises: OSError."""
-        idle = [(worker, view) for worker, view in zip(self._workers, self.workers(), strict=True) if view.job_id is None]
-        if not idle:
-            return False
-        worker, _ = min(idle, key=lambda pair: _delay(pair[1], shape))
-        self._homes[job_id] = worker
-        try:
-            worker.run(job_id, request, folder)
-        except OSError:
-            del self._homes[job_id]
-            raise
-        return True
+        views = [(worker, worker.view()) for worker in self._workers]
+        idle = [(worker, view) for worker, view in views if view.job_id is None]
+        for worker, _ in sorted(idle, key=lambda pair: _delay(pair[1], shape)):
+            self._homes[job_id] = worker
+            try:
+                worker.run(job_id, request, folder)
+                return True
+            except WorkerLost:  # in this moment
+                self._homes.pop(job_id, None)
+            except OSError:
+                self._homes.pop(job_id, None)
+                raise
+        return False
 
     def cancel(self, job_id: str) -> None:
         """Asks the worker that has this job to stop it; its final event follows."""
@@ -75,13 +97,20 @@ class Fleet:
 
     def close(self) -> None:
         """Ends all workers at the same time. No callback comes afterwards."""
-        first, *others = self._workers
-        threads = [threading.Thread(target=worker.close, name="close") for worker in others]
+        with self._lock:
+            self._is_closed = True
+        threads = [threading.Thread(target=worker.close, name="close") for worker in self._workers]
         for thread in threads:
             thread.start()
-        first.close()
         for thread in threads:
             thread.join()
+
+    def _supervisor(self, plan: WorkerPlan) -> Supervisor:
+        return Supervisor(plan, self._pass_on, self._on_ready, self._remove)
+
+    def _remove(self, lost: Supervisor) -> None:
+        with self._lock:
+            self._workers = tuple(worker for worker in self._workers if worker is not lost)
 
     def _pass_on(self, job_id: str, event: Event) -> None:
         if isinstance(event, Interrupted):  # the job may be given to another worker at once

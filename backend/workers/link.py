@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Protocol
 
 from backend.workers.channel import Message
+from backend.workers.cluster_link import ClusterLink
 from backend.workers.process import WorkerPlan, WorkerProcess
+from backend.workers.slice_link import SliceLink
 
 OnMessage = Callable[[Message], None]
 OnExit = Callable[[int], None]
-"""Gets an exit code: 0 or more from the worker itself; below 0, minus the signal that killed it."""
+"""Gets an exit code: 0 or more from the worker itself; below 0, minus the signal that killed it; `death.LOST` if it is lost."""
 
 
 class Link(Protocol):
@@ -34,5 +36,7 @@ Open = Callable[[WorkerPlan, Path, OnMessage, OnExit], Link]
 
 LINKS: dict[str, Open] = {
     "process": WorkerProcess,
+    "hosts": SliceLink,
+    "cluster": ClusterLink,
 }
 """The kinds of links, by the name in `WorkerPlan.link`."""

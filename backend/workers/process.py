@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from backend.contract.worker import WorkerOptions
+from backend.contract.worker import HostPlace, Hosts, WorkerOptions
 from backend.settings import PROJECT_FOLDER, Settings, worker_environment
 from backend.shares import Share
 from backend.workers.channel import Channel, Message
 from backend.workers.orphans import SERVER_VARIABLE
 
 logger = logging.getLogger(__name__)
-_STOP_SECONDS = 7.0  # a server may take ten to end; the worker takes `backend.workers.main.KEEP_SECONDS` to keep its work
+_STOP_SECONDS = 7.0  # a server may take ten to end; the worker takes `backend.workers.loop.KEEP_SECONDS` to keep its work
 _STACK_SECONDS = 1.0
 
 
@@ -29,7 +29,8 @@ class WorkerPlan:
     """How to start a worker: what to load first, and whether to compile ahead. `pipeline` is for tests.
 
     `name` begins its logs' names; `link` says how to reach it, one of `backend.workers.link.LINKS`; `share` is its part of the
-    machine.
+    machine. A worker on several `hosts` is reached by the link "hosts"; its processes each have a `place` among them. `node` is
+    what a link to another machine reaches it by, and `machine` which one that is, for the operator.
     """
 
     preset: str
@@ -41,6 +42,10 @@ class WorkerPlan:
     name: str = "worker"
     link: str = "process"
     share: Share = Share()
+    hosts: Hosts | None = None
+    place: HostPlace | None = None
+    node: Any = None
+    machine: str = ""
 
     def command(self) -> list[str]:
         """The command line that starts it."""
@@ -53,6 +58,7 @@ class WorkerPlan:
             *given,
             *self.options.words(),
             *(["--warm-up"] if self.warm_up else []),
+            *(self.place.words() if self.place else []),
         ]
 
 
@@ -76,14 +82,23 @@ class WorkerProcess:
         """Sends a message; if the process is dead, the message is dropped, and `on_exit` reports the death."""
         self._channel.send(message)
 
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended within so many seconds."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def kill(self) -> None:
         """Asks it for its stacks, which go to the log, and kills it with the processes that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGUSR1)
             time.sleep(_STACK_SECONDS)
-            self._kill_all()
+            self.kill_at_once()
 
-    def _kill_all(self) -> None:
+    def kill_at_once(self) -> None:
+        """Kills it with the processes that it started. Raises: ProcessLookupError if it is gone."""
         os.killpg(self._process.pid, signal.SIGKILL)
 
     def stop(self) -> None:
@@ -92,7 +107,7 @@ class WorkerProcess:
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self._kill_all()
+            self.kill_at_once()
             self._process.wait()
         self._thread.join(_STOP_SECONDS)
 

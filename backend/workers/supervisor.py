@@ -13,7 +13,7 @@ from backend.contract.events import Event, Interrupted
 from backend.contract.request import GenerationRequest
 from backend.contract.worker import Notice, WorkerFacts, WorkerStatus, WorkerView
 from backend.workers.channel import Message
-from backend.workers.death import describe_code, explain_death, out_of_memory_kills
+from backend.workers.death import LOST, describe_code, explain_death, out_of_memory_kills
 from backend.workers.link import LINKS, Link
 from backend.workers.notice import notice_of_death
 from backend.workers.patience import Patience
@@ -27,16 +27,27 @@ _LATE_SECONDS = 5.0  # this late, a look was held up by the machine: it says not
 logger = logging.getLogger(__name__)
 
 
+class WorkerLost(ConnectionError):
+    """The machine that the worker was on has gone."""
+
+
 class Supervisor:
     """Keeps one worker alive for one job at a time.
 
     `on_event(job_id, event)` is called from the worker's thread with no lock held; a job that was given to `run` gets
     exactly one final event, or Interrupted if the worker dies, and is no longer the worker's after that. `on_ready()` is called
-    in the same way when the worker becomes ready. A worker that reports nothing for too long is ended.
+    in the same way when the worker becomes ready. A worker that reports nothing for too long is ended. One whose machine has gone
+    is not started again: `on_loss(supervisor)` is called before its job is interrupted.
     """
 
-    def __init__(self, plan: WorkerPlan, on_event: Callable[[str, Event], None], on_ready: Callable[[], None] = lambda: None):
-        self._plan, self._on_event, self._on_ready = plan, on_event, on_ready
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        on_event: Callable[[str, Event], None],
+        on_ready: Callable[[], None] = lambda: None,
+        on_loss: Callable[["Supervisor"], None] = lambda supervisor: None,
+    ):
+        self._plan, self._on_event, self._on_ready, self._on_loss = plan, on_event, on_ready, on_loss
         self._lock = threading.Lock()
         self._link: Link | None = None
         self._job_id: str | None = None
@@ -59,8 +70,11 @@ class Supervisor:
                 self._start()
 
     def run(self, job_id: str, request: GenerationRequest, folder: Path) -> None:
-        """Gives the worker a job; it must not have another. Raises: OSError if it cannot be started; the job is not given."""
+        """Gives the worker a job; it must not have another. Raises: OSError if it cannot be started, WorkerLost if its machine is
+        gone; the job is not given."""
         with self._lock:
+            if self._is_closed:
+                raise WorkerLost
             self._idle_restarts = 0
             if self._link is None:
                 self._start()
@@ -91,7 +105,16 @@ class Supervisor:
                 pid=self._link.pid if self._link else None,
                 is_fit=self._status.state != "failed" and not self._has_died,
                 num_cores=len(self._plan.share.cores),
+                machine=self._plan.machine,
             )
+
+    def lose(self) -> None:
+        """The machine that the worker is on has gone: its job is interrupted."""
+        with self._lock:
+            link = self._link
+        self._handle_exit(LOST)
+        if link is not None:
+            threading.Thread(target=link.kill, name="kill", daemon=True).start()
 
     def close(self) -> None:
         """Ends the worker. No callback comes afterwards."""
@@ -170,10 +193,12 @@ class Supervisor:
 
     def _handle_exit(self, code: int) -> None:
         """The worker is dead: reports its job as interrupted, and starts another, `MAX_IDLE_RESTARTS` times at most between jobs.
-        A signal from outside says nothing about the worker, so it does not count."""
+        A signal from outside says nothing about the worker, so it does not count. If its machine has gone, this is the end."""
+        is_lost = code == LOST
         with self._lock:
             if self._is_closed:
                 return
+            self._is_closed = is_lost
             job_id, self._job_id = self._job_id, None
             had_devices = bool(self._facts.devices)
             self._link, self._facts, self._has_died = None, WorkerFacts(), True
@@ -183,6 +208,9 @@ class Supervisor:
                 self._facts, detail = WorkerFacts(notice=notice), str(notice)
             self._status = WorkerStatus(state="failed", detail=detail)
             logger.error("%s", self._status.detail)
+        if is_lost:
+            self._closing.set()
+            self._on_loss(self)
         if job_id is not None:
             self._on_event(job_id, death)
         with self._lock:

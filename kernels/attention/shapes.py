@@ -3,6 +3,9 @@
 Tokens are latent frames x (height / 16) x (width / 16): 81 frames make 21 latent ones, so 1280 x 720 has 21 * 45 * 80 = 75,600
 tokens and 832 x 480 has 21 * 30 * 52 = 32,760. Heads are those of one chip. Self-attention sees the whole sequence with a share
 of the heads (heads exchanged all-to-all); cross-attention sees all heads with a share of the queries.
+
+HunyuanVideo 1.5 attends in one call to 31 latent frames, to 1,256 tokens of text, and to 729 of a picture if there is one:
+31 * 45 * 80 + 1,256 = 112,856 keys, padded as its queries are to 128 tokens a chip of four.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionShape:
-    """One call of attention on one chip; head_dim is 128 in every Wan model."""
+    """One call of attention on one chip; head_dim is 128 in all of these models."""
 
     name: str
     length_q: int
@@ -32,6 +35,10 @@ SHAPES = {
         AttentionShape(name="self-720p", length_q=75600, length_kv=75600, heads=10),
         AttentionShape(name="self-480p", length_q=32760, length_kv=32760, heads=10),
         AttentionShape(name="self-5b-720p", length_q=27280, length_kv=27280, heads=6),  # 31 * 22 * 40, patches of 32 pixels
+        AttentionShape(name="joint-720p", length_q=113152, length_kv=113152, heads=4),
+        AttentionShape(name="joint-480p", length_q=50688, length_kv=50688, heads=4),
+        AttentionShape(name="joint-image-720p", length_q=113664, length_kv=113664, heads=4),
+        AttentionShape(name="joint-image-480p", length_q=51712, length_kv=51712, heads=4),
         AttentionShape(name="text-720p", length_q=18900, length_kv=512, heads=40),
         AttentionShape(name="text-480p", length_q=8190, length_kv=512, heads=40),
         AttentionShape(name="image-720p", length_q=18900, length_kv=257, heads=40),

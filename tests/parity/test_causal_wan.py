@@ -24,7 +24,7 @@ from backend.contract.events import Block, Cancelled, Event, Finished
 from backend.contract.live import frame_name
 from backend.contract.request import GenerationRequest
 from backend.families.causal_wan.model import fresh_noise, key_data
-from backend.families.causal_wan.original import makers_name
+from backend.families.wan.original import makers_name
 from backend.media.video import read_frames, read_request
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import peft
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -16,7 +17,7 @@ from backend.families.wan.family import WAN
 from backend.pipeline import load as load_module
 from backend.pipeline.load import merge_loras
 from backend.settings import from_environment
-from backend.weights.lora import read_lora
+from backend.weights.lora import ScaledLora, adjusted, read_lora
 from presets import LoraChoice
 from tests.parity.tiny_runs import Tiny, finished, latents_of, run_reference
 
@@ -145,6 +146,35 @@ def test_what_fits_nothing_is_reported_and_nothing_at_all_is_refused(tiny, loras
         with pytest.raises(ModelError, match="changes nothing in this model"):
             merge_loras(made.loaded, [LoraChoice(source=f"{name}.safetensors")], lambda event: None)
     merge_loras(made.loaded, [], lambda event: None)
+
+
+@pytest.mark.parametrize("kind", ["DoRA", "LoHa", "LoKr", "LoKr of low rank"])
+def test_each_kind_equals_pefts_own_merge(kind, tmp_path):
+    """peft trains these; its merge is the file's meaning. Its alpha lies beside the file, here in the metadata's place: 1 a rank."""
+    configs = {
+        "DoRA": peft.LoraConfig(r=RANK, lora_alpha=RANK, use_dora=True, target_modules=["to_q"]),
+        "LoHa": peft.LoHaConfig(r=RANK, alpha=RANK, target_modules=["to_q"]),
+        "LoKr": peft.LoKrConfig(r=16, alpha=16, target_modules=["to_q"]),
+        "LoKr of low rank": peft.LoKrConfig(r=2, alpha=2, decompose_both=True, target_modules=["to_q"]),
+    }
+    torch.manual_seed(1)
+    block = torch.nn.ModuleDict({"attn1": torch.nn.ModuleDict({"to_q": torch.nn.Linear(24, 36)})})
+    plain = torch.nn.ModuleDict({"blocks": torch.nn.ModuleList([block])})
+    base = block["attn1"]["to_q"].weight.detach().clone()
+    trained = peft.get_peft_model(plain, configs[kind])
+    with torch.no_grad():
+        for name, value in trained.named_parameters():
+            if any(part in name for part in ("lora_", "hada_", "lokr_")):
+                value.add_(0.3 * torch.randn_like(value))
+    save_file(
+        {key: value.contiguous() for key, value in peft.get_peft_model_state_dict(trained).items()}, tmp_path / "x.safetensors"
+    )
+    expected = trained.merge_and_unload().get_submodule("blocks.0.attn1.to_q").weight.detach()
+    name = "blocks.0.attn1.to_q.weight"
+    file = read_lora(tmp_path / "x.safetensors", {name: tuple(base.shape)}, 0, WAN.lora_names)
+    found = adjusted([ScaledLora(file=file, scale=1.0)], name, base)
+    assert not file.unused_keys and (expected - base).abs().max() > 0.05
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)  # float32, products of some ten numbers
 
 
 def test_a_lora_that_is_cut_short_is_told_as_such(tmp_path):

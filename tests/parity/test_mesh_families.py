@@ -23,7 +23,7 @@ CASES = {
         "guidance_interval": [0.0, 0.75],
     },  # guided high, guided low, unguided low
     "wan2.1-flf2v": {"image": "first", "last_image": "last", "step_cache": 0.3},
-    "wan2.2-ti2v": {"image": "first", "guidance_interval": [0.0, 0.5]},
+    "wan2.2-ti2v": {"image": "first", "guidance_interval": [0.0, 0.5], "nag": 9.0, "negative_prompt": "a white star"},
     "hunyuanvideo-1.5-t2v": {"guidance_interval": [0.0, 0.5], "step_cache": 0.3},
     "hunyuanvideo-1.5-i2v": {"image": "first", "negative_prompt": 'no "text"'},
 }

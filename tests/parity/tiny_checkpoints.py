@@ -151,6 +151,8 @@ def make_preset(family: str, folder: Path) -> Preset:
         tasks={"wan2.2-ti2v": ["t2v", "i2v"]}.get(family, ["t2v"] if family.endswith("t2v") else ["i2v"]),
         guidance=[4.0, 3.0] if family in BOUNDARIES else [4.0],
         boundary=BOUNDARIES.get(family),
+        takes={"video": "may"} if "t2v" in family or "ti2v" in family else {},
+        takes_nag=True,
         takes_last_image=family in ("wan2.1-flf2v", "wan2.2-i2v"),
         needs_last_image=family == "wan2.1-flf2v",
     )

@@ -22,11 +22,12 @@ HUNYUAN = [f"hunyuanvideo-1.5-{task}-{size}" for task in ("t2v", "i2v") for size
 DRAFTS = [f"{name}-draft" for name in FULL + HUNYUAN]
 FAST = [f"{name}-fast" for name in FULL if name not in WITHOUT_DISTILLED_LORA]
 DISTILLED = [f"hunyuanvideo-1.5-{name}-distilled" for name in ("t2v-480p", "i2v-480p", "i2v-720p")]
+TURBO = ["wan2.2-ti2v-5b-720p-turbo"]
 STEP_DISTILLED = ["hunyuanvideo-1.5-i2v-480p-fast"]
 LIVE = ["matrix-game-2.0", "wan2.1-live-1.3b-480p", "longlive-1.3b-480p", "causal-forcing-1.3b-480p"]
-EMBEDDED = ["wan-tiny", "wan-live-tiny"]
-NAMES = [*EMBEDDED, *sorted(FULL + HUNYUAN + DRAFTS + FAST + DISTILLED + STEP_DISTILLED + LIVE)]
-WAN = [name for name in FULL + DRAFTS + FAST if name.startswith("wan2")]
+EMBEDDED = ["wan-tiny", "hunyuan-tiny", "wan-live-tiny"]
+NAMES = [*EMBEDDED, *sorted(FULL + HUNYUAN + DRAFTS + FAST + TURBO + DISTILLED + STEP_DISTILLED + LIVE)]
+WAN = [name for name in FULL + DRAFTS + FAST + TURBO if name.startswith("wan2")]
 OF_HUNYUAN = [name for name in NAMES if name.startswith("hunyuanvideo")]
 
 
@@ -57,7 +58,7 @@ def test_a_fast_preset_is_the_distilled_one(name):
         assert lora.is_on_hub and kind in lora.source and (lora.expert == "both" or f"{lora.expert}_noise" in lora.source)
 
 
-@pytest.mark.parametrize("name", NAMES[2:])
+@pytest.mark.parametrize("name", NAMES[len(EMBEDDED) :])
 def test_a_presets_networks_are_of_a_family_that_we_run(name):
     preset = load_preset(name)
     _, kind = of_preset(preset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -108,6 +109,12 @@ class DotsModel:
             carry = yield Zeros(place)
         lane = DotsLane(expert=0, is_guided=planned.is_guided, layout=self._layout, text=text, colour=colour)
         return lane, carry
+
+    def encode_flops(self, request):
+        return 0.0
+
+    def decode_flops(self, request):
+        return 2.0 * math.prod(self.latent_shape(request)) * 3 * 2 * 4 * 4
 
     def start(self, request, conditions, noise):
         return start(jnp.asarray(noise))

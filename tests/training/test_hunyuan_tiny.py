@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import random
 import re
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,6 @@ from backend.contract.request import GenerationRequest
 from backend.families import recognise
 from backend.pipeline.load import load
 from backend.sampling.solvers import make_schedule
-from backend.settings import PROJECT_FOLDER
 from presets import Preset, load_preset
 from tests.parity.tiny_runs import latents_of, video_of
 from training import __main__ as command
@@ -218,8 +216,7 @@ def preset(plan, monkeypatch) -> Preset:
     state = load_file(path)
     state["proj_out.weight"] = 0.05 * torch.randn(state["proj_out.weight"].shape, generator=torch.Generator().manual_seed(4))
     save_file(state, path, {"format": "pt"})
-    words = tomllib.loads((PROJECT_FOLDER / "training" / "hunyuan-tiny.toml").read_text("utf-8"))
-    preset = Preset(name="hunyuan-tiny", **words).model_copy(update={"model": str(plan.output)})
+    preset = load_preset("hunyuan-tiny").model_copy(update={"model": str(plan.output)})
     monkeypatch.setattr(request_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
     return preset
 
@@ -242,8 +239,7 @@ def test_the_engine_makes_the_videos_that_are_scored(preset, plan, tmp_path):
 
 
 def test_the_presets_words_fit_the_world():
-    words = tomllib.loads((PROJECT_FOLDER / "training" / "hunyuan-tiny.toml").read_text("utf-8"))
-    preset = Preset(name="hunyuan-tiny", **words)
+    preset = load_preset("hunyuan-tiny")
     assert preset.zh and all(example.path.is_file() for example in preset.image_examples)
     quoted = {word for prompt in preset.examples for word in re.findall(r'"(.*?)"', prompt)}
     assert quoted == {"FAST", "SLOW"}

@@ -1,6 +1,7 @@
 """The real studio and the real engine in front of a pretend pipeline: `python -m tests.wan_ui.serve_fake`. Tests only."""
 
 import argparse
+import functools
 import pkgutil
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ def main() -> None:
     parser.add_argument("--auth", type=lambda text: tuple(text.split(":", 1)))
     parser.add_argument("--view", type=pkgutil.resolve_name, action="append", default=[], help="one more view: MODULE:NAME")
     parser.add_argument("--allowed-host", action="append", default=[])
+    parser.add_argument("--offer", action="append", default=[], help="one more preset, as if its weights were here")
     arguments = parser.parse_args()
     share_one_heap()
     import_gradio()
@@ -29,7 +31,8 @@ def main() -> None:
     views = (*VIEWS, *arguments.view)
     engine = Engine(arguments.data_dir, pipeline="tests.fake_pipeline")
     upper = "import json, sys; print(json.load(sys.stdin)['prompt'].replace('cat', 'striped cat'))"
-    blocks = build(engine, can_run=is_demo, rewriter=PromptRewriter(command=(sys.executable, "-c", upper)), views=views)
+    offered = functools.partial(is_offered, arguments.offer)
+    blocks = build(engine, can_run=offered, rewriter=PromptRewriter(command=(sys.executable, "-c", upper)), views=views)
     names = arguments.allowed_host
     serve(
         blocks,
@@ -47,9 +50,9 @@ def main() -> None:
         engine.close()
 
 
-def is_demo(preset: Preset) -> bool:
-    """The pretend pipeline stands in for the embedded model, whether that is trained yet or not."""
-    return preset.series == "wan-tiny"
+def is_offered(names: list[str], preset: Preset) -> bool:
+    """The pretend pipeline stands in for the embedded model, whether that is trained yet or not, and for the presets named."""
+    return preset.series == "wan-tiny" or preset.name in names
 
 
 if __name__ == "__main__":

@@ -31,9 +31,9 @@ def test_the_header_the_help_and_its_key_lead_to_it(visit):
     page = visit()
     assert page.locator("#views button").all_inner_texts()[-1] == "Jobs"
     page.keyboard.press("?")
-    assert "Alt 1 – 6" in page.locator("#help").inner_text() and "Live, Jobs" in page.locator("#help").inner_text()
+    assert "Alt 1 – 8" in page.locator("#help").inner_text() and "Edit, Models, Jobs" in page.locator("#help").inner_text()
     page.keyboard.press("Escape")
-    page.keyboard.press("Alt+6")
+    page.keyboard.press("Alt+8")
     page.locator("#fifth-column").wait_for(state="visible")
     assert page.locator("#controls").is_visible() and not page.locator("#create-column").is_visible()
     until(page, "document.querySelector('#fifth-form')?.innerText === 'seen'")

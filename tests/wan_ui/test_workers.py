@@ -9,6 +9,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from backend.contract.events import Rate
 from backend.contract.shape import Shape
 from backend.contract.worker import Device, Notice, WorkerFacts, WorkerStatus, WorkerView, summary
 from backend.engine.cleaning import NO_LIMITS, PARTS
@@ -232,6 +233,20 @@ def test_the_system_says_what_is_done_without(tmp_path):
     assert dict(sections[ENGLISH.system_worker])[ENGLISH.system_refused] == "No option x here. No kernel y here."
 
 
+RATES = {"denoise": Rate(flops_per_second=2.5e15, mfu=0.615), "decode": Rate(flops_per_second=8e11, mfu=None)}
+
+
+def test_the_last_videos_rates_are_in_the_metrics_and_in_the_system(tmp_path):
+    view = worker(facts=replace(worker().facts, rates=RATES))
+    assert WorkerFacts.from_json(view.facts.to_json()) == view.facts
+    lines = metrics_text(Engine(view)).splitlines()
+    assert 'studio_flops_per_second{stage="denoise"} 2500000000000000.0' in lines
+    assert [line for line in lines if line.startswith("studio_mfu")] == ['studio_mfu{stage="denoise"} 0.615']
+    sections = dict(report_of(Engine(view, settings=from_environment(tmp_path, {})), VISITOR).sections)
+    said = dict(sections[ENGLISH.system_worker])[ENGLISH.system_rates]
+    assert "2.5 PFLOP/s, 62 % of the peak (MFU)" in said and "800 GFLOP/s" in said
+
+
 def test_the_system_shows_a_block_for_each_of_several_workers(tmp_path):
     def titles(*workers):
         engine = Engine(*workers, settings=from_environment(tmp_path, {}))
@@ -239,6 +254,24 @@ def test_the_system_shows_a_block_for_each_of_several_workers(tmp_path):
 
     assert titles(worker()) == ["Devices", "Worker"]
     assert titles(*PAIR) == ["Worker 1", "Worker 2"]
+    assert titles(worker(machine="slice-a")) == ["Worker 1", "Storage"]
+    assert titles()[0] == "Worker"
+
+
+def test_the_operator_alone_sees_which_machine_of_a_cluster_a_worker_is_on(tmp_path):
+    engine = Engine(worker("node-1", machine="slice-a, 10.0.0.7"), settings=from_environment(tmp_path, {}))
+    shown = [report_of(engine, visit(is_operator=is_operator)).text() for is_operator in (True, False)]
+    assert "slice-a, 10.0.0.7 (node-1)" in shown[0] and "10.0.0.7" not in shown[1] and "node-1" not in shown[1]
+
+
+def test_where_no_machine_of_the_cluster_is_there_yet_the_page_says_so(tmp_path):
+    assert ENGLISH.worker_none in status_html((), ENGLISH) and 'data-state="starting"' in status_html((), ENGLISH)
+    engine = Engine(settings=from_environment(tmp_path, {}))
+    assert ENGLISH.worker_none in report_of(engine, VISITOR).text()
+    health = TestClient(Starlette(routes=[health_route(engine, Access("key"), is_open=True)])).get("/healthz")
+    assert health.status_code == 200 and health.json()["worker"] == "starting"
+    assert "studio_jobs" in metrics_text(engine) and "studio_worker_ready" not in metrics_text(engine)
+    assert waits(Engine(waiting=2)) == [10.0, 20.0]
 
 
 def test_the_operator_sees_the_end_of_each_log(tmp_path):

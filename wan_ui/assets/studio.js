@@ -14,6 +14,7 @@ const act = (group, what, data = {}) => window.studioAct?.(group, {what, ...data
 const views = () => $$('#views [data-view]').map(button => button.dataset.view);
 const look = name => act(`look_${name}`, 'look');
 window.studioView = name => {
+  if (name === 'stage') name = isShown($('.stage')) ? document.body.dataset.view : 'create';
   if (!views().includes(name)) return;
   document.body.dataset.view = name;
   showPlace();
@@ -31,6 +32,7 @@ const showPlace = () => {
   const current = $('#views [aria-current=true]');
   if (current?.dataset.view === view) return;
   for (const button of $$('#views button')) button.setAttribute('aria-current', button.dataset.view === view);
+  $('#views [aria-current=true]')?.scrollIntoView({ block: 'nearest', inline: 'center' });  // a phone shows some of the views only
 };
 const showQueue = isOpen => {
   document.body.dataset.queue = isOpen ? 'open' : 'closed';
@@ -39,6 +41,7 @@ const showQueue = isOpen => {
 };
 document.body.dataset.queue = innerWidth < 1200 ? 'closed' : localStorage.getItem('studio-queue') || 'open';
 setInterval(() => { if (!document.hidden) look(document.body.dataset.view); }, 4000);
+setInterval(() => { if (!document.hidden && isShown($('[data-busy=true]'))) look(document.body.dataset.view); }, 1000);
 
 const say = text => {
   const note = $('#message .message');
@@ -51,7 +54,7 @@ const say = text => {
 // Every button of every panel.
 document.addEventListener('click', event => {
   const target = event.target;
-  const view = target.closest('#views [data-view]');
+  const view = target.closest('button[data-view]');
   if (view) return window.studioView(view.dataset.view);
   if (target.closest('#queue-toggle')) return showQueue(document.body.dataset.queue !== 'open');
   if (target.closest('#help-toggle')) return $('#help').showModal();
@@ -132,10 +135,17 @@ const moveInLibrary = (card, move) => {
   next.scrollIntoView({block: 'nearest'});
 };
 
-// Files: dropped anywhere or pasted. A picture that falls on a picture's own field is left to that field.
+// Files: dropped anywhere or pasted. A picture that falls on a picture's own field is left to that field; in Edit a file is its clip.
+const dropped = file => (isShown($('.edit')) && window.studioClip ? window.studioClip : window.studioDrop)(file);
 const isFile = event => [...(event.dataTransfer?.types ?? [])].includes('Files');
-const isOurs = file => /^(image|video)\//.test(file.type) || /\.mp4$/i.test(file.name);
-const zone = isHidden => { const shown = $('#drop-zone'); if (shown) shown.hidden = isHidden; };
+const isOurs = file => /^(image|video)\//.test(file.type) || /\.(mp4|m4v|mov|webm)$/i.test(file.name);
+const zone = isHidden => {
+  const shown = $('#drop-zone');
+  if (!shown) return;
+  shown.hidden = isHidden;
+  const isClip = isShown($('.edit'));
+  for (const words of $$('p', shown)) words.hidden = words.matches('.clip') !== !!isClip;
+};
 addEventListener('dragover', event => {
   if (!isFile(event) || event.target.closest?.('#input-image, #last-image')) return zone(true);
   event.preventDefault();
@@ -147,11 +157,11 @@ addEventListener('drop', event => {
   if (!isFile(event) || event.target.closest?.('#input-image, #last-image')) return;
   const file = [...event.dataTransfer.files].find(isOurs);
   event.preventDefault();
-  if (file) window.studioDrop(file);
+  if (file) dropped(file);
 });
 document.addEventListener('paste', event => {
   const file = [...(event.clipboardData?.files ?? [])].find(isOurs);
-  if (file) window.studioDrop(file);
+  if (file) dropped(file);
 });
 
 // The queue: an item that is dragged onto another takes its place.
@@ -204,6 +214,10 @@ document.addEventListener('click', event => {
   const name = event.target.closest('[data-player]')?.dataset.player, video = $('.stage video');
   if (name === 'back' || name === 'forward') step(name === 'back' ? -1 : 1);
   if (name === 'play' || event.target.matches('.stage video')) toggle(video);
+  if (name === 'sound') {
+    video.muted = !video.muted;
+    event.target.closest('button').setAttribute('aria-pressed', !video.muted);
+  }
   if (name === 'loop') {
     video.loop = !video.loop;
     event.target.closest('button').setAttribute('aria-pressed', video.loop);
@@ -298,6 +312,7 @@ const startCompared = () => {
   if (!isShown(section) || state === compared || !together().every(video => video.readyState >= 2)) return;
   compared = state;
   if (!section.dataset.comparison) return;
+  if (section.dataset.original === 'true') Object.assign(wiping, {isOn: true, left: 0, right: 1});
   seekTogether(0);
   for (const video of together()) video.play().catch(() => {});
 };

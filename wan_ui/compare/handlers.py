@@ -87,11 +87,13 @@ class CompareHandlers:
         return self._shown(comparison, visit) | {panel.chosen: []}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """Chooses a video for comparing, makes the link, or starts over."""
+        """Chooses a video for comparing, shows one beside its clip, makes the link, or starts over."""
         act, visit, panel = Act.of(event), self.desk.visit(request), self.panel
         match act.what:
             case "add":
                 return self._add(values[panel.chosen], act.job, visit)
+            case "original":
+                return self._with_original(act.job, visit)
             case "link":
                 return {self.message: self._link(values[panel.shown], visit)}
             case "clear":
@@ -165,6 +167,13 @@ class CompareHandlers:
         comparison = self.desk.engine.shelf.compare(visit.owner, tuple(chosen))
         return self._shown(comparison, visit) | {self.panel.chosen: chosen}
 
+    def _with_original(self, job_id: str, visit: Visit) -> Updates:
+        """A video beside the clip that it was made from: the only comparison of one job."""
+        job = self.desk.job(job_id, visit)
+        if job is None or job.request.video is None:
+            return {self.panel.chosen: gr.skip()}
+        return self._shown(self.desk.engine.shelf.compare(visit.owner, (job.id,)), visit)
+
     def _shown(self, comparison: Comparison, visit: Visit) -> Updates:
         return {
             self.panel.view: compare_html(self._side(comparison, visit), visit.texts),
@@ -175,6 +184,8 @@ class CompareHandlers:
     def _side(self, comparison: Comparison, visit: Visit) -> Side:
         jobs = [self.desk.job(job_id, visit) for job_id in comparison.jobs]
         cells = tuple(Cell(job=job, view=view_of(self.desk, job)) for job in jobs if job)
+        if len(comparison.jobs) == 1 and cells and cells[0].job.request.video is not None:
+            cells = (Cell(job=cells[0].job, view=cells[0].view, is_original=True), *cells)
         return Side(id=comparison.id, cells=cells)
 
     def _link(self, shown: str, visit: Visit) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest
 from backend.engine.job import Job
-from wan_ui.desk.media import media_url
+from wan_ui.desk.media import BEFORE, media_url
 from wan_ui.parts.buttons import icon_button
 from wan_ui.parts.icons import icon
 from wan_ui.parts.progress import StageView, spoken_seconds
@@ -19,10 +19,11 @@ MOST = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One job of a comparison."""
+    """One job of a comparison; one that `is_original` shows the clip that the job's video is made from."""
 
     job: Job
     view: StageView
+    is_original: bool = False
 
     @property
     def result(self) -> VideoResult | None:
@@ -37,6 +38,11 @@ class Side:
     cells: tuple[Cell, ...] = ()
     chosen: int = 0
 
+    @property
+    def has_original(self) -> bool:
+        """Whether a video is compared with its clip."""
+        return any(cell.is_original for cell in self.cells)
+
 
 def compare_html(side: Side, texts: Texts) -> str:
     """The view without its bar."""
@@ -47,12 +53,13 @@ def compare_html(side: Side, texts: Texts) -> str:
             f'<p class="hint">{escape(words)}</p></div></section>'
         )
     requests = [cell.job.request for cell in side.cells]
-    labels = labels_of(requests, texts)
+    labels = [texts.compare_before, texts.compare_after] if side.has_original else labels_of(requests, texts)
     cells = "".join(_cell(cell, label, texts) for cell, label in zip(side.cells, labels, strict=True))
-    done = sum(cell.result is not None for cell in side.cells)
+    done = sum(cell.is_original or cell.result is not None for cell in side.cells)
     ratio = max(request.width / request.height for request in requests)
     return (
-        f'<section class="compare" data-count="{len(side.cells)}" data-done="{done}" data-comparison="{escape(side.id)}">'
+        f'<section class="compare" data-count="{len(side.cells)}" data-done="{done}" data-comparison="{escape(side.id)}"'
+        f' data-original="{"true" if side.has_original else "false"}">'
         f'<div class="grid" style="--ratio: {ratio:.4f}; --columns: {1 if len(side.cells) == 1 else 2}">{cells}'
         f'<input type="range" class="edge" min="0" max="100" value="50" aria-label="{escape(texts.compare_wipe_edge)}" hidden>'
         f"</div>"
@@ -62,16 +69,17 @@ def compare_html(side: Side, texts: Texts) -> str:
 
 def _cell(cell: Cell, label: str, texts: Texts) -> str:
     job, view = cell.job, cell.view
+    file = BEFORE if cell.is_original else view.result.path if view.result else None
     video = (
-        f'<video muted playsinline preload="auto" src="{media_url(job, view.result.path)}"></video>'
-        if view.result
+        f'<video muted playsinline preload="auto" src="{media_url(job, file)}"></video>'
+        if file
         else ("<video muted playsinline hidden></video>")
     )
-    source = media_url(job, view.preview) if view.preview and not view.result else NO_PICTURE
-    state = "" if view.result else _state(cell, texts)
+    source = media_url(job, view.preview) if view.preview and not file else NO_PICTURE
+    state = "" if file else _state(cell, texts)
     return (
         f'<figure data-job="{escape(job.id)}" data-state="{job.state}" data-fps="{job.request.fps}">'
-        f'<div class="screen">{video}<img src="{source}" alt=""{" hidden" if view.result else ""}>'
+        f'<div class="screen">{video}<img src="{source}" alt=""{" hidden" if file else ""}>'
         f'<p class="state">{escape(state)}</p></div>'
         f"<figcaption>{escape(label)}</figcaption></figure>"
     )
@@ -120,13 +128,21 @@ def _table(side: Side, texts: Texts) -> str:
     requests = [cell.job.request for cell in side.cells]
     rows = [(name, [value_words(value) or texts.compare_off for value in values]) for name, values in differences(requests)]
     note = f'<p class="hint">{escape(texts.compare_same)}</p>' if not rows else ""
-    seconds = [spoken_seconds(cell.result.seconds.get("total", 0.0)) if cell.result else "" for cell in side.cells]
+    if side.has_original:
+        note, rows = "", _made_with(requests[-1], texts)
+    timed = [cell.result if not cell.is_original else None for cell in side.cells]
+    seconds = [spoken_seconds(result.seconds.get("total", 0.0)) if result else "" for result in timed]
     rows.append((texts.compare_seconds, seconds))
     body = "".join(
         f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{escape(value)}</td>" for value in values)}</tr>'
         for name, values in rows
     )
     return f'{note}<table class="differences"><tbody>{body}</tbody></table>'
+
+
+def _made_with(request: GenerationRequest, texts: Texts) -> list[tuple[str, list[str]]]:
+    """What was asked for of the clip, beside which there is nothing."""
+    return [(texts.prompt, ["", request.prompt]), (texts.edit_strength, ["", f"{request.strength:g}"])]
 
 
 def differences(requests: list[GenerationRequest]) -> list[tuple[str, list[Any]]]:

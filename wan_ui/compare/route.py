@@ -12,6 +12,7 @@ from backend.errors import Busy, JobNotFound, VideoFileError
 from backend.media.tiles import Tile, write_tiled
 from wan_ui.compare.html import labels_of
 from wan_ui.desk.access import Access
+from wan_ui.desk.media import VIDEO, before
 from wan_ui.words.english import ENGLISH
 
 
@@ -40,9 +41,13 @@ def _tiled(engine: Engine, request: Request, access: Access) -> Path | None:
     try:
         jobs = [engine.job(job_id) for job_id in found.jobs]
         tiles = [
-            Tile(path=job.folder / "video.mp4", label=label)
+            Tile(path=job.folder / VIDEO, label=label)
             for job, label in zip(jobs, labels_of([job.request for job in jobs], ENGLISH), strict=True)
         ]
+        original = before(jobs[0], engine.decoding) if len(jobs) == 1 else None
+        if original is not None:
+            made = Tile(path=tiles[0].path, label=ENGLISH.compare_after)
+            tiles = [Tile(path=original, label=ENGLISH.compare_before), made]
         folder.mkdir(exist_ok=True)
         engine.decoding.run(write_tiled, tiles, [job.request for job in jobs], path)
     except (JobNotFound, VideoFileError, Busy):

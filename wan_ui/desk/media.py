@@ -20,12 +20,14 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.engine.job import Job
-from backend.errors import Busy, JobNotFound, VideoFileError
+from backend.errors import Busy, ClipError, JobNotFound, VideoFileError
 from backend.files import replacing
+from backend.media.clips import Part, read_clip
 from backend.media.decoding import Decoding
-from backend.media.video import extract_frame, read_facts
+from backend.media.video import extract_frame, read_facts, write_frames
 from wan_ui.desk.access import Access
 
 MEDIA_TYPES = {
@@ -36,6 +38,7 @@ _VIDEO_PREFIX = "studio/video"
 VIDEO = "video.mp4"
 POSTER = "poster.webp"
 POSTER_SIZE = (320, 320)
+BEFORE = "before.mp4"
 
 
 def media_url(job: Job, file: str | Path) -> str:
@@ -97,6 +100,8 @@ def _owned_file(engine: Engine, request: Request, access: Access) -> Path | None
         return None
     if request.path_params["name"] == POSTER:
         return poster(job.folder, engine.decoding)
+    if request.path_params["name"] == BEFORE:
+        return before(job, engine.decoding)
     return file_below(job.folder, request.path_params["name"])
 
 
@@ -112,6 +117,25 @@ def poster(folder: Path, decoding: Decoding) -> Path | None:
     with replacing(path) as part:
         frame.save(part, format="WEBP", quality=80)
     return path
+
+
+def before(job: Job, decoding: Decoding) -> Path | None:
+    """What a video was made from: the part of its clip at the video's size and rate, made when it is first asked for; None if
+    there is none."""
+    path = job.folder / BEFORE
+    if path.is_file():
+        return path
+    if job.request.video is None:
+        return None
+    try:
+        decoding.run(_write_before, job.request, path)
+    except (ClipError, VideoFileError, Busy, OSError):
+        return None
+    return path
+
+
+def _write_before(request: GenerationRequest, path: Path) -> None:
+    write_frames(read_clip(request.video, Part.of(request)), path, fps=request.fps, comment="")
 
 
 def _middle_frame(video: Path) -> Image.Image:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gradio.processing_utils import save_file_to_cache
 from gradio.route_utils import upload_fn
@@ -30,7 +30,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend.engine.lock import EngineLock
-from backend.errors import ImageError
+from backend.errors import ClipError, ImageError
 from backend.settings import from_environment, use_upload_folder
 from presets.loader import EXAMPLES_FOLDER
 from wan_ui.desk.access import Access
@@ -48,6 +48,7 @@ LEAST_FREE = 1_000_000_000  # bytes on the disk, below which nothing more is tak
 _MOST_FILES = 5000  # of a visitor within an hour: each upload counts as at least this part of MOST_BYTES
 _HOUR = 3600.0
 _FOLDER = ".uploads"
+Sent = Literal["image", "clip"]  # what a path is said to be
 _CALLS = (f"{API}/run/", f"{API}/call/", f"{API}/queue/join")
 
 
@@ -67,15 +68,16 @@ def begin_uploads(data_dir: Path) -> EngineLock:
     return lock
 
 
-def uploaded_path(file: dict[str, Any]) -> Path:
-    """The path of a file that was uploaded to this server. Raises: ImageError for any other path."""
-    return checked_upload(file.get("path") if is_file_obj_with_meta(file) else None)
+def uploaded_path(file: dict[str, Any], what: Sent = "image") -> Path:
+    """The path of a file that was uploaded to this server. Raises: ImageError or ClipError for any other path."""
+    return checked_upload(file.get("path") if is_file_obj_with_meta(file) else None, what)
 
 
-def checked_upload(path: Any) -> Path:
+def checked_upload(path: Any, what: Sent = "image") -> Path:
     """This path, if it is a file below Gradio's upload folder.
 
-    Raises: ImageError, with the same words for every cause, so that the answer does not show what exists on the server.
+    Raises: ImageError, or ClipError where a clip is meant, with the same words for every cause, so that the answer does not show
+    what exists on the server.
     """
     folder = Path(get_upload_folder()).resolve()
     try:
@@ -83,7 +85,8 @@ def checked_upload(path: Any) -> Path:
     except (OSError, ValueError):
         found = folder
     if not found.is_relative_to(folder) or not os.path.isfile(found):  # Path.is_file fails for very long names
-        raise ImageError("image", "must be an uploaded file", "upload it first, for example with handle_file()")
+        error = ClipError if what == "clip" else ImageError
+        raise error(what, "must be an uploaded file", "upload it first, for example with handle_file()")
     return found
 
 

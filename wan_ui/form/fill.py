@@ -6,6 +6,7 @@ Queues nothing, and changes nothing silently: a message says what cannot be load
 import base64
 import binascii
 import json
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from wan_ui.parts.buttons import Act, text_button
 from wan_ui.parts.message import Message
 from wan_ui.parts.notes import sentence
 from wan_ui.words.english import Texts
+
+_NO_CLIP = {"video": None, "strength": None, "trim": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,8 @@ class FillHandlers:
             return {self.message: gr.skip()}
         do = {"use": self._use, "edit": self._edit, "full": self._full, "continue": self._continue}
         try:
+            if act.what == "fits":
+                return self._fits(job, act.value, texts)
             return do.get(act.what, self._use)(job, texts)
         except StudioError as error:
             return self._refused(error, texts)
@@ -100,15 +105,28 @@ class FillHandlers:
         return self._loaded(job.request, texts, message) | self._pictures(job.request)
 
     def _edit(self, job: Job, texts: Texts) -> Updates:
+        if job.request.video:  # saving the form would take its clip away
+            raise RequestError("a video that is made from a clip", "cannot be changed here", "queue another under Edit")
         message = Message(text=texts.loaded_editing, view="create")
         return self._loaded(job.request, texts, message) | self._pictures(job.request) | {self.form.editing: job.id}
+
+    def _fits(self, job: Job, size: str, texts: Texts) -> Updates:
+        """Loads the job's settings at a size and a length that fit, such as "832x480x81". Raises: RequestError."""
+        found = re.fullmatch(r"(\d{1,5})x(\d{1,5})x(\d{1,5})", size)
+        if found is None:
+            raise RequestError(f"size={size[:40]!r}", "must be WIDTHxHEIGHTxFRAMES", "press one of the buttons")
+        width, height, num_frames = map(int, found.groups())
+        request = job.request.changed(width=width, height=height, num_frames=num_frames)
+        message = Message(text=texts.loaded_fits, view="create")
+        return self._loaded(request, texts, message) | self._pictures(request)
 
     def _full(self, job: Job, texts: Texts) -> Updates:
         """Loads the full-quality preset for the job's draft preset, with the same prompt, pictures and seed."""
         preset = full_preset(job.request)
         if preset is None:
             return self._use(job, texts)
-        same = {name: getattr(job.request, name) for name in ("prompt", "seed", "image_focus", *job.request.inputs())}
+        pictures = [role for role in job.request.inputs() if role in self.form.image.by_role]
+        same = {name: getattr(job.request, name) for name in ("prompt", "seed", "image_focus", *pictures)}
         request = GenerationRequest.from_preset(preset, **same)
         message = Message(text=texts.loaded_full.format(title=preset.words(texts.language).title), view="create")
         return self._loaded(request, texts, message) | self._pictures(request)
@@ -119,7 +137,7 @@ class FillHandlers:
         preset = self._image_preset(job.request)
         same = job.request.preset == preset.name
         base = (
-            job.request.changed(task="i2v", image=picture, last_image=None, image_focus=CENTRE)
+            job.request.changed(task="i2v", image=picture, last_image=None, image_focus=CENTRE, **_NO_CLIP)
             if same
             else (GenerationRequest.from_preset(preset, prompt=job.request.prompt, image=picture))
         )
@@ -167,6 +185,8 @@ class FillHandlers:
 
     def _loaded(self, request: GenerationRequest, texts: Texts, message: Message, is_seed_new: bool = False) -> Updates:
         self._check_here(request, texts)
+        if request.video:
+            message = replace(message, text=f"{message.text} {texts.loaded_clip}")
         if request.cues or request.action:
             message = replace(message, text=f"{message.text} {texts.loaded_cues}")
         shown = self.form.show(request, texts, self.desk.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
@@ -179,8 +199,9 @@ class FillHandlers:
 
     def _pictures(self, request: GenerationRequest) -> Updates:
         """Loads a job's pictures, copied to where Gradio may show them."""
-        copies = {role: to_cache(paths[0]) for role, paths in request.inputs().items()}
-        return {part: copies.get(role) for role, part in self.form.image.by_role.items()} if copies else {}
+        parts = self.form.image.by_role
+        copies = {role: to_cache(paths[0]) for role, paths in request.inputs().items() if role in parts}
+        return {part: copies.get(role) for role, part in parts.items()} if copies else {}
 
     def _refused(self, error: StudioError, texts: Texts) -> Updates:
         return {self.message: Message(text=sentence(error), is_bad=True).html(texts)}

@@ -9,7 +9,7 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.request import INPUTS, SEED_LIMIT, GenerationRequest, find_preset
+from backend.contract.request import INPUTS, ONLY_WITH_VIDEO, SEED_LIMIT, GenerationRequest, find_preset
 from backend.errors import RequestError
 from presets import LoraChoice, list_presets
 from presets.loader import Task
@@ -43,6 +43,7 @@ class Draft:
     fps: int | None = None
     solver: str | None = None
     guidance_interval: tuple[float, float] | None = None
+    nag: float | None = None
     step_cache: float | None = None
     loras: tuple[LoraChoice, ...] | None = None
 
@@ -68,12 +69,12 @@ class Draft:
 
 
 def without_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a request without its pictures and videos."""
+    """The settings of a request without its pictures and videos, and without what says how these are used."""
     return {name: value for name, value in settings.items() if name not in ROLES}
 
 
-ROLES = frozenset(one.role for one in INPUTS)
-_PRESETS_OWN = ("fps", "solver", "guidance_interval", "step_cache", "loras")
+ROLES = frozenset([*(one.role for one in INPUTS), *ONLY_WITH_VIDEO])
+_PRESETS_OWN = ("fps", "solver", "guidance_interval", "nag", "step_cache", "loras")
 _SAME_NAMES = (
     "task", "preset", "prompt", "negative_prompt", "width", "height", "num_frames", "steps", "flow_shift", "seed"
 )  # fmt: skip
@@ -179,6 +180,7 @@ class Form:
             fps=values[more.fps],
             solver=values[more.solver],
             guidance_interval=(_share(values[more.guidance_start]), _share(values[more.guidance_end])),
+            nag=values[settings.nag],
             step_cache=values[more.step_cache],
             loras=read_loras(values[more.loras]),
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 import gradio as gr
 
+from backend.contract.guided_steps import first_steps, share_of
 from backend.errors import StudioError
 from backend.media.pictures import load_checked_image
 from presets import load_preset
@@ -82,6 +83,9 @@ class FormHandlers:
         for tab, task in zip(form.tab_items, ("t2v", "i2v"), strict=True):
             tab.select(self.chooser(task), settings.preset, switched, **QUIET)
         settings.preset.input(self.choose_preset, [settings.preset, form.task], [form.task, *chosen], **QUIET)
+        asked = [settings.guided_steps, settings.preset, settings.steps]
+        settings.guided_steps.input(self.guide_first, [*asked, *settings.guided[:2]], settings.guided, **QUIET)
+        settings.steps.input(self.guide_as_many, [asked[0], asked[2]], settings.more.guidance_end, **QUIET)
 
     def _wire_picture(self) -> None:
         image, size = self.form.image, self.form.settings.resolution
@@ -176,6 +180,23 @@ class FormHandlers:
             form.image.examples: picture_examples_html(preset, texts),
             form.image.last_image: gr.update(visible="last_image" in preset.inputs),
         }
+
+    def guide_first(self, count: float, name: str | None, steps: float, guidance: float, low: float) -> tuple[Any, ...]:
+        """Guidance, its start and its end in per cent, for so many first steps with it; none for 0."""
+        try:
+            preset = load_preset(name or "")
+            found = first_steps(preset, count, {"steps": steps, "guidance": (guidance, low)[: preset.num_experts]})
+        except (StudioError, LookupError):
+            found = {}
+        if not found:
+            return (gr.skip(),) * 4
+        high, *others = found["guidance"]
+        start, end = found.get("guidance_interval", (0.0, 1.0))
+        return high, others[0] if others else high, round(100 * start, 6), round(100 * end, 6)
+
+    def guide_as_many(self, count: float, steps: float) -> Any:
+        """Guidance's end in per cent, so that as many first steps have it as before the number of steps has changed."""
+        return round(100 * share_of(count, steps), 6) if count and steps and 0 < count < steps else gr.skip()
 
     def choose_picture(self, name: str | None, event: gr.EventData) -> tuple[Any, Any]:
         """The picture and the prompt of one of the preset's examples."""

@@ -2,8 +2,8 @@
 
 `texts` are words for HTML, `labels` the same words as keys that Gradio translates in the browser.
 Element ids: `preset`, `preset-note`, `resolution`, `length`, `steps`, `guidance`, `guidance-low`, `flow-shift`, `seed`,
-`seed-random`, `settings-note`, and inside `more`: `negative-prompt`, `fps`, `solver`, `guidance-start`, `guidance-end`,
-`step-cache`, `loras`.
+`seed-random`, `guided-steps`, `nag`, `settings-note`, and inside `more`: `negative-prompt`, `fps`, `solver`, `guidance-start`,
+`guidance-end`, `step-cache`, `loras`.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from typing import Any
 
 import gradio as gr
 
+from backend.contract.guided_steps import OFFERED, count_first
 from backend.contract.request import GenerationRequest
 from presets import Preset
 from wan_ui.desk.body_limit import LONGEST_TEXT
@@ -22,6 +23,7 @@ from wan_ui.words.english import Texts
 
 GUIDANCE_RANGE = (1.0, 12.0)
 FLOW_SHIFT_RANGE = (1.0, 12.0)
+MOST_NAG = 20.0  # offered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,8 @@ class SettingsPanel:
     flow_shift: gr.Slider
     seed: gr.Number
     is_seed_random: gr.Checkbox
+    guided_steps: gr.Slider
+    nag: gr.Slider
     note: gr.HTML
     more: "MorePanel"
 
@@ -54,7 +58,12 @@ class SettingsPanel:
     @property
     def estimated(self) -> list[gr.Component]:
         """The components that change how long a video takes."""
-        return [self.preset, self.resolution, self.length, self.steps, self.guidance, self.guidance_low]
+        return [self.preset, self.resolution, self.length, self.steps, self.guidance, self.guidance_low, self.more.guidance_end]
+
+    @property
+    def guided(self) -> list[gr.Component]:
+        """What says how strong guidance is and on which steps."""
+        return [self.guidance, self.guidance_low, self.more.guidance_start, self.more.guidance_end]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +93,7 @@ class Values:
     solver: str
     negative_prompt: str
     guidance_interval: tuple[float, float]
+    nag: float
     step_cache: float
     loras: tuple
 
@@ -95,7 +105,7 @@ class Values:
 
 _FOLLOWS_PRESET = (
     "resolution", "length", "steps", "guidance", "guidance_low", "flow_shift", "fps", "solver", "negative_prompt",
-    "guidance_start", "guidance_end", "step_cache", "loras",
+    "guidance_start", "guidance_end", "step_cache", "loras", "guided_steps", "nag",
 )  # fmt: skip
 
 
@@ -131,6 +141,9 @@ def build_settings_panel(choices: PresetChoices, preset: Preset, texts: Texts, l
         with gr.Column(elem_classes="seed", min_width=120):
             seed = gr.Number(label=labels.seed, value=0, precision=0, elem_id="seed", min_width=120)
             is_random = gr.Checkbox(label=labels.seed_random, value=True, elem_id="seed-random", container=False)
+    with gr.Row(elem_classes="pair"):
+        guided_steps = gr.Slider(label=labels.guided_steps, step=1, buttons=[], elem_id="guided-steps", **given["guided_steps"])
+        nag = gr.Slider(label=labels.nag, step=0.5, buttons=[], elem_id="nag", **given["nag"])
     note = build_note("settings-note")
     return SettingsPanel(
         preset=picker,
@@ -143,6 +156,8 @@ def build_settings_panel(choices: PresetChoices, preset: Preset, texts: Texts, l
         flow_shift=flow_shift,
         seed=seed,
         is_seed_random=is_random,
+        guided_steps=guided_steps,
+        nag=nag,
         note=note,
         more=_build_more(given, labels),
     )
@@ -187,6 +202,7 @@ def settings_of(preset: Preset, texts: Texts, values: Values | None = None) -> d
     """
     shown = values or Values.of(preset)
     low = shown.guidance[1] if len(shown.guidance) > 1 else shown.guidance[0]
+    first = count_first(shown.guidance, shown.guidance_interval, shown.steps) or 0
     return {
         "resolution": _sizes(preset, (shown.width, shown.height)),
         "length": _lengths(preset, shown.num_frames, texts),
@@ -201,6 +217,8 @@ def settings_of(preset: Preset, texts: Texts, values: Values | None = None) -> d
         "guidance_end": dict(minimum=0, maximum=100, step=1, value=round(100 * shown.guidance_interval[1], 6)),
         "step_cache": dict(minimum=0, maximum=max(0.3, shown.step_cache), step=0.01, value=shown.step_cache),
         "loras": dict(value=lora_lines(shown.loras)),
+        "guided_steps": dict(minimum=0, maximum=max(*OFFERED, first), value=first, visible=preset.first_guidance is not None),
+        "nag": dict(minimum=0, maximum=max(MOST_NAG, shown.nag), value=shown.nag, visible=preset.takes_nag),
     }
 
 
@@ -235,13 +253,14 @@ def elsewhere_html(choices: PresetChoices, texts: Texts) -> str:
     if not choices.elsewhere:
         return ""
     rows = "".join(_elsewhere(preset, texts) for preset in choices.elsewhere)
+    where = f'<li><button type="button" data-view="models">{escape(texts.presets_where)}</button></li>'
     summary = escape(texts.presets_elsewhere.format(count=len(choices.elsewhere)))
-    return f'<details class="elsewhere"><summary>{summary}</summary><ul>{rows}</ul></details>'
+    return f'<details class="elsewhere"><summary>{summary}</summary><ul>{where}{rows}</ul></details>'
 
 
 def _elsewhere(preset: Preset, texts: Texts) -> str:
-    words, fix = preset.words(texts.language), texts.preset_fix.format(model=preset.model)
+    words = preset.words(texts.language)
     return (
         f"<li><b>{escape(words.title)}</b><span>{escape(words.description)}</span>"
-        f"<span>{escape(texts.preset_missing)} {escape(fix)}</span></li>"
+        f"<span>{escape(texts.preset_missing)}</span></li>"
     )

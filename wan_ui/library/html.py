@@ -11,7 +11,7 @@ from wan_ui.desk.media import media_url
 from wan_ui.parts.buttons import icon_button, text_button
 from wan_ui.parts.icons import icon
 from wan_ui.parts.progress import spoken_seconds
-from wan_ui.parts.values import value_words
+from wan_ui.parts.values import rate_words, value_words
 from wan_ui.words.english import Texts
 
 
@@ -66,6 +66,8 @@ def detail_html(job: Job | None, result: VideoResult | None, texts: Texts, owner
     label = escape(texts.video_label.format(prompt=job.request.prompt))
     made = datetime.fromtimestamp(job.created, UTC)
     owned = f"<p>{escape(texts.library_owner.format(owner=owner))}</p>" if owner else ""
+    rates = [(name, rate_words(result.rates[key], texts)) for key, name in texts.stage_names if key in result.rates]
+    arithmetic = f"<h3>{escape(texts.compare_rates)}</h3>{_table(rates)}" if rates else ""
     seconds = [(name, spoken_seconds(result.seconds[key])) for key, name in texts.stage_names if key in result.seconds]
     return (
         f'<aside class="detail" data-job="{escape(job.id)}"><video controls muted loop playsinline autoplay'
@@ -73,19 +75,19 @@ def detail_html(job: Job | None, result: VideoResult | None, texts: Texts, owner
         f'<p class="prompt">{escape(job.request.prompt)}</p>{_detail_actions(job, result, texts, bool(owner))}'
         f"<p>{escape(texts.library_made.format(when=f'{made:%Y-%m-%d %H:%M}'))}</p>{owned}"
         f"<h3>{escape(texts.library_request)}</h3>{_table(_request_rows(job))}"
-        f"<h3>{escape(texts.compare_seconds)}</h3>{_table(seconds)}"
+        f"<h3>{escape(texts.compare_seconds)}</h3>{_table(seconds)}{arithmetic}"
         f"<h3>{escape(texts.library_versions)}</h3>{_table(sorted(result.versions.items()))}</aside>"
     )
 
 
 def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bool) -> str:
-    one = {"job": job.id}
+    one, group = {"job": job.id}, "edit" if job.request.video is not None else "fill"
     name = f"{job.request.preset}-{job.request.seed}{PurePath(result.path).suffix}"
     if job.deleted:
         return f'<div class="actions">{text_button("queue:restore", texts.restore, name="again", **one)}</div>'
     return (
         f'<div class="actions">{text_button("show:show", texts.show, name="show", **one)}'
-        f"{text_button('fill:use', texts.use_settings, name='use', **one)}"
+        f"{text_button(f'{group}:use', texts.use_settings, name='use', **one)}"
         f"{text_button('again:seed', texts.new_seed, name='dice', **one)}"
         f"{text_button('fill:continue', texts.go_on, name='go_on', hint=texts.go_on_hint, **one)}"
         f'<a href="{media_url(job, result.path)}" download="{escape(name)}">{icon("download")}'

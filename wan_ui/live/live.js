@@ -1,42 +1,6 @@
-// The live view's own script, run once by Gradio with `element` and `watch`. Frames are drawn at the video's own speed; what is
-// pressed and said goes to the server at once.
-const find = selector => element.querySelector(selector);
+// The live view's own script, run once by Gradio after `parts/talk.js`, with `element` and `watch`. Frames are drawn at the video's own
+// speed; what is pressed and said goes to the server at once.
 const live = {job: '', frames: [], fps: 16, block: 4, due: 0, drawn: [], ended: true, held: [], stream: null, asked: 0};
-
-const words = () => JSON.parse(find('.live')?.dataset.words ?? '{}');
-const note = text => {
-  const shown = find('.note');
-  if (!shown) return;
-  shown.textContent = text;
-  shown.hidden = !text;
-};
-const send = async (path, body) => {
-  try {
-    const answer = await fetch(`studio/live${path}`, {
-      method: 'POST', headers: {'content-type': 'application/json'}, body: JSON.stringify(body ?? {}),
-    });
-    const given = await answer.json();
-    note(given.error ?? '');
-    return answer.ok && !given.error ? given : null;
-  } catch {
-    note(words().lost);
-    return null;
-  }
-};
-
-// The picture that the video begins with, uploaded: its path on the server; null if that failed.
-const uploaded = async file => {
-  const form = new FormData();
-  form.append('files', file);
-  try {
-    const answer = await fetch('gradio_api/upload', {method: 'POST', body: form});
-    if (answer.ok) return (await answer.json())[0];
-    note((await answer.text()) || words().lost);
-  } catch {
-    note(words().lost);
-  }
-  return null;
-};
 
 const show = () => {
   const option = find('#live-preset')?.selectedOptions[0];

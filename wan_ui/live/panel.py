@@ -11,9 +11,10 @@ import gradio as gr
 from presets import list_presets
 from wan_ui.desk.desk import Desk
 from wan_ui.live.html import live_html
+from wan_ui.parts.events import script_that_talks
 from wan_ui.words.english import Texts
 
-_SCRIPT = Path(__file__).with_name("live.js")
+_SCRIPT = script_that_talks("live", Path(__file__).with_name("live.js"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,5 +27,4 @@ class LivePanel:
 def build_live_panel(desk: Desk, texts: Texts) -> LivePanel:
     """Builds the panel, with nothing running."""
     presets = [preset for preset in list_presets() if preset.live and desk.offers()(preset)]
-    script = _SCRIPT.read_text("utf-8")
-    return LivePanel(view=gr.HTML(live_html(presets, "", texts), js_on_load=script, elem_id="live", apply_default_css=False))
+    return LivePanel(view=gr.HTML(live_html(presets, "", texts), js_on_load=_SCRIPT, elem_id="live", apply_default_css=False))

@@ -1,5 +1,6 @@
 """How events are wired: outside Gradio's queue, so that no click waits for the followers, and private: they are no API."""
 
+from pathlib import Path
 from typing import Any
 
 QUIET: dict[str, Any] = dict(queue=False, show_progress="hidden", api_visibility="private")
@@ -7,6 +8,12 @@ QUIET: dict[str, Any] = dict(queue=False, show_progress="hidden", api_visibility
 # For events that read the form: the request checks its values once, and errors are shown at their controls.
 RAW = QUIET | dict(preprocess=False)
 EACH = RAW | dict(trigger_mode="multiple")  # for buttons that may be pressed faster than the server answers
+
+
+def script_that_talks(view: str, path: Path) -> str:
+    """For a view's `js_on_load`: its own script, after what all have in common that talk to the server themselves."""
+    shared = Path(__file__).with_name("talk.js").read_text("utf-8")
+    return f"const viewName = '{view}';\n{shared}{path.read_text('utf-8')}"
 
 
 def script_for(name: str) -> str:

@@ -19,8 +19,10 @@ _PATHS = {
     "back": '<path d="M14.5 5v10L7 10zM5.5 5v10"/>',
     "forward": '<path d="M5.5 5v10L13 10zM14.5 5v10"/>',
     "play": '<path d="M6.5 4.5v11l9-5.5z"/>',
+    "pause": '<path d="M7 5v10M13 5v10"/>',
     "loop": '<path d="M4 10V8.5A2.5 2.5 0 0 1 6.5 6H15M12.5 3.5 15 6l-2.5 2.5"/>'
             '<path d="M16 10v1.5a2.5 2.5 0 0 1-2.5 2.5H5M7.5 16.5 5 14l2.5-2.5"/>',
+    "sound": '<path d="M4 8v4h2.5L10 15V5L6.500 8zM12.5 7.500a3.500 3.500 0 0 1 0 5M14.500 5.500a6.500 6.500 0 0 1 0 9"/>',
     "use": '<path d="M4 6h7M15 6h1M4 14h1M9 14h7"/><circle cx="13" cy="6" r="1.8"/><circle cx="7" cy="14" r="1.8"/>',
     "show": '<rect x="3.5" y="4.5" width="13" height="9" rx="1.5"/><path d="M7.5 16.5h5"/>',
     "pin": '<path d="M7 4h6M8 4v4.5L5.5 12h9L12 8.5V4M10 12v4.5"/>',

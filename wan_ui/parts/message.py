@@ -33,7 +33,8 @@ element.addEventListener('click', event => {
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """The message. `button` is HTML from `wan_ui.parts.buttons`; `view` is opened; `copy` goes into the clipboard."""
+    """The message. `button` is HTML from `wan_ui.parts.buttons`; `view` is opened ("stage": one
+    that shows the stage, if none does); `copy` goes into the clipboard."""
 
     text: str = ""
     button: str = ""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from backend.contract import events
-from backend.contract.events import Event, VideoResult
+from backend.contract.events import DOWNLOAD, Event, Proposal, VideoResult
 from wan_ui.parts.notes import without_paths
 from wan_ui.words.english import Texts
 
@@ -33,9 +33,9 @@ class StageView:
     """One moment of one job.
 
     `fraction` (0 to 1) never decreases; `ahead` counts the waiting jobs before this one, besides the one that runs;
-    `preview` is a file name in the job's folder; `what` says what is loaded, compiled or waited for, and `bytes_per_second`
-    is the speed of the download. `interrupted_at` is the place where the work was cut off for the reason `cause`, until it has
-    gone on; `is_held`: it goes on when a person says so.
+    `preview` is a file name in the job's folder; `what` says what is loaded, compiled or waited for, and `bytes_per_second` is
+    the speed of the download or of the reading; `proposals` are what would fit where memory ran out. `interrupted_at` is where
+    the work was cut off for the reason `cause`, until it has gone on; `is_held`: it goes on when a person says so.
     """
 
     phase: Phase = "idle"
@@ -51,6 +51,7 @@ class StageView:
     result: VideoResult | None = None
     cause: str = ""
     fix: str = ""
+    proposals: tuple[Proposal, ...] = ()
     interrupted_at: str = ""
     is_held: bool = False
 
@@ -67,7 +68,8 @@ def advance(view: StageView, event: Event) -> StageView:
         case events.Loading(bytes_done=done, bytes_total=total, what=what, bytes_per_second=speed):
             return replace(view, phase="loading", what=what, index=done, total=total, bytes_per_second=speed)
         case events.Compiling(what=what, is_loaded=is_loaded):
-            return replace(view, phase="starting" if is_loaded else "compiling", what=what)
+            phase, left = "starting" if is_loaded else "compiling", event.seconds_left or None
+            return replace(view, phase=phase, what=what, index=event.index, total=event.total, seconds_left=left)
         case events.Encoding():
             return _reach(view, "encoding", ENCODED / 2)
         case events.Interrupted(cause=cause, place=place):
@@ -101,8 +103,8 @@ def _ended(view: StageView, event: Event) -> StageView:
             return replace(view, phase="finished", fraction=1.0, result=result)
         case events.Cancelled(result=result):
             return replace(view, phase="cancelled", result=result)
-        case events.Failed(cause=cause, fix=fix):
-            return replace(view, phase="failed", cause=cause, fix=fix)
+        case events.Failed(cause=cause, fix=fix, proposals=proposals):
+            return replace(view, phase="failed", cause=cause, fix=fix, proposals=proposals)
     return view
 
 
@@ -150,10 +152,12 @@ def progress_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
             return texts.interrupted, " · ".join(filter(None, why)), ""
         case "starting":
             return texts.starting, view.what, ""
+        case "loading" if view.what == DOWNLOAD:
+            return texts.downloading, "", _megabytes(view, texts)
         case "loading":
             return texts.loading, view.what, _megabytes(view, texts)
         case "compiling":
-            return texts.compiling.format(what=view.what), "", ""
+            return texts.compiling.format(what=view.what), "", _programs(view, texts)
         case "encoding":
             return texts.encoding, "", ""
         case "denoising":
@@ -179,6 +183,14 @@ def _megabytes(view: StageView, texts: Texts) -> str:
     if view.bytes_per_second:
         left = spoken_seconds((view.total - view.index) / view.bytes_per_second)
         parts += [f"{view.bytes_per_second / 1e6:.1f} MB/s", texts.time_left.format(seconds=left)]
+    return " · ".join(parts)
+
+
+def _programs(view: StageView, texts: Texts) -> str:
+    """Which of the programs that the video lacks, and about how long until all are made."""
+    parts = [texts.compiling_share.format(index=view.index, total=view.total)] if view.total else []
+    if view.seconds_left is not None:
+        parts.append(texts.time_left_about.format(seconds=spoken_seconds(view.seconds_left)))
     return " · ".join(parts)
 
 

@@ -2,7 +2,19 @@
 
 from typing import Any
 
+from backend.contract.events import Rate
+from wan_ui.words.english import Texts
+
 NO_PICTURE = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="  # one transparent pixel
+
+
+def size_words(count: float) -> str:
+    """A number of bytes as people write it."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit in ("B", "KB") else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
 
 
 def value_words(value: Any) -> str:
@@ -12,3 +24,13 @@ def value_words(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(value_words(part) for part in value.values())
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def rate_words(rate: Rate, texts: Texts) -> str:
+    """How fast arithmetic was done: "12.3 TFLOP/s", and its share of the devices' peak if that is known."""
+    value, unit = rate.flops_per_second, ""
+    for larger in ("k", "M", "G", "T", "P"):
+        if value >= 1000:
+            value, unit = value / 1000, larger
+    speed = f"{value:.3g} {unit}FLOP/s"
+    return speed if rate.mfu is None else f"{speed}, {texts.share_of_peak.format(percent=100 * rate.mfu)}"

@@ -63,7 +63,7 @@ class QueueHandlers:
         except StudioError as error:
             return self._refused(error, visit.texts)
         shown = copy.id if job.has_ended else gr.skip()  # a copy of a job that still waits does not replace it on the stage
-        return self.draw(visit) | {self.job_id: shown, self.message: Message(view="create").html(visit.texts)}
+        return self.draw(visit) | {self.job_id: shown, self.message: Message(view="stage").html(visit.texts)}
 
     def show(self, request: gr.Request, event: gr.EventData) -> Updates:
         """Puts a job on the stage."""
@@ -71,7 +71,7 @@ class QueueHandlers:
         job = self.desk.job(act.job, visit)
         if job is None:
             return {self.job_id: gr.skip()}
-        return {self.job_id: job.id, self.message: Message(view="create").html(visit.texts)}
+        return {self.job_id: job.id, self.message: Message(view="stage").html(visit.texts)}
 
     def _done(self, what: str, value: str, job: Job, texts: Texts) -> Updates:
         """Does one act on one job, with a message if it can be undone."""

@@ -85,7 +85,7 @@ def _list(entries: tuple[Entry, ...], texts: Texts) -> str:
 def _item(entry: Entry, texts: Texts) -> str:
     job, request = entry.job, entry.job.request
     label = escape(texts.queue_show.format(prompt=request.prompt))
-    facts = texts.queue_steps.format(steps=request.steps, seed=request.seed)
+    facts = texts.queue_steps.format(steps=request.num_steps, seed=request.seed)
     percent = round(entry.view.fraction * 100)
     bar = f'<div class="bar"><i style="width: {percent}%"></i></div>' if job.state == "running" else ""
     return (
@@ -127,7 +127,7 @@ def _state(entry: Entry, texts: Texts) -> str:
 
 
 def _buttons(entry: Entry, texts: Texts) -> str:
-    job_id = entry.job.id
+    job_id, is_clip = entry.job.id, entry.job.request.video is not None
     match entry.job.state:
         case "queued":
             held = [icon_button("queue:go_on", "play", texts.go_on_now, job=job_id)] if entry.view.is_held else []
@@ -135,7 +135,7 @@ def _buttons(entry: Entry, texts: Texts) -> str:
                 *held,
                 icon_button("queue:up", "up", texts.queue_up, job=job_id),
                 icon_button("queue:down", "down", texts.queue_down, job=job_id),
-                icon_button("fill:edit", "edit", texts.queue_edit, job=job_id),
+                *([] if is_clip else [icon_button("fill:edit", "edit", texts.queue_edit, job=job_id)]),  # the form has no clip
                 icon_button("again:same", "copy", texts.queue_duplicate, job=job_id),
                 icon_button("queue:cancel", "cross", texts.queue_cancel, job=job_id),
             ]

@@ -16,6 +16,9 @@ from wan_ui.desk.visit import Visit
 from wan_ui.queue.html import Entry, Queue
 
 MOST_RECENT = 5
+REST = (
+    4.0  # times as long as it took to read the line, before it is read again: hundreds of changes a second must not fill a core
+)
 FRESH_SECONDS = 1.0  # waits follow the clock and what workers have learned, which no count of changes shows
 
 
@@ -33,14 +36,17 @@ class Lines:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._line: Line | None = None
-        self._changes, self._read = -1, 0.0
+        self._changes, self._read, self._rested = -1, 0.0, 0.0
 
     def now(self, desk: Desk) -> Line:
-        """The line after the engine's last change; at most `FRESH_SECONDS` old where nothing has changed."""
+        """The line after the engine's last change; at most `FRESH_SECONDS` old where nothing has changed. If a long line has just
+        been read it waits."""
         with self._lock:
-            changes, now = desk.engine.changes(), time.monotonic()
-            if self._line is None or changes != self._changes or now - self._read > FRESH_SECONDS:
-                self._line, self._changes, self._read = _line_of(desk), changes, now
+            if self._line is None or desk.engine.changes() != self._changes or time.monotonic() - self._read > FRESH_SECONDS:
+                time.sleep(max(0.0, self._rested - time.monotonic()))
+                self._changes, self._read = desk.engine.changes(), time.monotonic()
+                self._line = _line_of(desk)
+                self._rested = time.monotonic() + REST * (time.monotonic() - self._read)
             return self._line
 
 

@@ -9,6 +9,7 @@ A call waits in the same queue as all other videos and returns when its video is
 """
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import gradio as gr
 
 from backend.contract.events import VideoResult
-from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.request import ONLY_WITH_VIDEO, GenerationRequest, find_preset
 from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
@@ -30,6 +31,8 @@ from wan_ui.parts.progress import StageView
 
 OVERRIDES = frozenset(
     {"negative_prompt", "width", "height", "num_frames", "fps", "steps", "guidance", "flow_shift", "solver", "seed", "cues"}
+    | {"guided_steps", "nag"}
+    | set(ONLY_WITH_VIDEO)
 )
 
 
@@ -53,13 +56,16 @@ def _generate_with(desk: Desk) -> Callable:
             preset: name of a preset; empty for the first
             image: the first frame as an uploaded file, for image to video
             settings: values to use in place of the preset's own: negative_prompt, width, height, num_frames, fps,
-                steps, guidance (a list, one value per expert), flow_shift, solver, seed, and for live presets cues: a list
-                of {"block": 8, "prompt": "...", "action": "left"}, either of the last two, that hold from that block on
+                steps, guidance (a list, one value per expert), guided_steps (only so many first ones have guidance), nag (how
+                strongly the negative prompt acts without guidance), flow_shift, solver, seed, and for live presets cues: a list
+                of {"block": 8, "prompt": "...", "action": "left"}, either of the last two, that hold from that block on;
+                video: a clip as an uploaded file, which is made anew, with strength (0 to 1) and trim ([from, to] in seconds)
         Returns:
-            the video file, and its facts: job_id, seed, width, height, num_frames, fps, seconds by stage
+            the video file, and its facts: job_id, seed, width, height, num_frames, fps, seconds by stage,
+            and the rates of its arithmetic: floating-point operations a second and, on a TPU, their share of its peak (mfu)
         """
         try:
-            wanted = Wanted.of(prompt, preset, image, settings)
+            wanted = Wanted.of(prompt, preset, image, *_without_video(settings))
             job = await asyncio.to_thread(_submitted, desk, wanted, request)
             result = await _wait(desk.engine, job.id)
         except StudioError as error:
@@ -67,6 +73,13 @@ def _generate_with(desk: Desk) -> Callable:
         return _file(video_url(job.id, request.request, desk.access)), _facts(job.id, result)
 
     return generate
+
+
+def _without_video(settings: Any) -> tuple[Any, Any]:
+    """The settings, and the clip that was among them; whatever came, if it is no object."""
+    if not isinstance(settings, dict):
+        return settings, None
+    return {name: value for name, value in settings.items() if name != "video"}, settings.get("video")
 
 
 def _submitted(desk: Desk, wanted: "Wanted", request: gr.Request) -> Job:
@@ -83,21 +96,23 @@ class Wanted:
     preset: str
     image: dict[str, Any] | None
     settings: dict[str, Any]
+    video: dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, prompt: Any, preset: Any, image: Any, settings: Any) -> "Wanted":
+    def of(cls, prompt: Any, preset: Any, image: Any, settings: Any, video: Any = None) -> "Wanted":
         """The arguments, which may be anything; None counts as left out. Raises: RequestError for one of the wrong kind."""
-        given = {"prompt": prompt, "preset": preset, "image": image, "settings": settings}
+        given = {"prompt": prompt, "preset": preset, "image": image, "settings": settings, "video": video}
         kinds = {
             "prompt": (str, "a text"),
             "preset": (str, "a preset's name"),
             "image": (dict, "a file"),
             "settings": (dict, "an object"),
+            "video": (dict, "a file"),
         }
         for name, (kind, words) in kinds.items():
             if given[name] is not None and not isinstance(given[name], kind):
                 raise RequestError(f"{name}={repr(given[name])[:60]}", f"must be {words}", f"correct {name}")
-        return cls(prompt=prompt or "", preset=preset or "", image=image, settings=settings or {})
+        return cls(prompt=prompt or "", preset=preset or "", image=image, settings=settings or {}, video=video)
 
     def to_request(self, usual: str = "") -> GenerationRequest:
         """The request; `usual` is the preset if none is named, else the first of all. Raises: RequestError."""
@@ -107,8 +122,9 @@ class Wanted:
                 f"settings has {unknown[0]!r} and", f"may have {', '.join(sorted(OVERRIDES))}", "correct its name or leave it out"
             )
         preset = find_preset(self.preset or usual or list_presets()[0].name)
-        image = str(uploaded_path(self.image)) if self.image else None
-        return GenerationRequest.from_preset(preset, prompt=self.prompt, image=image, **self.settings)
+        files = {"image": self.image, "video": self.video}
+        given = {name: str(uploaded_path(file, "clip" if name == "video" else "image")) for name, file in files.items() if file}
+        return GenerationRequest.from_preset(preset, prompt=self.prompt, **given, **self.settings)
 
 
 async def _wait(engine: Engine, job_id: str) -> VideoResult:
@@ -135,4 +151,5 @@ def _file(address: str) -> dict[str, Any]:
 
 def _facts(job_id: str, result: VideoResult) -> dict[str, Any]:
     names = ("width", "height", "num_frames", "fps", "seconds")
-    return {"job_id": job_id, "seed": result.request.seed} | {name: getattr(result, name) for name in names}
+    facts = {"job_id": job_id, "seed": result.request.seed} | {name: getattr(result, name) for name in names}
+    return facts | {"rates": {stage: dataclasses.asdict(rate) for stage, rate in result.rates.items()}}

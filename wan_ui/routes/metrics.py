@@ -64,10 +64,12 @@ def metrics_text(engine: Engine) -> str:
     lines += _gauge("studio_queue_paused", "Whether the queue waits for room on the disk.", [({}, int(bool(engine.shortage())))])
     for name, what in (("bytes_in_use", "in use"), ("bytes_limit", "there")):
         lines += _gauge(f"studio_device_{name}", f"Memory {what} on a device.", _device_rows(name, workers))
+    lines += _gauge("studio_flops_per_second", "Arithmetic of the last video, by stage.", _rate_rows("flops_per_second", workers))
+    lines += _gauge("studio_mfu", "The same as a share of what the devices can do at most.", _rate_rows("mfu", workers))
     return "\n".join(lines) + "\n"
 
 
-Row = tuple[dict[str, str], int]
+Row = tuple[dict[str, str], float]
 
 
 def _gauge(name: str, what: str, rows: Sequence[Row]) -> list[str]:
@@ -87,6 +89,15 @@ def _device_rows(name: str, workers: Sequence[WorkerView]) -> list[Row]:
         for worker in workers
         for device in worker.facts.devices
         if (value := getattr(device, name)) is not None
+    ]
+
+
+def _rate_rows(name: str, workers: Sequence[WorkerView]) -> list[Row]:
+    return [
+        (_names(worker, workers) | {"stage": stage}, value)
+        for worker in workers
+        for stage, rate in worker.facts.rates.items()
+        if (value := getattr(rate, name)) is not None
     ]
 
 

@@ -1,8 +1,8 @@
-"""Reads what a program sends to make a video: JSON, or multipart with the picture as a file. Checks sizes, not values.
+"""Reads what a program sends to make a video: JSON, or multipart with a picture or a clip as a file. Checks sizes, not values.
 
 A body goes to the disk as it comes and is parsed once it is whole, two at a time: whoever sends slowly or much holds no memory.
 Multipart has only texts, so a list comes as `guidance[]` and an object as `input_reference[image_url]`, as OpenAI's clients write
-them. A picture may also come as a data URL (RFC 2397); other addresses are never fetched.
+them. A picture and a clip may also come as data URLs (RFC 2397); other addresses are never fetched.
 """
 
 import asyncio
@@ -20,16 +20,17 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from backend.errors import DataFolderError, ImageError, RequestError, one_line
+from backend.errors import ClipError, DataFolderError, ImageError, RequestError, one_line
 from wan_ui.desk.uploads import LARGEST_BODY
 
 AT_ONCE = 2  # parsed; a JSON body takes a few times its size in memory
-PICTURE = "input_reference"
+PICTURE, CLIP = "input_reference", "video"
 _READ_ON = 2  # times the limit are read, but not kept: a caller who is cut off while sending never sees the answer
 _MOST_FIELDS = 100
 _PIECE = 2**16
-_LISTS = ("guidance", "cues")
-_REFERENCE = re.compile(rf"{PICTURE}\[(image_url|file_id)\]")
+_LISTS = ("guidance", "cues", "trim")
+_REFERENCE = re.compile(rf"({PICTURE}|{CLIP})\[(image_url|video_url|file_id)\]")
+_ADDRESSES = {PICTURE: ("image_url", "image/png"), CLIP: ("video_url", "video/mp4")}
 
 
 class BodyTooLarge(RequestError):
@@ -38,10 +39,12 @@ class BodyTooLarge(RequestError):
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """The fields by name, values as they came (from multipart: texts, and lists of them), and the picture as a file, if any."""
+    """The fields by name, values as they came (from multipart: texts, and lists of them), and the picture and the clip, if any,
+    as files."""
 
     fields: dict[str, Any]
     picture: Path | None
+    clip: Path | None = None
 
 
 class BodyReader:
@@ -51,7 +54,7 @@ class BodyReader:
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def read(self, request: Request, folder: Path) -> Sent:
-        """What the request says; its picture lies in `folder`.
+        """What the request says; its picture and its clip lie in `folder`.
 
         Raises: RequestError, BodyTooLarge, ImageError, DataFolderError if it cannot be kept here.
         """
@@ -68,12 +71,15 @@ class BodyReader:
         body = folder / "body"
         await _receive(request, body)
         async with self._turns:
-            fields, picture = await _from_form(request, body) if is_form else (await _from_json(body), None)
+            fields, files = await _from_form(request, body) if is_form else (await _from_json(body), {})
             try:
-                return Sent(fields=fields, picture=await asyncio.to_thread(_kept_picture, fields, picture, folder / PICTURE))
+                kept = [
+                    await asyncio.to_thread(_kept_file, fields, files.get(name), name, folder / name) for name in (PICTURE, CLIP)
+                ]
+                return Sent(fields=fields, picture=kept[0], clip=kept[1])
             finally:
-                if picture is not None:
-                    await picture.close()
+                for file in files.values():
+                    await file.close()
 
 
 async def _receive(request: Request, path: Path) -> None:
@@ -102,15 +108,15 @@ async def _from_json(body: Path) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-async def _from_form(request: Request, body: Path) -> tuple[dict[str, Any], UploadFile | None]:
-    """The texts of a form by name, and its picture."""
+async def _from_form(request: Request, body: Path) -> tuple[dict[str, Any], dict[str, UploadFile]]:
+    """The texts of a form by name, and its file, if any."""
     with body.open("rb") as file:
         parser = MultiPartParser(request.headers, _pieces(file), max_files=1, max_fields=_MOST_FIELDS, max_part_size=LARGEST_BODY)
         try:
             form = await parser.parse()
         except (MultiPartException, KeyError, ValueError) as error:
             why = getattr(error, "message", "it is no multipart form")
-            raise RequestError("the body", f"cannot be read ({why})", f"send texts and one file, {PICTURE}") from None
+            raise RequestError("the body", f"cannot be read ({why})", f"send texts and one file, {PICTURE} or {CLIP}") from None
     return await _sorted(form)
 
 
@@ -120,22 +126,22 @@ async def _pieces(file: BinaryIO) -> AsyncGenerator[bytes, None]:
         await asyncio.sleep(0)  # others get a turn
 
 
-async def _sorted(form: FormData) -> tuple[dict[str, Any], UploadFile | None]:
+async def _sorted(form: FormData) -> tuple[dict[str, Any], dict[str, UploadFile]]:
     fields: dict[str, Any] = {}
-    picture = None
+    files: dict[str, UploadFile] = {}
     for name, value in form.multi_items():
         if isinstance(value, UploadFile):
-            if name != PICTURE:
+            if name not in (PICTURE, CLIP):
                 await value.close()
-                raise RequestError(f"{one_line(name)[:60]} is a file and", f"only {PICTURE} may be one", "leave it out")
-            picture = value
+                raise RequestError(f"{one_line(name)[:60]} is a file and", f"only {PICTURE} or {CLIP} may be one", "leave it out")
+            files[name] = value
         elif name.endswith("[]"):
             fields.setdefault(name[:-2], []).append(value)
         elif found := _REFERENCE.fullmatch(name):
-            fields[PICTURE] = {found[1]: value}
+            fields[found[1]] = {found[2]: value}
         else:
             fields[name] = _listed(value) if name in _LISTS else value
-    return fields, picture
+    return fields, files
 
 
 def _listed(text: str) -> Any:
@@ -147,27 +153,29 @@ def _listed(text: str) -> Any:
     return value if isinstance(value, list) else [value]
 
 
-def _kept_picture(fields: dict[str, Any], uploaded: UploadFile | None, path: Path) -> Path | None:
-    """The picture, written to `path`; its field is taken out of `fields`. Raises: ImageError."""
-    given = fields.pop(PICTURE, None)
+def _kept_file(fields: dict[str, Any], uploaded: UploadFile | None, name: str, path: Path) -> Path | None:
+    """The picture or the clip, written to `path`; its field is taken out of `fields`. Raises: ImageError, ClipError."""
+    given = fields.pop(name, None)
     if uploaded is not None:
         with path.open("wb") as file:
             shutil.copyfileobj(uploaded.file, file)
         return path
     if given is None:
         return None
-    address = given.get("image_url") if isinstance(given, dict) else given
-    path.write_bytes(_decoded(address))
+    key, _ = _ADDRESSES[name]
+    path.write_bytes(_decoded(given.get(key) if isinstance(given, dict) else given, name))
     return path
 
 
-def _decoded(address: Any) -> bytes:
-    """The bytes in a data URL in base64. Raises: ImageError for anything else."""
+def _decoded(address: Any, name: str) -> bytes:
+    """The bytes in a data URL in base64. Raises: ImageError or ClipError for anything else."""
+    key, kind = _ADDRESSES[name]
+    wrong, what = (ImageError, "the picture") if name == PICTURE else (ClipError, "the clip")
     head, comma, data = address.partition(",") if isinstance(address, str) else ("", "", "")
     if not (head.startswith("data:") and head.endswith(";base64") and comma):
-        fix = 'send it as a file, or as {"image_url": "data:image/png;base64,..."}'
-        raise ImageError(PICTURE, "must hold the picture itself, no address and no file's id", fix)
+        fix = f'send it as a file, or as {{"{key}": "data:{kind};base64,..."}}'
+        raise wrong(name, f"must hold {what} itself, no address and no file's id", fix)
     try:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        raise ImageError(PICTURE, "is no base64", "encode the whole picture as base64 after the comma") from None
+        raise wrong(name, "is no base64", f"encode {what} as base64 after the comma") from None

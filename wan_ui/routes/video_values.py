@@ -6,6 +6,7 @@ Source: openai-python 3.54.0, `types/video.py` and `types/video_create_params.py
 """
 
 import re
+from dataclasses import asdict
 from typing import Any
 
 from backend.contract.geometry import is_frame_count, nearest_frame_counts
@@ -17,9 +18,9 @@ from presets import Preset
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView
 from wan_ui.routes.api import OVERRIDES
-from wan_ui.routes.video_body import PICTURE, Sent
+from wan_ui.routes.video_body import CLIP, PICTURE, Sent
 
-FIELDS = ("model", "prompt", "seconds", "size", PICTURE)
+FIELDS = ("model", "prompt", "seconds", "size", PICTURE, CLIP)
 STATUS = {"queued": "queued", "running": "in_progress", "finished": "completed", "failed": "failed", "cancelled": "failed"}
 _SIZE = re.compile(r"([0-9]{1,5})x([0-9]{1,5})")
 _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
@@ -43,8 +44,9 @@ def to_request(sent: Sent, usual: str) -> GenerationRequest:
         raise UnknownField(one_line(unknown[0])[:60], f"is not known; there may be {known}", "correct its name or leave it out")
     preset = _preset(_text(sent.fields, "model") or usual)
     settings |= _sides(sent.fields, preset) | _length(sent.fields, preset)
-    image = str(sent.picture) if sent.picture else None
-    return GenerationRequest.from_preset(preset, prompt=_text(sent.fields, "prompt"), image=image, **settings)
+    files = {"image": sent.picture, "video": sent.clip}
+    given = {name: str(path) for name, path in files.items() if path}
+    return GenerationRequest.from_preset(preset, prompt=_text(sent.fields, "prompt"), **given, **settings)
 
 
 def _text(fields: dict[str, Any], name: str) -> str:
@@ -148,9 +150,13 @@ def video_object(job: Job, view: StageView, limits: Limits) -> dict[str, Any]:
     }
 
 
-def _error(job: Job, view: StageView) -> dict[str, str] | None:
+def _error(job: Job, view: StageView) -> dict[str, Any] | None:
     if job.state == "cancelled":
         return {"code": "cancelled", "message": "The video was stopped."}
     if job.state != "failed":
         return None
-    return {"code": "generation_failed", "message": without_paths("; ".join(filter(None, (view.cause, view.fix))))}
+    error: dict[str, Any] = {
+        "code": "generation_failed",
+        "message": without_paths("; ".join(filter(None, (view.cause, view.fix)))),
+    }
+    return error | ({"would_fit": [asdict(proposal) for proposal in view.proposals]} if view.proposals else {})

@@ -44,7 +44,7 @@ _LOOK_SECONDS = 0.1
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _OWNER = "wan-tpu-studio"
 _PARAMS = {*FIELDS, *OVERRIDES, "limit", "after", "order", "variant"}
-_OURS = {"image": "input_reference", "preset": "model"}  # what the engine's errors call these
+_OURS = {"image": "input_reference", "preset": "model", "clip": "video"}  # what the engine's errors call these
 
 Endpoint = Callable[[Request, Visit], Awaitable[Response]]
 

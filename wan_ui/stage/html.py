@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import PurePath
 
-from backend.contract.events import VideoResult
+from backend.contract.events import Proposal, VideoResult
+from backend.contract.guided_steps import count_first
 from backend.contract.request import GenerationRequest
 from backend.engine.job import Job
 from wan_ui.desk.media import media_url
@@ -42,7 +43,7 @@ def stage_html(view: StageView, job: Job | None, texts: Texts, model: Model = Mo
         f' data-job="{escape(job.id if job else "")}">'
         f'<div class="viewport"><div class="screen" style="--ratio: {ratio}">'
         f"{_picture(view, job, texts)}{_video(view, job, texts)}{_veil(view, texts)}</div></div>"
-        f'<div class="foot">{_readout(view, job, texts)}{_player(view, texts)}{_actions(view, job, texts, model)}'
+        f'<div class="foot">{_readout(view, job, texts)}{_player(view, job, texts)}{_actions(view, job, texts, model)}'
         f'{_facts(view, job, texts)}<p class="caption">{escape(model.title)}</p></div></section>'
     )
 
@@ -123,12 +124,16 @@ def _facts(view: StageView, job: Job | None, texts: Texts) -> str:
 def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
     """The most important settings, by their names."""
     seconds = result.num_frames / result.fps
+    first = count_first(request.guidance, request.guidance_interval, request.num_steps)
     return [
         (texts.fact_seed, str(request.seed)),
         (texts.fact_size, f"{result.width} × {result.height}"),
         (texts.fact_length, texts.length_choice.format(seconds=seconds, frames=result.num_frames)),
-        (texts.fact_steps, str(request.steps)),
+        (texts.fact_steps, str(request.num_steps)),
+        *([(texts.fact_strength, f"{request.strength:g}")] if request.strength is not None else []),
         (texts.fact_guidance, " / ".join(f"{value:g}" for value in request.guidance)),
+        *([(texts.fact_guided_steps, str(first))] if first is not None and 0 < first < request.num_steps else []),
+        *([(texts.fact_nag, f"{request.nag:g}")] if request.uses_nag else []),
         (texts.fact_shift, f"{request.flow_shift:g}"),
     ]
 
@@ -137,7 +142,7 @@ def _pairs(pairs: list[tuple[str, str]]) -> str:
     return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs)
 
 
-def _player(view: StageView, texts: Texts) -> str:
+def _player(view: StageView, job: Job | None, texts: Texts) -> str:
     """Play, frame by frame, position, loop: the page's script moves them."""
     result = view.result
     facts = f'data-fps="{result.fps}" data-frames="{result.num_frames}"' if result else ""
@@ -145,12 +150,17 @@ def _player(view: StageView, texts: Texts) -> str:
         f'<div class="player" {facts}{_hidden(not result)}>{_key("back", texts.frame_back)}{_key("play", texts.play)}'
         f'{_key("forward", texts.frame_on)}<input type="range" min="0" max="{result.num_frames - 1 if result else 1}" step="1"'
         f' value="0" data-player="scrub" aria-label="{escape(texts.scrub)}"><output></output>'
-        f"{_key('loop', texts.loop, is_pressed=True)}</div>"
+        f"{_key('loop', texts.loop, is_pressed=True)}{_key('sound', texts.sound, is_hidden=not _may_sound(job))}</div>"
     )
 
 
-def _key(name: str, label: str, is_pressed: bool = False) -> str:
-    more = ' aria-pressed="true"' if is_pressed else ""
+def _may_sound(job: Job | None) -> bool:
+    """Whether the video may have a sound: that of its clip."""
+    return job is not None and job.request.video is not None
+
+
+def _key(name: str, label: str, is_pressed: bool = False, is_hidden: bool = False) -> str:
+    more = (' aria-pressed="true"' if is_pressed else "") + _hidden(is_hidden)
     return (
         f'<button type="button" class="quiet-button" data-player="{name}" title="{escape(label)}"'
         f' aria-label="{escape(label)}"{more}>{icon(name)}</button>'
@@ -168,9 +178,18 @@ def _actions(view: StageView, job: Job | None, texts: Texts, model: Model) -> st
         text_button("again:same", texts.same_again, name="again", **one),
         text_button("again:seed", texts.new_seed, name="dice", **one),
     ]
+    if view.proposals:
+        buttons = [*(_proposal(proposal, job, texts) for proposal in view.proposals), *buttons]
     if view.result:
         buttons = [_download(view, job, texts), *buttons, *_video_buttons(job, texts, model)]
     return f'<div class="actions">{"".join(buttons)}</div>'
+
+
+def _proposal(proposal: Proposal, job: Job, texts: Texts) -> str:
+    """Puts what would fit into the form; nothing is made by it."""
+    words = texts.fits.format(width=proposal.width, height=proposal.height, frames=proposal.num_frames)
+    value = f"{proposal.width}x{proposal.height}x{proposal.num_frames}"
+    return text_button("fill:fits", words, name="use", hint=texts.fits_hint, job=job.id, value=value)
 
 
 def _download(view: StageView, job: Job, texts: Texts) -> str:
@@ -182,17 +201,20 @@ def _download(view: StageView, job: Job, texts: Texts) -> str:
 
 
 def _video_buttons(job: Job, texts: Texts, model: Model) -> list[str]:
-    one = {"job": job.id}
+    one, is_clip = {"job": job.id}, job.request.video is not None
+    group = "edit" if is_clip else "fill"
     hint = texts.full_quality_hint.format(title=model.full_title)
-    full = [text_button("fill:full", texts.full_quality, name="quality", hint=hint, **one)] if model.full_title else []
+    full = [text_button(f"{group}:full", texts.full_quality, name="quality", hint=hint, **one)] if model.full_title else []
+    original = [text_button("compare:original", texts.compare_original, name="compare", **one)] if is_clip else []
     seed = escape(texts.keep_seed)
     starred = "true" if job.is_starred else "false"
     return [
+        *original,
         *full,
         text_button("fill:continue", texts.go_on, name="go_on", hint=texts.go_on_hint, **one),
         f'<button type="button" class="quiet-button" data-action="keep_seed" title="{seed}" aria-label="{seed}">'
         f"{icon('pin')}</button>",
-        icon_button("fill:use", "use", texts.use_settings, **one),
+        icon_button(f"{group}:use", "use", texts.use_settings, **one),
         icon_button("queue:star", "star", texts.star, **one, on=starred),
         icon_button("compare:add", "compare", texts.add_compare, **one),
         icon_button("queue:delete", "bin", texts.delete, **one),

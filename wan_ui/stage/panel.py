@@ -24,6 +24,7 @@ watch('value', () => {
   const source = video.getAttribute('src') || '';
   if (source !== shown) {
     shown = source;
+    video.muted = true;
     video.load();
     if (source) video.play().catch(() => {});
   }

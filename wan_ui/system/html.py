@@ -20,6 +20,7 @@ from backend.engine.job import JobState
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.buttons import text_button
 from wan_ui.parts.notes import without_paths
+from wan_ui.parts.values import rate_words, size_words
 from wan_ui.words.english import Texts
 
 MOST_ERRORS = 8
@@ -77,7 +78,7 @@ def report_of(engine: Engine, visit: Visit) -> Report:
     texts = visit.texts
     return Report(
         sections=(
-            *_worker_sections(engine.workers(), texts),
+            *_worker_sections(engine.workers(), texts, visit.is_operator),
             (texts.system_storage, _storage(engine, texts)),
             (texts.system_jobs, _jobs(engine.library.counts(), texts)),
             (texts.system_versions, _versions()),
@@ -87,14 +88,24 @@ def report_of(engine: Engine, visit: Visit) -> Report:
     )
 
 
-def _worker_sections(workers: Sequence[WorkerView], texts: Texts) -> Sections:
-    """The devices and the worker; if there are several, each worker with its devices."""
-    if len(workers) == 1:
+def _worker_sections(workers: Sequence[WorkerView], texts: Texts, is_operator: bool) -> Sections:
+    """The devices and the worker; if there are several, each worker with its devices; if there are none, that one is expected.
+    The machines of a cluster are named to the operator."""
+    if not workers:
+        return ((texts.system_worker, ((texts.system_worker, texts.worker_none),)),)
+    if len(workers) == 1 and not workers[0].machine:
         return (texts.system_devices, _devices(workers[0], texts)), (texts.system_worker, _worker(workers[0], texts))
     return tuple(
-        (f"{texts.system_worker} {number}", _devices(worker, texts) + _worker(worker, texts))
+        (
+            f"{texts.system_worker} {number}",
+            _machine(worker, texts, is_operator) + _devices(worker, texts) + _worker(worker, texts),
+        )
         for number, worker in enumerate(workers, 1)
     )
+
+
+def _machine(worker: WorkerView, texts: Texts, is_operator: bool) -> Rows:
+    return ((texts.system_machine, f"{worker.machine} ({worker.name})"),) if worker.machine and is_operator else ()
 
 
 def _worker(worker: WorkerView, texts: Texts) -> Rows:
@@ -104,7 +115,11 @@ def _worker(worker: WorkerView, texts: Texts) -> Rows:
     state = getattr(texts, f"worker_{status.state}")
     detail = "" if status.state in ("ready", "busy") else f": {without_paths(status.detail)}"
     without = ((texts.system_refused, " ".join(f"{sentence}." for sentence in facts.refused)),) if facts.refused else ()
-    return (texts.system_worker, state + detail), (texts.system_model, model), (texts.system_shapes, "; ".join(warm)), *without
+    names = dict(texts.stage_names)
+    rates = "; ".join(f"{names[stage]} {rate_words(rate, texts)}" for stage, rate in facts.rates.items())
+    last = ((texts.system_rates, rates),) if rates else ()
+    rows = (texts.system_worker, state + detail), (texts.system_model, model), (texts.system_shapes, "; ".join(warm))
+    return (*rows, *last, *without)
 
 
 def _devices(worker: WorkerView, texts: Texts) -> Rows:
@@ -116,7 +131,9 @@ def _devices(worker: WorkerView, texts: Texts) -> Rows:
 def _device_words(device: Device, texts: Texts) -> str:
     if device.bytes_in_use is None or not device.bytes_limit:
         return f"{device.kind}, {texts.system_memory_unknown}"
-    return f"{device.kind}, {texts.system_memory.format(used=_size(device.bytes_in_use), limit=_size(device.bytes_limit))}"
+    return (
+        f"{device.kind}, {texts.system_memory.format(used=size_words(device.bytes_in_use), limit=size_words(device.bytes_limit))}"
+    )
 
 
 def _shape_words(shape, texts: Texts) -> str:
@@ -129,8 +146,8 @@ def _shape_words(shape, texts: Texts) -> str:
 def _storage(engine: Engine, texts: Texts) -> Rows:
     usage = engine.cleaner.usage()
     return (
-        *((name, _size(usage[part])) for part, name in texts.system_parts),
-        (texts.system_disk, _size(shutil.disk_usage(engine.settings.data_dir).free)),
+        *((name, size_words(usage[part])) for part, name in texts.system_parts),
+        (texts.system_disk, size_words(shutil.disk_usage(engine.settings.data_dir).free)),
         (texts.system_limits, _limits(engine.cleaner.limits, texts)),
     )
 
@@ -147,8 +164,8 @@ def cleaned_words(freed: Mapping[Part, int], texts: Texts) -> str:
     """One sentence about what cleaning has removed: the bytes of each part."""
     if not freed:
         return texts.system_cleaned_nothing
-    parts = [f"{name} {_size(freed[part])}" for part, name in texts.system_parts if part in freed]
-    return texts.system_cleaned.format(size=_size(sum(freed.values())), parts=texts.system_cleaned_between.join(parts))
+    parts = [f"{name} {size_words(freed[part])}" for part, name in texts.system_parts if part in freed]
+    return texts.system_cleaned.format(size=size_words(sum(freed.values())), parts=texts.system_cleaned_between.join(parts))
 
 
 def _jobs(counts: Mapping[str, int], texts: Texts) -> Rows:
@@ -186,11 +203,3 @@ def _log(path: Path | None) -> str:
         file.seek(max(0, path.stat().st_size - 16_000))
         lines = file.read().decode(errors="replace").splitlines()
     return "\n".join(lines[-LOG_LINES:])
-
-
-def _size(count: int) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit in ("B", "KB") else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

@@ -19,6 +19,8 @@ class Texts:
     view_library: str = "Library"
     view_system: str = "System"
     view_live: str = "Live"
+    view_edit: str = "Edit"
+    view_models: str = "Models"
     views: str = "Views"
     help_title: str = "Keyboard"
     help_views_between: str = ", "
@@ -52,7 +54,7 @@ class Texts:
     presets_elsewhere: str = "{count} more, not on this machine"
     presets_none: str = "No model on this machine can do this."
     preset_missing: str = "Its weights are not on this machine."
-    preset_fix: str = "Start the studio with --model {model} on a machine that holds them."
+    presets_where: str = "What each needs, and how it comes here: Models"
 
     resolution: str = "Resolution"
     length: str = "Length"
@@ -61,6 +63,8 @@ class Texts:
     guidance: str = "Guidance"
     guidance_low: str = "Guidance, low noise"
     flow_shift: str = "Flow shift"
+    guided_steps: str = "Guided first steps"
+    nag: str = "Negative prompt, NAG"
     seed: str = "Seed"
     seed_random: str = "New seed each time"
 
@@ -101,6 +105,22 @@ class Texts:
         ("look-left", "Look left"),
         ("look-right", "Look right"),
     )
+
+    edit_none: str = "No model on this machine makes clips anew."
+    edit_drop: str = "Drop a clip here, or choose one: mp4, webm, mov or gif"
+    edit_other: str = "Another clip"
+    edit_reading: str = "Reading the clip…"
+    edit_large: str = "A clip may have {megabytes} MB. Cut out the part that you want first."
+    edit_facts: str = "{width} × {height} · {fps} frames a second · {seconds} s"
+    edit_sound: str = "with sound"
+    edit_part: str = "{start} to {end} s: {frames} frames at {fps} a second, {length} s"
+    edit_short: str = "This clip is too short: {model} needs {frames} frames, {seconds} s."
+    edit_from: str = "Where the part begins, in seconds"
+    edit_to: str = "Where the part ends, in seconds"
+    edit_placeholder: str = "What should it become?"
+    edit_strength: str = "How much is made anew"
+    edit_steps: str = "{count} of {steps} steps"
+    edit_seed: str = "new each time"
 
     image: str = "First frame"
     image_placeholder: str = "Drop, paste or choose a picture"
@@ -165,6 +185,7 @@ class Texts:
     frame_on: str = "One frame on"
     play: str = "Play or pause"
     loop: str = "Loop"
+    sound: str = "Sound on or off"
     scrub: str = "Position in the video"
     close: str = "Close"
     loaded: str = "Settings loaded, with the seed {seed}."
@@ -173,9 +194,12 @@ class Texts:
     loaded_elsewhere: str = "{preset} is not on this machine, so nothing was loaded."
     loaded_first_frame: str = "Its first frame was taken from the video itself."
     loaded_cues: str = "What was said on the way is left out; Same again, below the video, keeps it."
+    loaded_clip: str = "The clip that it was made from is left out; Same again, below the video, keeps it."
     loaded_editing: str = "You are changing a video that waits."
     loaded_full: str = "These are the settings of {title}. Press Generate when you like them."
+    loaded_fits: str = "With these settings it fits into the memory. Press Generate when you like them."
     loaded_continue: str = "The last frame is now the first one. Say how it goes on."
+    drop_clip: str = "Drop it here: it becomes the clip that is made anew"
     drop_here: str = "Drop it here: a video of ours loads its settings, a picture becomes the first frame"
 
     library_search: str = "Search in prompts"
@@ -221,7 +245,12 @@ class Texts:
     compare_wipe_edge: str = "Where the wipe is"
     compare_clear: str = "Start over"
     compare_seconds: str = "Seconds"
+    compare_rates: str = "Arithmetic"
+    share_of_peak: str = "{percent:.0f} % of the peak (MFU)"
     compare_same: str = "All settings are the same."
+    compare_original: str = "Before and after"
+    compare_before: str = "Before"
+    compare_after: str = "After"
     compare_progress: str = "{done} of {total} done"
     compare_shared: str = "Somebody else's comparison: here are its settings. Queue them to see the videos."
     compare_off: str = "off"
@@ -247,9 +276,11 @@ class Texts:
     system_memory_unknown: str = "does not tell its memory"
     system_not_used: str = "Not used"
     system_worker: str = "Worker"
+    system_machine: str = "Machine"
     system_model: str = "Model loaded"
     system_no_model: str = "none"
     system_shapes: str = "Compiled sizes"
+    system_rates: str = "Last video"
     system_refused: str = "Done without"
     system_no_shapes: str = "none yet"
     system_shape: str = "{task} {width} × {height}, {frames} frames, {guided}"
@@ -287,6 +318,52 @@ class Texts:
     system_visitor: str = "You see your own jobs and videos."
     system_log: str = "End of the worker's log"
 
+    models_operator: str = (
+        "One download at a time. A pause, a broken connection or a restart loses nothing: the next one goes on within each file."
+    )
+    models_visitor: str = "What this server makes videos with. Its operator can bring more."
+    models_here: str = "On this machine"
+    models_coming: str = "On their way"
+    models_others: str = "Can be downloaded"
+    model_disk: str = "Disk"
+    model_disk_least: str = "{size} at least, by its networks; the Hub says it exactly before the first byte comes"
+    model_disk_unknown: str = "the Hub says it before the first byte comes"
+    model_memory: str = "Memory"
+    model_weights: str = "{size} of weights, on all devices together"
+    model_room: str = "there are {size}"
+    model_unknown: str = "not known"
+    model_slice: str = "Slice"
+    model_anywhere: str = "none: any computer"
+    model_slice_found: str = "{slice} for {preset}: {gib:g} GiB a chip, {seconds} a step (predicted)"
+    model_slice_unknown: str = "not looked at yet: app.py check-tpu --preset {preset}"
+    model_licence: str = "Licence"
+    model_licence_hub: str = "as on its page on the Hub"
+    model_licence_ours: str = "the studio's own"
+    model_presets: str = "Presets"
+    model_verdicts: tuple[tuple[str, str], ...] = (
+        ("runs", "runs here"),
+        ("short", "too large for this machine"),
+        ("slow", "needs a TPU or a GPU"),
+        ("untried", "not tried on these devices"),
+        ("unknown", "devices not known yet"),
+    )
+    model_fetch: str = "Download"
+    model_pause: str = "Pause"
+    model_resume: str = "Resume"
+    model_again: str = "Try again"
+    model_later: str = "Not now"
+    model_remove: str = "Remove"
+    model_begun: str = "{model} stands at the top now, under “{where}”."
+    model_sure: str = "Remove {model} from this machine?"
+    model_removed: str = "{model} was removed: {size} are free again."
+    model_share: str = "{done} of {total}"
+    model_paused: str = "Paused at {share}"
+    model_phases: tuple[tuple[str, str], ...] = (
+        ("waiting", "Waits for the download before it"),
+        ("asking", "Asking the Hub for its files"),
+        ("pausing", "Pausing"),
+    )
+
     host_refused: str = "This server does not answer to the name {name}. If it should, start it with --allowed-host {name}."
     origin_refused: str = "A page from {origin} may not use this server. Open the server's own page."
     not_found: str = "There is nothing here."
@@ -321,7 +398,9 @@ class Texts:
     disk_full: str = "The disk is full: make room, the queue goes on by itself."
     starting: str = "Starting"
     loading: str = "Loading the model"
+    downloading: str = "Downloading the model"
     compiling: str = "Compiling {what}"
+    compiling_share: str = "{index} of {total}"
     compiling_detail: str = "This happens once for each size and length."
     encoding: str = "Reading the prompt"
     denoising: str = "Denoising"
@@ -335,6 +414,9 @@ class Texts:
     failed: str = "It did not work"
     rate: str = "{seconds} a step"
     time_left: str = "{seconds} left"
+    time_left_about: str = "about {seconds} left"
+    fits: str = "{width} × {height} · {frames} frames"
+    fits_hint: str = "This would fit into the memory. The button fills the form; nothing is made yet."
     preview_label: str = "Preview of the video so far"
     video_label: str = "Generated video: {prompt}"
 
@@ -343,7 +425,10 @@ class Texts:
     fact_length: str = "Length"
     fact_steps: str = "Steps"
     fact_guidance: str = "Guidance"
+    fact_guided_steps: str = "Guided steps"
+    fact_nag: str = "NAG"
     fact_shift: str = "Shift"
+    fact_strength: str = "Strength"
     stage_names: tuple[tuple[str, str], ...] = (
         ("load", "Load"),
         ("compile", "Compile"),
@@ -362,6 +447,7 @@ class Texts:
     worker_busy: str = "Generating"
     worker_failed: str = "Model failed to start"
     workers_alike: str = "{count} of {total} workers"
+    worker_none: str = "Waiting for a machine of the cluster"
     job_queued: str = "waiting"
     job_running: str = "being made"
     job_finished: str = "finished"

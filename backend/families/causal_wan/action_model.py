@@ -102,6 +102,11 @@ class ActionWanModel(CausalWanModel):
         conditions["image_channels"] = yield OnHost(image_channels, (mask, *pieces))
         return conditions
 
+    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+        num_pictures = len(self._pictures_of(request))
+        frames = min(request.geometry().num_latent_frames, STILL) if num_pictures else 0
+        return {"image_encoder": num_pictures * self._image_encoder.num_tokens}, frames
+
     def lane(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
     ) -> Generator[Effect, Any, tuple[ActionLane, ActionCarry]]:

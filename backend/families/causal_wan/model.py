@@ -29,9 +29,8 @@ from PIL import Image
 
 from backend.contract.request import GenerationRequest
 from backend.errors import RequestError
-from backend.families.causal_wan.original import file_names
 from backend.families.causal_wan.transformer import BlockDenoiser, Past, Window
-from backend.families.model import AttentionLengths, Carry, Conditions, ModelPlan, Network, Weights
+from backend.families.model import AttentionLengths, Carry, Conditions, ModelPlan, Weights
 from backend.families.wan.conditions import branch_embeddings, pixels_of
 from backend.families.wan.family import TEXT_TOKENS
 from backend.families.wan.model import Programs, WanModel, make_programs
@@ -43,7 +42,6 @@ from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Zeros
 from backend.sampling.plan import PlannedStep
 from backend.sampling.solvers import SamplerState, StepInputs, make_schedule, step_inputs
-from backend.weights.read import checkpoint_shapes
 from backend.weights.stacked import StackedWeights
 
 ALL_NOISE = 0.999  # a noise level above it is that of a schedule's first step, 1 but for rounding
@@ -116,17 +114,14 @@ class CausalWanModel(WanModel):
     def _make_denoiser(self, plan: ModelPlan, layout: Layout, window: Window) -> BlockDenoiser:
         return BlockDenoiser(plan.configs["transformer"], layout, window)
 
-    def _networks(self, plan: ModelPlan) -> Generator[Network]:
-        for network in super()._networks(plan):
-            if network.expert is not None:
-                network = dataclasses.replace(network, renamed=file_names(checkpoint_shapes(network.described)))
-            yield network
-
     def _tokens(self, request: GenerationRequest) -> TextTokens:
         """The prompt's tokens, the action said after it."""
         if request.action is not None:
             request = request.model_copy(update={"prompt": f"{request.prompt}, {request.action}"})
         return super()._tokens(request)
+
+    def _frames_encoded(self, request: GenerationRequest) -> int:
+        return self._block_shape(request, 0)[2]
 
     def _encode_pictures(
         self, weights: Any, request: GenerationRequest, programs: BlockPrograms, pictures: Sequence[Image.Image]

@@ -39,6 +39,11 @@ class ImageEncoder:
         self._processor, self._size = processor, settings.image_size
         self._places = (settings.image_size // settings.patch_size) ** 2
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens per picture."""
+        return self._places
+
     def describe_weights(self, dtype: jnp.dtype, layout: Layout) -> dict[str, jax.ShapeDtypeStruct]:
         """The weights' shapes and where they rest, without the weights."""
         shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._model.state_dict().items()}

@@ -113,6 +113,14 @@ class HunyuanModel(WholeClipModel):
         times = (1, 4, 16, 48) if self._encoders.text.has_lengths else (1,)
         return [" ".join([example] * count) for count in times]
 
+    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+        prompts, num_pictures = _prompts(request), len(request.inputs().get("image", ()))
+        text, quoted = self._encoders.text.tokenize(prompts), self._encoders.quoted.tokenize(prompts)
+        tokens = {"text_encoder": math.prod(text.ids.shape), "text_encoder_2": math.prod(quoted.ids.shape)}
+        if num_pictures:
+            tokens["image_encoder"] = num_pictures * self._encoders.image.num_tokens
+        return tokens, num_pictures
+
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
         """See `Model`; the module `conditions` lists the results."""
         programs, prompts = self._programs(request.is_guided), _prompts(request)

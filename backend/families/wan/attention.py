@@ -6,6 +6,7 @@ import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import torch
 
 from backend.runtime.cpu_attention import attention
@@ -17,6 +18,8 @@ from kernels.qkv import HeadBounds
 
 FLAT_HEADS = TpuOptions(layout="columns")  # what the projections write and read, [B, S, H * D], without a copy
 FEW_KEYS = TpuOptions(layout="columns", tests_bounds=False)
+NAG_LONGEST, NAG_SHARE = 2.5, 0.25
+"""Normalized Attention Guidance's tau and alpha for Wan, as its makers set them (ChenDarYen/Normalized-Attention-Guidance)."""
 
 
 @jax.tree_util.register_dataclass
@@ -25,13 +28,15 @@ class TextKeys:
     """One layer's cross-attention keys and values, which depend on the prompt only: computed once per video.
 
     `key`, `value` [B, L, H, D]; `bias` [B, 1, 1, L], added to the logits, or None if all positions count alike;
-    `image` the same pair for the image encoder's tokens, attended to on their own, or None.
+    `image` the same pair for the image encoder's tokens, attended to on their own, or None. With `nag`, a scalar, the first of B
+    is the prompt and the second the negative prompt, both for one and the same query: see `guided_away`.
     """
 
     key: jax.Array
     value: jax.Array
     bias: jax.Array | None
     image: tuple[jax.Array, jax.Array] | None = None
+    nag: jax.Array | None = None
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["cosine", "sine"], meta_fields=["num_tokens"])
@@ -67,15 +72,33 @@ class KernelAttention:
     def _attend_to_text(self, attn, hidden_states: torch.Tensor, text: TextKeys) -> jax.Array:
         query = self._heads(attn.norm_q(attn.to_q(hidden_states)), attn)
         bias = None if text.bias is None else as_array(text.bias)
-        attend = functools.partial(attention, tpu=FEW_KEYS)
-        attended = cross_attention(self._layout, attend, query, as_array(text.key), as_array(text.value), bias)
-        if text.image is not None:
-            attended = attended + cross_attention(self._layout, attend, query, *map(as_array, text.image), None)
+        keys, image = (as_array(text.key), as_array(text.value), bias), text.image and tuple(map(as_array, text.image))
+        attend = functools.partial(cross_attention, self._layout, functools.partial(attention, tpu=FEW_KEYS), query)
+        if text.nag is None:
+            attended = attend(*keys)
+        else:
+            own, other = (attend(*(one if one is None else one[row : row + 1] for one in keys)) for row in (0, 1))
+            attended, image = guided_away(own, other, as_array(text.nag)), image and tuple(one[:1] for one in image)
+        if image is not None:
+            attended = attended + attend(*image, None)
         return attended.reshape(*attended.shape[:2], -1)
 
     def _heads(self, projected: torch.Tensor, attn) -> jax.Array:
         array = as_array(projected)
         return self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), self._layout.heads)
+
+
+def guided_away(own: jax.Array, other: jax.Array, scale: jax.Array) -> jax.Array:
+    """Attention to the prompt, led away from that to the negative prompt; both [B, S, H, D].
+
+    Source: Normalized Attention Guidance, arXiv:2505.21179, and its makers' processor for Wan: beyond the prompt's attention by
+    `scale`, cut back in each token to `NAG_LONGEST` times its L1 norm, of which `NAG_SHARE` counts.
+    """
+    near, far = own.astype(jnp.float32), other.astype(jnp.float32)
+    beyond = near * scale - far * (scale - 1)
+    length, longest = (jnp.abs(array).sum((2, 3), keepdims=True) for array in (beyond, NAG_LONGEST * near))
+    beyond = beyond * jnp.minimum(1.0, longest / jnp.maximum(length, jnp.finfo(jnp.float32).tiny))
+    return (NAG_SHARE * beyond + (1 - NAG_SHARE) * near).astype(own.dtype)
 
 
 def _attend_to_real(query, key, value, bounds: HeadBounds | None, *, head_width: int, num_tokens: int) -> jax.Array:

@@ -1,8 +1,9 @@
 """The denoiser's inputs besides noise: the prompts' embeddings and the pictures, as host arrays by name.
 
-Names: `prompt_embeds` and, under guidance, `negative_prompt_embeds` [1, 512, D], as diffusers' pipelines hold them; `text_bias`
+Names: `prompt_embeds` and, if it is read, `negative_prompt_embeds` [1, 512, D], as diffusers' pipelines hold them; `text_bias`
 [B, 1, 1, L], where L positions stand for all; `image_seen` [pictures, tokens, D], the image encoder's output;
-`first_frame` [1, C, 1, H, W] or `image_channels` [1, 4 + C, F, H, W] for the transformer's input. All float32.
+`first_frame` [1, C, 1, H, W] or `image_channels` [1, 4 + C, F, H, W] for the transformer's input; `clip` [1, C, F, H, W], with
+which the denoising begins. All float32.
 
 Functions that take `xp` compute with numpy's functions, or with jax.numpy's where only shapes are known.
 """
@@ -33,7 +34,7 @@ def padded_embeddings(xp: Any, embeddings: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def branch_embeddings(conditions: Mapping[str, Any], branches: int, dtype: jnp.dtype) -> Generator[Effect, Any, tuple]:
-    """Work: for this many guidance branches the embeddings [branches, L, D], their bias and the image encoder's tokens,
+    """Work: for this many texts, the prompt first, the embeddings [branches, L, D], their bias and the image encoder's tokens,
     each or None."""
     bias, image_tokens = conditions.get("text_bias"), conditions.get("image_seen")
     length = TEXT_TOKENS if bias is None else bias.shape[-1]
@@ -85,10 +86,32 @@ def encode_clip(
     return pieces
 
 
+def encode_frames(
+    first_program: Program, next_program: Program, weights: Mapping[str, Any], frames: np.ndarray, scale: int, dtype: jnp.dtype
+) -> Generator[Effect, Any, jax.Array]:
+    """Work: latents [1, C, F, H, W] float32 of a clip's `frames`, uint8 [F, height, width, 3]: the posterior's mode. One latent
+    frame at a time; each but the first stands for `scale` frames."""
+    latents, caches = yield Call(first_program, (weights, clip_pixels(frames[:1], dtype)))
+    pieces = [latents]
+    for begin in range(1, len(frames), scale):
+        latents, caches = yield Call(next_program, (weights, clip_pixels(frames[begin : begin + scale], dtype), caches))
+        pieces.append(latents)
+    return (yield OnHost(joined_frames, tuple(pieces)))
+
+
+def clip_pixels(frames: np.ndarray, dtype: jnp.dtype) -> np.ndarray:
+    """[1, 3, F, height, width] in [-1, 1] of uint8 [F, height, width, 3]."""
+    return (frames.astype(np.float32).transpose(3, 0, 1, 2)[None] / 127.5 - 1.0).astype(dtype)
+
+
+def joined_frames(xp: Any, *pieces: jax.Array) -> jax.Array:
+    """Latent frames one after another, float32."""
+    return xp.concatenate([piece.astype(np.float32) for piece in pieces], axis=2)
+
+
 def image_channels(xp: Any, mask: np.ndarray, *pieces: jax.Array) -> jax.Array:
     """The mask, then the clip's latents, as the channels of one array [1, 4 + C, F, H, W] float32."""
-    latents = xp.concatenate([piece.astype(np.float32) for piece in pieces], axis=2)
-    return xp.concatenate([mask, latents], axis=1)
+    return xp.concatenate([mask, joined_frames(xp, *pieces)], axis=1)
 
 
 def picture_mask(geometry: Geometry, has_last: bool) -> np.ndarray:

@@ -16,7 +16,7 @@ from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.contract.geometry import Geometry
 from backend.errors import ModelError
-from backend.families.family import Configs, Kind, refusal
+from backend.families.family import Configs, Kind, Need, refusal
 from presets import Preset
 
 if TYPE_CHECKING:
@@ -44,8 +44,9 @@ class WanKind(Kind):
     has_image_encoder: bool = False
 
 
+CLIP: Mapping[str, Need] = {"video": "may"}  # whatever makes videos from text alone can begin at a clip's noise level
 KINDS = (
-    WanKind(name="wan2.1-t2v", tasks=("t2v",), conditioning="none"),
+    WanKind(name="wan2.1-t2v", tasks=("t2v",), conditioning="none", takes=CLIP),
     WanKind(name="wan2.1-i2v", tasks=("i2v",), conditioning="channels", has_image_encoder=True, takes={"image": "must"}),
     WanKind(
         name="wan2.1-flf2v",
@@ -54,7 +55,7 @@ KINDS = (
         has_image_encoder=True,
         takes={"image": "must", "last_image": "must"},
     ),
-    WanKind(name="wan2.2-t2v", tasks=("t2v",), conditioning="none", num_experts=2),
+    WanKind(name="wan2.2-t2v", tasks=("t2v",), conditioning="none", num_experts=2, takes=CLIP),
     WanKind(
         name="wan2.2-i2v",
         tasks=("i2v",),
@@ -62,7 +63,7 @@ KINDS = (
         num_experts=2,
         takes={"image": "must", "last_image": "may"},
     ),
-    WanKind(name="wan2.2-ti2v", tasks=("t2v", "i2v"), conditioning="first_frame", takes={"image": "may"}),
+    WanKind(name="wan2.2-ti2v", tasks=("t2v", "i2v"), conditioning="first_frame", takes={"image": "may", **CLIP}),
 )
 SUPPORTED = "Wan 2.1 T2V, I2V and FLF2V, Wan 2.2 T2V-A14B, I2V-A14B and TI2V-5B, as diffusers lays them out"
 

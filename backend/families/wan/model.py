@@ -24,6 +24,7 @@ from backend.families.wan.conditions import (
     branch_embeddings,
     condition_of,
     encode_clip,
+    encode_frames,
     image_channels,
     padded_embeddings,
     picture_mask,
@@ -31,16 +32,18 @@ from backend.families.wan.conditions import (
 )
 from backend.families.wan.family import AGAIN, TEXT_TOKENS
 from backend.families.wan.image_encoder import ImageEncoder, short_name
+from backend.families.wan.original import file_names
 from backend.families.wan.text_encoder import LENGTHS, TIED, TextEncoder, TextTokens
 from backend.families.wan.transformer import Context, Denoiser, layer_matrix_bytes
 from backend.families.wan.vae import VideoAutoencoder
-from backend.families.whole_clip import WholeClipLane, WholeClipModel, transformer_part
+from backend.families.whole_clip import CLIP, WholeClipLane, WholeClipModel, transformer_part
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
 from backend.sampling.plan import PlannedStep
 from backend.sampling.solvers import SamplerState, StepInputs, take_guided_step
 from backend.weights.parking import device_bytes, on_devices, parked, should_park
+from backend.weights.read import checkpoint_shapes
 from backend.weights.stacked import StackedWeights
 
 
@@ -86,8 +89,9 @@ class WanModel(WholeClipModel):
             described = self._image_encoder.describe_weights(self.dtype, layout)
             yield Network(part="image_encoder", stages=encode, described=described, renamed=short_name)
         transformer = self._guided.denoiser.describe_weights(self.dtype)
+        renamed = file_names(checkpoint_shapes(transformer))
         for expert in range(self.kind.num_experts):
-            yield Network(part=transformer_part(expert), stages=denoise, described=transformer, expert=expert)
+            yield Network(part=transformer_part(expert), stages=denoise, described=transformer, expert=expert, renamed=renamed)
         yield Network(
             part="vae",
             stages=encode | denoise | {"decode"},
@@ -115,11 +119,27 @@ class WanModel(WholeClipModel):
         return [" ".join([example] * count) for count in times]
 
     def _tokens(self, request: GenerationRequest) -> TextTokens:
-        """The prompt's tokens, and under guidance those of the negative prompt; their shapes if there is no tokenizer."""
-        prompts = [request.prompt, request.negative_prompt] if request.is_guided else [request.prompt]
+        """The prompt's tokens, and those of the negative prompt if it is read; their shapes if there is no tokenizer."""
+        prompts = [request.prompt, request.negative_prompt] if request.reads_negative_prompt else [request.prompt]
         if not self._text_encoder.has_tokenizer:
             return self._text_encoder.describe_tokens(len(prompts))
         return self._text_encoder.tokenize(prompts)
+
+    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+        num_pictures = len(self._pictures_of(request))
+        tokens = {"text_encoder": math.prod(self._tokens(request).ids.shape)}
+        if self._image_encoder is not None:
+            tokens["image_encoder"] = num_pictures * self._image_encoder.num_tokens
+        return tokens, self._frames_encoded(request) if num_pictures else 0
+
+    def _frames_encoded(self, request: GenerationRequest) -> int:
+        """Latent frames of the clip that the pictures are given as."""
+        return 1 if self.kind.conditioning == "first_frame" else request.geometry().num_latent_frames
+
+    @staticmethod
+    def _pictures_of(request: GenerationRequest) -> list[str]:
+        inputs = request.inputs()
+        return [*inputs.get("image", ()), *inputs.get("last_image", ())]
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
         """See `Model`; the module `conditions` lists the results."""
@@ -138,6 +158,9 @@ class WanModel(WholeClipModel):
         if pictures:
             name, value = yield from self._encode_pictures(weights["vae"], request, programs, pictures)
             conditions[name] = value
+        for frames in inputs.get("video", ()):
+            encoders = programs.encode_first, programs.encode_next
+            conditions[CLIP] = yield from encode_frames(*encoders, weights["vae"], frames, self.kind.scales[1], self.dtype)
         return conditions
 
     def _encode_pictures(
@@ -156,11 +179,14 @@ class WanModel(WholeClipModel):
     ) -> Generator[Effect, Any, tuple[WholeClipLane, StepCache | None]]:
         """Keys and values of the text and the pictures for one expert, and its other inputs placed for its programs."""
         del carry  # the last expert's cache is of no use to this one
-        programs, branches = self._programs(planned.is_guided), 2 if planned.is_guided else 1
-        embeddings, bias, image_tokens = yield from branch_embeddings(conditions, branches, self.dtype)
+        programs, has_nag = self._programs(planned.is_guided), request.uses_nag and not planned.is_guided
+        texts = 2 if planned.is_guided or has_nag else 1
+        embeddings, bias, image_tokens = yield from branch_embeddings(conditions, texts, self.dtype)
         image_arguments = () if self._image_encoder is None else (image_tokens,)
         transformer = weights[transformer_part(planned.expert)]
         text = yield Call(programs.prepare_text, (transformer, embeddings, bias, *image_arguments))
+        if has_nag:
+            text = dataclasses.replace(text, nag=(yield Put(np.float32(request.nag), programs.layout.replicated)))
         condition = yield Put(condition_of(conditions), programs.layout.replicated)
         positions = yield from programs.denoiser.positions(self.latent_shape(request))
         lane = WholeClipLane(

@@ -31,12 +31,19 @@ from backend.weights.stacked import StackedWeights, as_checkpoint, place_weights
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextContext:
     """All layers' text keys and values [layers, B, L, H, D] and the shared `bias` [B, 1, 1, L], or None if all
-    positions count alike; B is 2 under guidance, the prompt first. `image` is the same pair for the image encoder's tokens."""
+    positions count alike; B is 2 under guidance, the prompt first. `image` is the same pair for the image encoder's tokens.
+    With `nag`, a scalar, B is 2 too, but there is one branch: see `TextKeys`."""
 
     key: jax.Array
     value: jax.Array
     bias: jax.Array | None
     image: tuple[jax.Array, jax.Array] | None = None
+    nag: jax.Array | None = None
+
+    @property
+    def branches(self) -> int:
+        """How many velocities a step makes."""
+        return 1 if self.nag is not None else self.key.shape[1]
 
 
 @jax.tree_util.register_dataclass
@@ -223,7 +230,7 @@ class Denoiser:
         text, positions = context.text, context.positions
 
         def one_layer(hidden, layer):
-            return self._run_layer(hidden, layer, time, text.bias, positions), None
+            return self._run_layer(hidden, layer, time, text.bias, positions, text.nag), None
 
         hidden, _ = jax.lax.scan(one_layer, hidden, (weights.stacks[BLOCKS], text.key, text.value, text.image))
         return self._finish(weights, hidden, time, positions, latents.shape)
@@ -244,7 +251,7 @@ class Denoiser:
 
         def run(index, hidden):
             layer = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), layers)
-            return self._run_layer(hidden, layer, time, text.bias, positions)
+            return self._run_layer(hidden, layer, time, text.bias, positions, text.nag)
 
         first = run(0, hidden)
         rest, cache = reuse_or_run(
@@ -260,20 +267,28 @@ class Denoiser:
 
     def describe_cache(self, text: TextContext, positions: Positions) -> StepCache:
         """Shapes and places of an empty cache for these conditions."""
-        shape = (text.key.shape[1], positions.cosine.shape[1], text.key.shape[3] * text.key.shape[4])
+        shape = (text.branches, positions.cosine.shape[1], text.key.shape[3] * text.key.shape[4])
         return describe_cache(self._layout, shape, text.key.dtype)
 
     def _begin(self, weights: StackedWeights, latents, timestep, context: Context):
         """Padded tokens [B, S, D] and the time embeddings that they share."""
         condition = context.condition
-        hidden = self._embed_patches(weights, _conditioned(latents, condition), batch=context.text.key.shape[1])
+        hidden = self._embed_patches(weights, _conditioned(latents, condition), batch=context.text.branches)
         still_tokens = hidden.shape[1] // latents.shape[2] if isinstance(condition, FirstFrame) else 0
         return self._pad(hidden, context.positions), self._embed_time(weights, timestep, still_tokens)
 
-    def _run_layer(self, hidden: jax.Array, layer: tuple, time: _Time, bias: jax.Array | None, positions: Positions) -> jax.Array:
+    def _run_layer(
+        self,
+        hidden: jax.Array,
+        layer: tuple,
+        time: _Time,
+        bias: jax.Array | None,
+        positions: Positions,
+        nag: jax.Array | None = None,
+    ) -> jax.Array:
         """One block on tokens [B, S, D]; `layer` is its weights, and its keys and values of text and pictures."""
         block, key, value, image = layer
-        keys, modulation = TextKeys(key=key, value=value, bias=bias, image=image), time.modulation_of(hidden.shape[1])
+        keys, modulation = TextKeys(key=key, value=value, bias=bias, image=image, nag=nag), time.modulation_of(hidden.shape[1])
         hidden = call_module(self._block, self._gathered(block), _run_block, hidden, keys, modulation, positions)
         return self._layout.constrain(hidden, self._layout.tokens)
 

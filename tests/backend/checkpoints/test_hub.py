@@ -24,7 +24,7 @@ from backend.families import recognise
 from presets import load_preset
 from tests.backend.conftest import all_events, request, wait_for
 from tests.fake_hub import REPOSITORY, FakeHub, Sent
-from tests.hub_runs import DEMO, NOWHERE, WEIGHTS, app, blobs, snapshot, start
+from tests.hub_runs import DEMO, NOWHERE, WEIGHTS, app, begun, snapshot, start
 
 CHUNK = 10 * 2**20  # huggingface_hub writes this much at a time
 LONG = (WEIGHTS, "vae/diffusion_pytorch_model.safetensors")  # 14 and 11 MB: what is longer than a chunk
@@ -35,15 +35,6 @@ pytestmark = pytest.mark.demo_model
 
 def size(name: str) -> int:
     return (DEMO / name).stat().st_size
-
-
-def begun(home: Path) -> list[int]:
-    """The sizes of the files that are begun."""
-    sizes = []
-    for path in blobs(home).glob("*.incomplete"):
-        with contextlib.suppress(FileNotFoundError):  # it has become whole
-            sizes.append(path.stat().st_size)
-    return sizes
 
 
 def whole_bytes(home: Path) -> int:

@@ -1,6 +1,6 @@
 """The speed of a download."""
 
-from backend.checkpoints.hub import Speed
+from backend.checkpoints.speed import Speed
 
 
 def test_speed_counts_from_what_was_there_at_first():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.commands.command_line import model_of, parse, request_of, worker_shares
+from backend.commands.command_line import hosts_of, model_of, parse, request_of, worker_shares
 from backend.errors import RequestError
 from backend.shares import Share
 
@@ -37,6 +37,14 @@ def test_serve_starts_one_worker_unless_it_is_told_otherwise():
     assert worker_shares(parse([])) == (Share(),)
     with pytest.raises(RequestError, match="workers=-1 must be "):
         worker_shares(parse(["--workers", "-1"]))
+
+
+def test_workers_are_this_machines_or_a_clusters():
+    assert (parse([]).cluster, parse(["--cluster", "head:6379"]).cluster) == (None, "head:6379")
+    with pytest.raises(RequestError, match="workers=2 cannot be given with --cluster"):
+        worker_shares(parse(["--workers", "2", "--cluster", "auto"]))
+    with pytest.raises(RequestError, match="hosts=2 cannot be given with --cluster"):
+        hosts_of(parse(["--hosts", "2", "--cluster", "auto"]))
 
 
 def test_generate_understands_every_option():
@@ -98,6 +106,33 @@ def test_an_image_path_becomes_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = request_of(parse(["generate", "--preset", "wan-tiny", "--prompt", "x", "--image", "a.png"]))
     assert (made.image, made.task) == (str(tmp_path / "a.png"), "i2v")
+
+
+CLIP = ["generate", "--preset", "wan-tiny", "--prompt", "x", "--video", "clip.mov"]
+
+
+def test_a_clip_has_a_part_and_a_strength(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = request_of(parse(CLIP))
+    assert (made.video, made.strength, made.trim, made.num_frames) == (str(tmp_path / "clip.mov"), 0.8, (0.0, 1.0625), 17)
+    made = request_of(parse([*CLIP, "--trim", "1.5,2.8125", "--strength", "0.5"]))
+    assert (made.trim, made.num_frames, made.strength) == ((1.5, 2.8125), 21, 0.5)
+    made = request_of(parse([*CLIP, "--trim", "1.5", "--frames", "33", "--fps", "8"]))
+    assert (made.trim, made.num_frames) == ((1.5, 5.625), 33)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--trim", "1,2"], "trim=1,2 is 16 frames at 16 a second and must be 13 or 17"),
+        (["--trim", "1,2,3"], "trim"),
+        (["--strength", "2"], "strength=2 must be above 0 and at most 1"),
+        (["--image", "/a.png"], "image was given beside video"),
+    ],
+)
+def test_a_part_that_cannot_be_is_refused(words, part):
+    with pytest.raises(RequestError, match=part):
+        request_of(parse([*CLIP, *words]))
 
 
 def test_guidance_may_have_a_value_for_each_expert():

@@ -26,7 +26,7 @@ def test_json_is_one_object_and_nothing_else(tmp_path, capsys):
     assert run(tmp_path, "--output", str(output), "--json", "--seed", "5", "--frames", "33", "--width", "128") == 0
     told = capsys.readouterr()
     result = json.loads(told.out)
-    assert list(result) == ["path", "width", "height", "num_frames", "fps", "seed", "seconds", "preset", "job_id"]
+    assert list(result) == ["path", "width", "height", "num_frames", "fps", "seed", "seconds", "rates", "preset", "job_id"]
     assert result["path"] == str(output) and (result["width"], result["height"]) == (128, 96)
     assert (result["num_frames"], result["fps"], result["seed"], result["preset"]) == (33, 16, 5, "wan-tiny")
     assert list(result["seconds"]) == ["load", "compile", "encode", "denoise", "decode", "total"]
@@ -56,6 +56,15 @@ def test_a_failure_is_one_line_and_exit_code_1(tmp_path, capsys):
     assert told.err.splitlines()[-1] == (
         "ValueError: the square exploded; See the newest file in the data folder's logs for details"
     )
+
+
+def test_where_memory_runs_out_json_says_what_would_fit(tmp_path, capsys):
+    assert run(tmp_path, "--json", prompt="memory") == 1
+    told = capsys.readouterr()
+    result = json.loads(told.out)
+    assert result["error"] == "There is not enough memory for this video" and result["fix"].startswith("It would fit at 96x96")
+    assert result["would_fit"][0] == {"width": 96, "height": 96, "num_frames": 5, "bytes_per_device": 800}
+    assert told.err.splitlines()[-1] == f"{result['error']}; {result['fix']}"
 
 
 @pytest.mark.parametrize(
@@ -120,6 +129,9 @@ def test_elsewhere_each_news_is_a_line_once():
         (Queued(2), "Waiting, 2 before it"),
         (Loading(1, 4, "weights"), "Loading weights (25 %)"),
         (Loading(0, 0, "weights"), "Loading weights"),
+        (Compiling("a step", False, 2, 5), "Compiling a step (2 of 5)"),
+        (Compiling("a step", False, 2, 5, 61.4), "Compiling a step (2 of 5, about 61 s left)"),
+        (Compiling("a step", True, 2, 5), "Loaded a step precompiled (2 of 5)"),
         (Encoding(), "Reading the prompt"),
         (Decoding(4, 33), "Decoding frame 4 of 33"),
         (Step(3, 20, 0.25, 4.4), "Step 3 of 20 (0.25 s a step, 4 s left)"),
@@ -137,5 +149,5 @@ def test_a_terminal_is_told_how_fast_a_download_goes():
     told = {kind: kind() for kind in (Terminal, io.StringIO)}
     for stream in told.values():
         Progress(stream).show(Loading(1, 4, "the download", 10e6))
-    assert "Loading the download (25 %) at 10.0 MB/s" in told[Terminal].getvalue()
+    assert "Loading the download (25 %) at 10.0 MB/s, 0 s left" in told[Terminal].getvalue()
     assert told[io.StringIO].getvalue() == "Loading the download (25 %)\n"

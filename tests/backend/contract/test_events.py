@@ -5,7 +5,19 @@ import json
 import pytest
 
 from backend.contract import events
-from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Failed, Finished, Loading, Queued, Step, VideoResult
+from backend.contract.events import (
+    Cancelled,
+    Compiling,
+    Decoding,
+    Encoding,
+    Failed,
+    Finished,
+    Loading,
+    Proposal,
+    Queued,
+    Step,
+    VideoResult,
+)
 from backend.contract.request import GenerationRequest
 from presets import load_preset
 
@@ -13,14 +25,20 @@ REQUEST = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a red c
 RESULT = VideoResult(
     path="/v.mp4", fps=16, num_frames=33, width=128, height=96, seconds={"total": 1.5}, request=REQUEST, versions={"jax": "0"}
 )
-ALL = [Queued(2), Loading(1, 2, "the denoiser"), Compiling("a step"), Encoding(), Step(1, 20, 0.1, 1.9, "previews/1.png"),
-       Step(2, 20, 0.1, 1.8), Decoding(4, 33), Finished(RESULT), Failed("It broke", "Mend it"), Cancelled(None),
+ALL = [Queued(2), Loading(1, 2, "the denoiser"), Compiling("a step"), Compiling("a step", False, 2, 5, 61.5), Encoding(), Step(1, 20, 0.1, 1.9, "previews/1.png"),
+       Step(2, 20, 0.1, 1.8), Decoding(4, 33), Finished(RESULT), Failed("It broke", "Mend it"),
+       Failed("Too large", "Make it smaller", (Proposal(width=96, height=96, num_frames=17, bytes_per_device=5),)), Cancelled(None),
        Cancelled(RESULT)]  # fmt: skip
 
 
 @pytest.mark.parametrize("event", ALL, ids=lambda event: event.kind)
 def test_an_event_survives_json(event):
     assert events.from_json(json.loads(json.dumps(event.to_json()))) == event
+
+
+def test_a_failure_of_an_older_version_has_no_proposals():
+    assert events.from_json({"kind": "failed", "cause": "It broke", "fix": "Mend it"}) == Failed("It broke", "Mend it")
+    assert events.from_json({"kind": "compiling", "what": "a step", "is_loaded": True}) == Compiling("a step", True)
 
 
 def test_exactly_three_kinds_are_final():

@@ -231,3 +231,97 @@ def test_what_no_preset_has_ever_allowed_is_refused_in_links_and_videos_too(fiel
 def test_earlier_limits_still_load():
     data = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="x", seed=1).to_json()
     assert GenerationRequest.from_stored(data | {"width": 4096, "steps": 500, "guidance": [50.0, 0.0]}).steps == 500
+
+
+CLIP = {"video": "/a/clip.mp4"}
+
+
+def test_a_clip_is_taken_from_its_beginning_as_long_as_the_video_and_made_mostly_anew():
+    made = request(**CLIP)
+    assert (made.task, made.strength, made.trim, made.num_frames) == ("t2v", 0.8, (0.0, 17 / 16), 17)
+    assert request(**CLIP, num_frames=33, fps=8).trim == (0.0, 33 / 8)
+
+
+def test_a_part_of_a_clip_says_how_long_the_video_is():
+    assert request(**CLIP, trim=(1.0, 1.0 + 21 / 16)).num_frames == 21
+    assert request(**CLIP, trim=[1.0, 2.05]).num_frames == 17  # within half a frame
+    wan = request(WAN, **CLIP, trim=(10, 10 + 81 / 16))
+    assert (wan.num_frames, wan.trim) == (81, (10.0, 15.0625))
+
+
+@pytest.mark.parametrize(
+    ("strength", "steps", "done"), [(1.0, 20, 20), (0.8, 20, 16), (0.58, 50, 28), (0.25, 4, 1), (0.99, 3, 2)]
+)
+def test_the_strength_says_how_many_steps_are_done(strength, steps, done):
+    """As diffusers counts: min(int(steps * strength), steps)."""
+    assert request(**CLIP, strength=strength, steps=steps).num_steps == done
+    assert request(steps=steps).num_steps == steps
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"strength": 0.5}, "strength was given but no clip, to which it belongs; give it as video, or leave this out"),
+        ({"trim": (0, 1)}, "trim was given but no clip, to which it belongs; give it as video, or leave this out"),
+        (CLIP | {"strength": 0.0}, "strength=0 must be above 0 and at most 1; 0.8 is usual"),
+        (CLIP | {"strength": 1.5}, "strength=1.5 must be above 0 and at most 1; 0.8 is usual"),
+        (CLIP | {"strength": math.nan}, "strength=nan must be above 0 and at most 1; 0.8 is usual"),
+        (
+            CLIP | {"strength": 0.2, "steps": 4},
+            "strength=0.2 leaves none of 4 steps and must leave one; take at least 0.25, or more steps",
+        ),
+        (
+            CLIP | {"trim": (1, 2)},
+            "trim=1,2 is 16 frames at 16 a second and must be 13 or 17 for wan-tiny; "
+            "take 1,1.8125 (13 frames) or 1,2.0625 (17 frames)",
+        ),
+        (
+            CLIP | {"trim": (0, 5)},
+            "trim=0,5 is 80 frames at 16 a second and must be 33 for wan-tiny; take 0,2.0625 (33 frames)",
+        ),
+        (
+            CLIP | {"trim": (1, 2.0625), "num_frames": 33},
+            "trim=1,2.0625 is 17 frames at 16 a second and must be 33 for wan-tiny; take 1,3.0625 (33 frames)",
+        ),
+        (CLIP | {"trim": (2, 1)}, "trim=2,1 must be two times in the clip, in seconds, 0 or more, the later one second; "
+                                  "0,3 are its first three seconds"),
+        (CLIP | {"trim": (-1, 1)}, "trim=-1,1 must be two times in the clip, in seconds, 0 or more, the later one second; "
+                                   "0,3 are its first three seconds"),
+        (CLIP | {"fps": 0}, "fps=0 must be between 1 and 60; 16 is usual"),
+        (CLIP | {"image": "/a.png"}, "image was given beside video, and a video begins with one of them; leave one out"),
+        ({"video": "clip.mp4"}, "video='clip.mp4' must be an absolute path; give the whole path"),
+    ],
+)  # fmt: skip
+def test_a_clip_that_cannot_be_is_refused_in_these_words(changes, message):
+    assert refusal(**changes) == message
+
+
+@pytest.mark.parametrize(
+    "changes", [{"trim": (math.nan, 1)}, {"trim": (0, math.inf)}, {"trim": "0,1"}, {"trim": (1,)}, {"strength": "x"}]
+)
+def test_numbers_that_are_none_are_refused_too(changes):
+    assert refusal(**CLIP | changes).startswith(next(iter(changes)))
+
+
+def test_presets_without_text_to_video_take_no_clip():
+    assert refusal(load_preset("wan2.1-i2v-14b-480p"), image="/a.png", **CLIP) == (
+        "video was given but wan2.1-i2v-14b-480p takes none; leave it out"
+    )
+
+
+def test_a_clip_survives_json_and_is_shared_by_its_name_only():
+    made = request(**CLIP, strength=0.5, trim=(0.5, 1.5625))
+    assert GenerationRequest.from_stored(json.loads(json.dumps(made.to_json()))) == made
+    shared = made.for_sharing()
+    assert (shared["video"], shared["strength"], shared["trim"]) == ("clip.mp4", 0.5, [0.5, 1.5625])
+    assert not {"video", "strength", "trim"} & request().to_json().keys()
+    with pytest.raises(RequestError, match="strength"):
+        GenerationRequest.from_stored(made.to_json() | {"strength": 3.0})
+    with pytest.raises(RequestError, match="trim"):
+        GenerationRequest.from_stored(made.to_json() | {"trim": [0, 1e9]})
+
+
+def test_a_changed_copy_keeps_its_clip():
+    made = request(**CLIP, strength=0.5)
+    again = made.changed(seed=8)
+    assert (again.video, again.strength, again.trim) == (made.video, 0.5, made.trim)

@@ -10,14 +10,28 @@ import pytest
 from huggingface_hub import constants
 from PIL import Image
 
-from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Failed, Finished, Interrupted, Loading, Queued, Step
+from backend.contract.events import (
+    Cancelled,
+    Compiling,
+    Decoding,
+    Encoding,
+    Failed,
+    Finished,
+    Interrupted,
+    Loading,
+    Proposal,
+    Queued,
+    Step,
+)
 from backend.contract.request import GenerationRequest
-from backend.errors import Busy, DataFolderError, ImageError, JobNotFound, RequestError, StudioError
+from backend.errors import Busy, ClipError, DataFolderError, ImageError, JobNotFound, RequestError, StudioError
 from backend.media import decoding as slots
+from backend.media.clips import read_clip_facts
 from backend.media.video import read_frames, read_request
 from backend.settings import PROJECT_FOLDER
 from presets import load_preset
 from tests.backend.conftest import FAKE, all_events, request, wait_for
+from tests.clip_files import counting_clip
 from tests.fake_pipeline import ENDLESS_PRESET, LARGE_PRESET, MISSING_PRESET
 
 
@@ -178,7 +192,8 @@ def test_cancelling_what_has_ended_changes_nothing(engine):
     ("prompt", "cause", "fix"),
     [
         ("explode", "ValueError: the square exploded", "See the newest file in the data folder's logs for details"),
-        ("memory", "There is not enough memory for this video", "Choose a smaller size or fewer frames"),
+        ("memory, no remedy", "There is not enough memory for this video", "Choose a smaller size or fewer frames"),
+        ("memory, broken remedy", "There is not enough memory for this video", "Choose a smaller size or fewer frames"),
         ("vanish", "The pipeline ended without a result", "This is a bug: please report it"),
     ],
 )
@@ -187,6 +202,28 @@ def test_a_failing_pipeline_fails_its_job_only(engine, prompt, cause, fix):
     assert all_events(engine, job.id)[-1] == Failed(cause, fix)
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
     assert engine.workers()[0].pid == pid
+
+
+def test_a_video_that_runs_out_of_memory_says_what_would_fit(engine):
+    job = engine.submit(request("memory"))
+    *before, final = all_events(engine, job.id)
+    fix = "It would fit at 96x96 with 5 frames, or at 96x96 with 17 frames"
+    proposals = (
+        Proposal(width=96, height=96, num_frames=5, bytes_per_device=800),
+        Proposal(width=96, height=96, num_frames=17, bytes_per_device=900),
+    )
+    assert final == Failed("There is not enough memory for this video", fix, proposals)
+    assert Compiling("what would fit") in before  # what the worker does meanwhile is told
+    assert engine.library.failures(1)[0][1] == final  # as the system view shows it
+    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
+
+
+def test_stop_ends_the_search_for_what_would_fit(engine):
+    job = engine.submit(request("slow memory"))
+    wait_for(lambda: engine.last_event(job.id) == Compiling("what would fit"))
+    began = time.monotonic()
+    engine.cancel(job.id)
+    assert isinstance(all_events(engine, job.id)[-1], Failed | Cancelled) and time.monotonic() - began < 2
 
 
 def test_a_traceback_is_in_the_log(engine, tmp_path):
@@ -274,7 +311,10 @@ def test_a_model_that_cannot_be_had_costs_nobody_the_one_that_is_loaded(engine):
 
 def test_after_a_model_that_does_not_fit_into_memory_others_can_be_loaded(engine):
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
-    assert isinstance(all_events(engine, engine.submit(of_preset(LARGE_PRESET), may_download=True).id)[-1], Failed)
+    failed = all_events(engine, engine.submit(of_preset(LARGE_PRESET), may_download=True).id)[-1]
+    assert failed == Failed(
+        "There is not enough memory for this model", "Take a model that needs less, or more chips: see Models"
+    )
     wait_for(lambda: engine.worker_status().state != "loading")
     assert (engine.worker_status().state, engine.workers()[0].facts.model) == ("ready", None)
     assert engine.worker_status().detail == "Ready, with no model loaded"
@@ -330,6 +370,48 @@ def test_a_bad_image_leaves_nothing(engine, tmp_path):
     path.write_text("words")
     with pytest.raises(ImageError):
         engine.submit(request(image=str(path)))
+    assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == []
+
+
+@pytest.fixture
+def clip(tmp_path):
+    """Two seconds with sound."""
+    return counting_clip(
+        tmp_path / "my clip.MOV", 32, 16, (64, 64), sound=True, options=["-c:v", "libx264", "-c:a", "aac", "-f", "mov"]
+    )
+
+
+def test_a_clip_is_copied_and_its_part_becomes_the_video_with_its_sound(engine, clip):
+    job = engine.submit(request(video=str(clip), trim=(0.5, 1.5625), strength=0.5, steps=4))
+    clip.unlink()
+    assert job.request.video == str(job.folder / "input-video.mp4")  # its content says what it is
+    events = all_events(engine, job.id)
+    assert [event.index for event in events if isinstance(event, Step)] == [1, 2]
+    result = events[-1].result
+    assert result.num_frames == 17 and read_clip_facts(result.path).has_sound
+    shared = read_request(result.path)
+    assert (shared.video, shared.trim, shared.strength) == ("input-video.mp4", (0.5, 1.5625), 0.5)
+    again = engine.submit(job.request)
+    assert again.request.video == str(again.folder / "input-video.mp4") and isinstance(all_events(engine, again.id)[-1], Finished)
+
+
+def test_a_waiting_video_keeps_its_clip_when_it_is_changed(engine, clip):
+    engine.submit(request("a slow square", steps=2))
+    job = engine.submit(request(video=str(clip)))
+    changed = engine.revise(job.id, job.request.changed(strength=0.5))
+    assert (changed.request.strength, changed.request.video) == (0.5, str(job.folder / "input-video.mp4"))
+    assert isinstance(all_events(engine, job.id)[-1], Finished)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"words " * 100, "must be a video"), (None, "from 1.5 s on there are 8 frames at 16 a second")],
+)
+def test_a_bad_clip_leaves_nothing(engine, tmp_path, clip, content, words):
+    if content:
+        clip.write_bytes(content)
+    with pytest.raises(ClipError, match=words):
+        engine.submit(request(video=str(clip), trim=(1.5, 2.5625)))
     assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == []
 
 
@@ -396,6 +478,7 @@ def test_an_engine_for_one_job_leaves_the_rest_alone(make_engine):
     assert second.job(waiting.id).state == "queued"
 
 
+@pytest.mark.alone
 def test_importing_the_engine_brings_no_jax_and_takes_no_second():
     code = (
         "import sys, time; began = time.monotonic(); import backend.engine.engine; seconds = time.monotonic() - began;"

@@ -4,6 +4,7 @@ import hashlib
 import sqlite3
 import stat
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -36,7 +37,8 @@ def test_what_is_stored_opens_nothing(some, tmp_path):
     file = tmp_path / "data" / FILE
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert secret.removeprefix("studio-").encode() not in file.read_bytes()
-    stored = sqlite3.connect(file).execute("SELECT digest FROM keys").fetchone()[0]
+    with closing(sqlite3.connect(file)) as database:
+        stored = database.execute("SELECT digest FROM keys").fetchone()[0]
     assert stored == hashlib.sha256(secret.encode()).hexdigest() and some.find(stored) is None
 
 

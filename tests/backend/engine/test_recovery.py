@@ -51,6 +51,12 @@ def test_a_shutdown_and_a_full_disk_are_no_fault_of_the_job():
     assert judge([stop(by="shutdown")] * 20) == judge([stop(by="disk")] * 20) == GoOn()
 
 
+def test_a_job_whose_machine_was_lost_goes_on_elsewhere_twice():
+    lost = [stop(by="loss", place=place) for place in ("step 3 of 5", "the start", "step 4 of 5")]
+    assert judge(lost[:1]) == judge(lost[:2]) == judge([*lost[:2], stop(by="worker")]) == GoOn()
+    assert judge(lost) == Failed("The machine that made it was lost three times", "Make it again")
+
+
 def test_the_second_death_of_the_server_makes_the_job_wait():
     assert judge([stop(by="server", place="step 1 of 5")]) == GoOn()
     assert judge([stop(by="server", place="step 1 of 5"), stop(by="server")]) == GoOn(waits=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
 
-from backend.sampling.solvers import make_schedule, start, take_step
+from backend.sampling.solvers import make_schedule, noised, start, take_step
 
 SHAPE = (1, 4, 3, 2, 2)
 
@@ -62,3 +62,33 @@ def test_an_unknown_solver_is_refused():
 def test_three_steps_with_fresh_noise_are_those_that_were_trained():
     schedule = make_schedule("lcm", 3, 5.0)  # SkyworkAI/Matrix-Game: 1000, 666, 333, shifted by 5
     np.testing.assert_allclose(schedule.timesteps, [1000.0, 908.84, 713.98], atol=5e-3)
+
+
+@pytest.mark.parametrize("solver", ["unipc", "euler"])
+@pytest.mark.parametrize(("steps", "last"), [(4, 3), (4, 1), (20, 16), (5, 5), (50, 2)])
+def test_the_last_steps_of_a_clip_equal_diffusers(solver, steps, last):
+    """Its video-to-video pipelines cut the timesteps, add noise at the first one left, and step on from there."""
+    scheduler, schedule = reference_scheduler(solver, 3.0), make_schedule(solver, steps, 3.0, last)
+    scheduler.set_timesteps(steps)
+    timesteps = scheduler.timesteps[steps - last :]
+    np.testing.assert_allclose(schedule.timesteps, timesteps.numpy(), atol=1e-3)
+    rng = np.random.default_rng(last)
+    clip, noise = (torch.from_numpy(rng.standard_normal(SHAPE, np.float32)) for _ in range(2))
+    if solver == "unipc":
+        sample = scheduler.add_noise(clip, noise, timesteps[:1])
+    else:
+        sample = scheduler.scale_noise(clip, timesteps[:1], noise)
+    state = start(noised(jnp.asarray(clip.numpy()), jnp.asarray(noise.numpy()), schedule.sigmas[0]))
+    np.testing.assert_allclose(state.sample, sample.numpy(), atol=1e-6)
+    for index, timestep in enumerate(timesteps):
+        velocity = rng.standard_normal(SHAPE, np.float32)
+        sample = scheduler.step(torch.from_numpy(velocity), timestep, sample, return_dict=False)[0]
+        state = take_step(state, velocity, schedule.sigmas[index], schedule.corrector[index], schedule.predictor[index])
+        np.testing.assert_allclose(state.sample, sample.numpy(), atol=5e-5, err_msg=f"step {index}")
+
+
+def test_all_steps_are_the_last_ones():
+    for solver in ("unipc", "euler", "euler-distilled", "lcm"):
+        whole, last = make_schedule(solver, 6, 3.0), make_schedule(solver, 6, 3.0, 6)
+        for name in ("sigmas", "timesteps", "corrector", "predictor"):
+            np.testing.assert_array_equal(getattr(whole, name), getattr(last, name))

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -15,14 +16,15 @@ from diffusers import WanTransformer3DModel
 from safetensors.torch import load_file, save_file
 
 from backend.checkpoints.checkpoint import open_checkpoint
-from backend.checkpoints.tensors import read_header
+from backend.checkpoints.tensors import TensorPlace, read_header
 from backend.errors import ModelError
 from backend.families import recognise
 from backend.families.wan.image_encoder import short_name
 from backend.families.wan.transformer import Denoiser
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.settings import PROJECT_FOLDER
-from backend.weights.read import LoadProgress, Part, checkpoint_shapes, load_stacked
+from backend.weights import read
+from backend.weights.read import LoadProgress, Part, checkpoint_shapes, load_stacked, read_tensor
 from backend.weights.stacked import stack_weights
 
 CONFIG = dict(
@@ -115,6 +117,47 @@ def test_a_tensor_that_is_not_there_is_named(checkpoint):
         load(checkpoint, "float32")
 
 
+def test_what_goes_wrong_in_a_reader_is_raised_and_ends_the_others(checkpoint):
+    part, seen = Part(checkpoint, "transformer"), []
+
+    def adjust(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        seen.append(name)
+        if len(seen) == 3:
+            raise ModelError("This tensor", "is broken", "take another")
+        return tensor
+
+    described = Denoiser(CONFIG, Layout.over(MeshPlan(), jax.devices()[:1])).describe_weights(jnp.dtype("float32"))
+    with pytest.raises(ModelError, match="This tensor"):
+        load_stacked(part, described, adjust, LoadProgress(part.num_bytes(part.places), silent))
+    assert len(seen) < len(part.places) and not any(thread.name.startswith("reader") for thread in threading.enumerate())
+
+
+def test_no_more_is_read_ahead_than_is_allowed_or_one_tensor(checkpoint, monkeypatch):
+    part, begun, most = Part(checkpoint, "transformer"), set(), []
+    monkeypatch.setattr(read, "READ_AHEAD", 20_000)
+
+    def work(name: str, place: TensorPlace) -> None:
+        begun.add(name)
+        most.append(sum(part.places[name].num_bytes for name in begun))
+
+    names = []
+    for name, _ in part.read(part.places, work, LoadProgress(1, silent)):
+        names.append(name)
+        begun.discard(name)
+    assert names == list(part.places)
+    assert max(place.num_bytes for place in part.places.values()) > 20_000 >= sorted(most)[len(most) // 2]
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_named(checkpoint):
+    part = Part(checkpoint, "transformer")
+    name, place = next((name, place) for name, place in part.places.items() if place.num_bytes > 100)
+    place.path.write_bytes(place.path.read_bytes()[: place.start + 50])
+    with pytest.raises(ModelError, match=f"{place.path.name} ended early"):
+        read_tensor(place)
+    with pytest.raises(ModelError, match="ended early"):
+        list(part.read([name], lambda name, place: read_tensor(place), LoadProgress(1, silent)))
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -201,4 +244,5 @@ def test_a_clip_encoder_is_read_by_the_names_of_transformers_4_and_5(tmp_path, p
     save_file({prefix + name: torch.ones(3) for name in names}, tmp_path / "image_encoder" / "model.safetensors")
     part = Part(tmp_path, "image_encoder", short_name)
     assert set(part.places) == set(names)
-    assert {name for name, _ in part.read(names, LoadProgress(part.num_bytes, silent))} == set(names)
+    read = part.read(names, lambda name, place: read_tensor(place), LoadProgress(part.num_bytes, silent))
+    assert {name: tensor.tolist() for name, tensor in read} == dict.fromkeys(names, [1.0] * 3)

@@ -25,6 +25,11 @@ def test_a_reason_that_is_known_comes_first():
     assert explain_death(-9, LOG, was_out_of_memory=True, reason="It hung").cause == "It hung"
 
 
+def test_a_machine_that_has_gone_is_no_fault_of_the_worker():
+    stop = explain_death(death.LOST, LOG, was_out_of_memory=True, reason="It hung")
+    assert (stop.by, stop.cause) == ("loss", "The machine that made it has gone")
+
+
 def test_the_systems_count_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(death, "_VMSTAT", tmp_path / "vmstat")
     assert out_of_memory_kills() == 0

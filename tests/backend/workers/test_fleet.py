@@ -2,13 +2,15 @@
 
 import pytest
 
-from backend.contract.events import Finished
+from backend.contract.events import Finished, Interrupted
 from backend.contract.shape import Shape
 from backend.contract.worker import Device, WorkerFacts, summary
 from backend.settings import from_environment
+from backend.workers.death import LOST
 from backend.workers.fleet import Fleet
 from backend.workers.link import LINKS
 from backend.workers.process import WorkerPlan
+from backend.workers.supervisor import WorkerLost
 from tests.backend.conftest import request
 from tests.wan_ui.builders import a_job, a_result
 
@@ -72,6 +74,11 @@ def fleet(links, heard, tmp_path):
     fleet.start()
     yield fleet
     fleet.close()
+
+
+def a_plan(tmp_path, name: str) -> WorkerPlan:
+    settings = from_environment(tmp_path)
+    return WorkerPlan(preset="wan-tiny", model=None, warm_up=False, settings=settings, link="played", name=name, machine="far")
 
 
 def give(fleet, job_id: str, shape: Shape = SHAPE) -> str | None:
@@ -159,3 +166,56 @@ def test_the_kind_of_devices_counts_them(fleet, links):
     chips = tuple(Device(name=str(number), kind="TPU v6 lite") for number in range(4))
     links["a"].on_message({"type": "facts", "facts": WorkerFacts(devices=chips).to_json()})
     assert fleet.workers()[0].device_kind == "4 TPU v6 lite"
+
+
+def test_a_worker_is_taken_in_while_the_others_work(fleet, links, tmp_path):
+    give(fleet, "1"), give(fleet, "2")
+    assert not fleet.has_room()
+    fleet.take_in(a_plan(tmp_path, "c"))
+    assert fleet.has_room() and give(fleet, "3") == "c" and len(fleet) == 3
+    assert [(worker.name, worker.machine) for worker in fleet.workers()] == [("a", ""), ("b", ""), ("c", "far")]
+
+
+def test_a_lost_worker_is_gone_before_its_job_is_interrupted(fleet, links, heard):
+    seen = []
+    fleet._on_event = lambda job_id, event: seen.append((job_id, event, [worker.name for worker in fleet.workers()]))
+    give(fleet, "1"), give(fleet, "2")
+    links["a"].on_exit(LOST)
+    [(job_id, event, names)] = seen
+    assert (job_id, names) == ("1", ["b"]) and isinstance(event, Interrupted) and event.by == "loss"
+    assert give(fleet, "1") is None and len(links) == 2  # nobody is started in its place
+
+
+def test_what_a_lost_worker_still_says_is_not_heard(fleet, links, heard):
+    give(fleet, "1")
+    links["a"].on_exit(LOST)
+    links["a"].ends("1")
+    links["a"].on_exit(-9)
+    assert heard == [("1", "interrupted")] and len(fleet) == 1
+
+
+def test_who_is_let_go_is_killed_and_its_job_goes_on_elsewhere(fleet, links, heard):
+    give(fleet, "1")
+    fleet.let_go("a")
+    fleet.let_go("nobody")
+    assert heard == [("1", "interrupted")] and [worker.name for worker in fleet.workers()] == ["b"]
+    assert give(fleet, "1") == "b"
+
+
+def test_a_worker_that_is_lost_in_this_moment_is_passed_over(fleet, links, monkeypatch):
+    def lost(self, *job):
+        raise WorkerLost
+
+    monkeypatch.setattr(fleet._workers[0], "run", lost.__get__(fleet._workers[0]))
+    assert give(fleet, "1") == "b" and give(fleet, "2") is None and fleet.worker_of("2") is None
+
+
+def test_a_fleet_may_be_empty(links, tmp_path):
+    fleet = Fleet([], lambda job_id, event: None)
+    fleet.start()
+    assert not fleet.has_room() and fleet.workers() == () and summary(fleet.workers()).state == "starting"
+    fleet.take_in(a_plan(tmp_path, "a"))
+    assert give(fleet, "1") == "a"
+    fleet.close()
+    fleet.take_in(a_plan(tmp_path, "b"))  # too late
+    assert len(fleet) == 1 and "b" not in links

@@ -1,8 +1,9 @@
 """What the table and the labels say of compared settings."""
 
 from presets import load_preset
-from tests.wan_ui.builders import a_request
-from wan_ui.compare.html import differences, labels_of
+from tests.wan_ui.builders import a_job, a_request, a_result
+from wan_ui.compare.html import Cell, Side, compare_html, differences, labels_of
+from wan_ui.parts.progress import StageView
 from wan_ui.words.english import ENGLISH
 
 
@@ -15,3 +16,12 @@ def test_a_video_is_named_by_what_is_its_own():
     tiny = a_request()
     large = type(tiny).from_preset(load_preset("wan2.1-t2v-1.3b-480p"), prompt=tiny.prompt, seed=tiny.seed)
     assert "preset wan-tiny" in labels_of([tiny, large], ENGLISH)[0]
+
+
+def test_a_video_stands_beside_the_clip_that_it_was_made_from():
+    job = a_job(video="/data/runs/job-1/input-video.mp4", strength=0.5)
+    made = Cell(job=job, view=StageView(phase="finished", result=a_result(job)))
+    html = compare_html(Side(id="abc", cells=(Cell(job=job, view=made.view, is_original=True), made)), ENGLISH)
+    assert html.count("<video") == 2 and "studio/media/job-1/before.mp4" in html and "studio/media/job-1/video.mp4" in html
+    assert 'data-original="true"' in html and "<figcaption>Before</figcaption>" in html and "0.5" in html
+    assert ENGLISH.compare_same not in html and ENGLISH.compare_export in html

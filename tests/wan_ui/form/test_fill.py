@@ -9,7 +9,7 @@ from backend.contract.cues import Cue
 from backend.contract.request import GenerationRequest
 from backend.errors import RequestError
 from presets import list_presets, load_preset
-from tests.wan_ui.builders import a_request
+from tests.wan_ui.builders import a_job, a_request
 from wan_ui.desk.presets import full_preset
 from wan_ui.form.fill import FillHandlers, read_settings, settings_code
 from wan_ui.form.loras import lora_lines, read_loras
@@ -81,3 +81,17 @@ def test_what_the_form_cannot_hold_of_a_live_video_is_said():
     request = GenerationRequest.from_preset(load_preset("wan2.1-live-1.3b-480p"), prompt="a circle")
     assert ENGLISH.loaded_cues not in said(request)
     assert escape(ENGLISH.loaded_cues) in said(request.changed(cues=[Cue(block=1, prompt="a square")]))
+
+
+def test_what_would_fit_fills_the_form_and_nothing_else_does():
+    loaded = []
+    form = Mock(show=lambda request, *_: loaded.append(request) or {}, show_prompt=lambda *_, **__: {}, editing="editing")
+    handlers = FillHandlers(desk=Mock(), form=form, message="message")
+    job = a_job(num_frames=33, width=128)
+    said = handlers._fits(job, "96x96x17", ENGLISH)
+    assert (loaded[0].width, loaded[0].height, loaded[0].num_frames, loaded[0].seed) == (96, 96, 17, job.request.seed)
+    assert loaded[0].prompt == job.request.prompt and escape(ENGLISH.loaded_fits) in said["message"]
+    for wrong in ("", "96x96", "96x96x17x1", "1e3x96x17", "95x96x17", "96x96x18", "x" * 999):
+        with pytest.raises(RequestError):
+            handlers._fits(job, wrong, ENGLISH)
+    assert len(loaded) == 1

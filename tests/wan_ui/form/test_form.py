@@ -1,8 +1,13 @@
+import dataclasses
+
 import pytest
 
 from backend.errors import RequestError
 from presets import list_presets
 from wan_ui.form.form import Draft, parse_size
+from wan_ui.form.handlers import FormHandlers
+
+FAST = "wan2.2-t2v-a14b-480p-fast"
 
 
 def a_draft(**changes) -> Draft:
@@ -30,6 +35,35 @@ def a_draft(**changes) -> Draft:
 def test_a_draft_becomes_the_request_that_it_says():
     request = a_draft(seed=9, steps=8, guidance=2.5).to_request()
     assert (request.seed, request.steps, request.guidance, request.fps) == (9, 8, (2.5,), 16)
+
+
+def test_the_negative_prompts_strength_goes_with_the_presets_that_take_it():
+    fast = a_draft(
+        preset="wan2.2-t2v-a14b-480p-fast", width=832, height=480, guidance=1.0, guidance_low=1.0, negative_prompt="text"
+    )
+    assert fast.to_request().nag == 0 and dataclasses.replace(fast, nag=11.0).to_request().uses_nag
+    with pytest.raises(RequestError, match="nag=11 cannot be used by wan-tiny"):
+        a_draft(nag=11.0).to_request()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((1, FAST, 4, 1.0, 1.0), (3.5, 3.5, 0, 25)),
+        ((2.0, FAST, 4.0, 2.5, 1.0), (2.5, 1.0, 0, 50)),
+        ((0, FAST, 4, 3.5, 3.5), (1.0, 1.0, 0, 100)),
+        ((1, "wan2.2-ti2v-5b-720p-turbo", 4, 1.0, 1.0), (3.5, 3.5, 0, 25)),
+    ],
+)
+def test_first_steps_with_guidance_become_its_strength_and_its_end(given, expected):
+    assert FormHandlers(desk=None, form=None, message=None).guide_first(*given) == expected
+
+
+def test_what_a_stranger_sends_in_its_place_changes_nothing():
+    handlers = FormHandlers(desk=None, form=None, message=None)
+    for given in ((9, FAST, 4, 1.0, 1.0), (1, "nothing", 4, 1.0, 1.0), (1, None, 4, 1.0, 1.0), (None, FAST, None, None, None)):
+        assert all("value" not in update for update in handlers.guide_first(*given))
+    assert "value" not in handlers.guide_as_many(None, None) and handlers.guide_as_many(1, 8) == 13
 
 
 def test_text_to_video_leaves_a_picture_of_the_other_tab_alone():

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from gradio.utils import get_upload_folder
 
-from backend.errors import ImageError, RequestError
+from backend.contract.events import Proposal
+from backend.errors import ImageError, RequestError, StudioError
 from backend.settings import PROJECT_FOLDER
+from tests.clip_files import counting_clip
 from tests.wan_ui.conftest import model_does_not_matter
 from wan_ui.desk.uploads import uploaded_path
-from wan_ui.routes.api import Wanted
+from wan_ui.parts.progress import StageView
+from wan_ui.routes.api import Wanted, finished_video
 
 META = {"meta": {"_type": "gradio.FileData"}}
 
@@ -31,7 +34,7 @@ def test_settings_replace_the_presets_own():
     assert (request.steps, request.seed, request.guidance, request.task) == (3, 1, (2.0,), "t2v")
 
 
-@pytest.mark.parametrize("name", ["image", "last_image", "preset", "loras", "task"])
+@pytest.mark.parametrize("name", ["image", "last_image", "video", "preset", "loras", "task"])
 def test_settings_cannot_smuggle_in_paths_or_other_fields(name):
     with pytest.raises(RequestError, match=name):
         wanted(settings={name: "/etc/passwd"}).to_request()
@@ -46,6 +49,13 @@ def test_a_script_for_a_live_video_is_read_and_checked():
             Wanted.of("a red circle", "wan-live-tiny", None, {"cues": wrong}).to_request()
     with pytest.raises(RequestError, match="in one piece"):
         Wanted.of("a red circle", "wan-tiny", None, {"cues": cues}).to_request()
+
+
+def test_where_memory_runs_out_the_error_says_what_would_fit():
+    proposal = Proposal(width=96, height=96, num_frames=17, bytes_per_device=5)
+    view = StageView(phase="failed", cause="Too large", fix=f"It would fit at {proposal}", proposals=(proposal,))
+    with pytest.raises(StudioError, match="Too large; It would fit at 96x96 with 17 frames"):
+        finished_video(view)
 
 
 def test_only_uploaded_files_are_opened():
@@ -74,6 +84,22 @@ def test_a_program_gets_a_video_and_its_facts(studio, picture):
     assert (facts["seed"], facts["width"], facts["num_frames"]) == (3, 96, 17)
     with pytest.raises(Exception, match="prompt is empty"):
         client.predict(" ", api_name="/generate")
+
+
+@pytest.mark.browser
+@model_does_not_matter
+def test_a_program_has_a_clip_made_anew(studio, tmp_path):
+    import gradio_client
+
+    clip = gradio_client.handle_file(str(counting_clip(tmp_path / "clip.mp4", 32, 16)))
+    client = gradio_client.Client(studio.url, verbose=False)
+    settings = {"steps": 4, "strength": 0.5, "trim": [0.5, 1.5625]}
+    _, facts = client.predict("a red circle", "wan-tiny", None, settings | {"video": clip}, api_name="/generate")
+    assert facts["num_frames"] == 17
+    with pytest.raises(Exception, match="must lie within the 2.00 s"):
+        client.predict("a red circle", "wan-tiny", None, {"video": clip, "trim": [1.5, 2.5625]}, api_name="/generate")
+    with pytest.raises(Exception, match="strength was given but no clip"):
+        client.predict("a red circle", "wan-tiny", None, {"strength": 0.5}, api_name="/generate")
 
 
 @pytest.mark.browser

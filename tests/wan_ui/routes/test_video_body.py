@@ -29,7 +29,9 @@ def site(tmp_path) -> TestClient:
             sent = await reader.read(request, tmp_path)
         except StudioError as error:
             return JSONResponse({"error": type(error).__name__, "words": str(error)}, 400)
-        return JSONResponse({"fields": sent.fields, "picture": sent.picture and Path(sent.picture).read_bytes().decode()})
+        files = {name: getattr(sent, name) for name in ("picture", "clip")}
+        kept = {name: Path(path).read_bytes().decode() for name, path in files.items() if path}
+        return JSONResponse({"fields": sent.fields, "picture": None} | kept)
 
     return TestClient(Starlette(routes=[Route("/", read, methods=["POST"])]))
 
@@ -54,6 +56,22 @@ def test_a_list_may_be_written_in_one_field(site, text, values):
 @pytest.mark.parametrize("given", [DATA, {"image_url": DATA}])
 def test_a_picture_may_come_as_a_data_url(site, given):
     assert site.post("/", json={"input_reference": given}).json() == {"fields": {}, "picture": "pixels"}
+
+
+CLIP = "data:video/mp4;base64," + base64.b64encode(b"frames").decode()
+
+
+def test_a_clip_comes_as_a_file_or_as_a_data_url(site):
+    form = {"strength": "0.5", "trim": "[0.5, 1.5]"}
+    told = site.post("/", data=form, files={"video": ("../../x.mov", b"frames", "video/quicktime")}).json()
+    assert (told["clip"], told["picture"]) == ("frames", None)
+    assert told["fields"] == {"strength": "0.5", "trim": [0.5, 1.5]}
+    for given in (CLIP, {"video_url": CLIP}):
+        assert site.post("/", json={"video": given}).json()["clip"] == "frames"
+    assert site.post("/", data={"video[video_url]": CLIP}, files={"input_reference": b"p"}).json()["clip"] == "frames"
+    for given in ("/etc/passwd", "http://127.0.0.1/a.mp4", {"image_url": CLIP}, 5, {}):
+        wrong = site.post("/", json={"video": given}).json()
+        assert wrong["error"] == "ClipError" and "video must hold the clip itself" in wrong["words"]
 
 
 @pytest.mark.parametrize(
@@ -106,8 +124,9 @@ def test_what_cannot_be_read_is_refused(site, body, kind):
 def test_a_form_has_one_file_and_few_fields(site):
     two = [("input_reference", b"a"), ("input_reference", b"b")]
     assert site.post("/", files=two).status_code == 400
-    other = site.post("/", files={"video": b"a"}).json()
-    assert "video is a file and only input_reference may be one" in other["words"]
+    assert site.post("/", files=[("input_reference", b"a"), ("video", b"b")]).status_code == 400
+    other = site.post("/", files={"audio": b"a"}).json()
+    assert "audio is a file and only input_reference or video may be one" in other["words"]
     assert site.post("/", data={f"field{n}": "x" for n in range(200)}, files={"input_reference": b"p"}).status_code == 400
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from backend.contract.events import Proposal
 from backend.contract.request import GenerationRequest
 from backend.engine.cleaning import NO_LIMITS, Limits
 from backend.errors import RequestError
@@ -128,3 +129,13 @@ def test_a_video_says_when_it_goes():
     assert video_object(job, view, Limits(days=1))["expires_at"] == 86_500
     assert video_object(replace(job, is_starred=True), view, Limits(days=1))["expires_at"] is None
     assert video_object(job, view, NO_LIMITS)["expires_at"] is None
+
+
+def test_a_failure_for_memory_says_what_would_fit():
+    job = replace(a_job(), state="failed")
+    view = StageView(phase="failed", cause="Too large", fix="It would fit at 96x96 with 17 frames")
+    assert "would_fit" not in video_object(job, view, NO_LIMITS)["error"]
+    fits = Proposal(width=96, height=96, num_frames=17, bytes_per_device=5)
+    error = video_object(job, replace(view, proposals=(fits,)), NO_LIMITS)["error"]
+    assert error["would_fit"] == [{"width": 96, "height": 96, "num_frames": 17, "bytes_per_device": 5}]
+    assert error["message"] == "Too large; It would fit at 96x96 with 17 frames"

@@ -14,6 +14,7 @@ from PIL import Image
 
 from backend.engine.keys import Keys
 from presets import load_preset
+from tests.clip_files import counting_clip
 from tests.wan_ui.conftest import READY_SECONDS, _serving
 from wan_ui.desk.access import KEY_FILE
 from wan_ui.desk.body_limit import MOST_BYTES
@@ -23,6 +24,7 @@ from wan_ui.desk.uploads import LARGEST_BODY
 pytestmark = pytest.mark.filterwarnings("ignore:The Sora API is scheduled to permanently shut down:DeprecationWarning")
 PROMPT = "a red circle moving right on a black background"
 QUICK = {"steps": 1, "seed": 7}
+DATA_OF_WORDS = "data:video/mp4;base64," + base64.b64encode(b"words " * 100).decode()
 Program = Callable[..., openai.OpenAI]
 
 
@@ -113,6 +115,28 @@ def test_a_picture_is_where_a_video_begins(client, data_dir, tmp_path):
         with Image.open(data_dir / "runs" / made.id / "image.png") as kept:
             assert kept.size == (200, 120)
     assert client.videos.poll(made.id, poll_interval_ms=100).status == "completed"
+    assert list((data_dir / "tmp").rglob(".part-*")) == []
+
+
+def test_a_clip_is_made_anew(client, url, data_dir, tmp_path):
+    path = counting_clip(tmp_path / "clip.mov", 32, 16, options=["-c:v", "libx264", "-pix_fmt", "yuv420p"])
+    headers = {"authorization": f"Bearer {client.api_key}"}
+    fields = {"model": "wan-tiny", "prompt": PROMPT, "strength": "0.5", "trim": "[0.5, 1.5625]", "steps": "4"}
+    sent = httpx.post(f"{url}v1/videos", data=fields, files={"video": ("clip.mov", path.read_bytes())}, headers=headers).json()
+    data = "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode()
+    more = {"strength": 0.5, "trim": [0.5, 1.5625], "steps": 4, "video": {"video_url": data}}
+    as_json = client.videos.create(model="wan-tiny", prompt=PROMPT, extra_body=more)
+    for video in (sent["id"], as_json.id):
+        request = request_of(data_dir, video)
+        assert (request["strength"], request["trim"], request["num_frames"]) == (0.5, [0.5, 1.5625], 17)
+        assert (data_dir / "runs" / video / "input-video.mp4").read_bytes() == path.read_bytes()
+        assert client.videos.poll(video, poll_interval_ms=100).status == "completed"
+    with pytest.raises(openai.BadRequestError, match="must be a video") as refused:
+        client.videos.create(model="wan-tiny", prompt=PROMPT, extra_body={"video": DATA_OF_WORDS})
+    assert refused.value.param == "video"
+    with pytest.raises(openai.BadRequestError, match="Trim=1.5,2.5625 must lie within the 2.00 s") as refused:
+        client.videos.create(model="wan-tiny", prompt=PROMPT, extra_body=more | {"trim": [1.5, 2.5625]})
+    assert refused.value.param == "trim"
     assert list((data_dir / "tmp").rglob(".part-*")) == []
 
 

@@ -77,3 +77,41 @@ def test_a_download_says_its_speed_and_what_is_left():
 
     assert "30 / 100 MB · 10.0 MB/s · 7.0 s left" in shown(30_000_000, 100_000_000, "the download", 10e6)
     assert "MB/s" not in shown(30_000_000, 100_000_000, "transformer")
+
+
+def test_a_video_from_a_clip_is_compared_with_it_and_goes_back_to_edit():
+    plain, clip = a_job(), a_job(video="/data/runs/job-1/input-video.mp4", strength=0.5, steps=8)
+    drawn = [stage_html(StageView(phase="finished", result=a_result(job)), job, ENGLISH) for job in (plain, clip)]
+    for act, places in (("compare:original", [0, 1]), ("edit:use", [0, 1]), ("fill:use", [1, 0])):
+        assert [html.count(f'data-act="{act}"') for html in drawn] == places
+    sound = 'data-player="sound"'
+    assert [html.partition(sound)[2].partition(">")[0].endswith("hidden") for html in drawn] == [True, False]
+    facts = drawn[1].partition('<dl class="settings">')[2]
+    assert "<dt>Steps</dt><dd>4</dd>" in facts and "<dt>Strength</dt><dd>0.5</dd>" in facts and "Strength" not in drawn[0]
+
+
+def test_the_reading_of_weights_says_its_speed_too_and_a_download_is_called_one():
+    def shown(*values) -> str:
+        return stage_html(advance(StageView(), events.Loading(*values)), a_job(), ENGLISH)
+
+    assert "Downloading the model" in shown(1, 2, events.DOWNLOAD) and "Loading the model" in shown(1, 2, "transformer")
+    assert "1.0 s left" in shown(1_000_000, 2_000_000, "transformer", 1e6)
+
+
+def test_compiling_says_which_program_and_about_how_long():
+    def shown(*values) -> str:
+        return stage_html(advance(StageView(), events.Compiling(*values)), a_job(), ENGLISH)
+
+    assert "2 of 5 · about 1 min 2 s left" in shown("the decoder", False, 2, 5, 61.6)
+    assert "2 of 5</span>" in shown("the decoder", False, 2, 5) and "left" not in shown("the decoder")
+
+
+def test_what_would_fit_is_a_button_each():
+    proposals = (
+        events.Proposal(width=832, height=480, num_frames=81, bytes_per_device=1),
+        events.Proposal(width=1280, height=720, num_frames=41, bytes_per_device=1),
+    )
+    html = stage_html(advance(StageView(), events.Failed("Too large", "It would fit at ...", proposals)), a_job(), ENGLISH)
+    assert html.count('data-act="fill:fits"') == 2 and 'data-value="832x480x81"' in html
+    assert "832 × 480 · 81 frames" in html and "nothing is made yet" in html
+    assert "fill:fits" not in stage_html(advance(StageView(), events.Failed("No", "Why")), a_job(), ENGLISH)

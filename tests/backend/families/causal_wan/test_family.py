@@ -12,8 +12,8 @@ from backend.contract.geometry import Geometry
 from backend.errors import ModelError
 from backend.families import of_preset, recognise
 from backend.families.causal_wan.family import PIPELINES
-from backend.families.causal_wan.original import file_names, makers_name, transformer_config
 from backend.families.wan.family import NEEDED_ENTRIES
+from backend.families.wan.original import file_names, makers_name, transformer_config
 from presets import load_preset
 
 

@@ -1,0 +1,104 @@
+"""A transformer in a file of its own, beside a checkpoint's other parts: how a source names it, and where its tensors lie.
+
+Such a file holds one network, by the names that its makers give its tensors, perhaps with a prefix, perhaps as 8-bit numbers
+(fp8) of which each tensor's scale stands beside it. Reads no weights.
+Source of the fp8 names: Comfy-Org/ComfyUI comfy/ops.py (`scale_weight`, the marker `scaled_fp8`) and comfy/quant_ops.py
+(`weight_scale`, `comfy_quant`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backend.checkpoints.checkpoint import short_path
+from backend.checkpoints.tensors import TensorPlace, read_header
+from backend.checkpoints.torch_file import SUFFIX as TORCH_SUFFIX
+from backend.checkpoints.torch_file import TorchFile, torch_tensors
+from backend.errors import ModelError
+
+if TYPE_CHECKING:
+    from backend.checkpoints.checkpoint import OwnFile
+
+SUFFIXES = (".safetensors", TORCH_SUFFIX)
+PREFIXES = ("model.diffusion_model.", "diffusion_model.")  # of ComfyUI, before each name of the transformer
+SCALES = (".scale_weight", ".weight_scale")
+MARKER = "scaled_fp8"
+NUMBERS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
+_BESIDE = (".scale_input", ".input_scale", ".comfy_quant", *SCALES)  # what is no weight
+_FILE = r"/[^#]+?\.(?:safetensors|pt)|[\w.-]+/[\w.-]+:[^:#]+?\.safetensors"
+_SOURCE = re.compile(rf"(?P<base>/.+?|[\w.-]+/[\w.-]+)\+(?P<first>{_FILE})(?:\+(?P<second>{_FILE}))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSource:
+    """A checkpoint `base`, a folder or an id on the Hub, whose transformers are these `files`, the high-noise one first: absolute
+    paths, or "owner/repository:file.safetensors" on the Hub."""
+
+    base: str
+    files: tuple[str, ...]
+
+
+def file_source(source: str | Path) -> FileSource | None:
+    """What "BASE+FILE" or "BASE+FILE+FILE" means; None for any other source."""
+    found = _SOURCE.fullmatch(str(source))
+    return found and FileSource(base=found["base"], files=tuple(file for file in (found["first"], found["second"]) if file))
+
+
+def source_with(base: str, files: Sequence[str]) -> str:
+    """The source that `file_source` reads."""
+    return "+".join([base, *files])
+
+
+def is_on_hub(file: str) -> bool:
+    """Whether one of a source's files is on the Hub."""
+    return not file.startswith("/")
+
+
+def parts_of(files: Sequence[Path]) -> dict[str, OwnFile]:
+    """The files by the part that each is."""
+    own = [TorchFile(path=path) if path.suffix == TORCH_SUFFIX else path for path in files]
+    return {"transformer" if index == 0 else f"transformer_{index + 1}": file for index, file in enumerate(own)}
+
+
+def own_tensors(file: OwnFile) -> dict[str, TensorPlace]:
+    """The places of a transformer's tensors by their names in the file, without a prefix. Raises: ModelError for a file that is
+    not whole or not safe, or whose numbers cannot be read."""
+    if isinstance(file, TorchFile):
+        return torch_tensors(file)
+    places = read_header(file)
+    prefix = next((prefix for prefix in PREFIXES if any(name.startswith(prefix) for name in places)), "")
+    named = {name.removeprefix(prefix): place for name, place in places.items() if name.startswith(prefix)}
+    weights = {name: place for name, place in named.items() if not name.endswith(_BESIDE) and name != MARKER}
+    is_scaled = MARKER in named or MARKER in places
+    return {name: _scaled(file, name, place, named, is_scaled) for name, place in weights.items()}
+
+
+def _scaled(path: Path, name: str, place: TensorPlace, named: dict[str, TensorPlace], is_scaled: bool) -> TensorPlace:
+    """The tensor's place with that of its scale, if it has one."""
+    if place.dtype not in NUMBERS:
+        raise ModelError(
+            f"{short_path(path)} has {name[:80]} as {place.dtype}:",
+            "float32, float16, bfloat16 and fp8 with one scale a tensor or a row can be read",
+            "take the same model in one of these",
+        )
+    stem = name.removesuffix(".weight")
+    scale = next((named[stem + ending] for ending in SCALES if stem != name and stem + ending in named), None)
+    if scale is None:
+        if is_scaled and place.dtype.startswith("F8"):
+            raise ModelError(
+                f"{short_path(path)} says that its numbers are scaled,", f"and gives {name[:80]} no scale", "download it again"
+            )
+        return place
+    if math.prod(scale.shape) not in (1, place.shape[0]) or scale.dtype not in NUMBERS:
+        raise ModelError(
+            f"{short_path(path)} gives {name[:80]} {math.prod(scale.shape)} scales:",
+            f"it may have one, or one for each of its {place.shape[0]} rows",
+            "take the same model in bfloat16 or in another fp8",
+        )
+    return dataclasses.replace(place, scale=scale)

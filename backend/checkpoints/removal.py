@@ -1,0 +1,84 @@
+"""Removes a checkpoint or one file from the Hub's cache, and nothing that another one needs or that we did not bring.
+
+The cache keeps each file once, under the hash of its content, and links to it from a folder for each commit. A link goes if its
+name is one that the removed source needs and no kept one; a content goes with its last link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from huggingface_hub.utils import filter_repo_objects
+
+from backend.checkpoints.hub import places
+from backend.checkpoints.hub_file import blobs_folder, forget_begun
+from backend.errors import ModelError
+
+
+def remove(source: str, kept: Collection[str]) -> int:
+    """Delete what `source` needs and none of the `kept` sources does; returns the bytes that were freed.
+
+    Raises: ModelError if a file cannot be deleted.
+    """
+    freed = 0
+    for repository, patterns in places(source).items():
+        others = [pattern for other in kept for pattern in places(other).get(repository, ())]
+        try:
+            freed += _remove_from(repository, patterns, others)
+        except OSError as error:
+            raise ModelError(
+                f"{source} cannot be removed", f"({error.strerror or error})", "check who owns the files in the Hub's cache"
+            ) from error
+    return freed
+
+
+def _remove_from(repository: str, patterns: Collection[str], others: Collection[str]) -> int:
+    folder = blobs_folder(repository).parent
+    before = _bytes_in(folder)
+    going = [path for path in _links(folder) if _is_among(path, patterns) and not (others and _is_among(path, others))]
+    contents = {path.resolve() for path in going if path.is_symlink()}
+    for path in going:
+        path.unlink()
+    left = {path.resolve() for path in _links(folder)}
+    for content in contents - left:
+        if content.is_relative_to(folder.resolve()):
+            content.unlink(missing_ok=True)
+    if not others:
+        forget_begun(repository, set())
+    if not left and not any(blobs_folder(repository).glob("*")):
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        _remove_empty_folders(folder / "snapshots")
+    return before - _bytes_in(folder)
+
+
+def _links(folder: Path) -> list[Path]:
+    """The files of all commits."""
+    return [path for path in (folder / "snapshots").glob("*/**/*") if path.is_symlink() or path.is_file()]
+
+
+def _is_among(path: Path, patterns: Collection[str]) -> bool:
+    """Whether the file's name within its commit fits one of the patterns."""
+    commit = next(parent for parent in path.parents if parent.parent.name == "snapshots")
+    name = path.relative_to(commit).as_posix()
+    return any(filter_repo_objects([name], allow_patterns=list(patterns)))
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(_sizes(folder))
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            if path.is_file() and not path.is_symlink():
+                yield path.stat().st_size
+
+
+def _remove_empty_folders(folder: Path) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+            path.rmdir()

@@ -1,0 +1,117 @@
+"""The checkpoints and LoRA files that presets use, and how much of each is on this machine. Uses no network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from presets import Preset, list_presets
+
+Kind = Literal["model", "lora"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One checkpoint or LoRA file, and the presets that use it. `source` is its id on the Hub, or "embedded:NAME".
+
+    `num_bytes` are those on this machine, None if it is not whole here; then `begun_bytes` of it have arrived.
+    """
+
+    kind: Kind
+    source: str
+    presets: tuple[Preset, ...]
+    num_bytes: int | None
+    begun_bytes: int = 0
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is whole."""
+        return self.num_bytes is not None
+
+    @property
+    def is_on_hub(self) -> bool:
+        """Whether it can be downloaded, and removed: what came with the studio cannot."""
+        return is_downloadable(self.source)
+
+    @property
+    def licences(self) -> tuple[str, ...]:
+        """What must be known before it is downloaded, a sentence each."""
+        return licences_of(self.source) if self.kind == "model" else ()
+
+
+def entries() -> list[Entry]:
+    """All of them: checkpoints in the order of the presets, then their LoRAs."""
+    return [*_models(), *_loras()]
+
+
+def entry_of(source: str) -> Entry | None:
+    """The one with this id, None if no preset uses it."""
+    return next((entry for entry in entries() if entry.source == source), None)
+
+
+def is_downloadable(source: str) -> bool:
+    """Whether this is an id on the Hub: of a checkpoint, or of one file."""
+    from backend.checkpoints.hub import is_hub_id
+
+    repository, _, name = source.partition(":")
+    return is_hub_id(source) or (bool(name) and is_hub_id(repository))
+
+
+def licences_of(source: str) -> tuple[str, ...]:
+    """What must be known about a checkpoint before it is downloaded, a sentence each."""
+    return tuple(dict.fromkeys(one.licence for one in list_presets() if one.model == source and one.licence))
+
+
+def bytes_of(source: str, path: Path) -> int:
+    """The bytes of a checkpoint's folder or of a file, with the transformer's own file if the checkpoint has one."""
+    from backend.checkpoints.hub import cached_torch_file
+
+    torch_file = cached_torch_file(source)
+    return _num_bytes(path) + (0 if torch_file is None else _num_bytes(torch_file.path))
+
+
+def _models() -> Iterator[Entry]:
+    for model in dict.fromkeys(preset.model for preset in list_presets()):
+        users = tuple(preset for preset in list_presets() if preset.model == model)
+        folder = _folder_of(users[0])
+        yield Entry(
+            kind="model",
+            source=model,
+            presets=users,
+            num_bytes=None if folder is None else bytes_of(model, folder),
+            begun_bytes=_begun(model) if folder is None else 0,
+        )
+
+
+def _loras() -> Iterator[Entry]:
+    from backend.checkpoints.hub import cached_file
+
+    for source in dict.fromkeys(lora.source for preset in list_presets() for lora in preset.loras):
+        users = tuple(preset for preset in list_presets() if any(lora.source == source for lora in preset.loras))
+        path = cached_file(source)  # a repository of LoRAs holds many files, so what is begun of one cannot be told
+        yield Entry(kind="lora", source=source, presets=users, num_bytes=None if path is None else bytes_of(source, path))
+
+
+def _folder_of(preset: Preset) -> Path | None:
+    from backend.checkpoints.hub import cached_model, is_hub_id
+
+    return cached_model(preset.model) if is_hub_id(preset.model_source) else Path(preset.model_source)
+
+
+def _begun(model: str) -> int:
+    """The bytes of a checkpoint that is not whole. Parts that another checkpoint has brought count once its own file is begun."""
+    from backend.checkpoints.hub import torch_source
+    from backend.checkpoints.hub_file import bytes_here
+
+    named = torch_source(model)
+    if named is None:
+        return bytes_here(model)
+    own = bytes_here(named.file.partition(":")[0])
+    return own + bytes_here(named.base) if own else 0
+
+
+def _num_bytes(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())

@@ -1,0 +1,26 @@
+"""Counts the floating-point operations of networks from shapes alone. A multiplication and an addition are two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def count_flops(call: Callable[[], Any]) -> float:
+    """The operations of the matrix products, convolutions and attentions of `call()`, which runs modules of the meta device."""
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        call()
+    return float(counter.get_total_flops())
+
+
+def encoder_flops(weights: Mapping[str, jax.ShapeDtypeStruct], num_tokens: int) -> float:
+    """The operations of an encoder of text or pictures: each of its matrices, but for tables that are only looked up in, times
+    each token. Without attention between the tokens, 2 % of UMT5-XXL's at 512 tokens."""
+    tables = ("embed_tokens", "shared", "position_embedding", "relative_attention_bias")
+    matrices = [leaf for name, leaf in weights.items() if len(leaf.shape) == 2 and not any(table in name for table in tables)]
+    return 2.0 * num_tokens * sum(math.prod(leaf.shape) for leaf in matrices)

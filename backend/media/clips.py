@@ -1,0 +1,364 @@
+"""Opens clips from strangers: says what they are, and reads a part of one, upright, at a wanted size and rate.
+
+A file's name says nothing about it, so its extension counts for nothing. ffmpeg gets a list of formats that cannot lead to other
+files, no protocol but files, two threads, and limits of memory and time. Only the wanted part is decoded, from the last key frame
+before it on, and one frame at a time is held here.
+"""
+
+import re
+import resource
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import imageio_ffmpeg
+import numpy as np
+from PIL import Image
+
+from backend.contract.request import GenerationRequest
+from backend.errors import ClipError, VideoFileError
+from backend.files import replacing
+from backend.media import mp4 as mp4_boxes
+from backend.media.video import Frame, Size, time_limit
+
+FORMATS = {"mp4 or mov": ".mp4", "webm": ".webm", "gif": ".gif"}  # what may come, and what a copy's name ends in
+MAX_PIXELS = 4096 * 2304  # a frame's: 4K in any shape. ffmpeg holds up to 20 frames of 15 MB
+MAX_SECONDS = 3600.0
+MIN_SIDE = 16
+MEMORY_BYTES = 2**30  # that ffmpeg may map, its own 130 MB and its threads' stacks included
+READ_SECONDS = 20.0  # for a file's facts
+COUNT_SECONDS = 60.0  # for going through a file without decoding it
+FRAME_SECONDS = 60.0  # for one frame: a key frame may lie 10 s before it, 600 frames of 4K on one slow core
+SOUND_SECONDS = 120.0
+ROUNDING = 0.25  # of a frame: files give their length in hundredths of a second
+_THREADS = ("-threads", "2")
+_RAW = ("-fps_mode", "passthrough", "-f", "rawvideo", "-pix_fmt", "rgb24", "-")
+_WHOLE_PIXELS = 1_500_000_000  # of all frames: a clip with fewer is decoded whole for its thumbnails, in about 3 s
+_DEMUXERS = "mov,mp4,matroska,webm,gif"
+_STREAM = re.compile(r"Video: .*?, (?P<width>\d+)x(?P<height>\d+)(?P<rest>.*)")
+_SHAPE = re.compile(r"SAR (\d+):(\d+)")
+_RATE = re.compile(r"([\d.]+)(k?) fps")
+_TURN = re.compile(r"rotation of (-?[\d.]+) degrees")
+_DURATION = re.compile(r"Duration: (\d+):(\d+):([\d.]+)")
+_TOO_LARGE = re.compile(r"Picture size (?P<width>\d+)x(?P<height>\d+) exceeds specified max pixel count")
+_INPUT = re.compile(r"Input #0, ([\w,]+), from")
+_CUT = re.compile(r"partial file|ended prematurely|moov atom not found|Truncat")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipFacts:
+    """A clip as it is seen: `width` and `height` in pixels, upright and with square pixels; `fps` its usual rate, which may vary;
+    `seconds` of pictures; `suffix` of a copy's name, by the content."""
+
+    width: int
+    height: int
+    fps: float
+    seconds: float
+    has_sound: bool
+    suffix: str
+
+    def most_frames(self, fps: int, start: float = 0.0) -> int:
+        """How many frames, `fps` a second, there are from `start` (seconds) on."""
+        return int((self.seconds - start) * fps + ROUNDING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What is wanted of a clip: `num_frames` frames of `size` (width, height), `fps` a second, the first one as the clip is at
+    `start` (seconds). `focus` in 0..1 says what a crop keeps (see `pictures.crop_box`)."""
+
+    start: float
+    num_frames: int
+    fps: int
+    size: Size
+    focus: tuple[float, float] = (0.5, 0.5)
+
+    @classmethod
+    def of(cls, request: GenerationRequest) -> Self:
+        """What the request wants of its clips."""
+        return cls(
+            start=request.trim[0] if request.trim else 0.0,
+            num_frames=request.num_frames,
+            fps=request.fps,
+            size=(request.width, request.height),
+            focus=request.image_focus,
+        )
+
+    @property
+    def seconds(self) -> float:
+        return self.num_frames / self.fps
+
+
+def read_clip_facts(path: str | Path) -> ClipFacts:
+    """What the clip is. Goes through all of it, but decodes only its beginning.
+
+    Raises: ClipError, with a sentence of its own for each reason why a clip cannot be used.
+    """
+    path = Path(path)
+    _check_file(path)
+    report = _run(["-i", str(path)], READ_SECONDS, path).stderr
+    header, _, _ = report.partition("Output #0")
+    stream, duration, kind = _STREAM.search(header), _DURATION.search(header), _INPUT.search(header)
+    _check_size(_TOO_LARGE.search(header) or stream, path)
+    if kind is None:
+        raise _unreadable(report, path)
+    if stream is None:
+        raise _no_frames(path)
+    stated = None if duration is None else sum(float(one) * 60**place for place, one in enumerate(reversed(duration.groups())))
+    _check_seconds(stated or 0.0, path)
+    seconds = _counted_seconds(path, stated)
+    width, height = _seen_size(stream, header)
+    rate = _RATE.search(stream["rest"])
+    fps = float(rate[1]) * (1000 if rate[2] else 1) if rate else 0.0
+    suffix = ".gif" if kind[1] == "gif" else ".webm" if "webm" in kind[1] else ".mp4"
+    return ClipFacts(width=width, height=height, fps=fps, seconds=seconds, has_sound="Audio: " in header, suffix=suffix)
+
+
+def check_part(path: str | Path, part: Part) -> ClipFacts:
+    """The clip's facts, if it has this part. Raises: ClipError."""
+    facts, name = read_clip_facts(path), Path(path).name
+    most = facts.most_frames(part.fps, part.start)
+    if most < part.num_frames:
+        given = f"trim={part.start:g},{part.start + part.seconds:g}"
+        rule = f"must lie within the {facts.seconds:.2f} s of {name!r}"
+        raise ClipError(given, rule, f"from {part.start:g} s on there are {max(0, most)} frames at {part.fps} a second")
+    return facts
+
+
+def read_clip(path: str | Path, part: Part) -> Iterator[Frame]:
+    """The part's frames, each uint8 [height, width, 3], one at a time and all of them: cropped to the size's aspect, upright.
+
+    Frame i is what the clip shows at `start` + i / `fps`, or is nearest to it. Raises: ClipError if there are fewer.
+    """
+    facts, path = check_part(path, part), Path(path)
+    width, height = part.size
+    command = [*_reader(path, part.start), "-map", "0:v:0", "-vf", _brought_to(facts, part), "-frames:v", str(part.num_frames)]
+    bytes_of_frame, count = width * height * 3, 0
+    with _ffmpeg([*command, *_THREADS, *_RAW]) as process:
+        while count < part.num_frames:
+            with time_limit(FRAME_SECONDS, process):
+                pixels = process.stdout.read(bytes_of_frame)
+            if len(pixels) != bytes_of_frame:
+                break
+            count += 1
+            yield np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
+    if count < part.num_frames:
+        what = f"clip {path.name!r} ends or breaks after {count} of {part.num_frames} frames and"
+        raise ClipError(what, "must be whole there", "take another part of it, or copy or download it again")
+
+
+def read_part(path: str | Path, part: Part) -> np.ndarray:
+    """All frames of the part, uint8 [F, height, width, 3]. Raises: ClipError."""
+    width, height = part.size
+    frames = np.empty((part.num_frames, height, width, 3), np.uint8)
+    for index, frame in enumerate(read_clip(path, part)):
+        frames[index] = frame
+    return frames
+
+
+def thumbnails(path: str | Path, facts: ClipFacts, count: int, height: int) -> list[Image.Image]:
+    """Small pictures of equal parts of the clip, the middle of each part, `height` pixels high. Of long clips the key frames
+    before those moments, so that it takes seconds at most. Fewer if the clip breaks off. Raises: ClipError if there is none."""
+    width = max(1, round(height * facts.width / facts.height))
+    scale = f"scale={width}:{height}:flags=area"
+    step = facts.seconds / count
+    moments = [step * (index + 0.5) for index in range(count)]
+    if facts.width * facts.height * max(facts.fps, 1.0) * facts.seconds <= _WHOLE_PIXELS:
+        longer = f"tpad=stop_mode=clone:stop_duration={2 * step:.6f}"  # the rate's filter leaves out what stands at the very end
+        times = f"{longer},fps=fps={count / facts.seconds:.6f}:start_time={step / 2:.6f},{scale}"
+        pictures = _pictures(Path(path), 0.0, times, count, (width, height))
+    else:
+        pictures = [one for moment in moments for one in _pictures(Path(path), moment, scale, 1, (width, height), only_keys=True)]
+    if not pictures:
+        raise _unreadable("", Path(path))
+    return pictures
+
+
+def add_sound(video: Path, clip: str | Path, start: float, seconds: float, size: Size) -> None:
+    """Puts the clip's sound, from `start` on and so many seconds of it, into a video of ours of this size, whose pictures and
+    comment stay as they are. Where the clip's sound ends sooner, so does the video's.
+
+    Raises: VideoFileError; the video is then as it was.
+    """
+    with replacing(video) as part:
+        own = [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-loglevel", "error", "-nostdin", "-y", "-i", str(video)]
+        sound = [*_safe(), *_THREADS, "-ss", f"{start:.6f}", "-t", f"{seconds:.6f}", "-i", str(clip)]
+        joined = [
+            "-map",
+            "0:v:0",
+            "-map",
+            "1:a:0",
+            "-map_metadata",
+            "0",
+            "-c:v",
+            "copy",
+            "-c:a",
+            "aac",
+            "-b:a",
+            "192k",
+            "-ac",
+            "2",
+        ]
+        try:
+            done = _start([*own, *sound, *joined, "-movflags", "+faststart", "-f", "mp4", str(part)])
+            with time_limit(SOUND_SECONDS, done):
+                _, errors = done.communicate()
+        except OSError as error:
+            raise VideoFileError("the clip's sound could not be kept:", str(error), "check the disk") from error
+        if done.returncode != 0:
+            reason = (errors.decode(errors="replace").strip().splitlines() or ["ffmpeg gave no reason"])[-1]
+            raise VideoFileError("the clip's sound could not be kept:", reason, "add it with an editor")
+        if size[0] % 2 or size[1] % 2:
+            mp4_boxes.set_shown_size(part, *size)
+
+
+def _brought_to(facts: ClipFacts, part: Part) -> str:
+    """ffmpeg's filters: the rate, then the smallest size that covers the wanted one, then the crop. Turning comes before them."""
+    width, height = part.size
+    scale = max(width / facts.width, height / facts.height)
+    wide, high = max(width, round(facts.width * scale)), max(height, round(facts.height * scale))
+    left, top = round((wide - width) * part.focus[0]), round((high - height) * part.focus[1])
+    rate = f"fps=fps={part.fps}:start_time=0:round=near"
+    size = f"scale={wide}:{high}:flags=lanczos+accurate_rnd+full_chroma_int,format=rgb24,crop={width}:{height}:{left}:{top}"
+    return f"{rate},{size},setsar=1,tpad=stop_mode=clone:stop=1"  # one frame more: see `ROUNDING`
+
+
+def _pictures(path: Path, start: float, filters: str, count: int, size: Size, only_keys: bool = False) -> list[Image.Image]:
+    """Up to so many small pictures from `start` on."""
+    width, height = size
+    keys = ["-skip_frame", "nokey"] if only_keys else []
+    command = [*_reader(path, start, keys), "-map", "0:v:0", "-an", "-vf", filters, "-frames:v", str(count)]
+    with _ffmpeg([*command, *_THREADS, *_RAW]) as process:
+        with time_limit(FRAME_SECONDS, process):
+            pixels = process.stdout.read(width * height * 3 * count)
+    whole = len(pixels) // (width * height * 3)
+    frames = np.frombuffer(pixels, np.uint8)[: whole * width * height * 3].reshape(whole, height, width, 3)
+    return [Image.fromarray(frame) for frame in frames]
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise ClipError(f"clip {path.name!r}", "must be a file, and there is none at that path", "check the path")
+    if path.stat().st_size == 0:
+        raise ClipError(f"clip {path.name!r}", "must be a video, and this file is empty", "give another file")
+
+
+def _check_size(size: re.Match | None, path: Path) -> None:
+    if size is None:
+        return
+    width, height = int(size["width"]), int(size["height"])
+    if width * height > MAX_PIXELS:
+        what, rule = f"clip {path.name!r} has frames of {width}x{height} and", "must have at most 4096x2304, which is 4K"
+        raise ClipError(what, rule, "make it smaller: a video is made from far fewer pixels")
+    if min(width, height) < MIN_SIDE:
+        what, rule = f"clip {path.name!r} has frames of {width}x{height} and", f"must have at least {MIN_SIDE} on each side"
+        raise ClipError(what, rule, "give a larger one")
+
+
+def _check_seconds(seconds: float, path: Path) -> None:
+    if seconds > MAX_SECONDS:
+        what = f"clip {path.name!r} lasts {seconds / 60:.0f} minutes and"
+        raise ClipError(what, f"must last at most {MAX_SECONDS / 60:.0f}", "cut out the part that you want first")
+
+
+def _counted_seconds(path: Path, stated: float | None) -> float:
+    """The seconds of pictures, by going through the file: a header may say anything, or nothing."""
+    counting = ["-i", str(path), "-map", "0:v:0", "-c", "copy", "-f", "null", "-progress", "pipe:1", "-"]
+    done = _run(counting, COUNT_SECONDS, path)
+    if _CUT.search(done.stderr):
+        raise _cut_off(path)
+    progress = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+    frames, last = progress.get("frame", ""), progress.get("out_time_us", "")
+    if done.returncode != 0 or not frames.strip().isdecimal():
+        raise _unreadable(done.stderr, path)
+    if int(frames) == 0:
+        raise _no_frames(path)
+    counted = int(last) / 1e6 if last.strip().isdecimal() else 0.0
+    # the count ends where the last frame is decoded, a few frames before it is shown: the header is more exact, where it agrees
+    seconds = stated if stated and stated - counted < 0.5 else counted
+    if seconds <= 0:
+        raise ClipError(f"clip {path.name!r} has {int(frames)} frame and", "must move", "drop a picture under Create instead")
+    _check_seconds(seconds, path)
+    return seconds
+
+
+def _seen_size(stream: re.Match, header: str) -> Size:
+    """Width and height with square pixels, upright."""
+    width, height = int(stream["width"]), int(stream["height"])
+    shape, turn = _SHAPE.search(stream["rest"]), _TURN.search(header)
+    if shape and int(shape[1]) and int(shape[2]):
+        width = min(max(1, round(width * int(shape[1]) / int(shape[2]))), 4 * width)
+    is_turned = turn is not None and round(float(turn[1]) / 90) % 2
+    return (height, width) if is_turned else (width, height)
+
+
+def _safe() -> list[str]:
+    """For each stranger's file: it cannot name other files or addresses, and no frame above `MAX_PIXELS` is decoded."""
+    return ["-protocol_whitelist", "file", "-format_whitelist", _DEMUXERS, "-max_pixels", str(MAX_PIXELS)]
+
+
+def _reader(path: Path, start: float, more: list[str] | None = None) -> list[str]:
+    """The beginning of a command that reads from `start` on. The frame that is shown at that moment may begin before it, so
+    frames before are left to the filters."""
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-loglevel", "error", "-nostdin", *_safe(), *_THREADS]
+    return [*command, *(more or []), "-noaccurate_seek", "-ss", f"{start:.6f}", "-i", str(path)]
+
+
+@dataclass(frozen=True)
+class _Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def _run(arguments: list[str], seconds: float, path: Path) -> _Done:
+    """Runs ffmpeg on a stranger's file, to its end. Raises: ClipError if that takes too long."""
+    process = _start([imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-nostats", "-nostdin", *_safe(), *_THREADS, *arguments])
+    try:
+        out, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        what = f"clip {path.name!r} could not be read within {seconds:.0f} s and"
+        raise ClipError(what, "must be shorter or simpler", "cut out the part that you want first") from None
+    return _Done(process.returncode, out.decode(errors="replace"), errors.decode(errors="replace"))
+
+
+def _start(command: list[str], errors: int = subprocess.PIPE) -> subprocess.Popen:
+    """An ffmpeg process within its limits of memory."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
+    try:
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    except (OSError, ValueError):
+        pass  # it has ended already, or the system allows less
+    return process
+
+
+@contextmanager
+def _ffmpeg(command: list[str]) -> Iterator[subprocess.Popen]:
+    """A process that is ended with the block."""
+    process = _start(command, subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.wait()
+
+
+def _unreadable(report: str, path: Path) -> ClipError:
+    if _CUT.search(report) and mp4_boxes.is_mp4(path):
+        return _cut_off(path)
+    return ClipError(f"clip {path.name!r}", f"must be a video ({', '.join(FORMATS)})", "choose another file")
+
+
+def _cut_off(path: Path) -> ClipError:
+    what = f"clip {path.name!r} is cut off or damaged and"
+    return ClipError(what, "must be a whole file", "copy or download it again")
+
+
+def _no_frames(path: Path) -> ClipError:
+    return ClipError(f"clip {path.name!r} has no picture in it and", "must have frames", "choose another file")

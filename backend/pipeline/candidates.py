@@ -1,0 +1,54 @@
+"""Requests that need less memory than one that does not fit: fewer frames, or a smaller size. Estimates; compiles nothing.
+
+Weights stay, and everything else shrinks with the video's tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from backend.contract.geometry import latent_frames, pixel_frames
+from backend.contract.request import GenerationRequest, find_preset
+from backend.errors import RequestError
+from presets import Preset, list_presets
+
+TRIES = 2  # compilations for each kind of remedy
+CAUTION = 0.95  # of the estimated tokens: some of a program's memory does not shrink with them
+
+
+def share_of_tokens(*, weights: int, needed: int, capacity: int) -> float:
+    """The share of the tokens that there is room for, where `needed` bytes on each device, `weights` among them, are more than
+    its `capacity`. Below 0 where the weights alone do not fit."""
+    return CAUTION * (capacity - weights) / (needed - weights)
+
+
+def fewer_frames(request: GenerationRequest, share: float) -> Iterator[GenerationRequest]:
+    """The request with fewer frames, the most of them first."""
+    scale = find_preset(request.preset).vae_scale_temporal
+    while (count := int(latent_frames(request.num_frames, scale) * share)) > 1:
+        changed = _changed(request, num_frames=pixel_frames(count, scale))
+        if changed is None:
+            return
+        yield changed
+        share *= CAUTION**3
+
+
+def smaller_sizes(request: GenerationRequest, share: float) -> Iterator[GenerationRequest]:
+    """The request at the smaller sizes of its preset's series, as upright or as wide, the largest first."""
+    largest = share * request.width * request.height
+    for width, height in sorted(_series_sizes(find_preset(request.preset)), key=lambda size: -size[0] * size[1]):
+        changed = _changed(request, width=width, height=height)
+        if width * height <= largest and (width > height) == (request.width > request.height) and changed is not None:
+            yield changed
+
+
+def _series_sizes(preset: Preset) -> set[tuple[int, int]]:
+    return {size for other in list_presets() if other.series == preset.series for size in other.sizes}
+
+
+def _changed(request: GenerationRequest, **changes: int) -> GenerationRequest | None:
+    """The request with these settings, or None if its preset does not allow them."""
+    try:
+        return GenerationRequest(**request.model_dump() | changes)
+    except RequestError:
+        return None

@@ -1,0 +1,45 @@
+"""How much arithmetic each stage of a video is, for the rate at which the devices did it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from backend.chips import CHIPS, DEVICE_KINDS
+from backend.contract.events import VideoResult
+from backend.contract.request import GenerationRequest, find_preset
+from backend.pipeline.chunks import chunks_of
+from backend.pipeline.load import LoadedModel
+from backend.sampling.plan import plan_steps
+from backend.sampling.solvers import make_schedule
+
+
+def with_flops(result: VideoResult, loaded: LoadedModel) -> VideoResult:
+    """The result of a whole video with the operations of its stages, and the most that the devices can do."""
+    return dataclasses.replace(result, flops=stage_flops(loaded, result.request), peak_flops=devices_peak(loaded))
+
+
+def stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[str, float]:
+    """Floating-point operations of a whole video by stage, as its networks need them; a multiplication and an addition are two.
+
+    A stage that is left out has no number: denoising with the step cache, which leaves out parts of steps. NAG adds an
+    attention to the text, less than one per cent of a step, which is not counted.
+    """
+    flops = {"encode": loaded.model.encode_flops(request), "decode": loaded.model.decode_flops(request)}
+    if not request.step_cache:
+        flops["denoise"] = _denoise_flops(loaded, request)
+    return flops
+
+
+def _denoise_flops(loaded: LoadedModel, request: GenerationRequest) -> float:
+    timesteps = make_schedule(request.solver, request.steps, request.flow_shift).timesteps
+    plan = plan_steps(timesteps, request.guidance, loaded.model.kind.boundary, request.guidance_interval)
+    configs, geometry = find_preset(request.preset).network_configs(), request.geometry()
+    of_branches = [loaded.family.step_flops(configs, geometry, branches).total for branches in (1, 2)]
+    num_chunks = sum(1 for _ in chunks_of(loaded.model, request))
+    return num_chunks * sum(of_branches[step.is_guided] for step in plan)
+
+
+def devices_peak(loaded: LoadedModel) -> float | None:
+    """The published peak of all the model's devices together, operations a second; None if it is not known."""
+    chips = [DEVICE_KINDS.get(device.device_kind) for device in loaded.model.layout(True).mesh.devices.flat]
+    return None if None in chips else sum(CHIPS[chip].peak_flops for chip in chips)

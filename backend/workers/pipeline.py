@@ -1,0 +1,90 @@
+"""The pipeline as a worker uses it: its functions, imported late, because they import jax."""
+
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backend.contract.cues import Cue
+from backend.contract.events import Event, Proposal
+from backend.contract.request import GenerationRequest
+from backend.contract.worker import Device, HostPlace, Notice
+from backend.settings import from_environment
+from backend.workers.notice import notice_about
+from presets import Preset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """The functions that a worker needs; imported late, because they import jax. `check` returns the files of a model, which
+    `load` takes. An exception from the event function ends `check` and `load`. `notice` says which accelerator is not used and
+    why, from the devices or from the error in their place. `recall` withdraws the kernels that ended an earlier process, and is
+    given what makes one host's list those of all; `excuse` is called before the process ends because it is asked to.
+    `would_fit` finds what to propose for a request that has run out of memory; it tells of each compilation before it begins."""
+
+    check: Callable[[Preset, str | None, Callable[[Event], None]], Any]
+    load: Callable[..., Any]
+    warm_up: Callable[[Any, GenerationRequest], Iterator[Event]]
+    generate: Callable[[GenerationRequest, Any, Path, Callable[[], bool]], Iterator[Event]]
+    live: Callable[[GenerationRequest, Any, Path, Callable[[], bool], Callable[[], list[Cue]]], Iterator[Event]]
+    devices: Callable[[], list[Device]]
+    notice: Callable[[Sequence[Device] | Exception], Notice | None]
+    refusals: Callable[[], tuple[str, ...]] = tuple
+    recall: Callable[[Callable[[str], list[str]]], object] = lambda agree: None
+    excuse: Callable[[], object] = lambda: None
+    would_fit: Callable[[GenerationRequest, Callable[[Event], None]], tuple[Proposal, ...]] = lambda request, tell: ()
+
+
+def import_pipeline(
+    module: str | None, profile: tuple[Path, str] | None = None, place: HostPlace | None = None, **options: Any
+) -> Pipeline:
+    """The real pipeline, which loads with these options; or, for tests, a module that has all its functions. `profile` is a
+    folder for traces, and the steps that are traced. The process joins those of other hosts, if it has a `place` among them."""
+    if module is not None:
+        stand_in = importlib.import_module(module)
+        return Pipeline(
+            check=stand_in.check,
+            load=stand_in.load,
+            warm_up=stand_in.warm_up,
+            generate=stand_in.generate,
+            live=getattr(stand_in, "live", None),
+            devices=stand_in.device_facts,
+            refusals=getattr(stand_in, "refusals", tuple),
+            recall=getattr(stand_in, "recall", lambda agree: None),
+            excuse=getattr(stand_in, "excuse", lambda: None),
+            would_fit=getattr(stand_in, "would_fit", lambda request, tell: ()),
+            notice=getattr(stand_in, "notice", lambda devices: None),
+        )
+    from backend.runtime import hosts
+
+    if place is not None:
+        hosts.join(place.index, place.count, place.coordinator, place.bind)
+    from backend.pipeline.generate import generate
+    from backend.pipeline.live import live
+    from backend.pipeline.load import load
+    from backend.pipeline.model_files import check_model
+    from backend.pipeline.profiling import Profile
+    from backend.pipeline.warm_up import warm_up
+    from backend.pipeline.would_fit import would_fit
+    from backend.runtime.devices import device_facts
+    from backend.runtime.first_runs import FIRST_RUNS
+    from backend.runtime.refusals import REFUSALS
+
+    if profile is not None:
+        first, last = map(int, profile[1].split("-"))
+        generate = functools.partial(generate, profile=Profile(folder=profile[0], first=first, last=last))
+    return Pipeline(
+        check=check_model,
+        load=functools.partial(load, **options),
+        warm_up=warm_up,
+        generate=generate,
+        live=live,
+        devices=device_facts,
+        refusals=REFUSALS.sentences,
+        recall=functools.partial(FIRST_RUNS.recall, from_environment().kernels_dir),
+        excuse=FIRST_RUNS.excuse,
+        notice=notice_about,
+        would_fit=functools.partial(would_fit, mesh=options.get("mesh")),
+    )

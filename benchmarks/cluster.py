@@ -1,0 +1,236 @@
+"""Kills the machines of a Ray cluster while videos are made on them: `python -m benchmarks.cluster --json FILE`.
+
+Starts real Ray on this machine: a head, and `--nodes` TPU slices of `--hosts` raylets each, which pretend to be its hosts (the
+worker's devices are the CPU). The real engine makes `--jobs` videos of the demo model there; every `--kill-seconds` the last host
+of a worker that makes one is killed, and another slice comes some seconds later. Checked: every video is finished, once, and
+lies whole in the studio's folder; none was lost more often than twice; what was done of it was not done again, but for
+`MOST_SECONDS_AGAIN`. Needs `requirements-cluster.txt`; prints a table; exit code 1 if anything is broken.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backend.contract.events import Finished, Interrupted, Step
+from backend.contract.request import GenerationRequest
+from backend.engine.engine import Engine
+from backend.engine.job import Job
+from presets import load_preset
+
+CHIPS = 4
+BACK_SECONDS = 4.0  # after a slice was killed, another comes
+MOST_SECONDS_AGAIN = 3.0  # of steps: the state is kept every two seconds, and is on its way for one
+PROMPT = "a red circle moving right on a black background"
+
+
+@dataclass
+class Slices:
+    """The pretended slices; each host is a raylet with its agents."""
+
+    cluster: object
+    hosts: int
+    count: int = 0
+    nodes: dict[str, list] = field(default_factory=dict)  # by the beginning of the first node's id, as workers are named
+
+    def add(self) -> str:
+        """One more slice; returns the name of its worker."""
+        self.count += 1
+        kind = f"v6e-{CHIPS * self.hosts}"
+        told = {"TPU_ACCELERATOR_TYPE": kind, "TPU_TOPOLOGY": f"{2 * self.hosts}x2", "TPU_NAME": f"s{self.count}"}
+        nodes = []
+        for index in range(self.hosts):
+            head = {f"TPU-{kind}-head": 1} if index == 0 else {}
+            with _environment(told | {"TPU_WORKER_ID": str(index)}):
+                nodes.append(self.cluster.add_node(num_cpus=1, resources={"TPU": CHIPS, **head}))
+        self.nodes[name := f"node-{nodes[0].node_id[:8]}"] = nodes
+        return name
+
+    def kill(self, name: str) -> None:
+        """Kills the raylet of the slice's last host as a lost machine would be, then clears away what ran beside it."""
+        last = self.nodes[name].pop()
+        last.all_processes["raylet"][0].process.kill()
+        self.cluster.remove_node(last, allow_graceful=False)
+
+    def clear(self, name: str) -> None:
+        """Takes away the other hosts of a slice that has lost one."""
+        for node in self.nodes.pop(name):
+            self.cluster.remove_node(node, allow_graceful=False)
+
+
+@contextmanager
+def _environment(told: dict[str, str]):
+    """These variables for the processes that are started within."""
+    before = dict(os.environ)
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--jobs", type=int, default=40)
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--hosts", type=int, default=1, help="of each slice (%(default)s)")
+    parser.add_argument("--kill-seconds", type=float, default=20.0, help="between two kills (%(default)s)")
+    parser.add_argument("--steps", type=int, default=40, help="of each video (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the kills (%(default)s)")
+    parser.add_argument("--pipeline", help="a stand-in for the model; for tests")
+    parser.add_argument("--prompt", default=PROMPT)
+    parser.add_argument("--json", type=Path, help="also write the figures there")
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="cluster-", dir="/tmp"))  # Ray's sockets need a short path
+    try:
+        figures = run(arguments, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    sys.stdout.write("".join(f"{name:34} {value}\n" for name, value in figures.items()))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    sys.exit(1 if figures["violations"] else 0)
+
+
+def run(arguments: argparse.Namespace, folder: Path) -> dict:
+    """Starts the cluster and the studio, breaks the first, and returns the figures."""
+    (folder / "ray").mkdir()
+    os.environ["RAY_TMPDIR"] = str(folder)  # in it Ray makes its own, ray
+    from ray.cluster_utils import Cluster
+
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ.setdefault("STUDIO_CACHE_DIR", str(folder / "programs"))  # the slices share a disk here, and compile once
+    os.environ["STUDIO_DATA_DIR"] = str(folder / "nodes")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    slices = Slices(cluster, arguments.hosts)
+    for _ in range(arguments.nodes):
+        slices.add()
+    engine = Engine(folder / "studio", cluster=cluster.address, pipeline=arguments.pipeline)
+    try:
+        wait_until(lambda: ready(engine) == arguments.nodes, 300)
+        return break_and_measure(engine, slices, arguments)
+    finally:
+        engine.close()
+        cluster.shutdown()
+
+
+def break_and_measure(engine: Engine, slices: Slices, arguments: argparse.Namespace) -> dict:
+    """Makes the videos while slices go and come."""
+    began = time.monotonic()
+    preset, values = load_preset("wan-tiny"), {"prompt": arguments.prompt, "steps": arguments.steps}
+    jobs = [engine.submit(GenerationRequest.from_preset(preset, seed=seed, **values)) for seed in range(arguments.jobs)]
+    breaker = Breaker(engine, slices, arguments.kill_seconds, random.Random(arguments.seed))
+    breaker.go_on(lambda: all(engine.job(job.id).has_ended for job in jobs), 60 + 60 * arguments.jobs)
+    seconds = time.monotonic() - began
+    found = [judge(engine, job, arguments.steps) for job in jobs]
+    losses = [one["losses"] for one in found]
+    return {
+        "jobs": len(jobs),
+        "seconds": round(seconds, 1),
+        "raylets_killed": breaker.kills,
+        "jobs_interrupted": sum(count > 0 for count in losses),
+        "most_losses_of_a_job": max(losses),
+        "steps_made": sum(one["steps"] for one in found),
+        "steps_made_again": sum(one["again"] for one in found),
+        "seconds_of_them_at_most": round(max(one["seconds_again"] for one in found), 1),
+        "loss_noticed_seconds": [round(value, 1) for value in breaker.noticed],
+        "new_slice_ready_seconds": [round(value, 1) for value in breaker.came],
+        "violations": [*(problem for one in found for problem in one["problems"])],
+    }
+
+
+class Breaker:
+    """Kills the slice of a worker that makes a video, again and again, and brings another. `noticed` is how many seconds later a
+    worker was gone, `came` how many seconds after its start a new slice was a worker."""
+
+    def __init__(self, engine: Engine, slices: Slices, every: float, chance: random.Random):
+        self._engine, self._slices, self._every, self._chance = engine, slices, every, chance
+        self.kills, self.noticed, self.came = 0, [], []
+
+    def go_on(self, is_over: Callable[[], bool], seconds: float) -> None:
+        """Until it is over. Raises: TimeoutError if that takes longer than so many seconds."""
+        until = time.monotonic() + seconds
+        next_kill = time.monotonic() + self._every
+        while not is_over():
+            if time.monotonic() > until:
+                raise TimeoutError(f"the videos were not made within {seconds:.0f} s")
+            time.sleep(0.1)
+            if time.monotonic() >= next_kill:
+                next_kill += self._every
+                self._break()
+
+    def _break(self) -> None:
+        busy = [worker.name for worker in self._engine.workers() if worker.job_id is not None]
+        if not busy:
+            return
+        name, moment = self._chance.choice(busy), time.monotonic()
+        self._slices.kill(name)
+        self.kills += 1
+        wait_until(lambda: name not in names(self._engine), 60)
+        self.noticed.append(time.monotonic() - moment)
+        self._slices.clear(name)
+        time.sleep(BACK_SECONDS)
+        moment, new = time.monotonic(), self._slices.add()
+        wait_until(lambda: new in names(self._engine), 60)
+        self.came.append(time.monotonic() - moment)
+
+
+def judge(engine: Engine, job: Job, total: int) -> dict:
+    """What became of one job, and what is wrong with it."""
+    events = [event for _, event in engine.events(job.id)]
+    again, seconds_again, made, done, goes_on = 0, 0.0, 0, set(), False
+    for event in events:
+        goes_on = goes_on or isinstance(event, Interrupted)
+        if isinstance(event, Step):
+            if not goes_on or event.index not in done:  # work that goes on first reports the step that was done last
+                made += 1
+                again += event.index in done
+                seconds_again += event.seconds * (event.index in done)
+            goes_on = False
+            done.add(event.index)
+    losses = sum(isinstance(event, Interrupted) and event.by == "loss" for event in events)
+    final = [event for event in events if event.is_final]
+    problems = []
+    if len(final) != 1 or not isinstance(final[0], Finished):
+        problems.append(f"{job.id}: ended with {[event.kind for event in final]}, {getattr(final[-1], 'cause', '')}")
+    elif Path(final[0].result.path).read_bytes()[4:8] != b"ftyp" or Path(final[0].result.path).parent != job.folder:
+        problems.append(f"{job.id}: its video is not whole")
+    if done != set(range(1, total + 1)):
+        problems.append(f"{job.id}: steps {sorted(set(range(1, total + 1)) - done)} were never made")
+    if losses > 2:
+        problems.append(f"{job.id}: lost {losses} times")
+    if seconds_again > MOST_SECONDS_AGAIN * max(losses, 1):
+        problems.append(f"{job.id}: {seconds_again:.1f} s of its steps were made again")
+    return {"losses": losses, "steps": made, "again": again, "seconds_again": seconds_again, "problems": problems}
+
+
+def names(engine: Engine) -> list[str]:
+    """The workers that are there."""
+    return [worker.name for worker in engine.workers()]
+
+
+def ready(engine: Engine) -> int:
+    """How many workers are ready."""
+    return sum(worker.status.state == "ready" for worker in engine.workers())
+
+
+def wait_until(is_true: Callable[[], bool], seconds: float) -> None:
+    """Raises: TimeoutError if it does not become true."""
+    until = time.monotonic() + seconds
+    while not is_true():
+        if time.monotonic() > until:
+            raise TimeoutError(f"waited {seconds:.0f} s in vain")
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,309 @@
+"""Measures how far one studio's queue keeps many workers busy: `python -m benchmarks.fleet --json FILE`.
+
+The real studio, engine and store, and workers that only sleep and write: each video takes `--seconds`, in `STEPS` steps with a
+preview each, and leaves a file. A hundred visitors want `--jobs` videos; `IN_LINE` may wait at a time, as the studio allows.
+`--pages` of them have a page open that is loaded again and follows its jobs as `benchmarks.studio_load` does it, from another
+process. For each number of workers: videos a minute from the first start to the last end, as a share of so many times one
+worker's, and the page's times. Checked: the share is at least 0.95 up to 8 workers and 0.9 beyond, 99 of 100 pages come within a
+second, every video is finished once and is there. Exit code 1 if not.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from urllib.request import HTTPCookieProcessor, build_opener
+
+from backend.contract import events
+from backend.contract.events import Decoding, Encoding, Finished, Step, VideoResult
+from backend.contract.request import GenerationRequest
+from backend.contract.shape import Shape
+from backend.contract.worker import Device, WorkerFacts
+from backend.workers.link import LINKS
+from benchmarks.studio_load import Measured, Visitor, start, tick_of, wait_until_ready, watch_page
+from presets import load_preset
+
+WORKERS = (1, 2, 4, 8, 32)
+VISITORS, PAGES = 100, 20
+IN_LINE = 100  # the studio's own limit
+AT_ONCE = 16  # visitors who submit in the same moment
+STEPS = 8
+PREVIEW, VIDEO = b"\xff\xd8" + bytes(4_000), b"\0\0\0\x18ftypmp42" + bytes(200_000)
+LEAST_SHARE, LEAST_SHARE_OF_MANY, MANY = 0.95, 0.9, 8
+SLOWEST_PAGE_SECONDS = 1.0  # 99 of 100
+PROMPT = "a red circle moving right on a black background"
+
+
+class SleepingLink:
+    """A worker without a model: a thread that sleeps and writes where a real worker computes."""
+
+    pid = None
+    seconds = 1.0
+
+    def __init__(self, plan, log, on_message, on_exit):
+        self._on_message, self._on_exit, self._model = on_message, on_exit, plan.model
+        self._is_over, self._given = threading.Event(), threading.Event()
+        self._message: dict | None = None
+        threading.Thread(target=self._work, name="sleeping-worker", daemon=True).start()
+
+    def send(self, message: dict) -> None:
+        """Takes a job, or ends with the job that it has."""
+        if message["type"] == "run":
+            self._message = message
+            self._given.set()
+
+    def kill(self) -> None:
+        """Ends it."""
+        self._is_over.set()
+        self._given.set()
+
+    def stop(self) -> None:
+        """Ends it."""
+        self.kill()
+
+    def _work(self) -> None:
+        preset = load_preset("wan-tiny")
+        shape = Shape.of(GenerationRequest.from_preset(preset, prompt=PROMPT, seed=0, steps=STEPS))
+        facts = WorkerFacts(devices=(Device(name="Bed", kind="bed"),), model=preset.model_source, warm=frozenset({shape}))
+        self._on_message({"type": "facts", "facts": facts.to_json()})
+        self._rest()
+        while True:
+            if not self._given.wait(1.0):
+                self._on_message({"type": "alive"})
+                continue
+            self._given.clear()
+            if self._is_over.is_set():
+                return self._on_exit(0)
+            self._make(self._message)
+            self._rest()
+
+    def _make(self, message: dict) -> None:
+        """Sleeps so many seconds in all, whatever its own work takes: a worker's time is the model's."""
+        self._on_message({"type": "status", "state": "busy", "detail": "Sleeping"})
+        request, folder = GenerationRequest.from_stored(message["request"]), Path(message["folder"])
+        (folder / "previews").mkdir(exist_ok=True)
+        began, job_id = time.monotonic(), message["job_id"]
+        self._tell(job_id, Encoding())
+        for step in range(1, STEPS + 1):
+            self._is_over.wait(max(0.0, began + self.seconds * step / STEPS - time.monotonic()))
+            name = f"previews/step-{step:03d}.jpg"
+            (folder / name).write_bytes(PREVIEW)
+            left = self.seconds * (STEPS - step) / STEPS
+            self._tell(job_id, Step(step, STEPS, self.seconds / STEPS, left, name))
+        self._tell(job_id, Decoding(request.num_frames, request.num_frames))
+        (folder / "video.mp4").write_bytes(VIDEO)
+        self._tell(job_id, Finished(self._result(request, folder)))
+
+    def _result(self, request: GenerationRequest, folder: Path) -> VideoResult:
+        return VideoResult(
+            path=str(folder / "video.mp4"),
+            fps=request.fps,
+            num_frames=request.num_frames,
+            width=request.width,
+            height=request.height,
+            seconds={"denoise": self.seconds, "total": self.seconds},
+            request=request,
+            versions={},
+        )
+
+    def _tell(self, job_id: str, event: events.Event) -> None:
+        self._on_message({"type": "event", "job_id": job_id, "event": json.loads(json.dumps(event.to_json()))})
+
+    def _rest(self) -> None:
+        self._on_message({"type": "status", "state": "ready", "detail": "Ready"})
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    """The server: the studio on so many sleeping workers, with the visitors' videos; writes what it measured, then waits."""
+    from backend.engine.engine import Engine
+    from backend.shares import Share
+    from wan_ui.gradio_import import import_gradio
+    from wan_ui.heap import share_one_heap
+
+    share_one_heap()
+    import_gradio()
+    from wan_ui.serve import serve as serve_page
+    from wan_ui.studio import build
+
+    LINKS["sleeping"], SleepingLink.seconds = SleepingLink, arguments.seconds
+    engine = Engine(arguments.folder / "data", link="sleeping", shares=[Share()] * arguments.workers[0])
+    blocks = build(engine)
+    serve_page(blocks, engine, host="127.0.0.1", port=arguments.port, share=False, auth=None)
+    try:
+        while not (arguments.folder / "go").exists():
+            time.sleep(0.1)
+        figures = make_all(engine, arguments)
+        (arguments.folder / "figures.json").write_text(json.dumps(figures))
+        blocks.block_thread()
+    finally:
+        engine.close()
+
+
+def make_all(engine, arguments: argparse.Namespace) -> dict:
+    """Queues the visitors' videos as the line has room, waits for all, and returns what became of them."""
+    from wan_ui.desk.visitors import COOKIE, owner_of
+
+    owners = [owner_of({COOKIE: token}) for token in tokens()]
+    preset, submitting, room = load_preset("wan-tiny"), [], threading.Semaphore(arguments.in_line)
+
+    def submit(number: int):
+        room.acquire()
+        began = time.monotonic()
+        request = GenerationRequest.from_preset(preset, prompt=PROMPT, seed=number, steps=STEPS)
+        job = engine.submit(request, owners[number % VISITORS])
+        submitting.append(time.monotonic() - began)
+        return job
+
+    threading.Thread(target=make_room, args=(engine, room, arguments), daemon=True).start()
+    with ThreadPoolExecutor(AT_ONCE) as people:
+        jobs = list(people.map(submit, range(arguments.jobs)))
+    for job in jobs:
+        while not engine.job(job.id).has_ended:
+            time.sleep(0.05)
+    ended = [engine.job(job.id) for job in jobs]
+    seconds = max(job.ended for job in ended) - min(job.started for job in ended)
+    finals = [[event for _, event in engine.events(job.id) if event.is_final] for job in jobs]
+    is_whole = [len(one) == 1 and isinstance(one[0], Finished) and Path(one[0].result.path).is_file() for one in finals]
+    began = sorted((job.started, job.ended) for job in ended)
+    return {
+        "workers": arguments.workers[0],
+        "videos": len(jobs),
+        "lost": is_whole.count(False),
+        "seconds": round(seconds, 2),
+        "videos_a_minute": round(60 * len(jobs) / seconds, 1),
+        "seconds_of_a_job": round(median(end - start for start, end in began), 3),
+        "seconds_to_submit": round(median(submitting), 4),
+    }
+
+
+def make_room(engine, room: threading.Semaphore, arguments: argparse.Namespace) -> None:
+    """Lets somebody submit for each job that has begun."""
+    begun = 0
+    while begun < arguments.jobs:
+        counts = engine.library.counts()
+        now = sum(counts.values()) - counts.get("queued", 0)
+        for _ in range(now - begun):
+            room.release()
+        begun = max(begun, now)
+        time.sleep(0.02)
+
+
+def tokens() -> list[str]:
+    """The visitors' cookies, the same in both processes."""
+    return [f"{number:043d}" for number in range(VISITORS)]
+
+
+def measure(workers: int, arguments: argparse.Namespace, folder: Path) -> dict:
+    """One server with so many workers, and the pages that are open meanwhile."""
+    options = ["--serve", "--folder", str(folder), "--workers", str(workers)]
+    options += ["--jobs", str(arguments.jobs), "--seconds", str(arguments.seconds), "--in-line", str(arguments.in_line)]
+    server, url = start(lambda port: ["-m", "benchmarks.fleet", *options, "--port", str(port)], folder)
+    try:
+        wait_until_ready(url)
+        tick, measured, is_over = tick_of(url), Measured(), threading.Event()
+        people = [visitor(url, measured, token) for token in tokens()[: arguments.pages]]
+        watching = [threading.Thread(target=watch_page, args=(person, tick, is_over)) for person in people]
+        for thread in watching:
+            thread.start()
+            time.sleep(0.1)
+        before = processor_seconds(server)
+        (folder / "go").touch()
+        while not (folder / "figures.json").exists():
+            if server.poll() is not None:
+                raise RuntimeError((folder / "server.log").read_text()[-2000:])
+            time.sleep(0.2)
+        processor = processor_seconds(server) - before
+        is_over.set()
+        for thread in watching:
+            thread.join()
+    finally:
+        server.terminate()
+        server.wait(30)
+    figures = json.loads((folder / "figures.json").read_text())
+    return figures | pages_of(measured) | {"server_cores": round(processor / figures["seconds"], 2)}
+
+
+def visitor(url: str, measured: Measured, token: str) -> Visitor:
+    """A visitor who has been here before."""
+    person = Visitor(url, measured)
+    opener = build_opener(HTTPCookieProcessor(person.jar))
+    opener.addheaders = [("Cookie", f"studio_visitor={token}")]
+    person.open = opener.open
+    return person
+
+
+def pages_of(measured: Measured) -> dict:
+    """The page's times, and what went wrong with pages."""
+    figures: dict = {"page_failures": measured.failures[:3]}
+    for kind in ("page", "tick"):
+        answers = sorted(measured.answers[kind]) or [0.0]
+        figures[f"{kind}s"] = len(measured.answers[kind])
+        figures[f"{kind}_99_percent_seconds"] = round(answers[int(0.99 * (len(answers) - 1))], 3)
+    return figures
+
+
+def processor_seconds(server: subprocess.Popen) -> float:
+    """What the server has taken of the processors so far."""
+    fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def with_shares(rows: list[dict]) -> list[dict]:
+    """Each row with its share of linear, and whether it passes."""
+    one = next((row["videos_a_minute"] for row in rows if row["workers"] == 1), None)
+    for row in rows:
+        least = LEAST_SHARE if row["workers"] <= MANY else LEAST_SHARE_OF_MANY
+        row["share_of_linear"] = round(row["videos_a_minute"] / (one * row["workers"]), 3) if one else None
+        row["passes"] = (
+            row["lost"] == 0
+            and not row["page_failures"]
+            and row["page_99_percent_seconds"] < SLOWEST_PAGE_SECONDS
+            and (row["share_of_linear"] or 1.0) >= least
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--workers", type=lambda text: [int(part) for part in text.split(",")], default=list(WORKERS))
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=1.0, help="that a video takes (%(default)s)")
+    parser.add_argument("--in-line", type=int, default=IN_LINE, help="videos that wait at a time (%(default)s)")
+    parser.add_argument("--pages", type=int, default=PAGES, help="that are open (%(default)s)")
+    parser.add_argument("--json", type=Path, help="write the figures there; rows of other numbers of workers that are there stay")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        return serve(arguments)
+    rows = json.loads(arguments.json.read_text()) if arguments.json and arguments.json.exists() else []
+    for workers in arguments.workers:
+        with tempfile.TemporaryDirectory() as folder:
+            row = measure(workers, arguments, Path(folder)) | {"seconds_a_video": arguments.seconds}
+        rows = with_shares(sorted([*(one for one in rows if one["workers"] != workers), row], key=lambda one: one["workers"]))
+        sys.stderr.write(f"{row}\n")
+        if arguments.json:
+            arguments.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    names = (
+        "workers",
+        "videos_a_minute",
+        "share_of_linear",
+        "page_99_percent_seconds",
+        "tick_99_percent_seconds",
+        "lost",
+        "passes",
+    )
+    sys.stdout.write("| " + " | ".join(names) + " |\n|" + "---|" * len(names) + "\n")
+    sys.stdout.write("".join("| " + " | ".join(str(row[name]) for name in names) + " |\n" for row in rows))
+    sys.exit(0 if all(row["passes"] for row in rows) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Compiles a preset's guided step with several meshes and numbers of copied matrices, and stores the compiler's counts.
+
+    python -m benchmarks.tune_plan --preset wan2.2-t2v-a14b-720p --topology tpu7x:2x2x1 [--copies 0 4 8] [--mesh 2,4,1 ...]
+
+Needs libtpu and no TPU; a candidate of a 14B takes one to three minutes on two cores. The results go to
+backend/families/plans.json, where the studio looks for its mesh and its copies; candidates that stand there already are compiled
+only with --again. Without --copies the plan in use and its neighbours are tried, until no neighbour is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+
+from backend.settings import tpu_compiler_environment
+
+if __name__ == "__main__":
+    os.environ.update(tpu_compiler_environment())  # libtpu reads it when jax is imported
+
+from backend.chips import chip_of
+from backend.contract.request import GenerationRequest, example_request, find_preset
+from backend.families import of_preset
+from backend.families.plans import Subject, TriedPlan, TunedPlan, read_table, subject_of, write_table
+from backend.pipeline.load import describe_model
+from backend.runtime.devices import described_devices
+from backend.runtime.mesh import Layout, MeshPlan
+from backend.tpu.report import STEP, Inspector, Slice, report
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+class Search:
+    """The plans of one preset on one slice that have been tried."""
+
+    def __init__(self, request: GenerationRequest, topology: str, *, again: bool) -> None:
+        self._request, self._topology, self._again = request, topology, again
+        self._devices, self._family = described_devices(topology), of_preset(find_preset(request.preset))[0]
+        layout, self.num_matrices, self.subject = self._in_use()
+        self.start = (MeshPlan(**{axis: layout.size(axis) for axis in ("dp", "sp", "tp")}), len(layout.copied))
+        known = next((line.tried for line in read_table() if line.subject == self.subject), ())
+        self.tried = {(one.mesh, one.copies): one for one in known}
+        self._new: set[tuple[MeshPlan, int]] = set()
+
+    def _in_use(self) -> tuple[Layout, int, Subject]:
+        """The layout that the studio would use today, the number of matrices in a layer, and the table's key."""
+        preset = find_preset(self._request.preset)
+        model = describe_model(preset, self._devices, lambda program, lowered: None)
+        config = preset.network_configs()["transformer"]
+        transformer = importlib.import_module(type(self._family).__module__.rpartition(".")[0] + ".transformer")
+        sizes = transformer.layer_matrix_bytes(config, model.dtype.itemsize)
+        kind, experts = self._devices[0].device_kind, model.kind.num_experts
+        return model.layout(True), len(sizes), subject_of(kind, len(self._devices), sizes, config["num_layers"], experts)
+
+    def compile(self, mesh: MeshPlan, copies: int) -> TriedPlan:
+        """Compiles this plan's step unless that has been done, and stores what is counted."""
+        key = (mesh, copies)
+        if key in self.tried and (not self._again or key in self._new):
+            return self.tried[key]
+        inspector = Inspector(lambda text: None, STEP)
+        axes = {"dp": mesh.dp, "sp": mesh.sp, "tp": mesh.tp}
+        preset = find_preset(self._request.preset)
+        model = describe_model(preset, self._devices, inspector, axes, num_copies=copies)
+        described = Slice(
+            request=self._request,
+            family=self._family,
+            model=model,
+            chip=chip_of(self._topology),
+            num_devices=len(self._devices),
+        )
+        result = report(described, inspector)
+        step = result["components"][STEP]
+        seconds = step["predicted_seconds"]
+        one = TriedPlan(
+            mesh=mesh,
+            copies=copies,
+            seconds=None if seconds is None or not result["fits"] else round(seconds, 4),
+            hbm_bytes=result["hbm_bytes_per_device"],
+        )
+        self.tried[key] = one
+        self._new.add(key)
+        say(f"{mesh} copies={copies}: {_words(one)}; compiled in {step['compile_seconds']} s, {_kinds(step)}")
+        self._store()
+        return one
+
+    def _store(self) -> None:
+        lines = [line for line in read_table() if line.subject != self.subject]
+        write_table([*lines, TunedPlan(subject=self.subject, preset=self._request.preset, tried=tuple(self.tried.values()))])
+
+    @property
+    def best(self) -> TriedPlan | None:
+        return TunedPlan(subject=self.subject, preset=self._request.preset, tried=tuple(self.tried.values())).best
+
+    def climb(self) -> None:
+        """Goes from the plan in use to a neighbour with one copy more or fewer, until none is faster."""
+        self.compile(*self.start)
+        while (best := self.best) is not None:
+            near = [best.copies - 1, best.copies + 1]
+            for copies in (count for count in near if 0 <= count <= self.num_matrices):
+                self.compile(best.mesh, copies)
+            if self.best == best:
+                return
+
+
+def _words(plan: TriedPlan) -> str:
+    size = f"{plan.hbm_bytes / 2**30:.1f} GiB a chip"
+    return f"{size}, does not fit" if plan.seconds is None else f"{size}, {plan.seconds:.3f} s predicted"
+
+
+def _kinds(step: dict) -> str:
+    kinds = step["breakdown"] or {}
+    return ", ".join(f"{kind} {seconds:.3f}" for kind, seconds in kinds.items() if seconds >= 0.0005)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", required=True)
+    parser.add_argument("--topology", required=True)
+    parser.add_argument(
+        "--copies", type=int, nargs="*", help="of a layer's matrices; if not given, the neighbours of the plan in use"
+    )
+    parser.add_argument("--mesh", nargs="*", help="dp,sp,tp; the one in use if not given")
+    parser.add_argument("--again", action="store_true", help="compile what the table has already")
+    arguments = parser.parse_args()
+    search = Search(example_request(find_preset(arguments.preset)), arguments.topology, again=arguments.again)
+    if arguments.copies is None:
+        search.climb()
+    meshes = [MeshPlan(**dict(zip(("dp", "sp", "tp"), map(int, text.split(",")), strict=True))) for text in arguments.mesh or ()]
+    for mesh in meshes or [search.start[0]]:
+        for copies in arguments.copies or ():
+            search.compile(mesh, copies)
+    best = search.best
+    say(f"best: {best.mesh} copies={best.copies}: {_words(best)}" if best else "none leaves a quarter of a chip's memory free")
+
+
+if __name__ == "__main__":
+    main()

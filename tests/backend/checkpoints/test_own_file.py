@@ -1,0 +1,158 @@
+"""A transformer in a file of its own: what names it, what its numbers mean, and which model it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers import WanTransformer3DModel
+from safetensors.torch import save_file
+
+from backend.checkpoints.own_file import FileSource, file_source, own_tensors, parts_of, source_with
+from backend.checkpoints.torch_file import TorchFile
+from backend.commands.command_line import model_of, parse
+from backend.errors import ModelError, RequestError
+from backend.families.wan.original import check_transformer, makers_name
+from backend.weights.read import read_tensor
+from presets import load_preset
+
+GENERATE = ["generate", "--prompt", "x", "--preset"]
+
+
+@pytest.mark.parametrize("base", ["/models/a+b/wan", "Wan-AI/Wan2.1-T2V-1.3B-Diffusers"])
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("/x/high+.safetensors",),
+        ("/x/high.safetensors", "/x y/low.safetensors"),
+        ("me/repo:split/high.safetensors", "/x/low.safetensors"),
+        ("/x/plain.pt",),
+    ],
+)
+def test_a_source_names_a_base_and_files(base, files):
+    assert file_source(source_with(base, files)) == FileSource(base=base, files=files)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["owner/name", "/models/wan", "owner/name+relative.safetensors", "base/one+owner/two:file.pt", "/a+/b.safetensors+/c.ckpt"],
+)
+def test_other_sources_are_none(source):
+    assert file_source(source) is None
+
+
+def quantised(weight: torch.Tensor, by_row: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """As fp8 with a scale, whole or for each row."""
+    largest = weight.abs().amax(dim=1, keepdim=True) if by_row else weight.abs().max()
+    scale = (largest / 448).float()
+    return (weight / scale).to(torch.float8_e4m3fn), scale
+
+
+@pytest.mark.parametrize("prefix", ["", "model.diffusion_model.", "diffusion_model."])
+@pytest.mark.parametrize("ending", ["scale_weight", "weight_scale"])
+@pytest.mark.parametrize("by_row", [False, True])
+def test_scaled_numbers_are_what_they_stand_for(prefix, ending, by_row, tmp_path):
+    torch.manual_seed(0)
+    small, scale = quantised(torch.randn(6, 5), by_row)
+    state = {"patch_embedding.weight": torch.randn(2, 3), "blocks.0.self_attn.q.weight": small, f"blocks.0.self_attn.q.{ending}": scale,
+             "blocks.0.self_attn.q.scale_input": torch.ones(1), "blocks.0.self_attn.q.bias": torch.randn(6).half(),
+             "scaled_fp8": torch.zeros(2, dtype=torch.float8_e4m3fn)}  # fmt: skip
+    others = {"vae.x": torch.ones(2)} if prefix else {}  # all of a model in one file
+    save_file({prefix + name: value for name, value in state.items()} | others, tmp_path / "x.safetensors")
+    places = own_tensors(tmp_path / "x.safetensors")
+    assert places.keys() == {"patch_embedding.weight", "blocks.0.self_attn.q.weight", "blocks.0.self_attn.q.bias"}
+    found = {name: read_tensor(place) for name, place in places.items()}
+    assert torch.equal(found["blocks.0.self_attn.q.weight"], small.float() * scale)
+    assert torch.equal(found["blocks.0.self_attn.q.bias"], state["blocks.0.self_attn.q.bias"])
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"a.weight": torch.zeros(4, 4, dtype=torch.uint8)}, "as U8: float32, float16, bfloat16 and fp8 .* can be read"),
+        ({"a.weight": torch.zeros(4, 4, dtype=torch.int8), "a.weight_scale": torch.ones(4)}, "as I8"),
+        ({"a.weight": torch.zeros(4, 4).to(torch.float8_e4m3fn), "a.weight_scale": torch.ones(8)}, "8 scales: it may have one"),
+        ({"a.weight": torch.zeros(4, 4).to(torch.float8_e4m3fn), "scaled_fp8": torch.zeros(0)}, "gives a.weight no scale"),
+    ],
+)
+def test_numbers_that_cannot_be_read_are_refused(state, said, tmp_path):
+    save_file(state, tmp_path / "x.safetensors")
+    with pytest.raises(ModelError, match=said) as refused:
+        own_tensors(tmp_path / "x.safetensors")
+    assert "\n" not in str(refused.value)
+
+
+def shapes_of(name: str) -> tuple[dict[str, tuple[int, ...]], dict]:
+    """The shapes of a published transformer by Wan's own names, and its configuration."""
+    config = load_preset(name).network_configs()["transformer"]
+    with torch.device("meta"):
+        state = WanTransformer3DModel.from_config(config).state_dict()
+    return {makers_name(name): tuple(value.shape) for name, value in state.items()}, config
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("wan2.1-t2v-1.3b-480p", "Wan 2.1 T2V 1.3B"),
+        ("wan2.1-t2v-14b-480p", "Wan 2.1 T2V 14B or an expert of Wan 2.2 T2V A14B"),
+        ("wan2.1-i2v-14b-480p", "Wan 2.1 I2V 14B"),
+        ("wan2.1-flf2v-14b-720p", "Wan 2.1 FLF2V 14B"),
+        ("wan2.2-i2v-a14b-480p", "an expert of Wan 2.2 I2V A14B"),
+        ("wan2.2-ti2v-5b-720p", "Wan 2.2 TI2V 5B"),
+    ],
+)
+def test_each_published_size_is_recognised_and_no_other_takes_its_place(file, words):
+    shapes, config = shapes_of(file)
+    check_transformer("x.safetensors", shapes, config)
+    other = "wan2.1-t2v-1.3b-480p" if file != "wan2.1-t2v-1.3b-480p" else "wan2.2-ti2v-5b-720p"
+    expected = load_preset(other).network_configs()["transformer"]
+    with pytest.raises(ModelError) as refused:
+        check_transformer("x.safetensors", shapes, expected)
+    assert str(refused.value).startswith(f"x.safetensors is {words} (") and "and the model needs Wan 2." in str(refused.value)
+
+
+def test_what_is_no_transformer_of_wan_is_refused():
+    shapes, config = shapes_of("wan2.1-t2v-1.3b-480p")
+    with pytest.raises(ModelError, match="holds no transformer of Wan"):
+        check_transformer("x.safetensors", {"double_blocks.0.img_attn.qkv.weight": (3, 3)}, config)
+    with pytest.raises(ModelError, match="x.safetensors is a VACE and the model is none"):
+        check_transformer("x.safetensors", shapes | {"vace_patch_embedding.weight": (1536, 96, 1, 2, 2)}, config)
+    fewer = {name: shape for name, shape in shapes.items() if not name.startswith("blocks.29.")}
+    with pytest.raises(ModelError, match="a transformer of other sizes .1536 wide, 29 layers, 16 channels"):
+        check_transformer("x.safetensors", fewer, config)
+
+
+def test_the_command_line_names_files_beside_the_presets_model_or_another(tmp_path):
+    high, low = tmp_path / "high.safetensors", tmp_path / "low.safetensors"
+    for path in (high, low):
+        path.touch()
+    words = [*GENERATE, "wan2.2-t2v-a14b-480p", "--transformer", str(high), "--transformer", str(low)]
+    assert model_of(parse(words)) == f"Wan-AI/Wan2.2-T2V-A14B-Diffusers+{high}+{low}"
+    assert model_of(parse([*words, "--model", "me/mine"])) == f"me/mine+{high}+{low}"
+    assert model_of(parse([*GENERATE, "longlive-1.3b-480p", "--transformer", "me/x:a/b.safetensors"])).endswith(
+        "+me/x:a/b.safetensors"
+    )
+    assert model_of(parse(["serve", "--model", "me/mine", "--transformer", str(high)])) == f"me/mine+{high}"
+    assert model_of(parse(["denoise", "--run", "x", "--transformer", str(high)]), "wan2.1-t2v-1.3b-480p").startswith("Wan-AI/")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["serve", "--transformer", "FILE"], "give --model too"),
+        ([*GENERATE, "wan-tiny", "--transformer", "/nowhere/x.safetensors"], "check the path"),
+        ([*GENERATE, "wan-tiny", "--transformer", "FOLDER"], "must be a file that ends in .safetensors or .pt"),
+        ([*GENERATE, "wan-tiny", *["--transformer", "FILE"] * 3], "a checkpoint has two at most"),
+    ],
+)
+def test_wrong_files_are_refused_on_the_command_line(words, said, tmp_path):
+    (tmp_path / "x.safetensors").touch()
+    places = {"FILE": str(tmp_path / "x.safetensors"), "FOLDER": str(tmp_path)}
+    with pytest.raises(RequestError, match=said):
+        model_of(parse([places.get(word, word) for word in words]))
+
+
+def test_a_file_of_pytorch_is_read_as_one():
+    assert parts_of([Path("/a.pt")]) == {"transformer": TorchFile(path=Path("/a.pt"))}
+    assert list(parts_of([Path("/a.safetensors"), Path("/b.safetensors")])) == ["transformer", "transformer_2"]

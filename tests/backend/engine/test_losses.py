@@ -1,0 +1,94 @@
+"""Workers whose machines go while they work, and the places of those that wait, by links that a test plays."""
+
+import threading
+
+import pytest
+
+from backend.contract.events import Failed, Finished, Interrupted, Queued
+from backend.contract.shape import Shape
+from backend.contract.worker import Device, WorkerFacts
+from backend.engine import dispatcher
+from backend.shares import Share
+from backend.workers.death import LOST
+from backend.workers.link import LINKS
+from tests.backend.conftest import all_events, request, wait_for
+from tests.thread_link import ThreadLink
+
+
+class LossyLink:
+    """A worker whose machine goes as soon as it has a job. It says that it is warm, so that it gets the job first."""
+
+    pid = None
+
+    def __init__(self, plan, log, on_message, on_exit):
+        self._on_exit = on_exit
+        shape = Shape.of(request())
+        facts = WorkerFacts(devices=(Device(name="d", kind="d"),), model=shape.model, warm=frozenset({shape}))
+        threading.Thread(target=on_message, args=({"type": "facts", "facts": facts.to_json()},)).start()
+
+    def send(self, message):
+        if message["type"] == "run":
+            threading.Thread(target=self._on_exit, args=(LOST,)).start()
+
+    def kill(self):
+        pass
+
+    def stop(self):
+        pass
+
+
+def lossy_then_whole(count: int):
+    """Opens so many lossy workers, then whole ones."""
+    opened = []
+
+    def open_link(plan, log, on_message, on_exit):
+        opened.append(plan.name)
+        kind = LossyLink if len(opened) <= count else ThreadLink
+        return kind(plan, log, on_message, on_exit)
+
+    return open_link
+
+
+@pytest.mark.parametrize(("lossy", "end"), [(1, Finished), (2, Finished), (3, Failed)])
+def test_a_lost_workers_job_goes_to_another_twice_at_most(make_engine, monkeypatch, lossy, end):
+    monkeypatch.setitem(LINKS, "lossy", lossy_then_whole(lossy))
+    engine = make_engine(link="lossy", shares=(Share(),) * (lossy + 1))
+    wait_for(lambda: all(worker.facts.warm for worker in engine.workers()[:lossy]))
+    events = all_events(engine, engine.submit(request()).id)
+    assert isinstance(events[-1], end) and sum(event.is_final for event in events) == 1
+    assert [event.by for event in events if isinstance(event, Interrupted)] == ["loss"] * lossy
+    assert len(engine.workers()) == 1
+    if end is Failed:
+        assert events[-1].cause == "The machine that made it was lost three times"
+
+
+def test_a_job_waits_while_no_worker_is_there(make_engine, monkeypatch):
+    monkeypatch.setitem(LINKS, "lossy", lossy_then_whole(1))
+    engine = make_engine(link="lossy")
+    job = engine.submit(request())
+    wait_for(lambda: engine.interruptions(job.id) and engine.job(job.id).state == "queued")
+    assert engine.workers() == () and engine.worker_status().state == "starting" and engine.position(job.id) == 0
+
+
+def test_a_job_whose_worker_goes_in_this_moment_waits_again(make_engine, monkeypatch):
+    engine = make_engine()
+    fleet = engine._dispatcher.fleet
+    answers = iter([False])
+    give = fleet.give
+    monkeypatch.setattr(fleet, "give", lambda *job: next(answers, None) is not False and give(*job))
+    events = all_events(engine, engine.submit(request()).id)
+    assert isinstance(events[-1], Finished) and not any(isinstance(event, Interrupted) for event in events)
+
+
+def test_places_far_behind_are_reported_now_and_then(make_engine, monkeypatch):
+    monkeypatch.setattr(dispatcher, "_NEAR_PLACES", 2)
+    monkeypatch.setattr(dispatcher, "_FAR_SECONDS", 600.0)
+    engine = make_engine()
+    engine.submit(request("a slow square", steps=30))
+    waiting = [engine.submit(request(f"square {number}")) for number in range(6)]
+    wait_for(lambda: engine._dispatcher._next_report)
+    engine.cancel(waiting[0].id)
+    near, far = engine.last_event(waiting[2].id), engine.last_event(waiting[5].id)
+    assert (near, far, engine.position(waiting[5].id)) == (Queued(1), Queued(5), 4)
+    engine._dispatcher._next_report = 0.0
+    wait_for(lambda: engine.last_event(waiting[5].id) == Queued(4))

@@ -1,0 +1,49 @@
+"""A video's result says how fast the arithmetic of each stage was done."""
+
+import pytest
+
+from backend.chips import CHIPS
+from backend.contract.events import Finished, Rate, VideoResult
+from backend.contract.request import GenerationRequest
+from backend.families.wan.family import WAN
+from backend.pipeline.generate import generate
+from backend.pipeline.rates import stage_flops
+from presets import load_preset
+
+pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
+
+
+def request_with(**settings) -> GenerationRequest:
+    return GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a red circle", seed=1, **settings)
+
+
+def test_a_finished_video_has_rates_of_all_stages_and_no_share_of_an_unknown_peak(loaded, tmp_path):
+    final = list(generate(request_with(steps=2), loaded, tmp_path, lambda: False))[-1]
+    assert isinstance(final, Finished)
+    result = VideoResult.from_json(final.result.to_json())
+    assert set(result.rates) == {"encode", "denoise", "decode"} and result.peak_flops is None
+    for stage, rate in result.rates.items():
+        assert rate == Rate(flops_per_second=result.flops[stage] / result.seconds[stage], mfu=None)
+
+
+def test_denoising_is_as_many_steps_with_one_branch_or_two(loaded):
+    request = request_with(steps=4)
+    configs, geometry = load_preset("wan-tiny").network_configs(), request.geometry()
+    one, two = (WAN.step_flops(configs, geometry, branches).total for branches in (1, 2))
+    assert stage_flops(loaded, request)["denoise"] == 4 * two
+    assert stage_flops(loaded, request_with(steps=4, guidance=(1.0,)))["denoise"] == 4 * one
+    halved = request_with(steps=4, guidance_interval=(0.0, 0.5))
+    assert stage_flops(loaded, halved)["denoise"] == 2 * two + 2 * one
+
+
+def test_the_step_cache_leaves_denoising_without_a_number(loaded):
+    assert set(stage_flops(loaded, request_with(step_cache=0.1))) == {"encode", "decode"}
+
+
+def test_a_share_of_the_peak_is_that_of_all_chips():
+    peak = 8 * CHIPS["v6e"].peak_flops
+    result = VideoResult(
+        path="x", fps=16, num_frames=1, width=1, height=1, seconds={"denoise": 2.0, "decode": 0.0}, versions={},
+        request=request_with(), flops={"denoise": peak, "decode": 1.0}, peak_flops=peak,
+    )  # fmt: skip
+    assert result.rates == {"denoise": Rate(flops_per_second=peak / 2, mfu=0.5)}

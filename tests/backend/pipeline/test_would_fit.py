@@ -1,0 +1,116 @@
+"""What fits where memory runs out, with the demo model's real programs and a device whose memory is made small."""
+
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from backend.contract.events import Compiling, Proposal
+from backend.contract.request import GenerationRequest
+from backend.errors import Stopped
+from backend.pipeline import would_fit as module
+from backend.pipeline.would_fit import would_fit
+from presets import load_preset, loader
+
+pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
+
+
+LONG = 4001  # frames, so that a step's memory grows with them beside its weights and the prompt's keys
+STEP = "denoise_step"
+
+
+@pytest.fixture(autouse=True)
+def long_videos_are_allowed(monkeypatch) -> None:
+    known = loader._presets(loader.PRESET_FOLDER)
+    monkeypatch.setitem(known, "wan-tiny", known["wan-tiny"].model_copy(update={"max_frames": LONG}))
+
+
+@pytest.fixture
+def steps_only(monkeypatch) -> None:
+    """The demo's decoder needs more memory than its steps, and works on one latent frame at a time: it would hide them."""
+    every = module._programs
+    monkeypatch.setattr(module, "_programs", lambda *given: (one for one in every(*given) if one[0].key == STEP))
+
+
+def request(**changes) -> GenerationRequest:
+    return GenerationRequest.from_preset(
+        load_preset("wan-tiny"), **{"prompt": "a red circle", "width": 128, "num_frames": LONG, "seed": 1} | changes
+    )
+
+
+def needs(wanted: GenerationRequest) -> module._Found:
+    return module._measured(wanted, jax.devices()[:1], None, lambda event: None)
+
+
+@pytest.mark.usefixtures("steps_only")
+def test_what_is_proposed_was_compiled_and_fits_beside_the_weights():
+    whole = needs(request())
+    memory = int(whole.weights + 0.9 * (whole.peak - whole.weights))
+    told = []
+    proposals = would_fit(request(), told.append, memory=memory)
+    assert proposals and all(isinstance(event, Compiling) for event in told)
+    assert f"what would fit: 128x96, {LONG} frames" == told[0].what  # the request itself is looked at first
+    for one in proposals:
+        fitting = request(width=one.width, height=one.height, num_frames=one.num_frames)
+        assert one.bytes_per_device <= memory and 5 <= one.num_frames < LONG
+        assert needs(fitting).peak <= memory
+
+
+@pytest.mark.usefixtures("steps_only")
+def test_with_room_for_the_weights_alone_nothing_is_proposed():
+    assert would_fit(request(), lambda event: None, memory=needs(request()).weights + 1000) == ()
+
+
+def test_a_device_that_does_not_report_its_memory_has_no_proposals():
+    assert would_fit(request(), lambda event: None) == ()
+
+
+@pytest.mark.usefixtures("steps_only")
+def test_what_ran_out_though_it_fits_by_the_compiler_is_proposed_smaller():
+    whole = needs(request())
+    proposals = would_fit(request(), lambda event: None, memory=10 * int(whole.peak))
+    assert proposals and all(one.bytes_per_device <= module.CAUTION * whole.peak for one in proposals)
+
+
+def test_stop_ends_the_search():
+    def stop(event) -> None:
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        would_fit(request(), stop, memory=10**9)
+
+
+class _Refusing:
+    """A compiler that has no room for a step of more than this many frames' tokens."""
+
+    def __init__(self, most: int, message: str) -> None:
+        self._most, self._message = most, message
+
+    def __call__(self, lowered: jax.stages.Lowered, options: object) -> SimpleNamespace:
+        leaves = jax.tree.leaves(lowered.in_avals)
+        if any(leaf.ndim == 5 and leaf.shape[:2] == (1, 16) and leaf.shape[2] > self._most for leaf in leaves):  # latents
+            raise jax.errors.JaxRuntimeError(self._message)
+        sizes = dict.fromkeys(
+            ("argument_size_in_bytes", "output_size_in_bytes", "alias_size_in_bytes", "temp_size_in_bytes"), 1000
+        )
+        return SimpleNamespace(memory_analysis=lambda: SimpleNamespace(**sizes, generated_code_size_in_bytes=0))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 40.05G of 31.25G hbm. Exceeded by 8.8G.",
+        "RESOURCE_EXHAUSTED: HLO temporaries (38.1G) exceeds available HBM",
+        "RESOURCE_EXHAUSTED: Out of memory",
+    ],
+)
+def test_a_compiler_that_refuses_for_memory_is_believed(monkeypatch, message):
+    monkeypatch.setattr(module, "compile_with", _Refusing(7, message))
+    [proposal] = would_fit(request(num_frames=33), lambda event: None, memory=32 * 2**30)  # there is no smaller wide size
+    assert isinstance(proposal, Proposal) and (proposal.width, proposal.height) == (128, 96) and 5 <= proposal.num_frames <= 25
+
+
+def test_a_compiler_that_fails_for_another_reason_is_an_error(monkeypatch):
+    monkeypatch.setattr(module, "compile_with", _Refusing(0, "INTERNAL: a bug"))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="a bug"):
+        would_fit(request(num_frames=33), lambda event: None, memory=32 * 2**30)

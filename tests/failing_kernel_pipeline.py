@@ -1,0 +1,54 @@
+"""The real pipeline with a kernel in its decoder that fails when it runs, as STUDIO_TEST_KERNEL says: "raise", "kill" or "hang".
+
+It stands for a kernel of ours on the TPU: it has the name of one, and is left out where that one is done without.
+"""
+
+import functools
+import os
+import signal
+import time
+
+import jax
+import numpy as np
+
+from backend.families.video_autoencoder import StreamedAutoencoder
+from backend.pipeline.generate import generate
+from backend.pipeline.load import load
+from backend.pipeline.model_files import check_model as check
+from backend.pipeline.warm_up import warm_up
+from backend.runtime import first_runs, program
+from backend.runtime.devices import device_facts
+from backend.runtime.first_runs import FIRST_RUNS
+from backend.runtime.refusals import REFUSALS
+from backend.settings import from_environment
+
+__all__ = ["check", "device_facts", "excuse", "generate", "load", "recall", "refusals", "warm_up"]
+
+program.PLATFORMS = ("cpu",)
+first_runs.HANGS_SECONDS = 3.0
+refusals, excuse = REFUSALS.sentences, FIRST_RUNS.excuse
+recall = functools.partial(FIRST_RUNS.recall, from_environment().kernels_dir)
+
+
+def _fail(latents: np.ndarray) -> np.ndarray:
+    how = os.environ["STUDIO_TEST_KERNEL"]
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "hang":
+        time.sleep(600)
+    raise ValueError("the kernel is broken")
+
+
+@jax.jit
+def causal_conv(latents: jax.Array) -> jax.Array:
+    return jax.pure_callback(_fail, jax.ShapeDtypeStruct(latents.shape, latents.dtype), latents)
+
+
+_plain = StreamedAutoencoder.decode_first
+
+
+def _decode_first(self, weights, latents, before=None):
+    return _plain(self, weights, latents if "convolution" in REFUSALS else causal_conv(latents), before)
+
+
+StreamedAutoencoder.decode_first = _decode_first

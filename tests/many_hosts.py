@@ -1,0 +1,61 @@
+"""Several hosts on one machine: the processes of `app.py member` beside an engine, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from backend.contract.worker import Hosts
+from backend.settings import PROJECT_FOLDER
+from backend.workers.slice_link import free_port
+
+SECRET = "a secret of the tests that nobody guesses"
+
+
+def hosts(count: int) -> Hosts:
+    """So many of them, which meet on ports that are free."""
+    return Hosts(count=count, address="127.0.0.1", port=free_port("127.0.0.1"), secret=SECRET)
+
+
+def start_member(of: Hosts, index: int, folder: Path, **changes: str) -> subprocess.Popen:
+    """`app.py member`, with its own data folder and `changes` of its environment."""
+    words = ["--coordinator", f"{of.address}:{of.port}", "--process-id", str(index), "--num-processes", str(of.count)]
+    return subprocess.Popen(
+        [sys.executable, "app.py", "member", *words, "--data-dir", str(folder)],
+        cwd=PROJECT_FOLDER,
+        env={**os.environ, "STUDIO_HOSTS_SECRET": of.secret, **changes},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextlib.contextmanager
+def members(of: Hosts, folder: Path, **changes: str) -> Iterator[list[subprocess.Popen]]:
+    """All hosts but the first."""
+    started = [start_member(of, index, folder / f"host-{index}", **changes) for index in range(1, of.count)]
+    try:
+        yield started
+    finally:
+        for member in started:
+            end_member(member)
+
+
+def end_member(member: subprocess.Popen) -> str:
+    """Ends it as a service manager would; what it has written."""
+    member.terminate()
+    return member.communicate()[1]
+
+
+def processes_of(*parents: int) -> list[int]:
+    """The processes that these have started, and that live."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if int(parent) in parents and state != "Z":
+                found.append(int(stat.parent.name))
+    return sorted(found)

@@ -1,0 +1,50 @@
+"""Real Ray on this machine: slices that are lost and slices that come, and what the command line says without any.
+
+The long run, with the demo model and forty jobs, is `python -m benchmarks.cluster`.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from backend.settings import PROJECT_FOLDER
+from tests.many_devices import without_quick
+
+pytest.importorskip("ray", reason="Ray is an extra: pip install -r requirements-cluster.txt")
+
+
+def broken(tmp_path, *words: str, seconds: float) -> dict:
+    """The figures of a run in which slices are killed; its violations fail the test."""
+    command = [sys.executable, "-m", "benchmarks.cluster", *words, "--json", str(tmp_path / "figures.json")]
+    environment = without_quick() | {"STUDIO_CACHE_DIR": os.environ["STUDIO_CACHE_DIR"]}
+    done = subprocess.run(command, cwd=PROJECT_FOLDER, env=environment, capture_output=True, text=True, timeout=seconds)
+    assert (tmp_path / "figures.json").exists(), done.stderr
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert figures["violations"] == [] and done.returncode == 0, done.stderr
+    return figures
+
+
+def test_videos_go_on_elsewhere_when_a_slice_is_lost(tmp_path):
+    """Each worker process also trips once in each video, and is started again on its node."""
+    words = "--pipeline tests.fake_pipeline --nodes 2 --jobs 2 --steps 5 --kill-seconds 3".split()
+    figures = broken(tmp_path, *words, "--prompt", "a slow square that may trip", seconds=170)
+    assert figures["raylets_killed"] >= 1 and figures["jobs_interrupted"] >= 1
+    assert max(figures["loss_noticed_seconds"]) < 15
+
+
+@pytest.mark.slow
+@pytest.mark.demo_model
+def test_forty_videos_are_finished_while_a_slice_is_lost_every_twenty_seconds(tmp_path):
+    figures = broken(tmp_path, seconds=1800)
+    assert figures["jobs"] == 40 and figures["raylets_killed"] >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.demo_model
+def test_a_slice_of_two_hosts_is_one_worker_and_its_videos_go_on_when_one_host_is_lost(tmp_path):
+    words = "--nodes 2 --hosts 2 --jobs 4 --steps 40 --kill-seconds 10".split()
+    figures = broken(tmp_path, *words, seconds=900)
+    assert figures["jobs"] == 4 and figures["raylets_killed"] >= 1 and figures["jobs_interrupted"] >= 1

@@ -1,0 +1,70 @@
+"""The project is for Python 3.11 to 3.13: every interpreter of these that is on this machine reads all its files, and runs the tests
+of the rooms that need neither jax nor torch, in an environment of its own."""
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from backend.settings import PROJECT_FOLDER
+
+VERSIONS = ("3.11", "3.12", "3.13")
+ROOMS = ("backend/contract", "backend/engine", "backend/media", "presets")
+PACKAGES = ("filelock", "huggingface_hub", "imageio-ffmpeg", "numpy", "pillow", "pydantic", "safetensors")
+READ_ALL = """
+import pathlib, sys, warnings
+warnings.simplefilter("error")
+for path in map(pathlib.Path, sys.argv[1:]):
+    compile(path.read_text("utf-8"), str(path), "exec")
+print(sys.version_info[:2])
+"""
+
+
+@functools.cache
+def interpreter(version: str) -> str | None:
+    """The interpreter of this version: that of the tests, one on the PATH, or pyenv's newest."""
+    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        return sys.executable
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = [path for path in sorted(pyenv.glob(f"{version}.*/bin/python")) if path.is_file()]
+    candidates = [*map(str, found[::-1]), shutil.which(f"python{version}")]
+    return next((path for path in candidates if path and _runs(path, version)), None)
+
+
+def _runs(path: str, version: str) -> bool:
+    done = subprocess.run([path, "--version"], capture_output=True, text=True)  # pyenv's own names may lead nowhere
+    return done.returncode == 0 and f" {version}." in done.stdout
+
+
+@pytest.fixture(params=VERSIONS)
+def python(request) -> str:
+    path = interpreter(request.param)
+    if path is None:
+        pytest.skip(f"Python {request.param} is not on this machine")
+    return path
+
+
+def test_every_file_is_read_without_a_warning(python):
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=PROJECT_FOLDER, capture_output=True, text=True, check=True)
+    done = subprocess.run([python, "-c", READ_ALL, *listed.stdout.split()], cwd=PROJECT_FOLDER, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_the_light_rooms_tests_pass(python, tmp_path):
+    if python == sys.executable:
+        pytest.skip("these tests run in it anyway")
+    pins = dict(re.findall(r"^([\w-]+)(==\S+)", (PROJECT_FOLDER / "requirements.txt").read_text("utf-8"), re.MULTILINE))
+    subprocess.run([python, "-m", "venv", tmp_path / "venv"], check=True)
+    inside = tmp_path / "venv" / "bin" / "python"
+    needed = [name + pins.get(name, "") for name in PACKAGES]
+    subprocess.run([inside, "-m", "pip", "install", "-q", "pytest", *needed], check=True, capture_output=True)
+    rooms = [f"tests/{room}" for room in ROOMS]
+    words = [inside, "-m", "pytest", "-q", "-p", "no:cacheprovider", *rooms]
+    done = subprocess.run(words, cwd=PROJECT_FOLDER, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:]

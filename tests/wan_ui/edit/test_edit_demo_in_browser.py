@@ -1,0 +1,64 @@
+"""The demo model in a real Chromium: a clip becomes another shape where it was, and the same again has the same pixels."""
+
+import numpy as np
+import pytest
+
+from backend.media.clips import Part, read_part
+from backend.media.video import read_frames
+from tests.clip_files import run_ffmpeg
+from tests.wan_ui.edit.test_edit_in_browser import make, open_edit, taken
+from tests.wan_ui.steps import until
+
+ONLY_DEMO = pytest.mark.parametrize("every_studio", [pytest.param("demo", marks=pytest.mark.demo_model)], indirect=True)
+pytestmark = [pytest.mark.browser, ONLY_DEMO]
+
+
+@pytest.fixture
+def studio(every_studio):
+    return every_studio
+
+
+@pytest.fixture
+def clip(tmp_path):
+    """A red disc that goes to the right on black, 24 frames a second, twice as wide as high."""
+    rows, columns = np.mgrid[:96, :192]
+    frames = []
+    for index in range(48):
+        inside = (rows - 48) ** 2 + (columns - 60 - index) ** 2 < 16**2
+        frames.append(np.where(inside[..., None], (230, 40, 40), (0, 0, 0)).astype(np.uint8))
+    raw = ["-f", "rawvideo", "-pixel_format", "rgb24", "-video_size", "192x96", "-framerate", "24", "-i", "-"]
+    path = tmp_path / "disc.mp4"
+    run_ffmpeg(*raw, "-c:v", "libx264", "-crf", "6", "-pix_fmt", "yuv420p", str(path), given=np.stack(frames).tobytes())
+    return path
+
+
+def pixels(page, tmp_path) -> np.ndarray:
+    answer = page.request.get(page.locator(".stage video").evaluate("video => video.src"))
+    path = tmp_path / "fetched.mp4"
+    path.write_bytes(answer.body())
+    return np.stack(list(read_frames(path))).astype(int)
+
+
+def middle(frame: np.ndarray) -> float:
+    """Where the bright shape is, as a share of the width."""
+    lit = frame.max(axis=2) > 110
+    return float(np.nonzero(lit)[1].mean()) / frame.shape[1]
+
+
+def test_the_disc_becomes_blue_where_it_was_and_the_same_again_has_the_same_pixels(visit, clip, tmp_path):
+    page = visit()
+    open_edit(page)
+    taken(page, clip)
+    page.locator("#edit-strength").fill("0.85")
+    page.locator("#edit-seed").fill("5")
+    job = make(page, "a blue circle moving right on a black background")
+    size = page.locator(".stage .facts").inner_text()
+    assert "128 × 96" in size
+    first = pixels(page, tmp_path)
+    whole = read_part(clip, Part(start=0.0, num_frames=17, fps=16, size=(128, 96))).astype(int)
+    assert first[8, ..., 2].max() > first[8, ..., 0].max() + 40, "it is blue"
+    assert abs(middle(first[8]) - middle(whole[8])) < 0.16, "and near the place where it was: measured 0.12 at 0.9"
+    page.locator('.stage [data-act="again:same"]').click()
+    until(page, "job => document.querySelector('.stage').dataset.job !== job", job)
+    page.locator('.stage[data-phase="finished"]').wait_for()
+    np.testing.assert_array_equal(first, pixels(page, tmp_path))

@@ -1,0 +1,183 @@
+"""The edit view's addresses: what is wrong is one sentence and leaves nothing behind, and a video is its visitor's own."""
+
+import base64
+import io
+import json
+from pathlib import Path
+
+import pytest
+from gradio.utils import get_upload_folder
+from PIL import Image
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from backend.contract.request import find_preset
+from backend.engine.engine import Engine
+from tests.clip_files import counting_clip, marked_clip, turned
+from wan_ui.desk.access import Access
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.media import BEFORE, before, media_route
+from wan_ui.desk.visitors import COOKIE
+from wan_ui.edit.handlers import settings_of
+from wan_ui.edit.html import clip_presets, edit_html
+from wan_ui.edit.routes import edit_routes
+from wan_ui.words.chinese import CHINESE
+from wan_ui.words.english import ENGLISH
+
+WANTED = {"preset": "wan-tiny", "prompt": "a red square", "start": 0.5, "num_frames": 17, "width": 96, "height": 96, "steps": 4}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    engine = Engine(tmp_path_factory.mktemp("edit"), pipeline="tests.fake_pipeline")
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def visitor(engine):
+    """Makes a visitor of each letter."""
+    access = Access("key")
+    desk = Desk(engine=engine, access=access, can_run=engine.has_weights)
+    app = Starlette(routes=[*edit_routes(desk), media_route(engine, access)])
+    return lambda letter="A": TestClient(app, cookies={COOKIE: letter * 43})
+
+
+@pytest.fixture
+def upload(tmp_path):
+    """Puts a file where uploads are."""
+
+    def put(path: Path) -> str:
+        folder = Path(get_upload_folder()) / tmp_path.name
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(path.rename(folder / path.name))
+
+    return put
+
+
+@pytest.fixture
+def clip(tmp_path, upload) -> str:
+    return upload(counting_clip(tmp_path / "clip.mp4", 32, 16, (128, 96), sound=True))
+
+
+def refused(client: TestClient, path: str, body: object) -> str:
+    """The one sentence that answers this."""
+    answer = client.post(path, content=json.dumps(body))
+    assert set(answer.json()) == {"error"}
+    told = answer.json()["error"]
+    assert told.endswith((".", "?")) and "\n" not in told and len(told) < 2500
+    return told
+
+
+def jobs(engine) -> int:
+    return sum(engine.library.counts().values())
+
+
+def test_an_uploaded_clip_is_described_upright_with_its_thumbnails(visitor, upload, tmp_path):
+    path = upload(turned(tmp_path / "phone.mov", marked_clip(tmp_path / "flat.mp4", (320, 192)), 90))
+    told = visitor().post("/studio/edit/clip", json={"clip": path}).json()
+    assert (told["width"], told["height"], told["fps"], told["has_sound"], told["name"]) == (192, 320, 15, False, "phone.mov")
+    assert told["seconds"] == pytest.approx(2.0, abs=0.05)
+    head, _, data = told["thumbnails"].partition(",")
+    picture = Image.open(io.BytesIO(base64.b64decode(data)))
+    assert head == "data:image/jpeg;base64" and picture.size == (12 * round(72 * 192 / 320), 72)
+
+
+def test_what_is_no_clip_is_refused_and_does_not_stay(visitor, upload, tmp_path):
+    (tmp_path / "notes.mp4").write_text("words " * 100)
+    notes = upload(tmp_path / "notes.mp4")
+    assert "Clip 'notes.mp4' must be a video" in refused(visitor(), "/studio/edit/clip", {"clip": notes})
+    assert not Path(notes).exists()
+    Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
+    picture = upload(tmp_path / "a.png")
+    assert "must be a video" in refused(visitor(), "/studio/edit/clip", {"clip": picture})
+    assert Path(picture).exists(), "the form may be using it"
+
+
+@pytest.mark.parametrize("given", ["/etc/passwd", "../../etc/passwd", 5, None, ["a"], {"path": "/etc/passwd"}])
+def test_only_uploads_are_opened(visitor, given):
+    for path, body in (("/studio/edit/clip", {}), ("/studio/edit", WANTED)):
+        assert "Clip must be an uploaded file" in refused(visitor(), path, body | {"clip": given})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"prompt": " "}, "Prompt is empty"),
+        ({"prompt": 5}, "Prompt is empty"),
+        ({"preset": "../../etc/passwd"}, "must be one of"),
+        ({"preset": "wan2.1-i2v-14b-480p"}, "is not what"),
+        ({"start": None}, "start (seconds) and num_frames"),
+        ({"start": 10**400}, "start (seconds) and num_frames"),
+        ({"num_frames": 16}, "must be 13 or 17"),
+        ({"num_frames": "17"}, "start (seconds) and num_frames"),
+        ({"start": -1}, "must be two times in the clip"),
+        ({"start": 1.5}, "from 1.5 s on there are 8 frames at 16 a second"),
+        ({"strength": 7}, "Strength=7 must be above 0"),
+        ({"steps": "many"}, "Steps='many' is refused"),
+        ({"guidance": [1, 2, 3]}, "Guidance has 3 values"),
+        ({"width": 97}, "must be a multiple of 32"),
+    ],
+)
+def test_what_cannot_begin_is_refused_with_one_sentence_and_leaves_nothing(engine, visitor, clip, changes, words):
+    before_it = jobs(engine)
+    assert words in refused(visitor(), "/studio/edit", WANTED | {"clip": clip} | changes)
+    assert jobs(engine) == before_it
+
+
+@pytest.mark.parametrize("body", [b"{", b"[1]", b"\xff", b"[" * 100_000])
+def test_what_is_no_json_is_refused(visitor, body):
+    for path in ("/studio/edit", "/studio/edit/clip"):
+        answer = visitor().post(path, content=body)
+        assert answer.status_code == 200 and set(answer.json()) == {"error"}
+
+
+def test_a_video_is_made_from_the_part_and_its_clip_is_its_visitors_alone(engine, visitor, clip):
+    anna, ben = visitor("A"), visitor("B")
+    job_id = anna.post("/studio/edit", json=WANTED | {"clip": clip, "strength": 0.5, "seed": 3}).json()["job"]
+    *_, (_, final) = engine.events(job_id)
+    request = final.result.request
+    assert (request.trim, request.strength, request.num_steps, request.seed) == ((0.5, 1.5625), 0.5, 2, 3)
+    assert Path(request.video).parent == engine.job(job_id).folder
+    for name in ("input-video.mp4", BEFORE):
+        assert anna.get(f"/studio/media/{job_id}/{name}").status_code == 200
+        assert ben.get(f"/studio/media/{job_id}/{name}").status_code == 404
+    assert settings_of(request) | {"clip": 0} == {
+        "clip": 0, "preset": "wan-tiny", "prompt": "a red square", "negative_prompt": "", "width": 96, "height": 96,
+        "num_frames": 17, "steps": 4, "guidance": (4.0,), "seed": 3, "strength": 0.5, "start": 0.5,
+    }  # fmt: skip
+
+
+def test_what_there_was_before_is_made_once_and_only_for_a_clip(engine, visitor, clip):
+    job_id = visitor().post("/studio/edit", json=WANTED | {"clip": clip}).json()["job"]
+    list(engine.events(job_id))
+    job = engine.job(job_id)
+    made = before(job, engine.decoding)
+    assert made == job.folder / BEFORE and before(job, engine.decoding) == made
+    plain = engine.submit(job.request.changed(video=None, strength=None, trim=None))
+    assert before(plain, engine.decoding) is None
+
+
+def test_the_view_knows_each_models_own_limits():
+    presets = clip_presets(lambda preset: preset.name in ("wan-tiny", "wan2.1-i2v-14b-480p", "wan2.1-t2v-14b-720p"))
+    assert [preset.name for preset in presets] == ["wan-tiny", "wan2.1-t2v-14b-720p"]
+    tiny = find_preset("wan-tiny")
+    for texts in (ENGLISH, CHINESE):
+        html = edit_html(presets, texts)
+        assert tiny.words(texts.language).title in html and "&quot;least&quot;: 5" in html and texts.edit_drop in html
+    assert ENGLISH.edit_none in edit_html([], ENGLISH)
+
+
+def test_nothing_from_people_becomes_markup():
+    html = edit_html(clip_presets(lambda preset: True), ENGLISH, {"prompt": "<script>'\"&"})
+    assert "<script>" not in html
+
+
+def test_how_long_it_takes_is_learned_from_what_was_made(engine, visitor, clip):
+    def estimated(**changes) -> str:
+        return visitor().post("/studio/edit/estimate", json=WANTED | {"clip": clip, "strength": 0.5} | changes).json()["html"]
+
+    job_id = visitor().post("/studio/edit", json=WANTED | {"clip": clip, "strength": 0.5}).json()["job"]
+    list(engine.events(job_id))
+    assert "About" in estimated() and "About" in estimated(prompt="")
+    assert estimated(clip="/etc/passwd") == estimated(num_frames=16) == estimated(start=None) == ""

@@ -1,0 +1,77 @@
+"""The form of a preset in four steps: guidance on the first ones, and the negative prompt without guidance; in a real Chromium."""
+
+import json
+
+import pytest
+
+from tests.wan_ui.conftest import _serving, _studio
+from tests.wan_ui.steps import until
+
+pytestmark = pytest.mark.browser
+
+FAST = "wan2.2-t2v-a14b-480p-fast"
+VALUE = "document.querySelector('#{} input[type=number]').value === '{}'"
+
+
+@pytest.fixture(scope="module")
+def studio(data_dir):
+    with _serving("fake", data_dir, more=["--offer", FAST]) as server:
+        yield _studio("fake", server)
+
+
+def choose(page, title: str) -> None:
+    page.locator("#preset input").click()
+    page.get_by_role("option", name=title, exact=True).click()
+
+
+def put(page, name: str, value: str) -> None:
+    page.locator(f"#{name} input[type=number]").fill(value)
+    page.locator(f"#{name} input[type=number]").blur()
+
+
+def kept_settings(page, name: str) -> dict:
+    """The form's settings, as a preset of the visitor's own has them."""
+    page.locator("#own-menu summary").click()
+    page.locator("#own-name").fill(name)
+    page.locator('[data-act="own:save"]').click()
+    page.locator('[data-act="own:load"]', has_text=name).wait_for()
+    with page.expect_download() as download:
+        page.locator("#own-menu a[download]").click()
+    return json.loads(download.value.path().read_text())["presets"][name]
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_settings_of_four_steps_are_there_where_they_are_of_use(width, visit):
+    page = visit(width=width, height=900)
+    assert page.locator("#guided-steps").count() == 0 or not page.locator("#guided-steps").is_visible()
+    choose(page, "Wan 2.2 text to video A14B, 480p, 4 steps")
+    page.locator("#guided-steps").wait_for()
+    page.locator("#nag").wait_for()
+    box, panel = page.locator("#nag").bounding_box(), page.locator("#steps").bounding_box()
+    assert box["width"] > 100 and box["y"] > panel["y"]
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_one_number_guides_the_first_steps_and_the_request_says_so(visit):
+    page = visit()
+    choose(page, "Wan 2.2 text to video A14B, 480p, 4 steps")
+    page.locator("#prompt textarea").fill("a fox runs")
+    put(page, "guided-steps", "1")
+    until(page, VALUE.format("guidance", "3.5"))
+    put(page, "nag", "11")
+    settings = kept_settings(page, "one")
+    assert (settings["guidance"], settings["guidance_interval"], settings["nag"]) == ([3.5, 3.5], [0.0, 0.25], 11.0)
+    page.locator("#own-menu summary").click()
+    put(page, "steps", "8")  # one step of eight, not two
+    page.wait_for_timeout(500)
+    settings = kept_settings(page, "eight")
+    assert int(settings["guidance_interval"][1] * 8) == 1
+    page.locator("#own-menu summary").click()
+    put(page, "guided-steps", "0")
+    until(page, VALUE.format("guidance", "1"))
+    page.locator("#own-menu summary").click()
+    page.locator('[data-act="own:load"]', has_text="one").click()
+    until(page, VALUE.format("guided-steps", "1"))
+    until(page, VALUE.format("nag", "11"))
+    choose(page, "Demo model trained on synthetic shapes")
+    page.locator("#guided-steps").wait_for(state="hidden")

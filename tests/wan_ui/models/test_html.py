@@ -1,0 +1,106 @@
+"""The models as cards: what they say in each state, and which buttons whom."""
+
+import pytest
+
+from backend.engine.catalogue import Entry
+from backend.engine.downloads import Download
+from backend.engine.models import ModelRow
+from backend.engine.outlook import outlook
+from presets import list_presets
+from wan_ui.desk.visit import Visit
+from wan_ui.models.html import models_html, name_of
+from wan_ui.words.chinese import CHINESE
+from wan_ui.words.english import ENGLISH
+
+BIG = "Wan-AI/Wan2.1-T2V-14B-Diffusers"
+LORA = "lightx2v/Wan2.1-Distill-Loras:wan2.1_t2v_14b_lora_rank64_lightx2v_4step.safetensors"
+
+
+def visit(is_operator: bool = True, texts=ENGLISH) -> Visit:
+    return Visit(owner="me", scope=None, is_operator=is_operator, texts=texts, room=None)
+
+
+def row(num_bytes=None, begun=0, total=0, download=None, source=BIG) -> ModelRow:
+    users = tuple(preset for preset in list_presets() if source in (preset.model, *(lora.source for lora in preset.loras)))
+    kind = "lora" if ":" in source and not source.startswith("embedded") else "model"
+    return ModelRow(
+        entry=Entry(kind=kind, source=source, presets=users, num_bytes=num_bytes, begun_bytes=begun),
+        download=download,
+        total_bytes=total,
+        weight_bytes=40_000_000_000 if kind == "model" else 0,
+        outlook=outlook(users, []) if kind == "model" else None,
+    )
+
+
+def buttons(html: str) -> list[str]:
+    return [part.partition('"')[0] for part in html.split('data-act="model:')[1:]]
+
+
+def download(phase, **values) -> Download:
+    return Download(source=BIG, phase=phase, **values)
+
+
+@pytest.mark.parametrize(
+    ("given", "state", "offered", "said"),
+    [
+        (row(), "elsewhere", ["fetch"], "40.0 GB at least"),
+        (row(num_bytes=57_000_000_000), "here", ["ask"], "57.0 GB"),
+        (row(begun=5_000_000_000), "paused", ["fetch", "ask"], "Paused at 5.0 GB"),
+        (row(begun=5_000_000_000, total=57_000_000_000), "paused", ["fetch", "ask"], "Paused at 5.0 GB of 57.0 GB"),
+        (row(download=download("waiting")), "waiting", ["pause"], "Waits for the download before it"),
+        (row(download=download("asking")), "asking", ["pause"], "Asking the Hub"),
+        (row(download=download("pausing")), "pausing", [], "Pausing"),
+        (
+            row(download=download("running", bytes_done=19_000_000_000, bytes_total=57_000_000_000, bytes_per_second=1e8)),
+            "running",
+            ["pause"],
+            "19.0 GB of 57.0 GB · 100.0 MB/s · 6 min 20 s left",
+        ),
+        (
+            row(begun=1, download=download("failed", cause="The disk is full", fix="free some space in /home/me/hub")),
+            "failed",
+            ["fetch", "pause", "ask"],
+            "The disk is full; free some space in hub",
+        ),
+    ],
+)
+def test_a_card_says_its_state_and_offers_what_can_be_done(given, state, offered, said):
+    html = models_html([given], visit())
+    assert f'data-state="{state}"' in html and buttons(html) == offered and said in html
+    assert buttons(models_html([given], visit(False))) == []
+
+
+def test_a_card_says_disk_memory_slice_and_licence():
+    html = models_html([row()], visit())
+    assert "40.0 GB of weights, on all devices together" in html
+    assert "v6e:2x2 for wan2.1-t2v-14b-720p: 21.2 GiB a chip, 5.7 s a step (predicted)" in html
+    assert "as on its page on the Hub" in html and "devices not known yet" in html
+    tencent = row(source="hunyuanvideo-community/HunyuanVideo-1.5-Diffusers-480p_t2v")
+    html = models_html([tencent], visit())
+    assert "does not cover the European Union" in html and "app.py check-tpu --preset hunyuanvideo-1.5-t2v-480p" in html
+
+
+def test_visitors_see_only_what_is_here():
+    rows = [row(num_bytes=5, source="embedded:wan-tiny"), row(), row(begun=5, source=LORA)]
+    html = models_html(rows, visit(False))
+    assert 'data-model="embedded:wan-tiny"' in html and BIG not in html and LORA not in html
+    assert all(source in models_html(rows, visit()) for source in (BIG, LORA))
+
+
+def test_what_came_with_the_studio_has_no_buttons():
+    assert buttons(models_html([row(num_bytes=5, source="embedded:wan-tiny")], visit())) == []
+
+
+def test_the_page_looks_often_only_while_something_comes():
+    assert 'data-busy="true"' in models_html([row(download=download("running"))], visit())
+    assert 'data-busy="false"' in models_html([row(begun=5), row(download=download("failed"))], visit())
+
+
+def test_a_name_is_without_its_owner():
+    assert name_of(LORA) == "wan2.1_t2v_14b_lora_rank64_lightx2v_4step.safetensors"
+    assert name_of("embedded:wan-tiny") == "wan-tiny"
+
+
+def test_chinese_visitors_read_chinese():
+    html = models_html([row(begun=5_000_000_000)], visit(texts=CHINESE))
+    assert "已暂停，5.0 GB" in html and "继续下载" in html and "Wan 2.1 文生视频" in html

@@ -1,0 +1,51 @@
+"""A line of many jobs is not read at every one of hundreds of changes a second, and is never older than the last change."""
+
+import time
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+
+from wan_ui.queue import reading
+from wan_ui.queue.reading import Lines
+
+READ_SECONDS = 0.05
+
+
+@pytest.fixture
+def desk(monkeypatch):
+    """An engine that changes at every look, and whose line takes a while to read; the line says which change it shows."""
+    changes = count()
+    now = SimpleNamespace(last=0)
+
+    def change() -> int:
+        now.last = next(changes)
+        return now.last
+
+    def read(desk) -> int:
+        time.sleep(READ_SECONDS)
+        return now.last
+
+    monkeypatch.setattr(reading, "_line_of", read)
+    return SimpleNamespace(engine=SimpleNamespace(changes=change), now=now)
+
+
+def test_a_long_line_takes_a_fifth_of_the_time_at_most(desk):
+    lines, began = Lines(), time.monotonic()
+    for _ in range(4):
+        lines.now(desk)
+    assert time.monotonic() - began >= 3 * READ_SECONDS * (1 + reading.REST)
+
+
+def test_after_its_rest_the_line_shows_what_has_changed_meanwhile(desk):
+    lines = Lines()
+    assert lines.now(desk) == desk.now.last
+    assert lines.now(desk) == desk.now.last > 0
+
+
+def test_an_unchanged_line_is_not_read_again_at_once(desk):
+    lines = Lines()
+    first = lines.now(desk)
+    desk.engine.changes = lambda: first
+    began = time.monotonic()
+    assert lines.now(desk) == first and time.monotonic() - began < READ_SECONDS

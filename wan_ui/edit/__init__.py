@@ -1,0 +1,1 @@
+"""The view in which a clip is made anew."""

@@ -1,0 +1,205 @@
+// The edit view's own script, run once by Gradio after `parts/talk.js`, with `element`, `watch`, `trigger` and `props`. A clip plays here
+// from the visitor's own file; the server is sent the file once, and then says what it is and shows pictures of it.
+const edit = {clip: null, start: 0, frames: 0, address: '', filled: '', turn: 0};
+
+const limits = () => JSON.parse(find('#edit-preset')?.selectedOptions[0]?.dataset.limits ?? 'null');
+const fill = (text, values) => text.replace(/\{(\w+)(:[^}]*)?\}/g, (_, name) => values[name]);
+
+// The clip. One that is dropped while another is being read takes its place.
+const take = async file => {
+  if (!find('.clip')) return;
+  const turn = ++edit.turn;
+  note('');
+  if (file.size > Number(words().bytes)) return note(words().large);
+  busy(true);
+  const path = await uploaded(file), clip = path && await send('/clip', {clip: path});
+  if (turn !== edit.turn) return;
+  busy(false);
+  if (clip) show(clip, URL.createObjectURL(file), file.type === 'image/gif' || /\.gif$/i.test(file.name));
+};
+const busy = isBusy => {
+  find('.edit').dataset.busy = isBusy;
+  find('.clip .drop').textContent = isBusy ? words().reading : words().drop;
+};
+const show = (clip, address, isStill) => {
+  if (edit.address) URL.revokeObjectURL(edit.address);
+  Object.assign(edit, {clip, address, start: 0, frames: 0});
+  find('.edit').dataset.clip = clip.name;
+  find('.timeline').hidden = false;
+  find('.thumbs').src = clip.thumbnails;
+  const player = find('#edit-player'), still = find('.clip .still');
+  for (const one of [player, still]) { one.hidden = true; one.removeAttribute('src'); }
+  if (isStill) [still.src, still.hidden] = [address, false];
+  else if (address) [player.src, player.hidden] = [address, false];
+  find('.clip').style.setProperty('--ratio', clip.width / clip.height);
+  const sound = clip.has_sound ? ` · ${words().sound}` : '';
+  find('.timeline .facts').textContent = fill(words().facts, {...clip, seconds: clip.seconds.toFixed(1)}) + sound;
+  for (const name of ['#edit-from', '#edit-to']) find(name).max = clip.seconds;
+  chooseSize();
+  part(0, limits().usual);
+};
+// What the browser cannot play is still shown, by its thumbnails.
+const cannotPlay = () => { find('#edit-player').hidden = true; };
+
+// The part. Frames are counted at the model's own rate, and only so many are taken as it can make: 4n+1. The handles go there. The
+// first one moves the part, the last one makes it longer and shorter.
+const most = start => Math.min(limits().most, Math.floor((edit.clip.seconds - start) * limits().fps + 0.25));
+const fitting = (count, start) => {
+  const {step, first, least} = limits(), highest = most(start);
+  const nearest = first + step * Math.round((count - first) / step);
+  return Math.max(least, Math.min(nearest, first + step * Math.floor((highest - first) / step)));
+};
+const part = (start, count) => {
+  const {fps, least, title} = limits(), {seconds} = edit.clip;
+  const last = Math.max(0, seconds - (least - 0.25) / fps);
+  edit.start = Math.floor(100 * Math.min(Math.max(0, start), last)) / 100;
+  edit.frames = fitting(count, edit.start);
+  const fits = most(edit.start) >= least, end = edit.start + edit.frames / fps;
+  if (!fits) note(fill(words().short, {model: title, frames: least, seconds: (least / fps).toFixed(2)}));
+  find('#edit-make').disabled = !fits;
+  find('#edit-from').value = edit.start;
+  find('#edit-to').value = end;
+  const strip = find('.strip');
+  strip.style.setProperty('--from', `${100 * edit.start / seconds}%`);
+  strip.style.setProperty('--to', `${100 * Math.min(1, end / seconds)}%`);
+  find('#edit-part').textContent = fill(words().part, {
+    start: edit.start.toFixed(2), end: end.toFixed(2), frames: edit.frames, fps, length: (edit.frames / fps).toFixed(2),
+  });
+  estimate();
+  const player = find('#edit-player');
+  if (!player.hidden && (player.currentTime < edit.start || player.currentTime > end)) player.currentTime = edit.start;
+  player.play().catch(() => {});
+};
+element.addEventListener('input', event => {
+  if (!edit.clip) return;
+  const {fps} = limits(), {id} = event.target, value = Number(event.target.value);
+  if (id === 'edit-from') part(value, edit.frames);
+  if (id === 'edit-to') part(edit.start, Math.round((value - edit.start) * fps));
+});
+// The whole part is moved by its middle.
+let held = null;
+element.addEventListener('pointerdown', event => {
+  if (!event.target.matches('.taken') || !edit.clip) return;
+  try { event.target.setPointerCapture(event.pointerId); } catch { /* the pointer is gone already */ }
+  held = {x: event.clientX, start: edit.start};
+});
+element.addEventListener('pointermove', event => {
+  if (!held) return;
+  const {seconds} = edit.clip, {fps} = limits();
+  const start = held.start + (event.clientX - held.x) / find('.strip').clientWidth * seconds;
+  part(Math.min(start, seconds - (edit.frames - 0.25) / fps), edit.frames);
+});
+for (const kind of ['pointerup', 'pointercancel']) element.addEventListener(kind, () => { held = null; });
+// The player stays in the part; a line shows where it is.
+const follow = () => {
+  requestAnimationFrame(follow);
+  const player = find('#edit-player');
+  if (!edit.clip || !player || player.hidden || element.offsetParent === null) return;
+  const end = edit.start + edit.frames / limits().fps;
+  if (!player.seeking && (player.currentTime >= end || player.ended)) {
+    player.currentTime = edit.start;
+    player.play().catch(() => {});
+  }
+  find('.strip').style.setProperty('--now', `${100 * player.currentTime / edit.clip.seconds}%`);
+};
+requestAnimationFrame(follow);
+
+// The settings of the chosen model.
+const choosePreset = () => {
+  const own = limits();
+  if (!own) return;
+  find('#edit-steps').value = own.steps;
+  [find('#edit-guidance').value, find('#edit-guidance-low').value] = [own.guidance[0], own.guidance.at(-1)];
+  find('#edit-guidance-low').closest('label').hidden = own.guidance.length < 2;
+  find('#edit-negative').value = own.negative;
+  find('#edit-size').replaceChildren(...own.sizes.map(([width, height]) => new Option(`${width} × ${height}`, `${width}x${height}`)));
+  chooseSize();
+  showStrength();
+  note('');
+  if (edit.clip) part(edit.start, edit.frames || own.usual);
+};
+// The size whose shape is nearest to the clip's.
+const chooseSize = () => {
+  const own = limits();
+  if (!own || !edit.clip) return;
+  const shape = ([width, height]) => Math.abs(Math.log(width / height * edit.clip.height / edit.clip.width));
+  const best = own.sizes.reduce((found, size) => shape(size) < shape(found) - 1e-6 ? size : found);
+  find('#edit-size').value = best.join('x');
+};
+const showStrength = () => {
+  const strength = Number(find('#edit-strength').value), steps = Number(find('#edit-steps').value);
+  const count = Math.min(Math.trunc(steps * strength), steps);
+  find('.strength output').textContent = `${strength.toFixed(2)} · ${fill(words().done, {count, steps})}`;
+};
+element.addEventListener('input', event => {
+  if (['edit-strength', 'edit-steps'].includes(event.target.id)) showStrength();
+  if (event.target.closest('.asked') && event.target.id !== 'edit-prompt') estimate();
+});
+element.addEventListener('change', event => {
+  if (event.target.id === 'edit-preset') choosePreset();
+  if (event.target.id === 'edit-file' && event.target.files.length) {
+    take(event.target.files[0]);
+    event.target.value = '';
+  }
+});
+
+const asked = () => {
+  const number = id => find(id).value === '' ? null : Number(find(id).value), own = limits();
+  const [width, height] = find('#edit-size').value.split('x').map(Number);
+  const guidance = [number('#edit-guidance'), number('#edit-guidance-low')].slice(0, own.guidance.length);
+  return {
+    clip: edit.clip.path, start: edit.start, num_frames: edit.frames, preset: find('#edit-preset').value,
+    prompt: find('#edit-prompt').value, negative_prompt: find('#edit-negative').value, strength: number('#edit-strength'),
+    width, height, steps: number('#edit-steps'), guidance: guidance.includes(null) ? null : guidance, seed: number('#edit-seed'),
+  };
+};
+const make = async () => {
+  const button = find('#edit-make');
+  button.disabled = true;
+  const given = await send('', asked());
+  button.disabled = false;
+  if (given) trigger('queued', {what: 'queued', job: given.job});
+};
+// How long it will take, asked again when nothing has changed for a moment.
+let waiting = 0;
+const estimate = () => {
+  clearTimeout(waiting);
+  waiting = setTimeout(async () => {
+    const line = find('.edit-estimate');
+    if (!edit.clip || !line) return;
+    try {
+      const answer = await fetch('studio/edit/estimate', {
+        method: 'POST', headers: {'content-type': 'application/json'}, body: JSON.stringify(asked()),
+      });
+      line.innerHTML = (await answer.json()).html ?? '';  // words of the server's own
+    } catch { line.textContent = ''; }
+  }, 300);
+};
+element.addEventListener('click', event => {
+  if (event.target.id === 'edit-make') make();
+  if (event.target.id === 'edit-stop') event.target.dataset.job = document.querySelector('.stage')?.dataset.job ?? '';
+  if (event.target.id === 'edit-player') event.target.paused ? event.target.play().catch(() => {}) : event.target.pause();
+});
+element.addEventListener('error', event => { if (event.target.id === 'edit-player') cannotPlay(); }, true);
+window.studioClip = take;
+
+// The page was opened, or an earlier video's settings are to be shown again.
+const open = () => {
+  const text = find('.edit')?.dataset.fill ?? 'null', given = JSON.parse(text);
+  choosePreset();
+  if (!given || text === edit.filled) return;
+  edit.filled = text;
+  const picker = find('#edit-preset');
+  if ([...picker.options].some(option => option.value === given.preset)) picker.value = given.preset;
+  choosePreset();
+  const address = `gradio_api/file=${given.clip.path.split('/').map(encodeURIComponent).join('/')}`;
+  show(given.clip, address, /\.gif$/i.test(given.clip.name));
+  for (const [id, value] of [['prompt', given.prompt], ['negative', given.negative_prompt], ['strength', given.strength],
+    ['steps', given.steps], ['seed', given.seed], ['guidance', given.guidance[0]], ['guidance-low', given.guidance.at(-1)],
+    ['size', `${given.width}x${given.height}`]]) find(`#edit-${id}`).value = value;
+  if (!find('#edit-size').value) chooseSize();  // this model does not offer it
+  showStrength();
+  part(given.start, given.num_frames);
+};
+watch('value', open);
+open();

@@ -1,0 +1,106 @@
+"""Draws the edit view when a page opens, fills it with an earlier video's clip and settings, and puts what was queued on the
+stage. What is dropped and asked for there goes through `wan_ui.edit.routes`."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from backend.contract.request import GenerationRequest
+from backend.engine.job import Job
+from backend.errors import StudioError
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.presets import full_preset
+from wan_ui.desk.uploads import to_cache
+from wan_ui.desk.view import Updates, Values
+from wan_ui.desk.visit import Visit
+from wan_ui.edit.clip import described
+from wan_ui.edit.html import clip_presets, edit_html
+from wan_ui.edit.panel import EditPanel
+from wan_ui.parts.buttons import Act
+from wan_ui.parts.events import RAW
+from wan_ui.parts.message import Message
+from wan_ui.parts.notes import sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditHandlers:
+    """The handlers of the edit view. `stage` is the page's `wan_ui.stage.handlers.StageHandlers`."""
+
+    desk: Desk
+    panel: EditPanel
+    stage: Any
+    message: gr.HTML
+
+    @property
+    def inputs(self) -> set[gr.Component]:
+        return set()
+
+    @property
+    def outputs(self) -> list[gr.Component]:
+        return [self.panel.view, self.message]
+
+    @property
+    def acts(self) -> Mapping[str, Callable[..., Updates]]:
+        """`edit:use` loads a video's clip and settings, `edit:full` with the model that its draft stands for."""
+        return {"edit": self.act, "look_edit": self.look}
+
+    def wire(self) -> None:
+        """The stage follows what is queued here."""
+        shown = self.stage.panel.job_id
+        queued = self.panel.view.queued(self.queued, shown, shown, **RAW)
+        self.stage.follow_after(queued)
+
+    def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
+        """Nothing: the view is drawn by its script."""
+        return {self.panel.view: gr.skip()}
+
+    def queued(self, shown: str | None, request: gr.Request, event: gr.EventData) -> Any:
+        """The job that the view has just queued, for the stage, unless the job there has not ended."""
+        visit = self.desk.visit(request)
+        job, old = self.desk.job(Act.of(event).job, visit), self.desk.job(shown, visit)
+        return job.id if job and (old is None or old.has_ended) else gr.skip()
+
+    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
+        """The visitor's words and presets."""
+        is_first_page = visit.reads_the_first_page and self.desk.offers(visit) == self.desk.offers()
+        return {} if is_first_page else {self.panel.view: self._drawn(visit)}
+
+    def tick(self, visit: Visit, values: Values) -> Updates:
+        """Nothing: the stage is drawn by its follower."""
+        return {}
+
+    def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
+        """Loads the clip and the settings of a video that was made from one."""
+        act, visit = Act.of(event), self.desk.visit(request)
+        job = self.desk.job(act.job, visit)
+        if job is None or job.request.video is None:
+            return {self.message: gr.skip()}
+        try:
+            fill = self.desk.engine.decoding.run(_filled, job)
+        except (StudioError, OSError) as error:
+            error = error if isinstance(error, StudioError) else StudioError("the clip of this video", "is no longer there")
+            return {self.message: Message(text=sentence(error), is_bad=True).html(visit.texts)}
+        full = full_preset(job.request) if act.what == "full" else None
+        if full is not None:
+            fill |= {"preset": full.name, "steps": full.steps, "guidance": full.guidance}
+        message = Message(text=visit.texts.loaded.format(seed=job.request.seed), view="edit")
+        return {self.panel.view: self._drawn(visit, fill), self.message: message.html(visit.texts)}
+
+    def _drawn(self, visit: Visit, fill: Mapping[str, Any] | None = None) -> str:
+        return edit_html(clip_presets(self.desk.offers(visit)), visit.texts, fill)
+
+
+def _filled(job: Job) -> dict[str, Any]:
+    """The settings for the view's script, with the clip copied to where it may be used again. Raises: ClipError, OSError."""
+    request = job.request
+    return settings_of(request) | {"clip": described(Path(to_cache(request.video))), "time": time.monotonic()}  # new each time
+
+
+def settings_of(request: GenerationRequest) -> dict[str, Any]:
+    """What the view's script asks for again."""
+    same = ("preset", "prompt", "negative_prompt", "width", "height", "num_frames", "steps", "guidance", "seed", "strength")
+    return {name: getattr(request, name) for name in same} | {"start": request.trim[0]}

@@ -1,0 +1,117 @@
+"""Draws the edit view without a clip in it; its script does the rest. Pure."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from backend.contract.request import STRENGTH
+from presets import Preset, list_presets
+from wan_ui.desk.body_limit import LONGEST_TEXT
+from wan_ui.desk.uploads import LARGEST_BODY
+from wan_ui.words.english import Texts
+
+THUMBNAILS, THUMBNAIL_HEIGHT = 12, 72  # of the timeline; pixels, twice what is shown
+_ACCEPTED = "video/*,image/gif,.mp4,.m4v,.mov,.webm,.gif"
+
+
+def clip_presets(can_run: Callable[[Preset], bool]) -> list[Preset]:
+    """The presets that make clips anew and can be used."""
+    return [preset for preset in list_presets() if "video" in preset.inputs and can_run(preset)]
+
+
+def edit_html(presets: Sequence[Preset], texts: Texts, fill: Mapping[str, Any] | None = None) -> str:
+    """The view, for a visitor who may use these presets; `fill` are the settings and the clip to begin with, if any."""
+    if not presets:
+        return f'<section class="edit"><p class="hint">{escape(texts.edit_none)}</p></section>'
+    data = {"words": _words(texts), "fill": fill}
+    attributes = " ".join(f'data-{name}="{escape(json.dumps(value))}"' for name, value in data.items())
+    return (
+        f'<section class="edit" {attributes} data-clip="" aria-label="{escape(texts.edit_placeholder)}">'
+        f"{_clip(texts)}{_timeline(texts)}{_asked(presets, texts)}"
+        f'<p class="note" role="alert" hidden></p>'
+        f'<div class="edit-estimate"></div><div class="go">'
+        f'<button type="button" class="primary" id="edit-make" disabled>{escape(texts.generate)}</button>'
+        f'<button type="button" id="edit-stop" data-act="queue:cancel">{escape(texts.stop)}</button></div></section>'
+    )
+
+
+def _words(texts: Texts) -> dict[str, str]:
+    """What the script says."""
+    megabytes = LARGEST_BODY // 1_000_000
+    return {
+        "drop": texts.edit_drop,
+        "reading": texts.edit_reading,
+        "large": texts.edit_large.format(megabytes=megabytes),
+        "bytes": str(LARGEST_BODY),
+        "part": texts.edit_part,
+        "facts": texts.edit_facts,
+        "sound": texts.edit_sound,
+        "short": texts.edit_short,
+        "done": texts.edit_steps,
+        "lost": texts.live_lost,
+    }
+
+
+def _clip(texts: Texts) -> str:
+    """Where a clip is dropped, and plays."""
+    return (
+        f'<div class="clip"><label class="target"><input type="file" id="edit-file" accept="{_ACCEPTED}">'
+        f'<span class="drop">{escape(texts.edit_drop)}</span><span class="other">{escape(texts.edit_other)}</span></label>'
+        f'<video id="edit-player" muted playsinline preload="auto" hidden></video><img class="still" alt="" hidden></div>'
+    )
+
+
+def _timeline(texts: Texts) -> str:
+    """Thumbnails, and over them the part that is taken, with a handle at each end."""
+    return (
+        f'<div class="timeline" hidden><div class="strip"><img class="thumbs" alt=""><i class="before"></i><i class="after"></i>'
+        f'<i class="taken"></i><i class="now"></i>'
+        f'<input type="range" id="edit-from" min="0" max="1" step="0.01" value="0" aria-label="{escape(texts.edit_from)}">'
+        f'<input type="range" id="edit-to" min="0" max="1" step="0.01" value="1" aria-label="{escape(texts.edit_to)}"></div>'
+        f'<p class="line"><output id="edit-part"></output><span class="facts"></span></p></div>'
+    )
+
+
+def _asked(presets: Sequence[Preset], texts: Texts) -> str:
+    """The settings, filled for the first preset by the script."""
+    options = "".join(_option(preset, texts) for preset in presets)
+    return (
+        f'<div class="asked"><label class="wide">{escape(texts.preset)}<select id="edit-preset">{options}</select></label>'
+        f'<label class="wide">{escape(texts.prompt)}<textarea id="edit-prompt" rows="3" maxlength="{LONGEST_TEXT}"'
+        f' placeholder="{escape(texts.edit_placeholder)}"></textarea></label>'
+        f'<label class="wide strength"><span>{escape(texts.edit_strength)}<output></output></span>'
+        f'<input type="range" id="edit-strength" min="0.05" max="1" step="0.05" value="{STRENGTH}"></label>'
+        f'<label>{escape(texts.resolution)}<select id="edit-size"></select></label>'
+        f"<label>{escape(texts.seed)}{_number('edit-seed', 0, 2**32 - 1, 1, texts.edit_seed)}</label>"
+        f'<details class="wide"><summary>{escape(texts.more)}</summary><div class="asked">'
+        f"<label>{escape(texts.steps)}{_number('edit-steps', 1, 1000, 1)}</label>"
+        f"<label>{escape(texts.guidance)}{_number('edit-guidance', 0, 30, 0.1)}</label>"
+        f"<label>{escape(texts.guidance_low)}{_number('edit-guidance-low', 0, 30, 0.1)}</label>"
+        f'<label class="wide">{escape(texts.negative_prompt)}<textarea id="edit-negative" rows="2" maxlength="{LONGEST_TEXT}">'
+        f"</textarea></label></div></details></div>"
+    )
+
+
+def _number(element: str, smallest: float, largest: float, step: float, placeholder: str = "") -> str:
+    return (
+        f'<input type="number" id="{element}" min="{smallest}" max="{largest}" step="{step}" placeholder="{escape(placeholder)}">'
+    )
+
+
+def _option(preset: Preset, texts: Texts) -> str:
+    """The preset, with all that the script must know of it."""
+    limits = {
+        "fps": preset.fps,
+        "step": preset.frame_step,
+        "first": preset.first_frames,
+        "least": preset.min_frames,
+        "most": preset.max_frames,
+        "usual": preset.num_frames,
+        "sizes": preset.sizes,
+        "steps": preset.steps,
+        "guidance": preset.guidance,
+        "negative": preset.negative_prompt,
+        "title": preset.words(texts.language).title,
+    }
+    return f'<option value="{escape(preset.name)}" data-limits="{escape(json.dumps(limits))}">{escape(limits["title"])}</option>'

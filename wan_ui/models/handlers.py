@@ -1,0 +1,100 @@
+"""Draws the models while a visitor looks at them; fetches, pauses and removes them for the operator."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import gradio as gr
+
+from backend.errors import StudioError
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.presets import preset_choices
+from wan_ui.desk.view import Updates, Values
+from wan_ui.desk.visit import Visit
+from wan_ui.form.form import Form
+from wan_ui.form.settings import elsewhere_html
+from wan_ui.models.html import models_html, name_of
+from wan_ui.parts.buttons import Act, text_button
+from wan_ui.parts.message import Message
+from wan_ui.parts.notes import sentence
+from wan_ui.parts.values import size_words
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelsHandlers:
+    """Handlers of the models' view. `chosen` keeps the form's choice of presets, which is the same for many pages."""
+
+    desk: Desk
+    form: Form
+    panel: gr.HTML
+    message: gr.HTML
+    chosen: dict[tuple[object, ...], Updates] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> set[gr.Component]:
+        return {self.form.task}
+
+    @property
+    def outputs(self) -> list[gr.Component]:
+        return [self.panel, self.message, self.form.settings.preset, self.form.settings.preset_note]
+
+    @property
+    def acts(self) -> Mapping[str, Callable[..., Updates]]:
+        return {"look_models": self.look, "model": self.act}
+
+    def wire(self) -> None:
+        """Nothing to wire: the page's script sends all presses."""
+
+    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
+        """Nothing: the panel is drawn by `look`."""
+        return {}
+
+    def tick(self, visit: Visit, values: Values) -> Updates:
+        """The presets that the form offers, once a model has come or gone since the server began."""
+        count, task = self.desk.engine.models.changes(), values[self.form.task]
+        if count == 0 or task not in ("t2v", "i2v"):
+            return {}
+        key = count, task, visit.is_operator, visit.texts.language
+        if key not in self.chosen:
+            self.chosen.clear()
+            choices, settings = preset_choices(task, self.desk.offers(visit)), self.form.settings
+            self.chosen[key] = {
+                settings.preset: gr.update(choices=choices.dropdown(visit.texts.language)),
+                settings.preset_note: elsewhere_html(choices, visit.texts),
+            }
+        return dict(self.chosen[key])
+
+    def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
+        """The panel, when it has come into view and while it stays there."""
+        return self._drawn(self.desk.visit(request))
+
+    def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
+        """A press of a button of a model. For the operator only."""
+        visit, act = self.desk.visit(request), Act.of(event)
+        if not visit.is_operator:
+            return {self.panel: gr.skip()}
+        do = {"fetch": self._fetch, "pause": self._pause, "ask": self._ask, "remove": self._remove}
+        try:
+            message = do.get(act.what, self._pause)(act.value, visit)
+        except StudioError as error:
+            message = Message(text=sentence(error), is_bad=True)
+        said = {} if message is None else {self.message: message.html(visit.texts)}
+        return self._drawn(visit) | said
+
+    def _fetch(self, source: str, visit: Visit) -> Message:
+        self.desk.engine.models.fetch(source)
+        return Message(text=visit.texts.model_begun.format(model=name_of(source), where=visit.texts.models_coming))
+
+    def _pause(self, source: str, visit: Visit) -> None:
+        self.desk.engine.models.pause(source)
+
+    def _ask(self, source: str, visit: Visit) -> Message:
+        """Asks before anything is removed."""
+        button = text_button("model:remove", visit.texts.model_remove, value=source)
+        return Message(text=visit.texts.model_sure.format(model=name_of(source)), button=button)
+
+    def _remove(self, source: str, visit: Visit) -> Message:
+        freed = self.desk.engine.remove_model(source)
+        return Message(text=visit.texts.model_removed.format(model=name_of(source), size=size_words(freed)))
+
+    def _drawn(self, visit: Visit) -> Updates:
+        return {self.panel: models_html(self.desk.engine.models.rows(), visit)}

@@ -1,0 +1,177 @@
+"""Draws the models as cards. Pure. Visitors see what is here, the operator also what can be fetched, with the buttons for it."""
+
+from collections.abc import Sequence
+from html import escape
+
+from backend.engine.downloads import Download
+from backend.engine.models import ModelRow
+from presets import Preset
+from wan_ui.desk.visit import Visit
+from wan_ui.parts.buttons import text_button
+from wan_ui.parts.notes import without_paths
+from wan_ui.parts.progress import spoken_seconds
+from wan_ui.parts.values import size_words
+from wan_ui.words.english import Texts
+
+VARIANTS = ("-draft", "-fast", "-distilled")  # of presets; a card is named after a plain one
+
+
+def models_html(rows: Sequence[ModelRow], visit: Visit) -> str:
+    """The view for this visitor."""
+    texts = visit.texts
+    here = [row for row in rows if _state(row) == "here"]
+    others = [row for row in rows if _state(row) == "elsewhere"]
+    coming = [row for row in rows if _state(row) not in ("here", "elsewhere")]
+    is_busy = any(row.download and row.download.is_active for row in rows)
+    groups = [(texts.models_here, here)]
+    if visit.is_operator:
+        groups = [(texts.models_coming, coming), *groups, (texts.models_others, others)]
+    drawn = "".join(_group(title, members, visit) for title, members in groups if members)
+    hint = texts.models_operator if visit.is_operator else texts.models_visitor
+    busy = "true" if is_busy else "false"
+    return f'<section class="models" data-busy="{busy}"><p class="hint">{escape(hint)}</p>{drawn}</section>'
+
+
+def name_of(source: str) -> str:
+    """A model's or a LoRA's name without its owner's."""
+    return source.rpartition("/")[2].rpartition(":")[2]
+
+
+def _group(title: str, rows: Sequence[ModelRow], visit: Visit) -> str:
+    cards = "".join(_card(row, visit) for row in rows)
+    return f"<h2>{escape(title)} <small>{len(rows)}</small></h2><ul>{cards}</ul>"
+
+
+def _card(row: ModelRow, visit: Visit) -> str:
+    entry, texts = row.entry, visit.texts
+    facts = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in _facts(row, texts))
+    return (
+        f'<li data-model="{escape(entry.source)}" data-state="{_state(row)}"><p class="head"><b>{escape(_title(row, texts))}</b>'
+        f'{_verdict(row, texts)}</p><p class="source">{escape(entry.source)}</p><dl>{facts}</dl>'
+        f"{_progress(row, texts)}{_buttons(row, visit)}</li>"
+    )
+
+
+def _title(row: ModelRow, texts: Texts) -> str:
+    if row.entry.kind == "lora":
+        return name_of(row.entry.source)
+    return _plain_preset(row.entry.presets).words(texts.language).title
+
+
+def _plain_preset(presets: Sequence[Preset]) -> Preset:
+    return next((preset for preset in presets if not preset.name.endswith(VARIANTS)), presets[0])
+
+
+def _state(row: ModelRow) -> str:
+    if row.download is not None and (row.download.is_active or not row.entry.is_here):
+        return row.download.phase
+    if row.entry.is_here:
+        return "here"
+    return "paused" if _is_begun(row) else "elsewhere"
+
+
+def _is_begun(row: ModelRow) -> bool:
+    return bool(row.entry.begun_bytes or row.total_bytes)
+
+
+def _verdict(row: ModelRow, texts: Texts) -> str:
+    if row.outlook is None:
+        return ""
+    words = dict(texts.model_verdicts)[row.outlook.verdict]
+    return f'<span class="verdict" data-verdict="{row.outlook.verdict}">{escape(words)}</span>'
+
+
+def _facts(row: ModelRow, texts: Texts) -> list[tuple[str, str]]:
+    facts = [(texts.model_disk, _disk(row, texts))]
+    if row.entry.kind == "model":
+        facts += [(texts.model_memory, _memory(row, texts)), (texts.model_slice, _slice(row, texts))]
+        licence = " ".join(row.entry.licences) or (texts.model_licence_hub if row.entry.is_on_hub else texts.model_licence_ours)
+        facts += [(texts.model_licence, licence)]
+    return [*facts, (texts.model_presets, ", ".join(preset.name for preset in row.entry.presets))]
+
+
+def _disk(row: ModelRow, texts: Texts) -> str:
+    if row.entry.num_bytes is not None:
+        return size_words(row.entry.num_bytes)
+    if row.total_bytes:
+        return size_words(row.total_bytes)
+    return texts.model_disk_least.format(size=size_words(row.weight_bytes)) if row.weight_bytes else texts.model_disk_unknown
+
+
+def _memory(row: ModelRow, texts: Texts) -> str:
+    if not row.weight_bytes:
+        return texts.model_unknown
+    words = texts.model_weights.format(size=size_words(row.weight_bytes))
+    room = row.outlook.memory_bytes if row.outlook else None
+    return words if room is None else f"{words}; {texts.model_room.format(size=size_words(room))}"
+
+
+def _slice(row: ModelRow, texts: Texts) -> str:
+    if not row.entry.is_on_hub:
+        return texts.model_anywhere
+    found = row.outlook.smallest if row.outlook else None
+    if found is None:
+        return texts.model_slice_unknown.format(preset=_plain_preset(row.entry.presets).name)
+    seconds = spoken_seconds(found.step_seconds)
+    return texts.model_slice_found.format(slice=found.slice, preset=found.preset, gib=found.gib, seconds=seconds)
+
+
+def _progress(row: ModelRow, texts: Texts) -> str:
+    if _state(row) in ("here", "elsewhere"):
+        return ""
+    done, total = _bytes(row)
+    percent = round(100 * done / total) if total else 0
+    failed = row.download is not None and row.download.phase == "failed"
+    words = _failure(row.download) if failed else _progress_words(row, texts)
+    role = "alert" if failed else "status"
+    return (
+        f'<div class="bar" role="progressbar" aria-label="{escape(name_of(row.entry.source))}" aria-valuemin="0"'
+        f' aria-valuemax="100" aria-valuenow="{percent}"><i style="width: {percent}%"></i></div>'
+        f'<p class="line" role="{role}">{escape(words)}</p>'
+    )
+
+
+def _bytes(row: ModelRow) -> tuple[int, int]:
+    if row.download is not None and row.download.bytes_done:
+        return row.download.bytes_done, row.download.bytes_total
+    return row.entry.begun_bytes, row.total_bytes
+
+
+def _failure(download: Download) -> str:
+    return without_paths(f"{download.cause}; {download.fix}")
+
+
+def _progress_words(row: ModelRow, texts: Texts) -> str:
+    done, total = _bytes(row)
+    share = texts.model_share.format(done=size_words(done), total=size_words(total)) if total else size_words(done)
+    if row.download is None:
+        return texts.model_paused.format(share=share)
+    if row.download.phase != "running":
+        return dict(texts.model_phases)[row.download.phase]
+    speed = row.download.bytes_per_second
+    if not speed:
+        return share
+    left = spoken_seconds((total - done) / speed)
+    return " · ".join([share, f"{size_words(speed)}/s", texts.time_left.format(seconds=left)])
+
+
+def _buttons(row: ModelRow, visit: Visit) -> str:
+    if not visit.is_operator or not row.entry.is_on_hub:
+        return ""
+    texts, one = visit.texts, {"value": row.entry.source}
+    remove = text_button("model:ask", texts.model_remove, name="bin", **one)
+    match _state(row):
+        case "here":
+            buttons = [remove]
+        case "waiting" | "asking" | "running":
+            buttons = [text_button("model:pause", texts.model_pause, name="pause", **one)]
+        case "pausing":
+            buttons = []
+        case "paused":
+            buttons = [text_button("model:fetch", texts.model_resume, name="download", **one), remove]
+        case "failed":
+            again = text_button("model:fetch", texts.model_again, name="again", **one)
+            buttons = [again, text_button("model:pause", texts.model_later, **one), *([remove] if _is_begun(row) else [])]
+        case _:
+            buttons = [text_button("model:fetch", texts.model_fetch, name="download", **one)]
+    return f'<div class="actions">{"".join(buttons)}</div>'
