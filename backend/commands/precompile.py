@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 from backend.commands.apart import compile_apart, mesh_words, refuse_topology
-from backend.contract.request import check_size, find_preset
+from backend.contract.numbers import check_size
+from backend.contract.request import find_preset
 from backend.errors import OutputError
 
 SIZES = {"width": "width", "height": "height", "frames": "num_frames"}

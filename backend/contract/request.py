@@ -1,6 +1,5 @@
 """One request for a video, a frozen value that is checked when it is made. Opens no file, rounds nothing."""
 
-import math
 import secrets
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -18,19 +17,34 @@ from pydantic import (
     model_validator,
 )
 
+from backend.contract.clip import ONLY_WITH_VIDEO, STRENGTH, check_clip, part_of_clip
+from backend.contract.control import (
+    MAX_KEYFRAMES,
+    ONLY_WITH_CONTROL,
+    ControlKind,
+    Extend,
+    check_control,
+    is_controlled,
+    part_of_control,
+)
 from backend.contract.cues import AND, Cue
-from backend.contract.geometry import Geometry, is_frame_count, nearest_frame_counts, nearest_sizes
+from backend.contract.geometry import Geometry
 from backend.contract.guided_steps import first_steps
+from backend.contract.numbers import (
+    check_flow_shift,
+    check_guidance,
+    check_guidance_interval,
+    check_nag,
+    check_size,
+    check_step_cache,
+    check_whole,
+)
 from backend.errors import RequestError
 from presets import LoraChoice, Preset, UnknownPreset, load_preset
 
 SEED_LIMIT = 2**32
-MAX_FLOW_SHIFT = 100.0
-MAX_NAG = 30.0
-USUAL_NAG = 11.0  # published: kijai/ComfyUI-WanVideoWrapper, WanVideoApplyNAG; the method's own demos take 5 to 11
 MAX_LORAS = 8  # each adds seconds to the switch of LoRAs; nobody has been seen to use more
 MAX_EXPERTS = 8
-STRENGTH = 0.8  # of a clip, where none is given: diffusers' own
 MAX_CUES = 100_000
 MAX_CHARACTERS = 50_000  # of a text from a link, a video or a browser; what a preset's model reads is far less
 CHARACTERS_PER_TOKEN = 8  # generous: English text has about four characters a token, so no real prompt is refused
@@ -49,25 +63,32 @@ _BOUNDS: dict[str, tuple[int, int]] = {  # far beyond every preset's limits, now
     "step_cache": (-1000, 1000),
     "strength": (0, 1),
     "trim": (0, 1_000_000),
+    "control_scale": (-1000, 1000),
+    "keyframe_at": (0, 100_000),
+    "margins": (0, 1 << 15),
+    "overlap": (1, 100_000),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputRole:
-    """One thing that a request may start from. `role` is the request's field, which holds an absolute path, or several."""
+    """One thing that a request may start from. `role` is the request's field, which holds an absolute path, or `many`."""
 
     role: str
-    media: Literal["picture", "video"]
+    media: Literal["picture", "video", "either"]
+    many: bool = False
 
 
 INPUTS = (
     InputRole(role="image", media="picture"),  # the first frame
     InputRole(role="last_image", media="picture"),
     InputRole(role="video", media="video"),
-    InputRole(role="mask", media="video"),
-    InputRole(role="references", media="picture"),
+    InputRole(role="mask", media="either"),
+    InputRole(role="control", media="video"),
+    InputRole(role="references", media="picture", many=True),
+    InputRole(role="keyframes", media="picture", many=True),
 )
-ONLY_WITH_VIDEO = ("strength", "trim")  # fields that mean nothing without `video`
+MANY = frozenset(one.role for one in INPUTS if one.many)
 _ALWAYS_STORED = ("image", "last_image")  # others are stored only if they are given
 _RARELY_STORED = ("action", "cues", "is_open", "nag")
 
@@ -87,6 +108,12 @@ class GenerationRequest(BaseModel):
     the order of their blocks. Actions that are done together have a `+` between them, where the preset allows that. One that
     `is_open` grows until it is stopped, to `num_frames` at most, and hears cues while it is made; what it has become is the
     request of its result.
+
+    Models with control blocks take more (`contract/control.py`): a `control` clip that the video follows, or what its
+    `control_kind` makes of it, `control_scale` strongly; a `mask`, white where `video` is made anew; `margins` of new pixels
+    around it (left, top, right, bottom); `extend` for a video that begins with the clip's last `overlap` frames, or ends with its
+    first; `references`, pictures of what is to be seen; `keyframes`, pictures that are the frames `keyframe_at`, counted from 0.
+    Where nothing of the clip is made anew, the video `keeps_pixels` as they are.
     Raises: RequestError at construction if anything is wrong.
     """
 
@@ -111,7 +138,16 @@ class GenerationRequest(BaseModel):
     strength: float | None = None
     trim: tuple[float, float] | None = None
     mask: str | None = None
+    control: str | None = None
+    control_kind: ControlKind = "as-is"
+    control_scale: float = 1.0
+    margins: tuple[int, int, int, int] | None = None
+    extend: Extend | None = None
+    overlap: int | None = None
+    keeps_pixels: bool = True
     references: tuple[str, ...] = ()
+    keyframes: tuple[str, ...] = ()
+    keyframe_at: tuple[int, ...] = ()
     image_focus: tuple[Focus, Focus] = (0.5, 0.5)
     loras: tuple[LoraChoice, ...] = ()
     guidance_interval: tuple[float, float] = (0.0, 1.0)
@@ -135,8 +171,10 @@ class GenerationRequest(BaseModel):
         own = preset.model_dump(include=set(cls.model_fields))
         drawn = {"preset": preset.name, "task": task, "seed": secrets.randbelow(SEED_LIMIT), "prompt": ""}
         values = {**own, **drawn, **given}
-        if values.get("video"):
-            values |= _of_clip(values, given)
+        if is_controlled(preset):
+            values |= part_of_control(values, given)
+        elif values.get("video"):
+            values = {"strength": STRENGTH} | values | part_of_clip(values, given)
         if guided_steps is not None:
             _check_said_once(given)
             values |= first_steps(preset, guided_steps, values)
@@ -155,6 +193,7 @@ class GenerationRequest(BaseModel):
         data = self.model_dump(mode="json")
         rare = [*(one.role for one in INPUTS if one.role not in _ALWAYS_STORED), *ONLY_WITH_VIDEO, *_RARELY_STORED]
         absent = [name for name in rare if not data[name]]
+        absent += [name for name, value in ONLY_WITH_CONTROL.items() if getattr(self, name) == value]
         return {name: value for name, value in data.items() if name not in absent}
 
     def inputs(self) -> dict[str, tuple[str, ...]]:
@@ -164,7 +203,7 @@ class GenerationRequest(BaseModel):
 
     def with_inputs(self, paths: Mapping[str, Sequence[str]]) -> Self:
         """A copy with these paths for the inputs of these roles; nothing is checked again."""
-        moved = {role: tuple(value) if role == "references" else value[0] for role, value in paths.items()}
+        moved = {role: tuple(value) if role in MANY else value[0] for role, value in paths.items()}
         return type(self).from_stored(self.to_json() | moved)
 
     def changed(self, **changes: Any) -> Self:
@@ -175,7 +214,7 @@ class GenerationRequest(BaseModel):
         """As `to_json`, with images by file name only: a video must not reveal folders of the machine that made it."""
         data = self.to_json()
         names = {role: tuple(Path(path).name for path in paths) for role, paths in self.inputs().items()}
-        return data | {role: list(value) if role == "references" else value[0] for role, value in names.items()}
+        return data | {role: list(value) if role in MANY else value[0] for role, value in names.items()}
 
     @property
     def is_guided(self) -> bool:
@@ -196,6 +235,11 @@ class GenerationRequest(BaseModel):
     def reads_negative_prompt(self) -> bool:
         """Whether the negative prompt changes the video."""
         return self.is_guided or self.uses_nag
+
+    @property
+    def reads_clip(self) -> bool:
+        """Whether frames of a clip are brought to the video's rate."""
+        return any(one.media != "picture" for one in INPUTS if getattr(self, one.role))
 
     @property
     def num_steps(self) -> int:
@@ -249,25 +293,6 @@ def _check_said_once(given: Mapping[str, Any]) -> None:
         raise RequestError("guided_steps was given", "beside guidance_interval, which says the same", "leave one out")
 
 
-def _of_clip(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a request with a clip leaves open. Values of a wrong type are left for the check."""
-    found: dict[str, Any] = {} if "strength" in given else {"strength": STRENGTH}
-    try:
-        if "trim" not in given:
-            found["trim"] = (0.0, values["num_frames"] / values["fps"])
-        elif "num_frames" not in given:
-            start, end = values["trim"]
-            found["num_frames"] = clip_frames(end - start, values["fps"])
-    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
-        pass
-    return found
-
-
-def clip_frames(seconds: float, fps: int) -> int:
-    """How many frames, `fps` a second, so many seconds of a clip are."""
-    return round(seconds * fps)
-
-
 def check(request: GenerationRequest, preset: Preset) -> None:
     """Raises: RequestError for the first setting that the preset does not allow."""
     _check_task(request, preset)
@@ -275,19 +300,21 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     if not request.prompt.strip() and preset.reads_prompt:
         raise RequestError("prompt is empty and", "must say what the video shows", f"for example {preset.examples[0]!r}")
     _check_text("negative_prompt", request.negative_prompt, preset)
-    _check_clip(request, preset)
+    if not is_controlled(preset):
+        check_clip(request, preset)
+    check_control(request, preset)
     check_size(preset, request.width, request.height, request.num_frames)
-    _check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
-    _check_whole("steps", request.steps, 1, preset.max_steps, preset.steps)
-    _check_guidance(request.guidance, preset)
-    _check_flow_shift(request.flow_shift, preset)
+    check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
+    check_whole("steps", request.steps, 1, preset.max_steps, preset.steps)
+    check_guidance(request.guidance, preset)
+    check_flow_shift(request.flow_shift, preset)
     if request.solver not in preset.solvers:
         raise RequestError(
             f"solver={request.solver}", f"must be one of {', '.join(preset.solvers)} for {preset.name}", "leave it out"
         )
-    _check_guidance_interval(request.guidance_interval)
-    _check_nag(request.nag, preset)
-    _check_step_cache(request.step_cache)
+    check_guidance_interval(request.guidance_interval)
+    check_nag(request.nag, preset)
+    check_step_cache(request.step_cache)
     _check_loras(request.loras, preset)
     _check_cues(request, preset)
     if not 0 <= request.seed < SEED_LIMIT:
@@ -305,6 +332,9 @@ def _check_bounds(request: GenerationRequest) -> None:
         raise RequestError(f"guidance has {len(request.guidance)} values and", f"must have 1 to {MAX_EXPERTS}", "give one")
     if len(request.loras) > MAX_LORAS:
         raise RequestError(f"{len(request.loras)} LoRAs were given, and", f"at most {MAX_LORAS} can be", "leave some out")
+    for name in MANY:
+        if len(getattr(request, name)) > MAX_KEYFRAMES:
+            raise RequestError(f"too many {name} were given, and", f"at most {MAX_KEYFRAMES} can be", "leave some out")
     if len(request.cues) > MAX_CUES:
         raise RequestError(f"{len(request.cues)} cues were given, and", f"at most {MAX_CUES} can be", "leave some out")
     texts = [(name, getattr(request, name)) for name in ("preset", "prompt", "negative_prompt")]
@@ -318,13 +348,6 @@ def _numbers(value: float | tuple[float, ...] | None) -> tuple[float, ...]:
     if value is None:
         return ()
     return value if isinstance(value, tuple) else (value,)
-
-
-def check_size(preset: Preset, width: int, height: int, num_frames: int) -> None:
-    """Raises: RequestError if the preset makes no video of this size (pixels) and length (pixel frames)."""
-    _check_size("width", width, preset.min_width, preset.max_width, preset)
-    _check_size("height", height, preset.min_height, preset.max_height, preset)
-    _check_frames(num_frames, preset)
 
 
 def _check_task(request: GenerationRequest, preset: Preset) -> None:
@@ -343,46 +366,6 @@ def _check_task(request: GenerationRequest, preset: Preset) -> None:
     if request.last_image is None and preset.needs_last_image:
         raise RequestError("last_image is missing:", f"{preset.name} goes from a first image to a last one", "give both")
     _check_inputs(request, preset)
-
-
-def _check_clip(request: GenerationRequest, preset: Preset) -> None:
-    given = next((name for name in ONLY_WITH_VIDEO if getattr(request, name) is not None), None)
-    if request.video is None:
-        if given is not None:
-            raise RequestError(f"{given} was given", "but no clip, to which it belongs", "give it as video, or leave this out")
-        return
-    if request.task != "t2v":
-        raise RequestError("image was given", "beside video, and a video begins with one of them", "leave one out")
-    _check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
-    for name in ONLY_WITH_VIDEO:
-        if getattr(request, name) is None:
-            raise RequestError(f"{name} is missing:", "a clip needs it", f"give {name}")
-    _check_strength(request)
-    _check_trim(request, preset)
-
-
-def _check_strength(request: GenerationRequest) -> None:
-    if not 0 < request.strength <= 1:
-        raise RequestError(f"strength={request.strength:g}", "must be above 0 and at most 1", f"{STRENGTH:g} is usual")
-    if request.num_steps < 1 <= request.steps:
-        rule = f"leaves none of {request.steps} steps and must leave one"
-        fix = f"take at least {math.ceil(1000 / request.steps) / 1000:g}, or more steps"
-        raise RequestError(f"strength={request.strength:g}", rule, fix)
-
-
-def _check_trim(request: GenerationRequest, preset: Preset) -> None:
-    start, end = request.trim
-    if not (math.isfinite(start) and math.isfinite(end) and 0 <= start < end):
-        rule = "must be two times in the clip, in seconds, 0 or more, the later one second"
-        raise RequestError(f"trim={start:g},{end:g}", rule, "0,3 are its first three seconds")
-    frames = clip_frames(end - start, request.fps)
-    counts = nearest_frame_counts(frames, preset.min_frames, preset.max_frames, preset.frame_step, preset.first_frames)
-    if frames != request.num_frames or frames not in counts:
-        wanted = counts if frames == request.num_frames else [request.num_frames]
-        ends = " or ".join(f"{start:g},{start + count / request.fps:g} ({count} frames)" for count in wanted)
-        length = f"{frames} frames at {request.fps} a second"
-        rule = f"is {length} and must be {' or '.join(map(str, wanted))} for {preset.name}"
-        raise RequestError(f"trim={start:g},{end:g}", rule, f"take {ends}")
 
 
 def _check_inputs(request: GenerationRequest, preset: Preset) -> None:
@@ -413,76 +396,6 @@ def _check_text(name: str, text: str, preset: Preset) -> None:
                 "must be plain text",
                 "remove that character",
             )
-
-
-def _check_size(name: str, size: int, smallest: int, largest: int, preset: Preset) -> None:
-    rules = []
-    if size % preset.size_multiple:
-        rules.append(f"a multiple of {preset.size_multiple}")
-    if not smallest <= size <= largest:
-        rules.append(f"between {smallest} and {largest}")
-    if rules:
-        nearest = nearest_sizes(size, preset.size_multiple, smallest, largest)
-        raise RequestError(f"{name}={size}", f"must be {' and '.join(rules)} for {preset.name}", _either(nearest))
-
-
-def _check_frames(num_frames: int, preset: Preset) -> None:
-    step, first, rules = preset.frame_step, preset.first_frames, []
-    if not is_frame_count(num_frames, step, first):
-        rules.append(f"{step}n+{first}")
-    if not preset.min_frames <= num_frames <= preset.max_frames:
-        rules.append(f"between {preset.min_frames} and {preset.max_frames} for {preset.name}")
-    if rules:
-        nearest = nearest_frame_counts(num_frames, preset.min_frames, preset.max_frames, step, first)
-        raise RequestError(f"num_frames={num_frames}", f"must be {' and '.join(rules)}", _either(nearest))
-
-
-def _check_whole(name: str, value: int, smallest: int, largest: int, usual: int) -> None:
-    if not smallest <= value <= largest:
-        raise RequestError(f"{name}={value}", f"must be between {smallest} and {largest}", f"{usual} is usual")
-
-
-def _check_guidance(guidance: tuple[float, ...], preset: Preset) -> None:
-    usual = ", ".join(f"{value:g}" for value in preset.guidance)
-    if len(guidance) != preset.num_experts:
-        raise RequestError(
-            f"guidance has {len(guidance)} values and",
-            f"must have {preset.num_experts}, one per expert of {preset.name}",
-            f"{usual} is usual",
-        )
-    for value in guidance:
-        if not (math.isfinite(value) and 0 <= value <= preset.max_guidance):
-            raise RequestError(f"guidance={value:g}", f"must be between 0 and {preset.max_guidance:g}", f"{usual} is usual")
-
-
-def _check_flow_shift(flow_shift: float, preset: Preset) -> None:
-    if not (math.isfinite(flow_shift) and 0 < flow_shift <= MAX_FLOW_SHIFT):
-        raise RequestError(
-            f"flow_shift={flow_shift:g}", f"must be above 0 and at most {MAX_FLOW_SHIFT:g}", f"{preset.flow_shift:g} is usual"
-        )
-
-
-def _check_guidance_interval(interval: tuple[float, float]) -> None:
-    start, end = interval
-    if not 0 <= start <= end <= 1:
-        raise RequestError(
-            f"guidance_interval={start:g},{end:g}",
-            "must be two shares of the steps, 0 <= first <= second <= 1",
-            "0,1 runs guidance throughout",
-        )
-
-
-def _check_nag(nag: float, preset: Preset) -> None:
-    if not (math.isfinite(nag) and 0 <= nag <= MAX_NAG):
-        raise RequestError(f"nag={nag:g}", f"must be between 0 and {MAX_NAG:g}", f"0 is off, {USUAL_NAG:g} is usual")
-    if nag and not preset.takes_nag:
-        fix = "leave it out, or take one of Wan's presets in four steps"
-        raise RequestError(f"nag={nag:g}", f"cannot be used by {preset.name}", fix)
-
-
-def _check_step_cache(threshold: float) -> None:
-    if not 0 <= threshold <= 1:
-        raise RequestError(f"step_cache={threshold:g}", "must be between 0 and 1", "0 is off, 0.05 to 0.15 is usual")
 
 
 def _check_loras(loras: tuple[LoraChoice, ...], preset: Preset) -> None:
@@ -530,10 +443,6 @@ def _check_cues(request: GenerationRequest, preset: Preset) -> None:
             raise RequestError(f"the cue for block {cue.block}", rule, "make the video longer, or leave that cue out")
         last = cue.block
         check_said(cue, preset)
-
-
-def _either(values: list[int]) -> str:
-    return f"nearest: {' or '.join(str(value) for value in values)}"
 
 
 def _explained(error: ValidationError) -> RequestError:

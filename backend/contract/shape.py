@@ -12,7 +12,8 @@ class Shape:
     """One set of compiled programs: the checkpoint, the task with its pictures, the video's size, and how steps run.
 
     `is_guided` says that the branch without the prompt runs in some steps, `is_mixed` that other steps run without it;
-    `is_cached` that a step may reuse an earlier one's work, `has_nag` that unguided ones attend to the negative prompt too.
+    `is_cached` that a step may reuse an earlier one's work, `has_nag` that unguided ones attend to the negative prompt too. Each
+    of `num_references` makes the latents longer.
     """
 
     model: str
@@ -25,6 +26,7 @@ class Shape:
     is_cached: bool = False
     has_nag: bool = False
     num_pictures: int = 0
+    num_references: int = 0
 
     @classmethod
     def of(cls, request: GenerationRequest, model: str | None = None) -> Self:
@@ -40,6 +42,7 @@ class Shape:
             is_mixed=request.is_guided and request.has_unguided_steps,
             has_nag=request.uses_nag,
             num_pictures=sum(len(paths) for paths in request.inputs().values()),
+            num_references=len(request.references),
         )
 
     @classmethod

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from PIL.Image import Image
 
-from backend.contract.request import INPUTS, GenerationRequest
+from backend.contract.request import INPUTS, MANY, GenerationRequest, InputRole
 from backend.errors import RequestError
 from backend.files import replacing, sync
 from backend.media.clips import Part, check_part, read_clip_facts
+from backend.media.masks import check_shape, is_picture
 from backend.media.pictures import load_checked_image
 
 REQUEST = "request.json"
@@ -23,17 +24,16 @@ Inputs = Mapping[str, tuple[Image | Path, ...]]
 def open_inputs(request: GenerationRequest) -> Inputs:
     """The request's inputs by role. Raises: ImageError, ClipError."""
     given = request.inputs()
-    return {
-        one.role: tuple(
-            load_checked_image(path) if one.media == "picture" else _checked_clip(path, request) for path in given[one.role]
-        )
-        for one in INPUTS
-        if one.role in given
-    }
+    opened = {one.role: tuple(_open(one, path, request) for path in given[one.role]) for one in INPUTS if one.role in given}
+    if request.mask and request.video:
+        check_shape(request.mask, request.video)
+    return opened
 
 
-def _checked_clip(path: str, request: GenerationRequest) -> Path:
-    check_part(path, Part.of(request))
+def _open(one: InputRole, path: str, request: GenerationRequest) -> Image | Path:
+    if one.media == "picture" or one.media == "either" and is_picture(path):
+        return load_checked_image(path)
+    check_part(path, Part.of(request, one.role))
     return Path(path)
 
 
@@ -52,7 +52,7 @@ def write_request(request: GenerationRequest, inputs: Inputs, folder: Path) -> G
 def _stem(role: str, place: int) -> str:
     """A file's name without its ending: "image"; "input-video", because "video" is the result's; "references-2"."""
     name = f"input-{role}" if role == "video" else role
-    return f"{name}-{place + 1}" if place or role == "references" else name
+    return f"{name}-{place + 1}" if role in MANY else name
 
 
 def _keep(one: Image | Path, stem: Path) -> Path:

@@ -15,9 +15,10 @@ from backend.families.family import Family, Kind, refusal
 from backend.families.hunyuan.family import HUNYUAN
 from backend.families.wan.family import WAN
 from backend.families.wan.original import check_transformer, transformer_config
+from backend.families.wan_vace.family import WAN_VACE
 from presets import Preset
 
-FAMILIES: tuple[Family, ...] = (WAN, CAUSAL_WAN, ACTION_WAN, HUNYUAN)
+FAMILIES: tuple[Family, ...] = (WAN, CAUSAL_WAN, ACTION_WAN, WAN_VACE, HUNYUAN)
 
 
 def recognise(checkpoint: Checkpoint) -> tuple[Family, Kind]:

@@ -5,6 +5,7 @@ files, no protocol but files, two threads, and limits of memory and time. Only t
 before it on, and one frame at a time is held here.
 """
 
+import dataclasses
 import re
 import resource
 import subprocess
@@ -68,28 +69,46 @@ class ClipFacts:
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """What is wanted of a clip: `num_frames` frames of `size` (width, height), `fps` a second, the first one as the clip is at
-    `start` (seconds). `focus` in 0..1 says what a crop keeps (see `pictures.crop_box`)."""
+    `start` (seconds), None for the clip's last frames. `focus` in 0..1 says what a crop keeps (see `pictures.crop_box`)."""
 
-    start: float
+    start: float | None
     num_frames: int
     fps: int
     size: Size
     focus: tuple[float, float] = (0.5, 0.5)
 
     @classmethod
-    def of(cls, request: GenerationRequest) -> Self:
-        """What the request wants of its clips."""
+    def of(cls, request: GenerationRequest, role: str = "video") -> Self:
+        """What the request wants of the clip of this role. One that goes on has only its overlap in the video; with margins, it
+        and its mask are so much smaller."""
+        is_moved = role in ("video", "mask")
+        left, top, right, bottom = (is_moved and request.margins) or (0, 0, 0, 0)
+        is_part = request.extend is not None and role == "video"
         return cls(
-            start=request.trim[0] if request.trim else 0.0,
-            num_frames=request.num_frames,
+            start=_start_of(request, role),
+            num_frames=request.overlap if is_part else request.num_frames,
             fps=request.fps,
-            size=(request.width, request.height),
+            size=(request.width - left - right, request.height - top - bottom),
             focus=request.image_focus,
         )
+
+    def within(self, facts: ClipFacts) -> Self:
+        """The same with its start, of a clip that is known."""
+        return self if self.start is not None else dataclasses.replace(self, start=max(0.0, facts.seconds - self.seconds))
 
     @property
     def seconds(self) -> float:
         return self.num_frames / self.fps
+
+
+def _start_of(request: GenerationRequest, role: str) -> float | None:
+    if request.extend is None:
+        return request.trim[0] if request.trim else 0.0
+    if role != "video":
+        return 0.0  # beside all of the video
+    if request.extend == "before":
+        return request.trim[0] if request.trim else 0.0
+    return request.trim[1] - request.overlap / request.fps if request.trim else None
 
 
 def read_clip_facts(path: str | Path) -> ClipFacts:
@@ -120,6 +139,7 @@ def read_clip_facts(path: str | Path) -> ClipFacts:
 def check_part(path: str | Path, part: Part) -> ClipFacts:
     """The clip's facts, if it has this part. Raises: ClipError."""
     facts, name = read_clip_facts(path), Path(path).name
+    part = part.within(facts)
     most = facts.most_frames(part.fps, part.start)
     if most < part.num_frames:
         given = f"trim={part.start:g},{part.start + part.seconds:g}"
@@ -134,7 +154,7 @@ def read_clip(path: str | Path, part: Part) -> Iterator[Frame]:
     Frame i is what the clip shows at `start` + i / `fps`, or is nearest to it. Raises: ClipError if there are fewer.
     """
     facts, path = check_part(path, part), Path(path)
-    width, height = part.size
+    part, (width, height) = part.within(facts), part.size
     command = [*_reader(path, part.start), "-map", "0:v:0", "-vf", _brought_to(facts, part), "-frames:v", str(part.num_frames)]
     bytes_of_frame, count = width * height * 3, 0
     with _ffmpeg([*command, *_THREADS, *_RAW]) as process:

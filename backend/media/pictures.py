@@ -40,6 +40,15 @@ def crop_to(image: Image.Image, width: int, height: int, focus: tuple[float, flo
     return in_rgb(image).resize((width, height), Image.Resampling.LANCZOS, box=box)
 
 
+def fit_on_white(image: Image.Image, width: int, height: int) -> Image.Image:
+    """All of the picture in the middle of width x height white pixels, as large as it can be (Lanczos), RGB."""
+    scale = min(width / image.width, height / image.height)
+    size = max(1, int(image.width * scale)), max(1, int(image.height * scale))
+    canvas = Image.new("RGB", (width, height), "white")
+    canvas.paste(in_rgb(image).resize(size, Image.Resampling.LANCZOS), ((width - size[0]) // 2, (height - size[1]) // 2))
+    return canvas
+
+
 def in_rgb(image: Image.Image) -> Image.Image:
     """The picture as RGB; the same object if it is RGB already, because Pillow's own conversion would copy it."""
     return image if image.mode == "RGB" else image.convert("RGB")

@@ -13,18 +13,18 @@ from typing import Any
 
 import jax
 import numpy as np
-from PIL import Image
 
 from backend.contract.events import Cancelled, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
-from backend.contract.request import INPUTS, GenerationRequest
+from backend.contract.request import GenerationRequest
 from backend.errors import Stopped, StudioError
-from backend.families.model import STAGES, Carry, Conditions, Inputs, Stage
+from backend.families.model import STAGES, Carry, Conditions, Stage
 from backend.files import remove_half_written
-from backend.media.clips import Part, add_sound, read_clip_facts, read_part
-from backend.media.pictures import crop_to, load_checked_image
+from backend.media.clips import Part, add_sound, read_clip_facts
+from backend.media.source import Kept
 from backend.media.video import write_video
 from backend.pipeline import cued
 from backend.pipeline.denoising import Denoising, warms_up
+from backend.pipeline.inputs import kept_pixels, open_inputs
 from backend.pipeline.keep import Keeper
 from backend.pipeline.live_events import live_events, until
 from backend.pipeline.load import LoadedModel, merge_loras
@@ -149,22 +149,6 @@ def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
     return conditions
 
 
-def open_inputs(request: GenerationRequest) -> Inputs:
-    """The request's inputs by role, cropped to the video's size; of clips the part that is wanted, at the video's rate."""
-    paths_by_role, size = request.inputs(), (request.width, request.height)
-
-    def open_input(path: str, media: str) -> Image.Image | np.ndarray:
-        if media == "video":
-            return read_part(path, Part.of(request))
-        return crop_to(load_checked_image(path), *size, request.image_focus)
-
-    return {
-        one.role: tuple(open_input(path, one.media) for path in paths_by_role[one.role])
-        for one in INPUTS
-        if one.role in paths_by_role
-    }
-
-
 def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> Generator[Event, None, Denoised]:
     """Does all steps, or those left after `begun`, until a cancel. A step's preview is made, and its state kept, while the next
     step runs. Closing the generator keeps the state of the last step."""
@@ -283,6 +267,7 @@ class _Decoding:
         begun = read_frames_so_far(run.folder, run.request, self._describe_carry) if HERE.is_alone else None
         self._latent_frames = begun.latent_frames if begun else 0
         self._carry = begun.carry if begun else None
+        self._kept = kept_pixels(run.request)
         self.pieces = [begun.pixels] if begun else []
 
     @property
@@ -310,7 +295,7 @@ class _Decoding:
                     if piece is None:
                         return
                     frames, self._carry = piece
-                    self.pieces.append(to_bytes(frames))
+                    self.pieces.append(with_kept(self._kept, to_bytes(frames), self.num_frames))
                     self._latent_frames += stride
                 yield
 
@@ -345,19 +330,27 @@ def decode(run: Run, latents: np.ndarray) -> Iterator[Event]:
     yield Cancelled(result) if run.is_cancelled() else Finished(result)
 
 
+def with_kept(kept: Kept | None, pixels: np.ndarray, first: int) -> np.ndarray:
+    """Frames uint8 [F, H, W, 3] of the video, of which the first has this number, with the clip's pixels that stay."""
+    return pixels if kept is None else kept.put_back(pixels, first)
+
+
 def _partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> VideoResult | None:
     """The clean estimate at the moment of the cancel as a video, or None if no step was done."""
     if denoised.steps_done == 0:
         return None
     with run.clock.measure("decode"):
         latents = finished_latents(run, conditions, denoised, clean=True)
-        pieces = [to_bytes(frames) for frames in decode_frames(run.loaded, run.request, latents)]
+        kept, pieces = kept_pixels(run.request), []
+        for frames in decode_frames(run.loaded, run.request, latents):
+            pieces.append(with_kept(kept, to_bytes(frames), sum(map(len, pieces))))
     return _write(run, pieces)
 
 
 def _with_sound(request: GenerationRequest, path: Path, num_frames: int) -> list[str]:
-    """Puts the clip's sound into the video, if it has any; says so if that failed, because a silent video is better than none."""
-    if request.video is None:
+    """Puts the clip's sound into the video, if it has any; says so if that failed, because a silent video is better than none. A
+    video that goes on where a clip ends has none: most of it is new."""
+    if request.video is None or request.extend is not None:
         return []
     try:
         if read_clip_facts(request.video).has_sound:

@@ -28,7 +28,8 @@ from backend.files import remove_half_written
 from backend.media.video import copy_with_request, write_frames
 from backend.pipeline import cued
 from backend.pipeline.denoising import Denoising, warms_up
-from backend.pipeline.generate import decode_pieces, encode_conditions, open_inputs, prepare
+from backend.pipeline.generate import decode_pieces, encode_conditions, prepare
+from backend.pipeline.inputs import open_inputs
 from backend.pipeline.load import LoadedModel
 from backend.pipeline.previews import runs_beside, to_bytes
 from backend.pipeline.rates import with_flops

@@ -35,7 +35,7 @@ FRAMES = "stage3_frames.safetensors"
 ENCODED_BY = (
     *("preset", "task", "prompt", "negative_prompt", "width", "height", "num_frames"),
     *(one.role for one in INPUTS),
-    *("image_focus", "action", "cues", "trim"),
+    *("image_focus", "action", "cues", "trim", "control_kind", "margins", "extend", "overlap", "keyframe_at"),
 )
 
 
@@ -77,7 +77,7 @@ def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | No
     if written_for is None or (request.reads_negative_prompt and not written_for.reads_negative_prompt):
         return None
     ours, theirs = request.for_sharing(), written_for.for_sharing()
-    names = [*ENCODED_BY, "fps"] if request.video else ENCODED_BY  # a clip is brought to this rate
+    names = [*ENCODED_BY, "fps"] if request.reads_clip else ENCODED_BY  # a clip is brought to this rate
     return arrays if all(theirs.get(name) == ours.get(name) for name in names) else None
 
 
@@ -168,7 +168,7 @@ def _metadata(path: Path) -> dict[str, str]:
 def _is_same_video(one: GenerationRequest, other: GenerationRequest) -> bool:
     """Whether two requests have the same latents. Pictures count by their names, as a folder may be moved; fps counts only
     with a clip, which is brought to it."""
-    rate = {} if one.video else {"fps": 0}
+    rate = {} if one.reads_clip else {"fps": 0}
     return one.for_sharing() | rate == other.for_sharing() | rate
 
 

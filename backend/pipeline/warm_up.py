@@ -12,14 +12,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from PIL import Image
 
 from backend.contract.events import Compiling, Event
-from backend.contract.request import INPUTS, GenerationRequest
-from backend.families.model import STAGES, Inputs, Model, Stage
+from backend.contract.request import GenerationRequest
+from backend.families.model import STAGES, Model, Stage
 from backend.pipeline import cued
 from backend.pipeline.chunks import chunks_of
+from backend.pipeline.inputs import blank_inputs
 from backend.runtime.compile_times import CompileTimes, Forecast, kind_of
 from backend.runtime.work import Call, Put, Work, describe, describe_effect
 from backend.sampling.plan import plan_steps
@@ -78,6 +77,7 @@ def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) 
     if "denoise" in stages:
         yield from _denoise(model, weights, request, conditions)
     latents = jax.ShapeDtypeStruct(model.latent_shape(request), jnp.float32)
+    latents = describe(model.finish(cued.conditions_of(conditions, 0), latents))
     if "decode" in stages:
         yield from _decode(model, weights, request, latents)
     elif "denoise" in stages:
@@ -119,14 +119,3 @@ def _decode(model: Model, weights: Any, request: GenerationRequest, latents: jax
 def _piece_of(latents: jax.ShapeDtypeStruct, num_frames: int) -> jax.ShapeDtypeStruct:
     shape = (*latents.shape[:2], min(num_frames, latents.shape[2]), *latents.shape[3:])
     return jax.ShapeDtypeStruct(shape, latents.dtype)
-
-
-def blank_inputs(request: GenerationRequest) -> Inputs:
-    """Black inputs of the right sizes for each input that the request names; the files need not exist."""
-    paths_by_role, size = request.inputs(), (request.width, request.height)
-    frames = np.zeros((request.num_frames, *size[::-1], 3), np.uint8)
-    return {
-        one.role: tuple(Image.new("RGB", size) if one.media == "picture" else frames for _ in paths_by_role[one.role])
-        for one in INPUTS
-        if one.role in paths_by_role
-    }

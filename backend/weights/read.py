@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -24,7 +24,7 @@ from backend.checkpoints.tensors import TensorPlace, check_shapes, checkpoint_te
 from backend.contract.events import Event, Loading
 from backend.errors import ModelError
 from backend.weights.place import empty_stack, host_memory, is_host, layer_of, on_device, write_by_program, write_in_place
-from backend.weights.stacked import StackedWeights
+from backend.weights.stacked import StackedWeights, split_name
 
 Adjust = Callable[[str, torch.Tensor], torch.Tensor]
 T = TypeVar("T")
@@ -215,12 +215,3 @@ def checkpoint_shapes(described: StackedWeights) -> dict[str, tuple[int, ...]]:
             for layer in range(leaf.shape[0]):
                 shapes[f"{prefix}{layer}.{inner}"] = tuple(layer_of(leaf).shape)
     return shapes
-
-
-def split_name(name: str, prefixes: Iterable[str]) -> tuple[str | None, int, str]:
-    """The stack's prefix, the layer and the name within it; or None, 0 and the name for a tensor outside all stacks."""
-    prefix = next((prefix for prefix in prefixes if name.startswith(prefix)), None)
-    if prefix is None:
-        return None, 0, name
-    layer, _, inner = name.removeprefix(prefix).partition(".")
-    return prefix, int(layer), inner

@@ -27,17 +27,26 @@ class StackedWeights:
 
 
 def stack_weights(state: Mapping[str, jax.Array], prefixes: Iterable[str]) -> StackedWeights:
-    """Sort a checkpoint's tensors into outer ones and stacks. Needs memory for a second copy of the stacks, so it is for
-    shapes and for models that are in memory already; `backend.weights.read` reads checkpoints."""
+    """Sort a checkpoint's tensors into outer ones and stacks; what only some layers of a stack have is outer. Needs memory for a
+    second copy of the stacks, so it is for shapes and for models that are in memory already; `backend.weights.read` reads
+    checkpoints."""
     stacks = {prefix: _stack_of(state, prefix) for prefix in prefixes}
-    outer = {name: value for name, value in state.items() if not name.startswith(tuple(stacks))}
+    outer = {name: value for name, value in state.items() if split_name(name, stacks)[0] is None}
     return StackedWeights(outer=outer, stacks=stacks)
+
+
+def split_name(name: str, stacks: Mapping[str, Mapping[str, Any]]) -> tuple[str | None, int, str]:
+    """The stack's prefix, the layer and the name within it; or None, 0 and the name for a tensor outside all stacks."""
+    prefix = next((prefix for prefix in stacks if name.startswith(prefix)), None)
+    layer, _, inner = name.removeprefix(prefix or "").partition(".")
+    return (prefix, int(layer), inner) if prefix is not None and inner in stacks[prefix] else (None, 0, name)
 
 
 def _stack_of(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Array]:
     names = [name.removeprefix(f"{prefix}0.") for name in state if name.startswith(f"{prefix}0.")]
     num_layers = len({name.removeprefix(prefix).partition(".")[0] for name in state if name.startswith(prefix)})
-    return {name: _stack([state[f"{prefix}{layer}.{name}"] for layer in range(num_layers)]) for name in names}
+    layers = {name: [state.get(f"{prefix}{layer}.{name}") for layer in range(num_layers)] for name in names}
+    return {name: _stack(values) for name, values in layers.items() if all(value is not None for value in values)}
 
 
 def place_weights(shapes: StackedWeights, layout: Layout, role_of: Callable[[str], Role]) -> StackedWeights:

@@ -6,10 +6,19 @@ import json
 from pathlib import Path
 
 import torch
-from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanImageToVideoPipeline, WanPipeline, WanTransformer3DModel
+from diffusers import (
+    AutoencoderKLWan,
+    UniPCMultistepScheduler,
+    WanImageToVideoPipeline,
+    WanPipeline,
+    WanTransformer3DModel,
+    WanVACEPipeline,
+    WanVACETransformer3DModel,
+)
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPVisionConfig, CLIPVisionModel, UMT5EncoderModel
 
+from backend.families.wan_vace.family import INPUTS
 from presets import Preset, load_preset
 
 DEMO = Path(load_preset("wan-tiny").model_source)
@@ -40,7 +49,9 @@ VAE_22 = dict(
 )
 VAE_ENTRIES_OF_2_1 = ("_class_name", "_diffusers_version", "attn_scales", "base_dim", "dim_mult", "dropout", "latents_mean",
                       "latents_std", "num_res_blocks", "temperal_downsample", "z_dim")  # fmt: skip
-BOUNDARIES = {"wan2.2-t2v": 0.875, "wan2.2-i2v": 0.9}
+BOUNDARIES = {"wan2.2-t2v": 0.875, "wan2.2-i2v": 0.9, "wan2.2-vace": 0.875}
+VACE_LAYERS = {"wan2.1-vace": (3, [0, 2]), "wan2.2-vace": (4, [0, 2])}
+"""How many layers there are, and after which of them a control block's hint comes: in segments of two lengths, and of one."""
 SHIFT = 3.0
 
 
@@ -62,6 +73,8 @@ def make_checkpoint(family: str, folder: Path) -> Path:
         parts["image_processor"] = CLIPImageProcessorPil(size=size, crop_size={"height": 28, "width": 28})
     kind = WanImageToVideoPipeline if takes_images else WanPipeline
     options = dict(boundary_ratio=BOUNDARIES.get(family), expand_timesteps=family == "wan2.2-ti2v")
+    if family in VACE_LAYERS:
+        kind, options = WanVACEPipeline, dict(boundary_ratio=BOUNDARIES.get(family))
     kind(**parts, **options).save_pretrained(folder)
     if "image_encoder" in parts:
         name_as_transformers_4(folder / "image_encoder" / "model.safetensors")
@@ -88,10 +101,13 @@ def _transformer(family: str) -> WanTransformer3DModel:
         images = dict(image_dim=IMAGE_WIDTH, added_kv_proj_dim=HEADS * HEAD_WIDTH)
     if family == "wan2.1-flf2v":
         images["pos_embed_seq_len"] = 2 * IMAGE_TOKENS
-    model = WanTransformer3DModel(
+    kind, num_layers = WanTransformer3DModel, LAYERS
+    if family in VACE_LAYERS:
+        kind, (num_layers, images["vace_layers"]) = WanVACETransformer3DModel, VACE_LAYERS[family]
+    model = kind(
         num_attention_heads=HEADS,
         attention_head_dim=HEAD_WIDTH,
-        num_layers=LAYERS,
+        num_layers=num_layers,
         ffn_dim=256,
         text_dim=256,
         in_channels=2 * latents + 4 if family.endswith(("-i2v", "flf2v")) else latents,
@@ -127,6 +143,12 @@ def _clip() -> CLIPVisionConfig:
     )
 
 
+def _takes(family: str) -> dict[str, str]:
+    if family in VACE_LAYERS:
+        return dict(INPUTS)
+    return {"video": "may"} if "t2v" in family or "ti2v" in family else {}
+
+
 def make_preset(family: str, folder: Path) -> Preset:
     """A preset for the family's tiny checkpoint."""
     scale = 16 if family == "wan2.2-ti2v" else 8
@@ -148,10 +170,10 @@ def make_preset(family: str, folder: Path) -> Preset:
         sizes=[[96, 96], [64, 64]],
         max_steps=50,
         flow_shift=SHIFT,
-        tasks={"wan2.2-ti2v": ["t2v", "i2v"]}.get(family, ["t2v"] if family.endswith("t2v") else ["i2v"]),
+        tasks={"wan2.2-ti2v": ["t2v", "i2v"]}.get(family, ["t2v"] if family.endswith(("t2v", "vace")) else ["i2v"]),
         guidance=[4.0, 3.0] if family in BOUNDARIES else [4.0],
         boundary=BOUNDARIES.get(family),
-        takes={"video": "may"} if "t2v" in family or "ti2v" in family else {},
+        takes=_takes(family),
         takes_nag=True,
         takes_last_image=family in ("wan2.1-flf2v", "wan2.2-i2v"),
         needs_last_image=family == "wan2.1-flf2v",

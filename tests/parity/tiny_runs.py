@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from diffusers import WanImageToVideoPipeline, WanPipeline
+from diffusers import WanImageToVideoPipeline, WanPipeline, WanVACEPipeline
 from PIL import Image
 from safetensors.numpy import load_file
 
@@ -34,7 +34,7 @@ class Tiny:
 
     preset: Preset
     loaded: LoadedModel
-    reference: WanPipeline | WanImageToVideoPipeline
+    reference: WanPipeline | WanImageToVideoPipeline | WanVACEPipeline
 
     def request(self, **changes) -> GenerationRequest:
         prompt, negative = "a large yellow circle drifts up over a navy background", "a white star"
@@ -51,6 +51,7 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Callable[[str], T
         folder = make_checkpoint(family, tmp_path_factory.mktemp(family))
         preset = presets[f"tiny-{family}"] = make_preset(family, folder)
         kind = WanImageToVideoPipeline if preset.tasks == ("i2v",) else WanPipeline
+        kind = WanVACEPipeline if "control" in preset.takes else kind
         reference = kind.from_pretrained(folder)
         reference.set_progress_bar_config(disable=True)
         return Tiny(preset=preset, loaded=load_module.load(preset, None, lambda event: None), reference=reference)

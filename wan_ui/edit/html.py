@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from backend.contract.request import STRENGTH
+from backend.contract.clip import STRENGTH
 from presets import Preset, list_presets
 from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.desk.uploads import LARGEST_BODY

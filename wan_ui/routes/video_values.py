@@ -10,7 +10,8 @@ from dataclasses import asdict
 from typing import Any
 
 from backend.contract.geometry import is_frame_count, nearest_frame_counts
-from backend.contract.request import GenerationRequest, check_size, find_preset
+from backend.contract.numbers import check_size
+from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.cleaning import Limits
 from backend.engine.job import Job
 from backend.errors import RequestError, one_line

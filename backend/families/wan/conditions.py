@@ -10,7 +10,7 @@ Functions that take `xp` compute with numpy's functions, or with jax.numpy's whe
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import jax
@@ -91,10 +91,26 @@ def encode_frames(
 ) -> Generator[Effect, Any, jax.Array]:
     """Work: latents [1, C, F, H, W] float32 of a clip's `frames`, uint8 [F, height, width, 3]: the posterior's mode. One latent
     frame at a time; each but the first stands for `scale` frames."""
-    latents, caches = yield Call(first_program, (weights, clip_pixels(frames[:1], dtype)))
+
+    def pixels(begin: int, end: int) -> np.ndarray:
+        return clip_pixels(frames[begin:end], dtype)
+
+    return (yield from encode_pixels(first_program, next_program, weights, pixels, len(frames), scale))
+
+
+def encode_pixels(
+    first_program: Program,
+    next_program: Program,
+    weights: Mapping[str, Any],
+    pixels: Callable[[int, int], np.ndarray],
+    num_frames: int,
+    scale: int,
+) -> Generator[Effect, Any, jax.Array]:
+    """As `encode_frames`; `pixels(begin, end)` makes those of these frames, [1, 3, end - begin, height, width] in [-1, 1]."""
+    latents, caches = yield Call(first_program, (weights, pixels(0, 1)))
     pieces = [latents]
-    for begin in range(1, len(frames), scale):
-        latents, caches = yield Call(next_program, (weights, clip_pixels(frames[begin : begin + scale], dtype), caches))
+    for begin in range(1, num_frames, scale):
+        latents, caches = yield Call(next_program, (weights, pixels(begin, begin + scale), caches))
         pieces.append(latents)
     return (yield OnHost(joined_frames, tuple(pieces)))
 

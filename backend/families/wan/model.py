@@ -19,6 +19,7 @@ from backend.errors import ModelError
 from backend.families.layouts import plan_layouts
 from backend.families.model import AttentionLengths, Carry, Conditions, Inputs, ModelPlan, Network, Weights
 from backend.families.step_cache import StepCache
+from backend.families.wan.attention import Positions
 from backend.families.wan.conditions import (
     EMBEDDINGS,
     branch_embeddings,
@@ -34,7 +35,7 @@ from backend.families.wan.family import AGAIN, TEXT_TOKENS
 from backend.families.wan.image_encoder import ImageEncoder, short_name
 from backend.families.wan.original import file_names
 from backend.families.wan.text_encoder import LENGTHS, TIED, TextEncoder, TextTokens
-from backend.families.wan.transformer import Context, Denoiser, layer_matrix_bytes
+from backend.families.wan.transformer import Context, Denoiser, TextContext, layer_matrix_bytes
 from backend.families.wan.vae import VideoAutoencoder
 from backend.families.whole_clip import CLIP, WholeClipLane, WholeClipModel, transformer_part
 from backend.runtime.mesh import Layout
@@ -74,8 +75,11 @@ class WanModel(WholeClipModel):
         lengths = text_lengths(plan.devices[0].platform)
         self._text_encoder = TextEncoder(configs["text_encoder"], _tokenizer(plan), lengths)
         self._image_encoder = _image_encoder(plan)
-        self._guided, self._unguided = (self._make_programs(plan, layout) for layout in plan_layouts(plan, layer_matrix_bytes))
+        self._guided, self._unguided = (self._make_programs(plan, layout) for layout in self._plan_layouts(plan))
         self.networks = tuple(self._networks(plan))
+
+    def _plan_layouts(self, plan: ModelPlan) -> tuple[Layout, Layout]:
+        return plan_layouts(plan, layer_matrix_bytes)
 
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> Programs:
         return make_programs(plan.configs, self._text_encoder, layout, self._image_encoder, compiler=plan.compiler)
@@ -187,16 +191,18 @@ class WanModel(WholeClipModel):
         text = yield Call(programs.prepare_text, (transformer, embeddings, bias, *image_arguments))
         if has_nag:
             text = dataclasses.replace(text, nag=(yield Put(np.float32(request.nag), programs.layout.replicated)))
-        condition = yield Put(condition_of(conditions), programs.layout.replicated)
         positions = yield from programs.denoiser.positions(self.latent_shape(request))
-        lane = WholeClipLane(
-            expert=planned.expert,
-            is_guided=planned.is_guided,
-            programs=programs,
-            context=Context(text=text, positions=positions, condition=condition),
-        )
+        context = yield from self._context(programs, request, conditions, text, positions)
+        lane = WholeClipLane(expert=planned.expert, is_guided=planned.is_guided, programs=programs, context=context)
         cache = (yield Zeros(programs.denoiser.describe_cache(text, positions))) if request.step_cache else None
         return lane, cache
+
+    def _context(
+        self, programs: Programs, request: GenerationRequest, conditions: Conditions, text: TextContext, positions: Positions
+    ) -> Generator[Effect, Any, Context]:
+        """Work: a lane's inputs that do not change, from the text's keys and the tokens' positions, which are placed already."""
+        condition = yield Put(condition_of(conditions), programs.layout.replicated)
+        return Context(text=text, positions=positions, condition=condition)
 
     def finish(self, conditions: Conditions, latents: Any) -> Work:
         """Latents with the picture's clean latents as their first frame, if the kind conditions on a first frame."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from diffusers import WanTransformer3DModel
+from diffusers import ModelMixin, WanTransformer3DModel
+from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
 from jax.sharding import PartitionSpec as P
 
 from backend.families.step_cache import StepCache, describe_cache, place_cached, reuse_or_run
@@ -124,14 +125,22 @@ def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, in
 class Denoiser:
     """Shapes and modules of one transformer; weights are passed to every call. All methods are pure, to be compiled."""
 
+    _network: ClassVar[type[ModelMixin]] = WanTransformer3DModel
+    _stacks: ClassVar[tuple[str, ...]] = (BLOCKS,)
+    """The prefixes of its layers in the checkpoint, in the order in which `prepare_text` joins their keys."""
+
     def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
         with torch.device("meta"):
-            self._model = WanTransformer3DModel.from_config(dict(config)).eval()
+            self._model = self._network.from_config(dict(config)).eval()
         self._layout = layout
         self._block = self._model.blocks[0]
-        for attn in (self._block.attn1, self._block.attn2):
-            attn.set_processor(KernelAttention(layout))
-        self._rope = WanTransformer3DModel.from_config({**config, "num_layers": 0}).rope
+        self._attend_by_kernel(self._block)
+        config = self._model.config  # with the entries that an older file does not have
+        self._rope = WanRotaryPosEmbed(config.attention_head_dim, config.patch_size, config.rope_max_seq_len)
+
+    def _attend_by_kernel(self, block: torch.nn.Module) -> None:
+        for attn in (block.attn1, block.attn2):
+            attn.set_processor(KernelAttention(self._layout))
 
     @property
     def heads(self) -> int:
@@ -146,7 +155,7 @@ class Denoiser:
         state = {
             name: jax.ShapeDtypeStruct(value.shape, weight_dtype(name, dtype)) for name, value in self._model.state_dict().items()
         }
-        shapes = jax.eval_shape(lambda tensors: stack_weights(tensors, [BLOCKS]), state)
+        shapes = jax.eval_shape(lambda tensors: stack_weights(tensors, self._stacks), state)
         return place_weights(shapes, self._layout, role_of)
 
     def num_tokens(self, latent_shape: tuple[int, ...]) -> int:
@@ -176,9 +185,9 @@ class Denoiser:
     def prepare_text(
         self, weights: StackedWeights, text: jax.Array, bias: jax.Array | None, image: jax.Array | None = None
     ) -> TextContext:
-        """Every layer's cross-attention keys and values for text embeddings [B, L, D] with logit bias [B, 1, 1, L], and for
-        the image encoder's tokens [pictures, tokens, D], if the model has one. The model attends to these on their own, or
-        together with the text if it has no separate keys for them."""
+        """Every layer's cross-attention keys and values, one stack's after the other's, for text embeddings [B, L, D] with logit
+        bias [B, 1, 1, L], and for the image encoder's tokens [pictures, tokens, D], if the model has one. The model attends to
+        these on their own, or together with the text if it has no separate keys for them."""
         text = text.astype(weights.outer["proj_out.weight"].dtype)
         embedded = self._embed_condition("text_embedder", weights, text)
         image_tokens = None if image is None else self._embed_condition("image_embedder", weights, image.astype(text.dtype))
@@ -193,7 +202,8 @@ class Denoiser:
                 keys += tuple(jnp.broadcast_to(array, (len(text), *array.shape[1:])) for array in of_image)
             return None, tuple(self._layout.constrain(array, self._layout.text_heads) for array in keys)
 
-        _, (key, value, *of_image) = jax.lax.scan(one_layer, None, weights.stacks[BLOCKS])
+        of_stacks = [jax.lax.scan(one_layer, None, weights.stacks[prefix])[1] for prefix in self._stacks]
+        key, value, *of_image = of_stacks[0] if len(of_stacks) == 1 else map(jnp.concatenate, zip(*of_stacks, strict=True))
         return TextContext(key=key, value=value, bias=bias, image=tuple(of_image) or None)
 
     def _embed_condition(self, name: str, weights: StackedWeights, value: jax.Array) -> jax.Array:
@@ -313,7 +323,7 @@ class Denoiser:
     def _embed_patches(self, weights: StackedWeights, latents: jax.Array, batch: int) -> jax.Array:
         """Tokens [B, S, D]; the same latents for every guidance branch."""
         kernel, bias = weights.outer["patch_embedding.weight"], weights.outer["patch_embedding.bias"]
-        patches = _to_patches(latents.astype(kernel.dtype), self._model.config.patch_size)
+        patches = to_patches(latents.astype(kernel.dtype), self._model.config.patch_size)
         tokens = patches @ kernel.reshape(kernel.shape[0], -1).T + bias
         return jnp.broadcast_to(tokens, (batch, *tokens.shape[1:]))
 
@@ -377,7 +387,7 @@ def _run_block(block, hidden: torch.Tensor, text: TextKeys, modulation: torch.Te
     return block(hidden, text, modulation, rotary)
 
 
-def _to_patches(latents: jax.Array, patch: tuple[int, int, int]) -> jax.Array:
+def to_patches(latents: jax.Array, patch: tuple[int, int, int]) -> jax.Array:
     """[B, C, F, H, W] -> [B, S, C * patch volume], the order of a convolution kernel's weights."""
     batch, channels, frames, height, width = latents.shape
     t, h, w = patch

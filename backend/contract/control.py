@@ -1,0 +1,143 @@
+"""What VACE is shown: control clips, masks, margins, key frames, references, and clips that go on. Checks, and opens no file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from backend.contract.clip import check_trim, check_two_times, clip_frames, part_of_clip
+from backend.contract.numbers import check_whole
+from backend.errors import RequestError
+from presets import Preset
+
+if TYPE_CHECKING:
+    from backend.contract.request import GenerationRequest
+
+ControlKind = Literal["as-is", "edges", "grey"]
+Extend = Literal["after", "before"]
+MAX_CONTROL_SCALE = 2.0
+MAX_REFERENCES = 8  # each is a latent frame more
+MAX_KEYFRAMES = 1000  # of a request from a link or a video; one that is checked has fewer than frames
+OVERLAPS = (17, 9, 5, 1)  # 4n + 1: whole latent frames
+LEAST_INNER = 16  # pixels that margins leave of each side
+ONLY_WITH_CONTROL: dict[str, Any] = {
+    "control_kind": "as-is", "control_scale": 1.0, "keyframe_at": (), "margins": None, "extend": None, "overlap": None,
+    "keeps_pixels": True,
+}  # fmt: skip
+"""The fields that only such presets take, beside their inputs, and what they are if they are not given."""
+
+
+def is_controlled(preset: Preset) -> bool:
+    """Whether the preset's model has control blocks."""
+    return "control" in preset.inputs
+
+
+def part_of_control(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a request leaves open of its clips. Values of a wrong type are left for the check."""
+    if values.get("extend"):
+        try:
+            fitting = [count for count in OVERLAPS if 2 * count <= values["num_frames"] + 1]
+        except TypeError:
+            fitting = []
+        return {"overlap": fitting[0]} if fitting and "overlap" not in given else {}
+    return part_of_clip(values, given) if values.get("video") or values.get("control") else {}
+
+
+def check_control(request: GenerationRequest, preset: Preset) -> None:
+    """Raises: RequestError for the first thing that the preset does not take, or that does not go with the others."""
+    if not is_controlled(preset):
+        for name, absent in ONLY_WITH_CONTROL.items():
+            if getattr(request, name) != absent:
+                raise RequestError(f"{name} was given", f"but {preset.name} takes none", "leave it out, or take a preset of VACE")
+        return
+    if request.strength is not None:
+        rule = f"but {preset.name} makes anew what the mask and the margins say"
+        raise RequestError("strength was given", rule, "leave it out, or take a preset that is not VACE")
+    _check_company(request)
+    _check_scale(request)
+    _check_clips(request, preset)
+    _check_margins(request)
+    _check_references(request)
+    _check_keyframes(request)
+
+
+def _check_company(request: GenerationRequest) -> None:
+    """Refuses what is given without what it belongs to, and a clip of which nothing is made anew."""
+    belongs = {"control_kind": "control", "mask": "video", "margins": "video", "extend": "video", "overlap": "extend",
+               "keyframe_at": "keyframes"}  # fmt: skip
+    for name, other in belongs.items():
+        if getattr(request, name) not in (None, (), "as-is") and not getattr(request, other):
+            raise RequestError(
+                f"{name} was given", f"but no {other}, to which it belongs", f"give {other} too, or leave this out"
+            )
+    if request.video and not (request.mask or request.margins or request.extend):
+        rule = "but nothing that says what of it is made anew"
+        raise RequestError("video was given", rule, "give a mask, margins or extend, or give the clip as control")
+    if request.mask and request.extend:
+        raise RequestError("mask was given", "beside extend, which makes all of the new frames anew", "leave one out")
+    if not request.keeps_pixels and not request.video:
+        raise RequestError("keeps_pixels was given", "but no clip whose pixels could stay", "leave it out")
+
+
+def _check_scale(request: GenerationRequest) -> None:
+    scale = request.control_scale
+    if not (math.isfinite(scale) and 0 <= scale <= MAX_CONTROL_SCALE):
+        raise RequestError(f"control_scale={scale:g}", f"must be between 0 and {MAX_CONTROL_SCALE:g}", "1 is usual")
+
+
+def _check_clips(request: GenerationRequest, preset: Preset) -> None:
+    """The parts of clips that are read."""
+    if not (request.video or request.control):
+        if request.trim is not None:
+            raise RequestError("trim was given", "but no clip, to which it belongs", "give video or control, or leave this out")
+        return
+    check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
+    if request.extend is None:
+        if request.trim is None:
+            raise RequestError("trim is missing:", "a clip needs it", "give trim")
+        check_trim(request, preset)
+        return
+    if request.overlap is None:
+        raise RequestError("overlap is missing:", "extend needs it", "give overlap")
+    if not 1 <= request.overlap < request.num_frames:
+        rule = f"must be at least 1 and less than the video's {request.num_frames} frames"
+        raise RequestError(f"overlap={request.overlap}", rule, f"{OVERLAPS[0]} is usual")
+    if request.trim is not None:
+        check_two_times(request.trim)
+        start, end = request.trim
+        if clip_frames(end - start, request.fps) < request.overlap:
+            rule = f"has fewer frames than the {request.overlap} of overlap"
+            raise RequestError(f"trim={start:g},{end:g}", rule, "take a longer part, or a smaller overlap")
+
+
+def _check_margins(request: GenerationRequest) -> None:
+    if request.margins is None:
+        return
+    left, top, right, bottom = request.margins
+    given = f"margins={','.join(map(str, request.margins))}"
+    if min(request.margins) < 0 or max(request.margins) == 0:
+        raise RequestError(given, "must be four numbers of pixels, 0 or more and not all 0", "64,0,64,0 widens a clip")
+    for side, size, taken in (("width", request.width, left + right), ("height", request.height, top + bottom)):
+        if size - taken < LEAST_INNER:
+            rule = f"must leave {LEAST_INNER} pixels of the {side}, which is {size}"
+            raise RequestError(given, rule, f"take smaller margins, or a larger {side}")
+
+
+def _check_references(request: GenerationRequest) -> None:
+    if len(request.references) > MAX_REFERENCES:
+        count = len(request.references)
+        raise RequestError(f"{count} references were given, and", f"at most {MAX_REFERENCES} can be", "leave some out")
+
+
+def _check_keyframes(request: GenerationRequest) -> None:
+    if len(request.keyframes) != len(request.keyframe_at):
+        given = f"{len(request.keyframes)} keyframes were given with {len(request.keyframe_at)} places"
+        raise RequestError(given, "and each must have one", "say for each its frame's number, counted from 0")
+    last = request.num_frames - 1
+    for index, place in enumerate(request.keyframe_at):
+        if not 0 <= place <= last:
+            rule = f"must lie in the video's {request.num_frames} frames, 0 to {last}"
+            raise RequestError(f"the key frame at {place}", rule, f"{last} is the last one")
+        if place in request.keyframe_at[:index]:
+            raise RequestError(f"two key frames at {place} were given, and", "a frame can have one", "move or leave out one")

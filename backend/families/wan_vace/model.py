@@ -1,0 +1,70 @@
+"""VACE's networks and the work of making a video with them: Wan's, and what the control blocks are shown beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+
+from backend.contract.request import GenerationRequest
+from backend.families.model import Conditions, Inputs, ModelPlan, Weights
+from backend.families.wan.attention import Positions
+from backend.families.wan.model import Programs, WanModel, make_programs
+from backend.families.wan.transformer import TextContext
+from backend.families.wan_vace.conditions import CONTROL, REFERENCES, control_of, encode_references, encode_source
+from backend.families.wan_vace.transformer import ControlContext, ControlledDenoiser
+from backend.media.source import source_of
+from backend.runtime.mesh import Layout
+from backend.runtime.work import Effect, OnHost, Put, Work
+
+
+class VaceModel(WanModel):
+    """One VACE checkpoint without its weights. Its latents have a frame before the video's own for each reference picture."""
+
+    def _plan_layouts(self, plan: ModelPlan) -> tuple[Layout, Layout]:
+        """Control blocks are as large as layers, and lie beside them."""
+        config = plan.configs["transformer"]
+        blocks = config["num_layers"] + len(config["vace_layers"])
+        return super()._plan_layouts(
+            dataclasses.replace(plan, configs={**plan.configs, "transformer": {**config, "num_layers": blocks}})
+        )
+
+    def _make_programs(self, plan: ModelPlan, layout: Layout) -> Programs:
+        denoiser = ControlledDenoiser(plan.configs["transformer"], layout)
+        return make_programs(plan.configs, self._text_encoder, layout, None, compiler=plan.compiler, denoiser=denoiser)
+
+    def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
+        """See `Model`; with the references' frames."""
+        batch, channels, num_frames, height, width = super().latent_shape(request)
+        return (batch, channels, num_frames + len(request.references), height, width)
+
+    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+        tokens, _ = super()._encoded(request)
+        passes = 2 if request.inputs().keys() - {"references"} else 1
+        return tokens, passes * request.geometry().num_latent_frames + len(request.references)
+
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+        """See `Model`; the modules `conditions` of Wan and of VACE list the results."""
+        conditions = dict((yield from super().encode(weights, request, {})))
+        programs, vae = self._programs(request.is_guided), weights["vae"]
+        source = source_of(request, inputs)
+        conditions[CONTROL] = yield from encode_source(programs, vae, request.geometry(), source, self.dtype)
+        if request.references:
+            conditions[REFERENCES] = yield from encode_references(programs, vae, inputs["references"], self.dtype)
+        return conditions
+
+    def _context(
+        self, programs: Programs, request: GenerationRequest, conditions: Conditions, text: TextContext, positions: Positions
+    ) -> Generator[Effect, Any, ControlContext]:
+        control = yield from control_of(conditions, self.dtype)
+        control, scale = yield Put((control, np.float32(request.control_scale)), programs.layout.replicated)
+        return ControlContext(text=text, positions=positions, condition=None, control=control, scale=scale)
+
+    def finish(self, conditions: Conditions, latents: Any) -> Work:
+        """The latents without the references' frames."""
+        if REFERENCES not in conditions:
+            return latents
+        count = conditions[REFERENCES].shape[2]
+        return (yield OnHost(lambda xp, latents: latents[:, :, count:], (latents,)))

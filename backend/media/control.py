@@ -1,0 +1,43 @@
+"""Makes control clips from ordinary ones: lines along edges, or a grey picture of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image, ImageFilter
+
+from backend.contract.control import ControlKind
+from backend.media.video import Frame
+
+EDGE = 12.0  # grey levels from one pixel to the next: weaker changes are texture or noise, and draw no line
+BLUR = 1.0  # pixels
+
+
+def control_frame(frame: Frame, kind: ControlKind) -> Frame:
+    """One frame uint8 [height, width, 3] of a control clip, from one of an ordinary clip."""
+    if kind == "as-is":
+        return frame
+    grey = Image.fromarray(frame).convert("L")
+    one = np.asarray(grey) if kind == "grey" else edges(grey)
+    return np.repeat(one[:, :, None], 3, axis=2)
+
+
+def edges(grey: Image.Image) -> np.ndarray:
+    """White lines on black, uint8 [height, width], one pixel wide where the light changes most across a line.
+
+    A smoothed picture's gradients, kept where they are no less than those on both sides across the edge (after Canny).
+    """
+    light = np.asarray(grey.filter(ImageFilter.GaussianBlur(BLUR)), np.float32)
+    down, right = np.gradient(light)
+    strength = np.hypot(down, right)
+    around = np.pad(strength, 1)
+    height, width = strength.shape
+
+    def beside(row: int, column: int) -> np.ndarray:
+        return around[1 + row : 1 + row + height, 1 + column : 1 + column + width]
+
+    turn = np.round(np.arctan2(down, right) / (np.pi / 4)).astype(int) % 4  # of the gradient, in eighths of a circle
+    largest = np.select(
+        [turn == index for index in range(4)],
+        [np.maximum(beside(row, column), beside(-row, -column)) for row, column in ((0, 1), (1, 1), (1, 0), (1, -1))],
+    )
+    return np.where((strength >= largest) & (strength >= EDGE), 255, 0).astype(np.uint8)

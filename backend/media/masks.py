@@ -1,0 +1,56 @@
+"""Opens masks from strangers: a picture that holds for all frames, or a clip. White is what is made anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from backend.errors import ClipError
+from backend.media.clips import Part, read_clip, read_clip_facts
+from backend.media.pictures import FORMATS, crop_to, load_checked_image
+
+LIGHT = 127  # a pixel of a mask that is lighter counts as white
+SHAPES = 0.02  # by how much, relatively, a mask's width over height may differ from its clip's
+
+
+def is_picture(path: str | Path) -> bool:
+    """Whether the file is a single picture, whatever its name says. What is none may be a clip, or nothing that can be read."""
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            return getattr(image, "n_frames", 1) == 1
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return False
+
+
+def check_shape(mask: str | Path, clip: str | Path) -> None:
+    """Raises: ClipError if the mask has another shape than the clip to which it belongs; its size may differ."""
+    facts = read_clip_facts(clip)
+    if is_picture(mask):
+        width, height = load_checked_image(mask).size
+    else:
+        own = read_clip_facts(mask)
+        width, height = own.width, own.height
+    shape, wanted = width / height, facts.width / facts.height
+    if abs(shape / wanted - 1) > SHAPES:
+        what = f"mask {Path(mask).name!r} has {width}x{height} pixels and"
+        rule = f"must have the shape of the clip, {facts.width}x{facts.height}"
+        raise ClipError(what, rule, "make it from a frame of the clip")
+
+
+def read_mask(path: str | Path, part: Part) -> np.ndarray:
+    """Which pixels are made anew, bool [F, height, width], of the frames of this part, brought to its size. Raises: ImageError,
+    ClipError."""
+    width, height = part.size
+    if is_picture(path):
+        one = _is_white(crop_to(load_checked_image(path), width, height, part.focus))
+        return np.broadcast_to(one, (part.num_frames, height, width))
+    mask = np.empty((part.num_frames, height, width), bool)
+    for index, frame in enumerate(read_clip(path, part)):
+        mask[index] = _is_white(Image.fromarray(frame))
+    return mask
+
+
+def _is_white(picture: Image.Image) -> np.ndarray:
+    return np.asarray(picture.convert("L")) > LIGHT

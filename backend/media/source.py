@@ -1,0 +1,106 @@
+"""What a video is made from where a model has control blocks: one clip with a mask, put together from all that is given.
+
+Also puts a clip's own pixels back where nothing was made anew: an autoencoder changes every pixel a little.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import numpy as np
+from PIL import Image, ImageFilter
+
+from backend.contract.request import GenerationRequest
+from backend.media.control import control_frame
+
+GREY = 128  # of pixels that are made anew from nothing, as in diffusers' documentation of `WanVACEPipeline`
+FEATHER = (0.5, 0.75)  # how much of the new counts in the first pixels inside a mask; further in, it is all new
+Opened = Mapping[str, Sequence[Image.Image | np.ndarray]]
+"""Inputs by role: pictures, clips as uint8 [F, H, W, 3], masks as bool [F, H, W], white is True."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a clip lies in the video: its first frame, and the box of pixels, left out of which are margins."""
+
+    first: int
+    top: slice
+    left: slice
+
+    @classmethod
+    def of(cls, request: GenerationRequest) -> Self:
+        left, top, right, bottom = request.margins or (0, 0, 0, 0)
+        first = request.num_frames - request.overlap if request.extend == "before" else 0
+        return cls(first=first, top=slice(top, request.height - bottom), left=slice(left, request.width - right))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """`frames` uint8 [F, H, W, 3], and which of their pixels are made anew, bool [F, H, W]."""
+
+    frames: np.ndarray
+    is_new: np.ndarray
+
+
+def source_of(request: GenerationRequest, inputs: Opened) -> Source | None:
+    """What the control blocks are shown; None if nothing is given that has frames."""
+    if not inputs.keys() & {"video", "control", "keyframes"}:
+        return None
+    size = (request.num_frames, request.height, request.width)
+    frames, is_new = np.full((*size, 3), GREY, np.uint8), np.ones(size, bool)
+    if inputs.get("control"):
+        for index, frame in enumerate(inputs["control"][0]):
+            frames[index] = control_frame(frame, request.control_kind)
+    if inputs.get("video"):
+        clip, place = inputs["video"][0], Place.of(request)
+        for index, frame in enumerate(clip):
+            stays = ~_mask_of(inputs, index, frame)
+            box = (place.first + index, place.top, place.left)
+            frames[box][stays] = frame[stays]
+            is_new[box] = ~stays
+    for index, picture in zip(request.keyframe_at, inputs.get("keyframes", ()), strict=True):
+        frames[index], is_new[index] = np.asarray(picture), False
+    return Source(frames=frames, is_new=is_new)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kept:
+    """The pixels of a clip that stay as they are in a video made from it. `inputs` are the clip and its mask."""
+
+    request: GenerationRequest
+    inputs: Opened
+
+    def put_back(self, pixels: np.ndarray, first: int) -> np.ndarray:
+        """These frames of the video, uint8 [F, H, W, 3], of which the first has this number, with the clip's own pixels; just
+        inside a mask the two are mixed."""
+        place, (clip,) = Place.of(self.request), self.inputs["video"]
+        mixed = pixels.copy()
+        for index, frame in enumerate(mixed):
+            number = first + index - place.first
+            if not 0 <= number < len(clip) or first + index in self.request.keyframe_at:
+                continue
+            own = clip[number]
+            share = _share_of_new(_mask_of(self.inputs, number, own))[..., None]
+            box = frame[place.top, place.left]
+            box[...] = np.round(share * box + (1 - share) * own).astype(np.uint8)
+        return mixed
+
+
+def _mask_of(inputs: Opened, index: int, frame: np.ndarray) -> np.ndarray:
+    """What is made anew in a frame of the clip: nothing if there is no mask."""
+    masks = inputs.get("mask")
+    return masks[0][index] if masks else np.zeros(frame.shape[:2], bool)
+
+
+def _share_of_new(mask: np.ndarray) -> np.ndarray:
+    """How much of the new video counts in each pixel, float32 [H, W]: none outside the mask."""
+    if not mask.any() or mask.all():
+        return mask.astype(np.float32)
+    inner, share = Image.fromarray(mask.astype(np.uint8) * 255), mask.astype(np.float32)
+    for value in FEATHER:
+        smaller = inner.filter(ImageFilter.MinFilter(3))
+        share[(np.asarray(inner) > 0) & (np.asarray(smaller) == 0)] = value
+        inner = smaller
+    return share

@@ -1,0 +1,56 @@
+"""Opens a request's inputs for the model, or makes blank ones of the same sizes where only shapes count."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from PIL import Image
+
+from backend.contract.request import INPUTS, GenerationRequest, InputRole
+from backend.families.model import Inputs
+from backend.media.clips import Part, read_part
+from backend.media.masks import read_mask
+from backend.media.pictures import crop_to, fit_on_white, load_checked_image
+from backend.media.source import Kept
+
+
+def open_inputs(request: GenerationRequest, roles: Collection[str] | None = None) -> Inputs:
+    """The request's inputs by role, or those of these roles, at the video's size: pictures cropped, but references whole on
+    white; of clips the part that is wanted, at the video's rate."""
+    size = (request.width, request.height)
+
+    def open_one(one: InputRole, path: str) -> Image.Image | np.ndarray:
+        if one.media == "either":
+            return read_mask(path, Part.of(request, one.role))
+        if one.media == "video":
+            return read_part(path, Part.of(request, one.role))
+        picture = load_checked_image(path)
+        return fit_on_white(picture, *size) if one.role == "references" else crop_to(picture, *size, request.image_focus)
+
+    return {one.role: tuple(open_one(one, path) for path in paths) for one, paths in _given(request, roles)}
+
+
+def kept_pixels(request: GenerationRequest) -> Kept | None:
+    """The clip's pixels that stay as they are; None if none do."""
+    if not request.video or request.strength is not None or not request.keeps_pixels:
+        return None
+    return Kept(request=request, inputs=open_inputs(request, ("video", "mask")))
+
+
+def blank_inputs(request: GenerationRequest) -> Inputs:
+    """Black inputs of the right sizes for each input that the request names; the files need not exist."""
+
+    def blank(one: InputRole) -> Image.Image | np.ndarray:
+        if one.media == "picture":
+            return Image.new("RGB", (request.width, request.height))
+        part = Part.of(request, one.role)
+        shape = (part.num_frames, *part.size[::-1])
+        return np.zeros(shape, bool) if one.media == "either" else np.zeros((*shape, 3), np.uint8)
+
+    return {one.role: tuple(blank(one) for _ in paths) for one, paths in _given(request)}
+
+
+def _given(request: GenerationRequest, roles: Collection[str] | None = None) -> list[tuple[InputRole, tuple[str, ...]]]:
+    paths = request.inputs()
+    return [(one, paths[one.role]) for one in INPUTS if one.role in paths and (roles is None or one.role in roles)]

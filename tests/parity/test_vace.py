@@ -1,0 +1,126 @@
+"""VACE gives what diffusers' `WanVACEPipeline` gives in every use: tiny random checkpoints, float32, and its published pixels.
+
+The pipeline is given what our uses come to: a clip with a mask, and pictures. What these are is tested in
+`tests/backend/media/test_source.py`; here their pixels go through both.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from backend.contract.request import GenerationRequest
+from backend.media.source import source_of
+from backend.pipeline.inputs import open_inputs
+from tests.clip_files import run_ffmpeg
+from tests.parity.test_parity import LATENT_TOLERANCE, LEAST_PSNR, psnr
+from tests.parity.tiny_runs import Tiny, decode_reference, latents_of, video_of
+
+pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> dict[str, str]:
+    """A moving clip of 64 frames, 16 a second, a mask of a box, and pictures."""
+    folder = tmp_path_factory.mktemp("files")
+    paths = {name: str(folder / name) for name in ("clip.mp4", "mask.png", "moving.mp4", "one.png", "two.png", "three.png")}
+    moving = ["-f", "lavfi", "-i", "testsrc2=s=96x96:r=16:d=4", "-c:v", "libx264", "-crf", "8", "-pix_fmt", "yuv420p"]
+    run_ffmpeg(*moving, paths["clip.mp4"])
+    box = "color=black:s=96x96:r=16:d=4[b];color=white:s=30x30:r=16:d=4[w];[b][w]overlay=x=10+30*t:y=20"
+    run_ffmpeg("-filter_complex", box, "-c:v", "libx264", "-crf", "4", "-pix_fmt", "yuv420p", paths["moving.mp4"])
+    mask = np.zeros((96, 96), np.uint8)
+    mask[24:60, 30:80] = 255
+    Image.fromarray(mask).save(paths["mask.png"])
+    rows, columns = np.mgrid[:64, :64]
+    for index, name in enumerate(("one.png", "two.png", "three.png")):
+        inside = (rows - 30) ** 2 + (columns - 16 - 14 * index) ** 2 < 12**2
+        pixels = np.where(inside[..., None], (242, 90 * index, 50), (14, 20, 82 + 60 * index)).astype(np.uint8)
+        Image.fromarray(pixels).save(paths[name])
+    return paths
+
+
+USES = {
+    "nothing": {},
+    "control": {"control": "clip.mp4"},
+    "edges": {"control": "clip.mp4", "control_kind": "edges"},
+    "grey": {"control": "clip.mp4", "control_kind": "grey", "control_scale": 0.6},
+    "mask": {"video": "clip.mp4", "mask": "mask.png"},
+    "moving mask": {"video": "clip.mp4", "mask": "moving.mp4", "trim": (0.5, 0.5 + 9 / 16)},
+    "mask and control": {"video": "clip.mp4", "mask": "mask.png", "control": "clip.mp4", "control_kind": "edges"},
+    "margins": {"video": "clip.mp4", "margins": (8, 4, 12, 0)},
+    "one reference": {"references": ("one.png",)},
+    "two references and a mask": {"video": "clip.mp4", "mask": "mask.png", "references": ("one.png", "two.png")},
+    "key frames": {"keyframes": ("one.png", "two.png", "three.png"), "keyframe_at": (0, 4, 8)},
+    "after": {"video": "clip.mp4", "extend": "after", "overlap": 5},
+    "before": {"video": "clip.mp4", "extend": "before", "overlap": 4},
+}
+OFTEN = {
+    "wan2.1-vace": ("nothing", "edges", "two references and a mask", "key frames"),
+    "wan2.2-vace": ("mask and control", "after"),
+}
+
+
+def request_of(made: Tiny, files: dict[str, str], use: str, **changes) -> GenerationRequest:
+    def path(value):
+        return tuple(map(path, value)) if isinstance(value, tuple) else files.get(value, value)
+
+    return made.request(**{name: path(value) for name, value in USES[use].items()}, **changes)
+
+
+def run_reference(made: Tiny, request: GenerationRequest) -> np.ndarray:
+    """diffusers' latents, without the references' frames."""
+    inputs = open_inputs(request)
+    source, given = source_of(request, inputs), {}
+    if source is not None:
+        given["video"] = [Image.fromarray(frame) for frame in source.frames]
+        given["mask"] = [Image.fromarray(mask.astype(np.uint8) * 255) for mask in source.is_new]
+    if request.references:
+        given["reference_images"] = list(inputs["references"])
+    second = {"guidance_scale_2": request.guidance[1]} if len(request.guidance) > 1 else {}
+    latents = made.reference(
+        prompt=request.prompt,
+        negative_prompt=request.negative_prompt,
+        height=request.height,
+        width=request.width,
+        num_frames=request.num_frames,
+        num_inference_steps=request.steps,
+        guidance_scale=request.guidance[0],
+        **second,
+        conditioning_scale=request.control_scale,
+        generator=torch.Generator().manual_seed(request.seed),
+        output_type="latent",
+        **given,
+    ).frames.numpy()
+    return latents[:, :, len(request.references) :]
+
+
+CASES = [
+    pytest.param(family, use, marks=() if use in often else pytest.mark.slow) for family, often in OFTEN.items() for use in USES
+]
+
+
+@pytest.mark.parametrize("family, use", CASES)
+def test_every_use_equals_diffusers(family, use, tiny, files):
+    made = tiny(family)
+    request = request_of(made, files, use, steps=3)
+    ours, reference = latents_of(request, made.loaded), run_reference(made, request)
+    assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
+    assert psnr(video_of(request, made.loaded, ours), decode_reference(made, reference)) >= LEAST_PSNR
+    assert made.loaded.model.kind.name == family
+
+
+@pytest.mark.parametrize("steps", [6, pytest.param(1, marks=pytest.mark.slow)])
+def test_without_guidance_too(steps, tiny, files):
+    made = tiny("wan2.1-vace")
+    request = request_of(made, files, "mask", steps=steps, guidance=(1.0,))
+    assert np.abs(latents_of(request, made.loaded) - run_reference(made, request)).max() <= LATENT_TOLERANCE
+
+
+def test_all_that_is_shown_does_something(tiny, files):
+    """Equality above is not that of constants: each use has other latents than a video from the prompt alone."""
+    made = tiny("wan2.1-vace")
+    plain = latents_of(request_of(made, files, "nothing", steps=2), made.loaded)
+    for use in ("edges", "mask", "key frames", "one reference"):
+        assert np.abs(latents_of(request_of(made, files, use, steps=2), made.loaded) - plain).max() > 0.01
