@@ -10,6 +10,7 @@ from typing import NoReturn, get_args
 
 from backend.checkpoints.loras import source_of
 from backend.checkpoints.own_file import SUFFIXES, file_source, is_on_hub, source_with
+from backend.commands.control_options import add_control, control_of
 from backend.contract.cues import cues_of_actions, cues_of_prompts, merge_cues
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.worker import AXES, Hosts, WorkerOptions
@@ -91,6 +92,7 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
         video=absolute(arguments.video),
         strength=arguments.strength,
         trim=_trim_of(arguments, preset),
+        **control_of(arguments),
         width=arguments.width,
         height=arguments.height,
         num_frames=arguments.frames,
@@ -307,6 +309,7 @@ def _add_request(parser: argparse.ArgumentParser, *, is_required: bool) -> None:
     parser.add_argument("--video", metavar="FILE", help="a clip (mp4, webm, mov, gif) that is made anew")
     trim = "the part of the clip, in seconds (from its beginning, as long as the video)"
     parser.add_argument("--trim", type=_numbers, metavar="START[,END]", help=trim)
+    add_control(parser)
     for name, what in (
         ("width", "pixels"),
         ("height", "pixels"),

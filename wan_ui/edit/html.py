@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 
 from backend.contract.clip import STRENGTH
+from backend.contract.control import is_controlled
 from presets import Preset, list_presets
 from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.desk.uploads import LARGEST_BODY
@@ -16,8 +17,9 @@ _ACCEPTED = "video/*,image/gif,.mp4,.m4v,.mov,.webm,.gif"
 
 
 def clip_presets(can_run: Callable[[Preset], bool]) -> list[Preset]:
-    """The presets that make clips anew and can be used."""
-    return [preset for preset in list_presets() if "video" in preset.inputs and can_run(preset)]
+    """The presets that make clips anew by their strength and can be used."""
+    found = [preset for preset in list_presets() if "video" in preset.inputs and not is_controlled(preset)]
+    return [preset for preset in found if can_run(preset)]
 
 
 def edit_html(presets: Sequence[Preset], texts: Texts, fill: Mapping[str, Any] | None = None) -> str:

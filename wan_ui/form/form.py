@@ -9,7 +9,9 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.request import INPUTS, ONLY_WITH_VIDEO, SEED_LIMIT, GenerationRequest, find_preset
+from backend.contract.clip import ONLY_WITH_VIDEO
+from backend.contract.control import ONLY_WITH_CONTROL
+from backend.contract.request import INPUTS, SEED_LIMIT, GenerationRequest, find_preset
 from backend.errors import RequestError
 from presets import LoraChoice, list_presets
 from presets.loader import Task
@@ -73,7 +75,7 @@ def without_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in ROLES}
 
 
-ROLES = frozenset([*(one.role for one in INPUTS), *ONLY_WITH_VIDEO])
+ROLES = frozenset([*(one.role for one in INPUTS), *ONLY_WITH_VIDEO, *ONLY_WITH_CONTROL])
 _PRESETS_OWN = ("fps", "solver", "guidance_interval", "nag", "step_cache", "loras")
 _SAME_NAMES = (
     "task", "preset", "prompt", "negative_prompt", "width", "height", "num_frames", "steps", "flow_shift", "seed"

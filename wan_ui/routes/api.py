@@ -11,13 +11,15 @@ A call waits in the same queue as all other videos and returns when its video is
 import asyncio
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
 
+from backend.contract.clip import ONLY_WITH_VIDEO
+from backend.contract.control import ONLY_WITH_CONTROL
 from backend.contract.events import VideoResult
-from backend.contract.request import ONLY_WITH_VIDEO, GenerationRequest, find_preset
+from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
@@ -25,7 +27,7 @@ from presets import list_presets
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import follow
 from wan_ui.desk.media import video_url
-from wan_ui.desk.uploads import uploaded_path
+from wan_ui.desk.uploads import Sent, uploaded_path
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView
 
@@ -33,7 +35,15 @@ OVERRIDES = frozenset(
     {"negative_prompt", "width", "height", "num_frames", "fps", "steps", "guidance", "flow_shift", "solver", "seed", "cues"}
     | {"guided_steps", "nag"}
     | set(ONLY_WITH_VIDEO)
+    | set(ONLY_WITH_CONTROL) - {"keyframe_at"}
 )
+
+FILES = {
+    **dict.fromkeys(("video", "control", "mask"), (dict, "a file")),
+    "references": (list, "a list of files"),
+    "keyframes": (list, 'a list of {"frame": 0, "image": a file}'),
+}
+"""Files that come among the settings, and what each is."""
 
 
 def add_api(desk: Desk) -> None:
@@ -59,13 +69,16 @@ def _generate_with(desk: Desk) -> Callable:
                 steps, guidance (a list, one value per expert), guided_steps (only so many first ones have guidance), nag (how
                 strongly the negative prompt acts without guidance), flow_shift, solver, seed, and for live presets cues: a list
                 of {"block": 8, "prompt": "...", "action": "left"}, either of the last two, that hold from that block on;
-                video: a clip as an uploaded file, which is made anew, with strength (0 to 1) and trim ([from, to] in seconds)
+                video: a clip as an uploaded file, which is made anew, with strength (0 to 1) and trim ([from, to] in seconds);
+                for presets of VACE: control and mask (uploaded files), references (a list of them), keyframes (a list of
+                {"frame": 0, "image": a file}), control_kind ("as-is", "edges", "grey"), control_scale, margins (a list:
+                left, top, right, bottom, in pixels), extend ("after" or "before" the video), overlap (frames), keeps_pixels
         Returns:
             the video file, and its facts: job_id, seed, width, height, num_frames, fps, seconds by stage,
             and the rates of its arithmetic: floating-point operations a second and, on a TPU, their share of its peak (mfu)
         """
         try:
-            wanted = Wanted.of(prompt, preset, image, *_without_video(settings))
+            wanted = Wanted.of(prompt, preset, image, *without_files(settings))
             job = await asyncio.to_thread(_submitted, desk, wanted, request)
             result = await _wait(desk.engine, job.id)
         except StudioError as error:
@@ -75,11 +88,12 @@ def _generate_with(desk: Desk) -> Callable:
     return generate
 
 
-def _without_video(settings: Any) -> tuple[Any, Any]:
-    """The settings, and the clip that was among them; whatever came, if it is no object."""
+def without_files(settings: Any) -> tuple[Any, dict[str, Any] | None]:
+    """The settings, and the files that were among them by role; whatever came, if it is no object."""
     if not isinstance(settings, dict):
         return settings, None
-    return {name: value for name, value in settings.items() if name != "video"}, settings.get("video")
+    files = {name: value for name, value in settings.items() if name in FILES}
+    return {name: value for name, value in settings.items() if name not in FILES}, files
 
 
 def _submitted(desk: Desk, wanted: "Wanted", request: gr.Request) -> Job:
@@ -96,23 +110,24 @@ class Wanted:
     preset: str
     image: dict[str, Any] | None
     settings: dict[str, Any]
-    video: dict[str, Any] | None = None
+    files: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, prompt: Any, preset: Any, image: Any, settings: Any, video: Any = None) -> "Wanted":
+    def of(cls, prompt: Any, preset: Any, image: Any, settings: Any, files: dict[str, Any] | None = None) -> "Wanted":
         """The arguments, which may be anything; None counts as left out. Raises: RequestError for one of the wrong kind."""
-        given = {"prompt": prompt, "preset": preset, "image": image, "settings": settings, "video": video}
+        given = {"prompt": prompt, "preset": preset, "image": image, "settings": settings, **(files or {})}
         kinds = {
             "prompt": (str, "a text"),
             "preset": (str, "a preset's name"),
             "image": (dict, "a file"),
             "settings": (dict, "an object"),
-            "video": (dict, "a file"),
+            **FILES,
         }
-        for name, (kind, words) in kinds.items():
-            if given[name] is not None and not isinstance(given[name], kind):
-                raise RequestError(f"{name}={repr(given[name])[:60]}", f"must be {words}", f"correct {name}")
-        return cls(prompt=prompt or "", preset=preset or "", image=image, settings=settings or {}, video=video)
+        for name, value in given.items():
+            kind, words = kinds[name]
+            if value is not None and not isinstance(value, kind):
+                raise RequestError(f"{name}={repr(value)[:60]}", f"must be {words}", f"correct {name}")
+        return cls(prompt=prompt or "", preset=preset or "", image=image, settings=settings or {}, files=files or {})
 
     def to_request(self, usual: str = "") -> GenerationRequest:
         """The request; `usual` is the preset if none is named, else the first of all. Raises: RequestError."""
@@ -122,9 +137,32 @@ class Wanted:
                 f"settings has {unknown[0]!r} and", f"may have {', '.join(sorted(OVERRIDES))}", "correct its name or leave it out"
             )
         preset = find_preset(self.preset or usual or list_presets()[0].name)
-        files = {"image": self.image, "video": self.video}
-        given = {name: str(uploaded_path(file, "clip" if name == "video" else "image")) for name, file in files.items() if file}
-        return GenerationRequest.from_preset(preset, prompt=self.prompt, **given, **self.settings)
+        return GenerationRequest.from_preset(preset, prompt=self.prompt, **self._paths(), **self.settings)
+
+    def _paths(self) -> dict[str, Any]:
+        """The uploaded files' paths by the request's fields. Raises: ImageError, ClipError, RequestError."""
+        files = {name: value for name, value in {"image": self.image, **self.files}.items() if value}
+        paths: dict[str, Any] = {}
+        for name, value in files.items():
+            if name == "keyframes":
+                frames = [_keyframe(one) for one in value]
+                paths["keyframe_at"] = tuple(number for number, _ in frames)
+                paths[name] = tuple(path for _, path in frames)
+            elif name == "references":
+                paths[name] = tuple(_path(one, "image") for one in value)
+            else:
+                paths[name] = _path(value, "image" if name == "image" else "clip")
+        return paths
+
+
+def _keyframe(given: Any) -> tuple[Any, str]:
+    if not isinstance(given, dict) or given.keys() != {"frame", "image"}:
+        raise RequestError(f"keyframes has {repr(given)[:60]}", 'and must have {"frame": 0, "image": a file}', "correct it")
+    return given["frame"], _path(given["image"], "image")
+
+
+def _path(file: Any, what: Sent) -> str:
+    return str(uploaded_path(file, what))
 
 
 async def _wait(engine: Engine, job_id: str) -> VideoResult:

@@ -77,8 +77,11 @@ def check_transformer(file: str, shapes: Mapping[str, tuple[int, ...]], config: 
             f"and the model needs {_words(expected)}",
             "take a preset of that model, or another file for --transformer",
         )
-    if _CONTROL in makers:
-        raise ModelError(f"{file} is a VACE", "and the model is none", "take a preset of VACE, or another file for --transformer")
+    is_controlled = "vace_layers" in config
+    if (_CONTROL in makers) != is_controlled:
+        what, other = ("is no VACE", "and the model is one") if is_controlled else ("is a VACE", "and the model is none")
+        preset = "that is none" if is_controlled else "of VACE"
+        raise ModelError(f"{file} {what}", other, f"take a preset {preset}, or another file for --transformer")
 
 
 def _features(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int, int, bool, bool]:
