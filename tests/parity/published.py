@@ -19,6 +19,8 @@ from diffusers import (
     WanImageToVideoPipeline,
     WanPipeline,
     WanTransformer3DModel,
+    WanVACEPipeline,
+    WanVACETransformer3DModel,
 )
 from transformers import (
     AutoTokenizer,
@@ -105,8 +107,10 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-def make_pipeline(case: Published) -> WanPipeline | WanImageToVideoPipeline:
+def make_pipeline(case: Published) -> WanPipeline | WanImageToVideoPipeline | WanVACEPipeline:
     """diffusers' pipeline with the networks of this test."""
+    if case.family == "wan2.1-vace":
+        return _make_vace(case)
     is_5b = case.family == "wan2.2-ti2v"
     channels = 48 if is_5b else 16
     takes = {"in_channels": 36 if case.pictures and not is_5b else channels, "out_channels": channels}
@@ -130,6 +134,20 @@ def make_pipeline(case: Published) -> WanPipeline | WanImageToVideoPipeline:
         parts["image_encoder"] = _seeded(CLIPVisionModelWithProjection, config=_clip(size))
         parts["image_processor"] = CLIPImageProcessorPil(crop_size=size, size=size)
     pipeline = (WanImageToVideoPipeline if case.pictures else WanPipeline)(**parts)
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+def _make_vace(case: Published) -> WanVACEPipeline:
+    """As their test_wan_vace.py, of commit 01dae7492bdc2aca8d4e8ec40ec46b9d9b40b3e5."""
+    own = {"in_channels": 16, "out_channels": 16, "num_layers": 3, "vace_layers": [0, 2], "vace_in_channels": 96}
+    pipeline = WanVACEPipeline(
+        transformer=_seeded(WanVACETransformer3DModel, **TINY_TRANSFORMER | own),
+        vae=_seeded(AutoencoderKLWan, **TINY_VAE, z_dim=16),
+        scheduler=_scheduler(case),
+        text_encoder=_silent_text_encoder(),
+        tokenizer=AutoTokenizer.from_pretrained(DEMO / "tokenizer"),
+    )
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
 

@@ -13,7 +13,7 @@ from backend.settings import PROJECT_FOLDER
 from tests.parity.tiny_checkpoints import make_checkpoint
 from tests.parity.tiny_hunyuan import KINDS, make_parts, write_checkpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.demo_model]  # minutes: five kinds compiled for eight devices
+pytestmark = [pytest.mark.slow, pytest.mark.demo_model]  # minutes: seven kinds compiled for eight devices
 
 LATENT_TOLERANCE = 1e-3  # the project's bar; another order of float32 sums leaves about 1e-5
 CASES = {
@@ -24,6 +24,13 @@ CASES = {
     },  # guided high, guided low, unguided low
     "wan2.1-flf2v": {"image": "first", "last_image": "last", "step_cache": 0.3},
     "wan2.2-ti2v": {"image": "first", "guidance_interval": [0.0, 0.5], "nag": 9.0, "negative_prompt": "a white star"},
+    "wan2.1-vace": {
+        "references": ["first"],
+        "keyframes": ["first", "last"],
+        "keyframe_at": [0, 8],
+        "guidance_interval": [0.0, 0.5],
+    },
+    "wan2.2-vace": {"keyframes": ["last"], "keyframe_at": [4], "references": ["first", "last"], "control_scale": 0.5},
     "hunyuanvideo-1.5-t2v": {"guidance_interval": [0.0, 0.5], "step_cache": 0.3},
     "hunyuanvideo-1.5-i2v": {"image": "first", "negative_prompt": 'no "text"'},
 }
@@ -43,7 +50,11 @@ def test_eight_devices_equal_one(family, pictures, tmp_path):
     place = tmp_path / "model"
     folder = write_checkpoint(make_parts(family), place) if family in KINDS else make_checkpoint(family, place)
     paths = {"first": pictures["image"], "last": pictures["last_image"]}
-    changes = {name: paths.get(value, value) if isinstance(value, str) else value for name, value in CASES[family].items()}
+
+    def path(value):
+        return [paths.get(one, one) for one in value] if isinstance(value, list) else paths.get(value, value)
+
+    changes = {name: path(value) for name, value in CASES[family].items()}
     one, _ = latents(family, folder, changes, 1)
     eight, mesh = latents(family, folder, changes, 8)
     assert mesh == "dp=2 sp=4 tp=1"

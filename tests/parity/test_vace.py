@@ -11,11 +11,26 @@ import pytest
 import torch
 from PIL import Image
 
+from backend.contract import request as request_module
 from backend.contract.request import GenerationRequest
+from backend.families.wan import conditions, model, text_encoder
 from backend.media.source import source_of
+from backend.pipeline import load as load_module
 from backend.pipeline.inputs import open_inputs
+from presets import load_preset
 from tests.clip_files import run_ffmpeg
+from tests.parity.published import (
+    EULER,
+    GUIDANCE,
+    SEED,
+    STEPS,
+    TEXT_POSITIONS,
+    Published,
+    make_pipeline,
+    make_published_preset,
+)
 from tests.parity.test_parity import LATENT_TOLERANCE, LEAST_PSNR, psnr
+from tests.parity.test_published import PROMPTS, black, ends
 from tests.parity.tiny_runs import Tiny, decode_reference, latents_of, video_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
@@ -124,3 +139,58 @@ def test_all_that_is_shown_does_something(tiny, files):
     plain = latents_of(request_of(made, files, "nothing", steps=2), made.loaded)
     for use in ("edges", "mask", "key frames", "one reference"):
         assert np.abs(latents_of(request_of(made, files, use, steps=2), made.loaded) - plain).max() > 0.01
+
+
+# 17 black frames of 16 x 16 that all stay, and so many black references; their tolerance is 1e-3
+PUBLISHED_FRAMES = 17
+PUBLISHED = {
+    0: Published(family="wan2.1-vace", **EULER, pixels=(
+        0.4523, 0.45198, 0.44872, 0.45326, 0.45211, 0.45258, 0.45344, 0.453,
+        0.52431, 0.52572, 0.50701, 0.5118, 0.53717, 0.53093, 0.50557, 0.51402)),
+    1: Published(family="wan2.1-vace", **EULER, pixels=(
+        0.45247, 0.45214, 0.44874, 0.45314, 0.45171, 0.45299, 0.45428, 0.45317,
+        0.51378, 0.52658, 0.53361, 0.52303, 0.46204, 0.50435, 0.52555, 0.51342)),
+    2: Published(family="wan2.1-vace", **EULER, pixels=(
+        0.45321, 0.45221, 0.44818, 0.45375, 0.45268, 0.4519, 0.45271, 0.45253,
+        0.51244, 0.52223, 0.51253, 0.51321, 0.50743, 0.51177, 0.51626, 0.50983)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("references", PUBLISHED)
+def test_diffusers_still_gives_what_it_publishes(references):
+    shown = {"reference_images": [[black(16)] * references]} if references else {}
+    video = make_pipeline(PUBLISHED[references])(
+        **PROMPTS,
+        **shown,
+        video=[black(16)] * PUBLISHED_FRAMES,
+        mask=[Image.new("L", (16, 16))] * PUBLISHED_FRAMES,
+        height=16,
+        width=16,
+        num_frames=PUBLISHED_FRAMES,
+        num_inference_steps=STEPS,
+        guidance_scale=GUIDANCE,
+        max_sequence_length=TEXT_POSITIONS,
+        generator=torch.Generator().manual_seed(SEED),
+        output_type="np",
+    ).frames[0]
+    np.testing.assert_allclose(ends(video.transpose(0, 3, 1, 2)), PUBLISHED[references].pixels, atol=1e-3)
+
+
+@pytest.mark.parametrize("references", PUBLISHED)
+def test_we_give_what_diffusers_publishes(references, tmp_path, monkeypatch):
+    case = PUBLISHED[references]
+    make_pipeline(case).save_pretrained(tmp_path / "model")
+    lengths = {"num_frames": PUBLISHED_FRAMES, "frame_counts": (PUBLISHED_FRAMES,), "max_frames": PUBLISHED_FRAMES}
+    preset = make_published_preset(case, tmp_path / "model").model_copy(update=lengths)
+    for module in (text_encoder, conditions, model):
+        monkeypatch.setattr(module, "TEXT_TOKENS", TEXT_POSITIONS)
+    monkeypatch.setattr(model, "text_lengths", lambda platform: (TEXT_POSITIONS,))
+    monkeypatch.setattr(request_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
+    clip, picture = tmp_path / "black.gif", tmp_path / "black.png"
+    run_ffmpeg("-f", "lavfi", "-i", f"color=black:s=16x16:r=10:d={PUBLISHED_FRAMES / 10}", str(clip))
+    black(16).save(picture)
+    shown = {"video": str(clip), "mask": str(picture), "references": (str(picture),) * references}
+    request = GenerationRequest.from_preset(preset, **PROMPTS, **shown, seed=SEED, fps=10)
+    loaded = load_module.load(preset, None, lambda event: None)
+    video = video_of(request, loaded, latents_of(request, loaded))
+    np.testing.assert_allclose(ends(video.transpose(0, 3, 1, 2)), case.pixels, atol=1e-3)
