@@ -23,11 +23,12 @@ DRAFTS = [f"{name}-draft" for name in FULL + HUNYUAN]
 FAST = [f"{name}-fast" for name in FULL if name not in WITHOUT_DISTILLED_LORA]
 DISTILLED = [f"hunyuanvideo-1.5-{name}-distilled" for name in ("t2v-480p", "i2v-480p", "i2v-720p")]
 TURBO = ["wan2.2-ti2v-5b-720p-turbo"]
+VACE = ["wan2.1-vace-1.3b-480p", "wan2.1-vace-14b-720p", "wan2.2-vace-fun-a14b-720p"]
 STEP_DISTILLED = ["hunyuanvideo-1.5-i2v-480p-fast"]
 LIVE = ["matrix-game-2.0", "wan2.1-live-1.3b-480p", "longlive-1.3b-480p", "causal-forcing-1.3b-480p"]
 EMBEDDED = ["wan-tiny", "hunyuan-tiny", "wan-live-tiny"]
-NAMES = [*EMBEDDED, *sorted(FULL + HUNYUAN + DRAFTS + FAST + TURBO + DISTILLED + STEP_DISTILLED + LIVE)]
-WAN = [name for name in FULL + DRAFTS + FAST + TURBO if name.startswith("wan2")]
+NAMES = [*EMBEDDED, *sorted(FULL + HUNYUAN + DRAFTS + FAST + TURBO + VACE + DISTILLED + STEP_DISTILLED + LIVE)]
+WAN = [name for name in FULL + DRAFTS + FAST + TURBO + VACE if name.startswith("wan2")]
 OF_HUNYUAN = [name for name in NAMES if name.startswith("hunyuanvideo")]
 
 
@@ -101,7 +102,7 @@ def test_what_is_known_of_longlives_licence_is_said():
     assert "CC-BY-NC-SA 4.0" in preset.licence and "was not seen" in preset.licence
 
 
-@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize("name", FULL + VACE)
 def test_experts_split_the_official_steps(name):
     preset = load_preset(name)
     schedule = make_schedule(preset.solver, preset.steps, preset.flow_shift)

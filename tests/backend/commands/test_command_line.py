@@ -197,3 +197,21 @@ def test_a_live_video_goes_on_from_a_picture_and_does_as_it_is_told(tmp_path, mo
         request_of(parse([*words, "--actions", "jump*8"]))
     with pytest.raises(RequestError, match="prompt is empty"):
         request_of(parse(["live", "--preset", "wan-live-tiny", "--seconds", "1"]))
+
+
+def test_what_vace_is_shown_has_options_of_its_own(capsys):
+    words = ["generate", "--preset", "wan2.1-vace-1.3b-480p", "--prompt", "x", "--frames", "33"]
+    more = "--control /c.mp4 --control-kind edges --control-scale 0.7 --video /v.mp4 --mask /m.png --margins 16,0,32,8 --no-keep-pixels"
+    made = request_of(parse([*words, *more.split(), "--reference", "/a.png", "/b.png", "--reference", "/d.png"]))
+    assert (made.control, made.control_kind, made.control_scale, made.mask) == ("/c.mp4", "edges", 0.7, "/m.png")
+    assert (made.margins, made.keeps_pixels, made.references) == ((16, 0, 32, 8), False, ("/a.png", "/b.png", "/d.png"))
+    made = request_of(parse([*words, "--keyframe", "32:/z.png", "0:/a:b.png", "--video", "/v.mp4", "--extend", "before"]))
+    assert (made.keyframe_at, made.keyframes) == ((0, 32), ("/a:b.png", "/z.png"))
+    assert (made.extend, made.overlap, made.keeps_pixels) == ("before", 17, True)
+    assert "must be four numbers of pixels" in refusal(capsys, *words, "--margins", "1,2,3")
+    assert "must be four numbers of pixels" in refusal(capsys, *words, "--margins=-1,2,3,4")
+    assert "must be a frame's number and a picture" in refusal(capsys, *words, "--keyframe", "first.png")
+    with pytest.raises(RequestError, match="the key frame at 33 must lie in the video's 33 frames, 0 to 32"):
+        request_of(parse([*words, "--keyframe", "33:/z.png"]))
+    with pytest.raises(RequestError, match="control was given but wan-tiny takes none"):
+        request_of(parse(["generate", "--preset", "wan-tiny", "--prompt", "x", "--control", "/c.mp4"]))

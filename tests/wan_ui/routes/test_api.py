@@ -15,7 +15,7 @@ from tests.clip_files import counting_clip
 from tests.wan_ui.conftest import model_does_not_matter
 from wan_ui.desk.uploads import uploaded_path
 from wan_ui.parts.progress import StageView
-from wan_ui.routes.api import Wanted, finished_video
+from wan_ui.routes.api import Wanted, finished_video, without_files
 
 META = {"meta": {"_type": "gradio.FileData"}}
 
@@ -49,6 +49,35 @@ def test_a_script_for_a_live_video_is_read_and_checked():
             Wanted.of("a red circle", "wan-live-tiny", None, {"cues": wrong}).to_request()
     with pytest.raises(RequestError, match="in one piece"):
         Wanted.of("a red circle", "wan-tiny", None, {"cues": cues}).to_request()
+
+
+def test_what_vace_is_shown_comes_as_uploaded_files(tmp_path):
+    """Pictures and clips among the settings, each checked to be an upload of this server."""
+    folder = Path(get_upload_folder()) / "vace"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for name in ("v.mp4", "m.png", "r.png", "k.png"):
+        (folder / name).write_bytes(b"x")
+        files[name] = {"path": str(folder / name), **META}
+    settings = {"video": files["v.mp4"], "mask": files["m.png"], "references": [files["r.png"]], "control_scale": 0.5}
+    settings |= {"keyframes": [{"frame": 8, "image": files["k.png"]}], "margins": [16, 0, 0, 0]}
+
+    def made(**changes):
+        return Wanted.of("x", "wan2.1-vace-1.3b-480p", None, *without_files(settings | changes)).to_request()
+
+    request = made()
+    assert (request.video, request.mask) == (str(folder / "v.mp4"), str(folder / "m.png"))
+    assert (request.references, request.keyframes) == ((str(folder / "r.png"),), (str(folder / "k.png"),))
+    assert (request.keyframe_at, request.margins, request.control_scale) == ((8,), (16, 0, 0, 0), 0.5)
+    elsewhere = {"path": "/etc/passwd", **META}
+    for wrong in ({"mask": elsewhere}, {"references": [elsewhere]}, {"keyframes": [{"frame": 0, "image": elsewhere}]}):
+        with pytest.raises(RequestError, match="must be an uploaded file"):
+            made(**wrong)
+    for wrong in ({"mask": "m.png"}, {"references": files["r.png"]}, {"keyframes": [files["k.png"]]}, {"keyframes": [1]}):
+        with pytest.raises(RequestError, match="must"):
+            made(**wrong)
+    with pytest.raises(RequestError, match="keyframe_at.*valid integer"):
+        made(keyframes=[{"frame": "/etc/passwd", "image": files["k.png"]}])
 
 
 def test_where_memory_runs_out_the_error_says_what_would_fit():
