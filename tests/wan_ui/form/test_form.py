@@ -63,7 +63,9 @@ def test_what_a_stranger_sends_in_its_place_changes_nothing():
     handlers = FormHandlers(desk=None, form=None, message=None)
     for given in ((9, FAST, 4, 1.0, 1.0), (1, "nothing", 4, 1.0, 1.0), (1, None, 4, 1.0, 1.0), (None, FAST, None, None, None)):
         assert all("value" not in update for update in handlers.guide_first(*given))
-    assert "value" not in handlers.guide_as_many(None, None) and handlers.guide_as_many(1, 8) == 13
+    for given in ((None, None, None), (1, "nothing", 8), (20, "wan-tiny", 60)):  # wan-tiny guides every step, however many
+        assert "value" not in handlers.guide_as_many(*given)
+    assert handlers.guide_as_many(1, FAST, 8) == 13
 
 
 def test_text_to_video_leaves_a_picture_of_the_other_tab_alone():
