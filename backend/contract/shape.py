@@ -12,8 +12,8 @@ class Shape:
     """One set of compiled programs: the checkpoint, the task with its pictures, the video's size, and how steps run.
 
     `is_guided` says that the branch without the prompt runs in some steps, `is_mixed` that other steps run without it;
-    `is_cached` that a step may reuse an earlier one's work, `has_nag` that unguided ones attend to the negative prompt too. `window`
-    are the frames of a context window, 0 for a video that is denoised in one piece.
+    `is_cached` that a step may reuse an earlier one's work, `has_nag` that unguided ones attend to the negative prompt too.
+    `window` are the frames of a context window, 0 for a video that is denoised in one piece.
     """
 
     model: str

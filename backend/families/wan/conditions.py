@@ -58,7 +58,7 @@ def condition_of(conditions: Mapping[str, Any]) -> Condition:
 
 
 def window_conditions(
-    conditions: Mapping[str, Any], length: int
+    conditions: Mapping[str, Any], length: int, has_last: bool
 ) -> Generator[Effect, Any, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]:
     """Work: the conditions of the first context window of `length` latent frames, of those between, and of the last.
 
@@ -71,8 +71,10 @@ def window_conditions(
         return conditions, others, others
     whole = conditions["image_channels"]
     first = yield OnHost(lambda xp, whole: whole[:, :, :length], (whole,))
-    last = yield OnHost(lambda xp, first, whole: xp.concatenate([first[:, :, :-1], whole[:, :, -1:]], axis=2), (first, whole))
     inner = {**conditions, "image_channels": first}
+    if not has_last:
+        return inner, inner, inner
+    last = yield OnHost(lambda xp, first, whole: xp.concatenate([first[:, :, :-1], whole[:, :, -1:]], axis=2), (first, whole))
     return inner, inner, {**conditions, "image_channels": last}
 
 

@@ -210,7 +210,9 @@ class WanModel(WholeClipModel):
             return plain(condition=(yield Put(condition_of(conditions), programs.layout.replicated)))
         length = self.step_shape(request)[2]
         names, contexts = ("first", "inner", "last"), {}
-        for name, own in zip(names, (yield from window_conditions(conditions, length)), strict=True):
+        for name, own in zip(
+            names, (yield from window_conditions(conditions, length, request.last_image is not None)), strict=True
+        ):
             contexts[name] = plain(condition=(yield Put(condition_of(own), programs.layout.replicated)))
         return WindowContexts(programs=programs.windows, length=length, **contexts)
 
