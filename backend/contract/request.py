@@ -21,6 +21,7 @@ from pydantic import (
 from backend.contract.cues import AND, Cue
 from backend.contract.geometry import Geometry, is_frame_count, nearest_frame_counts, nearest_sizes
 from backend.contract.guided_steps import first_steps
+from backend.contract.windows import check_windows, window_frames
 from backend.errors import RequestError
 from presets import LoraChoice, Preset, UnknownPreset, load_preset
 
@@ -69,7 +70,7 @@ INPUTS = (
 )
 ONLY_WITH_VIDEO = ("strength", "trim")  # fields that mean nothing without `video`
 _ALWAYS_STORED = ("image", "last_image")  # others are stored only if they are given
-_RARELY_STORED = ("action", "cues", "is_open", "nag")
+_RARELY_STORED = ("action", "cues", "is_open", "nag", "context_windows")
 
 Focus = Annotated[float, Field(ge=0, le=1)]
 
@@ -86,7 +87,8 @@ class GenerationRequest(BaseModel):
     1), the share of the steps that are done. `action` and `prompt` are those of a live video's beginning; `cues` change them, in
     the order of their blocks. Actions that are done together have a `+` between them, where the preset allows that. One that
     `is_open` grows until it is stopped, to `num_frames` at most, and hears cues while it is made; what it has become is the
-    request of its result.
+    request of its result. `context_windows` says whether a video that is longer than its model was trained on is denoised in
+    overlapping windows; None leaves it to the preset, which has them above the lengths that it could make without.
     Raises: RequestError at construction if anything is wrong.
     """
 
@@ -120,6 +122,7 @@ class GenerationRequest(BaseModel):
     action: str | None = None
     cues: tuple[Cue, ...] = ()
     is_open: bool = False
+    context_windows: bool | None = None
 
     @classmethod
     def from_preset(cls, preset: Preset, **overrides: Any) -> Self:
@@ -154,7 +157,7 @@ class GenerationRequest(BaseModel):
         """Plain values, for `from_stored`."""
         data = self.model_dump(mode="json")
         rare = [*(one.role for one in INPUTS if one.role not in _ALWAYS_STORED), *ONLY_WITH_VIDEO, *_RARELY_STORED]
-        absent = [name for name in rare if not data[name]]
+        absent = [name for name in rare if not data[name] and (name != "context_windows" or data[name] is None)]
         return {name: value for name, value in data.items() if name not in absent}
 
     def inputs(self) -> dict[str, tuple[str, ...]]:
@@ -196,6 +199,16 @@ class GenerationRequest(BaseModel):
     def reads_negative_prompt(self) -> bool:
         """Whether the negative prompt changes the video."""
         return self.is_guided or self.uses_nag
+
+    @property
+    def window_frames(self) -> int | None:
+        """Pixel frames of a context window; None if the video is denoised in one piece."""
+        return window_frames(find_preset(self.preset), self.num_frames, self.context_windows)
+
+    @property
+    def uses_step_cache(self) -> bool:
+        """Whether steps may reuse an earlier one's work; windows move from step to step, so they never do."""
+        return self.step_cache > 0 and self.window_frames is None
 
     @property
     def num_steps(self) -> int:
@@ -290,6 +303,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     _check_step_cache(request.step_cache)
     _check_loras(request.loras, preset)
     _check_cues(request, preset)
+    check_windows(preset, request.context_windows)
     if not 0 <= request.seed < SEED_LIMIT:
         raise RequestError(f"seed={request.seed}", f"must lie between 0 and {SEED_LIMIT - 1}", "leave it out to have one drawn")
 

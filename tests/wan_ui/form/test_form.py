@@ -3,9 +3,11 @@ import dataclasses
 import pytest
 
 from backend.errors import RequestError
-from presets import list_presets
+from presets import list_presets, load_preset
 from wan_ui.form.form import Draft, parse_size
 from wan_ui.form.handlers import FormHandlers
+from wan_ui.form.settings import Values, settings_of
+from wan_ui.words.english import ENGLISH
 
 FAST = "wan2.2-t2v-a14b-480p-fast"
 
@@ -44,6 +46,19 @@ def test_the_negative_prompts_strength_goes_with_the_presets_that_take_it():
     assert fast.to_request().nag == 0 and dataclasses.replace(fast, nag=11.0).to_request().uses_nag
     with pytest.raises(RequestError, match="nag=11 cannot be used by wan-tiny"):
         a_draft(nag=11.0).to_request()
+
+
+def test_the_form_keeps_what_it_was_told_of_windows():
+    long = a_draft(num_frames=65)
+    assert long.to_request().window_frames == 33
+    for wanted in (None, True, False):
+        assert dataclasses.replace(long, context_windows=wanted).to_request().context_windows is wanted
+    shown = {value: text for text, value in settings_of(load_preset("wan-tiny"), ENGLISH)["length"]["choices"]}
+    assert (shown[33], shown[65]) == ("2.1 s · 33 frames", "4.1 s · 65 frames · in windows")
+    for wanted, value in ((None, ""), (True, "on"), (False, "off")):
+        values = Values.of(dataclasses.replace(long, context_windows=wanted).to_request())
+        assert settings_of(load_preset("wan-tiny"), ENGLISH, values)["context_windows"]["value"] == value
+    assert not settings_of(load_preset("hunyuan-tiny"), ENGLISH)["context_windows"]["visible"]
 
 
 @pytest.mark.parametrize(
