@@ -64,7 +64,7 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     for index in range(repeats + 1):
         began = time.perf_counter()
         row = step_inputs(schedule, index, request.guidance[0])
-        state, carry = run(model.step(weights, request, lane, state, row, carry))
+        state, carry = run(model.step(weights, request, lane, state, row, carry, index))
         jax.block_until_ready(state)
         seconds.append(time.perf_counter() - began)
     if not bool(jnp.isfinite(state.sample).all()):

@@ -107,7 +107,9 @@ class Preset(BaseModel):
     `licence` is said before the model is downloaded. `architecture` names, by the checkpoint's part, which of the configurations
     in `presets/architectures` its networks have, for work without the checkpoint; they are what diffusers and transformers write
     as config.json (source: huggingface/diffusers, scripts/convert_wan_to_diffusers.py). Videos have
-    `frame_step` * n + `first_frames` pixel frames, n >= 0. Those of a `live` preset grow by blocks of `frame_step` frames, the
+    `frame_step` * n + `first_frames` pixel frames, n >= 0. A video of more frames than `trained_frames`, of which the model was
+    trained on the most, may be denoised in context windows of so many, and one of more than `windows_above` is; None for a model
+    without windows. Those of a `live` preset grow by blocks of `frame_step` frames, the
     first one shorter: where a block begins the prompt may change, and which of the `actions` is done, or which together if it
     `combines_actions`. A model that does not read the prompt (`reads_prompt`) needs none: it only names the video.
     """
@@ -164,6 +166,8 @@ class Preset(BaseModel):
     max_height: PositiveInt
     min_frames: PositiveInt
     max_frames: PositiveInt
+    trained_frames: PositiveInt | None = None
+    windows_above: PositiveInt | None = None
     max_steps: PositiveInt
     max_guidance: float = Field(default=30.0, ge=1)
     max_fps: PositiveInt
@@ -186,6 +190,10 @@ class Preset(BaseModel):
             raise ValueError("actions need a live model")
         if self.combines_actions and not self.actions:
             raise ValueError("combines_actions without actions")
+        if self.trained_frames and (self.live or (self.trained_frames - self.first_frames) % self.frame_step):
+            raise ValueError("trained_frames must be a length of a model that makes its videos in one piece")
+        if self.windows_above and not self.trained_frames:
+            raise ValueError("windows_above without trained_frames")
         if self.nag and not self.takes_nag:
             raise ValueError("nag without takes_nag")
         if self.steps > self.max_steps or self.fps > self.max_fps:

@@ -106,6 +106,7 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
         guided_steps=arguments.guided_steps,
         nag=arguments.nag,
         step_cache=arguments.step_cache,
+        context_windows=arguments.context_windows,
         loras=(*preset.loras, *map(_lora_choice, arguments.lora)),
     )
 
@@ -345,6 +346,11 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nag", type=float, metavar="X", help=nag)
     cache = "relative change below which a step reuses the last one's work; 0 is off (the preset's own)"
     parser.add_argument("--step-cache", type=float, metavar="X", help=cache)
+    windows = (
+        "denoise a video that is longer than its model was trained on in overlapping windows, or in one piece (windows above the "
+    )
+    windows += "lengths that the preset could make without)"
+    parser.add_argument("--windows", dest="context_windows", action=argparse.BooleanOptionalAction, default=None, help=windows)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:

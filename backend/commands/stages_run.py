@@ -51,6 +51,7 @@ VIDEO = "video.mp4"
 NEXT = {"encode": "denoise", "denoise": "decode"}
 CHANGEABLE = (  # by `denoise`
     *("steps", "guidance", "flow_shift", "seed", "solver", "guidance_interval", "nag", "step_cache", "strength"),
+    *("context_windows",),
 )
 
 
@@ -163,7 +164,7 @@ def _denoise(run: Run) -> Generator[Event, None, str | None]:
     denoised = yield from denoise(run, conditions, begun)
     total = run.request.num_steps * sum(1 for _ in chunks_of(run.model, run.request))
     if denoised.steps_done < total:
-        if not run.request.step_cache:
+        if not run.request.uses_step_cache:
             write_state(run, denoised)
         return _stop_message("denoise", run, f" after step {denoised.steps_done} of {total}")
     write_latents(run, finished_latents(run, conditions, denoised))

@@ -39,6 +39,7 @@ from backend.contract.numbers import (
     check_step_cache,
     check_whole,
 )
+from backend.contract.windows import check_windows, window_frames
 from backend.errors import RequestError
 from presets import LoraChoice, Preset, UnknownPreset, load_preset
 
@@ -90,7 +91,7 @@ INPUTS = (
 )
 MANY = frozenset(one.role for one in INPUTS if one.many)
 _ALWAYS_STORED = ("image", "last_image")  # others are stored only if they are given
-_RARELY_STORED = ("action", "cues", "is_open", "nag")
+_RARELY_STORED = ("action", "cues", "is_open", "nag", "context_windows")
 
 Focus = Annotated[float, Field(ge=0, le=1)]
 
@@ -107,7 +108,8 @@ class GenerationRequest(BaseModel):
     1), the share of the steps that are done. `action` and `prompt` are those of a live video's beginning; `cues` change them, in
     the order of their blocks. Actions that are done together have a `+` between them, where the preset allows that. One that
     `is_open` grows until it is stopped, to `num_frames` at most, and hears cues while it is made; what it has become is the
-    request of its result.
+    request of its result. `context_windows` says whether a video that is longer than its model was trained on is denoised in
+    overlapping windows; None leaves it to the preset, which has them above the lengths that it could make without.
 
     Models with control blocks take more (`contract/control.py`): a `control` clip that the video follows, or what its
     `control_kind` makes of it, `control_scale` strongly; a `mask`, white where `video` is made anew; `margins` of new pixels
@@ -156,6 +158,7 @@ class GenerationRequest(BaseModel):
     action: str | None = None
     cues: tuple[Cue, ...] = ()
     is_open: bool = False
+    context_windows: bool | None = None
 
     @classmethod
     def from_preset(cls, preset: Preset, **overrides: Any) -> Self:
@@ -192,7 +195,7 @@ class GenerationRequest(BaseModel):
         """Plain values, for `from_stored`."""
         data = self.model_dump(mode="json")
         rare = [*(one.role for one in INPUTS if one.role not in _ALWAYS_STORED), *ONLY_WITH_VIDEO, *_RARELY_STORED]
-        absent = [name for name in rare if not data[name]]
+        absent = [name for name in rare if not data[name] and (name != "context_windows" or data[name] is None)]
         absent += [name for name, value in ONLY_WITH_CONTROL.items() if getattr(self, name) == value]
         return {name: value for name, value in data.items() if name not in absent}
 
@@ -240,6 +243,16 @@ class GenerationRequest(BaseModel):
     def reads_clip(self) -> bool:
         """Whether frames of a clip are brought to the video's rate."""
         return any(one.media != "picture" for one in INPUTS if getattr(self, one.role))
+
+    @property
+    def window_frames(self) -> int | None:
+        """Pixel frames of a context window; None if the video is denoised in one piece."""
+        return window_frames(find_preset(self.preset), self.num_frames, self.context_windows)
+
+    @property
+    def uses_step_cache(self) -> bool:
+        """Whether steps may reuse an earlier one's work; windows move from step to step, so they never do."""
+        return self.step_cache > 0 and self.window_frames is None
 
     @property
     def num_steps(self) -> int:
@@ -317,6 +330,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     check_step_cache(request.step_cache)
     _check_loras(request.loras, preset)
     _check_cues(request, preset)
+    check_windows(preset, request.context_windows)
     if not 0 <= request.seed < SEED_LIMIT:
         raise RequestError(f"seed={request.seed}", f"must lie between 0 and {SEED_LIMIT - 1}", "leave it out to have one drawn")
 

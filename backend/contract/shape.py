@@ -13,7 +13,8 @@ class Shape:
 
     `is_guided` says that the branch without the prompt runs in some steps, `is_mixed` that other steps run without it;
     `is_cached` that a step may reuse an earlier one's work, `has_nag` that unguided ones attend to the negative prompt too. Each
-    of `num_references` makes the latents longer.
+    of `num_references` makes the latents longer. `window` are the frames of a context window, 0 for a video that is denoised in
+    one piece.
     """
 
     model: str
@@ -27,10 +28,12 @@ class Shape:
     has_nag: bool = False
     num_pictures: int = 0
     num_references: int = 0
+    window: int = 0
 
     @classmethod
     def of(cls, request: GenerationRequest, model: str | None = None) -> Self:
         """The request's shape; `model` is the checkpoint that replaces the preset's own, if there is one."""
+        window = _window_of(request)
         return cls(
             model=model or _model_of(request.preset),
             task=request.task,
@@ -38,7 +41,8 @@ class Shape:
             height=request.height,
             num_frames=request.num_frames,
             is_guided=request.is_guided,
-            is_cached=request.step_cache > 0,
+            is_cached=request.step_cache > 0 and not window,
+            window=window,
             is_mixed=request.is_guided and request.has_unguided_steps,
             has_nag=request.uses_nag,
             num_pictures=sum(len(paths) for paths in request.inputs().values()),
@@ -53,6 +57,14 @@ class Shape:
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `from_json`."""
         return asdict(self)
+
+
+def _window_of(request: GenerationRequest) -> int:
+    """0 also for a preset that no longer exists."""
+    try:
+        return request.window_frames or 0
+    except RequestError:
+        return 0
 
 
 def _model_of(preset: str) -> str:

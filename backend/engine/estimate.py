@@ -8,6 +8,7 @@ from typing import Literal
 from backend.chips import CHIPS, DEVICE_KINDS
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shape import Shape
+from backend.contract.windows import equal_tokens, mean_calls, step_geometry
 from backend.contract.worker import Device
 from backend.families import of_preset
 
@@ -53,7 +54,7 @@ def estimate(request: GenerationRequest, shape: Shape, runs: Sequence[Run], is_w
     used = (same or akin)[:20]
     if not used:
         return None
-    tokens = request.geometry().num_tokens
+    tokens = equal_tokens(request)
     seconds = median(_scaled(run, request, shape, tokens) for run in used)
     compiling = 0.0 if is_warm else _compiling(akin)
     return Estimate(
@@ -94,7 +95,7 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
     chip = CHIPS[names.pop()]
     preset = find_preset(request.preset)
     family, kind = of_preset(preset)
-    geometry = request.geometry()
+    geometry = step_geometry(request)
     flops = family.step_flops(preset.network_configs(), geometry, 2 if request.is_guided else 1)
-    chunks = -(-geometry.num_latent_frames // (kind.chunk or geometry.num_latent_frames))
-    return OVER_FLOOR * flops.floor_seconds(chip, len(devices)) * request.num_steps * chunks
+    calls = -(-geometry.num_latent_frames // (kind.chunk or geometry.num_latent_frames)) * mean_calls(request)
+    return OVER_FLOOR * flops.floor_seconds(chip, len(devices)) * request.num_steps * calls

@@ -6,6 +6,7 @@ import sqlite3
 from backend.contract.events import Finished
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
+from backend.contract.windows import equal_tokens
 from backend.contract.worker import Device, WorkerView
 from backend.engine.estimate import Estimate, Run, estimate, predicted_seconds, runs_on
 from backend.engine.order import Waiting
@@ -37,7 +38,7 @@ class Timings:
             run = Run(
                 shape=entry.shape,
                 steps=request.num_steps,
-                num_tokens=request.geometry().num_tokens,
+                num_tokens=equal_tokens(request),
                 seconds=event.result.seconds,
                 device=device_kind,
             )

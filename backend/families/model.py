@@ -149,9 +149,16 @@ class Model(Protocol):
         Pure: it is also traced."""
 
     def step(
-        self, weights: Weights, request: GenerationRequest, lane: Lane, state: SamplerState, row: StepInputs, carry: Carry
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        lane: Lane,
+        state: SamplerState,
+        row: StepInputs,
+        carry: Carry,
+        index: int,
     ) -> Generator[Effect, Any, tuple[SamplerState, Carry]]:
-        """Work: one step of the solver."""
+        """Work: one step of the solver; `index` is its number, 0 or more, in which only the places of context windows follow."""
 
     def settle(
         self, weights: Weights, request: GenerationRequest, lane: Lane, clean: Any, carry: Carry

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from backend.contract.request import GenerationRequest
+from backend.contract.windows import step_geometry
 from backend.families.arithmetic import encoder_flops
+from backend.families.context_windows import WindowContexts, step_in_windows
 from backend.families.family import Kind
 from backend.families.model import Carry, Conditions, Network, Weights
 from backend.families.step_cache import StepCache
@@ -37,12 +39,13 @@ class Programs(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WholeClipLane:
-    """What all steps of one expert, guided or not, share. `context` are the step's inputs that do not change."""
+    """What all steps of one expert, guided or not, share. `context` are the step's inputs that do not change, of the whole
+    video or of its context windows."""
 
     expert: int
     is_guided: bool
     programs: Any
-    context: Any
+    context: Any | WindowContexts
 
     @property
     def layout(self) -> Layout:
@@ -66,6 +69,12 @@ class WholeClipModel:
     def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
         """See `Model`."""
         return request.geometry().latent_shape(self._guided.vae.latent_channels)
+
+    def step_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
+        """The shape of what a step's program sees: the latents, or a window of them."""
+        if request.window_frames is None:
+            return self.latent_shape(request)
+        return step_geometry(request).latent_shape(self._guided.vae.latent_channels)
 
     def encode_flops(self, request: GenerationRequest) -> float:
         """See `Model`."""
@@ -97,12 +106,16 @@ class WholeClipModel:
         state: SamplerState,
         row: StepInputs,
         carry: StepCache | None,
+        index: int,
     ) -> Generator[Effect, Any, tuple[SamplerState, StepCache | None]]:
         """See `Model`."""
-        arguments = (weights[transformer_part(lane.expert)], state, row, lane.context)
+        programs, own = lane.programs, weights[transformer_part(lane.expert)]
+        if isinstance(lane.context, WindowContexts):
+            return (yield from step_in_windows(programs.step, own, state, row, lane.context, index)), None
+        arguments = (own, state, row, lane.context)
         if carry is None:
-            return (yield Call(lane.programs.step, arguments)), None
-        return (yield Call(lane.programs.cached_step, (*arguments, carry, jnp.float32(request.step_cache))))
+            return (yield Call(programs.step, arguments)), None
+        return (yield Call(programs.cached_step, (*arguments, carry, jnp.float32(request.step_cache))))
 
     def settle(self, weights: Weights, request: GenerationRequest, lane: WholeClipLane, clean: Any, carry: Carry) -> Work:
         """Does nothing."""

@@ -86,7 +86,7 @@ class Denoising:
     @property
     def has_cache(self) -> bool:
         """Whether steps depend on more than the state: then it is kept only where the next step starts afresh."""
-        return bool(self._run.request.step_cache)
+        return self._run.request.uses_step_cache
 
     @property
     def spared_steps(self) -> int:
@@ -131,20 +131,20 @@ class Denoising:
         model, request, run = self._run.model, self._run.request, self._run
         for index, planned in _first_of_each_lane(self._plan):
             row = step_inputs(self.schedule, index, planned.guidance)
-            if self._has_run(planned, row):
+            if self._has_run(planned, row, index):
                 continue
             with run.clock.measure("compile"):
                 lane, carry = do(model.lane(self._weights, request, self._conditions, planned, None))
                 state = jax.device_put(self._start(self._chunks[0]), lane.layout.replicated)
-                jax.block_until_ready(do(model.step(self._weights, request, lane, state, row, carry)))
+                jax.block_until_ready(do(model.step(self._weights, request, lane, state, row, carry, index)))
                 del lane, carry, state  # before the next lane is made: its keys take much memory
 
-    def _has_run(self, planned: PlannedStep, row: StepInputs) -> bool:
+    def _has_run(self, planned: PlannedStep, row: StepInputs, index: int) -> bool:
         """Whether every program of this lane's step has run on such arguments."""
         model, request = self._run.model, self._run.request
         lane, carry = describe(model.lane(self._weights, request, self._conditions, planned, None))
         state = describe_placed(self._start(self._chunks[0]), lane.layout.replicated)
-        step = model.step(self._weights, request, lane, state, row, carry)
+        step = model.step(self._weights, request, lane, state, row, carry, index)
         return all(call.program.has_run(*call.arguments) for call in calls_of(step))
 
     def step(self) -> float:
@@ -161,8 +161,8 @@ class Denoising:
                 self.wait()
         row, started = step_inputs(self.schedule, index, planned.guidance), time.monotonic()
         with self._run.clock.measure("denoise"):
-            work = self._run.model.step(self._weights, self._run.request, self._lane, self._state, row, self._carry)
-            self._state, self._carry = do(work)
+            request, state, carry = self._run.request, self._state, self._carry
+            self._state, self._carry = do(self._run.model.step(self._weights, request, self._lane, state, row, carry, index))
         self.steps_done += 1
         self._ahead += 1
         return time.monotonic() - started

@@ -180,7 +180,9 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
             )
         if waiting is not None:
             yield waiting.event(clock)
-    if run.request.step_cache:
+    if run.request.window_frames:
+        run.notes.append(f"It was denoised in overlapping windows of {run.request.window_frames} frames")
+    if run.request.uses_step_cache:
         run.notes.append(f"The step cache saved most of the work of {loop.spared_steps} of {loop.total} steps")
     return loop.denoised()
 

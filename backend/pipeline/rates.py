@@ -7,6 +7,7 @@ import dataclasses
 from backend.chips import CHIPS, DEVICE_KINDS
 from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.windows import step_calls, step_geometry
 from backend.pipeline.chunks import chunks_of
 from backend.pipeline.load import LoadedModel
 from backend.sampling.plan import plan_steps
@@ -25,7 +26,7 @@ def stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[str, fl
     attention to the text, less than one per cent of a step, which is not counted.
     """
     flops = {"encode": loaded.model.encode_flops(request), "decode": loaded.model.decode_flops(request)}
-    if not request.step_cache:
+    if not request.uses_step_cache:
         flops["denoise"] = _denoise_flops(loaded, request)
     return flops
 
@@ -33,10 +34,10 @@ def stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[str, fl
 def _denoise_flops(loaded: LoadedModel, request: GenerationRequest) -> float:
     timesteps = make_schedule(request.solver, request.steps, request.flow_shift).timesteps
     plan = plan_steps(timesteps, request.guidance, loaded.model.kind.boundary, request.guidance_interval)
-    configs, geometry = find_preset(request.preset).network_configs(), request.geometry()
+    configs, geometry = find_preset(request.preset).network_configs(), step_geometry(request)
     of_branches = [loaded.family.step_flops(configs, geometry, branches).total for branches in (1, 2)]
     num_chunks = sum(1 for _ in chunks_of(loaded.model, request))
-    return num_chunks * sum(of_branches[step.is_guided] for step in plan)
+    return num_chunks * sum(of_branches[step.is_guided] * step_calls(request, index) for index, step in enumerate(plan))
 
 
 def devices_peak(loaded: LoadedModel) -> float | None:

@@ -99,7 +99,7 @@ def _denoise(model: Model, weights: Any, request: GenerationRequest, conditions:
                 lane, carry = yield from model.lane(weights, request, own, planned, carry)
                 state = yield Put(state, lane.layout.replicated)
             row = step_inputs(schedule, index, planned.guidance)
-            state, carry = yield from model.step(weights, request, lane, state, row, carry)
+            state, carry = yield from model.step(weights, request, lane, state, row, carry, index)
         carry = yield from model.settle(weights, request, lane, state.clean, carry)
 
 

@@ -19,6 +19,7 @@ import jax
 
 from backend.chips import Chip, StepFlops, chip_of
 from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.windows import step_geometry
 from backend.contract.worker import AXES
 from backend.families import of_preset
 from backend.families.family import Family
@@ -54,9 +55,9 @@ class Slice:
 
     @property
     def step_flops(self) -> StepFlops:
-        """The arithmetic of one step, all branches together."""
+        """The arithmetic of one step, or of one context window in it, all branches together."""
         configs, branches = find_preset(self.request.preset).network_configs(), 2 if self.request.is_guided else 1
-        return self.family.step_flops(configs, self.request.geometry(), branches)
+        return self.family.step_flops(configs, step_geometry(self.request), branches)
 
 
 def describe_slice(request: GenerationRequest, topology: str, mesh: dict[str, int | None], compiler: Compiler) -> Slice:

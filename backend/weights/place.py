@@ -45,6 +45,7 @@ def empty_stack(leaf: jax.ShapeDtypeStruct) -> jax.Array:
     shape = leaf.sharding.shard_shape(leaf.shape)
     devices = leaf.sharding.addressable_devices
     shards = [jax.device_put(_host_array(shape, leaf.dtype), device) for device in devices]
+    jax.block_until_ready(shards)  # small arrays are copied in the background, over what is written meanwhile
     return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
 
 

@@ -23,9 +23,8 @@ def main() -> None:
     preset = (tiny_hunyuan if family in tiny_hunyuan.KINDS else tiny_checkpoints).make_preset(family, Path(folder))
     request_module.load_preset = lambda name: preset
     loaded = load_module.load(preset, None, lambda event: None)
-    request = GenerationRequest.from_preset(
-        preset, prompt="a circle", seed=5, width=64, height=64, num_frames=9, **json.loads(changes)
-    )
+    settings = {"prompt": "a circle", "seed": 5, "width": 64, "height": 64, "num_frames": 9} | json.loads(changes)
+    request = GenerationRequest.from_preset(preset, **settings)
     with tempfile.TemporaryDirectory() as place:
         list(pipeline.generate(request, loaded, Path(place), lambda: False))
         np.save(output, load_file(Path(place) / "stage2_latents.safetensors")["latents"])

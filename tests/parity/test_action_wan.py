@@ -133,7 +133,16 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own, picture) -> Iterator
     folder = tmp_path_factory.mktemp("action") / "checkpoint"
     transformer, weights = make_action_checkpoint(folder)
     own = dict(name=NAME, series=NAME, model=str(folder), architecture=None, dtype="float32", fps=8)
-    own |= dict(frame_step=4 * BLOCK, first_frames=4 * BLOCK - 3, num_frames=21, frame_counts=[21], min_frames=5, max_frames=61)
+    own |= dict(
+        frame_step=4 * BLOCK,
+        first_frames=4 * BLOCK - 3,
+        num_frames=21,
+        frame_counts=[21],
+        min_frames=5,
+        max_frames=61,
+        trained_frames=None,
+        windows_above=None,
+    )
     own |= dict(width=SIDE, height=SIDE, sizes=[[SIDE, SIDE]])
     own |= {f"{which}_{side}": SIDE for which in ("min", "max") for side in ("width", "height")}
     preset = Preset(**load_preset("matrix-game-2.0").model_dump() | own)

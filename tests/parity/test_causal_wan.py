@@ -72,7 +72,16 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Iterator[Tiny]:
     ):
         (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | entries))
     own = dict(name=NAME, series=NAME, guidance=[1.0], max_guidance=1.0, solver="lcm", solvers=["lcm"], flow_shift=5.0, steps=3)
-    own |= dict(frame_step=8, first_frames=5, frame_counts=[5, 13, 21], num_frames=21, max_frames=61, live=True)
+    own |= dict(
+        frame_step=8,
+        first_frames=5,
+        frame_counts=[5, 13, 21],
+        num_frames=21,
+        max_frames=61,
+        trained_frames=None,
+        windows_above=None,
+        live=True,
+    )
     own |= dict(tasks=["t2v", "i2v"])
     preset = Preset(**make_preset("wan2.1-t2v", folder).model_dump() | own)
     with pytest.MonkeyPatch.context() as patch:

@@ -166,6 +166,8 @@ def make_preset(family: str, folder: Path) -> Preset:
         min_width=32,
         min_height=32,
         frame_counts=[5, 9],
+        trained_frames=17,
+        windows_above=17,
         min_frames=5,
         sizes=[[96, 96], [64, 64]],
         max_steps=50,

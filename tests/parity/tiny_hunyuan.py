@@ -94,6 +94,8 @@ def make_preset(kind: str, folder: Path) -> Preset:
         min_width=32,
         min_height=32,
         frame_counts=[5, 9],
+        trained_frames=None,
+        windows_above=None,
         min_frames=5,
         sizes=[[SIDE, SIDE]],
         max_steps=50,

@@ -184,7 +184,9 @@ def test_a_name_is_never_a_path(name):
     [
         {"sizes": [[100, 128]]},
         {"frame_counts": [18]},
-        {"num_frames": 37},
+        {"num_frames": 165},
+        {"windows_above": 33, "trained_frames": None},
+        {"trained_frames": 30},
         {"steps": 101},
         {"colour": "red"},
         {"examples": ["one"]},

@@ -119,7 +119,7 @@ class DotsModel:
     def start(self, request, conditions, noise):
         return start(jnp.asarray(noise))
 
-    def step(self, weights, request, lane, state, row, carry):
+    def step(self, weights, request, lane, state, row, carry, index):
         state = yield Call(self._step, (weights["transformer"], state, row, lane.text, lane.colour, carry))
         return state, carry
 

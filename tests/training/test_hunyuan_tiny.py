@@ -227,12 +227,13 @@ def test_the_engine_makes_the_videos_that_are_scored(preset, plan, tmp_path):
     sampler, loaded = Sampler.load(plan.output), load(preset, None, lambda event: None)
     picture = np.asarray(Image.open(preset.image_examples[0].path).convert("RGB").resize((96, 96)))
     Image.fromarray(picture).save(tmp_path / "first.png")
+    settings = dataclasses.replace(LITTLE, guidance=preset.guidance[0])
     given = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None, :, None] / 127.5 - 1
     videos = []
     for image, pictures in ((None, None), (str(tmp_path / "first.png"), given)):
         request = GenerationRequest.from_preset(preset, prompt=PROMPTS[0], seed=5, steps=2, num_frames=5, image=image)
         ours = video_of(request, loaded, latents_of(request, loaded))
-        scored = sampler.sample([PROMPTS[0]], [5], LITTLE, pictures)[0].numpy()
+        scored = sampler.sample([PROMPTS[0]], [5], settings, pictures)[0].numpy()
         assert np.abs(255 * ours - scored).max() < 2  # rounding to 8 bits is 0.5; the rest float32 in another order
         videos.append(scored.astype(float))
     assert np.abs(videos[1] - videos[0]).max() > 2  # the picture does something

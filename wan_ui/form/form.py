@@ -48,6 +48,7 @@ class Draft:
     nag: float | None = None
     step_cache: float | None = None
     loras: tuple[LoraChoice, ...] | None = None
+    context_windows: bool | None = None
 
     def to_request(self) -> GenerationRequest:
         """The request; None means the preset's own value. Raises: RequestError, in the engine's own words."""
@@ -63,7 +64,7 @@ class Draft:
         own |= {name: value for name in _PRESETS_OWN if (value := getattr(self, name)) is not None}
         plain = {name: getattr(self, name) for name in _SAME_NAMES}
         guidance = (self.guidance, self.guidance_low)[: preset.num_experts]
-        given = {"guidance": guidance}
+        given = {"guidance": guidance, "context_windows": self.context_windows}
         if self.task == "i2v":
             given["image_focus"] = self.image_focus
             given |= {role: getattr(self, role) for role in PICTURES if role in preset.inputs}
@@ -76,6 +77,7 @@ def without_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 ROLES = frozenset([*(one.role for one in INPUTS), *ONLY_WITH_VIDEO, *ONLY_WITH_CONTROL])
+_WINDOWS = {"on": True, "off": False}  # otherwise the preset says it
 _PRESETS_OWN = ("fps", "solver", "guidance_interval", "nag", "step_cache", "loras")
 _SAME_NAMES = (
     "task", "preset", "prompt", "negative_prompt", "width", "height", "num_frames", "steps", "flow_shift", "seed"
@@ -185,6 +187,7 @@ class Form:
             nag=values[settings.nag],
             step_cache=values[more.step_cache],
             loras=read_loras(values[more.loras]),
+            context_windows=_WINDOWS.get(values[more.context_windows]),
         )
 
     def _pictures(self, values: dict[gr.Component, Any]) -> dict[str, str | None]:

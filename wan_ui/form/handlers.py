@@ -85,7 +85,7 @@ class FormHandlers:
         settings.preset.input(self.choose_preset, [settings.preset, form.task], [form.task, *chosen], **QUIET)
         asked = [settings.guided_steps, settings.preset, settings.steps]
         settings.guided_steps.input(self.guide_first, [*asked, *settings.guided[:2]], settings.guided, **QUIET)
-        settings.steps.input(self.guide_as_many, [asked[0], asked[2]], settings.more.guidance_end, **QUIET)
+        settings.steps.input(self.guide_as_many, asked, settings.more.guidance_end, **QUIET)
 
     def _wire_picture(self) -> None:
         image, size = self.form.image, self.form.settings.resolution
@@ -194,9 +194,14 @@ class FormHandlers:
         start, end = found.get("guidance_interval", (0.0, 1.0))
         return high, others[0] if others else high, round(100 * start, 6), round(100 * end, 6)
 
-    def guide_as_many(self, count: float, steps: float) -> Any:
-        """Guidance's end in per cent, so that as many first steps have it as before the number of steps has changed."""
-        return round(100 * share_of(count, steps), 6) if count and steps and 0 < count < steps else gr.skip()
+    def guide_as_many(self, count: float, name: str | None, steps: float) -> Any:
+        """Guidance's end in per cent, so that as many first steps have it as before the number of steps has changed; only for
+        presets whose form shows how many that are."""
+        try:
+            is_shown = load_preset(name or "").first_guidance is not None
+        except LookupError:
+            is_shown = False
+        return round(100 * share_of(count, steps), 6) if is_shown and count and steps and 0 < count < steps else gr.skip()
 
     def choose_picture(self, name: str | None, event: gr.EventData) -> tuple[Any, Any]:
         """The picture and the prompt of one of the preset's examples."""

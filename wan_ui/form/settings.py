@@ -3,7 +3,7 @@
 `texts` are words for HTML, `labels` the same words as keys that Gradio translates in the browser.
 Element ids: `preset`, `preset-note`, `resolution`, `length`, `steps`, `guidance`, `guidance-low`, `flow-shift`, `seed`,
 `seed-random`, `guided-steps`, `nag`, `settings-note`, and inside `more`: `negative-prompt`, `fps`, `solver`, `guidance-start`,
-`guidance-end`, `step-cache`, `loras`.
+`guidance-end`, `step-cache`, `context-windows`, `loras`.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ import gradio as gr
 
 from backend.contract.guided_steps import OFFERED, count_first
 from backend.contract.request import GenerationRequest
+from backend.contract.windows import window_frames
 from presets import Preset
 from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.desk.presets import PresetChoices
@@ -76,6 +77,7 @@ class MorePanel:
     guidance_start: gr.Slider
     guidance_end: gr.Slider
     step_cache: gr.Slider
+    context_windows: gr.Dropdown
     loras: gr.Textbox
 
 
@@ -96,16 +98,18 @@ class Values:
     nag: float
     step_cache: float
     loras: tuple
+    context_windows: bool | None = None
 
     @classmethod
     def of(cls, source: Preset | GenerationRequest) -> "Values":
-        """The values of the fields that presets and requests share."""
-        return cls(**{name: getattr(source, name) for name in cls.__dataclass_fields__})
+        """The values of the fields that presets and requests share; windows are left to a preset."""
+        return cls(**{name: getattr(source, name, None) for name in cls.__dataclass_fields__})
 
 
 _FOLLOWS_PRESET = (
     "resolution", "length", "steps", "guidance", "guidance_low", "flow_shift", "fps", "solver", "negative_prompt",
-    "guidance_start", "guidance_end", "step_cache", "loras", "guided_steps", "nag",
+    "guidance_start", "guidance_end", "step_cache", "context_windows", "loras", "guided_steps",
+    "nag",
 )  # fmt: skip
 
 
@@ -181,6 +185,9 @@ def _build_more(given: dict[str, dict[str, Any]], labels: Texts) -> MorePanel:
             start = gr.Slider(label=labels.guidance_start, buttons=[], elem_id="guidance-start", **given["guidance_start"])
             end = gr.Slider(label=labels.guidance_end, buttons=[], elem_id="guidance-end", **given["guidance_end"])
         cache = gr.Slider(label=labels.step_cache, buttons=[], elem_id="step-cache", **given["step_cache"])
+        windows = gr.Dropdown(
+            label=labels.context_windows, elem_id="context-windows", filterable=False, **given["context_windows"]
+        )
         loras = gr.Textbox(
             label=labels.loras,
             info=labels.loras_info,
@@ -191,7 +198,14 @@ def _build_more(given: dict[str, dict[str, Any]], labels: Texts) -> MorePanel:
             **given["loras"],
         )
     return MorePanel(
-        negative_prompt=negative, fps=fps, solver=solver, guidance_start=start, guidance_end=end, step_cache=cache, loras=loras
+        negative_prompt=negative,
+        fps=fps,
+        solver=solver,
+        guidance_start=start,
+        guidance_end=end,
+        step_cache=cache,
+        context_windows=windows,
+        loras=loras,
     )
 
 
@@ -216,6 +230,7 @@ def settings_of(preset: Preset, texts: Texts, values: Values | None = None) -> d
         "guidance_start": dict(minimum=0, maximum=100, step=1, value=round(100 * shown.guidance_interval[0], 6)),
         "guidance_end": dict(minimum=0, maximum=100, step=1, value=round(100 * shown.guidance_interval[1], 6)),
         "step_cache": dict(minimum=0, maximum=max(0.3, shown.step_cache), step=0.01, value=shown.step_cache),
+        "context_windows": _windows(preset, shown.context_windows, texts),
         "loras": dict(value=lora_lines(shown.loras)),
         "guided_steps": dict(minimum=0, maximum=max(*OFFERED, first), value=first, visible=preset.first_guidance is not None),
         "nag": dict(minimum=0, maximum=max(MOST_NAG, shown.nag), value=shown.nag, visible=preset.takes_nag),
@@ -241,7 +256,19 @@ def _sizes(preset: Preset, shown: tuple[int, int]) -> dict[str, Any]:
 
 def _lengths(preset: Preset, shown: int, texts: Texts) -> dict[str, Any]:
     counts = sorted({*preset.frame_counts, shown})
-    return dict(choices=[(length_words(count, preset.fps, texts), count) for count in counts], value=shown)
+    return dict(choices=[(_length_choice(preset, count, texts), count) for count in counts], value=shown)
+
+
+def _length_choice(preset: Preset, frames: int, texts: Texts) -> str:
+    """A length in words, which say whether such a video is denoised in windows."""
+    words = length_words(frames, preset.fps, texts)
+    return texts.length_in_windows.format(length=words) if window_frames(preset, frames, None) else words
+
+
+def _windows(preset: Preset, shown: bool | None, texts: Texts) -> dict[str, Any]:
+    choices = [(texts.windows_by_preset, ""), (texts.windows_on, "on"), (texts.windows_off, "off")]
+    value = "" if shown is None else "on" if shown else "off"
+    return dict(choices=choices, value=value, visible=preset.trained_frames is not None)
 
 
 def _range(usual: tuple[float, float], shown: float) -> dict[str, Any]:

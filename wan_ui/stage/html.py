@@ -13,6 +13,7 @@ from backend.contract.events import Proposal, VideoResult
 from backend.contract.guided_steps import count_first
 from backend.contract.request import GenerationRequest
 from backend.engine.job import Job
+from backend.errors import RequestError
 from wan_ui.desk.media import media_url
 from wan_ui.parts.buttons import icon_button, text_button
 from wan_ui.parts.icons import icon
@@ -134,8 +135,18 @@ def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts
         (texts.fact_guidance, " / ".join(f"{value:g}" for value in request.guidance)),
         *([(texts.fact_guided_steps, str(first))] if first is not None and 0 < first < request.num_steps else []),
         *([(texts.fact_nag, f"{request.nag:g}")] if request.uses_nag else []),
+        *_windows(request, texts),
         (texts.fact_shift, f"{request.flow_shift:g}"),
     ]
+
+
+def _windows(request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
+    """The length of the context windows; nothing without them, or if the preset no longer exists."""
+    try:
+        length = request.window_frames
+    except RequestError:
+        return []
+    return [(texts.fact_windows, texts.fact_window_frames.format(frames=length))] if length else []
 
 
 def _pairs(pairs: list[tuple[str, str]]) -> str:

@@ -59,6 +59,7 @@ class Texts:
     resolution: str = "Resolution"
     length: str = "Length"
     length_choice: str = "{seconds:.1f} s · {frames} frames"
+    length_in_windows: str = "{length} · in windows"
     steps: str = "Steps"
     guidance: str = "Guidance"
     guidance_low: str = "Guidance, low noise"
@@ -74,6 +75,10 @@ class Texts:
     guidance_start: str = "Guidance from (% of steps)"
     guidance_end: str = "Guidance until (% of steps)"
     step_cache: str = "Reuse similar steps (0 is off)"
+    context_windows: str = "Context windows, for long videos"
+    windows_by_preset: str = "where the length needs them"
+    windows_on: str = "above the trained length"
+    windows_off: str = "never, in one piece"
     loras: str = "LoRAs, one a line"
     loras_info: str = "FILE.safetensors from the loras folder, or OWNER/NAME:FILE; then = and a strength"
 
@@ -427,6 +432,8 @@ class Texts:
     fact_guidance: str = "Guidance"
     fact_guided_steps: str = "Guided steps"
     fact_nag: str = "NAG"
+    fact_windows: str = "Windows of"
+    fact_window_frames: str = "{frames} frames"
     fact_shift: str = "Shift"
     fact_strength: str = "Strength"
     stage_names: tuple[tuple[str, str], ...] = (

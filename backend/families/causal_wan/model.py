@@ -193,6 +193,7 @@ class CausalWanModel(WanModel):
         state: SamplerState,
         row: StepInputs,
         carry: BlockCarry,
+        index: int,
     ) -> Generator[Effect, Any, tuple[SamplerState, BlockCarry]]:
         """See `Model`. The steps of a block that is given put it in its place."""
         if carry.first == 0 and lane.given is not None:

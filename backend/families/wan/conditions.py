@@ -57,6 +57,27 @@ def condition_of(conditions: Mapping[str, Any]) -> Condition:
     return ImageChannels(values=conditions["image_channels"]) if "image_channels" in conditions else None
 
 
+def window_conditions(
+    conditions: Mapping[str, Any], length: int, has_last: bool
+) -> Generator[Effect, Any, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]:
+    """Work: the conditions of the first context window of `length` latent frames, of those between, and of the last.
+
+    A model whose first frame is given has it in the first window; the others are text to video, which it was trained for too. A
+    model that takes pictures as channels was trained for nothing else: every window has the channels of a video of its length,
+    with the first picture in its own first frame, where it counts least, and only the last window has the last picture.
+    """
+    if "image_channels" not in conditions:
+        others = {name: value for name, value in conditions.items() if name != "first_frame"}
+        return conditions, others, others
+    whole = conditions["image_channels"]
+    first = yield OnHost(lambda xp, whole: whole[:, :, :length], (whole,))
+    inner = {**conditions, "image_channels": first}
+    if not has_last:
+        return inner, inner, inner
+    last = yield OnHost(lambda xp, first, whole: xp.concatenate([first[:, :, :-1], whole[:, :, -1:]], axis=2), (first, whole))
+    return inner, inner, {**conditions, "image_channels": last}
+
+
 def pixels_of(picture: Image.Image, dtype: jnp.dtype) -> np.ndarray:
     """[1, 3, 1, height, width] in [-1, 1]."""
     pixels = np.asarray(picture, np.float32).transpose(2, 0, 1)[None, :, None] / 127.5 - 1.0

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, CLIPImageProcessorPil, PreTrainedTokeniz
 from backend.chips import memory_bytes
 from backend.contract.request import GenerationRequest
 from backend.errors import ModelError
+from backend.families.context_windows import WindowContexts, WindowPrograms, make_window_programs
 from backend.families.layouts import plan_layouts
 from backend.families.model import AttentionLengths, Carry, Conditions, Inputs, ModelPlan, Network, Weights
 from backend.families.step_cache import StepCache
@@ -30,6 +31,7 @@ from backend.families.wan.conditions import (
     padded_embeddings,
     picture_mask,
     pixels_of,
+    window_conditions,
 )
 from backend.families.wan.family import AGAIN, TEXT_TOKENS
 from backend.families.wan.image_encoder import ImageEncoder, short_name
@@ -63,6 +65,7 @@ class Programs:
     encode_next: Program
     step: Program
     cached_step: Program
+    windows: WindowPrograms
     decode_first: Program
     decode_next: Program
 
@@ -191,18 +194,27 @@ class WanModel(WholeClipModel):
         text = yield Call(programs.prepare_text, (transformer, embeddings, bias, *image_arguments))
         if has_nag:
             text = dataclasses.replace(text, nag=(yield Put(np.float32(request.nag), programs.layout.replicated)))
-        positions = yield from programs.denoiser.positions(self.latent_shape(request))
+        positions = yield from programs.denoiser.positions(self.step_shape(request))
         context = yield from self._context(programs, request, conditions, text, positions)
         lane = WholeClipLane(expert=planned.expert, is_guided=planned.is_guided, programs=programs, context=context)
-        cache = (yield Zeros(programs.denoiser.describe_cache(text, positions))) if request.step_cache else None
+        cache = (yield Zeros(programs.denoiser.describe_cache(text, positions))) if request.uses_step_cache else None
         return lane, cache
 
     def _context(
         self, programs: Programs, request: GenerationRequest, conditions: Conditions, text: TextContext, positions: Positions
-    ) -> Generator[Effect, Any, Context]:
-        """Work: a lane's inputs that do not change, from the text's keys and the tokens' positions, which are placed already."""
-        condition = yield Put(condition_of(conditions), programs.layout.replicated)
-        return Context(text=text, positions=positions, condition=condition)
+    ) -> Generator[Effect, Any, Context | WindowContexts]:
+        """Work: a lane's inputs that do not change, or those of its context windows, from the text's keys and the tokens'
+        positions, which are placed already."""
+        plain = functools.partial(Context, text=text, positions=positions)
+        if request.window_frames is None:
+            return plain(condition=(yield Put(condition_of(conditions), programs.layout.replicated)))
+        length = self.step_shape(request)[2]
+        names, contexts = ("first", "inner", "last"), {}
+        for name, own in zip(
+            names, (yield from window_conditions(conditions, length, request.last_image is not None)), strict=True
+        ):
+            contexts[name] = plain(condition=(yield Put(condition_of(own), programs.layout.replicated)))
+        return WindowContexts(programs=programs.windows, length=length, **contexts)
 
     def finish(self, conditions: Conditions, latents: Any) -> Work:
         """Latents with the picture's clean latents as their first frame, if the kind conditions on a first frame."""
@@ -219,7 +231,7 @@ class WanModel(WholeClipModel):
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
         """The lengths after `backend.runtime.ulysses` has spread the attention over the chips."""
-        programs, shape = self._programs(request.is_guided), self.latent_shape(request)
+        programs, shape = self._programs(request.is_guided), self.step_shape(request)
         layout, branches = programs.layout, 2 if request.is_guided else 1
         heads, sp = programs.denoiser.heads // layout.size("tp"), layout.size("sp")
         padded, group = programs.denoiser.padded_tokens(shape), math.gcd(heads, sp)
@@ -284,6 +296,7 @@ def make_programs(
             donated=(1, 4),
             places=denoiser.place_cached,
         ),
+        windows=make_window_programs(layout, compiler),
         decode_first=of_vae("the decoder's first frame", vae.decode_first, key="vae_decode_first", places=vae.place_decoded),
         decode_next=of_vae("the decoder", vae.decode_next, key="vae_decode_next", donated=donated, places=vae.place_decoded),
     )

@@ -102,6 +102,13 @@ def test_loras_have_a_scale_and_an_expert(tmp_path):
     assert parse([*words, "--lora", "d.safetensors:2:low"]).lora[-1].expert == "low"
 
 
+@pytest.mark.parametrize(("words", "windows"), [([], 33), (["--windows"], 33), (["--no-windows"], None)])
+def test_a_long_video_has_windows_unless_they_are_left_out(words, windows):
+    long = ["generate", "--preset", "wan-tiny", "--prompt", "x", "--frames", "65"]
+    assert request_of(parse([*long, *words])).window_frames == windows
+    assert request_of(parse([*long[:-1], "33", *words])).window_frames is None
+
+
 def test_an_image_path_becomes_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = request_of(parse(["generate", "--preset", "wan-tiny", "--prompt", "x", "--image", "a.png"]))

@@ -44,8 +44,9 @@ def test_an_image_makes_it_image_to_video():
     ("changes", "message"),
     [
         ({"num_frames": 30}, "num_frames=30 must be 4n+1; nearest: 29 or 33"),
-        ({"num_frames": 80}, "num_frames=80 must be 4n+1 and between 5 and 33 for wan-tiny; nearest: 33"),
-        ({"num_frames": 0}, "num_frames=0 must be 4n+1 and between 5 and 33 for wan-tiny; nearest: 5"),
+        ({"num_frames": 80}, "num_frames=80 must be 4n+1; nearest: 77 or 81"),
+        ({"num_frames": 200}, "num_frames=200 must be 4n+1 and between 5 and 161 for wan-tiny; nearest: 161"),
+        ({"num_frames": 0}, "num_frames=0 must be 4n+1 and between 5 and 161 for wan-tiny; nearest: 5"),
         ({"width": 0}, "width=0 must be between 96 and 128 for wan-tiny; nearest: 96"),
         ({"height": 100}, "height=100 must be a multiple of 32 for wan-tiny; nearest: 96 or 128"),
         ({"width": -32}, "width=-32 must be between 96 and 128 for wan-tiny; nearest: 96"),
@@ -276,8 +277,8 @@ def test_the_strength_says_how_many_steps_are_done(strength, steps, done):
             "take 1,1.8125 (13 frames) or 1,2.0625 (17 frames)",
         ),
         (
-            CLIP | {"trim": (0, 5)},
-            "trim=0,5 is 80 frames at 16 a second and must be 33 for wan-tiny; take 0,2.0625 (33 frames)",
+            CLIP | {"trim": (0, 11)},
+            "trim=0,11 is 176 frames at 16 a second and must be 161 for wan-tiny; take 0,10.0625 (161 frames)",
         ),
         (
             CLIP | {"trim": (1, 2.0625), "num_frames": 33},

@@ -3,6 +3,7 @@
 import pytest
 
 from backend.contract.request import example_request, find_preset
+from backend.contract.windows import mean_calls
 from backend.contract.worker import Device
 from backend.engine.estimate import predicted_seconds
 
@@ -17,6 +18,14 @@ def test_wan_14b_on_eight_chips_lies_near_what_check_tpu_predicts():
 def test_half_the_chips_take_twice_as_long_and_one_branch_half():
     assert predicted_seconds(WAN, EIGHT[:4]) == pytest.approx(2 * predicted_seconds(WAN, EIGHT))
     assert predicted_seconds(WAN.changed(guidance=(1.0,)), EIGHT) == pytest.approx(predicted_seconds(WAN, EIGHT) / 2)
+
+
+def test_a_long_video_takes_as_long_as_its_windows():
+    name = "wan2.1-t2v-1.3b-480p"
+    window, long = (example_request(find_preset(name), num_frames=count, steps=4) for count in (81, 321))
+    seconds = predicted_seconds(window, EIGHT) * mean_calls(long)
+    assert predicted_seconds(long, EIGHT) == pytest.approx(seconds) and 7 <= mean_calls(long) <= 8
+    assert predicted_seconds(long.changed(context_windows=False), EIGHT) > seconds
 
 
 @pytest.mark.parametrize("devices", [(), (Device(name="cpu:0", kind="cpu"),), (*EIGHT, Device(name="x", kind="TPU v5 lite"))])

@@ -8,6 +8,7 @@ from backend.contract.request import GenerationRequest
 from backend.families.wan.family import WAN
 from backend.pipeline.generate import generate
 from backend.pipeline.rates import stage_flops
+from backend.pipeline.warm_up import calls
 from presets import load_preset
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
@@ -34,6 +35,14 @@ def test_denoising_is_as_many_steps_with_one_branch_or_two(loaded):
     assert stage_flops(loaded, request_with(steps=4, guidance=(1.0,)))["denoise"] == 4 * one
     halved = request_with(steps=4, guidance_interval=(0.0, 0.5))
     assert stage_flops(loaded, halved)["denoise"] == 2 * two + 2 * one
+
+
+def test_denoising_in_windows_is_as_many_programs(loaded):
+    long, window = request_with(steps=4, num_frames=65), request_with(steps=4, num_frames=33)
+    configs = load_preset("wan-tiny").network_configs()
+    one = WAN.step_flops(configs, window.geometry(), 2).total
+    run = sum(call.program.key == "denoise_step" for call in calls(loaded.model, long))
+    assert stage_flops(loaded, long)["denoise"] == run * one and run > 8
 
 
 def test_the_step_cache_leaves_denoising_without_a_number(loaded):

@@ -21,6 +21,7 @@ KINDS = {
     "step cache": {"step_cache": 0.3, "steps": 12},
     "guidance interval": {"guidance_interval": (0.2, 0.8)},
     "euler": {"solver": "euler"},
+    "context windows": {"num_frames": 49},
 }
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]

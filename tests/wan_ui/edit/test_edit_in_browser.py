@@ -75,16 +75,16 @@ def test_a_clip_is_dropped_trimmed_made_and_compared_with_what_it_was(visit, cli
     slide(page, "#edit-to", 2.4)  # 22.4 frames: the handle goes to 21
     assert page.locator("#edit-part").inner_text() == "1.00 to 2.31 s: 21 frames at 16 a second, 1.31 s"
     assert float(page.locator("#edit-to").input_value()) == pytest.approx(2.31, abs=0.011)
-    slide(page, "#edit-to", 4.0)  # 48 frames: the model's most is 33
-    assert "33 frames" in page.locator("#edit-part").inner_text()
-    until(page, "(() => { const t = document.querySelector('#edit-player').currentTime; return t > 1 && t < 3.1 })()")
+    slide(page, "#edit-to", 4.0)  # 48 frames: the handle goes to 45
+    assert "45 frames" in page.locator("#edit-part").inner_text()
+    until(page, "(() => { const t = document.querySelector('#edit-player').currentTime; return t > 1 && t < 3.9 })()")
     page.locator("#edit-steps").evaluate("field => { field.closest('details').open = true; }")
     page.locator("#edit-steps").fill("4")
     page.locator("#edit-strength").fill("0.5")
     assert "2 of 4 steps" in page.locator(".edit .strength output").inner_text()
     make(page, f"a square over my holiday {width}")
     facts = page.locator(".stage .facts").inner_text()
-    assert "33 frames" in facts and "128 × 96" in facts and "0.5" in facts
+    assert "45 frames" in facts and "Windows of" in facts and "128 × 96" in facts and "0.5" in facts
     video = page.locator(".stage video")
     page.locator('[data-player="sound"]').click()
     assert video.evaluate("video => !video.muted")

@@ -3,9 +3,11 @@ import dataclasses
 import pytest
 
 from backend.errors import RequestError
-from presets import list_presets
+from presets import list_presets, load_preset
 from wan_ui.form.form import Draft, parse_size
 from wan_ui.form.handlers import FormHandlers
+from wan_ui.form.settings import Values, settings_of
+from wan_ui.words.english import ENGLISH
 
 FAST = "wan2.2-t2v-a14b-480p-fast"
 
@@ -46,6 +48,19 @@ def test_the_negative_prompts_strength_goes_with_the_presets_that_take_it():
         a_draft(nag=11.0).to_request()
 
 
+def test_the_form_keeps_what_it_was_told_of_windows():
+    long = a_draft(num_frames=65)
+    assert long.to_request().window_frames == 33
+    for wanted in (None, True, False):
+        assert dataclasses.replace(long, context_windows=wanted).to_request().context_windows is wanted
+    shown = {value: text for text, value in settings_of(load_preset("wan-tiny"), ENGLISH)["length"]["choices"]}
+    assert (shown[33], shown[65]) == ("2.1 s · 33 frames", "4.1 s · 65 frames · in windows")
+    for wanted, value in ((None, ""), (True, "on"), (False, "off")):
+        values = Values.of(dataclasses.replace(long, context_windows=wanted).to_request())
+        assert settings_of(load_preset("wan-tiny"), ENGLISH, values)["context_windows"]["value"] == value
+    assert not settings_of(load_preset("hunyuan-tiny"), ENGLISH)["context_windows"]["visible"]
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -63,7 +78,9 @@ def test_what_a_stranger_sends_in_its_place_changes_nothing():
     handlers = FormHandlers(desk=None, form=None, message=None)
     for given in ((9, FAST, 4, 1.0, 1.0), (1, "nothing", 4, 1.0, 1.0), (1, None, 4, 1.0, 1.0), (None, FAST, None, None, None)):
         assert all("value" not in update for update in handlers.guide_first(*given))
-    assert "value" not in handlers.guide_as_many(None, None) and handlers.guide_as_many(1, 8) == 13
+    for given in ((None, None, None), (1, "nothing", 8), (20, "wan-tiny", 60)):  # wan-tiny guides every step, however many
+        assert "value" not in handlers.guide_as_many(*given)
+    assert handlers.guide_as_many(1, FAST, 8) == 13
 
 
 def test_text_to_video_leaves_a_picture_of_the_other_tab_alone():

@@ -167,7 +167,12 @@ def test_json_says_the_same_as_a_form(client, url, data_dir):
         ({"model": "sora-2"}, "model", "model_not_found", "must be one of"),
         ({"size": "100x96"}, "size", "invalid_value", "which makes 96x96, 128x96, 96x128 and other multiples of 32"),
         ({"size": "large"}, "size", "invalid_value", "does not fit wan-tiny"),
-        ({"seconds": "8"}, "seconds", "invalid_value", "which makes 1 or 2 and others from 0.25 to 2 seconds, 4 frames apart"),
+        (
+            {"seconds": "11"},
+            "seconds",
+            "invalid_value",
+            "which makes 1 or 2 or 4 or 8 and others from 0.25 to 10 seconds, 4 frames",
+        ),
         ({"seconds": "1.1"}, "seconds", "invalid_value", "does not fit wan-tiny"),
         ({"seconds": "nan"}, "seconds", "invalid_value", "does not fit wan-tiny"),
         ({"seconds": "1", "extra_body": {"num_frames": 17}}, "num_frames", "invalid_value", "leave one of them out"),
