@@ -80,7 +80,7 @@ def check_shots(request: GenerationRequest, preset: Preset) -> None:
         raise RequestError(f"{len(shots)} shots were given, and", f"at most {MAX_SHOTS} can be", "leave some out")
     if "i2v" not in preset.tasks or preset.needs_last_image or preset.live:
         rule = f"but {preset.name} starts from no picture, as each shot must from the last frame of the one before"
-        raise RequestError("shots were given,", rule, "take a preset for image to video, or wan-tiny")
+        raise RequestError("shots were given,", rule, "take a preset for image to video")
     for name in ("last_image", "video"):
         if getattr(request, name) is not None:
             raise RequestError(
@@ -88,7 +88,7 @@ def check_shots(request: GenerationRequest, preset: Preset) -> None:
             )
     for number, shot in enumerate(shots, 1):
         if not shot.prompt.strip():
-            raise RequestError(f"the prompt of shot {number} is empty and", "must say what it shows", "give one")
+            raise RequestError(f"shot {number} has an empty prompt and", "must say what it shows", "give it one")
         try:
             shot_request(request, number - 1, "/last.png" if number > 1 else request.image)
         except RequestError as error:

@@ -31,7 +31,7 @@ from wan_ui.parts.progress import StageView
 
 OVERRIDES = frozenset(
     {"negative_prompt", "width", "height", "num_frames", "fps", "steps", "guidance", "flow_shift", "solver", "seed", "cues"}
-    | {"guided_steps", "nag", "context_windows"}
+    | {"guided_steps", "nag", "context_windows", "shots"}
     | set(ONLY_WITH_VIDEO)
 )
 
@@ -58,6 +58,7 @@ def _generate_with(desk: Desk) -> Callable:
             settings: values to use in place of the preset's own: negative_prompt, width, height, num_frames, fps,
                 steps, guidance (a list, one value per expert), guided_steps (only so many first ones have guidance), nag (how
                 strongly the negative prompt acts without guidance), context_windows (false for a long video in one piece),
+                shots (a list of {"prompt": "...", "seconds": 2, "seed": 1}, each from the last frame of the one before),
                 flow_shift, solver, seed, and for live presets cues: a list
                 of {"block": 8, "prompt": "...", "action": "left"}, either of the last two, that hold from that block on;
                 video: a clip as an uploaded file, which is made anew, with strength (0 to 1) and trim ([from, to] in seconds)

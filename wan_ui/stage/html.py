@@ -136,6 +136,7 @@ def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts
         *([(texts.fact_guided_steps, str(first))] if first is not None and 0 < first < request.num_steps else []),
         *([(texts.fact_nag, f"{request.nag:g}")] if request.uses_nag else []),
         *_windows(request, texts),
+        *([(texts.fact_shots, str(len(request.shots)))] if request.shots else []),
         (texts.fact_shift, f"{request.flow_shift:g}"),
     ]
 

@@ -55,7 +55,7 @@ def test_seconds_are_the_nearest_length_that_the_model_makes():
     [
         ([], {}, "shots has nothing in it and must be a list of shots, each with its prompt; give one at least"),
         ("a fox", {}, "shots has nothing in it and must be a list of shots"),
-        ([{"prompt": " "}], {"prompt": "x"}, "the prompt of shot 1 is empty and must say what it shows; give one"),
+        ([{"prompt": " "}], {"prompt": "x"}, "shot 1 has an empty prompt and must say what it shows; give it one"),
         ([{"seed": 1}], {}, "shot 1 has no prompt and must say what it shows; give it one"),
         ([{"prompt": "x", "colour": 1}], {}, "shot 1 has 'colour' and may have prompt, num_frames, seconds, seed"),
         (
@@ -69,7 +69,11 @@ def test_seconds_are_the_nearest_length_that_the_model_makes():
         ([{"prompt": "x", "seed": -1}], {}, "shot 1: seed=-1 must lie between 0 and 4294967295"),
         ([{"prompt": "x"}] * (MAX_SHOTS + 1), {}, "25 shots were given, and at most 24 can be; leave some out"),
         (ROWS[:1], {"name": "wan2.1-t2v-14b-480p"}, "shots were given, but wan2.1-t2v-14b-480p starts from no picture"),
-        (ROWS[:1], {"name": "wan2.1-i2v-14b-480p"}, "image is missing: wan2.1-i2v-14b-480p needs it; give image"),
+        (
+            ROWS[:1],
+            {"name": "wan2.1-i2v-14b-480p"},
+            "task=t2v is not what wan2.1-i2v-14b-480p does: image to video only; give an image",
+        ),
         (
             ROWS,
             {"video": "/a.mp4"},

@@ -3,7 +3,6 @@
 import os
 import signal
 
-import numpy as np
 import pytest
 
 from backend.contract.events import Finished, Interrupted, ShotBegun, ShotMade, Step
@@ -79,8 +78,8 @@ def test_a_shot_is_made_again_with_those_after_it_and_the_earlier_ones_stay(engi
     assert [event.index for event in events if isinstance(event, ShotMade)] == [2, 3]
     request = engine.job(again.id).request
     assert [shot.prompt for shot in request.shots] == [PROMPTS[0], PROMPTS[2], PROMPTS[1]] and request.shots[0].seed == 1
-    before, after = (np.stack(list(read_frames(one.folder / "video.mp4"))).astype(int) for one in (job, again))
-    assert len(after) == 25 and np.abs(before[:9] - after[:9]).mean() < np.abs(before[9:] - after[9:]).mean() / 2
+    files = [[(one.folder / "shots" / str(number) / "video.mp4").read_bytes() for number in (1, 2)] for one in (job, again)]
+    assert files[0][0] == files[1][0] and files[0][1] != files[1][1] and len(list(read_frames(again.folder / "video.mp4"))) == 25
     engine.library.delete(job.id)
     assert (again.folder / "shots" / "1" / "video.mp4").is_file() and engine.job(shot_id(job.id, 1)).deleted is None
 
