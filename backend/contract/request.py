@@ -300,7 +300,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     """Raises: RequestError for the first setting that the preset does not allow."""
     _check_task(request, preset)
     _check_text("prompt", request.prompt, preset)
-    if not request.prompt.strip() and preset.reads_prompt:
+    if not request.prompt.strip() and preset.reads_prompt and not request.shots:
         raise RequestError("prompt is empty and", "must say what the video shows", f"for example {preset.examples[0]!r}")
     _check_text("negative_prompt", request.negative_prompt, preset)
     _check_clip(request, preset)

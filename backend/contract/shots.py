@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MAX_SHOTS = 24
 FOLDER = "shots"  # in the job's folder; in it one for each shot, by its number from 1
 LAST, LOOK, RESULT, VIDEO = "last.png", "look.json", "shot.json", "video.mp4"  # the files of a shot that is whole
+FRAMES = "frames.npy"  # its frames, uint8 [F, H, W, 3], until the storyboard ends: the video has lost a little
 _FIELDS = ("prompt", "num_frames", "seconds", "seed")
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from backend.contract.events import Cancelled, Event, Finished, ShotBegun, ShotMade, Step, VideoResult
 from backend.contract.request import GenerationRequest
-from backend.contract.shots import FOLDER, LAST, LOOK, RESULT, VIDEO, shot_request
+from backend.contract.shots import FOLDER, FRAMES, LAST, LOOK, RESULT, VIDEO, shot_request
 from backend.errors import RequestError
 from backend.files import remove_half_written, replacing
 from backend.media.grading import Look, grade_frames
@@ -29,8 +29,6 @@ from backend.pipeline.load import LoadedModel
 from backend.pipeline.previews import PREVIEW_FOLDER
 from backend.pipeline.profiling import Profile
 from backend.runtime.hosts import HERE
-
-_FRAMES = "frames.npy"  # a shot's, uint8 [F, H, W, 3], until the storyboard ends: its own video has lost a little
 
 
 def make(
@@ -144,7 +142,7 @@ class Story:
             frames = grade_frames(frames, before, Look.read(self.folder_of(0) / LOOK))
         else:
             Look.of(frames).write(self.folder_of(0) / LOOK)
-        with replacing(self.folder_of(index) / _FRAMES) as part, part.open("wb") as file:
+        with replacing(self.folder_of(index) / FRAMES) as part, part.open("wb") as file:
             np.save(file, frames)
         with replacing(self.folder_of(index) / LAST, is_durable=True) as part:
             Image.fromarray(frames[-1]).save(part, format="PNG")
@@ -161,7 +159,7 @@ class Story:
         num_frames = write_video(self._frames(count), path, fps=self._request.fps, request=self._request)
         for previews in self.folder.glob(f"{FOLDER}/*/{PREVIEW_FOLDER}"):
             shutil.rmtree(previews)
-        for frames in self.folder.glob(f"{FOLDER}/*/{_FRAMES}"):
+        for frames in self.folder.glob(f"{FOLDER}/*/{FRAMES}"):
             frames.unlink()
         names = {name for result in results for name in result.seconds}
         return dataclasses.replace(
@@ -176,7 +174,7 @@ class Story:
 
     def _frames(self, count: int) -> Iterator[np.ndarray]:
         for index in range(count):
-            exact = self.folder_of(index) / _FRAMES
+            exact = self.folder_of(index) / FRAMES
             frames = iter(np.load(exact, mmap_mode="r")) if exact.exists() else read_frames(self.folder_of(index) / VIDEO)
             yield from itertools.islice(frames, 1 if index else 0, None)
 

@@ -84,6 +84,8 @@ class Texts:
     shot_up: str = "Earlier"
     shot_down: str = "Later"
     shot_remove: str = "Remove this shot"
+    from_shot: str = "From shot {index}"
+    from_shot_hint: str = "Makes this shot and those after it again, with new seeds; the earlier ones stay"
     shot_of: str = "Shot {index} of {total}"
     context_windows: str = "Context windows, for long videos"
     windows_by_preset: str = "where the length needs them"

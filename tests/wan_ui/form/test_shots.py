@@ -32,7 +32,7 @@ def test_the_editor_shows_each_line_and_no_markup_of_a_prompt():
     for texts in (ENGLISH, CHINESE):
         drawn = editor_html(shots, 16, texts)
         assert drawn.count("<li>") == 3 and 'data-on="true"' in drawn and texts.shot_add in drawn  # the third is to be copied
-        assert "&lt;b&gt;fox" in drawn and "<b>" not in drawn and 'value="1"' in drawn and 'value="7"' in drawn
+        assert "&lt;b&gt;fox" in drawn and "<b>" not in drawn and 'value="1.062"' in drawn and 'value="7"' in drawn
     assert 'data-on="false"' in editor_html((), 16, ENGLISH)
 
 
@@ -56,7 +56,7 @@ def test_the_stage_says_which_shot_is_made_and_its_bar_never_goes_back():
         for step in (1, 2):
             view = advance(view, Step(step, 2, 0.1, 0.1))
             reached.append(view.fraction)
-    assert progress_words(view, ENGLISH)[1] == "Shot 2 of 2 · step 2 of 2"
+    assert progress_words(view, ENGLISH)[1] == "Shot 2 of 2 · Step 2 of 2"
     assert reached == sorted(reached) and reached[1] < 0.5 < reached[3] < 1
 
 
