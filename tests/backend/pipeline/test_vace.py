@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
+from backend.commands.precompile_run import requests_of
 from backend.contract import request as request_module
 from backend.contract.events import Compiling, Encoding, Finished, Step
 from backend.contract.request import GenerationRequest
@@ -106,3 +107,10 @@ def test_what_was_encoded_holds_for_this_clip_and_these_places(made, files, tmp_
     assert read_conditions(tmp_path, request.changed(seed=9, control_scale=0.3, keeps_pixels=False)) is not None
     for changes in ({"overlap": 4}, {"extend": "before"}, {"trim": (0.0, 1.0)}, {"fps": 8}, {"margins": (8, 0, 0, 0)}):
         assert read_conditions(tmp_path, request.changed(**changes)) is None
+
+
+def test_precompiling_thinks_of_a_reference(made):
+    preset, loaded = made
+    plain, *_, referring = requests_of(preset, loaded.model, {})
+    assert (plain.references, len(referring.references), referring.video) == ((), 1, None)
+    assert loaded.model.latent_shape(referring)[2] == loaded.model.latent_shape(plain)[2] + 1
