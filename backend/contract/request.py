@@ -246,6 +246,16 @@ class GenerationRequest(BaseModel):
         return self.is_guided or self.uses_nag
 
     @property
+    def is_remade(self) -> bool:
+        """Whether it is a clip that is made anew by its strength, all over."""
+        return self.video is not None and self.strength is not None
+
+    @property
+    def is_from_pictures(self) -> bool:
+        """Whether it has no inputs but a first and a last picture."""
+        return self.inputs().keys() <= set(_ALWAYS_STORED)
+
+    @property
     def reads_clip(self) -> bool:
         """Whether frames of a clip are brought to the video's rate."""
         return any(one.media != "picture" for one in INPUTS if getattr(self, one.role))

@@ -125,7 +125,7 @@ def before(job: Job, decoding: Decoding) -> Path | None:
     path = job.folder / BEFORE
     if path.is_file():
         return path
-    if job.request.video is None:
+    if not job.request.is_remade:
         return None
     try:
         decoding.run(_write_before, job.request, path)

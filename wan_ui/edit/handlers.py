@@ -77,7 +77,7 @@ class EditHandlers:
         """Loads the clip and the settings of a video that was made from one."""
         act, visit = Act.of(event), self.desk.visit(request)
         job = self.desk.job(act.job, visit)
-        if job is None or job.request.video is None:
+        if job is None or not job.request.is_remade:
             return {self.message: gr.skip()}
         try:
             fill = self.desk.engine.decoding.run(_filled, job)

@@ -105,7 +105,7 @@ class FillHandlers:
         return self._loaded(job.request, texts, message) | self._pictures(job.request)
 
     def _edit(self, job: Job, texts: Texts) -> Updates:
-        if job.request.video:  # saving the form would take its clip away
+        if not job.request.is_from_pictures:  # saving the form would take its clip away
             raise RequestError("a video that is made from a clip", "cannot be changed here", "queue another under Edit")
         message = Message(text=texts.loaded_editing, view="create")
         return self._loaded(job.request, texts, message) | self._pictures(job.request) | {self.form.editing: job.id}
@@ -186,7 +186,7 @@ class FillHandlers:
 
     def _loaded(self, request: GenerationRequest, texts: Texts, message: Message, is_seed_new: bool = False) -> Updates:
         self._check_here(request, texts)
-        if request.video:
+        if not request.is_from_pictures:
             message = replace(message, text=f"{message.text} {texts.loaded_clip}")
         if request.cues or request.action:
             message = replace(message, text=f"{message.text} {texts.loaded_cues}")

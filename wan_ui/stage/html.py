@@ -213,7 +213,7 @@ def _download(view: StageView, job: Job, texts: Texts) -> str:
 
 
 def _video_buttons(job: Job, texts: Texts, model: Model) -> list[str]:
-    one, is_clip = {"job": job.id}, job.request.video is not None
+    one, is_clip = {"job": job.id}, job.request.is_remade
     group = "edit" if is_clip else "fill"
     hint = texts.full_quality_hint.format(title=model.full_title)
     full = [text_button(f"{group}:full", texts.full_quality, name="quality", hint=hint, **one)] if model.full_title else []

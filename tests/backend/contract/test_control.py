@@ -122,3 +122,10 @@ def test_what_can_never_be_is_refused_in_stored_requests_too(field, value):
         GenerationRequest.from_stored(request(VACE, **MASKED).to_json() | {field: value})
     with pytest.raises(RequestError, match="too many keyframes"):
         GenerationRequest.from_stored(request(VACE).to_json() | {"keyframes": ["/k.png"] * 1001})
+
+
+def test_what_is_made_anew_by_strength_is_told_from_the_rest():
+    clip = request(video="/a.mp4")
+    assert clip.is_remade and not clip.is_from_pictures
+    assert not request(VACE, **MASKED).is_remade and not request(VACE, references=("/r.png",)).is_from_pictures
+    assert request(image="/a.png").is_from_pictures and request(VACE).is_from_pictures
