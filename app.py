@@ -7,7 +7,8 @@ import sys
 from pkgutil import resolve_name
 from typing import NoReturn
 
-from backend.commands.command_line import FAILED, OK, STAGES, WRONG_REQUEST, model_of, parse, print_error
+from backend.commands.arguments import model_of
+from backend.commands.command_line import FAILED, OK, STAGES, WRONG_REQUEST, parse, print_error
 from backend.errors import RequestError, StudioError
 
 _COMMANDS = {  # each gives an exit code, or whether it went well, or nothing
@@ -55,7 +56,7 @@ def _run(arguments: argparse.Namespace, words: list[str]) -> int:
 
 def _serve(arguments: argparse.Namespace) -> int:
     """Starts the workers first, so that they load while the studio is being built."""
-    from backend.commands.command_line import hosts_of, worker_options_of, worker_shares
+    from backend.commands.arguments import hosts_of, worker_options_of, worker_shares
     from backend.engine.cleaning import Limits
     from backend.engine.engine import Engine
     from backend.settings import drop_gradio_ports, from_environment

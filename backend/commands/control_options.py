@@ -1,8 +1,7 @@
 """The options of `generate` and `encode` for models with control blocks (VACE). Runs nothing."""
 
 import argparse
-import os
-from typing import Any, get_args
+from typing import get_args
 
 from backend.contract.control import ControlKind, Extend
 
@@ -29,28 +28,6 @@ def add_control(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--reference", nargs="+", action="extend", default=[], metavar="FILE", help=references)
     keyframes = "pictures that are these frames of the video, counted from 0"
     group.add_argument("--keyframe", type=_keyframe, nargs="+", action="extend", default=[], metavar="N:FILE", help=keyframes)
-
-
-def control_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What these options say, by the request's fields."""
-    keyframes = sorted(arguments.keyframe)
-    return {
-        "control": _absolute(arguments.control),
-        "control_kind": arguments.control_kind,
-        "control_scale": arguments.control_scale,
-        "mask": _absolute(arguments.mask),
-        "margins": arguments.margins,
-        "extend": arguments.extend,
-        "overlap": arguments.overlap,
-        "keeps_pixels": arguments.keeps_pixels,
-        "references": tuple(map(_absolute, arguments.reference)),
-        "keyframes": tuple(_absolute(path) for _, path in keyframes),
-        "keyframe_at": tuple(number for number, _ in keyframes),
-    }
-
-
-def _absolute(path: str | None) -> str | None:
-    return None if path is None else os.path.abspath(os.path.expanduser(path))
 
 
 def _margins(text: str) -> tuple[int, ...]:

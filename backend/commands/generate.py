@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from backend.checkpoints.loras import adopt_lora, check_lora
-from backend.commands.command_line import FAILED, OK, absolute, hosts_of, model_of, print_error, request_of, worker_options_of
+from backend.commands.arguments import absolute, hosts_of, model_of, request_of, worker_options_of
+from backend.commands.command_line import FAILED, OK, print_error
 from backend.commands.models import say_licence
 from backend.commands.progress import Progress
 from backend.contract.events import (

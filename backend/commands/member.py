@@ -3,7 +3,7 @@
 import argparse
 import logging
 
-from backend.commands.command_line import secret_of_hosts
+from backend.commands.arguments import secret_of_hosts
 from backend.errors import RequestError
 from backend.settings import from_environment
 from backend.workers.member import Member

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from backend.checkpoints.loras import adopt_lora, check_lora
-from backend.commands.command_line import FAILED, OK, WRONG_REQUEST, model_of, parse, print_error, request_of, worker_options_of
+from backend.commands.arguments import model_of, request_of, worker_options_of
+from backend.commands.command_line import FAILED, OK, WRONG_REQUEST, parse, print_error
 from backend.commands.progress import Progress
 from backend.contract.events import Cancelled, Event, Finished
 from backend.contract.guided_steps import first_steps

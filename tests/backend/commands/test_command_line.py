@@ -2,7 +2,8 @@
 
 import pytest
 
-from backend.commands.command_line import hosts_of, model_of, parse, request_of, worker_shares
+from backend.commands.arguments import hosts_of, model_of, request_of, worker_shares
+from backend.commands.command_line import parse
 from backend.errors import RequestError
 from backend.shares import Share
 

@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 import app
-from backend.commands.command_line import hosts_of, parse
+from backend.commands.arguments import hosts_of
+from backend.commands.command_line import parse
 from backend.contract.events import Cancelled, Failed, Finished, Interrupted, Step
 from backend.contract.request import GenerationRequest
 from backend.errors import ModelError, RequestError
