@@ -1,6 +1,7 @@
-// The edit view's own script, run once by Gradio after `parts/talk.js`, with `element`, `watch`, `trigger` and `props`. A clip plays here
-// from the visitor's own file; the server is sent the file once, and then says what it is and shows pictures of it.
-const edit = {clip: null, start: 0, frames: 0, address: '', filled: '', turn: 0};
+// The edit view's own script, run once by Gradio after `parts/talk.js` and the view's others (brush, keys, ways), with `element`,
+// `watch`, `trigger` and `props`. A clip plays here from the visitor's own file; the server is sent the file once, and then says
+// what it is and shows pictures of it.
+const edit = {clip: null, start: 0, frames: 0, usual: 0, fits: false, address: '', filled: '', turn: 0};
 
 const limits = () => JSON.parse(find('#edit-preset')?.selectedOptions[0]?.dataset.limits ?? 'null');
 const fill = (text, values) => text.replace(/\{(\w+)(:[^}]*)?\}/g, (_, name) => values[name]);
@@ -36,7 +37,10 @@ const show = (clip, address, isStill) => {
   find('.timeline .facts').textContent = fill(words().facts, {...clip, seconds: clip.seconds.toFixed(1)}) + sound;
   for (const name of ['#edit-from', '#edit-to']) find(name).max = clip.seconds;
   chooseSize();
+  proposeMargins();
+  unpaint();
   part(0, limits().usual);
+  chooseWay(wayOf());
 };
 // What the browser cannot play is still shown, by its thumbnails.
 const cannotPlay = () => { find('#edit-player').hidden = true; };
@@ -54,9 +58,11 @@ const part = (start, count) => {
   const last = Math.max(0, seconds - (least - 0.25) / fps);
   edit.start = Math.floor(100 * Math.min(Math.max(0, start), last)) / 100;
   edit.frames = fitting(count, edit.start);
-  const fits = most(edit.start) >= least, end = edit.start + edit.frames / fps;
-  if (!fits) note(fill(words().short, {model: title, frames: least, seconds: (least / fps).toFixed(2)}));
-  find('#edit-make').disabled = !fits;
+  edit.fits = most(edit.start) >= least;
+  const end = edit.start + edit.frames / fps;
+  if (!edit.fits) note(fill(words().short, {model: title, frames: least, seconds: (least / fps).toFixed(2)}));
+  showMake();
+  showOverlap();
   find('#edit-from').value = edit.start;
   find('#edit-to').value = end;
   const strip = find('.strip');
@@ -68,7 +74,7 @@ const part = (start, count) => {
   estimate();
   const player = find('#edit-player');
   if (!player.hidden && (player.currentTime < edit.start || player.currentTime > end)) player.currentTime = edit.start;
-  player.play().catch(() => {});
+  play(brush.plays);
 };
 element.addEventListener('input', event => {
   if (!edit.clip) return;
@@ -98,14 +104,14 @@ const follow = () => {
   const end = edit.start + edit.frames / limits().fps;
   if (!player.seeking && (player.currentTime >= end || player.ended)) {
     player.currentTime = edit.start;
-    player.play().catch(() => {});
+    play(brush.plays);
   }
   find('.strip').style.setProperty('--now', `${100 * player.currentTime / edit.clip.seconds}%`);
 };
 requestAnimationFrame(follow);
 
-// The settings of the chosen model.
-const choosePreset = () => {
+// The settings of the chosen model, and a way that it can go.
+const choosePreset = (way = wayOf()) => {
   const own = limits();
   if (!own) return;
   find('#edit-steps').value = own.steps;
@@ -115,8 +121,11 @@ const choosePreset = () => {
   find('#edit-size').replaceChildren(...own.sizes.map(([width, height]) => new Option(`${width} × ${height}`, `${width}x${height}`)));
   chooseSize();
   showStrength();
-  note('');
-  if (edit.clip) part(edit.start, edit.frames || own.usual);
+  if (edit.frames === edit.usual) edit.frames = own.usual;  // nobody has asked for another length
+  edit.usual = own.usual;
+  showLengths();
+  proposeMargins();
+  chooseWay(own.ways.includes(way) ? way : own.ways[0]);
 };
 // The size whose shape is nearest to the clip's.
 const chooseSize = () => {
@@ -143,20 +152,21 @@ element.addEventListener('change', event => {
   }
 });
 
-const asked = () => {
+const asked = mask => {
   const number = id => find(id).value === '' ? null : Number(find(id).value), own = limits();
   const [width, height] = find('#edit-size').value.split('x').map(Number);
   const guidance = [number('#edit-guidance'), number('#edit-guidance-low')].slice(0, own.guidance.length);
   return {
-    clip: edit.clip.path, start: edit.start, num_frames: edit.frames, preset: find('#edit-preset').value,
-    prompt: find('#edit-prompt').value, negative_prompt: find('#edit-negative').value, strength: number('#edit-strength'),
-    width, height, steps: number('#edit-steps'), guidance: guidance.includes(null) ? null : guidance, seed: number('#edit-seed'),
+    preset: find('#edit-preset').value, prompt: find('#edit-prompt').value, negative_prompt: find('#edit-negative').value,
+    ...wayAsked(mask), width, height, steps: number('#edit-steps'), guidance: guidance.includes(null) ? null : guidance, seed: number('#edit-seed'),
   };
 };
 const make = async () => {
   const button = find('#edit-make');
+  if (!isWhole()) return;
   button.disabled = true;
-  const given = await send('', asked());
+  const mask = wayOf() === 'paint' ? await maskPath() : undefined;
+  const given = mask === '' ? note(words().unpainted) : mask !== null && await send('', asked(mask));
   button.disabled = false;
   if (given) trigger('queued', {what: 'queued', job: given.job});
 };
@@ -166,7 +176,7 @@ const estimate = () => {
   clearTimeout(waiting);
   waiting = setTimeout(async () => {
     const line = find('.edit-estimate');
-    if (!edit.clip || !line) return;
+    if (!line || !isWhole()) return line?.replaceChildren();
     try {
       const answer = await fetch('studio/edit/estimate', {
         method: 'POST', headers: {'content-type': 'application/json'}, body: JSON.stringify(asked()),
@@ -181,7 +191,7 @@ element.addEventListener('click', event => {
   if (event.target.id === 'edit-player') event.target.paused ? event.target.play().catch(() => {}) : event.target.pause();
 });
 element.addEventListener('error', event => { if (event.target.id === 'edit-player') cannotPlay(); }, true);
-window.studioClip = take;
+window.studioClip = takeAny;
 
 // The page was opened, or an earlier video's settings are to be shown again.
 const open = () => {
@@ -192,14 +202,15 @@ const open = () => {
   const picker = find('#edit-preset');
   if ([...picker.options].some(option => option.value === given.preset)) picker.value = given.preset;
   choosePreset();
-  const address = `gradio_api/file=${given.clip.path.split('/').map(encodeURIComponent).join('/')}`;
-  show(given.clip, address, /\.gif$/i.test(given.clip.name));
-  for (const [id, value] of [['prompt', given.prompt], ['negative', given.negative_prompt], ['strength', given.strength],
+  const address = given.clip && `gradio_api/file=${given.clip.path.split('/').map(encodeURIComponent).join('/')}`;
+  if (given.clip) show(given.clip, address, /\.gif$/i.test(given.clip.name));
+  for (const [id, value] of [['prompt', given.prompt], ['negative', given.negative_prompt], ['strength', given.strength ?? 0.8],
     ['steps', given.steps], ['seed', given.seed], ['guidance', given.guidance[0]], ['guidance-low', given.guidance.at(-1)],
     ['size', `${given.width}x${given.height}`]]) find(`#edit-${id}`).value = value;
   if (!find('#edit-size').value) chooseSize();  // this model does not offer it
   showStrength();
-  part(given.start, given.num_frames);
+  showWay(given);
+  if (given.clip) part(given.start, Math.round((given.end - given.start) * limits().fps));
 };
 watch('value', open);
 open();

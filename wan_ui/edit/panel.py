@@ -1,4 +1,4 @@
-"""The edit view's panel: one piece of HTML, whose own script talks to `wan_ui.edit.routes`, and to Gradio once a video is queued.
+"""The edit view's panel: one piece of HTML, whose own scripts talk to `wan_ui.edit.routes`, and to Gradio once a video is queued.
 
 Element ids: `edit`, inside it `edit-file`, `edit-player`, `edit-from`, `edit-to`, `edit-part`, `edit-preset`, `edit-prompt`,
 `edit-strength`, `edit-size`, `edit-seed`, `edit-steps`, `edit-guidance`, `edit-guidance-low`, `edit-negative`, `edit-make`,
@@ -15,7 +15,7 @@ from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.parts.events import script_that_talks
 from wan_ui.words.english import Texts
 
-_SCRIPT = script_that_talks("edit", Path(__file__).with_name("edit.js"))
+_SCRIPT = script_that_talks("edit", *(Path(__file__).with_name(f"{name}.js") for name in ("brush", "keys", "ways", "edit")))
 
 
 @dataclass(frozen=True, kw_only=True)
