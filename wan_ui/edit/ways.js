@@ -32,18 +32,18 @@ const showLengths = () => {
   const own = limits(), field = find('#edit-length');
   field.replaceChildren(...own.lengths.map(lengthOption));
   field.value = own.usual;
-  find('#edit-overlap').selectedIndex = 0;
   keepWithin();
 };
 const videoFrames = () => ['extend', 'keys'].includes(wayOf()) ? Number(find('#edit-length').value) : edit.frames;
 // How much of the clip the new video may see: whole latent frames, and no more than half of it.
 const showOverlap = () => {
-  const field = find('#edit-overlap'), most = Math.min(edit.frames, (videoFrames() + 1) / 2);
+  if (wayOf() !== 'extend' || !edit.clip) return;
+  const field = find('#edit-overlap'), most = Math.min(edit.frames, (videoFrames() + 1) / 2), wanted = field.dataset.wanted;
   for (const option of field.options) option.disabled = Number(option.value) > most;
-  if (field.selectedOptions[0]?.disabled) field.value = [...field.options].find(option => !option.disabled)?.value;
+  field.value = [...field.options].find(one => !one.disabled && Number(one.value) <= (wanted ?? most)).value;
   const where = find('#edit-where').value, overlap = Number(field.value), {fps} = limits();
   const at = (where === 'after' ? edit.start + edit.frames / fps : edit.start).toFixed(2);
-  find('#edit-goes').textContent = edit.clip ? fill(words()[`goes_${where}`], {overlap, at, new: videoFrames() - overlap}) : '';
+  find('#edit-goes').textContent = fill(words()[`goes_${where}`], {overlap, at, new: videoFrames() - overlap});
 };
 
 // Margins: the clip keeps its whole picture in the video's size, and is made smaller where that leaves nothing new.
@@ -97,6 +97,7 @@ element.addEventListener('change', event => {
   if (name === 'edit-way') chooseWay(value);
   if (id === 'edit-where' && edit.clip) part(extended(), edit.frames);
   if (id === 'edit-length') keepWithin();
+  if (id === 'edit-overlap') event.target.dataset.wanted = value;
   if (['edit-length', 'edit-overlap', 'edit-where'].includes(id)) { showOverlap(); estimate(); }
   if (id === 'edit-size') { proposeMargins(); showFrame(); }
   if (['edit-keeps', 'edit-kind'].includes(id)) estimate();
@@ -121,7 +122,8 @@ const showWay = given => {
   const lengths = find('#edit-length');
   if (!limits().lengths.includes(given.num_frames)) lengths.add(lengthOption(given.num_frames));
   for (const [id, value] of [['kind', given.control_kind], ['scale', given.control_scale], ['where', given.extend],
-    ['length', given.num_frames], ['overlap', given.overlap]]) if (value !== undefined) find(`#edit-${id}`).value = value;
+    ['length', given.num_frames]]) if (value !== undefined) find(`#edit-${id}`).value = value;
+  if (given.overlap) find('#edit-overlap').dataset.wanted = given.overlap;
   find('.scale output').textContent = Number(find('#edit-scale').value).toFixed(2);
   find('#edit-keeps').checked = given.keeps_pixels ?? true;
   if (given.margins) SIDES.forEach((side, place) => { find(`#edit-${side}`).value = given.margins[place]; });

@@ -175,7 +175,7 @@ def test_margins_are_seen_at_once_and_a_clip_goes_on(visit, clip, data_dir, pict
     slide(page, "#edit-to", 1.06)
     assert page.locator("#edit-size").input_value() == "832x480"
     assert [page.locator(f"#edit-{side}").input_value() for side in ("left", "top", "right", "bottom")] == ["96", "0", "96", "0"]
-    frame, inner = page.locator(".clip").bounding_box(), page.locator("#edit-player").bounding_box()
+    frame, inner = page.locator(".edit .clip").bounding_box(), page.locator("#edit-player").bounding_box()
     assert inner["width"] / frame["width"] == pytest.approx(640 / 832, abs=0.01)
     page.locator("#edit-left").fill("192")
     moved = page.locator("#edit-player").bounding_box()
