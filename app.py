@@ -20,6 +20,7 @@ _COMMANDS = {  # each gives an exit code, or whether it went well, or nothing
     "models": "models:models",
     "precompile": "precompile:precompile",
     "presets": "presets:show_presets",
+    "storyboard": "generate:generate",
 }
 
 

@@ -3,7 +3,7 @@
 The demo model makes long videos in windows. At each seam (the frames where a window begins or ends while the windows lie where
 they began) the mean difference from one frame to the next is divided by the median of its video. Prints one JSON object: the
 mean, the median and the largest of these ratios, the mean of the worst video, and the share of seams at 1.2 or less; the same at
-other borders between latent frames, of ordinary videos in one piece, and of seams of windows that do not move.
+all other borders between latent frames, of ordinary videos in one piece, and of seams of windows that do not move.
 """
 
 import argparse

@@ -30,11 +30,14 @@ from backend.contract.events import (
     Finished,
     Loading,
     Proposal,
+    ShotBegun,
+    ShotMade,
     Step,
     VideoResult,
 )
 from backend.contract.live import FOLDER, frame_name
 from backend.contract.request import GenerationRequest
+from backend.contract.shots import shot_request
 from backend.contract.worker import Device
 from backend.errors import KernelRefused, ModelError
 from backend.media.clips import add_sound, read_clip_facts
@@ -116,7 +119,11 @@ def would_fit(request: GenerationRequest, tell: Callable[[Event], None]) -> tupl
 
 
 def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
-    """A square that moves to the right, over the first image where there is one, or over the clip."""
+    """A square that moves to the right, over the first image where there is one, or over the clip; of a storyboard one for each
+    shot, of which the last is the video."""
+    if request.shots:
+        yield from _shots(request, loaded, folder, is_cancelled)
+        return
     _misbehave(request.prompt)
     for _ in range(10 if "compile" in request.prompt else 0):
         yield Compiling("the square")
@@ -147,6 +154,20 @@ def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_can
     for done in range(4, request.num_frames + 1, 4):
         yield Decoding(done, request.num_frames)
     yield Finished(_result(request, folder, background))
+
+
+def _shots(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
+    for index in range(len(request.shots)):
+        yield ShotBegun(index + 1, len(request.shots))
+        (folder / "steps_done").unlink(missing_ok=True)
+        for event in generate(shot_request(request, index, None), loaded, folder, is_cancelled):
+            if not event.is_final:
+                yield event
+        if isinstance(event, Cancelled):
+            yield event
+            return
+        yield ShotMade(index + 1, len(request.shots), event.result)
+    yield Finished(_result(request, folder, _background(request)))
 
 
 def live(

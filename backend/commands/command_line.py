@@ -11,6 +11,7 @@ from typing import NoReturn, get_args
 from backend.checkpoints.loras import source_of
 from backend.checkpoints.own_file import SUFFIXES, file_source, is_on_hub, source_with
 from backend.commands.control_options import add_control, control_of
+from backend.commands.storyboard_file import read_storyboard
 from backend.contract.cues import cues_of_actions, cues_of_prompts, merge_cues
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.worker import AXES, Hosts, WorkerOptions
@@ -23,7 +24,20 @@ from presets.loader import Expert, Solver
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
 STAGES = ("encode", "denoise", "decode")
-COMMANDS = ("serve", "generate", "live", *STAGES, "presets", "check-tpu", "precompile", "models", "keys", "doctor", "member")
+COMMANDS = (
+    "serve",
+    "generate",
+    "live",
+    "storyboard",
+    *STAGES,
+    "presets",
+    "check-tpu",
+    "precompile",
+    "models",
+    "keys",
+    "doctor",
+    "member",
+)
 
 
 HOSTS_PORT = 7871
@@ -66,6 +80,7 @@ def build_parser() -> Parser:
     _add_serve(commands)
     _add_generate(commands)
     _add_live(commands)
+    _add_storyboard(commands)
     _add_stages(commands)
     _add_presets(commands)
     _add_check_tpu(commands)
@@ -78,8 +93,10 @@ def build_parser() -> Parser:
 
 
 def request_of(arguments: argparse.Namespace) -> GenerationRequest:
-    """The request that the options of `generate` or `live` describe; LoRAs come on top of the preset's own. Raises:
-    RequestError."""
+    """The request that the options of `generate` or `live`, or the file of `storyboard`, describe; LoRAs come on top of the
+    preset's own. Raises: RequestError."""
+    if arguments.command == "storyboard":
+        return read_storyboard(Path(absolute(arguments.file)))
     preset = find_preset(arguments.preset)
     if arguments.command == "live":
         return _live_request_of(arguments, preset)
@@ -281,6 +298,20 @@ def _add_live(commands: argparse._SubParsersAction) -> None:
     live.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
     live.add_argument("--json", action="store_true", help="print the result as one JSON object")
     _add_common(live)
+
+
+def _add_storyboard(commands: argparse._SubParsersAction) -> None:
+    about = "make a video of several shots, each going on from the last frame of the one before"
+    storyboard = commands.add_parser("storyboard", help=about, allow_abbrev=False)
+    file = "TOML: preset, size, steps and what else `generate` takes, then [[shots]] with prompt, seconds or frames, and seed"
+    storyboard.add_argument("file", metavar="FILE.toml", help=file)
+    again = "the job of an earlier storyboard in the data folder, whose shots before --from-shot are kept as they are"
+    storyboard.add_argument("--again", metavar="JOB", help=again)
+    storyboard.add_argument("--from-shot", type=int, metavar="N", help="the first shot that is made anew, from 1")
+    storyboard.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
+    storyboard.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    storyboard.set_defaults(lora=[])
+    _add_common(storyboard)
 
 
 def _add_stages(commands: argparse._SubParsersAction) -> None:

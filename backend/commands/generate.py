@@ -28,7 +28,7 @@ from backend.contract.request import find_preset
 from backend.engine.engine import Engine
 from backend.engine.folder import open_inputs
 from backend.engine.job import Job
-from backend.errors import OutputError, VideoFileError
+from backend.errors import OutputError, RequestError, VideoFileError
 from backend.settings import from_environment
 
 TIMED = ("load", "compile", "encode", "denoise", "decode", "total")
@@ -38,6 +38,7 @@ def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] =
     """Makes one video and returns the exit code. Raises: RequestError, before anything is written or started."""
     began = time.monotonic()
     request, model, options = request_of(arguments), model_of(arguments), worker_options_of(arguments)
+    again = _again(arguments)
     open_inputs(request)
     output, settings = check_output(arguments.output), from_environment(arguments.data_dir)
     for lora in arguments.lora:
@@ -48,11 +49,22 @@ def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] =
     try:
         for lora in arguments.lora:
             adopt_lora(lora.source, settings.loras_dir)
-        job = engine.submit(request, owner="command line", may_download=True)
+        job = engine.submit(request, owner="command line", may_download=True, **again)
         final = follow(engine, job, Progress(sys.stderr))
         return _report(final, job, output, arguments.json, time.monotonic() - began)
     finally:
         engine.close()
+
+
+def _again(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Which storyboard is made again, and from which shot on. Raises: RequestError."""
+    job, first = getattr(arguments, "again", None), getattr(arguments, "from_shot", None)
+    if job is None and first is None:
+        return {}
+    if job is None or first is None:
+        given, other = ("--again", "--from-shot") if first is None else ("--from-shot", "--again")
+        raise RequestError(f"{given} was given", f"without {other}, which belongs to it", "give both")
+    return {"again": (job, first)}
 
 
 def check_output(path: str | None) -> Path | None:

@@ -2,7 +2,7 @@
 
 from typing import TextIO
 
-from backend.contract.events import Compiling, Decoding, Encoding, Event, Interrupted, Loading, Queued, Step
+from backend.contract.events import Compiling, Decoding, Encoding, Event, Interrupted, Loading, Queued, ShotBegun, Step
 
 
 class Progress:
@@ -47,6 +47,8 @@ def describe(event: Event) -> str:
             return f"{cause} at {place}; going on from there"
         case Step(index, total, seconds, left):
             return f"Step {index} of {total} ({seconds:.2f} s a step, {left:.0f} s left)"
+        case ShotBegun(index, total):
+            return f"Shot {index} of {total}"
         case Decoding(frame, total):
             return f"Decoding frame {frame} of {total}"
     return ""

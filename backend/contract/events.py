@@ -169,6 +169,25 @@ class Block(_Event):
 
 
 @dataclass(frozen=True)
+class ShotBegun(_Event):
+    """Shot `index` (from 1) of a storyboard's `total` is being made; the events that follow are about it."""
+
+    kind: ClassVar[str] = "shot_begun"
+    index: int
+    total: int
+
+
+@dataclass(frozen=True)
+class ShotMade(_Event):
+    """Shot `index` (from 1) of a storyboard's `total` is made: `result` is its video, in the job's folder."""
+
+    kind: ClassVar[str] = "shot_made"
+    index: int
+    total: int
+    result: VideoResult
+
+
+@dataclass(frozen=True)
 class Interrupted(_Event):
     """The work was cut off, and goes on where it was: `cause` says why, `fix` what helps, `place` how far it had come.
 
@@ -213,7 +232,21 @@ class Cancelled(_Event):
     result: VideoResult | None = None
 
 
-Event = Queued | Loading | Compiling | Encoding | Step | Decoding | Block | Interrupted | Finished | Failed | Cancelled
+Event = (
+    Queued
+    | Loading
+    | Compiling
+    | Encoding
+    | Step
+    | Decoding
+    | Block
+    | ShotBegun
+    | ShotMade
+    | Interrupted
+    | Finished
+    | Failed
+    | Cancelled
+)
 _KINDS = {cls.kind: cls for cls in get_args(Event)}
 
 

@@ -39,6 +39,7 @@ from backend.contract.numbers import (
     check_step_cache,
     check_whole,
 )
+from backend.contract.shots import Shot, check_shots, read_shots, total_frames
 from backend.contract.windows import check_windows, window_frames
 from backend.errors import RequestError
 from presets import LoraChoice, Preset, UnknownPreset, load_preset
@@ -91,7 +92,7 @@ INPUTS = (
 )
 MANY = frozenset(one.role for one in INPUTS if one.many)
 _ALWAYS_STORED = ("image", "last_image")  # others are stored only if they are given
-_RARELY_STORED = ("action", "cues", "is_open", "nag", "context_windows")
+_RARELY_STORED = ("action", "cues", "is_open", "nag", "context_windows", "shots")
 
 Focus = Annotated[float, Field(ge=0, le=1)]
 
@@ -109,7 +110,8 @@ class GenerationRequest(BaseModel):
     the order of their blocks. Actions that are done together have a `+` between them, where the preset allows that. One that
     `is_open` grows until it is stopped, to `num_frames` at most, and hears cues while it is made; what it has become is the
     request of its result. `context_windows` says whether a video that is longer than its model was trained on is denoised in
-    overlapping windows; None leaves it to the preset, which has them above the lengths that it could make without.
+    overlapping windows; None leaves it to the preset, which has them above the lengths that it could make without. `shots` make
+    it a storyboard, of which `image` is the first shot's; `prompt` names the video then.
 
     Models with control blocks take more (`contract/control.py`): a `control` clip that the video follows, or what its
     `control_kind` makes of it, `control_scale` strongly; a `mask`, white where `video` is made anew; `margins` of new pixels
@@ -159,6 +161,7 @@ class GenerationRequest(BaseModel):
     cues: tuple[Cue, ...] = ()
     is_open: bool = False
     context_windows: bool | None = None
+    shots: tuple[Shot, ...] = ()
 
     @classmethod
     def from_preset(cls, preset: Preset, **overrides: Any) -> Self:
@@ -178,6 +181,9 @@ class GenerationRequest(BaseModel):
             values |= part_of_control(values, given)
         elif values.get("video"):
             values = {"strength": STRENGTH} | values | part_of_clip(values, given)
+        if "shots" in given:
+            shots = read_shots(given["shots"], preset, values["fps"])
+            values |= {"shots": shots, "prompt": given.get("prompt") or _prompt_of(shots[0])}
         if guided_steps is not None:
             _check_said_once(given)
             values |= first_steps(preset, guided_steps, values)
@@ -245,6 +251,11 @@ class GenerationRequest(BaseModel):
         return any(one.media != "picture" for one in INPUTS if getattr(self, one.role))
 
     @property
+    def total_frames(self) -> int:
+        """Pixel frames of the video, all shots together."""
+        return total_frames(self)
+
+    @property
     def window_frames(self) -> int | None:
         """Pixel frames of a context window; None if the video is denoised in one piece."""
         return window_frames(find_preset(self.preset), self.num_frames, self.context_windows)
@@ -301,6 +312,10 @@ def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, *
     return GenerationRequest.from_preset(preset, **given)
 
 
+def _prompt_of(shot: Any) -> Any:
+    return shot["prompt"] if isinstance(shot, Mapping) else getattr(shot, "prompt", "")
+
+
 def _check_said_once(given: Mapping[str, Any]) -> None:
     if "guidance_interval" in given:
         raise RequestError("guided_steps was given", "beside guidance_interval, which says the same", "leave one out")
@@ -310,7 +325,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     """Raises: RequestError for the first setting that the preset does not allow."""
     _check_task(request, preset)
     _check_text("prompt", request.prompt, preset)
-    if not request.prompt.strip() and preset.reads_prompt:
+    if not request.prompt.strip() and preset.reads_prompt and not request.shots:
         raise RequestError("prompt is empty and", "must say what the video shows", f"for example {preset.examples[0]!r}")
     _check_text("negative_prompt", request.negative_prompt, preset)
     if not is_controlled(preset):
@@ -331,6 +346,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     _check_loras(request.loras, preset)
     _check_cues(request, preset)
     check_windows(preset, request.context_windows)
+    check_shots(request, preset)
     if not 0 <= request.seed < SEED_LIMIT:
         raise RequestError(f"seed={request.seed}", f"must lie between 0 and {SEED_LIMIT - 1}", "leave it out to have one drawn")
 
@@ -349,13 +365,25 @@ def _check_bounds(request: GenerationRequest) -> None:
     for name in MANY:
         if len(getattr(request, name)) > MAX_KEYFRAMES:
             raise RequestError(f"too many {name} were given, and", f"at most {MAX_KEYFRAMES} can be", "leave some out")
+    _check_shot_bounds(request.shots)
     if len(request.cues) > MAX_CUES:
         raise RequestError(f"{len(request.cues)} cues were given, and", f"at most {MAX_CUES} can be", "leave some out")
     texts = [(name, getattr(request, name)) for name in ("preset", "prompt", "negative_prompt")]
-    for name, text in (*texts, *(("cues", cue.prompt or "") for cue in request.cues)):
+    said = [("cues", cue.prompt or "") for cue in request.cues] + [("shots", shot.prompt) for shot in request.shots]
+    for name, text in (*texts, *said):
         if len(text) > MAX_CHARACTERS or any("\ud800" <= character <= "\udfff" for character in text):
             rule = f"must be plain text of at most {MAX_CHARACTERS} characters"
             raise RequestError(f"{name} has {len(text)} characters and", rule, f"correct {name}")
+
+
+def _check_shot_bounds(shots: Sequence[Shot]) -> None:
+    if len(shots) > MAX_CUES:
+        raise RequestError(f"{len(shots)} shots were given, and", f"at most {MAX_CUES} can be", "leave some out")
+    for shot in shots:
+        for name in ("num_frames", "seed"):
+            value, (smallest, largest) = getattr(shot, name), _BOUNDS[name]
+            if value is not None and not smallest <= value <= largest:
+                raise RequestError(f"{name} of a shot", f"must be between {smallest} and {largest}", f"correct {name}")
 
 
 def _numbers(value: float | tuple[float, ...] | None) -> tuple[float, ...]:

@@ -7,6 +7,7 @@ touched.
 import contextlib
 import logging
 import os
+import re
 import shutil
 import sqlite3
 import threading
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from backend.contract.shots import FOLDER, FRAMES
 from backend.engine.job import EndedJob
 from backend.engine.lock import EngineLock
 from backend.engine.shelf import Shelf
@@ -39,6 +41,7 @@ _EVERY_SECONDS = _HOUR
 _USAGE_SECONDS = 30.0  # after this the folders are counted again
 _CLOSE_SECONDS = 10.0
 _PREVIEWS = "previews"
+_SHOT = re.compile(rf"^{FOLDER}/\d+/")  # a storyboard's shots have the files of a job, each in a folder of its own
 
 logger = logging.getLogger(__name__)
 
@@ -377,7 +380,8 @@ def _cut(path: Path, most_bytes: int) -> int:
 
 def _is_intermediate(name: str) -> bool:
     """Whether this file of a job's folder, by its name there, is of no use once the job has ended."""
-    is_stage = name.startswith("stage") and name.endswith(".safetensors")
+    name = _SHOT.sub("", name)
+    is_stage = (name.startswith("stage") and name.endswith(".safetensors")) or name == FRAMES
     return is_stage or name.startswith(f"{_PREVIEWS}/") or name == ".lock" or (name.startswith(".") and name.endswith(".part"))
 
 

@@ -31,8 +31,11 @@ def needed_bytes(request: GenerationRequest) -> int:
     """The most that the job's folder will take, from the video's size, its steps, and the longest prompt."""
     text = _TOKEN_BYTES * find_preset(request.preset).max_prompt_tokens
     frame = request.width * request.height
-    latents = _LATENTS * _LATENT_BYTES * frame * request.num_frames
-    return round(latents + _PIXEL_BYTES * frame * request.num_frames + _PREVIEW_BYTES * frame * request.num_steps + text)
+    frames = request.total_frames
+    latents = _LATENTS * _LATENT_BYTES * frame * frames
+    return round(
+        latents + _PIXEL_BYTES * frame * frames + _PREVIEW_BYTES * frame * request.num_steps * max(1, len(request.shots)) + text
+    )
 
 
 def shortage(folder: Path, needed: int) -> Shortage | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from backend.contract.events import Cancelled, Event, Failed, Finished, Interrupted, Queued
+from backend.contract.events import Cancelled, Event, Failed, Finished, Interrupted, Queued, ShotMade
 from backend.contract.shape import Shape
 from backend.engine.disk import Shortage, needed_bytes, shortage
 from backend.engine.job import Job
@@ -19,6 +19,7 @@ from backend.engine.lock import EngineLock
 from backend.engine.order import Waiting, in_turn, moved_place
 from backend.engine.recovery import QUIET_SECONDS, GoOn, judge, place_of
 from backend.engine.store import Store
+from backend.engine.storyboards import add_shot
 from backend.errors import StudioError
 from backend.files import remove_half_written
 from backend.workers.fleet import Fleet
@@ -146,12 +147,22 @@ class Dispatcher:
                 self._put_back(job_id, event)
             else:
                 self._journal.append(job_id, event)
+                if isinstance(event, ShotMade):
+                    self._add_shot(job_id, event)
                 if not event.is_final:
                     return
                 self._learn(job_id, event)
                 self._close_open(job_id, event)
                 self._forget(job_id)
             self._dispatch()
+
+    def _add_shot(self, job_id: str, event: ShotMade) -> None:
+        """The shot is a video of its own from now on. One that cannot be kept so is still in the storyboard."""
+        try:
+            add_shot(self._store, self._runs, self._store.job(job_id), event, self._lock.name)
+            self._journal.touch()
+        except (sqlite3.Error, OSError, StudioError):
+            logger.exception("A shot of job %s could not be put into the library", job_id)
 
     def _put_back(self, job_id: str, interrupted: Interrupted) -> None:
         """Queues a job again whose work was interrupted, or ends it: somebody has stopped it, or that was in vain too often."""
@@ -300,12 +311,13 @@ class Dispatcher:
         return moved
 
     def _learn(self, job_id: str, event: Event) -> None:
-        """Passes on what a finished video took; one that was interrupted, or open, says nothing about others."""
+        """Passes on what a finished video took; one that was interrupted, open or a storyboard says nothing about others."""
         worker = self.fleet.worker_of(job_id)
         if not isinstance(event, Finished) or worker is None:
             return
         try:
-            is_of_use = not self._store.interruptions(job_id) and not self._store.job(job_id).request.is_open
+            request = self._store.job(job_id).request
+            is_of_use = not self._store.interruptions(job_id) and not request.is_open and not request.shots
         except sqlite3.Error:
             is_of_use = False
         if is_of_use:

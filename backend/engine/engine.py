@@ -1,9 +1,10 @@
 """The queue and its workers: requests in, stored events out. Imports neither jax nor torch."""
 
+import functools
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from backend.engine.models import Models, sources_of
 from backend.engine.order import Room, Waiting, new_place
 from backend.engine.shelf import Shelf
 from backend.engine.store import Store
+from backend.engine.storyboards import again_from, keep_shots
 from backend.engine.timings import Timings
 from backend.engine.weights_here import check_here, fits, has_weights
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
@@ -122,18 +124,25 @@ class Engine:
         room: Room | None = None,
         *,
         may_download: bool = False,
+        again: tuple[str, int] | None = None,
     ) -> Job:
-        """Stores the request with copies of its images, then queues it. `may_download` is for the operator.
+        """Stores the request with copies of its images, then queues it. `may_download` is for the operator. `again` names a
+        storyboard's job, and the number (from 1) of the first of its shots that is made anew, by this request.
 
         Raises: RequestError if it needs a download that it may not begin, ImageError if an image cannot be used, Busy if too many
         images are being opened, QueueFull if there is no `room` in line (None: any number may wait), DataFolderError if nothing
-        can be written. After an error nothing is left on the disk.
+        can be written, JobNotFound. After an error nothing is left on the disk.
         """
         self._check_here(request, may_download)
+        self._check_shots(request)
+        keep = None
+        if again is not None:
+            story, first = self._store.job(again[0]), again[1]
+            request, keep = again_from(story, first, request), functools.partial(keep_shots, story.folder, count=first - 1)
         if not request.inputs():
-            return self._submitted(request, owner, room)
+            return self._submitted(request, owner, room, keep)
         self._check_open()
-        return self.decoding.run(self._submitted, request, owner, room)
+        return self.decoding.run(self._submitted, request, owner, room, keep)
 
     def job(self, job_id: str) -> Job:
         """Raises: JobNotFound."""
@@ -203,6 +212,7 @@ class Engine:
         an image cannot be used, Busy if too many are being opened. After an error nothing has changed.
         """
         self._check_here(request, may_download)
+        self._check_shots(request)
         if not request.inputs():
             return self._revised(job_id, request)
         return self.decoding.run(self._revised, job_id, request)
@@ -282,7 +292,9 @@ class Engine:
             self.shelf.close()
             self._lock.release()
 
-    def _submitted(self, request: GenerationRequest, owner: str, room: Room | None) -> Job:
+    def _submitted(
+        self, request: GenerationRequest, owner: str, room: Room | None, keep: Callable[[Path], None] | None = None
+    ) -> Job:
         images = open_inputs(request)
         job_id = new_job_id()
         folder = self._runs / job_id
@@ -291,6 +303,8 @@ class Engine:
             self._check_room(owner, room)
             folder.mkdir(parents=True)
             request = write_request(request, images, folder)
+            if keep is not None:
+                keep(folder)
             return self._enqueue(job_id, request, owner, folder, room)
         except (OSError, sqlite3.Error) as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -340,6 +354,10 @@ class Engine:
     def _check_here(self, request: GenerationRequest, may_download: bool) -> None:
         if not may_download:
             check_here(request, self._model)
+
+    def _check_shots(self, request: GenerationRequest) -> None:
+        if request.shots and self._cluster is not None:
+            raise RequestError("shots were given,", "but the machines of a cluster make single videos", "use one machine")
 
     def _check_room(self, owner: str, room: Room | None) -> None:
         if room is not None:

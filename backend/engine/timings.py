@@ -2,10 +2,12 @@
 
 import logging
 import sqlite3
+from dataclasses import replace
 
 from backend.contract.events import Finished
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
+from backend.contract.shots import shot_request
 from backend.contract.windows import equal_tokens
 from backend.contract.worker import Device, WorkerView
 from backend.engine.estimate import Estimate, Run, estimate, predicted_seconds, runs_on
@@ -25,11 +27,24 @@ class Timings:
 
     def estimate(self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool) -> Estimate | None:
         """How long a video will take on this worker; if it is the first of its model, a prediction for TPUs, None for others."""
+        if request.shots:
+            return self._of_shots(request, shape, worker, is_warm)
         key = (shape, request.num_steps, is_warm, worker.device_kind)
         if key not in self._estimates:
             learned = estimate(request, shape, runs_on(worker.device_kind, self._store.timings()), is_warm)
             self._estimates[key] = learned or _predicted(request, worker.facts.devices, is_warm)
         return self._estimates[key]
+
+    def _of_shots(self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool) -> Estimate | None:
+        """All shots of a storyboard together; what is compiled is compiled for the first."""
+        images = [request.image, *["/last.png"] * (len(request.shots) - 1)]
+        shots = [shot_request(request, index, image) for index, image in enumerate(images)]
+        found = [
+            self.estimate(shot, Shape.of(shot, shape.model), worker, is_warm or place > 0) for place, shot in enumerate(shots)
+        ]
+        if None in found:
+            return None
+        return replace(found[0], seconds=sum(one.seconds for one in found))
 
     def learn(self, entry: Waiting, event: Finished, device_kind: str) -> None:
         """Keeps the seconds of a finished video."""

@@ -61,13 +61,14 @@ def generate(
     folder: Path,
     is_cancelled: Callable[[], bool],
     profile: Profile | None = None,
+    grade: Callable[[list[np.ndarray]], list[np.ndarray]] = list,
 ) -> Iterator[Event]:
     """Make the request's video in `folder`, going on from the stage files that are there. Ends with Finished, or with Cancelled
-    and the unfinished video. Closing the iterator keeps what was done so far.
+    and the unfinished video. Closing the iterator keeps what was done so far. `grade` as in `Run`.
 
     Raises: ModelError if the model is of another kind than the request's preset, or a LoRA changes nothing.
     """
-    run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=is_cancelled, profile=profile)
+    run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=is_cancelled, profile=profile, grade=grade)
     folder.mkdir(parents=True, exist_ok=True)
     remove_half_written(folder)
     remove_files_of_another_model(folder, loaded.source)
@@ -366,6 +367,7 @@ def _with_sound(request: GenerationRequest, path: Path, num_frames: int) -> list
 def _write(run: Run, pieces: list[np.ndarray]) -> VideoResult:
     request, path = run.request, run.folder / "video.mp4"
     with run.clock.measure("decode"):
+        pieces = run.grade(pieces)
         count = sum(map(len, pieces))
         if HERE.is_first:
             count = write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)

@@ -41,7 +41,8 @@ class WorkClock:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """One video in the making. `notes` are shown with the result.
+    """One video in the making. `notes` are shown with the result; `grade` changes the finished frames, uint8 [F, H, W, 3] in
+    pieces, before they are written.
 
     Raises: ModelError if the model is of another kind than the request's preset.
     """
@@ -53,6 +54,7 @@ class Run:
     clock: WorkClock = dataclasses.field(default_factory=WorkClock)
     notes: list[str] = dataclasses.field(default_factory=list)
     profile: Profile | None = None
+    grade: Callable[[list[np.ndarray]], list[np.ndarray]] = list
 
     def __post_init__(self) -> None:
         self.loaded.check_preset(find_preset(self.request.preset))

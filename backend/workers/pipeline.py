@@ -61,11 +61,11 @@ def import_pipeline(
 
     if place is not None:
         hosts.join(place.index, place.count, place.coordinator, place.bind)
-    from backend.pipeline.generate import generate
     from backend.pipeline.live import live
     from backend.pipeline.load import load
     from backend.pipeline.model_files import check_model
     from backend.pipeline.profiling import Profile
+    from backend.pipeline.storyboard import make
     from backend.pipeline.warm_up import warm_up
     from backend.pipeline.would_fit import would_fit
     from backend.runtime.devices import device_facts
@@ -74,12 +74,12 @@ def import_pipeline(
 
     if profile is not None:
         first, last = map(int, profile[1].split("-"))
-        generate = functools.partial(generate, profile=Profile(folder=profile[0], first=first, last=last))
+        make = functools.partial(make, profile=Profile(folder=profile[0], first=first, last=last))
     return Pipeline(
         check=check_model,
         load=functools.partial(load, **options),
         warm_up=warm_up,
-        generate=generate,
+        generate=make,
         live=live,
         devices=device_facts,
         refusals=REFUSALS.sentences,

@@ -86,10 +86,13 @@ class Desk:
             return None
         return job if job and visit.may_see(job.owner) else None
 
-    def submit(self, wanted: GenerationRequest, visit: Visit) -> Job:
-        """Queues it for the visitor, within their limits. Raises: StudioError."""
+    def submit(self, wanted: GenerationRequest, visit: Visit, again: tuple[str, int] | None = None) -> Job:
+        """Queues it for the visitor, within their limits; `again` as for `Engine.submit`, of a storyboard that they may see.
+        Raises: StudioError."""
         self._check(wanted, visit)
-        return self.engine.submit(wanted, visit.owner, visit.room, may_download=visit.is_operator)
+        if again is not None and self.job(again[0], visit) is None:
+            raise RequestError(f"again={str(again[0])[:60]!r}", "must be one of your storyboards", "check the job's id")
+        return self.engine.submit(wanted, visit.owner, visit.room, may_download=visit.is_operator, again=again)
 
     def revise(self, job: Job, wanted: GenerationRequest, visit: Visit) -> Job:
         """Replaces the request of a waiting job, within the visitor's limits. Raises: StudioError."""

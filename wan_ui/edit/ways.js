@@ -123,7 +123,12 @@ const showWay = given => {
   if (!limits().lengths.includes(given.num_frames)) lengths.add(lengthOption(given.num_frames));
   for (const [id, value] of [['kind', given.control_kind], ['scale', given.control_scale], ['where', given.extend],
     ['length', given.num_frames]]) if (value !== undefined) find(`#edit-${id}`).value = value;
-  if (given.overlap) find('#edit-overlap').dataset.wanted = given.overlap;
+  const overlaps = find('#edit-overlap');
+  if (given.overlap) {
+    overlaps.dataset.wanted = given.overlap;
+    if (![...overlaps.options].some(one => Number(one.value) === given.overlap))
+      overlaps.prepend(new Option(fill(words().overlaps, {frames: given.overlap}), given.overlap));
+  }
   find('.scale output').textContent = Number(find('#edit-scale').value).toFixed(2);
   find('#edit-keeps').checked = given.keeps_pixels ?? true;
   if (given.margins) SIDES.forEach((side, place) => { find(`#edit-${side}`).value = given.margins[place]; });

@@ -153,7 +153,7 @@ def _word(texts: Texts, kind: str, way: str) -> str:
 def script_words(texts: Texts) -> dict[str, str]:
     """What the scripts say of the ways."""
     names = (
-        "unpainted", "brought", "inner", "lengths", "goes_after", "goes_before", "key", "remove", "key_taken", "key_full",
+        "unpainted", "brought", "inner", "lengths", "overlaps", "goes_after", "goes_before", "key", "remove", "key_taken", "key_full",
         "references_full", "pictures_only", "no_pictures",
     )  # fmt: skip
     return {name: getattr(texts, f"edit_{name}") for name in names}

@@ -31,7 +31,7 @@ from wan_ui.parts.message import Message
 from wan_ui.parts.notes import sentence
 from wan_ui.words.english import Texts
 
-_NO_CLIP = {"video": None, "strength": None, "trim": None}
+_ONE_SHOT = {"video": None, "strength": None, "trim": None, "shots": ()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,8 @@ class FillHandlers:
             return self._use(job, texts)
         pictures = [role for role in job.request.inputs() if role in self.form.image.by_role]
         same = {name: getattr(job.request, name) for name in ("prompt", "seed", "image_focus", *pictures)}
-        request = GenerationRequest.from_preset(preset, **same)
+        shots = {"shots": job.request.shots} if job.request.shots else {}
+        request = GenerationRequest.from_preset(preset, **same, **shots)
         message = Message(text=texts.loaded_full.format(title=preset.words(texts.language).title), view="create")
         return self._loaded(request, texts, message) | self._pictures(request)
 
@@ -138,7 +139,7 @@ class FillHandlers:
         preset = self._image_preset(job.request)
         same = job.request.preset == preset.name
         base = (
-            job.request.changed(task="i2v", image=picture, last_image=None, image_focus=CENTRE, **_NO_CLIP)
+            job.request.changed(task="i2v", image=picture, last_image=None, image_focus=CENTRE, **_ONE_SHOT)
             if same
             else (GenerationRequest.from_preset(preset, prompt=job.request.prompt, image=picture))
         )

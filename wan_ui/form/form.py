@@ -12,6 +12,7 @@ import gradio as gr
 from backend.contract.clip import ONLY_WITH_VIDEO
 from backend.contract.control import ONLY_WITH_CONTROL
 from backend.contract.request import INPUTS, SEED_LIMIT, GenerationRequest, find_preset
+from backend.contract.shots import read_shots
 from backend.errors import RequestError
 from presets import LoraChoice, list_presets
 from presets.loader import Task
@@ -20,6 +21,7 @@ from wan_ui.form.loras import read_loras
 from wan_ui.form.picture import PICTURES, ImagePanel, uploaded_picture
 from wan_ui.form.prompt import PromptPanel
 from wan_ui.form.settings import SettingsPanel, Values
+from wan_ui.form.shots import read_lines
 from wan_ui.words.english import Texts
 
 
@@ -49,6 +51,7 @@ class Draft:
     step_cache: float | None = None
     loras: tuple[LoraChoice, ...] | None = None
     context_windows: bool | None = None
+    shots: tuple[dict[str, Any], ...] = ()
 
     def to_request(self) -> GenerationRequest:
         """The request; None means the preset's own value. Raises: RequestError, in the engine's own words."""
@@ -68,7 +71,11 @@ class Draft:
         if self.task == "i2v":
             given["image_focus"] = self.image_focus
             given |= {role: getattr(self, role) for role in PICTURES if role in preset.inputs}
-        return own | plain | given
+        values = own | plain | given
+        if self.shots:
+            values["shots"] = read_shots(self.shots, preset, values["fps"])
+            values["prompt"] = self.shots[0]["prompt"]
+        return values
 
 
 def without_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,6 +126,7 @@ class Form:
         return {
             self.task,
             self.prompt.prompt,
+            self.prompt.shots.lines,
             *image.by_role.values(),
             image.focus,
             settings.preset,
@@ -130,7 +138,7 @@ class Form:
     @property
     def filled(self) -> list[gr.Component]:
         """The components that loading settings may change, in a fixed order."""
-        return [self.tabs, *sorted(self.inputs, key=lambda component: component._id)]
+        return [self.tabs, self.prompt.shots.editor, *sorted(self.inputs, key=lambda component: component._id)]
 
     def show(self, request: GenerationRequest, texts: Texts, can_run: CanRun) -> dict[gr.Component, Any]:
         """Gradio updates that put a request's settings into the controls; prompt, seed and pictures stay as they are."""
@@ -147,6 +155,7 @@ class Form:
             self.settings.preset: gr.update(choices=named, value=preset.name),
             self.image.last_image: gr.update(visible="last_image" in preset.inputs),
             **self.settings.values(Values.of(request), preset, texts),
+            **self.prompt.shots.show(request, texts),
         }
 
     def show_prompt(self, request: GenerationRequest, *, is_seed_new: bool) -> dict[gr.Component, Any]:
@@ -188,6 +197,7 @@ class Form:
             step_cache=values[more.step_cache],
             loras=read_loras(values[more.loras]),
             context_windows=_WINDOWS.get(values[more.context_windows]),
+            shots=read_lines(values[self.prompt.shots.lines]),
         )
 
     def _pictures(self, values: dict[gr.Component, Any]) -> dict[str, str | None]:

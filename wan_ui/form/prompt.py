@@ -1,6 +1,6 @@
 """The prompt, earlier ones, and examples that fit the model.
 
-Element ids: `prompt`, `history`, `examples`, `prompt-note`, and those in `rewrite`.
+Element ids: `prompt`, `history`, `examples`, `prompt-note`, and those in `rewrite` and `shots`.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from presets import Preset
 from presets.loader import Task
 from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.form.rewrite import RewritePanel, build_rewrite_panel
+from wan_ui.form.shots import ShotsPanel, build_shots_panel
 from wan_ui.parts.notes import build_note
 from wan_ui.words.english import Texts
 
@@ -23,6 +24,7 @@ class PromptPanel:
     prompt: gr.Textbox
     history: gr.HTML
     rewrite: RewritePanel
+    shots: ShotsPanel
     examples: gr.Dataset
     note: gr.HTML
 
@@ -40,6 +42,7 @@ def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter
         )
         history = gr.HTML(history_html([], texts), elem_id="history")
         rewrite = build_rewrite_panel(labels, has_rewriter)
+    shots = build_shots_panel(texts)
     note = build_note("prompt-note")
     examples = gr.Dataset(
         label=labels.examples,
@@ -51,7 +54,7 @@ def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter
         elem_id="examples",
     )
     examples.click(lambda sample: sample[0], examples, prompt, queue=False, show_progress="hidden", api_visibility="private")
-    return PromptPanel(prompt=prompt, history=history, rewrite=rewrite, examples=examples, note=note)
+    return PromptPanel(prompt=prompt, history=history, rewrite=rewrite, shots=shots, examples=examples, note=note)
 
 
 def history_html(prompts: list[str], texts: Texts) -> str:

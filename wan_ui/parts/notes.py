@@ -19,7 +19,10 @@ watch('value', () => {
 """
 
 Place = Literal["prompt", "image", "settings"]
-_PLACES: dict[str, Place] = {"prompt": "prompt", "negative_prompt": "prompt", "image": "image", "last_image": "image"}
+_PLACES: dict[str, Place] = {
+    **dict.fromkeys(("prompt", "negative_prompt", "shot", "shots"), "prompt"),
+    **dict.fromkeys(("image", "last_image"), "image"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,8 @@ class StageView:
     `fraction` (0 to 1) never decreases; `ahead` counts the waiting jobs before this one, besides the one that runs;
     `preview` is a file name in the job's folder; `what` says what is loaded, compiled or waited for, and `bytes_per_second` is
     the speed of the download or of the reading; `proposals` are what would fit where memory ran out. `interrupted_at` is where
-    the work was cut off for the reason `cause`, until it has gone on; `is_held`: it goes on when a person says so.
+    the work was cut off for the reason `cause`, until it has gone on; `is_held`: it goes on when a person says so. `shot` (from
+    1, 0 outside a storyboard) of `shots` is being made.
     """
 
     phase: Phase = "idle"
@@ -54,6 +55,8 @@ class StageView:
     proposals: tuple[Proposal, ...] = ()
     interrupted_at: str = ""
     is_held: bool = False
+    shot: int = 0
+    shots: int = 1
 
     @property
     def is_active(self) -> bool:
@@ -76,6 +79,8 @@ def advance(view: StageView, event: Event) -> StageView:
             return replace(view, phase="queued", ahead=0, cause=cause, interrupted_at=place, seconds_left=None)
         case events.Step():
             return _after_step(view, event)
+        case events.ShotBegun(index=index, total=total):
+            return replace(view, shot=index, shots=total, cause="", interrupted_at="")
         case events.Block(index=index):
             return replace(_reach(view, "live", DENOISED), index=index + 1)
         case events.Decoding(frame=frame, total=total):
@@ -110,7 +115,8 @@ def _ended(view: StageView, event: Event) -> StageView:
 
 def _reach(view: StageView, phase: Phase, fraction: float) -> StageView:
     """The view in this phase of the work; whatever interrupted it before is over."""
-    return replace(view, phase=phase, fraction=max(view.fraction, fraction), cause="", interrupted_at="")
+    reached = (max(view.shot - 1, 0) + fraction) / view.shots
+    return replace(view, phase=phase, fraction=max(view.fraction, reached), cause="", interrupted_at="")
 
 
 def spoken_seconds(seconds: float) -> str:
@@ -143,7 +149,14 @@ def place_words(place: str, texts: Texts) -> str:
 
 
 def progress_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
-    """Headline, detail and numbers of the line above the bar, plain text."""
+    """Headline, detail and numbers of the line above the bar, plain text; of a storyboard the detail begins with the shot."""
+    headline, detail, numbers = _phase_words(view, texts)
+    if view.shot and view.phase in ("encoding", "denoising", "decoding"):
+        detail = " · ".join(filter(None, (texts.shot_of.format(index=view.shot, total=view.shots), detail)))
+    return headline, detail, numbers
+
+
+def _phase_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
     match view.phase:
         case "queued":
             if not view.interrupted_at:

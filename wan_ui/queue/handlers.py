@@ -1,11 +1,12 @@
 """Handles the buttons of jobs: order and cancel, star and delete, make again, show on the stage. Redraws the queue."""
 
+import re
 import secrets
 from dataclasses import dataclass
 
 import gradio as gr
 
-from backend.contract.request import SEED_LIMIT
+from backend.contract.request import SEED_LIMIT, GenerationRequest
 from backend.engine.job import Job
 from backend.errors import StudioError
 from wan_ui.desk.desk import Desk
@@ -52,14 +53,16 @@ class QueueHandlers:
         return updates | self.draw(visit)
 
     def again(self, request: gr.Request, event: gr.EventData) -> Updates:
-        """Queues a job's request once more: the same, or with a new seed. Shows it on the stage."""
+        """Queues a job's request once more: the same, with a new seed, or a storyboard from one of its shots on. Shows it on the
+        stage."""
         act, visit = Act.of(event), self.desk.visit(request)
         job = self.desk.job(act.job, visit)
         if job is None:
             return {self.message: gr.skip()}
         try:
-            wanted = job.request.changed(seed=_new_seed(job.request.seed)) if act.what == "seed" else job.request
-            copy = self.desk.submit(wanted, visit)
+            wanted = job.request.changed(seed=_new_seed(job.request.seed)) if act.what in ("seed", "shot") else job.request
+            first = _shot_of(act.value) if act.what == "shot" else None
+            copy = self.desk.submit(wanted, visit) if first is None else self._from_shot(job, wanted, first, visit)
         except StudioError as error:
             return self._refused(error, visit.texts)
         shown = copy.id if job.has_ended else gr.skip()  # a copy of a job that still waits does not replace it on the stage
@@ -72,6 +75,11 @@ class QueueHandlers:
         if job is None:
             return {self.job_id: gr.skip()}
         return {self.job_id: job.id, self.message: Message(view="stage").html(visit.texts)}
+
+    def _from_shot(self, job: Job, wanted: GenerationRequest, first: int, visit: Visit) -> Job:
+        """The storyboard with new seeds from this shot on, and those before as they are. Raises: StudioError."""
+        anew = [{"prompt": shot.prompt, "num_frames": shot.num_frames} for shot in wanted.shots]
+        return self.desk.submit(wanted.changed(shots=anew), visit, again=(job.id, first))
 
     def _done(self, what: str, value: str, job: Job, texts: Texts) -> Updates:
         """Does one act on one job, with a message if it can be undone."""
@@ -109,6 +117,11 @@ def _index(line: list[str], own: set[str], job_id: str, what: str, value: str) -
     if what == "move":
         return mine.index(value) if value in mine else len(mine)
     return max(0, mine.index(job_id) + (1 if what == "down" else -1))
+
+
+def _shot_of(value: str) -> int:
+    """0, which no storyboard has, for anything but a number."""
+    return int(value) if re.fullmatch(r"[0-9]{1,3}", str(value)) else 0
 
 
 def _new_seed(old: int) -> int:

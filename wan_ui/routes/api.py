@@ -33,7 +33,7 @@ from wan_ui.parts.progress import StageView
 
 OVERRIDES = frozenset(
     {"negative_prompt", "width", "height", "num_frames", "fps", "steps", "guidance", "flow_shift", "solver", "seed", "cues"}
-    | {"guided_steps", "nag", "context_windows"}
+    | {"guided_steps", "nag", "context_windows", "shots"}
     | set(ONLY_WITH_VIDEO)
     | set(ONLY_WITH_CONTROL) - {"keyframe_at"}
 )
@@ -68,6 +68,8 @@ def _generate_with(desk: Desk) -> Callable:
             settings: values to use in place of the preset's own: negative_prompt, width, height, num_frames, fps,
                 steps, guidance (a list, one value per expert), guided_steps (only so many first ones have guidance), nag (how
                 strongly the negative prompt acts without guidance), context_windows (false for a long video in one piece),
+                shots (a list of {"prompt": "...", "seconds": 2, "seed": 1}, each from the last frame of the one before),
+                again ({"job": ..., "from_shot": 2}: that storyboard's earlier shots are kept),
                 flow_shift, solver, seed, and for live presets cues: a list
                 of {"block": 8, "prompt": "...", "action": "left"}, either of the last two, that hold from that block on;
                 video: a clip as an uploaded file, which is made anew, with strength (0 to 1) and trim ([from, to] in seconds);
@@ -79,14 +81,25 @@ def _generate_with(desk: Desk) -> Callable:
             and the rates of its arithmetic: floating-point operations a second and, on a TPU, their share of its peak (mfu)
         """
         try:
+            settings, again = _without_again(settings)
             wanted = Wanted.of(prompt, preset, image, *without_files(settings))
-            job = await asyncio.to_thread(_submitted, desk, wanted, request)
+            job = await asyncio.to_thread(_submitted, desk, wanted, request, again)
             result = await _wait(desk.engine, job.id)
         except StudioError as error:
             raise gr.Error(without_paths(str(error)), print_exception=False) from None
         return _file(video_url(job.id, request.request, desk.access)), _facts(job.id, result)
 
     return generate
+
+
+def _without_again(settings: Any) -> tuple[Any, tuple[str, int] | None]:
+    """The settings, and which storyboard is made again from which shot on. Raises: RequestError."""
+    if not isinstance(settings, dict) or settings.get("again") is None:
+        return settings, None
+    again = settings["again"]
+    if not (isinstance(again, dict) and isinstance(again.get("job"), str) and isinstance(again.get("from_shot"), int)):
+        raise RequestError(f"again={repr(again)[:60]}", 'must be {"job": ..., "from_shot": N}', "correct it")
+    return {name: value for name, value in settings.items() if name != "again"}, (again["job"], again["from_shot"])
 
 
 def without_files(settings: Any) -> tuple[Any, dict[str, Any] | None]:
@@ -97,10 +110,10 @@ def without_files(settings: Any) -> tuple[Any, dict[str, Any] | None]:
     return {name: value for name, value in settings.items() if name not in FILES}, files
 
 
-def _submitted(desk: Desk, wanted: "Wanted", request: gr.Request) -> Job:
+def _submitted(desk: Desk, wanted: "Wanted", request: gr.Request, again: tuple[str, int] | None = None) -> Job:
     """Queues it; not in the event loop, because it opens pictures and writes files."""
     visit = desk.visit(request)
-    return desk.submit(wanted.to_request(desk.names(visit)[0]), visit)
+    return desk.submit(wanted.to_request(desk.names(visit)[0]), visit, again)
 
 
 @dataclass(frozen=True, kw_only=True)

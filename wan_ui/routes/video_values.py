@@ -140,7 +140,7 @@ def video_object(job: Job, view: StageView, limits: Limits) -> dict[str, Any]:
         "created_at": int(job.created),
         "completed_at": int(job.ended) if is_done and job.ended is not None else None,
         "expires_at": expires,
-        "seconds": spoken(request.num_frames, request.fps),
+        "seconds": spoken(request.total_frames, request.fps),
         "size": f"{request.width}x{request.height}",
         "prompt": request.prompt,
         "remixed_from_video_id": None,

@@ -136,6 +136,7 @@ def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts
         *([(texts.fact_guided_steps, str(first))] if first is not None and 0 < first < request.num_steps else []),
         *([(texts.fact_nag, f"{request.nag:g}")] if request.uses_nag else []),
         *_windows(request, texts),
+        *([(texts.fact_shots, str(len(request.shots)))] if request.shots else []),
         (texts.fact_shift, f"{request.flow_shift:g}"),
     ]
 
@@ -223,6 +224,7 @@ def _video_buttons(job: Job, texts: Texts, model: Model) -> list[str]:
     return [
         *original,
         *full,
+        *_shot_buttons(job, texts),
         text_button("fill:continue", texts.go_on, name="go_on", hint=texts.go_on_hint, **one),
         f'<button type="button" class="quiet-button" data-action="keep_seed" title="{seed}" aria-label="{seed}">'
         f"{icon('pin')}</button>",
@@ -231,6 +233,13 @@ def _video_buttons(job: Job, texts: Texts, model: Model) -> list[str]:
         icon_button("compare:add", "compare", texts.add_compare, **one),
         icon_button("queue:delete", "bin", texts.delete, **one),
     ]
+
+
+def _shot_buttons(job: Job, texts: Texts) -> list[str]:
+    """Of a storyboard, to make it again from each of its later shots."""
+    numbers = range(2, len(job.request.shots) + 1)
+    words = {"name": "dice", "hint": texts.from_shot_hint, "job": job.id}
+    return [text_button("again:shot", texts.from_shot.format(index=number), value=str(number), **words) for number in numbers]
 
 
 def _flag(value: bool) -> str:

@@ -96,7 +96,7 @@ def test_a_clip_is_dropped_trimmed_made_and_compared_with_what_it_was(visit, cli
         page, "[...document.querySelectorAll('.compare video')].every(video => video.readyState >= 2 && video.currentTime > 0.1)"
     )
     lengths = page.evaluate("[...document.querySelectorAll('.compare video')].map(video => video.duration)")
-    assert lengths[0] == pytest.approx(33 / 16, abs=0.05) and lengths[1] == pytest.approx(33 / 16, abs=0.05)
+    assert lengths[0] == pytest.approx(45 / 16, abs=0.05) and lengths[1] == pytest.approx(45 / 16, abs=0.05)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 

@@ -1,0 +1,117 @@
+"""A storyboard: shots with their own prompt, length and seed, each going on from the last frame of the one before. Opens no
+file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+
+from backend.contract.geometry import nearest_frame_counts
+from backend.errors import RequestError
+from presets import Preset
+
+if TYPE_CHECKING:
+    from backend.contract.request import GenerationRequest
+
+MAX_SHOTS = 24
+FOLDER = "shots"  # in the job's folder; in it one for each shot, by its number from 1
+LAST, LOOK, RESULT, VIDEO = "last.png", "look.json", "shot.json", "video.mp4"  # the files of a shot that is whole
+FRAMES = "frames.npy"  # its frames, uint8 [F, H, W, 3], until the storyboard ends: the video has lost a little
+_FIELDS = ("prompt", "num_frames", "seconds", "seed")
+
+
+class Shot(BaseModel):
+    """One shot. Without `num_frames` it is as long as the request says; without a `seed` it has the request's, counted up from
+    shot to shot."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prompt: str
+    num_frames: int | None = None
+    seed: int | None = None
+
+
+def read_shots(rows: Any, preset: Preset, fps: Any) -> tuple[Any, ...]:
+    """The shots that a file, a form or a program describes: `prompt`, `seed`, and `num_frames` or `seconds`, which are rounded to
+    the nearest length that the preset makes. Values of a wrong type are left for the check. Raises: RequestError."""
+    if not isinstance(rows, Sequence) or isinstance(rows, str) or not rows:
+        raise RequestError("shots has nothing in it and", "must be a list of shots, each with its prompt", "give one at least")
+    return tuple(_read(row, number, preset, fps) for number, row in enumerate(rows, 1))
+
+
+def _read(row: Any, number: int, preset: Preset, fps: Any) -> Any:
+    if not isinstance(row, Mapping):
+        return row
+    unknown = next((name for name in row if name not in _FIELDS), None)
+    if unknown is not None:
+        raise RequestError(f"shot {number} has {str(unknown)[:40]!r} and", f"may have {', '.join(_FIELDS)}", "correct its name")
+    values = {name: value for name, value in row.items() if value is not None}
+    if "prompt" not in values:
+        raise RequestError(f"shot {number} has no prompt and", "must say what it shows", "give it one")
+    if "seconds" in values:
+        if "num_frames" in values:
+            raise RequestError(f"shot {number} has num_frames", "beside seconds, which say the same", "leave one of them out")
+        values["num_frames"] = _frames_of(values.pop("seconds"), number, preset, fps)
+    return values
+
+
+def _frames_of(seconds: Any, number: int, preset: Preset, fps: Any) -> int:
+    """The allowed length nearest to so many seconds."""
+    shortest, longest = preset.min_frames / preset.fps, preset.max_frames / preset.fps
+    try:
+        wanted = float(seconds) * float(fps)
+        step = preset.frame_step
+        if not preset.min_frames - step < wanted < preset.max_frames + step:
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        rule = f"must last {shortest:.3g} to {longest:.3g} seconds for {preset.name}"
+        raise RequestError(f"shot {number} lasts {str(seconds)[:20]!r} seconds and", rule, "correct it") from None
+    counts = nearest_frame_counts(int(wanted), preset.min_frames, preset.max_frames, step, preset.first_frames)
+    return min(counts, key=lambda count: abs(count - wanted))
+
+
+def check_shots(request: GenerationRequest, preset: Preset) -> None:
+    """Raises: RequestError for a storyboard that the preset cannot make; each shot is checked as a request of its own."""
+    shots = request.shots
+    if not shots:
+        return
+    if len(shots) > MAX_SHOTS:
+        raise RequestError(f"{len(shots)} shots were given, and", f"at most {MAX_SHOTS} can be", "leave some out")
+    if "i2v" not in preset.tasks or preset.needs_last_image or preset.live:
+        rule = f"but {preset.name} starts from no picture, as each shot must from the last frame of the one before"
+        raise RequestError("shots were given,", rule, "take a preset for image to video")
+    for name in ("last_image", "video"):
+        if getattr(request, name) is not None:
+            raise RequestError(
+                f"{name} was given", "beside shots, of which only the first may start from a picture", "leave it out"
+            )
+    for number, shot in enumerate(shots, 1):
+        if not shot.prompt.strip():
+            raise RequestError(f"shot {number} has an empty prompt and", "must say what it shows", "give it one")
+        try:
+            shot_request(request, number - 1, "/last.png" if number > 1 else request.image)
+        except RequestError as error:
+            raise RequestError(f"shot {number}: {error.what}", error.allowed, error.fix) from None
+
+
+def shot_request(request: GenerationRequest, index: int, image: str | None) -> GenerationRequest:
+    """The request of the shot of this index, 0 or more, as a video of its own; `image` is what it starts from. Raises:
+    RequestError."""
+    shot = request.shots[index]
+    return request.changed(
+        shots=(),
+        prompt=shot.prompt,
+        num_frames=shot.num_frames or request.num_frames,
+        seed=(request.seed + index) % (1 << 32) if shot.seed is None else shot.seed,
+        task="i2v" if image else "t2v",
+        image=image,
+    )
+
+
+def total_frames(request: GenerationRequest) -> int:
+    """The video's frames; of a storyboard those of all shots, where each but the first begins with the last one's last frame."""
+    if not request.shots:
+        return request.num_frames
+    return 1 + sum((shot.num_frames or request.num_frames) - 1 for shot in request.shots)

@@ -1,0 +1,69 @@
+"""`storyboard` through the command line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from backend.media.video import read_facts, read_request
+from backend.settings import PROJECT_FOLDER
+
+FILE = """
+preset = "wan-tiny"
+steps = 2
+seed = 4
+[[shots]]
+prompt = "a red circle moving right on a black background"
+frames = 9
+[[shots]]
+prompt = "a red circle moving down on a black background"
+seconds = 0.5
+seed = 8
+"""
+
+
+def app(*words: object) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "app.py", *map(str, words)], cwd=PROJECT_FOLDER, capture_output=True, text=True)
+
+
+@pytest.mark.demo_model
+def test_a_file_becomes_one_video(tmp_path):
+    file, output = tmp_path / "story.toml", tmp_path / "out.mp4"
+    file.write_text(FILE)
+    done = app("storyboard", file, "--output", output, "--json", "--data-dir", tmp_path / "data")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["path"], told["num_frames"], told["seed"], told["preset"]) == (str(output), 17, 4, "wan-tiny")
+    assert "Shot 1 of 2" in done.stderr and "Shot 2 of 2" in done.stderr
+    assert read_facts(output).width == 96 and [shot.seed for shot in read_request(output).shots] == [None, 8]
+    assert {path.name for path in (tmp_path / "data" / "runs").iterdir()} >= {f"{told['job_id']}-shot-{n}" for n in (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('preset = "wan-tiny"', "story.toml has no shots and must have [[shots]], each with a prompt; add one at least"),
+        ('preset = "wan-tiny"\nshots = []', "story.toml has no shots"),
+        ('preset = "wan-tiny"\ncolour = 1\n[[shots]]\nprompt = "x"', "story.toml has 'colour' and may have preset, shots,"),
+        ('preset = "wan-tiny"\n[[shots]]\nprompt = " "', "shot 1 has an empty prompt"),
+        ('preset = "wan-tiny"\n[[shots]]\nprompt = "x"\nframes = 16', "shot 1: num_frames=16 must be 4n+1; nearest: 13 or 17"),
+        ('preset = "wan2.2-t2v-a14b-480p"\n[[shots]]\nprompt = "x"', "shots were given, but wan2.2-t2v-a14b-480p starts from no"),
+        ("[[shots", "story.toml must be TOML"),
+        ('[[shots]]\nprompt = "x"', "preset=''"),
+    ],
+)
+def test_a_file_that_cannot_be_made_is_refused_in_one_line(tmp_path, text, message):
+    file = tmp_path / "story.toml"
+    file.write_text(text)
+    done = app("storyboard", file, "--data-dir", tmp_path / "data")
+    assert (done.returncode, done.stdout) == (2, "") and message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_file_that_is_not_there_and_half_an_option_are_refused(tmp_path):
+    missing = app("storyboard", tmp_path / "none.toml")
+    assert missing.returncode == 2 and "'none.toml' must be a file that can be read" in missing.stderr
+    file = tmp_path / "story.toml"
+    file.write_text(FILE)
+    half = app("storyboard", file, "--from-shot", 2, "--data-dir", tmp_path / "data")
+    assert half.returncode == 2 and "--from-shot was given without --again" in half.stderr

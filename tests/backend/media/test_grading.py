@@ -1,0 +1,50 @@
+"""Colours of later shots are those of the first."""
+
+import numpy as np
+
+from backend.media.grading import MOST_DRIFT, Look, grade_frames
+
+BACKGROUND, SHAPE = np.array([40.0, 90.0, 140.0]), np.array([220.0, 60.0, 30.0])
+
+
+def shot(frames: int = 24, background=BACKGROUND) -> np.ndarray:
+    """A square that moves on a plain background."""
+    made = np.tile(np.asarray(background, np.float64), (frames, 48, 48, 1))
+    for index in range(frames):
+        made[index, 16:30, 4 + index : 18 + index] = SHAPE
+    return made
+
+
+def as_bytes(values: np.ndarray) -> np.ndarray:
+    return np.round(values).clip(0, 255).astype(np.uint8)
+
+
+def test_a_shot_that_comes_out_lighter_and_flatter_and_wanders_gets_the_colours_of_the_first():
+    first = as_bytes(shot())
+    wander = np.linspace(0, 6, 24)[:, None, None, None]
+    drifted = as_bytes(shot() * 0.92 + 9 + wander)
+    graded = grade_frames(drifted, first[0], Look.of(first))
+    before, after = (np.abs(np.median(frames, axis=(1, 2)) - BACKGROUND).max() for frames in (drifted, graded))
+    assert before > 8 and after <= 2
+    assert np.abs(graded[0].astype(int) - first[0]).max() <= 2  # the shape too: the spread is that of the frame before
+    assert np.abs(np.diff(np.median(graded, axis=(1, 2)), axis=0)).max() <= 1  # nothing flickers
+
+
+def test_six_shots_one_after_the_other_stay_within_two_of_255():
+    look, frames = Look.of(as_bytes(shot())), as_bytes(shot())
+    for number in range(5):
+        worse = as_bytes(shot(background=np.median(frames[-1], axis=(0, 1))) * 0.97 + 3 + number % 2)
+        frames = grade_frames(worse, as_bytes(shot(background=np.median(frames[-1], axis=(0, 1))))[0], look)
+        assert np.abs(np.median(frames[8:], axis=(1, 2)) - BACKGROUND).max() <= 2
+
+
+def test_what_the_shot_shows_is_left_as_it_is():
+    """A scene of another brightness is no drift."""
+    first, other = as_bytes(shot()), as_bytes(shot(background=BACKGROUND + 3 * MOST_DRIFT))
+    np.testing.assert_array_equal(grade_frames(other, other[0], Look.of(first)), other)
+
+
+def test_a_look_is_kept_in_a_file(tmp_path):
+    look = Look.of(as_bytes(shot()))
+    look.write(tmp_path / "look.json")
+    assert Look.read(tmp_path / "look.json") == look and look.median == tuple(BACKGROUND)

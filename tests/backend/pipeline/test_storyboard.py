@@ -1,0 +1,105 @@
+"""A storyboard with the demo model: its seams, its shots, stopping, and going on after a kill."""
+
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from backend.contract.events import Cancelled, Finished, ShotBegun, ShotMade, Step
+from backend.contract.request import GenerationRequest
+from backend.media.video import read_frames, read_request
+from backend.pipeline.storyboard import make
+from presets import load_preset
+
+pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
+ROWS = [
+    {"prompt": "a red circle moving right on a black background", "num_frames": 9},
+    {"prompt": "a red circle moving down on a black background", "num_frames": 13},
+    {"prompt": "a red circle growing on a black background", "num_frames": 9},
+]
+CODEC = 3.0  # of 255, in the mean of a picture: what the mp4 loses
+
+
+def story(**changes) -> GenerationRequest:
+    return GenerationRequest.from_preset(load_preset("wan-tiny"), **{"shots": ROWS, "seed": 1, "steps": 3} | changes)
+
+
+def frames_of(path) -> np.ndarray:
+    return np.stack(list(read_frames(path))).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def whole(loaded, tmp_path_factory):
+    """The folder of a storyboard that nothing disturbed, and its events."""
+    folder = tmp_path_factory.mktemp("story")
+    return folder, list(make(story(), loaded, folder, lambda: False))
+
+
+def test_no_frame_is_doubled_and_none_is_missing(whole):
+    folder, events = whole
+    result = events[-1].result
+    video, shots = (
+        frames_of(folder / "video.mp4"),
+        [frames_of(folder / "shots" / str(number) / "video.mp4") for number in (1, 2, 3)],
+    )
+    assert [len(shot) for shot in shots] == [9, 13, 9] and len(video) == result.num_frames == 9 + 12 + 8
+    expected = np.concatenate([shots[0], shots[1][1:], shots[2][1:]])
+    assert np.abs(video - expected).mean(axis=(1, 2, 3)).max() <= CODEC
+    for number, shot in enumerate(shots[1:], 1):
+        last = np.asarray(Image.open(folder / "shots" / str(number) / "last.png").convert("RGB"), np.int32)
+        assert np.abs(shots[number - 1][-1] - last).mean() <= CODEC  # exactly its last frame, but for the mp4
+        assert np.abs(shot[0] - last).mean() <= 2 * CODEC  # the next begins with it, which is left out of the whole
+    assert read_request(folder / "video.mp4").shots == story().shots
+
+
+def test_events_say_which_shot_is_made_and_name_files_of_the_folder(whole):
+    folder, events = whole
+    told = [(event.index, event.total) for event in events if isinstance(event, ShotBegun)]
+    made = [event for event in events if isinstance(event, ShotMade)]
+    assert told == [(event.index, event.total) for event in made] == [(1, 3), (2, 3), (3, 3)]
+    assert [event.result.request.prompt for event in made] == [row["prompt"] for row in ROWS]
+    assert [event.preview.split("/")[:2] for event in events if isinstance(event, Step)][::3] == [
+        ["shots", f"{n}"] for n in (1, 2, 3)
+    ]
+    assert isinstance(events[-1], Finished) and events[-1].result.request == story()
+    assert not list(folder.rglob("*.safetensors")) and not list(folder.rglob("*.npy"))
+
+
+@pytest.mark.parametrize("moment", ["in the second shot", "between two shots"])
+def test_a_process_that_goes_on_after_a_kill_begins_with_the_shot_that_it_had_reached(loaded, whole, tmp_path, moment):
+    killed = tmp_path / "killed"
+    is_there = {
+        "in the second shot": lambda event: isinstance(event, Step) and "shots/2" in event.preview,
+        "between two shots": lambda event: isinstance(event, ShotMade) and event.index == 1,
+    }[moment]
+    for event in make(story(), loaded, tmp_path / "first", lambda: False):
+        if is_there(event):
+            shutil.copytree(tmp_path / "first", killed)  # as a kill leaves it
+            break
+    events = list(make(story(), loaded, killed, lambda: False))
+    assert [event.index for event in events if isinstance(event, ShotBegun)] == [2, 3]
+    assert [event.index for event in events if isinstance(event, ShotMade)] == [1, 2, 3]  # also of one that was not yet told
+    np.testing.assert_array_equal(frames_of(killed / "video.mp4"), frames_of(whole[0] / "video.mp4"))
+
+
+def test_stop_keeps_what_there_is(loaded, tmp_path):
+    seen = []
+    for event in make(story(), loaded, tmp_path, lambda: any("shots/2" in (one.preview or "") for one in seen)):
+        if isinstance(event, Step):
+            seen.append(event)
+    assert isinstance(event, Cancelled) and event.result.num_frames == 9 + 12 == len(frames_of(tmp_path / "video.mp4"))
+    first = list(make(story(), loaded, tmp_path / "none", lambda: True))
+    assert first[-1] == Cancelled(None)
+
+
+def test_another_shot_makes_those_after_it_anew(loaded, whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path / "again")
+    changed = story(shots=[ROWS[0], ROWS[1] | {"seed": 77}, ROWS[2]])
+    events = list(make(changed, loaded, tmp_path / "again", lambda: False))
+    assert [event.index for event in events if isinstance(event, ShotBegun)] == [2, 3]
+    files = [
+        [(folder / "shots" / str(n) / "video.mp4").read_bytes() for n in (1, 2, 3)] for folder in (whole[0], tmp_path / "again")
+    ]
+    assert [before == after for before, after in zip(*files, strict=True)] == [True, False, False]
+    assert len(frames_of(tmp_path / "again" / "video.mp4")) == 29
