@@ -178,7 +178,6 @@ CHINESE = Texts(
     edit_add_reference="添加参考图",
     edit_references_full="最多可有 {count} 张参考图。",
     edit_pictures_only="关键帧必须是图片：png、jpeg 或 webp。",
-    edit_no_pictures="请至少添加一张关键帧或参考图。",
     image="首帧",
     image_placeholder="拖入、粘贴或选择图片",
     image_preview="裁剪为 {width} × {height}",

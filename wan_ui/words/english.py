@@ -194,7 +194,6 @@ class Texts:
     edit_add_reference: str = "Add a reference picture"
     edit_references_full: str = "There can be {count} reference pictures at most."
     edit_pictures_only: str = "Key frames are pictures: png, jpeg or webp."
-    edit_no_pictures: str = "Add at least one key frame or reference picture."
 
     image: str = "First frame"
     image_placeholder: str = "Drop, paste or choose a picture"
