@@ -42,8 +42,17 @@ const show = (clip, address, isStill) => {
   part(0, limits().usual);
   chooseWay(wayOf());
 };
-// What the browser cannot play is still shown, by its thumbnails.
-const cannotPlay = () => { find('#edit-player').hidden = true; };
+// What the browser cannot play is still shown, by a thumbnail.
+const cannotPlay = async () => {
+  const thumbs = find('.thumbs'), still = find('.clip .still');
+  if (!find('#edit-player').getAttribute('src')) return;
+  find('#edit-player').hidden = true;
+  try { await thumbs.decode(); } catch { return; }
+  const count = Number(find('.strip').dataset.count), [width, height] = [thumbs.naturalWidth / count, thumbs.naturalHeight];
+  const canvas = Object.assign(document.createElement('canvas'), {width, height});
+  canvas.getContext('2d').drawImage(thumbs, Math.floor(count / 2) * width, 0, width, height, 0, 0, width, height);
+  [still.src, still.hidden] = [canvas.toDataURL('image/jpeg'), false];
+};
 
 // The part. Frames are counted at the model's own rate, and only so many are taken as it can make: 4n+1. The handles go there. The
 // first one moves the part, the last one makes it longer and shorter.
@@ -196,6 +205,7 @@ window.studioClip = takeAny;
 // The page was opened, or an earlier video's settings are to be shown again.
 const open = () => {
   const text = find('.edit')?.dataset.fill ?? 'null', given = JSON.parse(text);
+  if (!find('.edit')?.dataset.clip) edit.clip = null;  // the view is new
   choosePreset();
   if (!given || text === edit.filled) return;
   edit.filled = text;

@@ -23,7 +23,7 @@ from wan_ui.desk.visit import Visit
 from wan_ui.edit.clip import described
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.panel import EditPanel
-from wan_ui.edit.ways import way_of
+from wan_ui.edit.ways import not_shown, way_of
 from wan_ui.parts.buttons import Act
 from wan_ui.parts.events import RAW
 from wan_ui.parts.message import Message
@@ -95,7 +95,10 @@ class EditHandlers:
         full = full_preset(job.request) if act.what == "full" else None
         if full is not None:
             fill |= {"preset": full.name, "steps": full.steps, "guidance": full.guidance}
-        message = Message(text=visit.texts.loaded.format(seed=job.request.seed), view="edit")
+        text, left_out = visit.texts.loaded.format(seed=job.request.seed), not_shown(job.request)
+        if left_out:
+            text = f"{text} {visit.texts.edit_left_out.format(names=', '.join(left_out))}"
+        message = Message(text=text, view="edit")
         return {self.panel.view: self._drawn(visit, fill), self.message: message.html(visit.texts)}
 
     def _drawn(self, visit: Visit, fill: Mapping[str, Any] | None = None) -> str:

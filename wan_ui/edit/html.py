@@ -10,7 +10,7 @@ from presets import Preset, list_presets
 from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.desk.uploads import LARGEST_BODY
 from wan_ui.edit.ways import WAYS, ways_of
-from wan_ui.edit.ways_html import below_clip, below_timeline, canvas, menu, references, script_words
+from wan_ui.edit.ways_html import below_clip, below_timeline, canvas, menu, references, scale, script_words
 from wan_ui.words.english import Texts
 
 _WITH_CLIP = " ".join(way for way in WAYS if way != "keys")
@@ -70,7 +70,8 @@ def _clip(texts: Texts) -> str:
 def _timeline(texts: Texts) -> str:
     """Thumbnails, and over them the part that is taken, with a handle at each end."""
     return (
-        f'<div class="timeline" data-of="{_WITH_CLIP}" hidden><div class="strip"><img class="thumbs" alt="">'
+        f'<div class="timeline" data-of="{_WITH_CLIP}" hidden><div class="strip" data-count="{THUMBNAILS}">'
+        f'<img class="thumbs" alt="">'
         f'<i class="before"></i><i class="after"></i>'
         f'<i class="taken"></i><i class="now"></i>'
         f'<input type="range" id="edit-from" min="0" max="1" step="0.01" value="0" aria-label="{escape(texts.edit_from)}">'
@@ -87,7 +88,7 @@ def _asked(presets: Sequence[Preset], texts: Texts) -> str:
         f'<label class="wide">{escape(texts.prompt)}<textarea id="edit-prompt" rows="3" maxlength="{LONGEST_TEXT}"'
         f' placeholder="{escape(texts.edit_placeholder)}"></textarea></label>{references(texts)}'
         f'<label class="wide strength" data-of="anew"><span>{escape(texts.edit_strength)}<output></output></span>'
-        f'<input type="range" id="edit-strength" min="0.05" max="1" step="0.05" value="{STRENGTH}"></label>'
+        f'<input type="range" id="edit-strength" min="0.05" max="1" step="0.05" value="{STRENGTH}"></label>{scale(texts)}'
         f'<label>{escape(texts.resolution)}<select id="edit-size"></select></label>'
         f"<label>{escape(texts.seed)}{_number('edit-seed', 0, 2**32 - 1, 1, texts.edit_seed)}</label>"
         f'<details class="wide"><summary>{escape(texts.more)}</summary><div class="asked">'

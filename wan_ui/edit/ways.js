@@ -76,17 +76,18 @@ const showFrame = () => {
 const wayAsked = mask => {
   const way = wayOf(), number = id => Number(find(id).value), {fps} = limits();
   const part = edit.clip && {clip: edit.clip.path, start: edit.start, num_frames: edit.frames};
-  const references = pictures.references.map(one => one.path), keeps = {keeps_pixels: find('#edit-keeps').checked};
+  const shared = {references: pictures.references.map(one => one.path), control_scale: number('#edit-scale')};
+  const keeps = {keeps_pixels: find('#edit-keeps').checked};
   return {way, ...{
     anew: () => ({...part, strength: number('#edit-strength')}),
-    follow: () => ({...part, references, control_kind: find('#edit-kind').value, control_scale: number('#edit-scale')}),
-    paint: () => ({...part, references, ...keeps, mask}),
-    widen: () => ({...part, references, ...keeps, margins: margins()}),
+    follow: () => ({...part, ...shared, control_kind: find('#edit-kind').value}),
+    paint: () => ({...part, ...shared, ...keeps, mask}),
+    widen: () => ({...part, ...shared, ...keeps, margins: margins()}),
     extend: () => ({
-      ...part, references, num_frames: videoFrames(), end: edit.start + edit.frames / fps,
+      ...part, ...shared, num_frames: videoFrames(), end: edit.start + edit.frames / fps,
       extend: find('#edit-where').value, overlap: number('#edit-overlap'),
     }),
-    keys: () => ({references, num_frames: videoFrames(), keyframes: pictures.keys.map(({frame, path}) => ({frame, image: path}))}),
+    keys: () => ({...shared, num_frames: videoFrames(), keyframes: pictures.keys.map(({frame, path}) => ({frame, image: path}))}),
   }[way]()};
 };
 const isWhole = () => wayOf() === 'keys' ? pictures.keys.length + pictures.references.length > 0 : !!edit.clip && edit.fits;

@@ -35,14 +35,21 @@ def way_of(request: GenerationRequest) -> Way:
     return next((way for way, value in given if value), "keys")
 
 
+def not_shown(request: GenerationRequest) -> list[str]:
+    """What the request is made from that its way does not show, as a request of a program may have it."""
+    shown = {"follow": {"control"}, "paint": {"video", "mask"}, "keys": {"keyframes"}}.get(way_of(request), {"video"})
+    rest = [role for role in request.inputs() if role not in shown | {"references"}]
+    return [*rest, *(["margins"] if request.margins and way_of(request) != "widen" else [])]
+
+
 def fields_of(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     """The request's fields that say what it is made from. Raises: RequestError, ClipError, ImageError."""
     ways = ways_of(preset)
     way = given.get("way", ways[0])
     if way not in ways:
         raise RequestError(f"way={repr(way)[:60]}", f"must be one of {', '.join(ways)} for {preset.name}", "take another model")
-    references = {} if way == "anew" else {"references": _references(given)}
-    return {**_FIELDS[way](given, preset), **references}
+    shared = {"references": _references(given), "control_scale": _number(given, "control_scale")} if way != "anew" else {}
+    return {**_FIELDS[way](given, preset), **shared}
 
 
 def _anew(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
@@ -54,7 +61,6 @@ def _follow(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
         **_part(given, preset),
         "control": _upload(given, "clip"),
         "control_kind": given.get("control_kind"),
-        "control_scale": _number(given, "control_scale"),
     }
 
 

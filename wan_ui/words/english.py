@@ -155,7 +155,8 @@ class Texts:
     edit_kind_edges: str = "the clip's edges"
     edit_kind_grey: str = "the clip in grey, for new colours"
     edit_kind_as_is: str = "this is a control clip: depth, pose or scribble"
-    edit_scale: str = "How closely"
+    edit_scale: str = "How closely it follows what it is shown"
+    edit_left_out: str = "Left out, because one way at a time is shown here: {names}."
     edit_brush: str = "Paint"
     edit_eraser: str = "Erase"
     edit_brush_size: str = "Size of the brush"
@@ -272,7 +273,7 @@ class Texts:
     loaded_full: str = "These are the settings of {title}. Press Generate when you like them."
     loaded_fits: str = "With these settings it fits into the memory. Press Generate when you like them."
     loaded_continue: str = "The last frame is now the first one. Say how it goes on."
-    drop_clip: str = "Drop it here: it becomes the clip that is made anew"
+    drop_clip: str = "Drop it here, to use it in Edit"
     drop_here: str = "Drop it here: a video of ours loads its settings, a picture becomes the first frame"
 
     library_search: str = "Search in prompts"

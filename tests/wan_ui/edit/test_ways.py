@@ -22,7 +22,7 @@ from wan_ui.desk.visitors import COOKIE
 from wan_ui.edit.handlers import _filled, settings_of
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.routes import edit_routes
-from wan_ui.edit.ways import WAYS, way_of, ways_of
+from wan_ui.edit.ways import WAYS, not_shown, way_of, ways_of
 from wan_ui.words.chinese import CHINESE
 from wan_ui.words.english import ENGLISH
 
@@ -292,6 +292,15 @@ def test_the_view_shows_only_ways_that_a_model_can_go():
         assert 'class="choose" hidden' in edit_html([anew], texts)
         both = edit_html(clip_presets(lambda preset: preset.name in ("wan-tiny", VACE)), texts)
         assert all(f'value="{way}"' in both for way in WAYS) and 'class="choose">' in both and texts.edit_way_paint in both
+
+
+def test_what_one_way_does_not_show_is_named():
+    preset = find_preset(VACE)
+    part = {"trim": (0.0, 1.0625), "num_frames": 17, "prompt": "x"}
+    both = GenerationRequest.from_preset(preset, video="/a.mp4", margins=(64, 0, 64, 0), mask="/m.png", control="/b.mp4", **part)
+    assert way_of(both) == "widen" and not_shown(both) == ["mask", "control"]
+    moved = GenerationRequest.from_preset(preset, video="/a.mp4", mask="/m.png", references=("/hat.png",), **part)
+    assert not_shown(moved) == []
 
 
 def test_only_what_the_form_cannot_show_belongs_to_the_view():
