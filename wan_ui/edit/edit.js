@@ -214,10 +214,13 @@ const open = () => {
   choosePreset();
   const address = given.clip && `gradio_api/file=${given.clip.path.split('/').map(encodeURIComponent).join('/')}`;
   if (given.clip) show(given.clip, address, /\.gif$/i.test(given.clip.name));
-  for (const [id, value] of [['prompt', given.prompt], ['negative', given.negative_prompt], ['strength', given.strength ?? 0.8],
-    ['steps', given.steps], ['seed', given.seed], ['guidance', given.guidance[0]], ['guidance-low', given.guidance.at(-1)],
-    ['size', `${given.width}x${given.height}`]]) find(`#edit-${id}`).value = value;
-  if (!find('#edit-size').value) chooseSize();  // this model does not offer it
+  const own = `${given.width}x${given.height}`;
+  if (picker.value === given.preset && ![...find('#edit-size').options].some(option => option.value === own))
+    find('#edit-size').add(new Option(`${given.width} × ${given.height}`, own));
+  const strength = given.strength ?? find('#edit-strength').defaultValue;
+  for (const [id, value] of [['prompt', given.prompt], ['negative', given.negative_prompt], ['strength', strength], ['steps', given.steps], ['seed', given.seed], ['guidance', given.guidance[0]], ['guidance-low', given.guidance.at(-1)],
+    ['size', own]]) find(`#edit-${id}`).value = value;
+  if (!find('#edit-size').value) chooseSize();  // another model, which does not offer it
   showStrength();
   showWay(given);
   if (given.clip) part(given.start, Math.round((given.end - given.start) * limits().fps));

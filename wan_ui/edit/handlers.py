@@ -24,6 +24,7 @@ from wan_ui.edit.clip import described
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.panel import EditPanel
 from wan_ui.edit.ways import not_shown, way_of
+from wan_ui.form.fill import proposed_size
 from wan_ui.parts.buttons import Act
 from wan_ui.parts.events import RAW
 from wan_ui.parts.message import Message
@@ -49,7 +50,8 @@ class EditHandlers:
 
     @property
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
-        """`edit:use` loads a video's clip and settings, `edit:full` with the model that its draft stands for."""
+        """`edit:use` loads what a video was made from and its settings, `edit:full` with the model that its draft stands for,
+        `edit:fits` at a size and a length that would fit."""
         return {"edit": self.act, "look_edit": self.look}
 
     def wire(self) -> None:
@@ -85,6 +87,8 @@ class EditHandlers:
             return {self.message: gr.skip()}
         try:
             fill = self.desk.engine.decoding.run(_filled, job)
+            if act.what == "fits":
+                fill |= _fitting(job.request, fill["start"], proposed_size(act.value))
         except (StudioError, OSError) as error:
             error = (
                 error
@@ -117,6 +121,12 @@ def _filled(job: Job) -> dict[str, Any]:
         filled["keyframes"] = [_known(path) | {"frame": frame} for frame, path in keyframes]
         filled["mask"] = next((_known(path) | {"is_picture": is_picture(path)} for path in files.get("mask", ())), None)
     return filled
+
+
+def _fitting(request: GenerationRequest, start: float, size: dict[str, int]) -> dict[str, Any]:
+    """What changes where a smaller or shorter video would fit: a clip's part is as long as the video, unless that goes on."""
+    end = {} if request.extend else {"end": start + size["num_frames"] / request.fps}
+    return {**size, **end}
 
 
 def _known(path: Path) -> dict[str, Any]:

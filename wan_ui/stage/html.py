@@ -201,7 +201,8 @@ def _proposal(proposal: Proposal, job: Job, texts: Texts) -> str:
     """Puts what would fit into the form; nothing is made by it."""
     words = texts.fits.format(width=proposal.width, height=proposal.height, frames=proposal.num_frames)
     value = f"{proposal.width}x{proposal.height}x{proposal.num_frames}"
-    return text_button("fill:fits", words, name="use", hint=texts.fits_hint, job=job.id, value=value)
+    group = "edit" if is_edited(job.request) else "fill"
+    return text_button(f"{group}:fits", words, name="use", hint=texts.fits_hint, job=job.id, value=value)
 
 
 def _download(view: StageView, job: Job, texts: Texts) -> str:

@@ -19,7 +19,7 @@ from wan_ui.desk.access import Access
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.media import BEFORE, has_original, is_edited, media_route
 from wan_ui.desk.visitors import COOKIE
-from wan_ui.edit.handlers import _filled, settings_of
+from wan_ui.edit.handlers import _filled, _fitting, settings_of
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.routes import edit_routes
 from wan_ui.edit.ways import WAYS, not_shown, way_of, ways_of
@@ -283,6 +283,13 @@ def test_its_settings_come_back_with_its_files(engine, visitor, clip, picture):
     json.dumps(filled)
     request = made(engine, visitor(), way="extend", clip=clip, extend="after", overlap=5, start=0.0, num_frames=9)
     assert settings_of(request, 2.0) | {"start": 1.6875, "end": 2.0, "overlap": 5, "extend": "after"} == settings_of(request, 2.0)
+
+
+def test_what_would_fit_is_asked_of_the_same_part(engine, visitor, clip):
+    request = made(engine, visitor(), way="follow", clip=clip, start=0.5, num_frames=9)
+    assert _fitting(request, 0.5, {"width": 256, "height": 256, "num_frames": 5})["end"] == 0.5 + 5 / 16
+    on = made(engine, visitor(), way="extend", clip=clip, extend="after", overlap=5, start=0.5, num_frames=9)
+    assert "end" not in _fitting(on, 0.5, {"num_frames": 5})
 
 
 def test_the_view_shows_only_ways_that_a_model_can_go():

@@ -162,6 +162,12 @@ def test_a_mask_is_brought_turned_around_and_comes_back_with_its_video(visit, cl
     page.locator('.edit[data-way="paint"]:not([data-clip=""])').wait_for()
     until(page, f"{PAINTED} > 0")
     assert page.evaluate(PAINTED) == pytest.approx(120 * 120, abs=240), "what was made anew is painted"
+    page.locator('.stage [data-act="again:same"]').click()
+    until(page, "job => document.querySelector('.stage').dataset.job !== job", job)
+    page.locator('.stage[data-phase="finished"]').wait_for()
+    again = page.locator(".stage").get_attribute("data-job")
+    assert asked_for(data_dir, again)["keeps_pixels"] is False
+    assert np.array_equal(np.asarray(Image.open(data_dir / "runs" / again / "mask.png").convert("L")), stored)
     assert (
         not page.locator("#edit-keeps").is_checked() and page.locator("#edit-prompt").input_value() == "everything but the left"
     )
