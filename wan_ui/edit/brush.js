@@ -40,6 +40,7 @@ const undo = () => { brush.strokes.pop(); redraw(); };
 const unpaint = () => {
   const canvas = find('#edit-canvas');
   brush.strokes = [];
+  find('#edit-invert').checked = false;
   if (edit.clip) [canvas.width, canvas.height] = [edit.clip.width, edit.clip.height];
   bring(null);
   redraw();
@@ -162,7 +163,7 @@ const coloured = image => {
 // The mask as the server wants it: its path there, '' if nothing is painted, null if it could not be sent.
 const maskPath = async () => {
   if (brush.clip) return brush.clip.path;
-  if (!isPainted() && !isInverted()) return '';
+  if (!isPainted()) return '';
   if (brush.path) return brush.path;
   const shown = find('#edit-canvas');
   const canvas = Object.assign(document.createElement('canvas'), {width: shown.width, height: shown.height});
