@@ -1,7 +1,7 @@
 // The edit view's own script, run once by Gradio after `parts/talk.js` and the view's others (brush, keys, ways), with `element`,
 // `watch`, `trigger` and `props`. A clip plays here from the visitor's own file; the server is sent the file once, and then says
 // what it is and shows pictures of it.
-const edit = {clip: null, start: 0, frames: 0, usual: 0, fits: false, address: '', filled: '', turn: 0};
+const edit = {clip: null, start: 0, frames: 0, usual: 0, fits: false, moved: null, address: '', filled: '', turn: 0};
 
 const limits = () => JSON.parse(find('#edit-preset')?.selectedOptions[0]?.dataset.limits ?? 'null');
 const fill = (text, values) => text.replace(/\{(\w+)(:[^}]*)?\}/g, (_, name) => values[name]);
@@ -56,14 +56,16 @@ const cannotPlay = async () => {
 
 // The part. Frames are counted at the model's own rate, and only so many are taken as it can make: 4n+1. The handles go there. The
 // first one moves the part, the last one makes it longer and shorter.
-const most = start => Math.min(limits().most, Math.floor((edit.clip.seconds - start) * limits().fps + 0.25));
+// Where the clip goes on, its part may have any length.
+const counts = () => wayOf() === 'extend' ? {...limits(), step: 1, first: 1, least: 1, most: Infinity} : limits();
+const most = start => Math.min(counts().most, Math.floor((edit.clip.seconds - start) * limits().fps + 0.25));
 const fitting = (count, start) => {
-  const {step, first, least} = limits(), highest = most(start);
+  const {step, first, least} = counts(), highest = most(start);
   const nearest = first + step * Math.round((count - first) / step);
   return Math.max(least, Math.min(nearest, first + step * Math.floor((highest - first) / step)));
 };
 const part = (start, count) => {
-  const {fps, least, title} = limits(), {seconds} = edit.clip;
+  const {fps, least, title} = counts(), {seconds} = edit.clip;
   const last = Math.max(0, seconds - (least - 0.25) / fps);
   edit.start = Math.floor(100 * Math.min(Math.max(0, start), last)) / 100;
   edit.frames = fitting(count, edit.start);

@@ -21,10 +21,17 @@ const chooseWay = way => {
   note('');
   showFrame();
   showPictures();
-  if (edit.clip) part(way === 'extend' ? extended() : edit.start, edit.frames || limits().usual);
+  const before = edit.start;
+  if (edit.clip) part(startOf(way), edit.frames || limits().usual);
+  if (way !== 'extend') edit.moved = null;
+  else if (edit.start !== before) edit.moved = edit.start;
   play(false);
 };
-// A clip goes on after its very end unless another part is chosen.
+// A clip goes on after its very end unless another part is chosen; that part is for this way alone.
+const startOf = way => {
+  if (way !== 'extend') return edit.moved === edit.start ? 0 : edit.start;
+  return edit.start === 0 && edit.frames ? extended() : edit.start;
+};
 const extended = () => find('#edit-where').value === 'after' ? edit.clip.seconds - edit.frames / limits().fps : 0;
 
 const lengthOption = frames => new Option(fill(words().lengths, {frames, seconds: (frames / limits().fps).toFixed(1)}), frames);
@@ -96,7 +103,10 @@ const showMake = () => { find('#edit-make').disabled = !isWhole(); };
 element.addEventListener('change', event => {
   const {id, name, value} = event.target;
   if (name === 'edit-way') chooseWay(value);
-  if (id === 'edit-where' && edit.clip) part(extended(), edit.frames);
+  if (id === 'edit-where' && edit.clip) {
+    part(extended(), edit.frames);
+    edit.moved = edit.start;
+  }
   if (id === 'edit-length') keepWithin();
   if (id === 'edit-overlap') event.target.dataset.wanted = value;
   if (['edit-length', 'edit-overlap', 'edit-where'].includes(id)) { showOverlap(); estimate(); }

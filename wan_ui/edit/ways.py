@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from backend.contract.control import MAX_REFERENCES, is_controlled
 from backend.contract.request import GenerationRequest
-from backend.errors import ClipError, RequestError
+from backend.errors import ClipError, ImageError, RequestError
 from backend.media.clips import read_clip_facts
 from backend.media.masks import LIGHT, check_shape, is_picture
 from backend.media.pictures import load_checked_image
@@ -151,12 +151,11 @@ def _is_near(value: Any, kind: Any) -> bool:
 def mask_facts(mask: Path, clip: Path) -> dict[str, Any]:
     """What a mask from a visitor is, for the view's script. One that nobody can use is removed. Raises: ClipError, ImageError."""
     is_one = is_picture(mask)
-    if not is_one:
-        try:
-            read_clip_facts(mask)
-        except ClipError:
-            mask.unlink(missing_ok=True)
-            raise
+    try:
+        _ = load_checked_image(mask) if is_one else read_clip_facts(mask)
+    except (ClipError, ImageError):
+        mask.unlink(missing_ok=True)
+        raise
     check_shape(mask, clip)
     return {"path": str(mask), "name": mask.name, "is_picture": is_one}
 
@@ -166,7 +165,7 @@ def picture_facts(path: Path) -> dict[str, Any]:
     it may be a clip."""
     try:
         width, height = load_checked_image(path).size
-    except Exception:
+    except ImageError:
         if path.suffix.lower() not in _CLIP_ENDINGS:
             path.unlink(missing_ok=True)
         raise

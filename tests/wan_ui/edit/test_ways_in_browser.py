@@ -197,7 +197,11 @@ def test_margins_are_seen_at_once_and_a_clip_goes_on(visit, clip, data_dir, pict
     request = asked_for(data_dir, make(page, "and then"))
     assert (request["extend"], request["overlap"], request["num_frames"]) == ("after", 17, 33)
     assert request["trim"][1] == pytest.approx(4.0, abs=0.02) and "margins" not in request
+    slide(page, "#edit-to", 3.5)
+    assert "Begins with the 9 frames before 3.49 s" in page.locator("#edit-goes").inner_text(), "its part may have any length"
+    slide(page, "#edit-from", 1.0)
     choose(page, "follow")
+    assert page.locator("#edit-part").inner_text().startswith("1.00 to"), "the part that was chosen stays"
     page.locator("#edit-kind").select_option("grey")
     request = asked_for(data_dir, make(page, "in other colours"))
     assert request["control_kind"] == "grey" and "video" not in request
