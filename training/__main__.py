@@ -17,14 +17,18 @@ import torch
 
 from training.fast_vae import speed_up
 from training.latents import LatentCache, scenes_of_world
-from training.live import SECONDS, make_live
+from training.live import SECONDS as LIVE_SECONDS
+from training.live import make_live
 from training.recipe import Recipe, StageSeconds
 from training.recipes import RECIPES
 from training.train_text_encoder import train_text_encoder
 from training.train_transformer import TransformerTraining, train_transformer
 from training.train_vae import REFINING_RATE, refine_decoder, train_vae
+from training.vace import SECONDS as VACE_SECONDS
+from training.vace import make_vace
 
-LIVE = "wan-live-tiny"
+LIVE, VACE = "wan-live-tiny", "wan-tiny-vace"
+ON_WAN_TINY = {LIVE: (make_live, LIVE_SECONDS), VACE: (make_vace, VACE_SECONDS)}  # learn beside wan-tiny's own parts
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +92,7 @@ def _train_transformer(plan: Plan, parts: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=[*RECIPES, LIVE], default="wan-tiny")
+    parser.add_argument("--model", choices=[*RECIPES, *ON_WAN_TINY], default="wan-tiny")
     parser.add_argument("--work", type=Path, help="where the parts are kept; build/MODEL if not given")
     parser.add_argument("--output", type=Path, help="where the checkpoint goes; models/MODEL if not given")
     stages = [field.name for field in dataclasses.fields(StageSeconds)]
@@ -99,10 +103,11 @@ def main() -> None:
     parser.add_argument("--continue-from", type=Path, help="a checkpoint folder to continue from")
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    if given.model == LIVE:
-        work, output = given.work or Path("build") / LIVE, given.output or Path("models") / LIVE
+    if given.model in ON_WAN_TINY:
+        train, usual = ON_WAN_TINY[given.model]
+        work, output = given.work or Path("build") / given.model, given.output or Path("models") / given.model
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        return make_live(Path("models/wan-tiny"), work, output, given.transformer_seconds or SECONDS, device)
+        return train(Path("models/wan-tiny"), work, output, given.transformer_seconds or usual, device)
     times = {stage: getattr(given, f"{stage}_seconds") for stage in stages}
     recipe = RECIPES[given.model]
     make(

@@ -50,14 +50,21 @@ def detect(video: torch.Tensor) -> Detection:
 def positions(video: torch.Tensor) -> torch.Tensor:
     """Centre x and y as shares of width and height, and the radius of a circle of the shape's area as a share of the shorter
     side, for every frame of a video [F, H, W, 3] whose colours stay: [F, 3]. Raises: ValueError if nothing stands out."""
+    cover = cover_of(video)
+    if cover is None:
+        raise ValueError("nothing stands out from the background")
+    area, x, y = _moments(cover)
+    height, width = video.shape[1:3]
+    return torch.stack([x / width, y / height, (area / math.pi).sqrt() / min(width, height)], 1)
+
+
+def cover_of(video: torch.Tensor) -> torch.Tensor | None:
+    """How much of each pixel the shape covers, [F, H, W] in [0, 1], in a video [F, H, W, 3] whose colours stay; None if nothing
+    stands out."""
     pixels = video.float()
     backdrop = _border(pixels).median(0).values
     foreground = _foreground_colour(pixels, backdrop)
-    if foreground is None:
-        raise ValueError("nothing stands out from the background")
-    area, x, y = _moments(_cover(pixels, backdrop, foreground))
-    height, width = video.shape[1:3]
-    return torch.stack([x / width, y / height, (area / math.pi).sqrt() / min(width, height)], 1)
+    return None if foreground is None else _cover(pixels, backdrop, foreground)
 
 
 def _border(pixels: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 
 from backend.commands.apart import say
+from backend.contract.control import is_controlled
 from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.worker import AXES
 from backend.families.model import Model
@@ -35,7 +36,7 @@ def write_programs(preset: Preset, topology: str | None, folder: Path, mesh: dic
     model = describe_model(
         preset, devices, ExecutableWriter(folder=folder, tell=tell), mesh, None if topology else _folder(preset)
     )
-    for request in _requests(preset, model, sizes):
+    for request in requests_of(preset, model, sizes):
         for _ in warm_up(model, request):
             pass
     return {
@@ -50,12 +51,15 @@ def write_programs(preset: Preset, topology: str | None, folder: Path, mesh: dic
     }
 
 
-def _requests(preset: Preset, model: Model, sizes: dict) -> Iterator[GenerationRequest]:
-    """The preset's own request for each task, once for each prompt length that needs programs of its own, and one with a clip."""
+def requests_of(preset: Preset, model: Model, sizes: dict) -> Iterator[GenerationRequest]:
+    """The preset's own request for each task, once for each prompt length that needs programs of its own, and one with a clip, or
+    with a reference picture, which makes the latents longer."""
     for task in preset.tasks:
         for prompt in model.prompts_for_all_programs(preset.examples[0]):
             yield example_request(preset, task, prompt=prompt, **sizes)
-    if "video" in preset.inputs:
+    if is_controlled(preset):
+        yield example_request(preset, "t2v", references=("/picture.png",), **sizes)
+    elif "video" in preset.inputs:
         yield example_request(preset, "t2v", video="/clip.mp4", **sizes)
 
 

@@ -246,6 +246,16 @@ class GenerationRequest(BaseModel):
         return self.is_guided or self.uses_nag
 
     @property
+    def has_original(self) -> bool:
+        """Whether it is made from a clip, with which it can be compared."""
+        return bool(self.video or self.control)
+
+    @property
+    def is_from_pictures(self) -> bool:
+        """Whether it has no inputs but a first and a last picture."""
+        return self.inputs().keys() <= set(_ALWAYS_STORED)
+
+    @property
     def reads_clip(self) -> bool:
         """Whether frames of a clip are brought to the video's rate."""
         return any(one.media != "picture" for one in INPUTS if getattr(self, one.role))

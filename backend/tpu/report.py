@@ -204,4 +204,4 @@ def remedies(
 
 def _peak_with(cost: dict[str, Any], resident: dict[str, int]) -> int:
     """Bytes on a device while this program runs: its own, and the weights at rest of all networks that it does not use."""
-    return cost["hbm_bytes_per_device"] + sum(resident.values()) - resident[cost["part"]]
+    return cost["hbm_bytes_per_device"] + sum(resident.values()) - resident.get(cost["part"], 0)

@@ -1,6 +1,7 @@
 """Run by `test_mesh_families.py` in a process with the devices that it wants: one family's tiny checkpoint on all of them.
 
-Arguments: the family, the checkpoint's folder, the file for the latents, and the request's changes as JSON.
+Arguments: the family, the checkpoint's folder, the file for the latents, and the request's changes as JSON, among them the "mesh"
+if it is fixed.
 """
 
 import json
@@ -22,8 +23,9 @@ def main() -> None:
     family, folder, output, changes = sys.argv[1:]
     preset = (tiny_hunyuan if family in tiny_hunyuan.KINDS else tiny_checkpoints).make_preset(family, Path(folder))
     request_module.load_preset = lambda name: preset
-    loaded = load_module.load(preset, None, lambda event: None)
-    settings = {"prompt": "a circle", "seed": 5, "width": 64, "height": 64, "num_frames": 9} | json.loads(changes)
+    given = json.loads(changes)
+    loaded = load_module.load(preset, None, lambda event: None, given.pop("mesh", {}))
+    settings = {"prompt": "a circle", "seed": 5, "width": 64, "height": 64, "num_frames": 9} | given
     request = GenerationRequest.from_preset(preset, **settings)
     with tempfile.TemporaryDirectory() as place:
         list(pipeline.generate(request, loaded, Path(place), lambda: False))

@@ -40,7 +40,7 @@ def loaded(made: Tiny, *files: Path):
 
 
 @pytest.mark.parametrize("prefix", ["", "model.diffusion_model."])
-@pytest.mark.parametrize("family", ["wan2.1-t2v", "wan2.1-i2v", "wan2.2-ti2v"])
+@pytest.mark.parametrize("family", ["wan2.1-t2v", "wan2.1-i2v", "wan2.2-ti2v", "wan2.1-vace"])
 def test_one_file_makes_the_same_latents(family, prefix, tiny, pictures, tmp_path):
     made = tiny(family)
     save_file(makers_state(made, "transformer", prefix), tmp_path / "wan.safetensors")

@@ -71,10 +71,8 @@ USES = {
     "after": {"video": "clip.mp4", "extend": "after", "overlap": 5},
     "before": {"video": "clip.mp4", "extend": "before", "overlap": 4},
 }
-OFTEN = {
-    "wan2.1-vace": ("nothing", "edges", "two references and a mask", "key frames"),
-    "wan2.2-vace": ("mask and control", "after"),
-}
+OFTEN = {"wan2.1-vace": ("two references and a mask", "key frames"), "wan2.2-vace": ("mask and control",)}
+"""References, masks, control clips and key frames, one expert and two; the others are among the slow tests."""
 
 
 def request_of(made: Tiny, files: dict[str, str], use: str, **changes) -> GenerationRequest:
@@ -133,12 +131,20 @@ def test_without_guidance_too(steps, tiny, files):
     assert np.abs(latents_of(request, made.loaded) - run_reference(made, request)).max() <= LATENT_TOLERANCE
 
 
+@pytest.mark.slow
 def test_all_that_is_shown_does_something(tiny, files):
     """Equality above is not that of constants: each use has other latents than a video from the prompt alone."""
     made = tiny("wan2.1-vace")
     plain = latents_of(request_of(made, files, "nothing", steps=2), made.loaded)
     for use in ("edges", "mask", "key frames", "one reference"):
         assert np.abs(latents_of(request_of(made, files, use, steps=2), made.loaded) - plain).max() > 0.01
+
+
+def test_a_step_cache_that_never_reuses_changes_nothing(tiny, files):
+    made = tiny("wan2.1-vace")
+    plain, cached = (request_of(made, files, "key frames", steps=3, step_cache=threshold) for threshold in (0.0, 1e-9))
+    found = [latents_of(request, made.loaded) for request in (plain, cached)]
+    np.testing.assert_allclose(*found, atol=1e-5)  # the same sums in another program
 
 
 # 17 black frames of 16 x 16 that all stay, and so many black references; their tolerance is 1e-3
@@ -176,7 +182,7 @@ def test_diffusers_still_gives_what_it_publishes(references):
     np.testing.assert_allclose(ends(video.transpose(0, 3, 1, 2)), PUBLISHED[references].pixels, atol=1e-3)
 
 
-@pytest.mark.parametrize("references", PUBLISHED)
+@pytest.mark.parametrize("references", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow), 2])
 def test_we_give_what_diffusers_publishes(references, tmp_path, monkeypatch):
     case = PUBLISHED[references]
     make_pipeline(case).save_pretrained(tmp_path / "model")

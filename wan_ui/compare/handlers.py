@@ -14,7 +14,6 @@ from wan_ui.compare.panel import ComparePanel, what_choices
 from wan_ui.compare.variations import variations, varied
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import view_of
-from wan_ui.desk.media import has_original
 from wan_ui.desk.presets import preset_choices
 from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
@@ -171,7 +170,7 @@ class CompareHandlers:
     def _with_original(self, job_id: str, visit: Visit) -> Updates:
         """A video beside the clip that it was made from: the only comparison of one job."""
         job = self.desk.job(job_id, visit)
-        if job is None or not has_original(job.request):
+        if job is None or not job.request.has_original:
             return {self.panel.chosen: gr.skip()}
         return self._shown(self.desk.engine.shelf.compare(visit.owner, (job.id,)), visit)
 
@@ -185,7 +184,7 @@ class CompareHandlers:
     def _side(self, comparison: Comparison, visit: Visit) -> Side:
         jobs = [self.desk.job(job_id, visit) for job_id in comparison.jobs]
         cells = tuple(Cell(job=job, view=view_of(self.desk, job)) for job in jobs if job)
-        if len(comparison.jobs) == 1 and cells and has_original(cells[0].job.request):
+        if len(comparison.jobs) == 1 and cells and cells[0].job.request.has_original:
             cells = (Cell(job=cells[0].job, view=cells[0].view, is_original=True), *cells)
         return Side(id=comparison.id, cells=cells)
 

@@ -125,7 +125,7 @@ def before(job: Job, decoding: Decoding) -> Path | None:
     path = job.folder / BEFORE
     if path.is_file():
         return path
-    if not has_original(job.request):
+    if not job.request.has_original:
         return None
     try:
         decoding.run(_write_before, job.request, path)
@@ -136,16 +136,6 @@ def before(job: Job, decoding: Decoding) -> Path | None:
 
 def _write_before(request: GenerationRequest, path: Path) -> None:
     write_frames(original(request), path, fps=request.fps, comment="")
-
-
-def is_edited(request: GenerationRequest) -> bool:
-    """Whether the edit view can show all that the video begins with, and the form cannot: a clip, key frames, references."""
-    return bool(request.inputs().keys() - {"image", "last_image"})
-
-
-def has_original(request: GenerationRequest) -> bool:
-    """Whether there is a clip with which the video can be compared."""
-    return bool(request.video or request.control)
 
 
 def _middle_frame(video: Path) -> Image.Image:

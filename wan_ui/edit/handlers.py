@@ -15,7 +15,6 @@ from backend.engine.job import Job
 from backend.errors import StudioError
 from backend.media.masks import is_picture
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.media import has_original, is_edited
 from wan_ui.desk.presets import full_preset
 from wan_ui.desk.uploads import to_cache
 from wan_ui.desk.view import Updates, Values
@@ -83,7 +82,7 @@ class EditHandlers:
         """Loads the clip or the pictures, and the settings, of a video that was made from them."""
         act, visit = Act.of(event), self.desk.visit(request)
         job = self.desk.job(act.job, visit)
-        if job is None or not is_edited(job.request):
+        if job is None or job.request.is_from_pictures:
             return {self.message: gr.skip()}
         try:
             fill = self.desk.engine.decoding.run(_filled, job)
@@ -113,7 +112,7 @@ def _filled(job: Job) -> dict[str, Any]:
     """The settings for the view's script, with the clip copied to where it may be used again. Raises: ClipError, OSError."""
     request = job.request
     files = {role: [Path(to_cache(path)) for path in paths] for role, paths in request.inputs().items()}
-    clip = described((files.get("video") or files["control"])[0]) if has_original(request) else None
+    clip = described((files.get("video") or files["control"])[0]) if request.has_original else None
     filled = settings_of(request, clip["seconds"] if clip else 0.0) | {"clip": clip, "time": time.monotonic()}  # new each time
     if is_controlled(find_preset(request.preset)):
         filled["references"] = [_known(path) for path in files.get("references", ())]

@@ -19,7 +19,6 @@ from backend.errors import RequestError, StudioError
 from backend.media.video import extract_frame, read_facts, read_request
 from presets import Preset
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.media import is_edited
 from wan_ui.desk.presets import full_preset, preset_choices
 from wan_ui.desk.uploads import checked_upload, picture_to_cache, to_cache
 from wan_ui.desk.view import Updates
@@ -114,7 +113,7 @@ class FillHandlers:
         return self._loaded(job.request, texts, message) | self._pictures(job.request)
 
     def _edit(self, job: Job, texts: Texts) -> Updates:
-        if is_edited(job.request):  # saving the form would take its clip away
+        if not job.request.is_from_pictures:  # saving the form would take its clip away
             raise RequestError("a video that is made under Edit", "cannot be changed here", "queue another under Edit")
         message = Message(text=texts.loaded_editing, view="create")
         return self._loaded(job.request, texts, message) | self._pictures(job.request) | {self.form.editing: job.id}
@@ -191,7 +190,7 @@ class FillHandlers:
 
     def _loaded(self, request: GenerationRequest, texts: Texts, message: Message, is_seed_new: bool = False) -> Updates:
         self._check_here(request, texts)
-        if is_edited(request):
+        if not request.is_from_pictures:
             message = replace(message, text=f"{message.text} {texts.loaded_clip}")
         if request.cues or request.action:
             message = replace(message, text=f"{message.text} {texts.loaded_cues}")

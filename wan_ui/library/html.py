@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from backend.contract.events import VideoResult
 from backend.engine.job import Job
-from wan_ui.desk.media import is_edited, media_url
+from wan_ui.desk.media import media_url
 from wan_ui.parts.buttons import icon_button, text_button
 from wan_ui.parts.icons import icon
 from wan_ui.parts.progress import spoken_seconds
@@ -81,7 +81,7 @@ def detail_html(job: Job | None, result: VideoResult | None, texts: Texts, owner
 
 
 def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bool) -> str:
-    one, group = {"job": job.id}, "edit" if is_edited(job.request) else "fill"
+    one, group = {"job": job.id}, "fill" if job.request.is_from_pictures else "edit"
     name = f"{job.request.preset}-{job.request.seed}{PurePath(result.path).suffix}"
     if job.deleted:
         return f'<div class="actions">{text_button("queue:restore", texts.restore, name="again", **one)}</div>'

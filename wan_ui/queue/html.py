@@ -8,7 +8,7 @@ from backend.contract.shape import Shape
 from backend.engine.disk import Shortage
 from backend.engine.estimate import Estimate
 from backend.engine.job import Job
-from wan_ui.desk.media import is_edited, media_url
+from wan_ui.desk.media import media_url
 from wan_ui.parts.buttons import icon_button
 from wan_ui.parts.progress import StageView, place_words, spoken_seconds
 from wan_ui.words.english import Texts
@@ -127,7 +127,7 @@ def _state(entry: Entry, texts: Texts) -> str:
 
 
 def _buttons(entry: Entry, texts: Texts) -> str:
-    job_id, has_more = entry.job.id, is_edited(entry.job.request)  # than the form has
+    job_id, is_held_by_form = entry.job.id, entry.job.request.is_from_pictures
     match entry.job.state:
         case "queued":
             held = [icon_button("queue:go_on", "play", texts.go_on_now, job=job_id)] if entry.view.is_held else []
@@ -135,7 +135,7 @@ def _buttons(entry: Entry, texts: Texts) -> str:
                 *held,
                 icon_button("queue:up", "up", texts.queue_up, job=job_id),
                 icon_button("queue:down", "down", texts.queue_down, job=job_id),
-                *([] if has_more else [icon_button("fill:edit", "edit", texts.queue_edit, job=job_id)]),
+                *([icon_button("fill:edit", "edit", texts.queue_edit, job=job_id)] if is_held_by_form else []),
                 icon_button("again:same", "copy", texts.queue_duplicate, job=job_id),
                 icon_button("queue:cancel", "cross", texts.queue_cancel, job=job_id),
             ]

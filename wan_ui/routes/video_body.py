@@ -28,7 +28,7 @@ PICTURE, CLIP = "input_reference", "video"
 _READ_ON = 2  # times the limit are read, but not kept: a caller who is cut off while sending never sees the answer
 _MOST_FIELDS = 100
 _PIECE = 2**16
-_LISTS = ("guidance", "cues", "trim")
+_LISTS = ("guidance", "cues", "trim", "margins")
 _REFERENCE = re.compile(rf"({PICTURE}|{CLIP})\[(image_url|video_url|file_id)\]")
 _ADDRESSES = {PICTURE: ("image_url", "image/png"), CLIP: ("video_url", "video/mp4")}
 

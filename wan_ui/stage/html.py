@@ -14,7 +14,7 @@ from backend.contract.guided_steps import count_first
 from backend.contract.request import GenerationRequest
 from backend.engine.job import Job
 from backend.errors import RequestError
-from wan_ui.desk.media import has_original, is_edited, media_url
+from wan_ui.desk.media import media_url
 from wan_ui.parts.buttons import icon_button, text_button
 from wan_ui.parts.icons import icon
 from wan_ui.parts.notes import without_paths
@@ -201,7 +201,7 @@ def _proposal(proposal: Proposal, job: Job, texts: Texts) -> str:
     """Puts what would fit into the form; nothing is made by it."""
     words = texts.fits.format(width=proposal.width, height=proposal.height, frames=proposal.num_frames)
     value = f"{proposal.width}x{proposal.height}x{proposal.num_frames}"
-    group = "edit" if is_edited(job.request) else "fill"
+    group = "fill" if job.request.is_from_pictures else "edit"
     return text_button(f"{group}:fits", words, name="use", hint=texts.fits_hint, job=job.id, value=value)
 
 
@@ -214,11 +214,11 @@ def _download(view: StageView, job: Job, texts: Texts) -> str:
 
 
 def _video_buttons(job: Job, texts: Texts, model: Model) -> list[str]:
-    one, group = {"job": job.id}, "edit" if is_edited(job.request) else "fill"
+    one, group = {"job": job.id}, "fill" if job.request.is_from_pictures else "edit"
     hint = texts.full_quality_hint.format(title=model.full_title)
     full = [text_button(f"{group}:full", texts.full_quality, name="quality", hint=hint, **one)] if model.full_title else []
     original = (
-        [text_button("compare:original", texts.compare_original, name="compare", **one)] if has_original(job.request) else []
+        [text_button("compare:original", texts.compare_original, name="compare", **one)] if job.request.has_original else []
     )
     seed = escape(texts.keep_seed)
     starred = "true" if job.is_starred else "false"

@@ -24,6 +24,7 @@ from wan_ui.edit.routes import edit_routes
 from wan_ui.words.chinese import CHINESE
 from wan_ui.words.english import ENGLISH
 
+VACE = ("wan2.1-vace-1.3b-480p", "wan2.1-vace-14b-720p")  # take clips too, but make nothing anew by strength
 WANTED = {"preset": "wan-tiny", "prompt": "a red square", "start": 0.5, "num_frames": 17, "width": 96, "height": 96, "steps": 4}
 
 
@@ -159,8 +160,8 @@ def test_what_there_was_before_is_made_once_and_only_for_a_clip(engine, visitor,
 
 
 def test_the_view_knows_each_models_own_limits():
-    presets = clip_presets(lambda preset: preset.name in ("wan-tiny", "wan2.1-i2v-14b-480p", "wan2.1-t2v-14b-720p"))
-    assert [preset.name for preset in presets] == ["wan-tiny", "wan2.1-t2v-14b-720p"]
+    presets = clip_presets(lambda preset: preset.name in ("wan-tiny", "wan2.1-i2v-14b-480p", "wan2.1-t2v-14b-720p", *VACE))
+    assert {preset.name for preset in presets} == {"wan-tiny", "wan2.1-t2v-14b-720p", *VACE}
     tiny = find_preset("wan-tiny")
     for texts in (ENGLISH, CHINESE):
         html = edit_html(presets, texts)

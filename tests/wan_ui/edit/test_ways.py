@@ -17,7 +17,7 @@ from backend.media.video import read_frames
 from tests.clip_files import counting_clip
 from wan_ui.desk.access import Access
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.media import BEFORE, has_original, is_edited, media_route
+from wan_ui.desk.media import BEFORE, media_route
 from wan_ui.desk.visitors import COOKIE
 from wan_ui.edit.handlers import _filled, _fitting, settings_of
 from wan_ui.edit.html import clip_presets, edit_html
@@ -308,12 +308,3 @@ def test_what_one_way_does_not_show_is_named():
     assert way_of(both) == "widen" and not_shown(both) == ["mask", "control"]
     moved = GenerationRequest.from_preset(preset, video="/a.mp4", mask="/m.png", references=("/hat.png",), **part)
     assert not_shown(moved) == []
-
-
-def test_only_what_the_form_cannot_show_belongs_to_the_view():
-    preset = find_preset(VACE)
-    plain = GenerationRequest.from_preset(preset, prompt="x")
-    keys = GenerationRequest.from_preset(preset, prompt="x", keyframes=("/a.png",), keyframe_at=(0,))
-    control = GenerationRequest.from_preset(preset, prompt="x", control="/a.mp4")
-    assert [is_edited(one) for one in (plain, keys, control)] == [False, True, True]
-    assert [has_original(one) for one in (plain, keys, control)] == [False, False, True]

@@ -15,7 +15,7 @@ from tests.clip_files import counting_clip
 from tests.wan_ui.conftest import model_does_not_matter
 from wan_ui.desk.uploads import uploaded_path
 from wan_ui.parts.progress import StageView
-from wan_ui.routes.api import Wanted, finished_video, without_files
+from wan_ui.routes.api import Wanted, _without_again, finished_video, without_files
 
 META = {"meta": {"_type": "gradio.FileData"}}
 
@@ -32,6 +32,25 @@ def wanted(**changes) -> Wanted:
 def test_settings_replace_the_presets_own():
     request = wanted(settings={"steps": 3, "seed": 1, "guidance": [2.0]}).to_request()
     assert (request.steps, request.seed, request.guidance, request.task) == (3, 1, (2.0,), "t2v")
+
+
+def test_windows_and_shots_are_settings_too():
+    long = wanted(settings={"num_frames": 65, "context_windows": False}).to_request()
+    assert long.window_frames is None
+    story = wanted(
+        prompt="", settings={"shots": [{"prompt": "a red circle", "seconds": 1}, {"prompt": "a blue star"}]}
+    ).to_request()
+    assert (story.prompt, story.total_frames) == ("a red circle", 33)
+    with pytest.raises(RequestError, match="shot 1 has no prompt"):
+        wanted(settings={"shots": [{"seconds": 1}]}).to_request()
+
+
+def test_a_storyboard_to_be_made_again_is_named_by_its_job_and_its_shot():
+    assert _without_again({"steps": 3, "again": {"job": "x", "from_shot": 2}}) == ({"steps": 3}, ("x", 2))
+    assert _without_again({"steps": 3}) == ({"steps": 3}, None) and _without_again("x") == ("x", None)
+    for again in ("x", {"job": 1, "from_shot": 2}, {"job": "x"}, {"job": "x", "from_shot": "2"}):
+        with pytest.raises(RequestError, match="again="):
+            _without_again({"again": again})
 
 
 @pytest.mark.parametrize("name", ["image", "last_image", "video", "preset", "loras", "task"])

@@ -141,3 +141,16 @@ def test_a_failure_for_memory_says_what_would_fit():
     error = video_object(job, replace(view, proposals=(fits,)), NO_LIMITS)["error"]
     assert error["would_fit"] == [{"width": 96, "height": 96, "num_frames": 17, "bytes_per_device": 5}]
     assert error["message"] == "Too large; It would fit at 96x96 with 17 frames"
+
+
+def test_a_clip_is_widened_or_goes_on_with_a_preset_of_vace():
+    def made(**fields):
+        return to_request(
+            Sent(fields={"prompt": "x", "model": "wan2.1-vace-1.3b-480p", **fields}, picture=None, clip=Path("/a.mp4")), ""
+        )
+
+    wider = made(margins=["64", "0", "64", "0"], keeps_pixels="false")
+    assert (wider.video, wider.margins, wider.keeps_pixels) == ("/a.mp4", (64, 0, 64, 0), False)
+    assert (made(extend="after", overlap="9").extend, made(extend="after", overlap="9").overlap) == ("after", 9)
+    with pytest.raises(RequestError, match="nothing that says what of it is made anew"):
+        made()

@@ -1,0 +1,133 @@
+"""wan-tiny-vace's world, its control blocks in training, what is written of it, and how it is scored."""
+
+import random
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from backend.contract import request as request_module
+from backend.families import of_preset
+from backend.pipeline.load import load
+from backend.settings import PROJECT_FOLDER
+from presets import Preset, load_preset
+from training.evaluate_vace import SIZE, overlap, score
+from training.fast_vae import speed_up
+from training.train_transformer import TransformerTraining
+from training.vace import assemble_vace, shown_latents
+from training.vace_networks import CONTROL, VaceNetworks
+from training.vace_world import Task, box_of, keyframes_of, sample_task, source_of, task_for, to_frames, video_of
+from training.velocity import predict_velocity
+from training.wan_networks import WanNetworks
+from training.wan_vae import WAN_AUTOENCODER
+from training.world import held_out_triples, sample_scene
+
+BASE = Path(load_preset("wan-tiny").model_source)
+
+
+def task(use: str, motion: str = "right") -> Task:
+    rng = random.Random(2)
+    return task_for(sample_scene(rng, ("red", "circle", motion)), use, rng)
+
+
+def test_a_box_holds_all_of_the_shape_and_is_all_that_is_new():
+    for motion in ("right", "up-left", "growing", "still"):
+        given = task("box", motion)
+        left, top, right, bottom = box_of(given, SIZE)
+        source, frames = source_of(given, SIZE), to_frames(video_of(given, SIZE))
+        is_outside = np.ones((96, 96), bool)
+        is_outside[top:bottom, left:right] = False
+        assert (source.is_new == ~is_outside).all() and is_outside.any()
+        assert (np.ptp(frames[:, is_outside].astype(int), axis=(0, 1)) == 0).all()  # background alone
+
+
+def test_key_frames_and_edges_are_shown():
+    given = task("keyframes")
+    source, frames = source_of(given, SIZE), to_frames(video_of(given, SIZE))
+    places = keyframes_of(given, 17)
+    assert [index for index in range(17) if not source.is_new[index].any()] == list(places) and {0, 16} <= set(places)
+    assert all((source.frames[place] == frames[place]).all() for place in places)
+    drawn = source_of(task("edges"), SIZE)
+    assert drawn.is_new.all() and set(np.unique(drawn.frames)) == {0, 255}
+
+
+def test_held_out_scenes_are_never_drawn():
+    rng = random.Random(1)
+    tasks = [sample_task(rng) for _ in range(500)]
+    assert not held_out_triples() & {one.scene.triple for one in tasks}
+    assert {one.use for one in tasks} == {"edges", "box", "keyframes"}
+
+
+@pytest.fixture(scope="module")
+def networks() -> VaceNetworks:
+    torch.manual_seed(0)
+    return VaceNetworks.begin(WanNetworks.load(BASE, BASE / "tokenizer", "cpu"), 256)
+
+
+def example(networks: VaceNetworks) -> tuple[torch.Tensor, ...]:
+    latents, control = torch.randn(2, 16, 3, 6, 6), torch.randn(2, 288, 3, 6, 6)
+    return latents, control, torch.tensor([500.0, 300.0]), *networks.text.encode(["a red circle", ""])
+
+
+@pytest.mark.demo_model
+@torch.no_grad()
+def test_control_blocks_change_nothing_before_they_have_learned(networks):
+    latents, control, timestep, text, bias = example(networks)
+    arguments = (networks.learned, latents, timestep, timestep, text, bias, torch.float32)
+    torch.testing.assert_close(predict_velocity(*arguments, control=control), predict_velocity(*arguments), atol=0, rtol=0)
+
+
+@pytest.mark.demo_model
+@torch.no_grad()
+def test_velocity_equals_the_class(networks):
+    latents, control, timestep, text, bias = example(networks)
+    learned = VaceNetworks.begin(networks, 256).learned
+    for block in learned.vace_blocks:
+        for linear in (block.proj_in, block.proj_out):
+            if linear is not None:
+                torch.nn.init.normal_(linear.weight, std=0.02)
+    ours = predict_velocity(learned, latents, timestep, timestep, text, bias, torch.float32, control=control)
+    tokens = networks.text.tokenizer(["a red circle", ""], padding="max_length", max_length=512, return_tensors="pt")
+    whole = networks.text.encoder(**tokens).last_hidden_state * tokens.attention_mask[..., None]
+    reference = learned(latents, timestep, whole, control_hidden_states=control, return_dict=False)[0]
+    torch.testing.assert_close(ours, reference, atol=1e-4, rtol=0)  # float32 sums in another order, values to 10
+
+
+@pytest.mark.demo_model
+def test_only_control_blocks_learn_and_something_can_be_learned(networks):
+    rng, options = random.Random(3), TransformerTraining()
+    vae = WAN_AUTOENCODER.load(BASE / "vae").eval()
+    speed_up(vae)
+    tasks = [sample_task(rng) for _ in range(2)]
+    latents = torch.cat([shown_latents(vae, one, SIZE, "cpu") for one in tasks])
+    assert latents.shape == (2, 16 + 32 + 256, 5, 6, 6)
+    words = [networks.words_for(one, rng, options) for one in tasks]
+    networks.loss(latents, tasks, words, options, torch.Generator().manual_seed(0)).backward()
+    learned = {name: value.grad for name, value in networks.learned.named_parameters() if value.grad is not None}
+    assert all(name.startswith(CONTROL) for name in learned)
+    assert learned["vace_blocks.0.proj_out.weight"].abs().max() > 0
+    networks.learned.zero_grad()
+
+
+@pytest.mark.demo_model
+def test_the_checkpoint_is_a_vace_that_shares_wan_tinys_parts_and_can_be_scored(networks, tmp_path, monkeypatch):
+    monkeypatch.setenv("STUDIO_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "wan-tiny").symlink_to(BASE)
+    networks.save(tmp_path / "parts")
+    assemble_vace(tmp_path / "parts", tmp_path / "wan-tiny", tmp_path / "made")
+    assert (tmp_path / "made/vae").is_symlink() and (tmp_path / "made/vae/config.json").is_file()
+    assert sum(path.stat().st_size for path in (tmp_path / "made/transformer").iterdir()) < 30_000_000
+    data = tomllib.loads((PROJECT_FOLDER / "training/wan-tiny-vace.toml").read_text("utf-8"))
+    preset = Preset(**data | {"name": "wan-tiny-vace", "model": str(tmp_path / "made"), "steps": 2})
+    monkeypatch.setattr(request_module, "load_preset", lambda name: preset)
+    assert of_preset(preset)[1].name == "wan2.1-vace"
+    found = score(load(preset, None, lambda event: None), preset, task("box"), "a red circle", 1)
+    assert found["outside"] >= 35 and 0 <= found["overlap"] <= 1
+
+
+def test_overlap_is_that_of_the_shapes():
+    right, still = (torch.from_numpy(to_frames(video_of(task("box", motion), SIZE))) for motion in ("right", "still"))
+    assert overlap(right, right) == pytest.approx(1.0) and overlap(right, still) < 0.5
+    assert overlap(right, torch.zeros_like(right)) == 0.0

@@ -1,0 +1,99 @@
+"""Makes wan-tiny-vace: control blocks beside wan-tiny's layers learn to be shown edges, what lies around a box, and key frames.
+
+`python -m training --model wan-tiny-vace`. wan-tiny's transformer and its other parts stay as they are. Its preset is
+`training/wan-tiny-vace.toml` until the model is there: it then belongs in `presets/`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import random
+import shutil
+from pathlib import Path
+
+import torch
+
+from backend.contract.geometry import Geometry
+from backend.families.wan_vace.conditions import mask_channels
+from training.checkpoint import FLOAT32_PARTS, round_matrices
+from training.fast_vae import speed_up
+from training.latents import Bucket, LatentCache, World, encode
+from training.train_transformer import TransformerTraining, train_transformer
+from training.vace_networks import VaceNetworks
+from training.vace_world import Task, sample_task, source_of, video_of
+from training.wan_networks import WanNetworks
+from training.wan_vae import WAN_AUTOENCODER
+
+SECONDS = 3000.0
+BUCKETS = (
+    Bucket(width=96, height=96, num_frames=17, share=0.9, batch=32, clips=1536),
+    Bucket(width=128, height=96, num_frames=17, share=0.05, batch=24, clips=192),
+    Bucket(width=96, height=128, num_frames=17, share=0.05, batch=24, clips=192),
+)
+LINKED = ("vae", "text_encoder", "tokenizer")  # wan-tiny's own
+SPATIAL_SCALE = 16
+OPTIONS = TransformerTraining(learning_rate=1e-3, image_to_video=0.0)
+
+logger = logging.getLogger(__name__)
+
+
+class ControlCache(LatentCache[Task]):
+    """`latents` [N, C + 2 C + 256, F, H, W]: the clip's, then what the control blocks are shown of it."""
+
+    def _encode_new(self, clips: int) -> tuple[torch.Tensor, list[Task]]:
+        tasks = [self._world.sample(self._rng) for _ in range(clips)]
+        return torch.cat([shown_latents(self._vae, task, self.bucket, self._device) for task in tasks]), tasks
+
+
+def shown_latents(vae: torch.nn.Module, task: Task, size: Bucket, device: str) -> torch.Tensor:
+    """The task's entry in a `ControlCache`, [1, C + 2 C + 256, F, H, W]."""
+    source = source_of(task, size)
+    frames = torch.from_numpy(source.frames).permute(3, 0, 1, 2).float() / 127.5 - 1
+    is_new = torch.from_numpy(source.is_new)[None]
+    videos = torch.stack([video_of(task, size), frames * ~is_new, frames * is_new])
+    clip, stays, new = encode(vae, videos.to(device)).cpu().split(1)
+    return torch.cat([clip, stays, new, torch.from_numpy(mask_channels(geometry_of(size), source))], 1)
+
+
+def geometry_of(size: Bucket) -> Geometry:
+    """The geometry of videos of this size in wan-tiny."""
+    return Geometry(width=size.width, height=size.height, num_frames=size.num_frames, spatial_scale=SPATIAL_SCALE)
+
+
+def make_vace(base: Path, work: Path, output: Path, seconds: float, device: str) -> None:
+    """Trains on `base`, the folder of wan-tiny, unless `work` has the result already, and writes the checkpoint."""
+    parts = work / "parts"
+    if not parts.exists():
+        vae = WAN_AUTOENCODER.load(base / "vae").to(device).eval()
+        speed_up(vae)
+        world = World(sample=sample_task, render=video_of)
+        caches = [ControlCache(vae, bucket, random.Random(3), device, world) for bucket in BUCKETS]
+        networks = VaceNetworks.begin(WanNetworks.load(base, base / "tokenizer", device), SPATIAL_SCALE**2)
+        parts.parent.mkdir(parents=True, exist_ok=True)
+        train_transformer(networks, caches, parts, dataclasses.replace(OPTIONS, seconds=seconds), device)
+    assemble_vace(parts, base, output)
+    logger.info("the checkpoint is in %s; score it with: python -m training.evaluate_vace", output)
+
+
+def assemble_vace(parts: Path, base: Path, target: Path) -> None:
+    """Writes the transformer, its matrices in bfloat16 to save half; the other parts are links to `base`'s."""
+    networks = VaceNetworks.load(parts, base / "tokenizer", "cpu")
+    round_matrices(networks.learned, torch.bfloat16, FLOAT32_PARTS)
+    shutil.rmtree(target / "transformer", ignore_errors=True)
+    networks.learned.save_pretrained(target / "transformer")
+    for part in LINKED:
+        link = target / part
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(base / part, target))
+    index = {
+        "_class_name": "WanVACEPipeline",
+        "transformer": ["diffusers", "WanVACETransformer3DModel"],
+        "transformer_2": [None, None],
+        "vae": ["diffusers", "AutoencoderKLWan"],
+        "text_encoder": ["transformers", "UMT5EncoderModel"],
+        "tokenizer": ["transformers", "T5TokenizerFast"],
+    }
+    (target / "model_index.json").write_text(json.dumps(index, indent=2) + "\n", "utf-8")

@@ -1,0 +1,80 @@
+"""wan-tiny-vace's transformer in training: wan-tiny's, which stays as it is, and control blocks, which learn."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from diffusers import WanTransformer3DModel, WanVACETransformer3DModel
+
+from training.train_transformer import TransformerTraining, noise_levels, prompt_for
+from training.vace_world import Task
+from training.velocity import predict_velocity
+from training.wan_networks import WanNetworks, WanText
+
+VACE_LAYERS = (0, 2, 4)
+CONTROL = "vace_"  # with which the names of what is learned begin
+
+
+class VaceNetworks(WanNetworks):
+    """See `Networks`. A clip's latents come with what is shown of it as further channels: see `vace.ControlCache`."""
+
+    adamw_names = ("vace_patch_embedding", "scale_shift_table")
+
+    def __init__(self, text: WanText, transformer: WanVACETransformer3DModel) -> None:
+        super().__init__(text, transformer)
+        for name, parameter in transformer.named_parameters():
+            parameter.requires_grad_(name.startswith(CONTROL))
+
+    @classmethod
+    def begin(cls, base: WanNetworks, mask_channels: int) -> VaceNetworks:
+        """Control blocks that begin as copies of the layers after which their hints come, and hand over nothing yet."""
+        channels = 2 * base.latent_channels + mask_channels
+        return cls(base.text, controlled(base.learned, VACE_LAYERS, channels))
+
+    @classmethod
+    def load(cls, folder, tokenizer_folder, device: str) -> VaceNetworks:
+        """The networks of a parts folder, in float32."""
+        transformer = WanVACETransformer3DModel.from_pretrained(folder / "transformer", torch_dtype=torch.float32).to(device)
+        return cls(WanText.load(folder / "text_encoder", tokenizer_folder, device), transformer)
+
+    def words_for(self, scene: Task, rng: random.Random, options: TransformerTraining) -> str:
+        """See `Networks`."""
+        return prompt_for(scene.scene, rng, options)
+
+    def loss(
+        self,
+        latents: torch.Tensor,
+        scenes: list[Task],
+        prompts: list[str],
+        options: TransformerTraining,
+        generator: torch.Generator,
+    ) -> torch.Tensor:
+        """See `Networks`."""
+        clip, control = latents.split([self.latent_channels, latents.shape[1] - self.latent_channels], 1)
+        sigma = noise_levels(len(prompts), options, generator, latents.device)
+        noise = torch.randn(clip.shape, generator=generator, device=latents.device)
+        mixed = clip + sigma.view(-1, 1, 1, 1, 1) * (noise - clip)
+        with torch.no_grad(), torch.autocast(latents.device.type, torch.bfloat16):
+            text, bias = self.text.encode(prompts)
+        timesteps = 1000 * sigma, 1000 * sigma
+        predicted = predict_velocity(
+            self.learned, mixed, *timesteps, text.float(), bias, run_block=self._run_block, control=control
+        )
+        return (predicted - (noise - clip)).square().mean()
+
+
+def controlled(base: WanTransformer3DModel, layers: tuple[int, ...], channels: int) -> WanVACETransformer3DModel:
+    """The transformer with control blocks that change nothing yet, after these layers, for control latents of `channels`."""
+    kept = ("patch_size", "num_attention_heads", "attention_head_dim", "in_channels", "out_channels", "text_dim", "freq_dim",
+            "ffn_dim", "num_layers", "cross_attn_norm", "qk_norm", "eps", "rope_max_seq_len")  # fmt: skip
+    config = {name: base.config[name] for name in kept}
+    made = WanVACETransformer3DModel(**config, vace_layers=list(layers), vace_in_channels=channels).to(base.device)
+    made.load_state_dict(base.state_dict(), strict=False)
+    for block, layer in zip(made.vace_blocks, layers, strict=True):
+        block.load_state_dict(base.blocks[layer].state_dict(), strict=False)
+        for linear in (block.proj_in, block.proj_out):
+            if linear is not None:
+                torch.nn.init.zeros_(linear.weight)
+                torch.nn.init.zeros_(linear.bias)
+    return made
