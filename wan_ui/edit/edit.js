@@ -169,7 +169,8 @@ const asked = mask => {
   const guidance = [number('#edit-guidance'), number('#edit-guidance-low')].slice(0, own.guidance.length);
   return {
     preset: find('#edit-preset').value, prompt: find('#edit-prompt').value, negative_prompt: find('#edit-negative').value,
-    ...wayAsked(mask), width, height, steps: number('#edit-steps'), guidance: guidance.includes(null) ? null : guidance, seed: number('#edit-seed'),
+    ...wayAsked(mask), width, height, steps: number('#edit-steps'), seed: number('#edit-seed'),
+    guidance: guidance.includes(null) ? null : guidance,
   };
 };
 const make = async () => {
@@ -220,7 +221,8 @@ const open = () => {
   if (picker.value === given.preset && ![...find('#edit-size').options].some(option => option.value === own))
     find('#edit-size').add(new Option(`${given.width} × ${given.height}`, own));
   const strength = given.strength ?? find('#edit-strength').defaultValue;
-  for (const [id, value] of [['prompt', given.prompt], ['negative', given.negative_prompt], ['strength', strength], ['steps', given.steps], ['seed', given.seed], ['guidance', given.guidance[0]], ['guidance-low', given.guidance.at(-1)],
+  for (const [id, value] of [['prompt', given.prompt], ['negative', given.negative_prompt], ['strength', strength],
+    ['steps', given.steps], ['seed', given.seed], ['guidance', given.guidance[0]], ['guidance-low', given.guidance.at(-1)],
     ['size', own]]) find(`#edit-${id}`).value = value;
   if (!find('#edit-size').value) chooseSize();  // another model, which does not offer it
   showStrength();

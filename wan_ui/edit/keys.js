@@ -24,7 +24,7 @@ const addKeys = async (files, frame = null) => {
     if (one) placeKey(one, frame ?? nextFrame());
   }
 };
-const lastFrame = () => videoFrames() - 1;
+const lastFrame = () => Number(find('#edit-length').value) - 1;
 const nextFrame = () => {
   const taken = pictures.keys.map(one => one.frame);
   return [0, lastFrame()].find(frame => !taken.includes(frame)) ?? widest(taken.sort((a, b) => a - b));
@@ -110,7 +110,8 @@ const removeKey = () => {
 // A key frame is dragged along the track, or moved by keys.
 let dragged = null;
 const frameAt = clientX => {
-  const track = find('.track'), box = track.getBoundingClientRect(), half = parseFloat(getComputedStyle(track).getPropertyValue('--key')) / 2;
+  const track = find('.track'), box = track.getBoundingClientRect();
+  const half = parseFloat(getComputedStyle(track).getPropertyValue('--key')) / 2;
   return (clientX - box.left - half) / (box.width - 2 * half) * lastFrame();
 };
 element.addEventListener('pointerdown', event => {

@@ -35,22 +35,24 @@ const startOf = way => {
 const extended = () => find('#edit-where').value === 'after' ? edit.clip.seconds - edit.frames / limits().fps : 0;
 
 const lengthOption = frames => new Option(fill(words().lengths, {frames, seconds: (frames / limits().fps).toFixed(1)}), frames);
+// The lengths of a model whose videos need not be as long as a clip; the one that was chosen stays if it is offered.
 const showLengths = () => {
-  const own = limits(), field = find('#edit-length');
+  const own = limits(), field = find('#edit-length'), before = Number(field.value);
+  if (!own.ways.includes('keys')) return;
   field.replaceChildren(...own.lengths.map(lengthOption));
-  field.value = own.usual;
+  field.value = own.lengths.includes(before) ? before : own.usual;
   keepWithin();
 };
-const videoFrames = () => ['extend', 'keys'].includes(wayOf()) ? Number(find('#edit-length').value) : edit.frames;
 // How much of the clip the new video may see: whole latent frames, and no more than half of it.
 const showOverlap = () => {
   if (wayOf() !== 'extend' || !edit.clip) return;
-  const field = find('#edit-overlap'), most = Math.min(edit.frames, (videoFrames() + 1) / 2), wanted = field.dataset.wanted;
+  const length = lastFrame() + 1, field = find('#edit-overlap');
+  const most = Math.min(edit.frames, (length + 1) / 2), {wanted} = field.dataset;
   for (const option of field.options) option.disabled = Number(option.value) > most;
   field.value = [...field.options].find(one => !one.disabled && Number(one.value) <= (wanted ?? most)).value;
   const where = find('#edit-where').value, overlap = Number(field.value), {fps} = limits();
   const at = (where === 'after' ? edit.start + edit.frames / fps : edit.start).toFixed(2);
-  find('#edit-goes').textContent = fill(words()[`goes_${where}`], {overlap, at, new: videoFrames() - overlap});
+  find('#edit-goes').textContent = fill(words()[`goes_${where}`], {overlap, at, new: length - overlap});
 };
 
 // Margins: the clip keeps its whole picture in the video's size, and is made smaller where that leaves nothing new.
@@ -91,10 +93,10 @@ const wayAsked = mask => {
     paint: () => ({...part, ...shared, ...keeps, mask}),
     widen: () => ({...part, ...shared, ...keeps, margins: margins()}),
     extend: () => ({
-      ...part, ...shared, num_frames: videoFrames(), end: edit.start + edit.frames / fps,
+      ...part, ...shared, num_frames: lastFrame() + 1, end: edit.start + edit.frames / fps,
       extend: find('#edit-where').value, overlap: number('#edit-overlap'),
     }),
-    keys: () => ({...shared, num_frames: videoFrames(), keyframes: pictures.keys.map(({frame, path}) => ({frame, image: path}))}),
+    keys: () => ({...shared, num_frames: lastFrame() + 1, keyframes: pictures.keys.map(({frame, path}) => ({frame, image: path}))}),
   }[way]()};
 };
 const isWhole = () => wayOf() === 'keys' ? pictures.keys.length + pictures.references.length > 0 : !!edit.clip && edit.fits;

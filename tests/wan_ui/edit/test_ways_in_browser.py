@@ -236,6 +236,8 @@ def test_key_frames_are_dropped_and_dragged_to_their_places(visit, pictures, dat
     (tmp_path / "notes.txt").write_text("no picture")
     page.locator("#edit-keys").set_input_files(tmp_path / "notes.txt")
     until(page, "document.querySelector('.edit > .note').innerText === 'Key frames are pictures: png, jpeg or webp.'")
+    choose(page, "anew")
+    choose(page, "keys")
     job = make(page, f"from red over blue to green {width}")
     assert asked_for(data_dir, job)["keyframe_at"] == [0, 5, 16]
     colours = [Image.open(data_dir / "runs" / job / f"keyframes-{n}.png").convert("RGB").getpixel((5, 5)) for n in (1, 2, 3)]
