@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -45,17 +46,20 @@ class ControlCache(LatentCache[Task]):
 
     def _encode_new(self, clips: int) -> tuple[torch.Tensor, list[Task]]:
         tasks = [self._world.sample(self._rng) for _ in range(clips)]
-        return torch.cat([shown_latents(self._vae, task, self.bucket, self._device) for task in tasks]), tasks
+        return torch.cat(
+            [shown_latents(self._vae, tasks[begin : begin + 4], self.bucket, self._device) for begin in range(0, clips, 4)]
+        ), tasks
 
 
-def shown_latents(vae: torch.nn.Module, task: Task, size: Bucket, device: str) -> torch.Tensor:
-    """The task's entry in a `ControlCache`, [1, C + 2 C + 256, F, H, W]."""
-    source = source_of(task, size)
-    frames = torch.from_numpy(source.frames).permute(3, 0, 1, 2).float() / 127.5 - 1
-    is_new = torch.from_numpy(source.is_new)[None]
-    videos = torch.stack([video_of(task, size), frames * ~is_new, frames * is_new])
-    clip, stays, new = encode(vae, videos.to(device)).cpu().split(1)
-    return torch.cat([clip, stays, new, torch.from_numpy(mask_channels(geometry_of(size), source))], 1)
+def shown_latents(vae: torch.nn.Module, tasks: Sequence[Task], size: Bucket, device: str) -> torch.Tensor:
+    """The tasks' entries in a `ControlCache`, [tasks, C + 2 C + 256, F, H, W]."""
+    sources = [source_of(task, size) for task in tasks]
+    frames = torch.stack([torch.from_numpy(source.frames).permute(3, 0, 1, 2).float() / 127.5 - 1 for source in sources])
+    is_new = torch.stack([torch.from_numpy(source.is_new)[None] for source in sources])
+    videos = torch.stack([video_of(task, size) for task in tasks])
+    clip, stays, new = encode(vae, torch.cat([videos, frames * ~is_new, frames * is_new]).to(device)).cpu().chunk(3)
+    masks = [torch.from_numpy(mask_channels(geometry_of(size), source)) for source in sources]
+    return torch.cat([clip, stays, new, torch.cat(masks)], 1)
 
 
 def geometry_of(size: Bucket) -> Geometry:

@@ -52,6 +52,14 @@ def test_old_videos_go_by_their_age_and_starred_ones_stay():
     assert planned(ended("now", 0.5 / 24), days=0) == []
 
 
+def test_the_shots_of_a_storyboard_have_intermediate_files_too(tmp_path):
+    shot = tmp_path / "shots" / "2"
+    (shot / "previews").mkdir(parents=True)
+    for name in ("stage2_state.safetensors", "frames.npy", "previews/step-001.png", "video.mp4", "last.png", "shot.json"):
+        (shot / name).write_bytes(b"x" * 10)
+    assert size_of(tmp_path) == Size(intermediate=30, rest=30)
+
+
 def test_for_space_intermediates_go_first_then_the_bin_then_the_oldest():
     jobs = (
         ended("oldest", 5),
