@@ -40,8 +40,9 @@ from backend.contract.request import GenerationRequest
 from backend.contract.shots import shot_request
 from backend.contract.worker import Device
 from backend.errors import KernelRefused, ModelError
-from backend.media.clips import Part, add_sound, read_clip_facts, read_part
+from backend.media.clips import add_sound, read_clip_facts
 from backend.media.pictures import crop_to, load_checked_image
+from backend.media.source import original
 from backend.media.video import write_video
 from presets import Preset
 
@@ -252,8 +253,8 @@ def _stumble(prompt: str, index: int, folder: Path) -> None:
 
 
 def _background(request: GenerationRequest) -> numpy.ndarray:
-    if request.video:
-        return read_part(request.video, Part.of(request))[0]
+    if request.video or request.control:
+        return next(original(request))
     if request.image:
         return numpy.asarray(crop_to(load_checked_image(request.image), request.width, request.height))
     return numpy.full((request.height, request.width, 3), 40, numpy.uint8)
@@ -269,11 +270,11 @@ def _frame(background: numpy.ndarray, share: float) -> numpy.ndarray:
 
 def _result(request: GenerationRequest, folder: Path, background: numpy.ndarray, write: bool = True) -> VideoResult:
     path = folder / "video.mp4"
-    grounds = read_part(request.video, Part.of(request)) if request.video else [background] * request.num_frames
+    grounds = original(request) if request.video or request.control else [background] * request.num_frames
     frames = (_frame(ground, index / request.num_frames) for index, ground in enumerate(grounds))
     if write:
         write_video(frames, path, fps=request.fps, request=request)
-        if request.video and read_clip_facts(request.video).has_sound:
+        if request.video and not request.extend and read_clip_facts(request.video).has_sound:
             size = request.width, request.height
             add_sound(path, request.video, request.trim[0], request.num_frames / request.fps, size)
     return VideoResult(

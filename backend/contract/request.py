@@ -246,9 +246,9 @@ class GenerationRequest(BaseModel):
         return self.is_guided or self.uses_nag
 
     @property
-    def is_remade(self) -> bool:
-        """Whether it is a clip that is made anew by its strength, all over."""
-        return self.video is not None and self.strength is not None
+    def has_original(self) -> bool:
+        """Whether it is made from a clip, with which it can be compared."""
+        return bool(self.video or self.control)
 
     @property
     def is_from_pictures(self) -> bool:

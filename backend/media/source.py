@@ -6,14 +6,16 @@ Also puts a clip's own pixels back where nothing was made anew: an autoencoder c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 import numpy as np
 from PIL import Image, ImageFilter
 
 from backend.contract.request import GenerationRequest
+from backend.media.clips import Part, read_clip
 from backend.media.control import control_frame
+from backend.media.video import Frame
 
 GREY = 128  # of pixels that are made anew from nothing, as in diffusers' documentation of `WanVACEPipeline`
 FEATHER = (0.5, 0.75)  # how much of the new counts in the first pixels inside a mask; further in, it is all new
@@ -63,6 +65,21 @@ def source_of(request: GenerationRequest, inputs: Opened) -> Source | None:
     for index, picture in zip(request.keyframe_at, inputs.get("keyframes", ()), strict=True):
         frames[index], is_new[index] = np.asarray(picture), False
     return Source(frames=frames, is_new=is_new)
+
+
+def original(request: GenerationRequest) -> Iterator[Frame]:
+    """The frames, uint8 [height, width, 3], of what a video is made from, to be compared with it: its clip where that lies in the
+    video, and grey where nothing was. Raises: ClipError, while it is read."""
+    if request.video is None:
+        yield from read_clip(request.control, Part.of(request, "control"))
+        return
+    place, clip = Place.of(request), read_clip(request.video, Part.of(request))
+    for index in range(request.num_frames):
+        frame = np.full((request.height, request.width, 3), GREY, np.uint8)
+        own = next(clip, None) if index >= place.first else None
+        if own is not None:
+            frame[place.top, place.left] = own
+        yield frame
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,8 @@ def main() -> None:
     from wan_ui.views import VIEWS
 
     views = (*VIEWS, *arguments.view)
-    engine = Engine(arguments.data_dir, pipeline="tests.fake_pipeline")
+    model = "square" if arguments.offer else None  # which counts as here, whatever preset it is for
+    engine = Engine(arguments.data_dir, model, pipeline="tests.fake_pipeline")
     upper = "import json, sys; print(json.load(sys.stdin)['prompt'].replace('cat', 'striped cat'))"
     offered = functools.partial(is_offered, arguments.offer)
     blocks = build(engine, can_run=offered, rewriter=PromptRewriter(command=(sys.executable, "-c", upper)), views=views)

@@ -135,7 +135,8 @@ const moveInLibrary = (card, move) => {
   next.scrollIntoView({block: 'nearest'});
 };
 
-// Files: dropped anywhere or pasted. A picture that falls on a picture's own field is left to that field; in Edit a file is its clip.
+// Files: dropped anywhere or pasted. What falls on a field for files is left to that field; in Edit a file is its clip.
+const OWN_FIELDS = '#input-image, #last-image, .takes-files';
 const dropped = file => (isShown($('.edit')) && window.studioClip ? window.studioClip : window.studioDrop)(file);
 const isFile = event => [...(event.dataTransfer?.types ?? [])].includes('Files');
 const isOurs = file => /^(image|video)\//.test(file.type) || /\.(mp4|m4v|mov|webm)$/i.test(file.name);
@@ -147,14 +148,14 @@ const zone = isHidden => {
   for (const words of $$('p', shown)) words.hidden = words.matches('.clip') !== !!isClip;
 };
 addEventListener('dragover', event => {
-  if (!isFile(event) || event.target.closest?.('#input-image, #last-image')) return zone(true);
+  if (!isFile(event) || event.target.closest?.(OWN_FIELDS)) return zone(true);
   event.preventDefault();
   zone(false);
 });
 addEventListener('dragleave', event => { if (!event.relatedTarget) zone(true); });
 addEventListener('drop', event => {
   zone(true);
-  if (!isFile(event) || event.target.closest?.('#input-image, #last-image')) return;
+  if (!isFile(event) || event.target.closest?.(OWN_FIELDS)) return;
   const file = [...event.dataTransfer.files].find(isOurs);
   event.preventDefault();
   if (file) dropped(file);

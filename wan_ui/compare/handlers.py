@@ -170,7 +170,7 @@ class CompareHandlers:
     def _with_original(self, job_id: str, visit: Visit) -> Updates:
         """A video beside the clip that it was made from: the only comparison of one job."""
         job = self.desk.job(job_id, visit)
-        if job is None or not job.request.is_remade:
+        if job is None or not job.request.has_original:
             return {self.panel.chosen: gr.skip()}
         return self._shown(self.desk.engine.shelf.compare(visit.owner, (job.id,)), visit)
 
@@ -184,7 +184,7 @@ class CompareHandlers:
     def _side(self, comparison: Comparison, visit: Visit) -> Side:
         jobs = [self.desk.job(job_id, visit) for job_id in comparison.jobs]
         cells = tuple(Cell(job=job, view=view_of(self.desk, job)) for job in jobs if job)
-        if len(comparison.jobs) == 1 and cells and cells[0].job.request.is_remade:
+        if len(comparison.jobs) == 1 and cells and cells[0].job.request.has_original:
             cells = (Cell(job=cells[0].job, view=cells[0].view, is_original=True), *cells)
         return Side(id=comparison.id, cells=cells)
 

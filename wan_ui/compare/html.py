@@ -142,7 +142,8 @@ def _table(side: Side, texts: Texts) -> str:
 
 def _made_with(request: GenerationRequest, texts: Texts) -> list[tuple[str, list[str]]]:
     """What was asked for of the clip, beside which there is nothing."""
-    return [(texts.prompt, ["", request.prompt]), (texts.edit_strength, ["", f"{request.strength:g}"])]
+    strength = [] if request.strength is None else [(texts.edit_strength, ["", f"{request.strength:g}"])]
+    return [(texts.prompt, ["", request.prompt]), *strength]
 
 
 def differences(requests: list[GenerationRequest]) -> list[tuple[str, list[Any]]]:

@@ -25,8 +25,8 @@ from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.errors import Busy, ClipError, JobNotFound, VideoFileError
 from backend.files import replacing
-from backend.media.clips import Part, read_clip
 from backend.media.decoding import Decoding
+from backend.media.source import original
 from backend.media.video import extract_frame, read_facts, write_frames
 from wan_ui.desk.access import Access
 
@@ -120,12 +120,12 @@ def poster(folder: Path, decoding: Decoding) -> Path | None:
 
 
 def before(job: Job, decoding: Decoding) -> Path | None:
-    """What a video was made from: the part of its clip at the video's size and rate, made when it is first asked for; None if
-    there is none."""
+    """What a video was made from, as long and as large as it is (see `source.original`), made when it is first asked for; None if
+    it was made from no clip."""
     path = job.folder / BEFORE
     if path.is_file():
         return path
-    if not job.request.is_remade:
+    if not job.request.has_original:
         return None
     try:
         decoding.run(_write_before, job.request, path)
@@ -135,7 +135,7 @@ def before(job: Job, decoding: Decoding) -> Path | None:
 
 
 def _write_before(request: GenerationRequest, path: Path) -> None:
-    write_frames(read_clip(request.video, Part.of(request)), path, fps=request.fps, comment="")
+    write_frames(original(request), path, fps=request.fps, comment="")
 
 
 def _middle_frame(video: Path) -> Image.Image:

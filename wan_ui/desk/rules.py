@@ -42,6 +42,8 @@ ROUTES: Rules = {
     "/studio/edit": "login",
     "/studio/edit/clip": "login",
     "/studio/edit/estimate": "login",
+    "/studio/edit/mask": "login",
+    "/studio/edit/picture": "login",
     UPLOAD: "login",
     f"{API}/upload_progress": "login",
     f"{API}/info": "login",

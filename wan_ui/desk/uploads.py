@@ -48,7 +48,7 @@ LEAST_FREE = 1_000_000_000  # bytes on the disk, below which nothing more is tak
 _MOST_FILES = 5000  # of a visitor within an hour: each upload counts as at least this part of MOST_BYTES
 _HOUR = 3600.0
 _FOLDER = ".uploads"
-Sent = Literal["image", "clip"]  # what a path is said to be
+Sent = Literal["image", "clip", "mask"]  # what a path is said to be
 _CALLS = (f"{API}/run/", f"{API}/call/", f"{API}/queue/join")
 
 
@@ -76,8 +76,8 @@ def uploaded_path(file: dict[str, Any], what: Sent = "image") -> Path:
 def checked_upload(path: Any, what: Sent = "image") -> Path:
     """This path, if it is a file below Gradio's upload folder.
 
-    Raises: ImageError, or ClipError where a clip is meant, with the same words for every cause, so that the answer does not show
-    what exists on the server.
+    Raises: ImageError, or ClipError where a clip or a mask is meant, with the same words for every cause, so that the answer does
+    not show what exists on the server.
     """
     folder = Path(get_upload_folder()).resolve()
     try:
@@ -85,7 +85,7 @@ def checked_upload(path: Any, what: Sent = "image") -> Path:
     except (OSError, ValueError):
         found = folder
     if not found.is_relative_to(folder) or not os.path.isfile(found):  # Path.is_file fails for very long names
-        error = ClipError if what == "clip" else ImageError
+        error = ImageError if what == "image" else ClipError
         raise error(what, "must be an uploaded file", "upload it first, for example with handle_file()")
     return found
 

@@ -1,6 +1,7 @@
-// The edit view's own script, run once by Gradio after `parts/talk.js`, with `element`, `watch`, `trigger` and `props`. A clip plays here
-// from the visitor's own file; the server is sent the file once, and then says what it is and shows pictures of it.
-const edit = {clip: null, start: 0, frames: 0, address: '', filled: '', turn: 0};
+// The edit view's own script, run once by Gradio after `parts/talk.js` and the view's others (brush, keys, ways), with `element`,
+// `watch`, `trigger` and `props`. A clip plays here from the visitor's own file; the server is sent the file once, and then says
+// what it is and shows pictures of it.
+const edit = {clip: null, start: 0, frames: 0, usual: 0, fits: false, moved: null, address: '', filled: '', turn: 0};
 
 const limits = () => JSON.parse(find('#edit-preset')?.selectedOptions[0]?.dataset.limits ?? 'null');
 const fill = (text, values) => text.replace(/\{(\w+)(:[^}]*)?\}/g, (_, name) => values[name]);
@@ -36,27 +37,43 @@ const show = (clip, address, isStill) => {
   find('.timeline .facts').textContent = fill(words().facts, {...clip, seconds: clip.seconds.toFixed(1)}) + sound;
   for (const name of ['#edit-from', '#edit-to']) find(name).max = clip.seconds;
   chooseSize();
+  proposeMargins();
+  unpaint();
   part(0, limits().usual);
+  chooseWay(wayOf());
 };
-// What the browser cannot play is still shown, by its thumbnails.
-const cannotPlay = () => { find('#edit-player').hidden = true; };
+// What the browser cannot play is still shown, by a thumbnail.
+const cannotPlay = async () => {
+  const thumbs = find('.thumbs'), still = find('.clip .still');
+  if (!find('#edit-player').getAttribute('src')) return;
+  find('#edit-player').hidden = true;
+  try { await thumbs.decode(); } catch { return; }
+  const count = Number(find('.strip').dataset.count), [width, height] = [thumbs.naturalWidth / count, thumbs.naturalHeight];
+  const canvas = Object.assign(document.createElement('canvas'), {width, height});
+  canvas.getContext('2d').drawImage(thumbs, Math.floor(count / 2) * width, 0, width, height, 0, 0, width, height);
+  [still.src, still.hidden] = [canvas.toDataURL('image/jpeg'), false];
+};
 
 // The part. Frames are counted at the model's own rate, and only so many are taken as it can make: 4n+1. The handles go there. The
 // first one moves the part, the last one makes it longer and shorter.
-const most = start => Math.min(limits().most, Math.floor((edit.clip.seconds - start) * limits().fps + 0.25));
+// Where the clip goes on, its part may have any length.
+const counts = () => wayOf() === 'extend' ? {...limits(), step: 1, first: 1, least: 1, most: Infinity} : limits();
+const most = start => Math.min(counts().most, Math.floor((edit.clip.seconds - start) * limits().fps + 0.25));
 const fitting = (count, start) => {
-  const {step, first, least} = limits(), highest = most(start);
+  const {step, first, least} = counts(), highest = most(start);
   const nearest = first + step * Math.round((count - first) / step);
   return Math.max(least, Math.min(nearest, first + step * Math.floor((highest - first) / step)));
 };
 const part = (start, count) => {
-  const {fps, least, title} = limits(), {seconds} = edit.clip;
+  const {fps, least, title} = counts(), {seconds} = edit.clip;
   const last = Math.max(0, seconds - (least - 0.25) / fps);
   edit.start = Math.floor(100 * Math.min(Math.max(0, start), last)) / 100;
   edit.frames = fitting(count, edit.start);
-  const fits = most(edit.start) >= least, end = edit.start + edit.frames / fps;
-  if (!fits) note(fill(words().short, {model: title, frames: least, seconds: (least / fps).toFixed(2)}));
-  find('#edit-make').disabled = !fits;
+  edit.fits = most(edit.start) >= least;
+  const end = edit.start + edit.frames / fps;
+  if (!edit.fits) note(fill(words().short, {model: title, frames: least, seconds: (least / fps).toFixed(2)}));
+  showMake();
+  showOverlap();
   find('#edit-from').value = edit.start;
   find('#edit-to').value = end;
   const strip = find('.strip');
@@ -68,7 +85,7 @@ const part = (start, count) => {
   estimate();
   const player = find('#edit-player');
   if (!player.hidden && (player.currentTime < edit.start || player.currentTime > end)) player.currentTime = edit.start;
-  player.play().catch(() => {});
+  play(brush.plays);
 };
 element.addEventListener('input', event => {
   if (!edit.clip) return;
@@ -98,14 +115,14 @@ const follow = () => {
   const end = edit.start + edit.frames / limits().fps;
   if (!player.seeking && (player.currentTime >= end || player.ended)) {
     player.currentTime = edit.start;
-    player.play().catch(() => {});
+    play(brush.plays);
   }
   find('.strip').style.setProperty('--now', `${100 * player.currentTime / edit.clip.seconds}%`);
 };
 requestAnimationFrame(follow);
 
-// The settings of the chosen model.
-const choosePreset = () => {
+// The settings of the chosen model, and a way that it can go.
+const choosePreset = (way = wayOf()) => {
   const own = limits();
   if (!own) return;
   find('#edit-steps').value = own.steps;
@@ -115,8 +132,11 @@ const choosePreset = () => {
   find('#edit-size').replaceChildren(...own.sizes.map(([width, height]) => new Option(`${width} × ${height}`, `${width}x${height}`)));
   chooseSize();
   showStrength();
-  note('');
-  if (edit.clip) part(edit.start, edit.frames || own.usual);
+  if (edit.frames === edit.usual) edit.frames = own.usual;  // nobody has asked for another length
+  edit.usual = own.usual;
+  showLengths();
+  proposeMargins();
+  chooseWay(own.ways.includes(way) ? way : own.ways[0]);
 };
 // The size whose shape is nearest to the clip's.
 const chooseSize = () => {
@@ -143,20 +163,22 @@ element.addEventListener('change', event => {
   }
 });
 
-const asked = () => {
+const asked = mask => {
   const number = id => find(id).value === '' ? null : Number(find(id).value), own = limits();
   const [width, height] = find('#edit-size').value.split('x').map(Number);
   const guidance = [number('#edit-guidance'), number('#edit-guidance-low')].slice(0, own.guidance.length);
   return {
-    clip: edit.clip.path, start: edit.start, num_frames: edit.frames, preset: find('#edit-preset').value,
-    prompt: find('#edit-prompt').value, negative_prompt: find('#edit-negative').value, strength: number('#edit-strength'),
-    width, height, steps: number('#edit-steps'), guidance: guidance.includes(null) ? null : guidance, seed: number('#edit-seed'),
+    preset: find('#edit-preset').value, prompt: find('#edit-prompt').value, negative_prompt: find('#edit-negative').value,
+    ...wayAsked(mask), width, height, steps: number('#edit-steps'), seed: number('#edit-seed'),
+    guidance: guidance.includes(null) ? null : guidance,
   };
 };
 const make = async () => {
   const button = find('#edit-make');
+  if (!isWhole()) return;
   button.disabled = true;
-  const given = await send('', asked());
+  const mask = wayOf() === 'paint' ? await maskPath() : undefined;
+  const given = mask === '' ? note(words().unpainted) : mask !== null && await send('', asked(mask));
   button.disabled = false;
   if (given) trigger('queued', {what: 'queued', job: given.job});
 };
@@ -166,7 +188,7 @@ const estimate = () => {
   clearTimeout(waiting);
   waiting = setTimeout(async () => {
     const line = find('.edit-estimate');
-    if (!edit.clip || !line) return;
+    if (!line || !isWhole()) return line?.replaceChildren();
     try {
       const answer = await fetch('studio/edit/estimate', {
         method: 'POST', headers: {'content-type': 'application/json'}, body: JSON.stringify(asked()),
@@ -181,25 +203,31 @@ element.addEventListener('click', event => {
   if (event.target.id === 'edit-player') event.target.paused ? event.target.play().catch(() => {}) : event.target.pause();
 });
 element.addEventListener('error', event => { if (event.target.id === 'edit-player') cannotPlay(); }, true);
-window.studioClip = take;
+window.studioClip = takeAny;
 
 // The page was opened, or an earlier video's settings are to be shown again.
 const open = () => {
   const text = find('.edit')?.dataset.fill ?? 'null', given = JSON.parse(text);
+  if (!find('.edit')?.dataset.clip) edit.clip = null;  // the view is new
   choosePreset();
   if (!given || text === edit.filled) return;
   edit.filled = text;
   const picker = find('#edit-preset');
   if ([...picker.options].some(option => option.value === given.preset)) picker.value = given.preset;
   choosePreset();
-  const address = `gradio_api/file=${given.clip.path.split('/').map(encodeURIComponent).join('/')}`;
-  show(given.clip, address, /\.gif$/i.test(given.clip.name));
-  for (const [id, value] of [['prompt', given.prompt], ['negative', given.negative_prompt], ['strength', given.strength],
+  const address = given.clip && `gradio_api/file=${given.clip.path.split('/').map(encodeURIComponent).join('/')}`;
+  if (given.clip) show(given.clip, address, /\.gif$/i.test(given.clip.name));
+  const own = `${given.width}x${given.height}`;
+  if (picker.value === given.preset && ![...find('#edit-size').options].some(option => option.value === own))
+    find('#edit-size').add(new Option(`${given.width} × ${given.height}`, own));
+  const strength = given.strength ?? find('#edit-strength').defaultValue;
+  for (const [id, value] of [['prompt', given.prompt], ['negative', given.negative_prompt], ['strength', strength],
     ['steps', given.steps], ['seed', given.seed], ['guidance', given.guidance[0]], ['guidance-low', given.guidance.at(-1)],
-    ['size', `${given.width}x${given.height}`]]) find(`#edit-${id}`).value = value;
-  if (!find('#edit-size').value) chooseSize();  // this model does not offer it
+    ['size', own]]) find(`#edit-${id}`).value = value;
+  if (!find('#edit-size').value) chooseSize();  // another model, which does not offer it
   showStrength();
-  part(given.start, given.num_frames);
+  showWay(given);
+  if (given.clip) part(given.start, Math.round((given.end - given.start) * limits().fps));
 };
 watch('value', open);
 open();

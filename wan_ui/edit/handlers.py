@@ -9,9 +9,11 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.request import GenerationRequest
+from backend.contract.control import is_controlled
+from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
 from backend.errors import StudioError
+from backend.media.masks import is_picture
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.presets import full_preset
 from wan_ui.desk.uploads import to_cache
@@ -20,6 +22,8 @@ from wan_ui.desk.visit import Visit
 from wan_ui.edit.clip import described
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.panel import EditPanel
+from wan_ui.edit.ways import not_shown, way_of
+from wan_ui.form.fill import proposed_size
 from wan_ui.parts.buttons import Act
 from wan_ui.parts.events import RAW
 from wan_ui.parts.message import Message
@@ -45,7 +49,8 @@ class EditHandlers:
 
     @property
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
-        """`edit:use` loads a video's clip and settings, `edit:full` with the model that its draft stands for."""
+        """`edit:use` loads what a video was made from and its settings, `edit:full` with the model that its draft stands for,
+        `edit:fits` at a size and a length that would fit."""
         return {"edit": self.act, "look_edit": self.look}
 
     def wire(self) -> None:
@@ -74,20 +79,29 @@ class EditHandlers:
         return {}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """Loads the clip and the settings of a video that was made from one."""
+        """Loads the clip or the pictures, and the settings, of a video that was made from them."""
         act, visit = Act.of(event), self.desk.visit(request)
         job = self.desk.job(act.job, visit)
-        if job is None or not job.request.is_remade:
+        if job is None or job.request.is_from_pictures:
             return {self.message: gr.skip()}
         try:
             fill = self.desk.engine.decoding.run(_filled, job)
+            if act.what == "fits":
+                fill |= _fitting(job.request, fill["start"], proposed_size(act.value))
         except (StudioError, OSError) as error:
-            error = error if isinstance(error, StudioError) else StudioError("the clip of this video", "is no longer there")
+            error = (
+                error
+                if isinstance(error, StudioError)
+                else StudioError("a file that this video was made from", "is no longer there")
+            )
             return {self.message: Message(text=sentence(error), is_bad=True).html(visit.texts)}
         full = full_preset(job.request) if act.what == "full" else None
         if full is not None:
             fill |= {"preset": full.name, "steps": full.steps, "guidance": full.guidance}
-        message = Message(text=visit.texts.loaded.format(seed=job.request.seed), view="edit")
+        text, left_out = visit.texts.loaded.format(seed=job.request.seed), not_shown(job.request)
+        if left_out:
+            text = f"{text} {visit.texts.edit_left_out.format(names=', '.join(left_out))}"
+        message = Message(text=text, view="edit")
         return {self.panel.view: self._drawn(visit, fill), self.message: message.html(visit.texts)}
 
     def _drawn(self, visit: Visit, fill: Mapping[str, Any] | None = None) -> str:
@@ -97,10 +111,39 @@ class EditHandlers:
 def _filled(job: Job) -> dict[str, Any]:
     """The settings for the view's script, with the clip copied to where it may be used again. Raises: ClipError, OSError."""
     request = job.request
-    return settings_of(request) | {"clip": described(Path(to_cache(request.video))), "time": time.monotonic()}  # new each time
+    files = {role: [Path(to_cache(path)) for path in paths] for role, paths in request.inputs().items()}
+    clip = described((files.get("video") or files["control"])[0]) if request.has_original else None
+    filled = settings_of(request, clip["seconds"] if clip else 0.0) | {"clip": clip, "time": time.monotonic()}  # new each time
+    if is_controlled(find_preset(request.preset)):
+        filled["references"] = [_known(path) for path in files.get("references", ())]
+        keyframes = zip(request.keyframe_at, files.get("keyframes", ()), strict=True)
+        filled["keyframes"] = [_known(path) | {"frame": frame} for frame, path in keyframes]
+        filled["mask"] = next((_known(path) | {"is_picture": is_picture(path)} for path in files.get("mask", ())), None)
+    return filled
 
 
-def settings_of(request: GenerationRequest) -> dict[str, Any]:
-    """What the view's script asks for again."""
+def _fitting(request: GenerationRequest, start: float, size: dict[str, int]) -> dict[str, Any]:
+    """What changes where a smaller or shorter video would fit: a clip's part is as long as the video, unless that goes on."""
+    end = {} if request.extend else {"end": start + size["num_frames"] / request.fps}
+    return {**size, **end}
+
+
+def _known(path: Path) -> dict[str, Any]:
+    return {"path": str(path), "name": path.name}
+
+
+def settings_of(request: GenerationRequest, seconds: float = 0.0) -> dict[str, Any]:
+    """What the view's script asks for again, but for files; `seconds` is how long the clip is."""
     same = ("preset", "prompt", "negative_prompt", "width", "height", "num_frames", "steps", "guidance", "seed", "strength")
-    return {name: getattr(request, name) for name in same} | {"start": request.trim[0]}
+    own = ("control_kind", "control_scale", "margins", "extend", "overlap", "keeps_pixels") if request.strength is None else ()
+    settings = {name: value for name in (*same, *own) if (value := getattr(request, name)) is not None}
+    return settings | {"way": way_of(request)} | _part_of(request, seconds)
+
+
+def _part_of(request: GenerationRequest, seconds: float) -> dict[str, float]:
+    """The part of the clip, from and to in seconds; where a request leaves it open, the clip's end or beginning."""
+    if request.trim is not None:
+        return {"start": request.trim[0], "end": request.trim[1]}
+    overlap = (request.overlap or 0) / request.fps
+    start = max(0.0, seconds - overlap) if request.extend == "after" else 0.0
+    return {"start": start, "end": start + overlap}

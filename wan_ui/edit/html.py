@@ -6,20 +6,21 @@ from html import escape
 from typing import Any
 
 from backend.contract.clip import STRENGTH
-from backend.contract.control import is_controlled
 from presets import Preset, list_presets
 from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.desk.uploads import LARGEST_BODY
+from wan_ui.edit.ways import WAYS, ways_of
+from wan_ui.edit.ways_html import below_clip, below_timeline, canvas, menu, references, scale, script_words
 from wan_ui.words.english import Texts
 
+_WITH_CLIP = " ".join(way for way in WAYS if way != "keys")
 THUMBNAILS, THUMBNAIL_HEIGHT = 12, 72  # of the timeline; pixels, twice what is shown
 _ACCEPTED = "video/*,image/gif,.mp4,.m4v,.mov,.webm,.gif"
 
 
 def clip_presets(can_run: Callable[[Preset], bool]) -> list[Preset]:
-    """The presets that make clips anew by their strength and can be used."""
-    found = [preset for preset in list_presets() if "video" in preset.inputs and not is_controlled(preset)]
-    return [preset for preset in found if can_run(preset)]
+    """The presets that make something of clips and can be used."""
+    return [preset for preset in list_presets() if "video" in preset.inputs and can_run(preset)]
 
 
 def edit_html(presets: Sequence[Preset], texts: Texts, fill: Mapping[str, Any] | None = None) -> str:
@@ -30,7 +31,8 @@ def edit_html(presets: Sequence[Preset], texts: Texts, fill: Mapping[str, Any] |
     attributes = " ".join(f'data-{name}="{escape(json.dumps(value))}"' for name, value in data.items())
     return (
         f'<section class="edit" {attributes} data-clip="" aria-label="{escape(texts.edit_placeholder)}">'
-        f"{_clip(texts)}{_timeline(texts)}{_asked(presets, texts)}"
+        f"{menu(presets, texts)}{_clip(texts)}{below_clip(texts)}{_timeline(texts)}{below_timeline(texts)}"
+        f"{_asked(presets, texts)}"
         f'<p class="note" role="alert" hidden></p>'
         f'<div class="edit-estimate"></div><div class="go">'
         f'<button type="button" class="primary" id="edit-make" disabled>{escape(texts.generate)}</button>'
@@ -52,22 +54,25 @@ def _words(texts: Texts) -> dict[str, str]:
         "short": texts.edit_short,
         "done": texts.edit_steps,
         "lost": texts.live_lost,
-    }
+    } | script_words(texts)
 
 
 def _clip(texts: Texts) -> str:
     """Where a clip is dropped, and plays."""
     return (
-        f'<div class="clip"><label class="target"><input type="file" id="edit-file" accept="{_ACCEPTED}">'
+        f'<div class="clip" data-of="{_WITH_CLIP}"><label class="target"><input type="file" id="edit-file" accept="{_ACCEPTED}">'
         f'<span class="drop">{escape(texts.edit_drop)}</span><span class="other">{escape(texts.edit_other)}</span></label>'
-        f'<video id="edit-player" muted playsinline preload="auto" hidden></video><img class="still" alt="" hidden></div>'
+        f'<video id="edit-player" muted playsinline preload="auto" hidden></video><img class="still" alt="" hidden>'
+        f"{canvas(texts)}</div>"
     )
 
 
 def _timeline(texts: Texts) -> str:
     """Thumbnails, and over them the part that is taken, with a handle at each end."""
     return (
-        f'<div class="timeline" hidden><div class="strip"><img class="thumbs" alt=""><i class="before"></i><i class="after"></i>'
+        f'<div class="timeline" data-of="{_WITH_CLIP}" hidden><div class="strip" data-count="{THUMBNAILS}">'
+        f'<img class="thumbs" alt="">'
+        f'<i class="before"></i><i class="after"></i>'
         f'<i class="taken"></i><i class="now"></i>'
         f'<input type="range" id="edit-from" min="0" max="1" step="0.01" value="0" aria-label="{escape(texts.edit_from)}">'
         f'<input type="range" id="edit-to" min="0" max="1" step="0.01" value="1" aria-label="{escape(texts.edit_to)}"></div>'
@@ -81,9 +86,9 @@ def _asked(presets: Sequence[Preset], texts: Texts) -> str:
     return (
         f'<div class="asked"><label class="wide">{escape(texts.preset)}<select id="edit-preset">{options}</select></label>'
         f'<label class="wide">{escape(texts.prompt)}<textarea id="edit-prompt" rows="3" maxlength="{LONGEST_TEXT}"'
-        f' placeholder="{escape(texts.edit_placeholder)}"></textarea></label>'
-        f'<label class="wide strength"><span>{escape(texts.edit_strength)}<output></output></span>'
-        f'<input type="range" id="edit-strength" min="0.05" max="1" step="0.05" value="{STRENGTH}"></label>'
+        f' placeholder="{escape(texts.edit_placeholder)}"></textarea></label>{references(texts)}'
+        f'<label class="wide strength" data-of="anew"><span>{escape(texts.edit_strength)}<output></output></span>'
+        f'<input type="range" id="edit-strength" min="0.05" max="1" step="0.05" value="{STRENGTH}"></label>{scale(texts)}'
         f'<label>{escape(texts.resolution)}<select id="edit-size"></select></label>'
         f"<label>{escape(texts.seed)}{_number('edit-seed', 0, 2**32 - 1, 1, texts.edit_seed)}</label>"
         f'<details class="wide"><summary>{escape(texts.more)}</summary><div class="asked">'
@@ -115,5 +120,7 @@ def _option(preset: Preset, texts: Texts) -> str:
         "guidance": preset.guidance,
         "negative": preset.negative_prompt,
         "title": preset.words(texts.language).title,
+        "ways": ways_of(preset),
+        "lengths": preset.frame_counts,
     }
     return f'<option value="{escape(preset.name)}" data-limits="{escape(json.dumps(limits))}">{escape(limits["title"])}</option>'

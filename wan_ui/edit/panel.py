@@ -1,8 +1,11 @@
-"""The edit view's panel: one piece of HTML, whose own script talks to `wan_ui.edit.routes`, and to Gradio once a video is queued.
+"""The edit view's panel: one piece of HTML, whose own scripts talk to `wan_ui.edit.routes`, and to Gradio once a video is queued.
 
 Element ids: `edit`, inside it `edit-file`, `edit-player`, `edit-from`, `edit-to`, `edit-part`, `edit-preset`, `edit-prompt`,
 `edit-strength`, `edit-size`, `edit-seed`, `edit-steps`, `edit-guidance`, `edit-guidance-low`, `edit-negative`, `edit-make`,
-`edit-stop`.
+`edit-stop`; of the ways `edit-canvas`, `edit-brush`, `edit-eraser`, `edit-brush-size`, `edit-undo`, `edit-clear`, `edit-play`,
+`edit-invert`, `edit-mask`, `edit-mask-remove`, `edit-keeps`, `edit-left`, `edit-top`, `edit-right`, `edit-bottom`, `edit-inner`,
+`edit-kind`, `edit-where`, `edit-overlap`, `edit-length`, `edit-goes`, `edit-keys-first`, `edit-keys`, `edit-key-remove`,
+`edit-references`, `edit-scale`.
 """
 
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.parts.events import script_that_talks
 from wan_ui.words.english import Texts
 
-_SCRIPT = script_that_talks("edit", Path(__file__).with_name("edit.js"))
+_SCRIPT = script_that_talks("edit", *(Path(__file__).with_name(f"{name}.js") for name in ("brush", "keys", "ways", "edit")))
 
 
 @dataclass(frozen=True, kw_only=True)

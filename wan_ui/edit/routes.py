@@ -1,6 +1,6 @@
-"""The edit view's addresses: what an uploaded clip is, a video made from a part of it, and how long that will take.
+"""The edit view's addresses: what an uploaded clip, mask or picture is, a video made of them, and how long it will take.
 
-All are given the path of an upload of this server, as `desk/uploads.py` checks it; a video's clip is copied into its own folder.
+All are given paths of uploads of this server, as `desk/uploads.py` checks it; a video's files are copied into its own folder.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ from starlette.routing import Route
 
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
-from backend.errors import ClipError, RequestError, StudioError
+from backend.errors import ClipError, StudioError
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.uploads import checked_upload
 from wan_ui.desk.visit import Visit
 from wan_ui.edit.clip import described
+from wan_ui.edit.ways import check_painted, fields_of, mask_facts, picture_facts
 from wan_ui.form.estimate import estimate_html
 from wan_ui.parts.notes import sentence
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
-_FAR = 1e6  # seconds, and frames
 _OPTIONAL = ("negative_prompt", "steps", "guidance", "seed", "strength")
 
 
@@ -37,6 +37,22 @@ def edit_routes(desk: Desk) -> Sequence[Route]:
         try:
             path = checked_upload(given.get("clip"), "clip")
             return JSONResponse(await asyncio.to_thread(desk.engine.decoding.run, _described, path))
+        except StudioError as error:
+            return _refused(error)
+
+    async def mask(request: Request) -> Response:
+        given = await _json(request)
+        try:
+            paths = checked_upload(given.get("mask"), "mask"), checked_upload(given.get("clip"), "clip")
+            return JSONResponse(await asyncio.to_thread(desk.engine.decoding.run, mask_facts, *paths))
+        except StudioError as error:
+            return _refused(error)
+
+    async def picture(request: Request) -> Response:
+        given = await _json(request)
+        try:
+            path = checked_upload(given.get("picture"))
+            return JSONResponse(await asyncio.to_thread(desk.engine.decoding.run, picture_facts, path))
         except StudioError as error:
             return _refused(error)
 
@@ -54,6 +70,8 @@ def edit_routes(desk: Desk) -> Sequence[Route]:
 
     return [
         Route("/studio/edit/clip", clip, methods=["POST"]),
+        Route("/studio/edit/mask", mask, methods=["POST"]),
+        Route("/studio/edit/picture", picture, methods=["POST"]),
         Route("/studio/edit", make, methods=["POST"]),
         Route("/studio/edit/estimate", estimate, methods=["POST"]),
     ]
@@ -71,14 +89,20 @@ def _described(path: Path) -> dict[str, Any]:
 
 def _queued(desk: Desk, visit: Visit, given: dict[str, Any]) -> Job:
     """Queues the video that is asked for. Raises: StudioError."""
-    return desk.submit(to_request(given), visit)
+    wanted = to_request(given)
+    if wanted.mask is not None:
+        desk.engine.decoding.run(check_painted, wanted)
+    return desk.submit(wanted, visit)
 
 
 def _estimated(desk: Desk, visit: Visit, given: dict[str, Any]) -> str:
-    """The line at the button; empty while what is asked for is not whole."""
+    """The line at the button; empty while what is asked for is not whole, but for the prompt and what is still to be painted."""
     prompt = given.get("prompt")
+    stands_in = {"prompt": prompt if isinstance(prompt, str) and prompt.strip() else "?"}
+    if given.get("mask") is None:
+        stands_in["mask"] = given.get("clip")  # no file is opened for an estimate
     try:
-        wanted = to_request(given | {"prompt": prompt if isinstance(prompt, str) and prompt.strip() else "?"})
+        wanted = to_request(given | stands_in)
     except StudioError:
         return ""
     engine = desk.engine
@@ -87,20 +111,15 @@ def _estimated(desk: Desk, visit: Visit, given: dict[str, Any]) -> str:
 
 def to_request(given: dict[str, Any]) -> GenerationRequest:
     """The request in what the page sent, which may be anything. Raises: StudioError."""
-    preset, start, frames = find_preset(str(given.get("preset", ""))), given.get("start"), given.get("num_frames")
-    is_part = isinstance(start, int | float) and isinstance(frames, int) and abs(start) < _FAR and abs(frames) < _FAR
-    if not is_part:
-        raise RequestError("the part of the clip is missing:", "start (seconds) and num_frames say which it is", "give both")
+    preset = find_preset(str(given.get("preset", "")))
     wanted = {name: given[name] for name in _OPTIONAL if given.get(name) is not None}
     return GenerationRequest.from_preset(
         preset,
         prompt=given.get("prompt") if isinstance(given.get("prompt"), str) else "",
-        video=str(checked_upload(given.get("clip"), "clip")),
-        trim=(start, start + frames / preset.fps),
-        num_frames=frames,
         width=given.get("width"),
         height=given.get("height"),
         **wanted,
+        **fields_of(given, preset),
     )
 
 

@@ -33,6 +33,14 @@ from wan_ui.words.english import Texts
 _ONE_SHOT = {"video": None, "strength": None, "trim": None, "shots": ()}
 
 
+def proposed_size(value: str) -> dict[str, int]:
+    """Width, height and number of frames of what would fit, such as "832x480x81". Raises: RequestError."""
+    found = re.fullmatch(r"(\d{1,5})x(\d{1,5})x(\d{1,5})", value)
+    if found is None:
+        raise RequestError(f"size={value[:40]!r}", "must be WIDTHxHEIGHTxFRAMES", "press one of the buttons")
+    return dict(zip(("width", "height", "num_frames"), map(int, found.groups()), strict=True))
+
+
 @dataclass(frozen=True, kw_only=True)
 class FillHandlers:
     """Handlers that change the form."""
@@ -106,17 +114,13 @@ class FillHandlers:
 
     def _edit(self, job: Job, texts: Texts) -> Updates:
         if not job.request.is_from_pictures:  # saving the form would take its clip away
-            raise RequestError("a video that is made from a clip", "cannot be changed here", "queue another under Edit")
+            raise RequestError("a video that is made under Edit", "cannot be changed here", "queue another under Edit")
         message = Message(text=texts.loaded_editing, view="create")
         return self._loaded(job.request, texts, message) | self._pictures(job.request) | {self.form.editing: job.id}
 
     def _fits(self, job: Job, size: str, texts: Texts) -> Updates:
         """Loads the job's settings at a size and a length that fit, such as "832x480x81". Raises: RequestError."""
-        found = re.fullmatch(r"(\d{1,5})x(\d{1,5})x(\d{1,5})", size)
-        if found is None:
-            raise RequestError(f"size={size[:40]!r}", "must be WIDTHxHEIGHTxFRAMES", "press one of the buttons")
-        width, height, num_frames = map(int, found.groups())
-        request = job.request.changed(width=width, height=height, num_frames=num_frames)
+        request = job.request.changed(**proposed_size(size))
         message = Message(text=texts.loaded_fits, view="create")
         return self._loaded(request, texts, message) | self._pictures(request)
 

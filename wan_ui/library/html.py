@@ -81,7 +81,7 @@ def detail_html(job: Job | None, result: VideoResult | None, texts: Texts, owner
 
 
 def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bool) -> str:
-    one, group = {"job": job.id}, "edit" if job.request.is_remade else "fill"
+    one, group = {"job": job.id}, "fill" if job.request.is_from_pictures else "edit"
     name = f"{job.request.preset}-{job.request.seed}{PurePath(result.path).suffix}"
     if job.deleted:
         return f'<div class="actions">{text_button("queue:restore", texts.restore, name="again", **one)}</div>'

@@ -10,10 +10,10 @@ RAW = QUIET | dict(preprocess=False)
 EACH = RAW | dict(trigger_mode="multiple")  # for buttons that may be pressed faster than the server answers
 
 
-def script_that_talks(view: str, path: Path) -> str:
-    """For a view's `js_on_load`: its own script, after what all have in common that talk to the server themselves."""
-    shared = Path(__file__).with_name("talk.js").read_text("utf-8")
-    return f"const viewName = '{view}';\n{shared}{path.read_text('utf-8')}"
+def script_that_talks(view: str, *paths: Path) -> str:
+    """For a view's `js_on_load`: its own scripts, after what all have in common that talk to the server themselves."""
+    files = (Path(__file__).with_name("talk.js"), *paths)
+    return f"const viewName = '{view}';\n{''.join(path.read_text('utf-8') for path in files)}"
 
 
 def script_for(name: str) -> str:

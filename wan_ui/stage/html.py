@@ -201,7 +201,8 @@ def _proposal(proposal: Proposal, job: Job, texts: Texts) -> str:
     """Puts what would fit into the form; nothing is made by it."""
     words = texts.fits.format(width=proposal.width, height=proposal.height, frames=proposal.num_frames)
     value = f"{proposal.width}x{proposal.height}x{proposal.num_frames}"
-    return text_button("fill:fits", words, name="use", hint=texts.fits_hint, job=job.id, value=value)
+    group = "fill" if job.request.is_from_pictures else "edit"
+    return text_button(f"{group}:fits", words, name="use", hint=texts.fits_hint, job=job.id, value=value)
 
 
 def _download(view: StageView, job: Job, texts: Texts) -> str:
@@ -213,11 +214,12 @@ def _download(view: StageView, job: Job, texts: Texts) -> str:
 
 
 def _video_buttons(job: Job, texts: Texts, model: Model) -> list[str]:
-    one, is_clip = {"job": job.id}, job.request.is_remade
-    group = "edit" if is_clip else "fill"
+    one, group = {"job": job.id}, "fill" if job.request.is_from_pictures else "edit"
     hint = texts.full_quality_hint.format(title=model.full_title)
     full = [text_button(f"{group}:full", texts.full_quality, name="quality", hint=hint, **one)] if model.full_title else []
-    original = [text_button("compare:original", texts.compare_original, name="compare", **one)] if is_clip else []
+    original = (
+        [text_button("compare:original", texts.compare_original, name="compare", **one)] if job.request.has_original else []
+    )
     seed = escape(texts.keep_seed)
     starred = "true" if job.is_starred else "false"
     return [

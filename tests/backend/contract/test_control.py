@@ -124,8 +124,9 @@ def test_what_can_never_be_is_refused_in_stored_requests_too(field, value):
         GenerationRequest.from_stored(request(VACE).to_json() | {"keyframes": ["/k.png"] * 1001})
 
 
-def test_what_is_made_anew_by_strength_is_told_from_the_rest():
-    clip = request(video="/a.mp4")
-    assert clip.is_remade and not clip.is_from_pictures
-    assert not request(VACE, **MASKED).is_remade and not request(VACE, references=("/r.png",)).is_from_pictures
+def test_what_is_made_from_clips_and_from_pictures_alone_is_told_from_the_rest():
+    clip, follows = request(video="/a.mp4"), request(VACE, control="/a.mp4")
+    assert clip.has_original and follows.has_original and request(VACE, **MASKED).has_original and not clip.is_from_pictures
+    shown = request(VACE, references=("/r.png",)), request(VACE, keyframes=("/k.png",), keyframe_at=(0,))
+    assert not any(one.has_original or one.is_from_pictures for one in shown)
     assert request(image="/a.png").is_from_pictures and request(VACE).is_from_pictures

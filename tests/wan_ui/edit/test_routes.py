@@ -145,7 +145,7 @@ def test_a_video_is_made_from_the_part_and_its_clip_is_its_visitors_alone(engine
         assert ben.get(f"/studio/media/{job_id}/{name}").status_code == 404
     assert settings_of(request) | {"clip": 0} == {
         "clip": 0, "preset": "wan-tiny", "prompt": "a red square", "negative_prompt": "", "width": 96, "height": 96,
-        "num_frames": 17, "steps": 4, "guidance": (4.0,), "seed": 3, "strength": 0.5, "start": 0.5,
+        "num_frames": 17, "steps": 4, "guidance": (4.0,), "seed": 3, "strength": 0.5, "way": "anew", "start": 0.5, "end": 1.5625,
     }  # fmt: skip
 
 
@@ -161,7 +161,7 @@ def test_what_there_was_before_is_made_once_and_only_for_a_clip(engine, visitor,
 
 def test_the_view_knows_each_models_own_limits():
     presets = clip_presets(lambda preset: preset.name in ("wan-tiny", "wan2.1-i2v-14b-480p", "wan2.1-t2v-14b-720p", *VACE))
-    assert [preset.name for preset in presets] == ["wan-tiny", "wan2.1-t2v-14b-720p"]
+    assert {preset.name for preset in presets} == {"wan-tiny", "wan2.1-t2v-14b-720p", *VACE}
     tiny = find_preset("wan-tiny")
     for texts in (ENGLISH, CHINESE):
         html = edit_html(presets, texts)

@@ -115,3 +115,5 @@ def test_what_would_fit_is_a_button_each():
     assert html.count('data-act="fill:fits"') == 2 and 'data-value="832x480x81"' in html
     assert "832 × 480 · 81 frames" in html and "nothing is made yet" in html
     assert "fill:fits" not in stage_html(advance(StageView(), events.Failed("No", "Why")), a_job(), ENGLISH)
+    clip = a_job(video="/data/runs/job-1/input-video.mp4", strength=0.5)
+    assert 'data-act="edit:fits"' in stage_html(advance(StageView(), events.Failed("No", "", proposals)), clip, ENGLISH)

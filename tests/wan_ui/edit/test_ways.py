@@ -1,0 +1,310 @@
+"""The ways of the edit view: each becomes its request, and what is wrong is one sentence and leaves nothing behind."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gradio.utils import get_upload_folder
+from PIL import Image
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from backend.contract.request import GenerationRequest, find_preset
+from backend.engine.engine import Engine
+from backend.media.pictures import load_checked_image
+from backend.media.video import read_frames
+from tests.clip_files import counting_clip
+from wan_ui.desk.access import Access
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.media import BEFORE, media_route
+from wan_ui.desk.visitors import COOKIE
+from wan_ui.edit.handlers import _filled, _fitting, settings_of
+from wan_ui.edit.html import clip_presets, edit_html
+from wan_ui.edit.routes import edit_routes
+from wan_ui.edit.ways import WAYS, not_shown, way_of, ways_of
+from wan_ui.words.chinese import CHINESE
+from wan_ui.words.english import ENGLISH
+
+VACE = "wan2.1-vace-1.3b-480p"
+SIZE = (128, 96)  # of the clip
+WANTED = {"preset": VACE, "prompt": "a red square", "width": 256, "height": 256, "steps": 2, "seed": 1}
+PART = {"start": 0.5, "num_frames": 5}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    engine = Engine(tmp_path_factory.mktemp("ways"), "square", pipeline="tests.fake_pipeline")
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def visitor(engine):
+    """Makes a visitor of each letter."""
+    access = Access("key")
+    app = Starlette(
+        routes=[*edit_routes(Desk(engine=engine, access=access, can_run=engine.has_weights)), media_route(engine, access)]
+    )
+    return lambda letter="A": TestClient(app, cookies={COOKIE: letter * 43})
+
+
+@pytest.fixture
+def upload(tmp_path):
+    """Puts a file where uploads are."""
+
+    def put(path: Path) -> str:
+        folder = Path(get_upload_folder()) / tmp_path.name
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(path.rename(folder / path.name))
+
+    return put
+
+
+@pytest.fixture
+def clip(tmp_path, upload) -> str:
+    return upload(counting_clip(tmp_path / "clip.mp4", 32, 16, SIZE))
+
+
+@pytest.fixture
+def picture(tmp_path, upload):
+    """Makes a picture of one grey, with this name and this size."""
+
+    def make(name: str, size: tuple[int, int] = SIZE, grey: int = 255) -> str:
+        Image.new("L", size, grey).save(tmp_path / name)
+        return upload(tmp_path / name)
+
+    return make
+
+
+def refused(client: TestClient, path: str, body: object) -> str:
+    """The one sentence that answers this."""
+    answer = client.post(path, content=json.dumps(body))
+    assert set(answer.json()) == {"error"}
+    told = answer.json()["error"]
+    assert told.endswith((".", "?")) and told.count(". ") <= 1 and "\n" not in told and "/" not in told
+    return told
+
+
+def left(engine: Engine) -> list[str]:
+    """All files and folders of the runs."""
+    return sorted(
+        str(path) for path in engine.settings.data_dir.rglob("*") if "engine" not in path.name and path.suffix != ".log"
+    )
+
+
+def made(engine: Engine, client: TestClient, **given) -> GenerationRequest:
+    """The request that has reached the pipeline."""
+    answer = client.post("/studio/edit", json=WANTED | given).json()
+    assert set(answer) == {"job"}, answer
+    *_, (_, final) = engine.events(answer["job"])
+    assert final.result.request.inputs().keys() == engine.job(answer["job"]).request.inputs().keys()
+    return final.result.request
+
+
+def names(paths) -> list[str]:
+    return [Path(path).name for path in paths]
+
+
+def test_what_is_followed_comes_as_control_with_its_kind(engine, visitor, clip):
+    for kind in ("edges", "grey", "as-is"):
+        request = made(engine, visitor(), way="follow", clip=clip, control_kind=kind, control_scale=0.5, **PART)
+        assert (request.control_kind, request.control_scale, request.trim, request.video) == (kind, 0.5, (0.5, 0.8125), None)
+        assert names([request.control]) == ["control.mp4"] and way_of(request) == "follow"
+
+
+def test_what_is_painted_comes_as_a_mask_of_the_clips_size(engine, visitor, clip, picture):
+    mask = picture("mask.png")
+    request = made(engine, visitor(), way="paint", clip=clip, mask=mask, keeps_pixels=False, **PART)
+    assert names([request.video, request.mask]) == ["input-video.mp4", "mask.png"] and not request.keeps_pixels
+    assert load_checked_image(request.mask).size == SIZE and way_of(request) == "paint"
+
+
+def test_a_clip_is_a_mask_too(engine, visitor, clip, tmp_path, upload):
+    mask = upload(counting_clip(tmp_path / "moving.mp4", 32, 16, SIZE))
+    told = visitor().post("/studio/edit/mask", json={"mask": mask, "clip": clip}).json()
+    assert told == {"path": mask, "name": "moving.mp4", "is_picture": False}
+    assert names([made(engine, visitor(), way="paint", clip=clip, mask=mask, **PART).mask]) == ["mask.mp4"]
+
+
+def test_margins_references_and_the_pixels_that_stay(engine, visitor, clip, picture):
+    hats = [picture("hat.png", (40, 50)), picture("shoe.png", (60, 20))]
+    request = made(engine, visitor(), way="widen", clip=clip, margins=[64, 0, 32, 16], references=hats, **PART)
+    assert (request.margins, request.keeps_pixels) == ((64, 0, 32, 16), True) and way_of(request) == "widen"
+    assert [load_checked_image(path).size for path in request.references] == [(40, 50), (60, 20)]
+
+
+def test_a_clip_goes_on_after_its_end_or_before_its_beginning(engine, visitor, clip):
+    after = {"way": "extend", "clip": clip, "start": 0.5, "end": 1.5, "num_frames": 9, "extend": "after", "overlap": 5}
+    request = made(engine, visitor(), **after)
+    assert (request.extend, request.overlap, request.num_frames, request.trim) == ("after", 5, 9, (0.5, 1.5))
+    request = made(engine, visitor(), **after | {"extend": "before", "end": None, "overlap": None})
+    assert (request.extend, request.overlap, request.trim) == ("before", 5, None) and way_of(request) == "extend"
+
+
+def test_key_frames_lie_in_the_order_of_their_places(engine, visitor, picture):
+    keys = [{"frame": 8, "image": picture("b.png", (30, 30))}, {"frame": 0, "image": picture("a.png", (20, 20))}]
+    request = made(engine, visitor(), way="keys", num_frames=9, keyframes=keys)
+    assert request.keyframe_at == (0, 8) and [load_checked_image(path).size for path in request.keyframes] == [(20, 20), (30, 30)]
+    request = made(engine, visitor(), way="keys", num_frames=9, references=[picture("hat.png")])
+    assert not request.keyframes and len(request.references) == 1 and way_of(request) == "keys"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"way": "anew"}, "must be one of follow, paint"),
+        ({"way": ["paint"]}, "must be one of follow, paint"),
+        ({"control_kind": "pose"}, "Control_kind='pose' is refused"),
+        ({"control_scale": 10**400}, "must be a number"),
+        ({"control_scale": 7}, "must be between 0 and 2"),
+        ({"clip": "/etc/passwd"}, "Clip must be an uploaded file"),
+        ({"start": 1.9}, "there are 1 frames"),
+        ({"num_frames": 6}, "must be 5 or 9"),
+        ({"references": "x"}, "must be a list"),
+        ({"references": ["x"] * 9}, "at most 8"),
+        ({"references": ["/etc/passwd"]}, "must be an uploaded file"),
+        ({"way": "paint"}, "Mask must be an uploaded file"),
+        ({"way": "paint", "mask": "/etc/passwd"}, "Mask must be an uploaded file"),
+        ({"way": "widen"}, "four numbers of pixels"),
+        ({"way": "widen", "margins": [1, 2, 3]}, "four numbers of pixels"),
+        ({"way": "widen", "margins": [0, 0, 0, 0]}, "0 or more and not all 0"),
+        ({"way": "widen", "margins": [200, 0, 200, 0]}, "must leave 16 pixels of the width"),
+        ({"way": "widen", "margins": [10**400, 0, 0, 0]}, "four numbers of pixels"),
+        ({"way": "extend"}, "Extend is missing"),
+        ({"way": "extend", "extend": "sideways"}, "Extend='sideways' is refused"),
+        ({"way": "extend", "extend": "after", "overlap": 5}, "must be at least 1 and less"),
+        ({"way": "extend", "extend": "after", "end": 0.6, "overlap": 4}, "fewer frames than the 4 of overlap"),
+        ({"way": "keys"}, "from key frames and references"),
+        ({"way": "keys", "keyframes": {"frame": 0}}, "must each have a place"),
+        ({"way": "keys", "keyframes": [{"frame": "0", "image": "x"}]}, "must each have a place"),
+        ({"way": "keys", "keyframes": [{"frame": 0, "image": "/etc/passwd"}]}, "must be an uploaded file"),
+        ({"way": "keys", "keyframes": [{"frame": 0, "image": "x"}] * 1000}, "at most 121"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_with_one_sentence_and_leaves_nothing(engine, visitor, clip, changes, words):
+    before = left(engine)
+    assert words in refused(visitor(), "/studio/edit", WANTED | PART | {"way": "follow", "clip": clip} | changes)
+    assert left(engine) == before
+
+
+@pytest.mark.parametrize(("places", "words"), [((0, 9), "0 to 8"), ((-1, 4), "0 to 8"), ((4, 4), "two key frames at 4")])
+def test_key_frames_past_the_end_or_at_one_place_are_refused(engine, visitor, picture, places, words):
+    before, image = left(engine), picture("a.png")
+    keys = [{"frame": place, "image": image} for place in places]
+    told = refused(visitor(), "/studio/edit", WANTED | {"way": "keys", "num_frames": 9, "keyframes": keys})
+    assert words.lower() in told.lower() and left(engine) == before
+
+
+@pytest.mark.parametrize(
+    ("size", "grey", "words"), [((64, 48), 255, "128x96"), ((96, 128), 255, "128x96"), (SIZE, 0, "black all over")]
+)
+def test_a_painted_mask_of_another_size_or_without_paint_is_refused(engine, visitor, clip, picture, size, grey, words):
+    before = left(engine)
+    given = WANTED | PART | {"way": "paint", "clip": clip, "mask": picture("mask.png", size, grey)}
+    assert words in refused(visitor(), "/studio/edit", given)
+    assert left(engine) == before
+
+
+def test_a_mask_is_looked_at_when_it_is_brought(visitor, clip, picture, tmp_path, upload):
+    told = visitor().post("/studio/edit/mask", json={"mask": (mask := picture("mask.png", (64, 48))), "clip": clip}).json()
+    assert told == {"path": mask, "name": "mask.png", "is_picture": True}, "of another size, but of the clip's shape"
+    other = picture("other.png", (64, 64))
+    assert "must have the shape of the clip, 128x96" in refused(visitor(), "/studio/edit/mask", {"mask": other, "clip": clip})
+    (tmp_path / "mask.txt").write_text("white")
+    notes = upload(tmp_path / "mask.txt")
+    assert "must be a video" in refused(visitor(), "/studio/edit/mask", {"mask": notes, "clip": clip})
+    assert not Path(notes).exists() and Path(other).exists()
+    assert "Mask must be an uploaded file" in refused(visitor(), "/studio/edit/mask", {"mask": "/etc/passwd", "clip": clip})
+
+
+def test_a_picture_is_looked_at_when_it_is_added(visitor, clip, picture, tmp_path, upload):
+    hat = picture("hat.png", (40, 50))
+    told = visitor().post("/studio/edit/picture", json={"picture": hat}).json()
+    assert told == {"path": hat, "name": "hat.png", "width": 40, "height": 50}
+    (tmp_path / "hat.exe").write_text("MZ" * 50)
+    program = upload(tmp_path / "hat.exe")
+    refused(visitor(), "/studio/edit/picture", {"picture": program})
+    assert not Path(program).exists()
+    refused(visitor(), "/studio/edit/picture", {"picture": clip})
+    assert Path(clip).exists(), "somebody's clip"
+    assert "must be an uploaded file" in refused(visitor(), "/studio/edit/picture", {"picture": "/etc/passwd"})
+
+
+def test_what_a_visitor_has_brought_is_nobody_elses(engine, visitor, clip, picture):
+    request = made(
+        engine, visitor("A"), way="paint", clip=clip, mask=picture("mask.png"), references=[picture("hat.png")], **PART
+    )
+    job_id = Path(request.mask).parent.name
+    for path in (request.mask, request.video, request.references[0]):
+        assert visitor("B").get(f"/studio/media/{job_id}/{Path(path).name}").status_code == 404
+        assert visitor("A").get(f"/studio/media/{job_id}/{Path(path).name}").status_code == 200
+    stolen = WANTED | PART | {"way": "paint", "clip": clip, "mask": request.mask}
+    assert "Mask must be an uploaded file" in refused(visitor("B"), "/studio/edit", stolen)
+    assert "must be an uploaded file" in refused(visitor("B"), "/studio/edit/picture", {"picture": request.references[0]})
+
+
+def test_an_estimate_needs_no_mask_yet(visitor, clip):
+    def estimated(**changes) -> str:
+        return (
+            visitor().post("/studio/edit/estimate", json=WANTED | PART | {"way": "paint", "clip": clip} | changes).json()["html"]
+        )
+
+    assert estimated() and estimated(prompt="") and not estimated(num_frames=6) and not estimated(way="widen")
+
+
+def test_the_video_is_compared_with_the_clip_where_that_lies_in_it(engine, visitor, clip):
+    def frames(**given) -> np.ndarray:
+        request = made(engine, visitor(), clip=clip, **given)
+        video = request.video or request.control
+        answer = visitor().get(f"/studio/media/{Path(video).parent.name}/{BEFORE}")
+        path = Path(video).with_name("fetched.mp4")
+        path.write_bytes(answer.content)
+        return np.stack(list(read_frames(path)))[..., 0].astype(int)
+
+    whole = frames(way="follow", control_kind="edges", start=0.0, num_frames=9)
+    assert whole.shape == (9, 256, 256) and whole[8].mean() > whole[0].mean() + 20, "the clip itself, which gets lighter"
+    wide = frames(way="widen", margins=[64, 0, 64, 0], start=0.0, num_frames=9)
+    assert wide.shape == whole.shape and abs(wide[0, :, :60] - 128).max() < 8
+    assert abs(wide[8, :, 80:176].mean() - whole[8].mean()) < 8
+    on = frames(way="extend", extend="after", overlap=5, start=0.0, end=1.0, num_frames=9)
+    assert on.shape == whole.shape and abs(on[5:] - 128).max() < 8 and abs(on[0] - 128).mean() > 20
+
+
+def test_its_settings_come_back_with_its_files(engine, visitor, clip, picture):
+    keys = [{"frame": 0, "image": picture("a.png")}, {"frame": 8, "image": picture("b.png", (30, 40))}]
+    request = made(engine, visitor(), way="keys", num_frames=9, keyframes=keys, references=[picture("hat.png", (20, 20))])
+    filled = _filled(engine.job(Path(request.keyframes[0]).parent.name))
+    assert filled["clip"] is None and filled["way"] == "keys" and [one["frame"] for one in filled["keyframes"]] == [0, 8]
+    assert all(Path(one["path"]).is_relative_to(get_upload_folder()) for one in [*filled["keyframes"], *filled["references"]])
+    request = made(engine, visitor(), way="paint", clip=clip, mask=picture("mask.png"), keeps_pixels=False, **PART)
+    filled = _filled(engine.job(Path(request.mask).parent.name))
+    assert filled["clip"]["width"] == 128 and filled["mask"]["is_picture"] and filled["keeps_pixels"] is False
+    json.dumps(filled)
+    request = made(engine, visitor(), way="extend", clip=clip, extend="after", overlap=5, start=0.0, num_frames=9)
+    assert settings_of(request, 2.0) | {"start": 1.6875, "end": 2.0, "overlap": 5, "extend": "after"} == settings_of(request, 2.0)
+
+
+def test_what_would_fit_is_asked_of_the_same_part(engine, visitor, clip):
+    request = made(engine, visitor(), way="follow", clip=clip, start=0.5, num_frames=9)
+    assert _fitting(request, 0.5, {"width": 256, "height": 256, "num_frames": 5})["end"] == 0.5 + 5 / 16
+    on = made(engine, visitor(), way="extend", clip=clip, extend="after", overlap=5, start=0.5, num_frames=9)
+    assert "end" not in _fitting(on, 0.5, {"num_frames": 5})
+
+
+def test_the_view_shows_only_ways_that_a_model_can_go():
+    anew, vace = find_preset("wan-tiny"), find_preset(VACE)
+    assert ways_of(anew) == ("anew",) and ways_of(vace) == WAYS[1:]
+    for texts in (ENGLISH, CHINESE):
+        assert 'class="choose" hidden' in edit_html([anew], texts)
+        both = edit_html(clip_presets(lambda preset: preset.name in ("wan-tiny", VACE)), texts)
+        assert all(f'value="{way}"' in both for way in WAYS) and 'class="choose">' in both and texts.edit_way_paint in both
+
+
+def test_what_one_way_does_not_show_is_named():
+    preset = find_preset(VACE)
+    part = {"trim": (0.0, 1.0625), "num_frames": 17, "prompt": "x"}
+    both = GenerationRequest.from_preset(preset, video="/a.mp4", margins=(64, 0, 64, 0), mask="/m.png", control="/b.mp4", **part)
+    assert way_of(both) == "widen" and not_shown(both) == ["mask", "control"]
+    moved = GenerationRequest.from_preset(preset, video="/a.mp4", mask="/m.png", references=("/hat.png",), **part)
+    assert not_shown(moved) == []

@@ -1,0 +1,251 @@
+"""A model with control blocks in the Edit view: a clip is painted over, widened, gone on from; key frames are dragged.
+In a real Chromium, on a desktop and, by touch, on a phone."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.clip_files import run_ffmpeg
+from tests.wan_ui.conftest import _serving, _studio
+from tests.wan_ui.edit.test_edit_in_browser import make, open_edit, slide, taken
+from tests.wan_ui.steps import rest, until
+
+pytestmark = pytest.mark.browser
+VACE = "wan2.1-vace-1.3b-480p"
+PAINTED = """document.querySelector('#edit-canvas').getContext('2d')
+  .getImageData(0, 0, 160, 120).data.filter((value, at) => at % 4 === 3 && value > 127).length"""
+DROP = """([bytes, name, share]) => {
+  const track = document.querySelector('.track'), box = track.getBoundingClientRect(), moved = new DataTransfer();
+  moved.items.add(new File([new Uint8Array(bytes)], name, {type: 'image/png'}));
+  const given = {dataTransfer: moved, bubbles: true, cancelable: true, clientX: box.left + box.width * share, clientY: box.top + 20};
+  for (const kind of ['dragover', 'drop']) track.dispatchEvent(new DragEvent(kind, given));
+}"""
+
+
+@pytest.fixture(scope="module")
+def studio(data_dir):
+    with _serving("fake", data_dir, more=["--offer", VACE]) as server:
+        yield _studio("fake", server)
+
+
+@pytest.fixture
+def clip(tmp_path):
+    """Four seconds of moving colour, 4:3, as a browser can play it."""
+    path = tmp_path / "holiday.mp4"
+    run_ffmpeg(
+        "-f", "lavfi", "-i", "testsrc2=s=160x120:r=30:d=4", "-c:v", "libx264", "-g", "15", "-pix_fmt", "yuv420p", str(path)
+    )
+    return path
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Three small pictures of one colour each."""
+    colours = {"red": (220, 40, 40), "green": (40, 180, 60), "blue": (40, 60, 220)}
+    for name, colour in colours.items():
+        Image.new("RGB", (64, 48), colour).save(tmp_path / f"{name}.png")
+    return [tmp_path / f"{name}.png" for name in colours]
+
+
+def choose(page, way: str) -> None:
+    page.locator(f'[name="edit-way"][value="{way}"]').check(force=True)
+    page.locator(f'.edit[data-way="{way}"]').wait_for()
+
+
+class Finger:
+    """Draws lines across an element: by touch where the page is a phone's, otherwise with the mouse."""
+
+    def __init__(self, page, selector: str):
+        self.page, self.place = page, page.locator(selector)
+        is_phone = page.evaluate("navigator.maxTouchPoints > 0")
+        self.touch = page.context.new_cdp_session(page) if is_phone else None
+
+    def line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """From one place to the other, in shares of the element's width and height."""
+        self.place.scroll_into_view_if_needed()
+        box = self.place.bounding_box()
+        points = [
+            tuple(
+                box[corner] + box[side] * (one + (two - one) * step / 8)
+                for corner, side, one, two in zip("xy", ("width", "height"), start, end, strict=True)
+            )
+            for step in range(9)
+        ]
+        if self.touch is None:
+            self.page.mouse.move(*points[0])
+            self.page.mouse.down()
+            for point in points[1:]:
+                self.page.mouse.move(*point)
+            self.page.mouse.up()
+            return
+        kinds = ["touchStart", *["touchMove"] * 8]
+        for kind, (x, y) in zip(kinds, points, strict=True):
+            self.touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y}]})
+        self.touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+
+
+def asked_for(data_dir, job: str) -> dict:
+    """The request that was stored and reached the pipeline."""
+    return json.loads((data_dir / "runs" / job / "request.json").read_text())
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_clip_is_dropped_trimmed_painted_over_made_and_compared(visit, clip, data_dir, width):
+    page = visit(width=width, height=900 if width > 760 else 844)
+    open_edit(page)
+    taken(page, clip)
+    choose(page, "paint")
+    assert page.locator("#edit-preset").input_value() == VACE, "the model that can"
+    slide(page, "#edit-from", 1.0)
+    slide(page, "#edit-to", 2.06)
+    assert "17 frames" in page.locator("#edit-part").inner_text()
+    page.locator("#edit-prompt").fill("x")
+    page.locator("#edit-make").click()
+    until(page, "document.querySelector('.edit > .note').innerText.includes('Paint what should be made anew')")
+    finger = Finger(page, "#edit-canvas")
+    finger.line((0.4, 0.25), (0.6, 0.25))
+    first = page.evaluate(PAINTED)
+    page.locator("#edit-brush-size").fill("30")
+    finger.line((0.4, 0.7), (0.6, 0.7))
+    assert page.evaluate(PAINTED) > 2 * first > 100
+    page.locator("#edit-undo").click()
+    assert page.evaluate(PAINTED) == first
+    page.locator("#edit-eraser").click()
+    finger.line((0.6, 0.25), (0.65, 0.25))
+    assert 0 < page.evaluate(PAINTED) < first
+    if width > 760:
+        page.keyboard.press("Control+z")
+        assert page.evaluate(PAINTED) == first
+    assert page.locator("#edit-player").evaluate("player => player.paused"), "one paints on a frame that stands still"
+    job = make(page, f"a square over my holiday {width}")
+    request = asked_for(data_dir, job)
+    assert request["trim"] == [1.0, 2.0625] and "strength" not in request and request["preset"] == VACE
+    mask = np.asarray(Image.open(data_dir / "runs" / job / "mask.png").convert("L"))
+    assert mask.shape == (120, 160) and mask[30, 70] == 255 and mask[84, 80] == 0 and 0 < (mask > 127).sum() <= first + 50
+    page.locator('.stage [data-act="compare:original"]').click()
+    page.locator('.compare[data-original="true"][data-wipe="true"] figure[data-side="right"]').wait_for()
+    assert page.locator(".compare figcaption").all_inner_texts() == ["Before", "After"]
+    until(page, "[...document.querySelectorAll('.compare video')].every(video => video.readyState >= 2)")
+    lengths = page.evaluate("[...document.querySelectorAll('.compare video')].map(video => video.duration)")
+    assert lengths == pytest.approx([17 / 16, 17 / 16], abs=0.05)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_mask_is_brought_turned_around_and_comes_back_with_its_video(visit, clip, data_dir, tmp_path):
+    page = visit()
+    open_edit(page)
+    taken(page, clip)
+    choose(page, "paint")
+    slide(page, "#edit-to", 1.06)
+    mask = Image.new("L", (80, 60), 0)
+    mask.paste(255, (0, 0, 20, 60))
+    mask.save(tmp_path / "left.png")
+    Image.new("L", (60, 60), 255).save(tmp_path / "square.png")
+    page.locator("#edit-mask").set_input_files(tmp_path / "square.png")
+    until(page, "document.querySelector('.edit > .note').innerText.includes('must have the shape of the clip, 160x120')")
+    page.locator("#edit-mask").set_input_files(tmp_path / "left.png")
+    until(page, f"{PAINTED} > 0")
+    assert page.evaluate(PAINTED) == pytest.approx(40 * 120, abs=240)
+    page.locator("#edit-invert").check()
+    assert page.evaluate(PAINTED) == pytest.approx(120 * 120, abs=240)
+    page.locator("#edit-keeps").uncheck()
+    job = make(page, "everything but the left")
+    assert asked_for(data_dir, job)["keeps_pixels"] is False
+    stored = np.asarray(Image.open(data_dir / "runs" / job / "mask.png").convert("L"))
+    assert stored[60, 10] == 0 and stored[60, 150] == 255
+    rest(page)
+    page.reload()
+    until(page, "typeof window.studioAct === 'function'")
+    page.locator('.stage[data-phase="finished"] [data-act="edit:use"]').click()
+    page.locator('.edit[data-way="paint"]:not([data-clip=""])').wait_for()
+    until(page, f"{PAINTED} > 0")
+    assert page.evaluate(PAINTED) == pytest.approx(120 * 120, abs=240), "what was made anew is painted"
+    page.locator('.stage [data-act="again:same"]').click()
+    until(page, "job => document.querySelector('.stage').dataset.job !== job", job)
+    page.locator('.stage[data-phase="finished"]').wait_for()
+    again = page.locator(".stage").get_attribute("data-job")
+    assert asked_for(data_dir, again)["keeps_pixels"] is False
+    assert np.array_equal(np.asarray(Image.open(data_dir / "runs" / again / "mask.png").convert("L")), stored)
+    assert (
+        not page.locator("#edit-keeps").is_checked() and page.locator("#edit-prompt").input_value() == "everything but the left"
+    )
+
+
+def test_margins_are_seen_at_once_and_a_clip_goes_on(visit, clip, data_dir, pictures):
+    page = visit()
+    open_edit(page)
+    taken(page, clip)
+    choose(page, "widen")
+    slide(page, "#edit-to", 1.06)
+    assert page.locator("#edit-size").input_value() == "832x480"
+    assert [page.locator(f"#edit-{side}").input_value() for side in ("left", "top", "right", "bottom")] == ["96", "0", "96", "0"]
+    frame, inner = page.locator(".edit .clip").bounding_box(), page.locator("#edit-player").bounding_box()
+    assert inner["width"] / frame["width"] == pytest.approx(640 / 832, abs=0.01)
+    page.locator("#edit-left").fill("192")
+    moved = page.locator("#edit-player").bounding_box()
+    assert (moved["x"] - frame["x"]) / frame["width"] == pytest.approx(192 / 832, abs=0.01)
+    page.locator("#edit-references").set_input_files(pictures[:2])
+    page.locator(".tile:not(.add)").nth(1).wait_for()
+    page.locator(".tile:not(.add)").nth(0).click()
+    request = asked_for(data_dir, make(page, "a wider holiday"))
+    assert request["margins"] == [192, 0, 96, 0] and len(request["references"]) == 1
+    choose(page, "extend")
+    page.locator("#edit-length").select_option("33")
+    assert "Begins with the 17 frames before 3" in page.locator("#edit-goes").inner_text()
+    request = asked_for(data_dir, make(page, "and then"))
+    assert (request["extend"], request["overlap"], request["num_frames"]) == ("after", 17, 33)
+    assert request["trim"][1] == pytest.approx(4.0, abs=0.02) and "margins" not in request
+    slide(page, "#edit-to", 3.5)
+    assert "Begins with the 9 frames before 3.49 s" in page.locator("#edit-goes").inner_text(), "its part may have any length"
+    slide(page, "#edit-from", 1.0)
+    choose(page, "follow")
+    assert page.locator("#edit-part").inner_text().startswith("1.00 to"), "the part that was chosen stays"
+    page.locator("#edit-kind").select_option("grey")
+    request = asked_for(data_dir, make(page, "in other colours"))
+    assert request["control_kind"] == "grey" and "video" not in request
+    assert page.locator('.stage [data-act="compare:original"]').count() == 1
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_key_frames_are_dropped_and_dragged_to_their_places(visit, pictures, data_dir, tmp_path, width):
+    page = visit(width=width, height=900 if width > 760 else 844)
+    open_edit(page)
+    choose(page, "keys")
+    page.locator("#edit-length").select_option("17")
+    assert page.locator("#edit-make").is_disabled()
+    page.locator("#edit-keys-first").set_input_files(pictures[:2])
+    page.locator(".key").nth(1).wait_for()
+    assert page.locator(".chosen output").inner_text() == "Frame 16 of 16, at 1.00 s"
+    page.evaluate(DROP, [list(pictures[2].read_bytes()), "blue.png", 0.5])
+    page.locator(".key").nth(2).wait_for()
+    assert page.locator(".chosen output").inner_text() == "Frame 8 of 16, at 0.50 s"
+    box, track = page.locator(".key").nth(2).bounding_box(), page.locator(".track").bounding_box()
+    middle = (box["x"] + box["width"] / 2 - track["x"]) / track["width"]
+    step = (track["width"] - box["width"]) / 16 / track["width"]
+    Finger(page, ".track").line((middle, 0.3), (middle - 4 * step, 0.3))
+    assert page.locator(".chosen output").inner_text() == "Frame 4 of 16, at 0.25 s"
+    page.locator(".key").nth(2).focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".chosen output").inner_text() == "Frame 5 of 16, at 0.31 s"
+    page.evaluate(DROP, [list(pictures[2].read_bytes()), "blue.png", 0.001])
+    page.locator(".key").nth(3).wait_for()
+    assert "this one went to the nearest free one, 1" in page.locator(".edit > .note").inner_text(), "not two at one place"
+    page.locator("#edit-key-remove").click()
+    (tmp_path / "notes.txt").write_text("no picture")
+    page.locator("#edit-keys").set_input_files(tmp_path / "notes.txt")
+    until(page, "document.querySelector('.edit > .note').innerText === 'Key frames are pictures: png, jpeg or webp.'")
+    choose(page, "anew")
+    choose(page, "keys")
+    job = make(page, f"from red over blue to green {width}")
+    assert asked_for(data_dir, job)["keyframe_at"] == [0, 5, 16]
+    colours = [Image.open(data_dir / "runs" / job / f"keyframes-{n}.png").convert("RGB").getpixel((5, 5)) for n in (1, 2, 3)]
+    assert [max(range(3), key=colour.__getitem__) for colour in colours] == [0, 2, 1]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator('.stage [data-act="edit:use"]').click()
+    until(
+        page,
+        "document.querySelectorAll('.key').length === 3 && document.querySelector('.key img').src.includes('gradio_api/file=')",
+    )
+    assert page.locator("#edit-length").input_value() == "17"

@@ -1,0 +1,184 @@
+"""What can be made of a clip, way by way: which models can, and a request's fields from what the page sent, whatever that is.
+
+A model that makes clips anew by their strength has one way; one with control blocks has the others.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from backend.contract.control import MAX_REFERENCES, is_controlled
+from backend.contract.request import GenerationRequest
+from backend.errors import ClipError, ImageError, RequestError
+from backend.media.clips import read_clip_facts
+from backend.media.masks import LIGHT, check_shape, is_picture
+from backend.media.pictures import load_checked_image
+from presets import Preset
+from wan_ui.desk.uploads import checked_upload
+
+Way = Literal["anew", "follow", "paint", "widen", "extend", "keys"]
+WAYS: tuple[Way, ...] = get_args(Way)
+_FAR = 1e6  # seconds, frames, pixels
+_CLIP_ENDINGS = (".mp4", ".m4v", ".mov", ".webm", ".gif")
+
+
+def ways_of(preset: Preset) -> tuple[Way, ...]:
+    """What this model can make of a clip, or without one of pictures."""
+    return WAYS[1:] if is_controlled(preset) else WAYS[:1]
+
+
+def way_of(request: GenerationRequest) -> Way:
+    """The way whose settings the request has."""
+    if request.strength is not None:
+        return "anew"
+    given = (("extend", request.extend), ("widen", request.margins), ("paint", request.mask), ("follow", request.control))
+    return next((way for way, value in given if value), "keys")
+
+
+def not_shown(request: GenerationRequest) -> list[str]:
+    """What the request is made from that its way does not show, as a request of a program may have it."""
+    shown = {"follow": {"control"}, "paint": {"video", "mask"}, "keys": {"keyframes"}}.get(way_of(request), {"video"})
+    rest = [role for role in request.inputs() if role not in shown | {"references"}]
+    return [*rest, *(["margins"] if request.margins and way_of(request) != "widen" else [])]
+
+
+def fields_of(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    """The request's fields that say what it is made from. Raises: RequestError, ClipError, ImageError."""
+    ways = ways_of(preset)
+    way = given.get("way", ways[0])
+    if way not in ways:
+        raise RequestError(f"way={repr(way)[:60]}", f"must be one of {', '.join(ways)} for {preset.name}", "take another model")
+    shared = {"references": _references(given), "control_scale": _number(given, "control_scale")} if way != "anew" else {}
+    return {**_FIELDS[way](given, preset), **shared}
+
+
+def _anew(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    return {**_part(given, preset), "video": _upload(given, "clip")}
+
+
+def _follow(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    return {
+        **_part(given, preset),
+        "control": _upload(given, "clip"),
+        "control_kind": given.get("control_kind"),
+    }
+
+
+def _paint(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    fields = {**_part(given, preset), "video": _upload(given, "clip"), "keeps_pixels": given.get("keeps_pixels")}
+    return {**fields, "mask": _upload(given, "mask")}
+
+
+def _widen(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    fields = {**_part(given, preset), "video": _upload(given, "clip"), "keeps_pixels": given.get("keeps_pixels")}
+    margins = given.get("margins")
+    if not (isinstance(margins, list) and len(margins) == 4 and all(_is_near(one, int) for one in margins)):
+        raise RequestError(
+            "the margins", "must be four numbers of pixels, left, top, right and bottom", "64, 0, 64, 0 widen a clip"
+        )
+    return {**fields, "margins": tuple(margins)}
+
+
+def _extend(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    if given.get("extend") is None:
+        raise RequestError("extend is missing:", "it says where the clip goes on", "give after or before")
+    end = _number(given, "end")
+    return {
+        **_part(given, preset),
+        "trim": None if end is None else (given["start"], end),
+        "video": _upload(given, "clip"),
+        "extend": given["extend"],
+        "overlap": _number(given, "overlap"),
+    }
+
+
+def _keys(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    frames = given.get("keyframes") or []
+    if not (isinstance(frames, list) and all(_is_keyframe(one) for one in frames)):
+        raise RequestError("the key frames", "must each have a place, a frame's number, and a picture", "add them again")
+    if len(frames) > preset.max_frames:
+        raise RequestError(f"{len(frames)} key frames were given, and", f"at most {preset.max_frames} can be", "leave some out")
+    if not frames and not given.get("references"):
+        raise RequestError("no picture was given", "and the video is made from key frames and references", "add one")
+    frames = sorted(frames, key=lambda one: one["frame"])
+    return {
+        "num_frames": _number(given, "num_frames", int),
+        "keyframes": tuple(str(checked_upload(one["image"])) for one in frames),
+        "keyframe_at": tuple(one["frame"] for one in frames),
+    }
+
+
+_FIELDS = {"anew": _anew, "follow": _follow, "paint": _paint, "widen": _widen, "extend": _extend, "keys": _keys}
+
+
+def _part(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    """The part of the clip, as long as the video."""
+    start, frames = given.get("start"), given.get("num_frames")
+    if not (_is_near(start, int | float) and _is_near(frames, int)):
+        raise RequestError("the part of the clip is missing:", "start (seconds) and num_frames say which it is", "give both")
+    return {"trim": (start, start + frames / preset.fps), "num_frames": frames}
+
+
+def _references(given: Mapping[str, Any]) -> tuple[str, ...]:
+    paths = given.get("references") or []
+    if not isinstance(paths, list):
+        raise RequestError("the references", "must be a list of pictures", "add them again")
+    if len(paths) > MAX_REFERENCES:
+        raise RequestError(f"{len(paths)} references were given, and", f"at most {MAX_REFERENCES} can be", "leave some out")
+    return tuple(str(checked_upload(path)) for path in paths)
+
+
+def _is_keyframe(one: Any) -> bool:
+    return isinstance(one, dict) and one.keys() == {"frame", "image"} and _is_near(one["frame"], int)
+
+
+def _upload(given: Mapping[str, Any], what: Literal["clip", "mask"]) -> str:
+    return str(checked_upload(given.get(what), what))
+
+
+def _number(given: Mapping[str, Any], name: str, kind: Any = int | float) -> Any:
+    """The number of this name; None if there is none."""
+    value = given.get(name)
+    if value is not None and not _is_near(value, kind):
+        raise RequestError(f"{name}={repr(value)[:60]}", "must be a number, and not that far from 0", f"correct {name}")
+    return value
+
+
+def _is_near(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and abs(value) < _FAR
+
+
+def mask_facts(mask: Path, clip: Path) -> dict[str, Any]:
+    """What a mask from a visitor is, for the view's script. One that nobody can use is removed. Raises: ClipError, ImageError."""
+    is_one = is_picture(mask)
+    try:
+        _ = load_checked_image(mask) if is_one else read_clip_facts(mask)
+    except (ClipError, ImageError):
+        mask.unlink(missing_ok=True)
+        raise
+    check_shape(mask, clip)
+    return {"path": str(mask), "name": mask.name, "is_picture": is_one}
+
+
+def picture_facts(path: Path) -> dict[str, Any]:
+    """What a picture from a visitor is, for the view's script. Raises: ImageError for a file that is none; it is removed, unless
+    it may be a clip."""
+    try:
+        width, height = load_checked_image(path).size
+    except ImageError:
+        if path.suffix.lower() not in _CLIP_ENDINGS:
+            path.unlink(missing_ok=True)
+        raise
+    return {"path": str(path), "name": path.name, "width": width, "height": height}
+
+
+def check_painted(request: GenerationRequest) -> None:
+    """Raises: ClipError if a picture that is painted over the clip has not the size of its frames, or nothing is painted."""
+    if request.mask is None or not is_picture(request.mask):
+        return
+    mask, facts = load_checked_image(request.mask), read_clip_facts(request.video)
+    if mask.size != (facts.width, facts.height):
+        what = f"the mask has {mask.width}x{mask.height} pixels and"
+        raise ClipError(what, f"must have as many as the clip's frames, {facts.width}x{facts.height}", "paint it again")
+    if mask.convert("L").getextrema()[1] <= LIGHT:
+        raise ClipError("the mask is black all over,", "so nothing would be made anew", "paint what should be")

@@ -1,0 +1,184 @@
+"""Draws what belongs to the ways of the edit view: their menu, brush, margins, the key frames' track, reference pictures. Pure.
+
+An element with `data-of` is seen in the ways that it names, and in no other.
+"""
+
+from collections.abc import Sequence
+from html import escape
+
+from backend.contract.control import MAX_CONTROL_SCALE, MAX_REFERENCES, OVERLAPS
+from presets import Preset
+from wan_ui.edit.ways import WAYS, Way, ways_of
+from wan_ui.parts.icons import icon
+from wan_ui.words.english import Texts
+
+_PICTURES = "image/png,image/jpeg,image/webp,.png,.jpg,.jpeg,.webp"
+_MASKS = f"{_PICTURES},video/*,image/gif,.mp4,.m4v,.mov,.webm,.gif"
+_SIDES = ("left", "top", "right", "bottom")
+_CONTROLLED = " ".join(way for way in WAYS if way != "anew")
+_LARGEST_BRUSH = 40  # per cent of the frame's shorter side
+
+
+def menu(presets: Sequence[Preset], texts: Texts) -> str:
+    """The ways that any of these models can go, and a line about the chosen one; hidden if there is only one."""
+    ways = {way: words for way, words in _words(texts).items() if any(way in ways_of(preset) for preset in presets)}
+    buttons = "".join(
+        f'<label><input type="radio" name="edit-way" value="{way}" data-hint="{escape(hint)}">'
+        f"<span>{icon(f'way_{way}')}{escape(name)}</span></label>"
+        for way, (name, hint) in ways.items()
+    )
+    hidden = " hidden" if len(ways) < 2 else ""
+    return (
+        f'<div class="choose"{hidden}><div class="ways" role="radiogroup" aria-label="{escape(texts.edit_ways)}">{buttons}</div>'
+        f'<p class="hint"></p></div>'
+    )
+
+
+def canvas(texts: Texts) -> str:
+    """What is painted over the shown frame, and the ring that shows the brush."""
+    label = escape(texts.edit_canvas)
+    return f'<canvas id="edit-canvas" tabindex="0" aria-label="{label}" hidden></canvas><i class="ring" hidden></i>'
+
+
+def below_clip(texts: Texts) -> str:
+    """The brush, or the margins."""
+    return f"{_brush(texts)}{_margins(texts)}{_keeps(texts)}"
+
+
+def below_timeline(texts: Texts) -> str:
+    """What each way asks beside the clip."""
+    return f"{_follow(texts)}{_track(texts)}{_extend(texts)}"
+
+
+def _brush(texts: Texts) -> str:
+    def key(name: str, words: str, is_pressed: bool | None = None) -> str:
+        label, pressed = escape(words), "" if is_pressed is None else f' aria-pressed="{str(is_pressed).lower()}"'
+        return (
+            f'<button type="button" class="quiet-button" id="edit-{name}" title="{label}" aria-label="{label}"{pressed}>'
+            f"{icon(name)}</button>"
+        )
+
+    tools = [
+        key("brush", texts.edit_brush, True),
+        key("eraser", texts.edit_eraser, False),
+        f'<input type="range" id="edit-brush-size" min="1" max="{_LARGEST_BRUSH}" value="12"'
+        f' aria-label="{escape(texts.edit_brush_size)}">',
+        key("undo", texts.edit_undo),
+        key("clear", texts.edit_clear),
+        key("play", texts.edit_play, False),
+    ]
+    return (
+        f'<div class="brush" data-of="paint"><div class="tools">{"".join(tools)}</div>'
+        f"{_check('edit-invert', texts.edit_invert)}"
+        f'<p class="line"><label class="link"><input type="file" id="edit-mask" accept="{_MASKS}">'
+        f"{escape(texts.edit_bring)}</label></p>"
+        f'<p class="line brought" hidden><span></span><button type="button" class="link" id="edit-mask-remove">'
+        f"{escape(texts.edit_remove)}</button></p></div>"
+    )
+
+
+def _margins(texts: Texts) -> str:
+    names = (texts.edit_left, texts.edit_top, texts.edit_right, texts.edit_bottom)
+    fields = "".join(
+        f'<label>{escape(name)}<input type="number" id="edit-{side}" min="0" max="4096" step="1" value="0"></label>'
+        for side, name in zip(_SIDES, names, strict=True)
+    )
+    return (
+        f'<fieldset class="asked margins" data-of="widen"><legend>{escape(texts.edit_margins)}</legend>'
+        f'{fields}<output id="edit-inner" class="wide"></output></fieldset>'
+    )
+
+
+def _keeps(texts: Texts) -> str:
+    return f'<div class="keeps" data-of="paint widen">{_check("edit-keeps", texts.edit_keeps, is_checked=True)}</div>'
+
+
+def _follow(texts: Texts) -> str:
+    kinds = (("edges", texts.edit_kind_edges), ("grey", texts.edit_kind_grey), ("as-is", texts.edit_kind_as_is))
+    return (
+        f'<div class="asked" data-of="follow"><label class="wide">{escape(texts.edit_kind)}<select id="edit-kind">'
+        f"{_options(kinds)}</select></label></div>"
+    )
+
+
+def _track(texts: Texts) -> str:
+    """Where key frames lie in the video, and what can be done with the chosen one."""
+    return (
+        f'<div class="keys" data-of="keys"><div class="track takes-files" role="group" aria-label="{escape(texts.edit_track)}">'
+        f'<label class="empty">{_pictures("edit-keys-first")}{escape(texts.edit_track_empty)}</label></div>'
+        f'<p class="line chosen"><output></output><button type="button" class="link" id="edit-key-remove" hidden>'
+        f"{escape(texts.edit_remove)}</button>"
+        f'<label class="link">{_pictures("edit-keys")}{escape(texts.edit_add_keys)}</label></p></div>'
+    )
+
+
+def _extend(texts: Texts) -> str:
+    where = (("after", texts.edit_after), ("before", texts.edit_before))
+    overlaps = [(str(count), texts.edit_overlaps.format(frames=count)) for count in OVERLAPS]
+    return (
+        f'<div class="asked" data-of="extend keys"><label data-of="extend">{escape(texts.edit_where)}<select id="edit-where">'
+        f'{_options(where)}</select></label><label data-of="extend">{escape(texts.edit_overlap)}<select id="edit-overlap">'
+        f'{_options(overlaps)}</select></label><label class="wide">{escape(texts.edit_length)}<select id="edit-length"></select>'
+        f'</label><output id="edit-goes" class="wide" data-of="extend"></output></div>'
+    )
+
+
+def references(texts: Texts) -> str:
+    """Pictures of what should be seen, to be added and removed."""
+    return (
+        f'<div class="references wide" data-of="{_CONTROLLED}" data-most="{MAX_REFERENCES}">'
+        f'<p class="title">{escape(texts.edit_references)}</p><div class="tiles takes-files">'
+        f'<label class="tile add" title="{escape(texts.edit_add_reference)}">{_pictures("edit-references")}+</label></div></div>'
+    )
+
+
+def scale(texts: Texts) -> str:
+    """How strongly the control blocks act."""
+    return (
+        f'<label class="wide scale" data-of="{_CONTROLLED}"><span>{escape(texts.edit_scale)}<output>1.00</output></span>'
+        f'<input type="range" id="edit-scale" min="0" max="{MAX_CONTROL_SCALE:g}" step="0.05" value="1"></label>'
+    )
+
+
+def _pictures(element: str) -> str:
+    return f'<input type="file" id="{element}" accept="{_PICTURES}" multiple>'
+
+
+def _check(element: str, words: str, *, is_checked: bool = False) -> str:
+    checked = " checked" if is_checked else ""
+    return f'<label class="check"><input type="checkbox" id="{element}"{checked}><span>{escape(words)}</span></label>'
+
+
+def _options(pairs: Sequence[tuple[str, str]]) -> str:
+    return "".join(f'<option value="{value}">{escape(words)}</option>' for value, words in pairs)
+
+
+def _words(texts: Texts) -> dict[Way, tuple[str, str]]:
+    """Each way's name, and a line about it."""
+    return {
+        "anew": (texts.edit_way_anew, texts.edit_hint_anew),
+        "follow": (texts.edit_way_follow, texts.edit_hint_follow),
+        "paint": (texts.edit_way_paint, texts.edit_hint_paint),
+        "widen": (texts.edit_way_widen, texts.edit_hint_widen),
+        "extend": (texts.edit_way_extend, texts.edit_hint_extend),
+        "keys": (texts.edit_way_keys, texts.edit_hint_keys),
+    }
+
+
+def script_words(texts: Texts) -> dict[str, str]:
+    """What the scripts say of the ways."""
+    return {
+        "unpainted": texts.edit_unpainted,
+        "brought": texts.edit_brought,
+        "inner": texts.edit_inner,
+        "lengths": texts.edit_lengths,
+        "overlaps": texts.edit_overlaps,
+        "goes_after": texts.edit_goes_after,
+        "goes_before": texts.edit_goes_before,
+        "key": texts.edit_key,
+        "remove": texts.edit_remove,
+        "key_taken": texts.edit_key_taken,
+        "key_full": texts.edit_key_full,
+        "references_full": texts.edit_references_full,
+        "pictures_only": texts.edit_pictures_only,
+    }
