@@ -37,7 +37,8 @@ def plan_layouts(
         copied = frozenset(itertools.islice(sizes, best.copies))
     else:
         copied = plan_copies(sizes, layers, plans[0], memory_bytes(kind), experts)
-    return tuple(Layout.over(one, plan.devices, copied) for one in plans)
+    guided = Layout.over(plans[0], plan.devices, copied)
+    return guided, guided.regrouped(plans[1])
 
 
 def _axes(mesh: MeshPlan) -> dict[str, int]:

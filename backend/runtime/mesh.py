@@ -110,6 +110,11 @@ class Layout:
         grid = np.asarray(devices, dtype=object).reshape(plan.dp, plan.tp, plan.sp).transpose(0, 2, 1)
         return cls(mesh=Mesh(grid, AXES), copied=frozenset(copied))
 
+    def regrouped(self, plan: MeshPlan) -> Layout:
+        """Another plan of as many devices and the same tp, on these in the same order: weights lie in the same places."""
+        grid = self.mesh.devices.reshape(plan.dp, plan.sp, plan.tp)
+        return dataclasses.replace(self, mesh=Mesh(grid, AXES))
+
     @property
     def platform(self) -> str:
         """What the devices are: "cpu", "tpu", "gpu"; for a described slice too."""

@@ -180,7 +180,7 @@ def visit(chromium, studio) -> Iterator[Callable]:
         page.set_default_timeout(studio.patience_ms)
         _watch(page, studio.url, troubles)
         page.goto(studio.url)
-        page.wait_for_function("document.querySelector('.status')?.dataset.state === 'ready'")
+        page.wait_for_function("window.studioView && document.querySelector('.status')?.dataset.state === 'ready'")
         return page
 
     yield open_page

@@ -73,5 +73,5 @@ def test_a_runtime_that_ends_the_process_has_left_its_reason_in_the_log(machine,
     said = "ABORT F0929 pjrt_c_api_helpers.cc:258: Unexpected PJRT_Plugin_Attributes_Args size: expected 32, got 24.\n"
     (tpu_machine(machine) / "refusal").write_text(said)
     engine = make_engine(pipeline="tests.idle_pipeline")
-    wait_for(lambda: engine.worker_status().state == "failed")
-    assert "do not belong together" in engine.worker_status().detail and notice_of(engine).is_fault
+    wait_for(lambda: "do not belong together" in engine.worker_status().detail)  # it is started again now and then
+    assert notice_of(engine).is_fault
