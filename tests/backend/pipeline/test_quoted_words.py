@@ -33,7 +33,9 @@ def seen_in(loaded: LoadedModel, folder: Path, prompt: str, image: str | None = 
     return detect(torch.from_numpy(np.stack(list(read_frames(Path(final.result.path))))))
 
 
-@pytest.mark.parametrize("example", [None, PRESET.image_examples[0]], ids=["text", "picture"])
+@pytest.mark.parametrize(
+    "example", [None, pytest.param(PRESET.image_examples[0], marks=pytest.mark.slow)], ids=["text", "picture"]
+)
 def test_the_word_in_quotes_sets_the_speed(loaded, tmp_path, example):
     image = None if example is None else str(example.path)
     prompt = "a large red circle moving right on a black background"
