@@ -75,9 +75,9 @@ def test_a_card_says_disk_memory_slice_and_licence():
     assert "40.0 GB of weights, on all devices together" in html
     assert "v6e:2x2 for wan2.1-t2v-14b-720p: 21.2 GiB a chip, 5.7 s a step (predicted)" in html
     assert "as on its page on the Hub" in html and "devices not known yet" in html
-    tencent = row(source="hunyuanvideo-community/HunyuanVideo-1.5-Diffusers-480p_t2v")
+    tencent = row(source="hunyuanvideo-community/HunyuanVideo-1.5-Diffusers-480p_i2v")
     html = models_html([tencent], visit())
-    assert "does not cover the European Union" in html and "app.py check-tpu --preset hunyuanvideo-1.5-t2v-480p" in html
+    assert "does not cover the European Union" in html and "app.py check-tpu --preset hunyuanvideo-1.5-i2v-480p" in html
 
 
 def test_visitors_see_only_what_is_here():
