@@ -6,21 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
-from gradio.utils import get_upload_folder
 from PIL import Image
-from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from backend.contract.request import find_preset
 from backend.engine.engine import Engine
 from tests.clip_files import counting_clip, marked_clip, turned
-from wan_ui.desk.access import Access
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.media import BEFORE, before, media_route
-from wan_ui.desk.visitors import COOKIE
+from wan_ui.desk.media import BEFORE, before
 from wan_ui.edit.handlers import settings_of
 from wan_ui.edit.html import clip_presets, edit_html
-from wan_ui.edit.routes import edit_routes
 from wan_ui.words.chinese import CHINESE
 from wan_ui.words.english import ENGLISH
 
@@ -33,27 +27,6 @@ def engine(tmp_path_factory):
     engine = Engine(tmp_path_factory.mktemp("edit"), pipeline="tests.fake_pipeline")
     yield engine
     engine.close()
-
-
-@pytest.fixture
-def visitor(engine):
-    """Makes a visitor of each letter."""
-    access = Access("key")
-    desk = Desk(engine=engine, access=access, can_run=engine.has_weights)
-    app = Starlette(routes=[*edit_routes(desk), media_route(engine, access)])
-    return lambda letter="A": TestClient(app, cookies={COOKIE: letter * 43})
-
-
-@pytest.fixture
-def upload(tmp_path):
-    """Puts a file where uploads are."""
-
-    def put(path: Path) -> str:
-        folder = Path(get_upload_folder()) / tmp_path.name
-        folder.mkdir(parents=True, exist_ok=True)
-        return str(path.rename(folder / path.name))
-
-    return put
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from gradio.utils import get_upload_folder
 from PIL import Image
-from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from backend.contract.request import GenerationRequest, find_preset
@@ -15,13 +14,9 @@ from backend.engine.engine import Engine
 from backend.media.pictures import load_checked_image
 from backend.media.video import read_frames
 from tests.clip_files import counting_clip
-from wan_ui.desk.access import Access
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.media import BEFORE, media_route
-from wan_ui.desk.visitors import COOKIE
+from wan_ui.desk.media import BEFORE
 from wan_ui.edit.handlers import _filled, _fitting, settings_of
 from wan_ui.edit.html import clip_presets, edit_html
-from wan_ui.edit.routes import edit_routes
 from wan_ui.edit.ways import WAYS, not_shown, way_of, ways_of
 from wan_ui.words.chinese import CHINESE
 from wan_ui.words.english import ENGLISH
@@ -37,28 +32,6 @@ def engine(tmp_path_factory):
     engine = Engine(tmp_path_factory.mktemp("ways"), "square", pipeline="tests.fake_pipeline")
     yield engine
     engine.close()
-
-
-@pytest.fixture
-def visitor(engine):
-    """Makes a visitor of each letter."""
-    access = Access("key")
-    app = Starlette(
-        routes=[*edit_routes(Desk(engine=engine, access=access, can_run=engine.has_weights)), media_route(engine, access)]
-    )
-    return lambda letter="A": TestClient(app, cookies={COOKIE: letter * 43})
-
-
-@pytest.fixture
-def upload(tmp_path):
-    """Puts a file where uploads are."""
-
-    def put(path: Path) -> str:
-        folder = Path(get_upload_folder()) / tmp_path.name
-        folder.mkdir(parents=True, exist_ok=True)
-        return str(path.rename(folder / path.name))
-
-    return put
 
 
 @pytest.fixture

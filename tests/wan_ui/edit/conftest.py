@@ -1,0 +1,35 @@
+"""Visitors of the edit view's addresses and their uploads, in front of the `engine` of each file of tests."""
+
+from pathlib import Path
+
+import pytest
+from gradio.utils import get_upload_folder
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from wan_ui.desk.access import Access
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.media import media_route
+from wan_ui.desk.visitors import COOKIE
+from wan_ui.edit.routes import edit_routes
+
+
+@pytest.fixture
+def visitor(engine):
+    """Makes a visitor of each letter."""
+    access = Access("key")
+    desk = Desk(engine=engine, access=access, can_run=engine.has_weights)
+    app = Starlette(routes=[*edit_routes(desk), media_route(engine, access)])
+    return lambda letter="A": TestClient(app, cookies={COOKIE: letter * 43})
+
+
+@pytest.fixture
+def upload(tmp_path):
+    """Puts a file where uploads are."""
+
+    def put(path: Path) -> str:
+        folder = Path(get_upload_folder()) / tmp_path.name
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(path.rename(folder / path.name))
+
+    return put
