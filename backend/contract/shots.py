@@ -36,7 +36,9 @@ class Shot(BaseModel):
 def read_shots(rows: Any, preset: Preset, fps: Any) -> tuple[Any, ...]:
     """The shots that a file, a form or a program describes: `prompt`, `seed`, and `num_frames` or `seconds`, which are rounded to
     the nearest length that the preset makes. Values of a wrong type are left for the check. Raises: RequestError."""
-    if not isinstance(rows, Sequence) or isinstance(rows, str) or not rows:
+    if not isinstance(rows, Sequence) or isinstance(rows, str):
+        raise RequestError(f"shots={repr(rows)[:40]}", "must be a list of shots, each with its prompt", "give a list")
+    if not rows:
         raise RequestError("shots has nothing in it and", "must be a list of shots, each with its prompt", "give one at least")
     return tuple(_read(row, number, preset, fps) for number, row in enumerate(rows, 1))
 

@@ -54,7 +54,7 @@ def test_seconds_are_the_nearest_length_that_the_model_makes():
     ("rows", "changes", "message"),
     [
         ([], {}, "shots has nothing in it and must be a list of shots, each with its prompt; give one at least"),
-        ("a fox", {}, "shots has nothing in it and must be a list of shots"),
+        ("a fox", {}, "shots='a fox' must be a list of shots, each with its prompt; give a list"),
         ([{"prompt": " "}], {"prompt": "x"}, "shot 1 has an empty prompt and must say what it shows; give it one"),
         ([{"seed": 1}], {}, "shot 1 has no prompt and must say what it shows; give it one"),
         ([{"prompt": "x", "colour": 1}], {}, "shot 1 has 'colour' and may have prompt, num_frames, seconds, seed"),
