@@ -58,9 +58,20 @@ def test_what_is_written_is_read_again(table):
 SIZES = {name: 2**20 for name in "abcdefgh"}
 
 
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """What a layout over real devices would be made of."""
+
+    mesh: MeshPlan
+    copied: frozenset[str]
+
+    def regrouped(self, mesh: MeshPlan) -> "Placed":
+        return dataclasses.replace(self, mesh=mesh)
+
+
 def planned(monkeypatch, **asked: int) -> tuple[MeshPlan, frozenset[str]]:
     """The mesh of guided steps and the copies, for a model of `SUBJECT` on eight v6e chips."""
-    monkeypatch.setattr(layouts.Layout, "over", staticmethod(lambda mesh, devices, copied: (mesh, copied)))
+    monkeypatch.setattr(layouts.Layout, "over", staticmethod(lambda mesh, devices, copied: Placed(mesh, copied)))
     monkeypatch.setattr(layouts, "subject_of", lambda *facts: SUBJECT)
     plan = ModelPlan(
         kind=SimpleNamespace(num_experts=1),
@@ -73,7 +84,9 @@ def planned(monkeypatch, **asked: int) -> tuple[MeshPlan, frozenset[str]]:
         compiler=None,
         num_copies=asked.pop("num_copies", None),
     )
-    return layouts.plan_layouts(plan, lambda config, itemsize: SIZES)[0]
+    guided, unguided = layouts.plan_layouts(plan, lambda config, itemsize: SIZES)
+    assert unguided.copied == guided.copied and unguided.mesh.tp == guided.mesh.tp and unguided.mesh.dp == 1
+    return guided.mesh, guided.copied
 
 
 def test_a_model_lies_as_the_table_says_unless_another_mesh_is_asked_for(table, monkeypatch):
