@@ -48,13 +48,13 @@ def drift(loaded: LoadedModel, prompts: list[str], seed: int, grade: Grade) -> t
     return float(np.abs(away).max()), float(np.abs(away.mean(axis=1)).max())
 
 
-def drifting(grade: Grade, frames: np.ndarray, before: np.ndarray, look) -> np.ndarray:
+def drifting(grade: Grade, frames: np.ndarray, before: np.ndarray, look, same: int) -> np.ndarray:
     """As `grade`, of a shot that came out lighter and flatter, more so towards its end."""
     wander = np.linspace(0, 4, len(frames))[:, None, None, None]
-    return grade(np.round(frames * 0.95 + 5 + wander).clip(0, 255).astype(np.uint8), before, look)
+    return grade(np.round(frames * 0.95 + 5 + wander).clip(0, 255).astype(np.uint8), before, look, same)
 
 
-def as_it_is(frames: np.ndarray, before: np.ndarray, look) -> np.ndarray:
+def as_it_is(frames: np.ndarray, before: np.ndarray, look, same: int) -> np.ndarray:
     """No correction."""
     return frames
 

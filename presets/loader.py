@@ -147,6 +147,7 @@ class Preset(BaseModel):
     takes_last_image: bool = False
     needs_last_image: bool = False
     takes: dict[str, Need] = {}  # further inputs by role, such as "video"
+    continues: bool = False  # its videos can begin with several frames of a clip, and go on from there
     live: bool = False
     actions: tuple[str, ...] = ()
     combines_actions: bool = False  # "forward+left" is one action too
@@ -192,6 +193,8 @@ class Preset(BaseModel):
             raise ValueError("combines_actions without actions")
         if self.trained_frames and (self.live or (self.trained_frames - self.first_frames) % self.frame_step):
             raise ValueError("trained_frames must be a length of a model that makes its videos in one piece")
+        if self.continues and "video" not in self.takes:
+            raise ValueError("continues without video")
         if self.windows_above and not self.trained_frames:
             raise ValueError("windows_above without trained_frames")
         if self.nag and not self.takes_nag:

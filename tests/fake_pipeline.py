@@ -36,7 +36,7 @@ from backend.contract.events import (
     VideoResult,
 )
 from backend.contract.live import FOLDER, frame_name
-from backend.contract.request import GenerationRequest
+from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shots import shot_request
 from backend.contract.worker import Device
 from backend.errors import KernelRefused, ModelError
@@ -160,7 +160,7 @@ def _shots(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cance
     for index in range(len(request.shots)):
         yield ShotBegun(index + 1, len(request.shots))
         (folder / "steps_done").unlink(missing_ok=True)
-        for event in generate(shot_request(request, index, None), loaded, folder, is_cancelled):
+        for event in generate(shot_request(request, index, find_preset(request.preset), "/"), loaded, folder, is_cancelled):
             if not event.is_final:
                 yield event
         if isinstance(event, Cancelled):

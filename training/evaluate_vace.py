@@ -2,9 +2,10 @@
 
 python -m training.evaluate_vace --videos 200 --json models/wan-tiny-vace/scores.json
 
-A third of the videos follow a clip's edges, a third fill a masked box, a third go through key frames. `overlap` is the mean
-intersection over union of the shape with the one in the true video; `colour` and `background` are read by the detector;
-`outside` is the least PSNR in dB of a video outside its box. The bars: overlap 0.7, colour 0.95, outside 35 dB.
+As many videos follow a clip's edges as fill a masked box, widen a clip, go through key frames, or go on after a clip or before
+it. `overlap` is the mean intersection over union of the shape with the one in the true video; `colour` and `background` are read
+by the detector; `outside` is the least PSNR in dB of a video outside its box. The bars, for edges, boxes and key frames: overlap
+0.7, colour 0.95, outside 35 dB.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from presets import Preset, load_preset
 from training.detector import cover_of, detect
 from training.latents import Bucket
 from training.prompts import describe
-from training.vace_world import USES, Task, box_of, keyframes_of, task_for, to_frames, video_of
+from training.vace_world import USES, Task, box_of, inner_of, known_frames, margins_of, task_for, to_frames, video_of
 from training.world import held_out_triples, sample_scene
 
 SIZE = Bucket(width=96, height=96, num_frames=17, share=1.0, batch=1, clips=1)
@@ -43,13 +44,21 @@ logger = logging.getLogger(__name__)
 def made_from(task: Task, folder: Path) -> dict[str, Any]:
     """What the request says besides its prompt; the files are written to the folder."""
     frames, fps = to_frames(video_of(task, SIZE)), 16
+    known = known_frames(task, SIZE.num_frames)
     if task.use == "keyframes":
-        places = keyframes_of(task, SIZE.num_frames)
-        for place in places:
+        for place in known:
             Image.fromarray(frames[place]).save(folder / f"{place}.png")
-        return {"keyframes": tuple(str(folder / f"{place}.png") for place in places), "keyframe_at": places}
+        return {"keyframes": tuple(str(folder / f"{place}.png") for place in known), "keyframe_at": tuple(known)}
+    if task.use == "margins":
+        frames = frames[:, *inner_of(task, SIZE)]
+    elif known:
+        frames = frames[known]
     write_frames(iter(frames), folder / "clip.mp4", fps=fps, comment="")
     clip = str(folder / "clip.mp4")
+    if task.use == "margins":
+        return {"video": clip, "margins": margins_of(task, SIZE)}
+    if known:
+        return {"video": clip, "extend": task.use, "overlap": len(known)}
     if task.use == "edges":
         return {"control": clip, "control_kind": "edges"}
     mask = np.zeros((SIZE.height, SIZE.width), np.uint8)
@@ -99,10 +108,11 @@ def evaluate(model: Path, videos: int, seed: int) -> dict[str, dict[str, float]]
     """The scores by use."""
     preset, rng = load_preset("wan-tiny-vace"), random.Random(seed)
     loaded, triples = load(preset, str(model), lambda event: None), sorted(held_out_triples())
-    found: dict[str, list[dict[str, Any]]] = {use: [] for use in USES}
+    uses = tuple(USES)
+    found: dict[str, list[dict[str, Any]]] = {use: [] for use in uses}
     for number in range(videos):
         scene = sample_scene(rng, triples[number % len(triples)])
-        task = task_for(scene, USES[number % len(USES)], rng)
+        task = task_for(scene, uses[number % len(uses)], rng)
         found[task.use].append(score(loaded, preset, task, describe(scene, rng), seed + number))
         logger.info("%d of %d", number + 1, videos)
     return {use: _summary(scores) for use, scores in found.items() if scores}

@@ -1,4 +1,5 @@
-"""wan-tiny-vace's world: wan-tiny's scenes, and what of them is shown beforehand: edges, all around a box, or key frames."""
+"""wan-tiny-vace's world: wan-tiny's scenes, and what of them is shown beforehand: edges, all around a box, the inner part, key
+frames, or one end."""
 
 from __future__ import annotations
 
@@ -14,8 +15,11 @@ from backend.media.source import GREY, Source
 from training.latents import Bucket
 from training.world import Scene, path, render, sample_training_scene
 
-Use = Literal["edges", "box", "keyframes"]
-USES: tuple[Use, ...] = ("edges", "box", "keyframes")
+Use = Literal["edges", "box", "keyframes", "margins", "after", "before"]
+USES: dict[Use, float] = {"edges": 0.28, "box": 0.24, "keyframes": 0.2, "margins": 0.1, "after": 0.12, "before": 0.06}
+"""And their shares of the training."""
+OVERLAPS = (1, 5, 9)  # frames that are shown where a clip goes on
+MARGINS = 0.3  # the largest, as a share of its side
 REACH = 1.4  # how far a shape reaches from its centre, in radii: a star's tips are at 1.38
 SPARE = (0.02, 0.12)  # around the shape in a box, as shares of the shorter side
 
@@ -23,23 +27,34 @@ SPARE = (0.02, 0.12)  # around the shape in a box, as shares of the shorter side
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
     """A scene to be made from its prompt and from what is shown. `spare` is the room around the shape in a box, in shares of the
-    shorter side; `has_middle` whether there is a key frame between the first and the last."""
+    shorter side; `has_middle` whether there is a key frame between the first and the last; `margins` are shares of the sides,
+    left, top, right and bottom; `overlap` counts the frames of the clip that goes on."""
 
     scene: Scene
     use: Use
     spare: float = SPARE[0]
     has_middle: bool = False
+    margins: tuple[float, float, float, float] = (MARGINS, 0.0, 0.0, 0.0)
+    overlap: int = OVERLAPS[-1]
 
 
 def task_for(scene: Scene, use: Use, rng: random.Random) -> Task:
     """A task of this use with everything else random. In a box the shape is small, so that something is left around it."""
     scene = dataclasses.replace(scene, size="small") if use == "box" else scene
-    return Task(scene=scene, use=use, spare=rng.uniform(*SPARE), has_middle=rng.random() < 0.5)
+    margins = tuple(rng.uniform(0, MARGINS) * (rng.random() < 0.7) for _ in range(4))
+    return Task(
+        scene=scene,
+        use=use,
+        spare=rng.uniform(*SPARE),
+        has_middle=rng.random() < 0.5,
+        margins=margins if any(margins) else Task.margins,
+        overlap=rng.choice(OVERLAPS),
+    )
 
 
 def sample_task(rng: random.Random) -> Task:
     """A task whose scene is not held out."""
-    return task_for(sample_training_scene(rng), rng.choice(USES), rng)
+    return task_for(sample_training_scene(rng), rng.choices([*USES], weights=[*USES.values()])[0], rng)
 
 
 def video_of(task: Task, size: Bucket) -> torch.Tensor:
@@ -62,6 +77,27 @@ def box_of(task: Task, size: Bucket) -> tuple[int, int, int, int]:
     return left, top, right, bottom
 
 
+def margins_of(task: Task, size: Bucket) -> tuple[int, int, int, int]:
+    """Pixels on the left, at the top, on the right and at the bottom, even numbers as clips have."""
+    sides = (size.width, size.height, size.width, size.height)
+    return tuple(2 * round(share * side / 2) for share, side in zip(task.margins, sides, strict=True))
+
+
+def inner_of(task: Task, size: Bucket) -> tuple[slice, slice]:
+    """The rows and the columns that margins leave."""
+    left, top, right, bottom = margins_of(task, size)
+    return slice(top, size.height - bottom), slice(left, size.width - right)
+
+
+def known_frames(task: Task, num_frames: int) -> list[int]:
+    """The numbers of the frames that are shown whole; none where parts of all are."""
+    if task.use == "keyframes":
+        return list(keyframes_of(task, num_frames))
+    if task.use == "after":
+        return list(range(task.overlap))
+    return list(range(num_frames - task.overlap, num_frames)) if task.use == "before" else []
+
+
 def source_of(task: Task, size: Bucket) -> Source:
     """What the control blocks are shown, as the studio would put it together."""
     frames = to_frames(video_of(task, size))
@@ -69,11 +105,12 @@ def source_of(task: Task, size: Bucket) -> Source:
         drawn = np.stack([control_frame(frame, "edges") for frame in frames])
         return Source(frames=drawn, is_new=np.ones(frames.shape[:3], bool))
     is_new = np.ones(frames.shape[:3], bool)
-    if task.use == "keyframes":
-        is_new[list(keyframes_of(task, size.num_frames))] = False
-    else:
+    is_new[known_frames(task, size.num_frames)] = False
+    if task.use == "margins":
+        is_new[:, *inner_of(task, size)] = False
+    elif task.use == "box":
         left, top, right, bottom = box_of(task, size)
-        is_new = np.zeros(frames.shape[:3], bool)
+        is_new[:] = False
         is_new[:, top:bottom, left:right] = True
     return Source(frames=np.where(is_new[..., None], np.uint8(GREY), frames), is_new=is_new)
 

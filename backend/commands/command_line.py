@@ -133,7 +133,7 @@ def _add_live(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_storyboard(commands: argparse._SubParsersAction) -> None:
-    about = "make a video of several shots, each going on from the last frame of the one before"
+    about = "make a video of several shots, each going on from the last frames of the one before"
     storyboard = commands.add_parser("storyboard", help=about, allow_abbrev=False)
     file = "TOML: preset, size, steps and what else `generate` takes, then [[shots]] with prompt, seconds or frames, and seed"
     storyboard.add_argument("file", metavar="FILE.toml", help=file)

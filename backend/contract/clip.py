@@ -39,11 +39,14 @@ def clip_frames(seconds: float, fps: int) -> int:
 
 
 def check_clip(request: GenerationRequest, preset: Preset) -> None:
-    """Raises: RequestError for a clip that is made anew by its strength, or for what belongs to one and has none."""
+    """Raises: RequestError for a clip that is made anew by its strength, or for what belongs to one and has none. What goes on is
+    left to `contract.control`."""
     given = next((name for name in ONLY_WITH_VIDEO if getattr(request, name) is not None), None)
     if request.video is None:
         if given is not None:
             raise RequestError(f"{given} was given", "but no clip, to which it belongs", "give it as video, or leave this out")
+        return
+    if request.extend is not None:  # see `control.check_control`
         return
     if request.task != "t2v":
         raise RequestError("image was given", "beside video, and a video begins with one of them", "leave one out")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from backend.contract.clip import check_trim, check_two_times, clip_frames, part_of_clip
 from backend.contract.numbers import check_whole
@@ -33,11 +33,17 @@ def is_controlled(preset: Preset) -> bool:
     return "control" in preset.inputs
 
 
-def part_of_control(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def extends(preset: Preset) -> tuple[Extend, ...]:
+    """Where a clip can go on: with control blocks at both ends, and after its end if a video can begin with several frames."""
+    return get_args(Extend) if is_controlled(preset) else ("after",) if preset.continues else ()
+
+
+def part_of_control(values: Mapping[str, Any], given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     """What a request leaves open of its clips. Values of a wrong type are left for the check."""
     if values.get("extend"):
         try:
-            fitting = [count for count in OVERLAPS if 2 * count <= values["num_frames"] + 1]
+            length = min(values["num_frames"], preset.trained_frames or values["num_frames"])
+            fitting = [count for count in OVERLAPS if 2 * count <= length + 1]
         except TypeError:
             fitting = []
         return {"overlap": fitting[0]} if fitting and "overlap" not in given else {}
@@ -47,13 +53,18 @@ def part_of_control(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict
 def check_control(request: GenerationRequest, preset: Preset) -> None:
     """Raises: RequestError for the first thing that the preset does not take, or that does not go with the others."""
     if not is_controlled(preset):
+        taken = {"extend", "overlap", *(["keeps_pixels"] if request.extend else [])} if preset.continues else set()
         for name, absent in ONLY_WITH_CONTROL.items():
-            if getattr(request, name) != absent:
+            if name not in taken and getattr(request, name) != absent:
                 raise RequestError(f"{name} was given", f"but {preset.name} takes none", "leave it out, or take a preset of VACE")
+        _check_belongs(request)
+        if request.extend is not None:
+            _check_going_on(request, preset)
         return
     if request.strength is not None:
         rule = f"but {preset.name} makes anew what the mask and the margins say"
         raise RequestError("strength was given", rule, "leave it out, or take a preset that is not VACE")
+    _check_belongs(request)
     _check_company(request)
     _check_scale(request)
     _check_clips(request, preset)
@@ -62,8 +73,8 @@ def check_control(request: GenerationRequest, preset: Preset) -> None:
     _check_keyframes(request)
 
 
-def _check_company(request: GenerationRequest) -> None:
-    """Refuses what is given without what it belongs to, and a clip of which nothing is made anew."""
+def _check_belongs(request: GenerationRequest) -> None:
+    """Refuses what is given without what it belongs to."""
     belongs = {"control_kind": "control", "mask": "video", "margins": "video", "extend": "video", "overlap": "extend",
                "keyframe_at": "keyframes"}  # fmt: skip
     for name, other in belongs.items():
@@ -71,6 +82,25 @@ def _check_company(request: GenerationRequest) -> None:
             raise RequestError(
                 f"{name} was given", f"but no {other}, to which it belongs", f"give {other} too, or leave this out"
             )
+
+
+def _check_going_on(request: GenerationRequest, preset: Preset) -> None:
+    """Of a model without control blocks, whose videos begin with frames of a clip."""
+    if request.extend not in extends(preset):
+        raise RequestError(f"extend={request.extend}", f"is nothing that {preset.name} does", "take after, or a preset of VACE")
+    if request.task != "t2v":
+        raise RequestError("image was given", "beside video, and a video begins with one of them", "leave one out")
+    if request.strength is not None:
+        raise RequestError("strength was given", "beside extend, which leaves the clip as it is", "leave one out")
+    _check_clips(request, preset)
+    length = request.window_frames or request.num_frames
+    if (request.overlap - preset.first_frames) % preset.frame_step or request.overlap >= length:
+        step = f"{preset.frame_step}n+{preset.first_frames} and below {length}"
+        raise RequestError(f"overlap={request.overlap}", f"must be {step} for {preset.name}", f"{OVERLAPS[0]} is usual")
+
+
+def _check_company(request: GenerationRequest) -> None:
+    """Refuses a clip of which nothing is made anew, and what says so twice."""
     if request.video and not (request.mask or request.margins or request.extend):
         rule = "but nothing that says what of it is made anew"
         raise RequestError("video was given", rule, "give a mask, margins or extend, or give the clip as control")

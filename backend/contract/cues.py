@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
+from backend.contract.texts import check_text
 from backend.errors import RequestError
+from presets import Preset
+
+if TYPE_CHECKING:
+    from backend.contract.request import GenerationRequest
 
 AND = "+"  # between actions that are done together
 
@@ -57,3 +63,39 @@ def cues_of_prompts(texts: Sequence[str]) -> tuple[Cue, ...]:
             raise RequestError(f"prompts={text[:60]!r}", "must be a block's number and a prompt", 'such as "8:a blue square"')
         cues.append(Cue(block=int(block), prompt=prompt.strip()))
     return tuple(cues)
+
+
+def check_said(cue: Cue, preset: Preset) -> None:
+    """Raises: RequestError if the preset cannot follow what this cue says."""
+    if cue.action is not None and not _is_known(cue.action, preset):
+        known = ", ".join(preset.actions)
+        together = f", or several with {AND} between them" if preset.combines_actions else ""
+        rule = f"must be one of {known}{together}" if known else f"cannot be done by {preset.name}"
+        raise RequestError(f"action={cue.action[:40]!r}", rule, "choose another" if preset.actions else "leave actions out")
+    if cue.prompt is not None and not preset.reads_prompt:
+        raise RequestError(f"a prompt for block {cue.block} was given", f"but {preset.name} reads none", "leave it out")
+    if cue.prompt is not None:
+        check_text("prompt", cue.prompt, preset)
+        if not cue.prompt.strip():
+            raise RequestError(f"the prompt for block {cue.block} is empty and", "must say what the video shows", "give one")
+
+
+def _is_known(action: str, preset: Preset) -> bool:
+    words = action.split(AND) if preset.combines_actions else [action]
+    return set(words) <= set(preset.actions) and len(set(words)) == len(words)
+
+
+def check_cues(request: GenerationRequest, preset: Preset) -> None:
+    """Raises: RequestError for what changes in a video that is not live, or where it has no block."""
+    if (request.cues or request.action or request.is_open) and not preset.live:
+        raise RequestError("a live video was asked for", f"but {preset.name} makes its in one piece", "choose a live preset")
+    if request.is_open and request.cues:
+        raise RequestError("cues were given", "but an open video hears them while it is made", "leave them out")
+    blocks, last = 1 + (request.num_frames - preset.first_frames) // preset.frame_step, -1
+    check_said(Cue(block=0, action=request.action), preset)
+    for cue in request.cues:
+        if not last < cue.block < blocks:
+            rule = f"must lie in the video's {blocks} blocks, 0 to {blocks - 1}, each named once and in order"
+            raise RequestError(f"the cue for block {cue.block}", rule, "make the video longer, or leave that cue out")
+        last = cue.block
+        check_said(cue, preset)

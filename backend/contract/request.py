@@ -1,7 +1,6 @@
 """One request for a video, a frozen value that is checked when it is made. Opens no file, rounds nothing."""
 
 import secrets
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +26,10 @@ from backend.contract.control import (
     is_controlled,
     part_of_control,
 )
-from backend.contract.cues import AND, Cue
+from backend.contract.cues import Cue, check_cues
 from backend.contract.geometry import Geometry
 from backend.contract.guided_steps import first_steps
+from backend.contract.loras import MAX_LORAS, check_loras
 from backend.contract.numbers import (
     check_flow_shift,
     check_guidance,
@@ -40,16 +40,14 @@ from backend.contract.numbers import (
     check_whole,
 )
 from backend.contract.shots import Shot, check_shots, read_shots, total_frames
+from backend.contract.texts import MAX_CHARACTERS, check_text
 from backend.contract.windows import check_windows, window_frames
 from backend.errors import RequestError
 from presets import LoraChoice, Preset, UnknownPreset, load_preset
 
 SEED_LIMIT = 2**32
-MAX_LORAS = 8  # each adds seconds to the switch of LoRAs; nobody has been seen to use more
 MAX_EXPERTS = 8
 MAX_CUES = 100_000
-MAX_CHARACTERS = 50_000  # of a text from a link, a video or a browser; what a preset's model reads is far less
-CHARACTERS_PER_TOKEN = 8  # generous: English text has about four characters a token, so no real prompt is refused
 _STORED = {"is_stored": True}
 _BOUNDS: dict[str, tuple[int, int]] = {  # far beyond every preset's limits, now and earlier
     "width": (1, 1 << 15),
@@ -177,8 +175,8 @@ class GenerationRequest(BaseModel):
         own = preset.model_dump(include=set(cls.model_fields))
         drawn = {"preset": preset.name, "task": task, "seed": secrets.randbelow(SEED_LIMIT), "prompt": ""}
         values = {**own, **drawn, **given}
-        if is_controlled(preset):
-            values |= part_of_control(values, given)
+        if is_controlled(preset) or values.get("extend"):
+            values |= part_of_control(values, given, preset)
         elif values.get("video"):
             values = {"strength": STRENGTH} | values | part_of_clip(values, given)
         if "shots" in given:
@@ -263,7 +261,7 @@ class GenerationRequest(BaseModel):
     @property
     def total_frames(self) -> int:
         """Pixel frames of the video, all shots together."""
-        return total_frames(self)
+        return total_frames(self, find_preset(self.preset))
 
     @property
     def window_frames(self) -> int | None:
@@ -334,13 +332,13 @@ def _check_said_once(given: Mapping[str, Any]) -> None:
 def check(request: GenerationRequest, preset: Preset) -> None:
     """Raises: RequestError for the first setting that the preset does not allow."""
     _check_task(request, preset)
-    _check_text("prompt", request.prompt, preset)
+    check_text("prompt", request.prompt, preset)
     if not request.prompt.strip() and preset.reads_prompt and not request.shots:
         raise RequestError("prompt is empty and", "must say what the video shows", f"for example {preset.examples[0]!r}")
-    _check_text("negative_prompt", request.negative_prompt, preset)
+    check_text("negative_prompt", request.negative_prompt, preset)
+    check_control(request, preset)
     if not is_controlled(preset):
         check_clip(request, preset)
-    check_control(request, preset)
     check_size(preset, request.width, request.height, request.num_frames)
     check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
     check_whole("steps", request.steps, 1, preset.max_steps, preset.steps)
@@ -353,8 +351,8 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     check_guidance_interval(request.guidance_interval)
     check_nag(request.nag, preset)
     check_step_cache(request.step_cache)
-    _check_loras(request.loras, preset)
-    _check_cues(request, preset)
+    check_loras(request.loras, preset)
+    check_cues(request, preset)
     check_windows(preset, request.context_windows)
     check_shots(request, preset)
     if not 0 <= request.seed < SEED_LIMIT:
@@ -431,70 +429,6 @@ def _check_inputs(request: GenerationRequest, preset: Preset) -> None:
         for path in paths:
             if not Path(path).is_absolute():
                 raise RequestError(f"{role}={path!r}", "must be an absolute path", "give the whole path")
-
-
-def _check_text(name: str, text: str, preset: Preset) -> None:
-    most = preset.max_prompt_tokens * CHARACTERS_PER_TOKEN
-    if len(text) > most:
-        raise RequestError(
-            f"{name} has {len(text)} characters and",
-            f"must have at most {most}",
-            f"shorten it: the model reads {preset.max_prompt_tokens} tokens at most",
-        )
-    for place, character in enumerate(text):
-        if unicodedata.category(character) in ("Cc", "Cs") and character not in "\t\n\r":
-            raise RequestError(
-                f"{name} has the control character U+{ord(character):04X} at position {place} and",
-                "must be plain text",
-                "remove that character",
-            )
-
-
-def _check_loras(loras: tuple[LoraChoice, ...], preset: Preset) -> None:
-    if len(loras) > MAX_LORAS:
-        raise RequestError(f"{len(loras)} LoRAs were given, and", f"at most {MAX_LORAS} can be", "leave some out")
-    for lora in loras:
-        if lora.expert != "both" and preset.num_experts == 1:
-            raise RequestError(
-                f"the LoRA {lora.source} is for the {lora.expert}-noise expert, and",
-                f"{preset.name} has one network only",
-                "leave the expert out",
-            )
-
-
-def check_said(cue: Cue, preset: Preset) -> None:
-    """Raises: RequestError if the preset cannot follow what this cue says."""
-    if cue.action is not None and not _is_known(cue.action, preset):
-        known = ", ".join(preset.actions)
-        together = f", or several with {AND} between them" if preset.combines_actions else ""
-        rule = f"must be one of {known}{together}" if known else f"cannot be done by {preset.name}"
-        raise RequestError(f"action={cue.action[:40]!r}", rule, "choose another" if preset.actions else "leave actions out")
-    if cue.prompt is not None and not preset.reads_prompt:
-        raise RequestError(f"a prompt for block {cue.block} was given", f"but {preset.name} reads none", "leave it out")
-    if cue.prompt is not None:
-        _check_text("prompt", cue.prompt, preset)
-        if not cue.prompt.strip():
-            raise RequestError(f"the prompt for block {cue.block} is empty and", "must say what the video shows", "give one")
-
-
-def _is_known(action: str, preset: Preset) -> bool:
-    words = action.split(AND) if preset.combines_actions else [action]
-    return set(words) <= set(preset.actions) and len(set(words)) == len(words)
-
-
-def _check_cues(request: GenerationRequest, preset: Preset) -> None:
-    if (request.cues or request.action or request.is_open) and not preset.live:
-        raise RequestError("a live video was asked for", f"but {preset.name} makes its in one piece", "choose a live preset")
-    if request.is_open and request.cues:
-        raise RequestError("cues were given", "but an open video hears them while it is made", "leave them out")
-    blocks, last = 1 + (request.num_frames - preset.first_frames) // preset.frame_step, -1
-    check_said(Cue(block=0, action=request.action), preset)
-    for cue in request.cues:
-        if not last < cue.block < blocks:
-            rule = f"must lie in the video's {blocks} blocks, 0 to {blocks - 1}, each named once and in order"
-            raise RequestError(f"the cue for block {cue.block}", rule, "make the video longer, or leave that cue out")
-        last = cue.block
-        check_said(cue, preset)
 
 
 def _explained(error: ValidationError) -> RequestError:

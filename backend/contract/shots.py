@@ -1,13 +1,15 @@
-"""A storyboard: shots with their own prompt, length and seed, each going on from the last frame of the one before. Opens no
-file."""
+"""A storyboard: shots with their own prompt, length and seed, each going on from the last frames of the one before: one where a
+video begins with a picture, several where it can begin with a clip. Opens no file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
+from backend.contract.control import extends
 from backend.contract.geometry import nearest_frame_counts
 from backend.errors import RequestError
 from presets import Preset
@@ -17,8 +19,10 @@ if TYPE_CHECKING:
 
 MAX_SHOTS = 24
 FOLDER = "shots"  # in the job's folder; in it one for each shot, by its number from 1
-LAST, LOOK, RESULT, VIDEO = "last.png", "look.json", "shot.json", "video.mp4"  # the files of a shot that is whole
+LAST, LAST_CLIP, LOOK = "last.png", "last.mp4", "look.json"  # the files of a shot that is whole; `LAST_CLIP` has the last
+RESULT, VIDEO = "shot.json", "video.mp4"  # frames without any loss, as many as a later shot may begin with
 FRAMES = "frames.npy"  # its frames, uint8 [F, H, W, 3], until the storyboard ends: the video has lost a little
+CARRIED = (17, 9, 5)  # frames that a shot can begin with; 4n + 1: whole latent frames
 _FIELDS = ("prompt", "num_frames", "seconds", "seed")
 
 
@@ -81,11 +85,12 @@ def check_shots(request: GenerationRequest, preset: Preset) -> None:
         return
     if len(shots) > MAX_SHOTS:
         raise RequestError(f"{len(shots)} shots were given, and", f"at most {MAX_SHOTS} can be", "leave some out")
-    if "i2v" not in preset.tasks or preset.needs_last_image or preset.live:
+    starts_from_picture = "i2v" in preset.tasks and not preset.needs_last_image
+    if preset.live or not (starts_from_picture or extends(preset)):
         rule = f"but {preset.name} starts from no picture, as each shot must from the last frame of the one before"
         raise RequestError("shots were given,", rule, "take a preset for image to video")
-    for name in ("last_image", "video"):
-        if getattr(request, name) is not None:
+    for name in ("last_image", "video", "mask", "control", "keyframes"):
+        if getattr(request, name):
             raise RequestError(
                 f"{name} was given", "beside shots, of which only the first may start from a picture", "leave it out"
             )
@@ -93,27 +98,45 @@ def check_shots(request: GenerationRequest, preset: Preset) -> None:
         if not shot.prompt.strip():
             raise RequestError(f"shot {number} has an empty prompt and", "must say what it shows", "give it one")
         try:
-            shot_request(request, number - 1, "/last.png" if number > 1 else request.image)
+            shot_request(request, number - 1, preset, "/")
         except RequestError as error:
             raise RequestError(f"shot {number}: {error.what}", error.allowed, error.fix) from None
 
 
-def shot_request(request: GenerationRequest, index: int, image: str | None) -> GenerationRequest:
-    """The request of the shot of this index, 0 or more, as a video of its own; `image` is what it starts from. Raises:
-    RequestError."""
+def carried_frames(request: GenerationRequest, index: int, preset: Preset) -> int:
+    """How many of the last frames of the shot before begin the shot of this index, 1 or more: up to a quarter of its length."""
+    if not extends(preset):
+        return 1
+    before, own = (_length(request, number) for number in (index - 1, index))
+    window = preset.trained_frames or own
+    return next((count for count in CARRIED if 4 * count <= min(own, window) + 3 and count <= before), 1)
+
+
+def shot_request(request: GenerationRequest, index: int, preset: Preset, before: str) -> GenerationRequest:
+    """The request of the shot of this index, 0 or more, as a video of its own; `before` is the folder of the shot before it.
+    Raises: RequestError."""
     shot = request.shots[index]
+    if index == 0:
+        start = {"task": "i2v" if request.image else "t2v"}
+    elif (carried := carried_frames(request, index, preset)) > 1 or "image" not in preset.inputs:
+        clip = str(PurePath(before, LAST_CLIP))
+        start = {"task": "t2v", "image": None, "video": clip, "extend": "after", "overlap": carried, "keeps_pixels": False}
+    else:
+        start = {"task": "i2v", "image": str(PurePath(before, LAST))}
     return request.changed(
         shots=(),
         prompt=shot.prompt,
-        num_frames=shot.num_frames or request.num_frames,
+        num_frames=_length(request, index),
         seed=(request.seed + index) % (1 << 32) if shot.seed is None else shot.seed,
-        task="i2v" if image else "t2v",
-        image=image,
+        **start,
     )
 
 
-def total_frames(request: GenerationRequest) -> int:
-    """The video's frames; of a storyboard those of all shots, where each but the first begins with the last one's last frame."""
-    if not request.shots:
-        return request.num_frames
-    return 1 + sum((shot.num_frames or request.num_frames) - 1 for shot in request.shots)
+def total_frames(request: GenerationRequest, preset: Preset) -> int:
+    """The video's frames; of a storyboard those of all shots, without those that are carried over."""
+    lengths = [_length(request, index) for index in range(len(request.shots))] or [request.num_frames]
+    return sum(lengths) - sum(carried_frames(request, index, preset) for index in range(1, len(lengths)))
+
+
+def _length(request: GenerationRequest, index: int) -> int:
+    return request.shots[index].num_frames or request.num_frames

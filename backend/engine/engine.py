@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from backend.contract.cues import Cue
+from backend.contract.cues import Cue, check_said
 from backend.contract.events import Event, Interrupted
-from backend.contract.request import GenerationRequest, check_said, find_preset
+from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shape import Shape
 from backend.contract.worker import Device, Hosts, WorkerFacts, WorkerOptions, WorkerStatus, WorkerView, summary
 from backend.engine.cleaning import NO_LIMITS, Cleaner, Limits

@@ -5,7 +5,7 @@ import sqlite3
 from dataclasses import replace
 
 from backend.contract.events import Finished
-from backend.contract.request import GenerationRequest
+from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shape import Shape
 from backend.contract.shots import shot_request
 from backend.contract.windows import equal_tokens
@@ -37,8 +37,8 @@ class Timings:
 
     def _of_shots(self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool) -> Estimate | None:
         """All shots of a storyboard together; what is compiled is compiled for the first."""
-        images = [request.image, *["/last.png"] * (len(request.shots) - 1)]
-        shots = [shot_request(request, index, image) for index, image in enumerate(images)]
+        preset = find_preset(request.preset)
+        shots = [shot_request(request, index, preset, "/") for index in range(len(request.shots))]
         found = [
             self.estimate(shot, Shape.of(shot, shape.model), worker, is_warm or place > 0) for place, shot in enumerate(shots)
         ]

@@ -29,16 +29,17 @@ Need = Literal["may", "must"]
 class Kind:
     """What one checkpoint can do. A family may add fields of its own.
 
-    `takes` says for each input's role whether it may or must be given (see `contract.request.INPUTS`); `scales` are pixels per
-    latent, in space and in time; a token is `patch` x `patch` latents; `boundary` is the share of the noise below which the
-    second of two experts works; `chunk` how many latent frames are made at once, None for the whole video. Inputs of the roles
-    `first_only` are for the first chunk alone; `from_inputs` are the names of the denoiser's conditions that follow from the
-    inputs alone, if texts that are said later need not make them again.
+    `takes` says for each role of an input whether it may or must be given (see `contract.request.INPUTS`); `continues` if a video
+    can begin with several frames of a clip; `scales` are pixels per latent, in space and in time; a token is `patch` x `patch`
+    latents; `boundary` is the share of the noise below which the second of two experts works; `chunk` how many latent frames are
+    made at once, None for the whole video. Inputs of the roles `first_only` are for the first chunk alone; `from_inputs` are the
+    names of the denoiser's conditions that follow from the inputs alone, if texts that are said later need not make them again.
     """
 
     name: str
     tasks: tuple[str, ...]
     takes: Mapping[str, Need] = dataclasses.field(default_factory=dict)
+    continues: bool = False
     scales: tuple[int, int]
     patch: int = 2
     num_experts: int = 1
@@ -91,6 +92,7 @@ def check_preset(kind: Kind, preset: Preset, source: str) -> None:
         "pixels a latent": _pair(kind.scales[0], preset.vae_scale_spatial),
         "frames a latent": _pair(kind.scales[1], preset.vae_scale_temporal),
         "pixels a token": _pair(kind.scales[0] * kind.patch, preset.size_multiple),
+        "going on after clips": (kind.continues, preset.continues, kind.continues or not preset.continues),
     }
     for name, (found, expected, fits) in facts.items():
         if not fits:

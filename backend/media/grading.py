@@ -42,14 +42,14 @@ class Look:
         path.write_text(json.dumps({"median": self.median}), "utf-8")
 
 
-def grade_frames(frames: np.ndarray, before: np.ndarray, look: Look) -> np.ndarray:
-    """Frames uint8 [F, H, W, 3] of a shot that goes on from the frame `before` [H, W, 3], in the colours of that frame and of the
-    first shot's `look`."""
-    gain, offset = _line(frames[0], before)
+def grade_frames(frames: np.ndarray, before: np.ndarray, look: Look, same: int = 0) -> np.ndarray:
+    """Frames uint8 [F, H, W, 3] of a shot that goes on from the frame `before` [H, W, 3], which is frame `same` of the shot, in
+    the colours of that frame and of the first shot's `look`."""
+    gain, offset = _line(frames[same], before)
     medians = gain * _medians(frames) + offset
     away = np.asarray(look.median) - medians
     shift = np.where(np.abs(away) <= MOST_DRIFT, away, 0.0)
-    ramp = np.minimum(np.arange(len(frames)) / RAMP_FRAMES, 1.0)[:, None]
+    ramp = ((np.arange(len(frames)) - same) / RAMP_FRAMES).clip(0.0, 1.0)[:, None]
     shift = _smooth(shift) * ramp
     graded = frames * gain + offset + shift[:, None, None]
     return np.round(graded).clip(0, 255).astype(np.uint8)

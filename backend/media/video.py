@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -28,6 +28,8 @@ QUALITY = 16  # libx264's constant rate factor: at 18 and below the loss is hard
 FORMAT = 1  # of the embedded metadata
 READ_SECONDS = 20.0  # for a file's facts, and for each frame: of 49 million pixels one takes 1 to 2 (measured, 2 cores)
 ENCODE_SECONDS = 300.0  # for taking one frame, and for finishing the file: far above what a loaded machine needs
+
+_EXACT = ("-c:v", "libx264rgb", "-preset", "veryfast", "-qp", "0", "-f", "mp4")
 
 Frame = np.ndarray
 Size = tuple[int, int]
@@ -74,6 +76,13 @@ def write_frames(frames: Iterable[Frame], path: Path, *, fps: int, comment: str)
         if width % 2 or height % 2:
             mp4_boxes.set_shown_size(part, width, height)
     return count
+
+
+def write_exact_frames(frames: Sequence[Frame], path: Path, *, fps: int) -> None:
+    """Encodes frames, each uint8 [height, width, 3], as H.264 without any loss, for a clip that a video goes on from: few players
+    show it. Writes to `path` itself. Raises: VideoFileError."""
+    height, width = frames[0].shape[:2]
+    _run_encoder([*_raw_input(width, height, fps), *_EXACT, str(path)], map(np.ascontiguousarray, frames))
 
 
 def copy_with_request(source: Path, path: Path, request: GenerationRequest) -> None:
@@ -179,16 +188,21 @@ def _metadata(request: GenerationRequest) -> str:
 
 def _encode(frames: Iterable[Frame], shape: tuple[int, ...], part: Path, fps: int, comment: str) -> int:
     height, width = shape[0] + shape[0] % 2, shape[1] + shape[1] % 2
+    with _tags(comment) as tags:
+        return _run_encoder(_command(width, height, fps, tags, part), (_even(_check_frame(frame, shape)) for frame in frames))
+
+
+def _run_encoder(command: list[str], frames: Iterable[Frame]) -> int:
+    """Gives ffmpeg the frames, one at a time; returns how many there were."""
     count = 0
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     with ExitStack() as opened:
-        tags, log = opened.enter_context(_tags(comment)), opened.enter_context(tempfile.TemporaryFile())
-        command = _command(width, height, fps, tags, part)
+        log = opened.enter_context(tempfile.TemporaryFile())
         process = opened.enter_context(_ffmpeg_process(command, log, **pipes))
         try:
             for frame in frames:
                 with time_limit(ENCODE_SECONDS, process):
-                    process.stdin.write(_even(_check_frame(frame, shape)).tobytes())
+                    process.stdin.write(frame.tobytes())
                 count += 1
             process.stdin.close()
         except BrokenPipeError:
@@ -216,21 +230,7 @@ def _tags(comment: str) -> Iterator[Path]:
 def _command(width: int, height: int, fps: int, tags: Path, path: Path) -> list[str]:
     """ffmpeg's arguments; `tags` is a file of metadata. Colours are BT.709 and tagged as such: without a tag players guess."""
     return [
-        imageio_ffmpeg.get_ffmpeg_exe(),
-        "-hide_banner",
-        "-loglevel",
-        "error",
-        "-y",
-        "-f",
-        "rawvideo",
-        "-pixel_format",
-        "rgb24",
-        "-video_size",
-        f"{width}x{height}",
-        "-framerate",
-        str(fps),
-        "-i",
-        "-",
+        *_raw_input(width, height, fps),
         "-i",
         str(tags),
         "-map",
@@ -262,6 +262,12 @@ def _command(width: int, height: int, fps: int, tags: Path, path: Path) -> list[
         "mp4",
         str(path),
     ]
+
+
+def _raw_input(width: int, height: int, fps: int) -> list[str]:
+    """The beginning of every command that writes a video: frames come through its standard input."""
+    source = ["-f", "rawvideo", "-pixel_format", "rgb24", "-video_size", f"{width}x{height}", "-framerate", str(fps), "-i", "-"]
+    return [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-loglevel", "error", "-y", *source]
 
 
 def _reader(path: Path) -> list[str]:

@@ -1,6 +1,6 @@
-"""A storyboard: shot after shot, each from the last frame of the one before, in colours that stay; then all of them as one video.
+"""A storyboard: shot after shot, each from the last frames of the one before, in colours that stay; then all as one video.
 
-Every shot has a folder of its own in the job's, with the files of its stages, its video, its last frame and, once it is whole,
+Every shot has a folder of its own in the job's, with the files of its stages, its video, its last frames and, once it is whole,
 its result. So a process that goes on after another begins with the first shot that is not whole, where that one had come.
 """
 
@@ -18,12 +18,12 @@ import numpy as np
 from PIL import Image
 
 from backend.contract.events import Cancelled, Event, Finished, ShotBegun, ShotMade, Step, VideoResult
-from backend.contract.request import GenerationRequest
-from backend.contract.shots import FOLDER, FRAMES, LAST, LOOK, RESULT, VIDEO, shot_request
+from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.shots import CARRIED, FOLDER, FRAMES, LAST, LAST_CLIP, LOOK, RESULT, VIDEO, shot_request
 from backend.errors import RequestError
 from backend.files import remove_half_written, replacing
 from backend.media.grading import Look, grade_frames
-from backend.media.video import read_frames, write_video
+from backend.media.video import read_frames, write_exact_frames, write_video
 from backend.pipeline.generate import generate
 from backend.pipeline.load import LoadedModel
 from backend.pipeline.previews import PREVIEW_FOLDER
@@ -98,14 +98,17 @@ class Story:
         return self.folder / FOLDER / str(index + 1)
 
     def request_of(self, index: int) -> GenerationRequest:
-        """The shot's own request, which starts from the last frame of the one before."""
-        image = str(self.folder_of(index - 1) / LAST) if index else self._request.image
-        return shot_request(self._request, index, image)
+        """The shot's own request, which starts from the last frames of the one before."""
+        return shot_request(self._request, index, find_preset(self._request.preset), str(self.folder_of(index - 1)))
+
+    def carried(self, index: int) -> int:
+        """How many of the shot's first frames are the last ones of the shot before; 0 for the first shot."""
+        return (self.request_of(index).overlap or 1) if index else 0
 
     def result(self, index: int) -> VideoResult | None:
         """The result of a whole shot of exactly this storyboard; None if there is none."""
         kept = self._read(index)
-        if kept is None or not (self.folder_of(index) / LAST).is_file():
+        if kept is None or not all((self.folder_of(index) / name).is_file() for name in (LAST, LAST_CLIP)):
             return None
         result = VideoResult.from_json(kept["result"])
         if result.request.for_sharing() != self.request_of(index).for_sharing():
@@ -135,22 +138,24 @@ class Story:
         return result
 
     def grade(self, index: int, pieces: list[np.ndarray]) -> list[np.ndarray]:
-        """The shot's frames in the first shot's colours; writes its last frame, from which the next one starts."""
+        """The shot's frames in the first shot's colours; writes its last frames, from which the next one starts."""
         frames = np.concatenate(pieces)
         if index:
             before = np.asarray(Image.open(self.folder_of(index - 1) / LAST).convert("RGB"))
-            frames = grade_frames(frames, before, Look.read(self.folder_of(0) / LOOK))
+            frames = grade_frames(frames, before, Look.read(self.folder_of(0) / LOOK), self.carried(index) - 1)
         else:
             Look.of(frames).write(self.folder_of(0) / LOOK)
         with replacing(self.folder_of(index) / FRAMES) as part, part.open("wb") as file:
             np.save(file, frames)
+        with replacing(self.folder_of(index) / LAST_CLIP, is_durable=True) as part:
+            write_exact_frames(frames[-max(CARRIED) :], part, fps=self._request.fps)
         with replacing(self.folder_of(index) / LAST, is_durable=True) as part:
             Image.fromarray(frames[-1]).save(part, format="PNG")
         return [frames]
 
     def join(self, count: int, last: VideoResult | None) -> VideoResult | None:
         """The first `count` shots as one video, of which `last` is the last one's result, and their seconds together; None for
-        none. Each shot but the first begins with the frame before it, which is left out."""
+        none. Each shot but the first begins with frames of the one before it, which are left out."""
         if count == 0:
             return None
         results = [self.result(index) for index in range(count - 1)]
@@ -176,7 +181,7 @@ class Story:
         for index in range(count):
             exact = self.folder_of(index) / FRAMES
             frames = iter(np.load(exact, mmap_mode="r")) if exact.exists() else read_frames(self.folder_of(index) / VIDEO)
-            yield from itertools.islice(frames, 1 if index else 0, None)
+            yield from itertools.islice(frames, self.carried(index), None)
 
     def _read(self, index: int) -> dict | None:
         try:

@@ -176,6 +176,7 @@ def make_preset(family: str, folder: Path) -> Preset:
         guidance=[4.0, 3.0] if family in BOUNDARIES else [4.0],
         boundary=BOUNDARIES.get(family),
         takes=_takes(family),
+        continues=family == "wan2.2-ti2v",
         takes_nag=True,
         takes_last_image=family in ("wan2.1-flf2v", "wan2.2-i2v"),
         needs_last_image=family == "wan2.1-flf2v",

@@ -65,7 +65,7 @@ def test_a_presets_networks_are_of_a_family_that_we_run(name):
     _, kind = of_preset(preset)
     assert kind.name == _kind_name(name)
     assert (kind.tasks, kind.num_experts, kind.boundary) == (preset.tasks, preset.num_experts, preset.boundary)
-    assert kind.takes == preset.inputs
+    assert (kind.takes, kind.continues) == (preset.inputs, preset.continues)
     assert example_request(preset).geometry().num_tokens > 0
 
 

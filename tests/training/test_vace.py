@@ -1,5 +1,6 @@
 """wan-tiny-vace's world, its control blocks in training, what is written of it, and how it is scored."""
 
+import dataclasses
 import random
 import tomllib
 from pathlib import Path
@@ -18,7 +19,7 @@ from training.fast_vae import speed_up
 from training.train_transformer import TransformerTraining
 from training.vace import assemble_vace, shown_latents
 from training.vace_networks import CONTROL, VaceNetworks
-from training.vace_world import Task, box_of, keyframes_of, sample_task, source_of, task_for, to_frames, video_of
+from training.vace_world import Task, box_of, keyframes_of, margins_of, sample_task, source_of, task_for, to_frames, video_of
 from training.velocity import predict_velocity
 from training.wan_networks import WanNetworks
 from training.wan_vae import WAN_AUTOENCODER
@@ -57,7 +58,23 @@ def test_held_out_scenes_are_never_drawn():
     rng = random.Random(1)
     tasks = [sample_task(rng) for _ in range(500)]
     assert not held_out_triples() & {one.scene.triple for one in tasks}
-    assert {one.use for one in tasks} == {"edges", "box", "keyframes"}
+    assert {one.use for one in tasks} == {"edges", "box", "keyframes", "margins", "after", "before"}
+
+
+@pytest.mark.parametrize(("use", "known"), [("after", range(9)), ("before", range(8, 17))])
+def test_one_end_is_shown_where_a_clip_goes_on(use, known):
+    given = dataclasses.replace(task(use), overlap=9)
+    source, frames = source_of(given, SIZE), to_frames(video_of(given, SIZE))
+    assert [index for index in range(17) if not source.is_new[index].any()] == list(known)
+    assert (source.frames[known] == frames[known]).all() and source.is_new.mean() == pytest.approx(8 / 17)
+
+
+def test_margins_are_new_in_every_frame():
+    given = dataclasses.replace(task("margins"), margins=(0.25, 0.0, 0.0, 0.125))
+    source, frames = source_of(given, SIZE), to_frames(video_of(given, SIZE))
+    assert margins_of(given, SIZE) == (24, 0, 0, 12)
+    assert not source.is_new[:, :84, 24:].any() and source.is_new[:, 84:].all() and source.is_new[:, :, :24].all()
+    assert (source.frames[:, :84, 24:] == frames[:, :84, 24:]).all()
 
 
 @pytest.fixture(scope="module")

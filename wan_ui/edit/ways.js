@@ -15,6 +15,8 @@ const chooseWay = way => {
   find('.choose .hint').textContent = find('[name="edit-way"]:checked').dataset.hint;
   find('.edit').dataset.way = way;
   for (const one of element.querySelectorAll('[data-of]')) one.hidden = !one.dataset.of.split(' ').includes(way);
+  for (const one of element.querySelectorAll('[data-controlled]')) one.hidden = !limits().controlled;
+  showEnds();
   find('.timeline').hidden ||= !edit.clip;
   find('#edit-canvas').hidden = way !== 'paint' || !edit.clip;
   if (way !== 'paint') find('.ring').hidden = true;
@@ -38,10 +40,16 @@ const lengthOption = frames => new Option(fill(words().lengths, {frames, seconds
 // The lengths of a model whose videos need not be as long as a clip; the one that was chosen stays if it is offered.
 const showLengths = () => {
   const own = limits(), field = find('#edit-length'), before = Number(field.value);
-  if (!own.ways.includes('keys')) return;
+  if (!own.ways.includes('extend')) return;
   field.replaceChildren(...own.lengths.map(lengthOption));
   field.value = own.lengths.includes(before) ? before : own.usual;
   keepWithin();
+};
+// Where this model lets a clip go on.
+const showEnds = () => {
+  const field = find('#edit-where'), ends = limits().extends;
+  for (const option of field.options) option.disabled = !ends.includes(option.value);
+  if (ends.length && !ends.includes(field.value)) field.value = ends[0];
 };
 // How much of the clip the new video may see: whole latent frames, and no more than half of it.
 const showOverlap = () => {
@@ -124,7 +132,7 @@ element.addEventListener('input', event => {
 const takeAny = file => {
   const way = wayOf(), isPicture = /^image\//.test(file.type) && (way === 'keys' || file.type !== 'image/gif');
   if (way === 'keys') return addKeys([file]);
-  return isPicture && way !== 'anew' ? addReferences([file]) : take(file);
+  return isPicture && limits().controlled ? addReferences([file]) : take(file);
 };
 // An earlier video's settings.
 const showWay = given => {

@@ -1,13 +1,14 @@
 """What can be made of a clip, way by way: which models can, and a request's fields from what the page sent, whatever that is.
 
-A model that makes clips anew by their strength has one way; one with control blocks has the others.
+A model that makes clips anew by their strength has that way, and that of going on if its videos can begin with frames of a clip;
+one with control blocks has all others.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from backend.contract.control import MAX_REFERENCES, is_controlled
+from backend.contract.control import MAX_REFERENCES, extends, is_controlled
 from backend.contract.request import GenerationRequest
 from backend.errors import ClipError, ImageError, RequestError
 from backend.media.clips import read_clip_facts
@@ -24,7 +25,9 @@ _CLIP_ENDINGS = (".mp4", ".m4v", ".mov", ".webm", ".gif")
 
 def ways_of(preset: Preset) -> tuple[Way, ...]:
     """What this model can make of a clip, or without one of pictures."""
-    return WAYS[1:] if is_controlled(preset) else WAYS[:1]
+    if is_controlled(preset):
+        return WAYS[1:]
+    return ("anew", "extend") if extends(preset) else ("anew",)
 
 
 def way_of(request: GenerationRequest) -> Way:
@@ -48,7 +51,9 @@ def fields_of(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     way = given.get("way", ways[0])
     if way not in ways:
         raise RequestError(f"way={repr(way)[:60]}", f"must be one of {', '.join(ways)} for {preset.name}", "take another model")
-    shared = {"references": _references(given), "control_scale": _number(given, "control_scale")} if way != "anew" else {}
+    if not is_controlled(preset):
+        return _FIELDS[way](given, preset)
+    shared = {"references": _references(given), "control_scale": _number(given, "control_scale")}
     return {**_FIELDS[way](given, preset), **shared}
 
 

@@ -1,6 +1,7 @@
 """Draws what belongs to the ways of the edit view: their menu, brush, margins, the key frames' track, reference pictures. Pure.
 
-An element with `data-of` is seen in the ways that it names, and in no other.
+An element with `data-of` is seen in the ways that it names, and in no other; one with `data-controlled` only where the model has
+control blocks.
 """
 
 from collections.abc import Sequence
@@ -8,14 +9,13 @@ from html import escape
 
 from backend.contract.control import MAX_CONTROL_SCALE, MAX_REFERENCES, OVERLAPS
 from presets import Preset
-from wan_ui.edit.ways import WAYS, Way, ways_of
+from wan_ui.edit.ways import Way, ways_of
 from wan_ui.parts.icons import icon
 from wan_ui.words.english import Texts
 
 _PICTURES = "image/png,image/jpeg,image/webp,.png,.jpg,.jpeg,.webp"
 _MASKS = f"{_PICTURES},video/*,image/gif,.mp4,.m4v,.mov,.webm,.gif"
 _SIDES = ("left", "top", "right", "bottom")
-_CONTROLLED = " ".join(way for way in WAYS if way != "anew")
 _LARGEST_BRUSH = 40  # per cent of the frame's shorter side
 
 
@@ -126,7 +126,7 @@ def _extend(texts: Texts) -> str:
 def references(texts: Texts) -> str:
     """Pictures of what should be seen, to be added and removed."""
     return (
-        f'<div class="references wide" data-of="{_CONTROLLED}" data-most="{MAX_REFERENCES}">'
+        f'<div class="references wide" data-controlled data-most="{MAX_REFERENCES}">'
         f'<p class="title">{escape(texts.edit_references)}</p><div class="tiles takes-files">'
         f'<label class="tile add" title="{escape(texts.edit_add_reference)}">{_pictures("edit-references")}+</label></div></div>'
     )
@@ -135,7 +135,7 @@ def references(texts: Texts) -> str:
 def scale(texts: Texts) -> str:
     """How strongly the control blocks act."""
     return (
-        f'<label class="wide scale" data-of="{_CONTROLLED}"><span>{escape(texts.edit_scale)}<output>1.00</output></span>'
+        f'<label class="wide scale" data-controlled><span>{escape(texts.edit_scale)}<output>1.00</output></span>'
         f'<input type="range" id="edit-scale" min="0" max="{MAX_CONTROL_SCALE:g}" step="0.05" value="1"></label>'
     )
 

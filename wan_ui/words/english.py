@@ -76,7 +76,7 @@ class Texts:
     guidance_end: str = "Guidance until (% of steps)"
     step_cache: str = "Reuse similar steps (0 is off)"
     storyboard: str = "Storyboard"
-    storyboard_hint: str = "Each shot goes on from the last frame of the one before. Empty seconds are the length below."
+    storyboard_hint: str = "Each shot goes on from the last frames of the one before. Empty seconds are the length below."
     shot_prompt: str = "What this shot shows"
     shot_seconds: str = "Seconds"
     shot_seed: str = "Seed"

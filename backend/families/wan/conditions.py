@@ -2,8 +2,8 @@
 
 Names: `prompt_embeds` and, if it is read, `negative_prompt_embeds` [1, 512, D], as diffusers' pipelines hold them; `text_bias`
 [B, 1, 1, L], where L positions stand for all; `image_seen` [pictures, tokens, D], the image encoder's output;
-`first_frame` [1, C, 1, H, W] or `image_channels` [1, 4 + C, F, H, W] for the transformer's input; `clip` [1, C, F, H, W], with
-which the denoising begins. All float32.
+`first_frame` [1, C, K, H, W], the K latent frames that are given, or `image_channels` [1, 4 + C, F, H, W], for the
+transformer's input; `clip` [1, C, F, H, W], with which the denoising begins. All float32.
 
 Functions that take `xp` compute with numpy's functions, or with jax.numpy's where only shapes are known.
 """
@@ -20,7 +20,7 @@ from PIL import Image
 
 from backend.contract.geometry import Geometry
 from backend.families.wan.family import TEXT_TOKENS
-from backend.families.wan.transformer import Condition, FirstFrame, ImageChannels
+from backend.families.wan.transformer import Condition, FirstFrames, ImageChannels
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost
 
@@ -53,7 +53,7 @@ def branch_embeddings(conditions: Mapping[str, Any], branches: int, dtype: jnp.d
 def condition_of(conditions: Mapping[str, Any]) -> Condition:
     """What the pictures add to the transformer's input, or None."""
     if "first_frame" in conditions:
-        return FirstFrame(latents=conditions["first_frame"])
+        return FirstFrames(latents=conditions["first_frame"])
     return ImageChannels(values=conditions["image_channels"]) if "image_channels" in conditions else None
 
 
@@ -62,8 +62,8 @@ def window_conditions(
 ) -> Generator[Effect, Any, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]:
     """Work: the conditions of the first context window of `length` latent frames, of those between, and of the last.
 
-    A model whose first frame is given has it in the first window; the others are text to video, which it was trained for too. A
-    model that takes pictures as channels was trained for nothing else: every window has the channels of a video of its length,
+    A model whose first frames are given has them in the first window; the others are text to video, which it was trained for too.
+    A model that takes pictures as channels was trained for nothing else: every window has the channels of a video of its length,
     with the first picture in its own first frame, where it counts least, and only the last window has the last picture.
     """
     if "image_channels" not in conditions:

@@ -63,7 +63,13 @@ KINDS = (
         num_experts=2,
         takes={"image": "must", "last_image": "may"},
     ),
-    WanKind(name="wan2.2-ti2v", tasks=("t2v", "i2v"), conditioning="first_frame", takes={"image": "may", **CLIP}),
+    WanKind(
+        name="wan2.2-ti2v",
+        tasks=("t2v", "i2v"),
+        conditioning="first_frame",
+        takes={"image": "may", **CLIP},
+        continues=True,
+    ),
 )
 SUPPORTED = "Wan 2.1 T2V, I2V and FLF2V, Wan 2.2 T2V-A14B, I2V-A14B and TI2V-5B, as diffusers lays them out"
 

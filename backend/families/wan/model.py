@@ -14,6 +14,7 @@ from PIL import Image
 from transformers import AutoTokenizer, CLIPImageProcessorPil, PreTrainedTokenizerBase
 
 from backend.chips import memory_bytes
+from backend.contract.geometry import latent_frames
 from backend.contract.request import GenerationRequest
 from backend.errors import ModelError
 from backend.families.context_windows import WindowContexts, WindowPrograms, make_window_programs
@@ -137,6 +138,8 @@ class WanModel(WholeClipModel):
         tokens = {"text_encoder": math.prod(self._tokens(request).ids.shape)}
         if self._image_encoder is not None:
             tokens["image_encoder"] = num_pictures * self._image_encoder.num_tokens
+        if request.video:
+            return tokens, latent_frames(request.overlap or request.num_frames, self.kind.scales[1])
         return tokens, self._frames_encoded(request) if num_pictures else 0
 
     def _frames_encoded(self, request: GenerationRequest) -> int:
@@ -167,7 +170,8 @@ class WanModel(WholeClipModel):
             conditions[name] = value
         for frames in inputs.get("video", ()):
             encoders = programs.encode_first, programs.encode_next
-            conditions[CLIP] = yield from encode_frames(*encoders, weights["vae"], frames, self.kind.scales[1], self.dtype)
+            latents = yield from encode_frames(*encoders, weights["vae"], frames, self.kind.scales[1], self.dtype)
+            conditions["first_frame" if request.extend else CLIP] = latents
         return conditions
 
     def _encode_pictures(
@@ -217,10 +221,10 @@ class WanModel(WholeClipModel):
         return WindowContexts(programs=programs.windows, length=length, **contexts)
 
     def finish(self, conditions: Conditions, latents: Any) -> Work:
-        """Latents with the picture's clean latents as their first frame, if the kind conditions on a first frame."""
+        """Latents with the clean ones of what is given as their first frames, if the kind conditions on those."""
         if "first_frame" not in conditions:
             return latents
-        return (yield OnHost(_with_first_frame, (conditions["first_frame"], latents)))
+        return (yield OnHost(_with_first_frames, (conditions["first_frame"], latents)))
 
     def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Work:
         """One latent frame: pixels [1, 3, 1 or 4, height, width], and the caches after it."""
@@ -358,5 +362,5 @@ def _as_float32(xp: Any, array: jax.Array) -> jax.Array:
     return array.astype(np.float32)
 
 
-def _with_first_frame(xp: Any, first: jax.Array, latents: jax.Array) -> jax.Array:
-    return xp.concatenate([first, latents[:, :, 1:]], axis=2)
+def _with_first_frames(xp: Any, first: jax.Array, latents: jax.Array) -> jax.Array:
+    return xp.concatenate([first, latents[:, :, first.shape[2] :]], axis=2)

@@ -1,7 +1,7 @@
 """The Wan transformer as one scan over stacked layers: diffusers' own modules, our attention, guidance as a batch of two.
 
 What depends on the prompt and the pictures alone (the text's keys and values in every layer) is computed once per video. A
-token's timestep is the step's own, or 0 for the latent frame that an image gives (`expand_timesteps`, Wan 2.2 TI2V), so two time
+token's timestep is the step's own, or 0 for the latent frames that are given (`expand_timesteps`, Wan 2.2 TI2V), so two time
 embeddings serve all tokens. If a picture comes as further input channels, all tokens share one time embedding.
 """
 
@@ -49,8 +49,8 @@ class TextContext:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FirstFrame:
-    """The clean latent frame of image-to-video, [1, C, 1, H, W], normalised."""
+class FirstFrames:
+    """The clean latent frames with which the video begins, [1, C, K, H, W], normalised: one of a picture, or those of a clip."""
 
     latents: jax.Array
 
@@ -63,7 +63,7 @@ class ImageChannels:
     values: jax.Array
 
 
-Condition = FirstFrame | ImageChannels | None
+Condition = FirstFrames | ImageChannels | None
 
 
 @jax.tree_util.register_dataclass
@@ -234,7 +234,7 @@ class Denoiser:
     ) -> jax.Array:
         """Velocity (noise - data) [B, C, F, H, W] float32 of `latents` [1, C, F, H, W], one for each branch of `context.text`.
 
-        `timestep` is a scalar, 0 to 1000. A `FirstFrame` replaces the first latent frame, at timestep 0.
+        `timestep` is a scalar, 0 to 1000. `FirstFrames` replace the first latent frames, at timestep 0.
         """
         hidden, time = self._begin(weights, latents, timestep, context)
         text, positions = context.text, context.positions
@@ -284,7 +284,8 @@ class Denoiser:
         """Padded tokens [B, S, D] and the time embeddings that they share."""
         condition = context.condition
         hidden = self._embed_patches(weights, _conditioned(latents, condition), batch=context.text.branches)
-        still_tokens = hidden.shape[1] // latents.shape[2] if isinstance(condition, FirstFrame) else 0
+        still_frames = condition.latents.shape[2] if isinstance(condition, FirstFrames) else 0
+        still_tokens = hidden.shape[1] // latents.shape[2] * still_frames
         return self._pad(hidden, context.positions), self._embed_time(weights, timestep, still_tokens)
 
     def _run_layer(
@@ -359,9 +360,9 @@ def _one_sequence(image: jax.Array, text: jax.Array, bias: jax.Array | None) -> 
 
 
 def _conditioned(latents: jax.Array, condition: Condition) -> jax.Array:
-    """The transformer's input: the latents with the picture's frame in its place, or with its channels after theirs."""
-    if isinstance(condition, FirstFrame):
-        return jnp.concatenate([condition.latents, latents[:, :, 1:]], axis=2)
+    """The transformer's input: the latents with the given frames in their places, or with a picture's channels after theirs."""
+    if isinstance(condition, FirstFrames):
+        return jnp.concatenate([condition.latents, latents[:, :, condition.latents.shape[2] :]], axis=2)
     if isinstance(condition, ImageChannels):
         return jnp.concatenate([latents, condition.values.astype(latents.dtype)], axis=1)
     return latents

@@ -104,9 +104,36 @@ def test_values_of_a_wrong_kind_are_refused_too(changes):
     assert refusal(VACE, **changes).startswith(next(iter(changes)))
 
 
+@pytest.mark.parametrize(("num_frames", "overlap"), [(17, 9), (9, 5), (5, 1), (33, 17), (65, 17)])
+def test_a_model_whose_videos_begin_with_frames_of_a_clip_goes_on_after_it(num_frames, overlap):
+    made = request(num_frames=num_frames, **EXTENDED)
+    assert (made.overlap, made.strength, made.trim, made.num_steps, made.task) == (overlap, None, None, made.steps, "t2v")
+    assert request(**EXTENDED, keeps_pixels=False).to_json()["keeps_pixels"] is False
+
+
 @pytest.mark.parametrize(
-    "changes", [{"control_scale": 0.5}, {"margins": (1, 0, 0, 0)}, {"keeps_pixels": False}, {"extend": "after"}, {"overlap": 3}]
+    ("changes", "message"),
+    [
+        (EXTENDED | {"extend": "before"}, "extend=before is nothing that wan-tiny does; take after, or a preset of VACE"),
+        (EXTENDED | {"strength": 0.5}, "strength was given beside extend, which leaves the clip as it is; leave one out"),
+        (EXTENDED | {"image": "/a.png"}, "image was given beside video, and a video begins with one of them; leave one out"),
+        (EXTENDED | {"overlap": 6}, "overlap=6 must be 4n+1 and below 17 for wan-tiny; 17 is usual"),
+        (EXTENDED | {"num_frames": 65, "overlap": 33}, "overlap=33 must be 4n+1 and below 33 for wan-tiny; 17 is usual"),
+        (EXTENDED | {"overlap": 17}, "overlap=17 must be at least 1 and less than the video's 17 frames; 17 is usual"),
+        ({"overlap": 5}, "overlap was given but no extend, to which it belongs; give extend too, or leave this out"),
+        ({"extend": "after"}, "extend was given but no video, to which it belongs; give video too, or leave this out"),
+    ],
 )
+def test_what_does_not_go_with_that_is_refused_in_these_words(changes, message):
+    assert refusal(**changes) == message
+
+
+def test_a_model_that_begins_with_one_picture_does_not_go_on_after_a_clip():
+    message = "extend was given but wan2.1-t2v-14b-480p takes none; leave it out, or take a preset of VACE"
+    assert refusal(load_preset("wan2.1-t2v-14b-480p"), **EXTENDED) == message
+
+
+@pytest.mark.parametrize("changes", [{"control_scale": 0.5}, {"margins": (1, 0, 0, 0)}, {"keeps_pixels": False}])
 def test_other_presets_take_none_of_it(changes):
     name = next(iter(changes))
     assert refusal(**changes) == f"{name} was given but wan-tiny takes none; leave it out, or take a preset of VACE"

@@ -21,19 +21,54 @@ def asked(rows=ROWS, name: str = "wan-tiny", **changes) -> GenerationRequest:
     return GenerationRequest.from_preset(load_preset(name), shots=rows, **{"seed": 5} | changes)
 
 
+def shots_of(story: GenerationRequest) -> list[GenerationRequest]:
+    preset = load_preset(story.preset)
+    return [shot_request(story, index, preset, "/shot") for index in range(len(story.shots))]
+
+
 def test_shots_have_their_own_prompt_length_and_seed_or_the_storyboards():
     story = asked()
-    assert story.prompt == "a red circle" and story.total_frames == 17 + 32 + 16
-    first, second, third = (shot_request(story, index, "/last.png" if index else None) for index in range(3))
+    assert story.prompt == "a red circle" and story.total_frames == 17 + 24 + 12
+    first, second, third = shots_of(story)
     assert [(one.prompt, one.num_frames, one.seed) for one in (first, second, third)] == [
         ("a red circle", 17, 5),
         ("a blue star", 33, 6),
         ("a white square", 17, 9),
     ]
-    assert (first.task, second.task, second.image) == ("t2v", "i2v", "/last.png") and not any(
-        one.shots for one in (first, second)
-    )
-    assert needed_bytes(story) > needed_bytes(first.changed(num_frames=65))
+    assert [(one.task, one.video, one.extend, one.overlap) for one in (first, second, third)] == [
+        ("t2v", None, None, None),
+        ("t2v", "/shot/last.mp4", "after", 9),
+        ("t2v", "/shot/last.mp4", "after", 5),
+    ]
+    assert not any(one.shots for one in (first, second, third))
+    assert needed_bytes(story) > needed_bytes(first.changed(num_frames=49))
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths", "carried"),
+    [
+        ("wan-tiny", (17, 17, 33, 65), [5, 9, 9]),
+        ("wan-tiny", (5, 33, 9), [5, 1]),
+        ("wan2.2-ti2v-5b-720p", (121, 121, 49), [17, 9]),
+        ("wan2.1-vace-14b-720p", (81, 81, 33, 5), [17, 9, 1]),
+        ("hunyuan-tiny", (17, 17), [1]),
+        ("wan2.2-i2v-a14b-720p", (81, 81), [1]),
+    ],
+)
+def test_a_shot_begins_with_as_many_frames_as_its_model_takes_and_about_a_quarter_of_its_own(name, lengths, carried):
+    rows = [{"prompt": "x", "num_frames": count} for count in lengths]
+    story = asked(rows, name, image="/a.png" if load_preset(name).tasks == ("i2v",) else None)
+    later = shots_of(story)[1:]
+    assert [one.overlap or 1 for one in later] == carried and story.total_frames == sum(lengths) - sum(carried)
+    for one, count in zip(later, carried, strict=True):
+        from_clip = count > 1 or "vace" in name
+        assert (one.video, one.image) == (("/shot/last.mp4", None) if from_clip else (None, "/shot/last.png"))
+        assert one.keeps_pixels is not from_clip  # its colours are corrected
+
+
+def test_references_are_seen_in_every_shot():
+    story = asked(name="wan2.1-vace-1.3b-480p", references=("/hat.png",))
+    assert [one.references for one in shots_of(story)] == [("/hat.png",)] * 3
 
 
 def test_it_is_stored_and_comes_back_and_other_requests_know_nothing_of_it():

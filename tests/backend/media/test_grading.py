@@ -30,6 +30,15 @@ def test_a_shot_that_comes_out_lighter_and_flatter_and_wanders_gets_the_colours_
     assert np.abs(np.diff(np.median(graded, axis=(1, 2)), axis=0)).max() <= 1  # nothing flickers
 
 
+def test_a_shot_that_begins_with_several_frames_of_the_one_before_has_its_colours_from_the_last_of_them_on():
+    first = as_bytes(shot())
+    drifted = as_bytes(shot() * 0.92 + 9)
+    drifted[:4] = as_bytes(shot() * 0.5)[:4]  # what comes before that frame counts for nothing
+    graded = grade_frames(drifted, first[4], Look.of(first), 4)
+    assert np.abs(graded[4].astype(int) - first[4]).max() <= 2
+    assert np.abs(np.median(graded[4:], axis=(1, 2)) - BACKGROUND).max() <= 2
+
+
 def test_six_shots_one_after_the_other_stay_within_two_of_255():
     look, frames = Look.of(as_bytes(shot())), as_bytes(shot())
     for number in range(5):

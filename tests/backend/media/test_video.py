@@ -16,7 +16,16 @@ from backend.errors import NoRequestInVideo, VideoFileError
 from backend.files import is_disk_full
 from backend.media import mp4 as mp4_boxes
 from backend.media import video as video_file
-from backend.media.video import extract_frame, read_facts, read_frames, read_request, write_frames, write_video
+from backend.media.clips import Part, read_part
+from backend.media.video import (
+    extract_frame,
+    read_facts,
+    read_frames,
+    read_request,
+    write_exact_frames,
+    write_frames,
+    write_video,
+)
 from presets import load_preset
 
 REQUEST = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a red circle", seed=1)
@@ -62,6 +71,15 @@ def test_the_pixels_are_close(tmp_path):
     for got in read_frames(path):
         error = numpy.abs(got[:, 8:].astype(int) - still[0][:, 8:].astype(int))
         assert error.mean() < 1.5 and error.max() < 16  # 8-bit yuv and crf 16: about 1 level; seen: 0.7 and 6
+
+
+@pytest.mark.parametrize(("width", "height"), [(64, 48), (37, 29)])
+def test_exact_frames_come_back_to_the_bit(tmp_path, width, height):
+    frames = numpy.random.default_rng(3).integers(0, 256, (7, height, width, 3), numpy.uint8)
+    write_exact_frames(frames, tmp_path / "exact.mp4", fps=12)
+    numpy.testing.assert_array_equal(numpy.stack(list(read_frames(tmp_path / "exact.mp4"))), frames)
+    part = Part(start=None, num_frames=5, fps=12, size=(width, height))
+    numpy.testing.assert_array_equal(read_part(tmp_path / "exact.mp4", part), frames[2:])
 
 
 def test_the_index_comes_first(tmp_path):

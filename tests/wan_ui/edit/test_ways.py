@@ -115,6 +115,19 @@ def test_a_clip_goes_on_after_its_end_or_before_its_beginning(engine, visitor, c
     assert (request.extend, request.overlap, request.trim) == ("before", 5, None) and way_of(request) == "extend"
 
 
+def test_the_demo_model_makes_a_clip_anew_or_goes_on_after_it(engine, visitor, clip):
+    assert ways_of(find_preset("wan-tiny")) == ("anew", "extend")
+    given = WANTED | {"preset": "wan-tiny", "width": 96, "height": 96, "way": "extend", "clip": clip, "start": 0.5, "end": 1.5}
+    request = made(engine, visitor(), **given, num_frames=9, extend="after", overlap=5)
+    assert (request.extend, request.overlap, request.strength, way_of(request)) == ("after", 5, None, "extend")
+    before = left(engine)
+    assert "is nothing that wan-tiny does" in refused(
+        visitor(), "/studio/edit", given | {"num_frames": 9, "extend": "before", "overlap": 5}
+    )
+    assert "must be one of anew, extend for wan-tiny" in refused(visitor(), "/studio/edit", given | {"way": "paint"})
+    assert left(engine) == before
+
+
 def test_key_frames_lie_in_the_order_of_their_places(engine, visitor, picture):
     keys = [{"frame": 8, "image": picture("b.png", (30, 30))}, {"frame": 0, "image": picture("a.png", (20, 20))}]
     request = made(engine, visitor(), way="keys", num_frames=9, keyframes=keys)

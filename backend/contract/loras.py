@@ -1,0 +1,19 @@
+"""The LoRAs of a request."""
+
+from backend.errors import RequestError
+from presets import LoraChoice, Preset
+
+MAX_LORAS = 8  # each adds seconds to the switch of LoRAs; nobody has been seen to use more
+
+
+def check_loras(loras: tuple[LoraChoice, ...], preset: Preset) -> None:
+    """Raises: RequestError for too many, or for one of an expert that the preset's model does not have."""
+    if len(loras) > MAX_LORAS:
+        raise RequestError(f"{len(loras)} LoRAs were given, and", f"at most {MAX_LORAS} can be", "leave some out")
+    for lora in loras:
+        if lora.expert != "both" and preset.num_experts == 1:
+            raise RequestError(
+                f"the LoRA {lora.source} is for the {lora.expert}-noise expert, and",
+                f"{preset.name} has one network only",
+                "leave the expert out",
+            )

@@ -1,0 +1,27 @@
+"""The texts of a request: how long they may be, and that they are plain."""
+
+import unicodedata
+
+from backend.errors import RequestError
+from presets import Preset
+
+MAX_CHARACTERS = 50_000  # of a text from a link, a video or a browser; what a preset's model reads is far less
+CHARACTERS_PER_TOKEN = 8  # generous: English text has about four characters a token, so no real prompt is refused
+
+
+def check_text(name: str, text: str, preset: Preset) -> None:
+    """Raises: RequestError for a text that is too long for the preset's model, or has control characters in it."""
+    most = preset.max_prompt_tokens * CHARACTERS_PER_TOKEN
+    if len(text) > most:
+        raise RequestError(
+            f"{name} has {len(text)} characters and",
+            f"must have at most {most}",
+            f"shorten it: the model reads {preset.max_prompt_tokens} tokens at most",
+        )
+    for place, character in enumerate(text):
+        if unicodedata.category(character) in ("Cc", "Cs") and character not in "\t\n\r":
+            raise RequestError(
+                f"{name} has the control character U+{ord(character):04X} at position {place} and",
+                "must be plain text",
+                "remove that character",
+            )
