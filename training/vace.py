@@ -1,7 +1,6 @@
 """Makes wan-tiny-vace: control blocks beside wan-tiny's layers learn to be shown edges, parts of a video, and key frames.
 
-`python -m training --model wan-tiny-vace`. wan-tiny's transformer and its other parts stay as they are. Its preset is
-`training/wan-tiny-vace.toml` until the model is there: it then belongs in `presets/`.
+`python -m training --model wan-tiny-vace`. wan-tiny's transformer and its other parts stay as they are.
 """
 
 from __future__ import annotations

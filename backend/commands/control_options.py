@@ -18,7 +18,7 @@ def add_control(parser: argparse.ArgumentParser) -> None:
     mask = "a picture or a clip, white where --video is made anew"
     group.add_argument("--mask", metavar="FILE", help=mask)
     group.add_argument("--margins", type=_margins, metavar="L,T,R,B", help="pixels that are made around --video, within the size")
-    extend = "go on where --video ends, or lead up to its beginning"
+    extend = "go on where --video ends (the 5B and the demo too), or lead up to its beginning"
     group.add_argument("--extend", choices=get_args(Extend), help=extend)
     group.add_argument("--overlap", type=int, metavar="N", help="the clip's frames that such a video begins or ends with (17)")
     group.add_argument(

@@ -13,7 +13,6 @@ from pathlib import Path
 import jax
 
 from backend.commands.apart import say
-from backend.contract.control import is_controlled
 from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.worker import AXES
 from backend.families.model import Model
@@ -57,7 +56,7 @@ def requests_of(preset: Preset, model: Model, sizes: dict) -> Iterator[Generatio
     for task in preset.tasks:
         for prompt in model.prompts_for_all_programs(preset.examples[0]):
             yield example_request(preset, task, prompt=prompt, **sizes)
-    if is_controlled(preset):
+    if "references" in preset.inputs:
         yield example_request(preset, "t2v", references=("/picture.png",), **sizes)
     elif "video" in preset.inputs:
         yield example_request(preset, "t2v", video="/clip.mp4", **sizes)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import random
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,7 @@ import torch
 from backend.contract import request as request_module
 from backend.families import of_preset
 from backend.pipeline.load import load
-from backend.settings import PROJECT_FOLDER
-from presets import Preset, load_preset
+from presets import load_preset
 from training.evaluate_vace import SIZE, overlap, score
 from training.fast_vae import speed_up
 from training.train_transformer import TransformerTraining
@@ -137,8 +135,7 @@ def test_the_checkpoint_is_a_vace_that_shares_wan_tinys_parts_and_can_be_scored(
     assemble_vace(tmp_path / "parts", tmp_path / "wan-tiny", tmp_path / "made")
     assert (tmp_path / "made/vae").is_symlink() and (tmp_path / "made/vae/config.json").is_file()
     assert sum(path.stat().st_size for path in (tmp_path / "made/transformer").iterdir()) < 30_000_000
-    data = tomllib.loads((PROJECT_FOLDER / "training/wan-tiny-vace.toml").read_text("utf-8"))
-    preset = Preset(**data | {"name": "wan-tiny-vace", "model": str(tmp_path / "made"), "steps": 2})
+    preset = load_preset("wan-tiny-vace").model_copy(update={"model": str(tmp_path / "made"), "steps": 2})
     monkeypatch.setattr(request_module, "load_preset", lambda name: preset)
     assert of_preset(preset)[1].name == "wan2.1-vace"
     found = score(load(preset, None, lambda event: None), preset, task("box"), "a red circle", 1)

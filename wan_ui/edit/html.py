@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from backend.contract.clip import STRENGTH
-from backend.contract.control import extends, is_controlled
+from backend.contract.control import extends
 from presets import Preset, list_presets
 from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.desk.uploads import LARGEST_BODY
@@ -123,7 +123,7 @@ def _option(preset: Preset, texts: Texts) -> str:
         "title": preset.words(texts.language).title,
         "ways": ways_of(preset),
         "extends": extends(preset),
-        "controlled": is_controlled(preset),
+        "takes": list(preset.inputs),
         "lengths": preset.frame_counts,
     }
     return f'<option value="{escape(preset.name)}" data-limits="{escape(json.dumps(limits))}">{escape(limits["title"])}</option>'

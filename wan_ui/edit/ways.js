@@ -15,7 +15,7 @@ const chooseWay = way => {
   find('.choose .hint').textContent = find('[name="edit-way"]:checked').dataset.hint;
   find('.edit').dataset.way = way;
   for (const one of element.querySelectorAll('[data-of]')) one.hidden = !one.dataset.of.split(' ').includes(way);
-  for (const one of element.querySelectorAll('[data-controlled]')) one.hidden = !limits().controlled;
+  for (const one of element.querySelectorAll('[data-takes]')) one.hidden = !limits().takes.includes(one.dataset.takes);
   showEnds();
   find('.timeline').hidden ||= !edit.clip;
   find('#edit-canvas').hidden = way !== 'paint' || !edit.clip;
@@ -89,11 +89,12 @@ const showFrame = () => {
   find('#edit-inner').textContent = fill(words().inner, {inner: `${across} × ${down}`, outer: `${width} × ${height}`});
 };
 
+const references = () => limits().takes.includes('references') ? pictures.references : [];
 // What the server is sent of all this; `mask` is the path of what was painted.
 const wayAsked = mask => {
   const way = wayOf(), number = id => Number(find(id).value), {fps} = limits();
   const part = edit.clip && {clip: edit.clip.path, start: edit.start, num_frames: edit.frames};
-  const shared = {references: pictures.references.map(one => one.path), control_scale: number('#edit-scale')};
+  const shared = {references: references().map(one => one.path), control_scale: number('#edit-scale')};
   const keeps = {keeps_pixels: find('#edit-keeps').checked};
   return {way, ...{
     anew: () => ({...part, strength: number('#edit-strength')}),
@@ -107,7 +108,7 @@ const wayAsked = mask => {
     keys: () => ({...shared, num_frames: lastFrame() + 1, keyframes: pictures.keys.map(({frame, path}) => ({frame, image: path}))}),
   }[way]()};
 };
-const isWhole = () => wayOf() === 'keys' ? pictures.keys.length + pictures.references.length > 0 : !!edit.clip && edit.fits;
+const isWhole = () => wayOf() === 'keys' ? pictures.keys.length + references().length > 0 : !!edit.clip && edit.fits;
 const showMake = () => { find('#edit-make').disabled = !isWhole(); };
 
 element.addEventListener('change', event => {
@@ -132,7 +133,7 @@ element.addEventListener('input', event => {
 const takeAny = file => {
   const way = wayOf(), isPicture = /^image\//.test(file.type) && (way === 'keys' || file.type !== 'image/gif');
   if (way === 'keys') return addKeys([file]);
-  return isPicture && limits().controlled ? addReferences([file]) : take(file);
+  return isPicture && limits().takes.includes('references') ? addReferences([file]) : take(file);
 };
 // An earlier video's settings.
 const showWay = given => {

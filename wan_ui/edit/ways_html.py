@@ -1,7 +1,7 @@
 """Draws what belongs to the ways of the edit view: their menu, brush, margins, the key frames' track, reference pictures. Pure.
 
-An element with `data-of` is seen in the ways that it names, and in no other; one with `data-controlled` only where the model has
-control blocks.
+An element with `data-of` is seen in the ways that it names, and in no other; one with `data-takes` where the model takes such an
+input.
 """
 
 from collections.abc import Sequence
@@ -126,7 +126,7 @@ def _extend(texts: Texts) -> str:
 def references(texts: Texts) -> str:
     """Pictures of what should be seen, to be added and removed."""
     return (
-        f'<div class="references wide" data-controlled data-most="{MAX_REFERENCES}">'
+        f'<div class="references wide" data-takes="references" data-most="{MAX_REFERENCES}">'
         f'<p class="title">{escape(texts.edit_references)}</p><div class="tiles takes-files">'
         f'<label class="tile add" title="{escape(texts.edit_add_reference)}">{_pictures("edit-references")}+</label></div></div>'
     )
@@ -135,7 +135,7 @@ def references(texts: Texts) -> str:
 def scale(texts: Texts) -> str:
     """How strongly the control blocks act."""
     return (
-        f'<label class="wide scale" data-controlled><span>{escape(texts.edit_scale)}<output>1.00</output></span>'
+        f'<label class="wide scale" data-takes="control"><span>{escape(texts.edit_scale)}<output>1.00</output></span>'
         f'<input type="range" id="edit-scale" min="0" max="{MAX_CONTROL_SCALE:g}" step="0.05" value="1"></label>'
     )
 
