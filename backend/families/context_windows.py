@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Generator
-from typing import Any
+from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from backend.contract.windows import windows_at
+from backend.contract.windows import Window, windows_at
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, Zeros
@@ -28,16 +29,33 @@ class WindowPrograms:
     add: Program
 
 
+class WindowContexts(Protocol):
+    """The step's inputs that do not change, window by window; `length` in latent frames. `lead` latent frames lie before the
+    video's own, and every window has them before it too. `programs` are those of the lane's mesh."""
+
+    programs: WindowPrograms
+    length: int
+    lead: int
+
+    def of(self, window: Window) -> Generator[Effect, Any, Any]:
+        """Work: the inputs of this window."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WindowContexts:
-    """The step's inputs that do not change, of the first window, of those between and of the last; `length` in latent frames.
-    `programs` are those of the lane's mesh."""
+class ContextsByPlace:
+    """`WindowContexts` that are the same for all windows between the first and the last."""
 
     programs: WindowPrograms
     length: int
     first: Any
     inner: Any
     last: Any
+    lead: int = 0
+
+    def of(self, window: Window) -> Generator[Effect, Any, Any]:
+        """See `WindowContexts`."""
+        yield from ()
+        return self.first if window.is_first else self.last if window.is_last else self.inner
 
 
 def make_window_programs(layout: Layout, compiler: Compiler) -> WindowPrograms:
@@ -56,27 +74,38 @@ def step_in_windows(
     index: int,
 ) -> Generator[Effect, Any, SamplerState]:
     """Work: step `index` of the solver, window by window."""
-    replicated = step.layout.replicated
+    replicated, lead = step.layout.replicated, contexts.lead
+    windows = windows_at(index, state.sample.shape[2] - lead, contexts.length)
+    leading = np.full(lead, 1 / len(windows), np.float32) if lead else None
     blend = yield Zeros(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated), state))
-    for window in windows_at(index, state.sample.shape[2], contexts.length):
+    for window in windows:
         begin, shares = np.int32(window.begin), np.array(window.weights, np.float32)
-        context = contexts.first if window.is_first else contexts.last if window.is_last else contexts.inner
-        part = yield Call(contexts.programs.cut, (state, begin, shares))
+        context = yield from contexts.of(window)
+        part = yield Call(contexts.programs.cut, (state, begin, shares, leading))
         part = yield Call(step, (weights, part, row, context))
-        blend = yield Call(contexts.programs.add, (blend, part, begin, shares))
+        blend = yield Call(contexts.programs.add, (blend, part, begin, shares, leading))
     return blend
 
 
-def _cut(state: SamplerState, begin: jax.Array, shares: jax.Array) -> SamplerState:
-    """The state's frames from `begin` on, as many as there are `shares`."""
-    return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, len(shares), axis=2), state)
+def _cut(state: Any, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> Any:
+    """The state's frames from `begin` on, as many as there are `shares`; before them as many as there are of `leading`."""
+    lead = 0 if leading is None else len(leading)
+
+    def cut(leaf: jax.Array) -> jax.Array:
+        window = jax.lax.dynamic_slice_in_dim(leaf, lead + begin, len(shares), axis=2)
+        return jnp.concatenate([leaf[:, :, :lead], window], axis=2) if lead else window
+
+    return jax.tree.map(cut, state)
 
 
-def _add(blend: SamplerState, part: SamplerState, begin: jax.Array, shares: jax.Array) -> SamplerState:
-    """The blend with the window's frames, each times its share [F], added from `begin` on."""
+def _add(blend: SamplerState, part: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> SamplerState:
+    """The blend with the window's frames, each times its share [F], added from `begin` on, and its leading ones by theirs."""
+    lead = 0 if leading is None else len(leading)
 
     def add(whole: jax.Array, frames: jax.Array) -> jax.Array:
-        before = jax.lax.dynamic_slice_in_dim(whole, begin, len(shares), axis=2)
-        return jax.lax.dynamic_update_slice_in_dim(whole, before + frames * shares[:, None, None], begin, axis=2)
+        before = jax.lax.dynamic_slice_in_dim(whole, lead + begin, len(shares), axis=2)
+        added = before + frames[:, :, lead:] * shares[:, None, None]
+        whole = jax.lax.dynamic_update_slice_in_dim(whole, added, lead + begin, axis=2)
+        return whole.at[:, :, :lead].add(frames[:, :, :lead] * leading[:, None, None]) if lead else whole
 
     return jax.tree.map(add, blend, part)

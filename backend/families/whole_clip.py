@@ -110,7 +110,7 @@ class WholeClipModel:
     ) -> Generator[Effect, Any, tuple[SamplerState, StepCache | None]]:
         """See `Model`."""
         programs, own = lane.programs, weights[transformer_part(lane.expert)]
-        if isinstance(lane.context, WindowContexts):
+        if request.window_frames is not None:
             return (yield from step_in_windows(programs.step, own, state, row, lane.context, index)), None
         arguments = (own, state, row, lane.context)
         if carry is None:

@@ -17,7 +17,7 @@ from backend.chips import memory_bytes
 from backend.contract.geometry import latent_frames
 from backend.contract.request import GenerationRequest
 from backend.errors import ModelError
-from backend.families.context_windows import WindowContexts, WindowPrograms, make_window_programs
+from backend.families.context_windows import ContextsByPlace, WindowContexts, WindowPrograms, make_window_programs
 from backend.families.layouts import plan_layouts
 from backend.families.model import AttentionLengths, Carry, Conditions, Inputs, ModelPlan, Network, Weights
 from backend.families.step_cache import StepCache
@@ -218,7 +218,7 @@ class WanModel(WholeClipModel):
             names, (yield from window_conditions(conditions, length, request.last_image is not None)), strict=True
         ):
             contexts[name] = plain(condition=(yield Put(condition_of(own), programs.layout.replicated)))
-        return WindowContexts(programs=programs.windows, length=length, **contexts)
+        return ContextsByPlace(programs=programs.windows, length=length, **contexts)
 
     def finish(self, conditions: Conditions, latents: Any) -> Work:
         """Latents with the clean ones of what is given as their first frames, if the kind conditions on those."""

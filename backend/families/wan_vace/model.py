@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from backend.contract.request import GenerationRequest
+from backend.contract.windows import Window
+from backend.families.context_windows import WindowPrograms
 from backend.families.model import Conditions, Inputs, ModelPlan, Weights
 from backend.families.wan.attention import Positions
 from backend.families.wan.model import Programs, WanModel, make_programs
@@ -17,7 +19,22 @@ from backend.families.wan_vace.conditions import CONTROL, REFERENCES, control_of
 from backend.families.wan_vace.transformer import ControlContext, ControlledDenoiser
 from backend.media.source import source_of
 from backend.runtime.mesh import Layout
-from backend.runtime.work import Effect, OnHost, Put, Work
+from backend.runtime.work import Call, Effect, OnHost, Put, Work
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ControlWindows:
+    """`WindowContexts`: each window is shown its own part of the `whole` control latents, behind those of the references."""
+
+    programs: WindowPrograms
+    length: int
+    lead: int
+    whole: ControlContext
+
+    def of(self, window: Window) -> Generator[Effect, Any, ControlContext]:
+        """See `WindowContexts`."""
+        place = np.int32(window.begin), np.zeros(self.length, np.float32), np.zeros(self.lead, np.float32) if self.lead else None
+        return dataclasses.replace(self.whole, control=(yield Call(self.programs.cut, (self.whole.control, *place))))
 
 
 class VaceModel(WanModel):
@@ -40,6 +57,13 @@ class VaceModel(WanModel):
         batch, channels, num_frames, height, width = super().latent_shape(request)
         return (batch, channels, num_frames + len(request.references), height, width)
 
+    def step_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
+        """See `WholeClipModel`; every context window has the references' frames too."""
+        if request.window_frames is None:
+            return self.latent_shape(request)
+        batch, channels, num_frames, height, width = super().step_shape(request)
+        return (batch, channels, num_frames + len(request.references), height, width)
+
     def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
         tokens, _ = super()._encoded(request)
         passes = 2 if request.inputs().keys() - {"references"} else 1
@@ -57,10 +81,14 @@ class VaceModel(WanModel):
 
     def _context(
         self, programs: Programs, request: GenerationRequest, conditions: Conditions, text: TextContext, positions: Positions
-    ) -> Generator[Effect, Any, ControlContext]:
+    ) -> Generator[Effect, Any, ControlContext | ControlWindows]:
         control = yield from control_of(conditions, self.dtype)
         control, scale = yield Put((control, np.float32(request.control_scale)), programs.layout.replicated)
-        return ControlContext(text=text, positions=positions, condition=None, control=control, scale=scale)
+        whole = ControlContext(text=text, positions=positions, condition=None, control=control, scale=scale)
+        if request.window_frames is None:
+            return whole
+        lead = len(request.references)
+        return ControlWindows(programs=programs.windows, length=self.step_shape(request)[2] - lead, lead=lead, whole=whole)
 
     def finish(self, conditions: Conditions, latents: Any) -> Work:
         """The latents without the references' frames."""
