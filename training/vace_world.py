@@ -19,7 +19,7 @@ Use = Literal["edges", "box", "keyframes", "margins", "after", "before"]
 USES: dict[Use, float] = {"edges": 0.28, "box": 0.24, "keyframes": 0.2, "margins": 0.1, "after": 0.12, "before": 0.06}
 """And their shares of the training."""
 OVERLAPS = (1, 5, 9)  # frames that are shown where a clip goes on
-MARGINS = 0.3  # the largest, as a share of its side
+MARGINS = (0.03, 0.3)  # a margin's least and most, as shares of its side
 REACH = 1.4  # how far a shape reaches from its centre, in radii: a star's tips are at 1.38
 SPARE = (0.02, 0.12)  # around the shape in a box, as shares of the shorter side
 
@@ -34,14 +34,14 @@ class Task:
     use: Use
     spare: float = SPARE[0]
     has_middle: bool = False
-    margins: tuple[float, float, float, float] = (MARGINS, 0.0, 0.0, 0.0)
+    margins: tuple[float, float, float, float] = (MARGINS[1], 0.0, 0.0, 0.0)
     overlap: int = OVERLAPS[-1]
 
 
 def task_for(scene: Scene, use: Use, rng: random.Random) -> Task:
     """A task of this use with everything else random. In a box the shape is small, so that something is left around it."""
     scene = dataclasses.replace(scene, size="small") if use == "box" else scene
-    margins = tuple(rng.uniform(0, MARGINS) * (rng.random() < 0.7) for _ in range(4))
+    margins = tuple(rng.uniform(*MARGINS) * (rng.random() < 0.7) for _ in range(4))
     return Task(
         scene=scene,
         use=use,

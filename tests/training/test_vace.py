@@ -142,6 +142,26 @@ def test_the_checkpoint_is_a_vace_that_shares_wan_tinys_parts_and_can_be_scored(
     assert found["outside"] >= 35 and 0 <= found["overlap"] <= 1
 
 
+@pytest.mark.demo_model
+@pytest.mark.parametrize("use", ["edges", "box", "keyframes", pytest.param("margins", marks=pytest.mark.slow), "after"])
+def test_the_committed_model_makes_what_it_is_shown(committed, use):
+    loaded, preset = committed
+    rng = random.Random(4)
+    found = score(
+        loaded, preset, task_for(sample_scene(rng, ("blue", "square", "right")), use, rng), "a blue square moving right", 3
+    )
+    assert found["colour"] and found["overlap"] >= 0.5 and found.get("outside", 35) >= 35
+
+
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory):
+    """wan-tiny-vace as it lies in the project."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STUDIO_DATA_DIR", str(tmp_path_factory.mktemp("data")))
+        preset = load_preset("wan-tiny-vace")
+        yield load(preset, None, lambda event: None), preset
+
+
 def test_overlap_is_that_of_the_shapes():
     right, still = (torch.from_numpy(to_frames(video_of(task("box", motion), SIZE))) for motion in ("right", "still"))
     assert overlap(right, right) == pytest.approx(1.0) and overlap(right, still) < 0.5

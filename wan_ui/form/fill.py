@@ -30,7 +30,7 @@ from wan_ui.parts.message import Message
 from wan_ui.parts.notes import sentence
 from wan_ui.words.english import Texts
 
-_ONE_SHOT = {"video": None, "strength": None, "trim": None, "shots": ()}
+_ONE_SHOT = {"video": None, "strength": None, "trim": None, "extend": None, "overlap": None, "keeps_pixels": True, "shots": ()}
 
 
 def proposed_size(value: str) -> dict[str, int]:

@@ -1,9 +1,11 @@
-"""The demo model in a real Chromium: a clip becomes another shape where it was, and the same again has the same pixels."""
+"""The demo models in a real Chromium: a clip becomes another shape where it was, and the same again has the same pixels; what is
+painted over becomes what the prompt says, and the rest stays."""
 
 import numpy as np
 import pytest
 
 from backend.media.clips import Part, read_part
+from backend.media.masks import read_mask
 from backend.media.video import read_frames
 from tests.clip_files import run_ffmpeg
 from tests.wan_ui.edit.test_edit_in_browser import make, open_edit, taken
@@ -62,3 +64,31 @@ def test_the_disc_becomes_blue_where_it_was_and_the_same_again_has_the_same_pixe
     until(page, "job => document.querySelector('.stage').dataset.job !== job", job)
     page.locator('.stage[data-phase="finished"]').wait_for()
     np.testing.assert_array_equal(first, pixels(page, tmp_path))
+
+
+def test_what_is_painted_over_becomes_blue_and_the_rest_stays(visit, studio, clip, tmp_path):
+    page = visit()
+    open_edit(page)
+    taken(page, clip)
+    page.locator('[name="edit-way"][value="paint"]').check(force=True)
+    assert page.locator("#edit-preset").input_value() == "wan-tiny-vace"
+    page.locator("#edit-brush-size").fill("40")
+    page.locator("#edit-seed").fill("5")
+    canvas = page.locator("#edit-canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    for height in (0.35, 0.5, 0.65):
+        page.mouse.move(box["x"] + 0.25 * box["width"], box["y"] + height * box["height"])
+        page.mouse.down()
+        page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + height * box["height"], steps=4)
+        page.mouse.up()
+    job = make(page, "a small blue circle moving right on a black background")
+    made = pixels(page, tmp_path)
+    own = read_part(clip, Part(start=0.0, num_frames=17, fps=16, size=made.shape[2:0:-1])).astype(int)
+    painted = tmp_path / "painted.png"
+    painted.write_bytes(page.request.get(f"{studio.url}studio/media/{job}/mask.png").body())
+    mask = read_mask(painted, Part(start=0.0, num_frames=1, fps=16, size=made.shape[2:0:-1]))[0]
+    assert 0.2 < mask.mean() < 0.7
+    assert made[8][mask][:, 2].max() > made[8][mask][:, 0].max() + 40, "it is blue"
+    error = np.square((made - own)[:, ~mask]).mean()
+    assert 10 * np.log10(255**2 / max(error, 1e-9)) >= 35

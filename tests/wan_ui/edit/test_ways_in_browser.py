@@ -50,7 +50,10 @@ def pictures(tmp_path):
 
 
 def choose(page, way: str) -> None:
+    """The way, and the 1.3B for it if it is one of VACE's."""
     page.locator(f'[name="edit-way"][value="{way}"]').check(force=True)
+    if way != "anew" and page.locator("#edit-preset").input_value() != VACE:
+        page.locator("#edit-preset").select_option(VACE)
     page.locator(f'.edit[data-way="{way}"]').wait_for()
 
 
@@ -96,8 +99,10 @@ def test_a_clip_is_dropped_trimmed_painted_over_made_and_compared(visit, clip, d
     page = visit(width=width, height=900 if width > 760 else 844)
     open_edit(page)
     taken(page, clip)
+    page.locator('[name="edit-way"][value="paint"]').check(force=True)
+    assert page.locator("#edit-preset").input_value() == "wan-tiny-vace", "a model that can"
+    assert page.locator(".scale").is_visible() and not page.locator(".references").is_visible()
     choose(page, "paint")
-    assert page.locator("#edit-preset").input_value() == VACE, "the model that can"
     slide(page, "#edit-from", 1.0)
     slide(page, "#edit-to", 2.06)
     assert "17 frames" in page.locator("#edit-part").inner_text()
@@ -249,3 +254,22 @@ def test_key_frames_are_dropped_and_dragged_to_their_places(visit, pictures, dat
         "document.querySelectorAll('.key').length === 3 && document.querySelector('.key img').src.includes('gradio_api/file=')",
     )
     assert page.locator("#edit-length").input_value() == "17"
+
+
+def test_the_demo_model_goes_on_after_a_clip_and_its_last_frame_begins_another_video(visit, clip, data_dir):
+    page = visit()
+    open_edit(page)
+    taken(page, clip)
+    page.locator('[name="edit-way"][value="extend"]').check(force=True)
+    assert page.locator("#edit-preset").input_value() == "wan-tiny"
+    hidden = (".scale", ".references", ".strength", ".brush")
+    assert not any(page.locator(f".edit {one}").is_visible() for one in hidden)
+    assert page.locator('#edit-where option[value="before"]').is_disabled()
+    page.locator("#edit-length").select_option("17")
+    assert "Begins with the 9 frames before 4" in page.locator("#edit-goes").inner_text()
+    request = asked_for(data_dir, make(page, "and so on"))
+    assert (request["extend"], request["overlap"], request["num_frames"], request["preset"]) == ("after", 9, 17, "wan-tiny")
+    assert request["trim"][1] == pytest.approx(4.0, abs=0.02) and "strength" not in request
+    page.locator('.stage [data-act="fill:continue"]').click()
+    page.locator("#image img").wait_for()
+    assert page.locator("#prompt textarea").input_value() == "and so on"
