@@ -271,5 +271,5 @@ def test_the_demo_model_goes_on_after_a_clip_and_its_last_frame_begins_another_v
     assert (request["extend"], request["overlap"], request["num_frames"], request["preset"]) == ("after", 9, 17, "wan-tiny")
     assert request["trim"][1] == pytest.approx(4.0, abs=0.02) and "strength" not in request
     page.locator('.stage [data-act="fill:continue"]').click()
-    page.locator("#image img").wait_for()
+    page.locator("#crop-preview img").wait_for()
     assert page.locator("#prompt textarea").input_value() == "and so on"
