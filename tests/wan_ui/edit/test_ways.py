@@ -165,7 +165,7 @@ def test_key_frames_lie_in_the_order_of_their_places(engine, visitor, picture):
         ({"way": "keys", "keyframes": {"frame": 0}}, "must each have a place"),
         ({"way": "keys", "keyframes": [{"frame": "0", "image": "x"}]}, "must each have a place"),
         ({"way": "keys", "keyframes": [{"frame": 0, "image": "/etc/passwd"}]}, "must be an uploaded file"),
-        ({"way": "keys", "keyframes": [{"frame": 0, "image": "x"}] * 1000}, "at most 121"),
+        ({"way": "keys", "keyframes": [{"frame": 0, "image": "x"}] * 1000}, "at most 321"),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_one_sentence_and_leaves_nothing(engine, visitor, clip, changes, words):
@@ -279,7 +279,7 @@ def test_what_would_fit_is_asked_of_the_same_part(engine, visitor, clip):
 
 
 def test_the_view_shows_only_ways_that_a_model_can_go():
-    anew, vace = find_preset("wan-tiny"), find_preset(VACE)
+    anew, vace = find_preset("wan2.1-t2v-1.3b-480p"), find_preset(VACE)
     assert ways_of(anew) == ("anew",) and ways_of(vace) == WAYS[1:]
     for texts in (ENGLISH, CHINESE):
         assert 'class="choose" hidden' in edit_html([anew], texts)

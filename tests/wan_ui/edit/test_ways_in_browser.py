@@ -266,7 +266,7 @@ def test_the_demo_model_goes_on_after_a_clip_and_its_last_frame_begins_another_v
     assert not any(page.locator(f".edit {one}").is_visible() for one in hidden)
     assert page.locator('#edit-where option[value="before"]').is_disabled()
     page.locator("#edit-length").select_option("17")
-    assert "Begins with the 9 frames before 4" in page.locator("#edit-goes").inner_text()
+    assert "Begins with the 9 frames before 3.99 s" in page.locator("#edit-goes").inner_text()
     request = asked_for(data_dir, make(page, "and so on"))
     assert (request["extend"], request["overlap"], request["num_frames"], request["preset"]) == ("after", 9, 17, "wan-tiny")
     assert request["trim"][1] == pytest.approx(4.0, abs=0.02) and "strength" not in request
