@@ -8,7 +8,7 @@ from PIL import Image, ImageFilter
 from backend.contract.control import ControlKind
 from backend.media.video import Frame
 
-EDGE = 12.0  # grey levels from one pixel to the next: weaker changes are texture or noise, and draw no line
+EDGE = 12.0  # levels of one colour from a pixel to the next: weaker changes are texture or noise, and draw no line
 BLUR = 1.0  # pixels
 
 
@@ -16,18 +16,21 @@ def control_frame(frame: Frame, kind: ControlKind) -> Frame:
     """One frame uint8 [height, width, 3] of a control clip, from one of an ordinary clip."""
     if kind == "as-is":
         return frame
-    grey = Image.fromarray(frame).convert("L")
-    one = np.asarray(grey) if kind == "grey" else edges(grey)
+    picture = Image.fromarray(frame)
+    one = np.asarray(picture.convert("L")) if kind == "grey" else edges(picture)
     return np.repeat(one[:, :, None], 3, axis=2)
 
 
-def edges(grey: Image.Image) -> np.ndarray:
-    """White lines on black, uint8 [height, width], one pixel wide where the light changes most across a line.
+def edges(picture: Image.Image) -> np.ndarray:
+    """White lines on black, uint8 [height, width], one pixel wide where the picture changes most across a line.
 
-    A smoothed picture's gradients, kept where they are no less than those on both sides across the edge (after Canny).
+    A smoothed picture's gradients, in each pixel of the colour that changes most, kept where they are no less than those on both
+    sides across the edge (after Canny). So a blue shape is seen on a green that is as light.
     """
-    light = np.asarray(grey.filter(ImageFilter.GaussianBlur(BLUR)), np.float32)
-    down, right = np.gradient(light)
+    colours = np.asarray(picture.filter(ImageFilter.GaussianBlur(BLUR)), np.float32)
+    down, right = np.gradient(colours, axis=(0, 1))
+    most = np.hypot(down, right).argmax(axis=2, keepdims=True)
+    down, right = (np.take_along_axis(gradient, most, axis=2)[..., 0] for gradient in (down, right))
     strength = np.hypot(down, right)
     around = np.pad(strength, 1)
     height, width = strength.shape

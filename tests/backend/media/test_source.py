@@ -149,6 +149,11 @@ def test_edges_are_thin_lines_and_grey_is_grey():
     rows, columns = np.nonzero(drawn)
     assert 14 <= rows.min() <= 17 and 46 <= rows.max() <= 49 and 18 <= columns.min() <= 21 and 42 <= columns.max() <= 45
     assert 90 < drawn.sum() < 260 and not drawn[22:42, 26:38].any()
+    frame[:] = (0, 90, 0)
+    frame[16:48, 20:44] = (0, 45, 232)  # as light, and another colour
+    assert np.asarray(Image.fromarray(frame).convert("L")).std() < 1 and control_frame(frame, "edges")[16:48, 19:22].any()
+    frame[:] = 0
+    frame[16:48, 20:44] = (200, 40, 40)
     grey = control_frame(frame, "grey")
     assert (grey[..., 0] == grey[..., 1]).all() and 60 < grey[30, 30, 0] < 110
     assert control_frame(frame, "as-is") is frame
