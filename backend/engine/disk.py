@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.shots import CARRIED
 
 RESERVE_BYTES = 100 * 2**20  # left for the store, the logs and uploads
 _LATENT_BYTES = (
@@ -13,6 +14,7 @@ _LATENT_BYTES = (
 _LATENTS = 11  # the state's four and its next version's, the result, and a picture's two
 _PIXEL_BYTES = 6.6  # for each pixel of each frame: those decoded so far, twice while they are replaced, and the video
 _PREVIEW_BYTES = 2.0  # for each pixel of each step
+_CARRIED_BYTES = 6.0 * max(CARRIED)  # for each pixel of a frame and each shot: its last frames, here and as the next one's input
 _TOKEN_BYTES = 36 * 2**10  # for each token of the longest prompt: two prompts' embeddings, 4,096 numbers each, and a picture's
 
 
@@ -33,9 +35,8 @@ def needed_bytes(request: GenerationRequest) -> int:
     frame = request.width * request.height
     frames = request.total_frames
     latents = _LATENTS * _LATENT_BYTES * frame * frames
-    return round(
-        latents + _PIXEL_BYTES * frame * frames + _PREVIEW_BYTES * frame * request.num_steps * max(1, len(request.shots)) + text
-    )
+    previews = _PREVIEW_BYTES * frame * request.num_steps * max(1, len(request.shots))
+    return round(latents + _PIXEL_BYTES * frame * frames + previews + _CARRIED_BYTES * frame * len(request.shots) + text)
 
 
 def shortage(folder: Path, needed: int) -> Shortage | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from backend.contract.control import extends
 from backend.contract.events import Cancelled, Event, Finished, ShotBegun, ShotMade, Step, VideoResult
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shots import CARRIED, FOLDER, FRAMES, LAST, LAST_CLIP, LOOK, RESULT, VIDEO, shot_request
@@ -91,7 +92,8 @@ class Story:
     """The files of a storyboard."""
 
     def __init__(self, request: GenerationRequest, folder: Path) -> None:
-        self._request, self.folder = request, folder
+        self._request, self.folder, self._preset = request, folder, find_preset(request.preset)
+        self._carries_clip = bool(extends(self._preset))
 
     def folder_of(self, index: int) -> Path:
         """Where the files of a shot are; `index` counts from 0."""
@@ -99,7 +101,7 @@ class Story:
 
     def request_of(self, index: int) -> GenerationRequest:
         """The shot's own request, which starts from the last frames of the one before."""
-        return shot_request(self._request, index, find_preset(self._request.preset), str(self.folder_of(index - 1)))
+        return shot_request(self._request, index, self._preset, str(self.folder_of(index - 1)))
 
     def carried(self, index: int) -> int:
         """How many of the shot's first frames are the last ones of the shot before; 0 for the first shot."""
@@ -108,7 +110,8 @@ class Story:
     def result(self, index: int) -> VideoResult | None:
         """The result of a whole shot of exactly this storyboard; None if there is none."""
         kept = self._read(index)
-        if kept is None or not all((self.folder_of(index) / name).is_file() for name in (LAST, LAST_CLIP)):
+        names = (LAST, LAST_CLIP) if self._carries_clip else (LAST,)
+        if kept is None or not all((self.folder_of(index) / name).is_file() for name in names):
             return None
         result = VideoResult.from_json(kept["result"])
         if result.request.for_sharing() != self.request_of(index).for_sharing():
@@ -147,8 +150,9 @@ class Story:
             Look.of(frames).write(self.folder_of(0) / LOOK)
         with replacing(self.folder_of(index) / FRAMES) as part, part.open("wb") as file:
             np.save(file, frames)
-        with replacing(self.folder_of(index) / LAST_CLIP, is_durable=True) as part:
-            write_exact_frames(frames[-max(CARRIED) :], part, fps=self._request.fps)
+        if self._carries_clip:
+            with replacing(self.folder_of(index) / LAST_CLIP, is_durable=True) as part:
+                write_exact_frames(frames[-max(CARRIED) :], part, fps=self._request.fps)
         with replacing(self.folder_of(index) / LAST, is_durable=True) as part:
             Image.fromarray(frames[-1]).save(part, format="PNG")
         return [frames]

@@ -106,6 +106,7 @@ def make_preset(kind: str, folder: Path) -> Preset:
         negative_prompt="",
         max_prompt_tokens=1000,
         takes_last_image=False,
+        continues=False,
     )
     return Preset(**demo | own)
 

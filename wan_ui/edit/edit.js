@@ -42,6 +42,22 @@ const show = (clip, address, isStill) => {
   part(0, limits().usual);
   chooseWay(wayOf());
 };
+// As many of the thumbnails as lie beside each other in their own shape, each cut to its place.
+const drawFilm = () => {
+  const sheet = find('.thumbs'), strip = find('.strip'), film = find('.film');
+  if (!sheet?.naturalWidth || !strip.clientWidth) return;
+  const count = Number(strip.dataset.count), [width, height] = [sheet.naturalWidth / count, sheet.naturalHeight];
+  const scale = window.devicePixelRatio || 1;
+  [film.width, film.height] = [strip.clientWidth * scale, strip.clientHeight * scale];
+  const places = Math.max(1, Math.min(count, Math.round(film.width / film.height * height / width))), wide = film.width / places;
+  const shape = Math.min(width / height, wide / film.height), [across, down] = [shape * height, shape * film.height / wide * height];
+  for (let place = 0; place < places; place++) {
+    const left = Math.floor((place + 0.5) * count / places) * width + (width - across) / 2;
+    film.getContext('2d').drawImage(sheet, left, (height - down) / 2, across, down, place * wide, 0, wide, film.height);
+  }
+};
+element.addEventListener('load', event => { if (event.target.matches?.('.thumbs')) drawFilm(); }, true);
+window.addEventListener('resize', drawFilm);
 // What the browser cannot play is still shown, by a thumbnail.
 const cannotPlay = async () => {
   const thumbs = find('.thumbs'), still = find('.clip .still');

@@ -72,7 +72,7 @@ def _timeline(texts: Texts) -> str:
     """Thumbnails, and over them the part that is taken, with a handle at each end."""
     return (
         f'<div class="timeline" data-of="{_WITH_CLIP}" hidden><div class="strip" data-count="{THUMBNAILS}">'
-        f'<img class="thumbs" alt="">'
+        f'<img class="thumbs" alt="" hidden><canvas class="film"></canvas>'
         f'<i class="before"></i><i class="after"></i>'
         f'<i class="taken"></i><i class="now"></i>'
         f'<input type="range" id="edit-from" min="0" max="1" step="0.01" value="0" aria-label="{escape(texts.edit_from)}">'

@@ -21,6 +21,7 @@ const chooseWay = way => {
   find('#edit-canvas').hidden = way !== 'paint' || !edit.clip;
   if (way !== 'paint') find('.ring').hidden = true;
   note('');
+  drawFilm();
   showFrame();
   showPictures();
   const before = edit.start;

@@ -67,6 +67,7 @@ def test_a_clip_is_dropped_trimmed_made_and_compared_with_what_it_was(visit, cli
     taken(page, clip)
     until(page, "document.querySelector('#edit-player').readyState >= 2")
     assert page.locator(".edit .thumbs").evaluate("picture => picture.naturalWidth") == 12 * 96
+    until(page, "document.querySelector('.edit .film').width > 300 && !document.querySelector('.edit .thumbs').offsetParent")
     assert "160 × 120 · 30 frames a second · 4.0 s · with sound" in page.locator(".edit .facts").inner_text()
     assert page.locator("#edit-part").inner_text() == "0.00 to 1.06 s: 17 frames at 16 a second, 1.06 s"
     assert page.locator("#edit-size").input_value() == "128x96", "the shape nearest to the clip's"
