@@ -156,11 +156,15 @@ def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_can
     yield Finished(_result(request, folder, background))
 
 
+_FROM_NOTHING = {"task": "t2v", "image": None, "video": None, "extend": None, "overlap": None, "keeps_pixels": True}
+
+
 def _shots(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
     for index in range(len(request.shots)):
         yield ShotBegun(index + 1, len(request.shots))
         (folder / "steps_done").unlink(missing_ok=True)
-        for event in generate(shot_request(request, index, find_preset(request.preset), "/"), loaded, folder, is_cancelled):
+        shot = shot_request(request, index, find_preset(request.preset), "/").changed(**_FROM_NOTHING)
+        for event in generate(shot, loaded, folder, is_cancelled):
             if not event.is_final:
                 yield event
         if isinstance(event, Cancelled):

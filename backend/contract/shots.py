@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_SHOTS = 24
 FOLDER = "shots"  # in the job's folder; in it one for each shot, by its number from 1
-LAST, LAST_CLIP, LOOK = "last.png", "last.mp4", "look.json"  # the files of a shot that is whole; `LAST_CLIP` has the last
+LAST, LAST_FRAMES, LOOK = "last.png", "last.mp4", "look.json"  # the files of a shot that is whole; `LAST_FRAMES` has the last
 RESULT, VIDEO = "shot.json", "video.mp4"  # frames without any loss, as many as a later shot may begin with
 FRAMES = "frames.npy"  # its frames, uint8 [F, H, W, 3], until the storyboard ends: the video has lost a little
 CARRIED = (17, 9, 5)  # frames that a shot can begin with; 4n + 1: whole latent frames
@@ -119,7 +119,7 @@ def shot_request(request: GenerationRequest, index: int, preset: Preset, before:
     if index == 0:
         start = {"task": "i2v" if request.image else "t2v"}
     elif (carried := carried_frames(request, index, preset)) > 1 or "image" not in preset.inputs:
-        clip = str(PurePath(before, LAST_CLIP))
+        clip = str(PurePath(before, LAST_FRAMES))
         start = {"task": "t2v", "image": None, "video": clip, "extend": "after", "overlap": carried, "keeps_pixels": False}
     else:
         start = {"task": "i2v", "image": str(PurePath(before, LAST))}

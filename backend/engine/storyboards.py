@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backend.contract.events import Finished, ShotMade
 from backend.contract.request import GenerationRequest
-from backend.contract.shots import FOLDER, LAST, LAST_CLIP, LOOK, RESULT, VIDEO
+from backend.contract.shots import FOLDER, LAST, LAST_FRAMES, LOOK, RESULT, VIDEO
 from backend.engine.folder import open_inputs, write_request
 from backend.engine.job import Job
 from backend.engine.store import Store
@@ -66,7 +66,7 @@ def keep_shots(before: Path, folder: Path, count: int) -> None:
     for number in range(1, count + 1):
         source, place = before / FOLDER / str(number), folder / FOLDER / str(number)
         place.mkdir(parents=True)
-        for name in (LAST, LAST_CLIP, LOOK, VIDEO):
+        for name in (LAST, LAST_FRAMES, LOOK, VIDEO):
             if (source / name).exists():
                 _link(source / name, place / name)
         kept = json.loads((source / RESULT).read_text("utf-8")) | {"is_kept": True}

@@ -20,7 +20,7 @@ from PIL import Image
 from backend.contract.control import extends
 from backend.contract.events import Cancelled, Event, Finished, ShotBegun, ShotMade, Step, VideoResult
 from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.shots import CARRIED, FOLDER, FRAMES, LAST, LAST_CLIP, LOOK, RESULT, VIDEO, shot_request
+from backend.contract.shots import CARRIED, FOLDER, FRAMES, LAST, LAST_FRAMES, LOOK, RESULT, VIDEO, shot_request
 from backend.errors import RequestError
 from backend.files import remove_half_written, replacing
 from backend.media.grading import Look, grade_frames
@@ -110,7 +110,7 @@ class Story:
     def result(self, index: int) -> VideoResult | None:
         """The result of a whole shot of exactly this storyboard; None if there is none."""
         kept = self._read(index)
-        names = (LAST, LAST_CLIP) if self._carries_clip else (LAST,)
+        names = (LAST, LAST_FRAMES) if self._carries_clip else (LAST,)
         if kept is None or not all((self.folder_of(index) / name).is_file() for name in names):
             return None
         result = VideoResult.from_json(kept["result"])
@@ -151,7 +151,7 @@ class Story:
         with replacing(self.folder_of(index) / FRAMES) as part, part.open("wb") as file:
             np.save(file, frames)
         if self._carries_clip:
-            with replacing(self.folder_of(index) / LAST_CLIP, is_durable=True) as part:
+            with replacing(self.folder_of(index) / LAST_FRAMES, is_durable=True) as part:
                 write_exact_frames(frames[-max(CARRIED) :], part, fps=self._request.fps)
         with replacing(self.folder_of(index) / LAST, is_durable=True) as part:
             Image.fromarray(frames[-1]).save(part, format="PNG")

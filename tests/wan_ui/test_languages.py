@@ -12,7 +12,9 @@ from presets import load_preset
 from tests.wan_ui.conftest import _serving
 
 DEMO = load_preset("wan-tiny")
-HERE = [[load_preset(name).words("zh").title, name] for name in ("wan-tiny", "wan-live-tiny")]  # embedded in the project
+HERE = [
+    [load_preset(name).words("zh").title, name] for name in ("wan-tiny", "wan-tiny-vace", "wan-live-tiny")
+]  # embedded in the project
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ def test_lines_become_the_request_and_the_request_the_same_lines():
         ("a <b>fox</b>", 17, None),
         ("a cat", None, 7),
     ]
-    assert request.prompt == "a <b>fox</b>" and request.total_frames == 17 + 32
+    assert request.prompt == "a <b>fox</b>" and request.total_frames == 17 + 24
     assert a_draft(shots=read_lines(lines_of(request)), num_frames=33).to_request() == request
     assert read_lines("") == () and lines_of(request.changed(shots=())) == ""
 

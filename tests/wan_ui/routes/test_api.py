@@ -40,7 +40,7 @@ def test_windows_and_shots_are_settings_too():
     story = wanted(
         prompt="", settings={"shots": [{"prompt": "a red circle", "seconds": 1}, {"prompt": "a blue star"}]}
     ).to_request()
-    assert (story.prompt, story.total_frames) == ("a red circle", 33)
+    assert (story.prompt, story.total_frames) == ("a red circle", 29)
     with pytest.raises(RequestError, match="shot 1 has no prompt"):
         wanted(settings={"shots": [{"seconds": 1}]}).to_request()
 
