@@ -87,7 +87,7 @@ def _studio(kind: str, server: "_serving") -> Studio:
     url, seconds = server.url, server.seconds
     if kind == "fake":
         return Studio(
-            kind=kind, url=url, first_page_seconds=seconds, slow_prompt="a slow red square", slow_steps=20, patience_ms=20_000
+            kind=kind, url=url, first_page_seconds=seconds, slow_prompt="a slow red square", slow_steps=20, patience_ms=60_000
         )
     return Studio(
         kind=kind,

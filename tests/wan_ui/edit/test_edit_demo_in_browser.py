@@ -66,6 +66,7 @@ def test_the_disc_becomes_blue_where_it_was_and_the_same_again_has_the_same_pixe
     np.testing.assert_array_equal(first, pixels(page, tmp_path))
 
 
+@pytest.mark.slow  # a box is filled by the same model in tests/training/test_vace.py
 def test_what_is_painted_over_becomes_blue_and_the_rest_stays(visit, studio, clip, tmp_path):
     page = visit()
     open_edit(page)

@@ -213,7 +213,7 @@ def test_margins_are_seen_at_once_and_a_clip_goes_on(visit, clip, data_dir, pict
     assert page.locator('.stage [data-act="compare:original"]').count() == 1
 
 
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", [pytest.param(1440, marks=pytest.mark.slow), 390])
 def test_key_frames_are_dropped_and_dragged_to_their_places(visit, pictures, data_dir, tmp_path, width):
     page = visit(width=width, height=900 if width > 760 else 844)
     open_edit(page)

@@ -13,7 +13,7 @@ def lines(page) -> list[dict]:
     return json.loads(page.locator("#shots textarea").input_value() or "[]")
 
 
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", [pytest.param(1440, marks=pytest.mark.slow), 390])
 def test_shots_are_written_moved_removed_and_made(width, visit):
     page = visit(width=width, height=900)
     page.locator("#prompt textarea").fill("a red square")
