@@ -18,6 +18,7 @@ import numpy as np
 
 MOST_DRIFT = 12.0  # of 255, for each channel
 MOST_GAIN = 1.15
+NEAR = 4  # levels around a median whose pixels make it finer than whole levels
 RAMP_FRAMES = 8  # from a first frame that stays as it is to the whole correction
 
 
@@ -59,7 +60,7 @@ def _line(frame: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray
     """Gain and offset of each channel that give the frame the median of the one that is wanted, and, within `MOST_GAIN`, its
     spread: the mean distance from the median."""
     own, other = (one.reshape(-1, 3).astype(np.float64) for one in (frame, wanted))
-    middle, aim = np.median(own, axis=0), np.median(other, axis=0)
+    middle, aim = _median(own), _median(other)
     spread, goal = np.abs(own - middle).mean(axis=0), np.abs(other - aim).mean(axis=0)
     gain = np.where(spread > 1.0, goal / np.maximum(spread, 1.0), 1.0).clip(1 / MOST_GAIN, MOST_GAIN)
     return gain, aim - gain * middle
@@ -67,7 +68,15 @@ def _line(frame: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 def _medians(frames: np.ndarray) -> np.ndarray:
     """Of each frame and channel, [F, 3]."""
-    return np.stack([np.median(frame.reshape(-1, 3), axis=0) for frame in frames]).astype(np.float64)
+    return np.stack([_median(frame.reshape(-1, 3)) for frame in frames])
+
+
+def _median(pixels: np.ndarray) -> np.ndarray:
+    """Of each channel of [N, 3]: the mean of the pixels near the median, so that less than a level can be told."""
+    median = np.median(pixels, axis=0)
+    near = np.abs(pixels - median) <= NEAR
+    count = near.sum(axis=0)  # none where it lies between two colours of as many pixels
+    return np.where(count > 0, (pixels * near).sum(axis=0) / np.maximum(count, 1), median)
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:

@@ -39,6 +39,18 @@ def test_a_shot_that_begins_with_several_frames_of_the_one_before_has_its_colour
     assert np.abs(np.median(graded[4:], axis=(1, 2)) - BACKGROUND).max() <= 2
 
 
+def test_a_frame_of_two_colours_of_as_many_pixels_is_graded_too():
+    frames = np.zeros((4, 8, 8, 3), np.uint8)
+    frames[:, :, 4:] = 255
+    assert np.array_equal(grade_frames(frames, frames[0], Look.of(frames)), frames)
+
+
+def test_less_than_a_level_is_told():
+    noise = np.random.default_rng(1).choice([8, 9], (6, 32, 32, 3), p=[0.4, 0.6]).astype(np.uint8)
+    graded = grade_frames(noise, np.full((32, 32, 3), 8, np.uint8), Look(median=(8.0, 8.0, 8.0)))
+    assert abs(graded.mean() - 8.0) < 0.45 < noise.mean() - 8.0
+
+
 def test_six_shots_one_after_the_other_stay_within_two_of_255():
     look, frames = Look.of(as_bytes(shot())), as_bytes(shot())
     for number in range(5):
