@@ -51,11 +51,12 @@ def test_a_window_counts_less_towards_its_edges_but_not_at_the_ends_of_the_video
 @pytest.mark.parametrize("preset", [one for one in list_presets() if one.trained_frames], ids=lambda preset: preset.name)
 def test_lengths_that_a_preset_could_always_make_are_made_as_before(preset):
     """The limits before there were windows: 121 frames, of the demos 33."""
-    before = 33 if preset.name in ("wan-tiny", "wan-tiny-vace") else 121
+    is_demo = preset.model.startswith("embedded:")
+    before = 33 if is_demo else 121
     lengths = range(preset.first_frames, preset.max_frames + 1, preset.frame_step)
     windowed = [count for count in lengths if count >= preset.min_frames and asked(preset.name, num_frames=count).window_frames]
     assert windowed == [count for count in lengths if count > before] and windowed[-1] == preset.max_frames
-    assert preset.trained_frames == (33 if preset.name == "wan-tiny" else 121 if "ti2v" in preset.name else 81)
+    assert preset.trained_frames == (33 if is_demo else 121 if "ti2v" in preset.name else 81)
 
 
 def test_a_request_says_so_itself_and_keeps_it():
