@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 
 from backend.commands.apart import say
+from backend.contract.control import is_controlled
 from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.worker import AXES
 from backend.families.model import Model
@@ -51,15 +52,17 @@ def write_programs(preset: Preset, topology: str | None, folder: Path, mesh: dic
 
 
 def requests_of(preset: Preset, model: Model, sizes: dict) -> Iterator[GenerationRequest]:
-    """The preset's own request for each task, once for each prompt length that needs programs of its own, and one with a clip, or
-    with a reference picture, which makes the latents longer."""
+    """The preset's own request for each task, once for each prompt length that needs programs of its own; one with a reference
+    picture, which makes the latents longer; one with a clip that is made anew, and one with a clip that goes on."""
     for task in preset.tasks:
         for prompt in model.prompts_for_all_programs(preset.examples[0]):
             yield example_request(preset, task, prompt=prompt, **sizes)
     if "references" in preset.inputs:
         yield example_request(preset, "t2v", references=("/picture.png",), **sizes)
-    elif "video" in preset.inputs:
+    if "video" in preset.inputs and not is_controlled(preset):
         yield example_request(preset, "t2v", video="/clip.mp4", **sizes)
+    if preset.continues:
+        yield example_request(preset, "t2v", video="/clip.mp4", extend="after", **sizes)
 
 
 def _folder(preset: Preset) -> Path | None:

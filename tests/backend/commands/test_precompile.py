@@ -4,16 +4,28 @@ import json
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from backend.commands.precompile_run import requests_of
 from backend.settings import PROJECT_FOLDER
+from presets import list_presets
 
 PROMPT = "a red circle moving right on a black background"
 
 
 def app(*words: object) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "app.py", *map(str, words)], cwd=PROJECT_FOLDER, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("preset", [one for one in list_presets() if not one.live], ids=lambda preset: preset.name)
+def test_every_presets_requests_can_be_made_and_cover_what_needs_programs_of_its_own(preset):
+    model = SimpleNamespace(prompts_for_all_programs=lambda example: [example])
+    made = list(requests_of(preset, model, {}))
+    assert {request.task for request in made} == set(preset.tasks)
+    assert any(request.extend for request in made) is preset.continues
+    assert any(request.references for request in made) is ("references" in preset.inputs)
 
 
 @pytest.mark.demo_model
