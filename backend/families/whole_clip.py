@@ -22,6 +22,7 @@ from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, Work
 from backend.sampling.solvers import SamplerState, StepInputs, make_schedule, noised, start
+from backend.weights.stacked import Stacks
 
 CLIP = "clip"
 """The name of the condition that holds the latents [1, C, F, H, W] of a clip that the video begins with, float32."""
@@ -40,12 +41,13 @@ class Programs(Protocol):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WholeClipLane:
     """What all steps of one expert, guided or not, share. `context` are the step's inputs that do not change, of the whole
-    video or of its context windows."""
+    video or of its context windows; `copies` are matrices of the expert that every chip has whole while its steps run."""
 
     expert: int
     is_guided: bool
     programs: Any
     context: Any | WindowContexts
+    copies: Stacks = dataclasses.field(default_factory=dict)
 
     @property
     def layout(self) -> Layout:
@@ -110,6 +112,8 @@ class WholeClipModel:
     ) -> Generator[Effect, Any, tuple[SamplerState, StepCache | None]]:
         """See `Model`."""
         programs, own = lane.programs, weights[transformer_part(lane.expert)]
+        if lane.copies:
+            own = own.with_stacks(lane.copies)
         if request.window_frames is not None:
             return (yield from step_in_windows(programs.step, own, state, row, lane.context, index)), None
         arguments = (own, state, row, lane.context)

@@ -194,9 +194,13 @@ class Denoising:
         return self._run.model.start(self._run.request, self._conditions, self._noise.of(chunk.index))
 
     def _enter(self, planned: PlannedStep) -> None:
-        """Makes this step's lane, unless it is in use already. A lane's keys take much memory: the last lane is freed first."""
+        """Makes this step's lane, unless it is in use already. What a lane holds takes much memory: the last lane is freed first,
+        once no step that was called needs it."""
         if self._lane is not None and (self._lane.expert, self._lane.is_guided) == (planned.expert, planned.is_guided):
             return
+        if self._lane is not None:
+            with self._run.clock.measure("denoise"):
+                self.wait()
         model, request, carry = self._run.model, self._run.request, self._carry
         self._spared += model.spared_steps(carry)
         self._lane = self._carry = None

@@ -69,24 +69,28 @@ class Meter:
 
     def __init__(self, only: str | None = None) -> None:
         self._only = only
-        self.needs: dict[tuple[str, str], float] = {}  # by the program's key and the network whose weights it takes
+        self.needs: dict[str, float] = {}  # by the program's key
 
     def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
         if self._only in (None, program.key):
-            key = program.key, program.part
-            self.needs[key] = max(self.needs.get(key, 0.0), _needed(program, lowered))
+            self.needs[program.key] = max(self.needs.get(program.key, 0.0), _needed(program, lowered))
         return Compilation(None)
 
 
 class _Found:
     """What a request needs: bytes at rest on each device, the most while a program runs, and that program's key."""
 
-    def __init__(self, model: Model, meter: Meter) -> None:
-        resident = {network.part: device_bytes(network.at_rest, network.tied) for network in model.networks}
-        self.weights = sum(resident.values())
-        peaks = {key: size + self.weights - resident.get(part, 0) for (key, part), size in meter.needs.items()}
+    def __init__(self, model: Model, needs: Mapping[str, float], counted: Mapping[str, int]) -> None:
+        """`needs` are each program's bytes by its key, of which `counted` are weights at rest."""
+        self.weights = _weight_bytes(model)
+        peaks = {key: size + self.weights - counted[key] for key, size in needs.items()}
         self.largest = max(peaks, key=peaks.get) if peaks else None
         self.peak: float = peaks[self.largest] if peaks else math.inf
+
+
+def _weight_bytes(model: Model, among: Any = None) -> int:
+    """Bytes at rest on each device; with `among`, of those that are in these arguments."""
+    return sum(device_bytes(network.at_rest, network.tied, among) for network in model.networks)
 
 
 def _measured(
@@ -99,11 +103,13 @@ def _measured(
     meter = Meter(only)
     model = describe_model(find_preset(request.preset), devices, meter, mesh)
     what = f"what would fit: {request.width}x{request.height}, {request.num_frames} frames"
+    counted: dict[str, int] = {}
     for program, arguments in _programs(model, request):
         if only in (None, program.key):
             tell(Compiling(what))
         program.prepare(*arguments)
-    return _Found(model, meter)
+        counted.setdefault(program.key, _weight_bytes(model, among=arguments))
+    return _Found(model, meter.needs, counted)
 
 
 def _programs(model: Model, request: GenerationRequest) -> Iterator[tuple[Program, tuple]]:

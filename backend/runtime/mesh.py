@@ -76,18 +76,19 @@ def legal_plans(num_devices: int, *, heads: int, is_guided: bool) -> Iterator[Me
                 yield MeshPlan(dp=dp, sp=num_devices // (dp * tp), tp=tp)
 
 
-COPIES_SHARE = 3 / 8  # of a chip's memory may hold copies, all transformers together; the rest is for everything else
+COPIES_SHARE = 3 / 8  # of a chip's memory may hold copies, and what further transformers rest in; the rest is for everything else
 
 
 def plan_copies(
     sizes: Mapping[str, int], num_layers: int, plan: MeshPlan, memory_bytes: int | None, num_transformers: int = 1
 ) -> frozenset[str]:
-    """Which matrices of a layer every chip keeps whole, so that no step gathers them: as many as `COPIES_SHARE` of a chip's
-    memory holds. `sizes` are bytes in one layer by name, those that gain most from a copy first; if the memory is not known,
-    none is copied."""
+    """Which matrices of a layer every chip has whole, so that no step gathers them: as many as `COPIES_SHARE` of a chip's memory
+    holds beside the other transformers. `sizes` are bytes in one layer by name, those that gain most from a copy first; if the
+    memory is not known, none is copied."""
     if memory_bytes is None or plan.dp * plan.sp == 1:
         return frozenset()
-    spare, copied = COPIES_SHARE * memory_bytes / num_transformers, set()
+    others = (num_transformers - 1) * sum(sizes.values()) * num_layers / plan.num_devices
+    spare, copied = COPIES_SHARE * memory_bytes - others, set()
     for name, size in sizes.items():
         spare -= size * num_layers / plan.tp
         if spare < 0:
@@ -98,17 +99,24 @@ def plan_copies(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A mesh, and where each kind of array lies on it."""
+    """A mesh, and where each kind of array lies on it.
+
+    `copied` are the matrices of a layer, by name within it, of which every chip has a copy: always, or with `copies_on_demand`
+    only while steps of their transformer run, as where two transformers take turns.
+    """
 
     mesh: Mesh
     weight_axes: tuple[str, ...] = ("dp", "sp")
-    copied: frozenset[str] = frozenset()  # matrices of a layer of which every chip keeps a copy, by name within the layer
+    copied: frozenset[str] = frozenset()
+    copies_on_demand: bool = False
 
     @classmethod
-    def over(cls, plan: MeshPlan, devices: Sequence[jax.Device], copied: Iterable[str] = ()) -> Layout:
+    def over(
+        cls, plan: MeshPlan, devices: Sequence[jax.Device], copied: Iterable[str] = (), copies_on_demand: bool = False
+    ) -> Layout:
         """The plan on these devices; neighbours in the list are neighbours on sp."""
         grid = np.asarray(devices, dtype=object).reshape(plan.dp, plan.tp, plan.sp).transpose(0, 2, 1)
-        return cls(mesh=Mesh(grid, AXES), copied=frozenset(copied))
+        return cls(mesh=Mesh(grid, AXES), copied=frozenset(copied), copies_on_demand=copies_on_demand)
 
     def regrouped(self, plan: MeshPlan) -> Layout:
         """Another plan of as many devices and the same tp, on these in the same order: weights lie in the same places."""
@@ -235,12 +243,12 @@ class Layout:
     def stacked_weight(self, name: str, shape: tuple[int, ...], role: Role) -> P:
         """Where one stacked weight of a network's layers rests, [layers, in, out]; vectors lie everywhere.
 
-        Spread over the in axis, which is gathered without reordering memory; if it is `copied`, it lies where it is used.
+        Spread over the in axis, which is gathered without reordering memory; if a copy rests too, it lies where it is used.
         """
         if len(shape) != 3:
             return P()
         split_in, split_out = self.gathered_weight(role)
-        if name in self.copied:
+        if name in self.copied and not self.copies_on_demand:
             return P(None, split_in, split_out)
         axes = (*((split_in,) if split_in else ()), *self.weight_axes)
         return P(None, axes if shape[1] % self.count(axes) == 0 else split_in, split_out)

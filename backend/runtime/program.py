@@ -60,7 +60,7 @@ def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax
 class Program:
     """`function` on pytrees of arrays that lie on the layout's mesh; other arrays are copied to all of its devices.
 
-    `name` is for people, `key` for reports and files; `part` is the network whose weights it takes, as the checkpoint names it.
+    `name` is for people, `key` for reports and files.
     Calling it compiles what is missing; `prepare` does so beforehand; the first run of what holds kernels is watched. `donated`
     are the positions of arguments that a call uses up. `places` turns the results' shapes into shapes with shardings; without it
     results lie on all devices.
@@ -73,12 +73,11 @@ class Program:
         layout: Layout,
         *,
         key: str = "",
-        part: str = "",
         donated: Sequence[int] = (),
         places: Callable[[Any], Any] | None = None,
         compiler: Compiler = compile_now,
     ) -> None:
-        self.name, self.key, self.part = name, key or name, part
+        self.name, self.key = name, key or name
         self.layout = layout
         self._function, self._donated = function, tuple(donated)
         self._places = places or self._on_all_devices

@@ -95,7 +95,7 @@ class Inspector:
                 seconds = time.monotonic() - started
                 hlo = next(Path(folder).glob("*.after_codegen.txt")).read_text("utf-8")
                 cost = _program_cost(self.slice, program, compiled, hlo, seconds)
-        self.costs[program.key] = {"part": program.part} | cost
+        self.costs[program.key] = cost
         return Compilation(None)
 
 
@@ -103,10 +103,15 @@ def report(slice_: Slice, inspector: Inspector) -> dict[str, Any]:
     """The report of `check-tpu` about one preset on one slice. Its "components" are the programs."""
     inspector.slice = slice_
     repeats: Counter[str] = Counter()
+    counted: dict[str, int] = {}  # bytes of weights at rest that are among a program's arguments
     for call in calls(slice_.model, slice_.request):
         call.program.prepare(*call.arguments)
         repeats[call.program.key] += 1
-    programs = {name: cost | {"repeats": repeats[name]} for name, cost in inspector.costs.items()}
+        if call.program.key in inspector.costs and call.program.key not in counted:
+            counted[call.program.key] = sum(_weight_bytes(slice_, among=call.arguments).values())
+    programs = {
+        name: cost | {"repeats": repeats[name], "weight_argument_bytes": counted[name]} for name, cost in inspector.costs.items()
+    }
     return _summary(slice_, programs, _weight_bytes(slice_))
 
 
@@ -148,9 +153,9 @@ def _refusal_cost(error: Exception, seconds: float) -> dict[str, Any]:
     }
 
 
-def _weight_bytes(slice_: Slice) -> dict[str, int]:
-    """Bytes at rest on each device, by network; 0 for one that is parked on the host."""
-    return {network.part: device_bytes(network.at_rest, network.tied) for network in slice_.model.networks}
+def _weight_bytes(slice_: Slice, among: Any = None) -> dict[str, int]:
+    """Bytes at rest on each device, by network; 0 for one that is parked on the host. `among` is as in `device_bytes`."""
+    return {network.part: device_bytes(network.at_rest, network.tied, among) for network in slice_.model.networks}
 
 
 def _summary(slice_: Slice, programs: dict[str, dict], resident: dict[str, int]) -> dict[str, Any]:
@@ -203,5 +208,5 @@ def remedies(
 
 
 def _peak_with(cost: dict[str, Any], resident: dict[str, int]) -> int:
-    """Bytes on a device while this program runs: its own, and the weights at rest of all networks that it does not use."""
-    return cost["hbm_bytes_per_device"] + sum(resident.values()) - resident.get(cost["part"], 0)
+    """Bytes on a device while this program runs: its own, and all weights at rest that are not among its arguments."""
+    return cost["hbm_bytes_per_device"] + sum(resident.values()) - cost["weight_argument_bytes"]

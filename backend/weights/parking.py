@@ -52,10 +52,14 @@ def _fetched(leaf: Any) -> Any:
     return jax.device_put(leaf, leaf.sharding.with_memory_kind("device"))
 
 
-def device_bytes(tree: Any, tied: Sequence[str] = ()) -> int:
-    """Bytes that described weights, by name or any tree of them, take on each device: 0 if parked, once if `tied`."""
+def device_bytes(tree: Any, tied: Sequence[str] = (), among: Any = None) -> int:
+    """Bytes that described weights, by name or any tree of them, take on each device: 0 if parked, once if `tied`. With `among`,
+    any tree of shapes such as a program's arguments, only those weights that are themselves in it."""
     copies = [name for name in tied if isinstance(tree, dict) and name in tree][1:]
     leaves = jax.tree.leaves({name: leaf for name, leaf in tree.items() if name not in copies} if copies else tree)
+    if among is not None:
+        there = {id(leaf) for leaf in jax.tree.leaves(among)}
+        leaves = [leaf for leaf in leaves if id(leaf) in there]
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in leaves

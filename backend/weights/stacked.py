@@ -11,6 +11,9 @@ import jax.numpy as jnp
 
 from backend.runtime.mesh import Layout, Role
 
+Stacks = Mapping[str, Mapping[str, Any]]
+"""Stacked arrays, or their shapes with places: by prefix, then by name within a layer."""
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,6 +27,11 @@ class StackedWeights:
 
     outer: dict[str, jax.Array]
     stacks: dict[str, dict[str, jax.Array]]
+
+    def with_stacks(self, others: Stacks) -> StackedWeights:
+        """The same weights with these stacked arrays in the places of their own."""
+        stacks = {prefix: {**stack, **others.get(prefix, {})} for prefix, stack in self.stacks.items()}
+        return dataclasses.replace(self, stacks=stacks)
 
 
 def stack_weights(state: Mapping[str, jax.Array], prefixes: Iterable[str]) -> StackedWeights:

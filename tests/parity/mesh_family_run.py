@@ -1,9 +1,10 @@
 """Run by `test_mesh_families.py` in a process with the devices that it wants: one family's tiny checkpoint on all of them.
 
 Arguments: the family, the checkpoint's folder, the file for the latents, and the request's changes as JSON, among them the "mesh"
-if it is fixed.
+if it is fixed, and of how many matrices of a layer each device has "copies".
 """
 
+import functools
 import json
 import sys
 import tempfile
@@ -24,6 +25,8 @@ def main() -> None:
     preset = (tiny_hunyuan if family in tiny_hunyuan.KINDS else tiny_checkpoints).make_preset(family, Path(folder))
     request_module.load_preset = lambda name: preset
     given = json.loads(changes)
+    if (copies := given.pop("copies", None)) is not None:
+        load_module.ModelPlan = functools.partial(load_module.ModelPlan, num_copies=copies)
     loaded = load_module.load(preset, None, lambda event: None, given.pop("mesh", {}))
     settings = {"prompt": "a circle", "seed": 5, "width": 64, "height": 64, "num_frames": 9} | given
     request = GenerationRequest.from_preset(preset, **settings)

@@ -100,7 +100,7 @@ class CausalWanModel(WanModel):
             plan.configs, self._text_encoder, layout, self._image_encoder, compiler=plan.compiler, denoiser=denoiser
         )
         fields = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
-        program = functools.partial(Program, layout=layout, compiler=plan.compiler, part="transformer")
+        program = functools.partial(Program, layout=layout, compiler=plan.compiler)
         fields["step"] = program(
             "the denoising step",
             _step_function(denoiser),

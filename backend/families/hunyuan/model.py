@@ -199,23 +199,22 @@ def make_programs(configs: Any, encoders: Encoders, layout: Layout, compiler: Co
     """The networks without weights, and their programs, on one mesh."""
     denoiser, vae = Denoiser(configs["transformer"], layout), VideoAutoencoder(configs["vae"], layout)
     program = functools.partial(Program, layout=layout, compiler=compiler)
-    transformer, of_vae = (functools.partial(program, part=part) for part in ("transformer", "vae"))
     donated = (2,) if vae.uses_up_caches else ()
-    decoding = functools.partial(of_vae, donated=donated, places=vae.place_decoded)
+    decoding = functools.partial(program, donated=donated, places=vae.place_decoded)
     embed_image = None
     if encoders.image is not None:
-        embed_image = program("the image encoder", encoders.image.embed, key="image_embed", part="image_encoder")
+        embed_image = program("the image encoder", encoders.image.embed, key="image_embed")
     return Programs(
         layout=layout,
         denoiser=denoiser,
         vae=vae,
-        embed_text=program("the text encoder", encoders.text.embed, key="text_encode", part="text_encoder"),
-        embed_quoted=program("the encoder of quoted text", encoders.quoted.embed, key="quoted_encode", part="text_encoder_2"),
+        embed_text=program("the text encoder", encoders.text.embed, key="text_encode"),
+        embed_quoted=program("the encoder of quoted text", encoders.quoted.embed, key="quoted_encode"),
         embed_image=embed_image,
-        encode_image=of_vae("the encoder", vae.encode_image, key="image_encode"),
-        embed_still=transformer("the prompt's tokens", denoiser.embed_still, key="prompt_tokens"),
-        step=transformer("the denoising step", _step_function(denoiser), key="denoise_step", donated=(1,)),
-        cached_step=transformer(
+        encode_image=program("the encoder", vae.encode_image, key="image_encode"),
+        embed_still=program("the prompt's tokens", denoiser.embed_still, key="prompt_tokens"),
+        step=program("the denoising step", _step_function(denoiser), key="denoise_step", donated=(1,)),
+        cached_step=program(
             "the denoising step with its cache",
             _cached_step_function(denoiser),
             key="denoise_step_cached",

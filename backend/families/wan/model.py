@@ -60,6 +60,7 @@ class Programs:
     vae: VideoAutoencoder
     embed_text: Program | None
     embed_image: Program | None
+    copy_matrices: Program
     prepare_text: Program
     encode_image: Program
     encode_first: Program
@@ -96,9 +97,9 @@ class WanModel(WholeClipModel):
         if self._image_encoder is not None:
             described = self._image_encoder.describe_weights(self.dtype, layout)
             yield Network(part="image_encoder", stages=encode, described=described, renamed=short_name)
-        transformer = self._guided.denoiser.describe_weights(self.dtype)
-        renamed = file_names(checkpoint_shapes(transformer))
         for expert in range(self.kind.num_experts):
+            transformer = self._guided.denoiser.describe_weights(self.dtype)  # each its own, so that they are told apart
+            renamed = file_names(checkpoint_shapes(transformer))
             yield Network(part=transformer_part(expert), stages=denoise, described=transformer, expert=expert, renamed=renamed)
         yield Network(
             part="vae",
@@ -114,8 +115,14 @@ class WanModel(WholeClipModel):
         num_experts = self.kind.num_experts if "denoise" in plan.stages else 0
         others = num_experts * device_bytes(self._guided.denoiser.describe_weights(self.dtype))
         others += device_bytes(self._guided.vae.describe_arranged(self.dtype))
+        others += self._copies_bytes()
         memory = memory_bytes(plan.devices[0].device_kind)
         return parked(described) if should_park(device_bytes(described, TIED) + others, memory) else described
+
+    def _copies_bytes(self) -> int:
+        """Bytes on each device of the matrices that it has whole while an expert's steps run."""
+        denoiser = self._guided.denoiser
+        return device_bytes(denoiser.place_copies(denoiser.spread_matrices(denoiser.describe_weights(self.dtype))))
 
     def notes(self, request: GenerationRequest) -> list[str]:
         """Which prompts are cut."""
@@ -200,7 +207,11 @@ class WanModel(WholeClipModel):
             text = dataclasses.replace(text, nag=(yield Put(np.float32(request.nag), programs.layout.replicated)))
         positions = yield from programs.denoiser.positions(self.step_shape(request))
         context = yield from self._context(programs, request, conditions, text, positions)
-        lane = WholeClipLane(expert=planned.expert, is_guided=planned.is_guided, programs=programs, context=context)
+        spread = programs.denoiser.spread_matrices(transformer)
+        copies = (yield Call(programs.copy_matrices, (spread,))) if spread else {}
+        lane = WholeClipLane(
+            expert=planned.expert, is_guided=planned.is_guided, programs=programs, context=context, copies=copies
+        )
         cache = (yield Zeros(programs.denoiser.describe_cache(text, positions))) if request.uses_step_cache else None
         return lane, cache
 
@@ -268,32 +279,32 @@ def make_programs(
     """The networks without weights, and their programs, on one mesh. A `denoiser` takes the place of the plain one."""
     denoiser, vae = denoiser or Denoiser(configs["transformer"], layout), VideoAutoencoder(configs["vae"], layout)
     program = functools.partial(Program, layout=layout, compiler=compiler)
-    transformer, of_vae = (functools.partial(program, part=part) for part in ("transformer", "vae"))
     donated = (2,) if vae.uses_up_caches else ()
     step, cached_step = _step_function(denoiser), _cached_step_function(denoiser)
     embed_text = embed_image = None
     if text_encoder is not None:
-        embed_text = program("the text encoder", text_encoder.embed, key="text_encode", part="text_encoder")
+        embed_text = program("the text encoder", text_encoder.embed, key="text_encode")
     if image_encoder is not None:
-        embed_image = program("the image encoder", image_encoder.embed, key="image_embed", part="image_encoder")
+        embed_image = program("the image encoder", image_encoder.embed, key="image_embed")
     return Programs(
         layout=layout,
         denoiser=denoiser,
         vae=vae,
         embed_text=embed_text,
         embed_image=embed_image,
-        prepare_text=transformer("the prompt's keys", denoiser.prepare_text, key="prompt_keys", places=denoiser.place_text),
-        encode_image=of_vae("the encoder", vae.encode_image, key="image_encode"),
-        encode_first=of_vae("the encoder's first frame", vae.encode_first, key="vae_encode_first", places=vae.place_encoded),
-        encode_next=of_vae(
+        copy_matrices=program("the expert's copies", denoiser.copy_matrices, key="expert_copies", places=denoiser.place_copies),
+        prepare_text=program("the prompt's keys", denoiser.prepare_text, key="prompt_keys", places=denoiser.place_text),
+        encode_image=program("the encoder", vae.encode_image, key="image_encode"),
+        encode_first=program("the encoder's first frame", vae.encode_first, key="vae_encode_first", places=vae.place_encoded),
+        encode_next=program(
             "the encoder's next frames",
             vae.encode_next,
             key="vae_encode_next",
             donated=donated,
             places=vae.place_encoded,
         ),
-        step=transformer("the denoising step", step, key="denoise_step", donated=(1,)),
-        cached_step=transformer(
+        step=program("the denoising step", step, key="denoise_step", donated=(1,)),
+        cached_step=program(
             "the denoising step with its cache",
             cached_step,
             key="denoise_step_cached",
@@ -301,8 +312,8 @@ def make_programs(
             places=denoiser.place_cached,
         ),
         windows=make_window_programs(layout, compiler),
-        decode_first=of_vae("the decoder's first frame", vae.decode_first, key="vae_decode_first", places=vae.place_decoded),
-        decode_next=of_vae("the decoder", vae.decode_next, key="vae_decode_next", donated=donated, places=vae.place_decoded),
+        decode_first=program("the decoder's first frame", vae.decode_first, key="vae_decode_first", places=vae.place_decoded),
+        decode_next=program("the decoder", vae.decode_next, key="vae_decode_next", donated=donated, places=vae.place_decoded),
     )
 
 

@@ -25,7 +25,7 @@ from backend.families.wan.attention import KernelAttention, Positions, TextKeys,
 from backend.runtime.mesh import Layout, Role
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
-from backend.weights.stacked import StackedWeights, as_checkpoint, place_weights, stack_weights
+from backend.weights.stacked import StackedWeights, Stacks, as_checkpoint, place_weights, stack_weights
 
 
 @jax.tree_util.register_dataclass
@@ -157,6 +157,33 @@ class Denoiser:
         }
         shapes = jax.eval_shape(lambda tensors: stack_weights(tensors, self._stacks), state)
         return place_weights(shapes, self._layout, role_of)
+
+    def spread_matrices(self, weights: StackedWeights) -> Stacks:
+        """Those of the weights of which every chip has a copy only while steps run; none if the copies rest there always."""
+        if not (self._layout.copies_on_demand and self._layout.copied):
+            return {}
+        return {
+            prefix: {name: leaf for name, leaf in stack.items() if name in self._layout.copied}
+            for prefix, stack in weights.stacks.items()
+        }
+
+    def copy_matrices(self, spread: Stacks) -> Stacks:
+        """The same matrices, gathered layer by layer, so that no more than a layer is in memory beside them."""
+
+        def one_layer(_, layer: dict[str, jax.Array]):
+            whole = {name: self._layout.gathered_weight(role_of(name)) for name in layer}
+            return None, {name: self._layout.constrain(matrix, whole[name]) for name, matrix in layer.items()}
+
+        return {prefix: jax.lax.scan(one_layer, None, stack)[1] for prefix, stack in spread.items()}
+
+    def place_copies(self, shapes: Stacks) -> Stacks:
+        """Where the result of `copy_matrices` lies: whole on every chip, but for tp."""
+
+        def placed(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
+            where = self._layout.sharding(P(None, *self._layout.gathered_weight(role_of(name))))
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+
+        return {prefix: {name: placed(name, leaf) for name, leaf in stack.items()} for prefix, stack in shapes.items()}
 
     def num_tokens(self, latent_shape: tuple[int, ...]) -> int:
         """Tokens of latents of this shape, B C F H W."""

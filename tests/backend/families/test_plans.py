@@ -64,6 +64,7 @@ class Placed:
 
     mesh: MeshPlan
     copied: frozenset[str]
+    copies_on_demand: bool
 
     def regrouped(self, mesh: MeshPlan) -> "Placed":
         return dataclasses.replace(self, mesh=mesh)
@@ -71,7 +72,9 @@ class Placed:
 
 def planned(monkeypatch, **asked: int) -> tuple[MeshPlan, frozenset[str]]:
     """The mesh of guided steps and the copies, for a model of `SUBJECT` on eight v6e chips."""
-    monkeypatch.setattr(layouts.Layout, "over", staticmethod(lambda mesh, devices, copied: Placed(mesh, copied)))
+    monkeypatch.setattr(
+        layouts.Layout, "over", staticmethod(lambda mesh, devices, *copies, **when: Placed(mesh, *copies, **when))
+    )
     monkeypatch.setattr(layouts, "subject_of", lambda *facts: SUBJECT)
     plan = ModelPlan(
         kind=SimpleNamespace(num_experts=1),
@@ -85,6 +88,7 @@ def planned(monkeypatch, **asked: int) -> tuple[MeshPlan, frozenset[str]]:
         num_copies=asked.pop("num_copies", None),
     )
     guided, unguided = layouts.plan_layouts(plan, lambda config, itemsize: SIZES)
+    assert not guided.copies_on_demand
     assert unguided.copied == guided.copied and unguided.mesh.tp == guided.mesh.tp and unguided.mesh.dp == 1
     return guided.mesh, guided.copied
 

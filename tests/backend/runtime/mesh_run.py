@@ -21,7 +21,7 @@ from transformers import UMT5Config, UMT5EncoderModel
 
 from backend.families.wan.model import Programs, make_programs
 from backend.families.wan.text_encoder import TextEncoder, text_weight
-from backend.families.wan.transformer import Context, layer_matrix_bytes
+from backend.families.wan.transformer import BLOCKS, Context, layer_matrix_bytes
 from backend.runtime import work
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.program import compile_now
@@ -90,10 +90,12 @@ def load(transformer: dict[str, np.ndarray], programs: Programs) -> StackedWeigh
         return load_stacked(part, described, lambda name, tensor: tensor, progress)
 
 
-def run(plan: MeshPlan, is_guided: bool, models, copied: tuple[str, ...] = ()) -> tuple[np.ndarray, np.ndarray]:
+def run(
+    plan: MeshPlan, is_guided: bool, models, copied: tuple[str, ...] = (), on_demand: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """Latents after the steps, and the video, of the same weights, noise and tokens."""
     configs, transformer, vae, text = models
-    layout = Layout.over(plan, jax.devices()[: plan.num_devices], copied)
+    layout = Layout.over(plan, jax.devices()[: plan.num_devices], copied, copies_on_demand=on_demand)
     programs = make_programs(configs, TextEncoder(TEXT, None), layout, None, compiler=compile_now)
     weights = load(transformer, programs)
     generator = np.random.default_rng(0)
@@ -104,6 +106,11 @@ def run(plan: MeshPlan, is_guided: bool, models, copied: tuple[str, ...] = ()) -
     text_context = programs.prepare_text(weights, embedded, np.zeros((branches, 1, 1, 16), np.float32))
     noise = generator.standard_normal(LATENT_SHAPE).astype(np.float32)
     schedule, positions = make_schedule("unipc", STEPS, 3.0), work.run(programs.denoiser.positions(LATENT_SHAPE))
+    if on_demand:
+        spread = programs.denoiser.spread_matrices(weights)
+        copies = programs.copy_matrices(spread)
+        assert all(leaf.sharding.spec != copies[BLOCKS][name].sharding.spec for name, leaf in spread[BLOCKS].items())
+        weights = weights.with_stacks(copies)
     context, state = Context(text=text_context, positions=positions, condition=None), start(jnp.asarray(noise))
     for index in range(STEPS):
         inputs = step_inputs(schedule, index, 4.0 if is_guided else 1.0)
@@ -121,8 +128,8 @@ def decoded(programs: Programs, weights: dict[str, jax.Array], latents: jax.Arra
         yield frames
 
 
-def compare(plan: MeshPlan, is_guided: bool, models, reference, copied: tuple[str, ...]) -> dict[str, float]:
-    latents, video = run(plan, is_guided, models, copied)
+def compare(plan: MeshPlan, is_guided: bool, models, reference, copied: tuple[str, ...], on_demand: bool) -> dict[str, float]:
+    latents, video = run(plan, is_guided, models, copied, on_demand)
     error = float(np.abs(latents - reference[0]).max() / np.abs(reference[0]).max())
     mean_square = float(np.square(video - reference[1]).mean())
     return {"latents": error, "psnr": float(10 * np.log10(4 / max(mean_square, 1e-20)))}
@@ -134,7 +141,8 @@ def main() -> None:
     for words in sys.argv[1:]:
         dp, sp, tp, guided, *copies = (int(word) for word in words.split(","))
         copied = tuple(layer_matrix_bytes(TRANSFORMER, 4))[: copies[0]] if copies else ()
-        found[words] = compare(MeshPlan(dp=dp, sp=sp, tp=tp), bool(guided), models, reference(bool(guided)), copied)
+        plan, on_demand = MeshPlan(dp=dp, sp=sp, tp=tp), len(copies) > 1 and bool(copies[1])
+        found[words] = compare(plan, bool(guided), models, reference(bool(guided)), copied, on_demand)
     sys.stdout.write(json.dumps(found) + "\n")
 
 

@@ -11,10 +11,10 @@ from backend.runtime.mesh import MeshPlan, legal_plans, plan_copies, plan_mesh
 from backend.settings import PROJECT_FOLDER
 from tests.many_devices import environment
 
-MESHES = ("1,8,1,0", "2,2,2,1", "2,4,1,1,6")
+MESHES = ("1,8,1,0", "2,2,2,1", "2,4,1,1,6", "2,2,2,1,8,1")
 MORE_MESHES = ("2,1,1,1", "1,1,3,0", "2,4,1,1", "1,2,1,0", "1,4,1,1", "1,1,2,1", "2,2,1,1", "1,2,2,0,8")
-"""dp, sp, tp, guided, and how many of a block's matrices are copied; with six heads sp=4 and sp=8 exchange in pairs and
-gather the rest."""
+"""dp, sp, tp, guided, how many of a block's matrices are copied, and whether only while steps run; with six heads sp=4 and sp=8
+exchange in pairs and gather the rest."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_copies_take_their_share_of_a_chip_and_no_more():
     sizes = dict.fromkeys(names, 2**20)
     plan = MeshPlan(dp=2, sp=4)
     assert plan_copies(sizes, 40, plan, 320 * 2**20) == frozenset(names[:3])  # 3/8 of 320 MiB: three times 40
-    assert plan_copies(sizes, 40, plan, 320 * 2**20, num_transformers=2) == frozenset(names[:1])
+    assert plan_copies(sizes, 40, plan, 320 * 2**20, num_transformers=2) == frozenset(names[:2])  # the other rests in 40
     assert plan_copies(sizes, 40, MeshPlan(dp=2, sp=2, tp=2), 320 * 2**20) == frozenset(names[:6])  # half a matrix each
     assert plan_copies(sizes, 40, plan, None) == plan_copies(sizes, 40, MeshPlan(), 2**40) == frozenset()
 

@@ -29,6 +29,13 @@ def test_bytes_are_counted_once_and_only_on_devices():
     assert device_bytes([described(2), {"inner": described(3)}]) == 10
 
 
+def test_weights_among_arguments_are_those_themselves_and_not_others_like_them():
+    own, other = described(10, 4), described(3)
+    assert device_bytes({"own": own, "other": other}, among=([own], described(3), other)) == 86
+    assert device_bytes({"own": own, "other": other}, among=(described(10, 4), other)) == 6
+    assert device_bytes({TIED[0]: own, TIED[1]: other}, TIED, among=(own, other)) == 80
+
+
 def test_it_is_parked_where_weights_take_most_of_a_known_memory():
     assert not should_park(10**12, None)
     assert should_park(61, 100) and not should_park(60, 100)

@@ -1,0 +1,42 @@
+"""Where two experts take turns, matrices are whole on every chip only while one's steps run: each is gathered once a turn."""
+
+from collections import Counter
+
+import jax
+
+from backend.contract.request import GenerationRequest
+from backend.pipeline.load import describe_model
+from backend.pipeline.warm_up import calls
+from backend.runtime.program import Compilation
+from backend.weights.parking import device_bytes
+from presets import load_preset
+
+COPIES = 3
+PRESETS = {2: "wan2.2-t2v-a14b-480p", 1: "wan2.1-t2v-14b-480p"}
+
+
+def calls_of(experts: int) -> tuple[Counter, list[int]]:
+    """How often each program is called, and the bytes of weights at rest among each step's arguments, less those of a whole
+    expert."""
+    preset = load_preset(PRESETS[experts])
+    model = describe_model(preset, jax.devices()[:1], lambda program, lowered: Compilation(None), num_copies=COPIES)
+    request = GenerationRequest.from_preset(preset, prompt="a circle", seed=1, steps=4)
+    resting = [network.at_rest for network in model.networks if network.expert is not None]
+    found, lacking = Counter(), []
+    for call in calls(model, request):
+        found[call.program.key] += 1
+        if call.program.key == "denoise_step":
+            lacking.append(device_bytes(resting[0]) - device_bytes(resting, among=call.arguments))
+    return found, lacking
+
+
+def test_each_of_two_experts_gathers_its_matrices_once_and_its_steps_take_the_copies():
+    found, lacking = calls_of(2)
+    assert found["expert_copies"] == found["prompt_keys"] == 2 and found["denoise_step"] == 4
+    matrix = 5120 * 5120 * 40 * 2  # bytes of one in all layers
+    assert lacking == [COPIES * matrix] * 4
+
+
+def test_one_transformer_keeps_its_copies():
+    found, lacking = calls_of(1)
+    assert "expert_copies" not in found and lacking == [0] * 4
