@@ -47,7 +47,11 @@ class BlockSizes:
 
     def steps(self, length_q: int, length_kv: int) -> int:
         """Grid steps a head."""
-        return math.ceil(length_q / self.block_q) * math.ceil(length_kv / self.block_kv)
+        return self.blocks_of(length_q) * math.ceil(length_kv / self.block_kv)
+
+    def blocks_of(self, length_q: int) -> int:
+        """Blocks of queries."""
+        return math.ceil(length_q / self.block_q)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,13 +72,21 @@ class TunedSizes:
 
 def block_sizes(chip: Chip, length_q: int, length_kv: int, form: Form = "constant") -> BlockSizes:
     """The tuned sizes for this shape, or those of the rule where the table has none. The number of heads does not matter."""
-    tuned = _table().get((chip, form, length_q, length_kv))
+    tuned = _row_for(chip, length_q, length_kv, form)
     return default_sizes(length_q, length_kv, form) if tuned is None else tuned.sizes
+
+
+def _row_for(chip: Chip, length_q: int, length_kv: int, form: Form) -> TunedSizes | None:
+    """The table's row of this shape, or of as many keys and of queries that are padded within the row's last block: those cost
+    nothing."""
+    exact = _table().get((chip, form, length_q, length_kv))
+    alike = (row for row in _table().values() if (row.chip, row.form, row.length_kv) == (chip, form, length_kv))
+    return exact or next((row for row in alike if row.sizes.blocks_of(length_q) == row.sizes.blocks_of(row.length_q)), None)
 
 
 def predicted_bundles(chip: Chip, length_q: int, length_kv: int, heads: int, form: Form = "constant") -> int | None:
     """Scheduled bundles, each at least one cycle, of `heads` heads on one chip; None for a shape that is not in the table."""
-    tuned = _table().get((chip, form, length_q, length_kv))
+    tuned = _row_for(chip, length_q, length_kv, form)
     return None if tuned is None else tuned.bundles * tuned.sizes.steps(length_q, length_kv) * heads
 
 

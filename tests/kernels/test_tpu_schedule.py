@@ -109,6 +109,13 @@ def test_the_table_holds_the_target_at_75600_tokens():
     assert predicted_bundles("v6e", 75600, 75600, 10) == pytest.approx(row.bundles_a_tile() * tiles)
 
 
+def test_queries_that_are_padded_within_their_last_block_take_the_same_row():
+    assert predicted_bundles("v6e", 75776, 75600, 10) == predicted_bundles("v6e", 75600, 75600, 10)  # to 512 for four chips
+    assert block_sizes("v7x", 75776, 75600) == block_sizes("v7x", 75600, 75600) != default_sizes(75776, 75600)
+    assert predicted_bundles("v6e", 75777, 75600, 10) is None  # a block more
+    assert predicted_bundles("v6e", 75776, 75601, 10) is None
+
+
 def test_a_shape_outside_the_table_has_sizes_but_no_prediction():
     assert block_sizes("v6e", 1000, 3000) == default_sizes(1000, 3000)
     assert predicted_bundles("v6e", 1000, 3000, 10) is None

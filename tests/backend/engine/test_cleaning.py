@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -401,7 +402,8 @@ def test_a_store_from_before_has_the_marks_that_cleaning_needs(tmp_path):
     store = Store(tmp_path / "jobs.sqlite3")
     store._database.execute("ALTER TABLE jobs DROP COLUMN cleaned")
     store.close()
-    assert Store(tmp_path / "jobs.sqlite3").ended_jobs() == []
+    with closing(Store(tmp_path / "jobs.sqlite3")) as store:
+        assert store.ended_jobs() == []
 
 
 def test_cleaning_brings_no_jax():

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,8 @@ def test_garbage_after_the_last_page_does_no_harm(closed):
     assert len(store.jobs()) == 300
     add(store)
     store.close()
-    assert len(Store(closed).jobs()) == 301
+    with closing(Store(closed)) as store:
+        assert len(store.jobs()) == 301
 
 
 def test_a_store_that_lost_its_end_is_one_sentence(closed):

@@ -29,9 +29,9 @@ from backend.tpu import report as report_module
 from backend.tpu.report import Inspector, describe_slice
 
 KNOWN = Path(__file__).with_name("compiled.json")
-_READERS = tuple(
-    PROJECT_FOLDER / "backend" / name for name in ("chips.py", "tpu/hlo_cost.py", "tpu/kernels_cost.py", "tpu/report.py")
-)
+_OF_TPU = tuple(PROJECT_FOLDER / "backend" / "tpu" / name for name in ("hlo_cost.py", "kernels_cost.py", "report.py"))
+_OF_ATTENTION = tuple(PROJECT_FOLDER / "kernels" / "attention" / name for name in ("block_sizes.py", "block_sizes.json"))
+_READERS = (PROJECT_FOLDER / "backend" / "chips.py", *_OF_TPU, *_OF_ATTENTION)
 
 
 class KnowingInspector(Inspector):
