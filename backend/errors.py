@@ -1,5 +1,7 @@
 """The error tree. Every error says what was given, what is allowed and what to do, on one line."""
 
+import re
+
 
 class StudioError(Exception):
     """Any failure that the studio can explain.
@@ -87,6 +89,18 @@ def is_memory_short(error: BaseException) -> bool:
     """Whether this error, of Python or of a device's runtime, says that memory ran out."""
     text = str(error)
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()
+
+
+_NEEDED = re.compile(r"Used ([\d.]+)([GM]) of|temporaries \(([\d.]+)([GM])\) exceed")
+
+
+def bytes_needed(error: BaseException) -> int | None:
+    """How many bytes a program needs on a device, as the TPU's compiler says it where there is no room; None for other errors."""
+    found = _NEEDED.search(str(error))
+    if found is None:
+        return None
+    size, unit = (group for group in found.groups() if group is not None)
+    return int(float(size) * (2**30 if unit == "G" else 2**20))
 
 
 def one_line(text: str) -> str:

@@ -183,8 +183,8 @@ def measure(name: str, folder: Path, only_load: bool, given: bool) -> dict:
 
 
 def _use_memory(count: int) -> None:
-    """Another process writes so many bytes of memory and ends, so that the host of a virtual machine has given them. It takes free
-    memory back after about two seconds (measured)."""
+    """Another process writes so many bytes of memory and ends, so that the host of a virtual machine has given them. It takes
+    free memory back after about two seconds (measured)."""
     code = f"from benchmarks.full_size import touch; touch({count})"
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ import jax
 from backend.chips import memory_bytes
 from backend.contract.events import Compiling, Event, Proposal
 from backend.contract.request import GenerationRequest, find_preset
-from backend.errors import is_memory_short
+from backend.errors import bytes_needed, is_memory_short
 from backend.families.model import Model
 from backend.pipeline.candidates import CAUTION, TRIES, fewer_frames, share_of_tokens, smaller_sizes
 from backend.pipeline.load import describe_model
@@ -27,7 +26,6 @@ from backend.weights.parking import device_bytes
 
 Tell = Callable[[Event], None]
 NOT_SAID = 1.5  # times the memory: taken for a program that does not fit and whose compiler does not say how much it needs
-_USED = re.compile(r"Used ([\d.]+)([GM]) of|temporaries \(([\d.]+)([GM])\) exceed")
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +122,8 @@ def _needed(program: Program, lowered: jax.stages.Lowered) -> float:
     except jax.errors.JaxRuntimeError as error:
         if not is_memory_short(error):
             raise
-        return _said(str(error))
+        needed = bytes_needed(error)
+        return math.inf if needed is None else float(needed)
     return _bytes_of(compiled.memory_analysis())
 
 
@@ -133,14 +132,6 @@ def _bytes_of(memory: Any) -> float:
         return math.inf
     kept = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     return float(kept + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes)
-
-
-def _said(error: str) -> float:
-    found = _USED.search(error)
-    if found is None:
-        return math.inf
-    size, unit = (group for group in found.groups() if group is not None)
-    return float(size) * (2**30 if unit == "G" else 2**20)
 
 
 def _memory_of(devices: Sequence[jax.Device]) -> int | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import tempfile
 import time
 from collections import Counter
@@ -21,6 +20,7 @@ from backend.chips import Chip, StepFlops, chip_of
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.windows import step_geometry
 from backend.contract.worker import AXES
+from backend.errors import bytes_needed
 from backend.families import of_preset
 from backend.families.family import Family
 from backend.families.model import Model
@@ -36,7 +36,6 @@ from backend.tpu.remedy import Remedy, Shortage, find_remedies
 from backend.weights.parking import device_bytes
 
 STEP = "denoise_step"  # the key of every family's program for one step
-_OUT_OF_MEMORY = re.compile(r"Used ([\d.]+)([GM]) of [\d.]+[GM] hbm|HLO temporaries \(([\d.]+)([GM])\) exceeds available HBM")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,14 +136,12 @@ def _program_cost(slice_: Slice, program: Program, compiled: jax.stages.Compiled
 
 def _refusal_cost(error: Exception, seconds: float) -> dict[str, Any]:
     """A program that does not fit, by the compiler's error. Raises: the error itself if it is about anything else."""
-    match = _OUT_OF_MEMORY.search(str(error))
-    if match is None:
+    needed = bytes_needed(error)
+    if needed is None:
         raise error
-    size, unit = (group for group in match.groups() if group is not None)
-    needed = float(size) * (2**30 if unit == "G" else 2**20)
     return {
         "fits": False,
-        "hbm_bytes_per_device": int(needed),
+        "hbm_bytes_per_device": needed,
         "argument_bytes": None,
         "temporary_bytes": None,
         "compile_seconds": round(seconds, 1),
