@@ -54,10 +54,10 @@ class TunedPlan:
 
     @property
     def best(self) -> TriedPlan | None:
-        """The fastest that leaves a quarter of a chip's memory free; None if none does."""
+        """The fastest that leaves a quarter of a chip's memory free, of equals the smallest; None if none does."""
         most = MOST_MEMORY * CHIPS[self.subject.chip].hbm_bytes
         fitting = [plan for plan in self.tried if plan.seconds is not None and plan.hbm_bytes <= most]
-        return min(fitting, key=lambda plan: plan.seconds, default=None)
+        return min(fitting, key=lambda plan: (plan.seconds, plan.hbm_bytes), default=None)
 
 
 def subject_of(

@@ -372,14 +372,4 @@ def _write(run: Run, pieces: list[np.ndarray]) -> VideoResult:
         if HERE.is_first:
             count = write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)
             run.notes.extend(_with_sound(request, path, count))
-    return VideoResult(
-        path=str(path),
-        fps=request.fps,
-        num_frames=count,
-        width=request.width,
-        height=request.height,
-        seconds={name: round(value, 3) for name, value in run.clock.total().items()},
-        request=request,
-        versions=run.loaded.versions,
-        notes=run.all_notes,
-    )
+    return run.result(path, count)

@@ -216,17 +216,7 @@ class _Screen:
             count = self._encoding.result()
             copy_with_request(self._video, path, request)
             self._video.unlink()
-        return VideoResult(
-            path=str(path),
-            fps=request.fps,
-            num_frames=count,
-            width=request.width,
-            height=request.height,
-            seconds={name: round(value, 3) for name, value in run.clock.total().items()},
-            request=request,
-            versions=run.loaded.versions,
-            notes=run.all_notes,
-        )
+        return run.result(path, count, request)
 
     def _decode(self, index: int, latents: np.ndarray, first: int, began: float) -> Block:
         number = first

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest, find_preset
 from backend.families.model import Model
 from backend.pipeline.load import LoadedModel
@@ -63,6 +64,21 @@ class Run:
     def all_notes(self) -> tuple[str, ...]:
         """The notes, and what the runtime refused, so that the video was made without it."""
         return (*self.notes, *REFUSALS.sentences())
+
+    def result(self, video: Path, num_frames: int, request: GenerationRequest | None = None) -> VideoResult:
+        """The result once the mp4 is written. A `request` takes the place of the run's own."""
+        request = request or self.request
+        return VideoResult(
+            path=str(video),
+            fps=request.fps,
+            num_frames=num_frames,
+            width=request.width,
+            height=request.height,
+            seconds={name: round(value, 3) for name, value in self.clock.total().items()},
+            request=request,
+            versions=self.loaded.versions,
+            notes=self.all_notes,
+        )
 
     @property
     def model(self) -> Model:

@@ -45,6 +45,8 @@ def test_the_fastest_that_leaves_room_is_best(table):
         )
     )
     assert best_plan(SUBJECT) == tried(2, 2.5, 20)
+    table(TunedPlan(subject=SUBJECT, preset="x", tried=(tried(6, 2.5, 20), tried(5, 2.5, 18), tried(7, 2.5, 19))))
+    assert best_plan(SUBJECT) == tried(5, 2.5, 18)
     assert best_plan(dataclasses.replace(SUBJECT, devices=4)) is None and best_plan(None) is None
 
 
