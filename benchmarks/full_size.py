@@ -10,9 +10,6 @@ load`, needs 15.4 GB of memory to load, and 33 GB to run on a CPU, where XLA kee
 the same reason HunyuanVideo 1.5 (21 GB of arrays) can only be loaded here. The tokenizer is the demo model's. On a CPU the
 device's arrays lie in the host's memory too, so loading itself needs the peak minus those arrays. The numerics are those of
 tests/parity: random weights make no picture, and the result is only checked to be finite.
-
-It is loaded twice, each time by a process of its own: as the machine is, and with memory that has just been in use. A virtual
-machine's host gives memory slowly when it is first written, which no chip's memory does.
 """
 
 from __future__ import annotations
@@ -66,7 +63,6 @@ SOURCES = {
 OPTIONS = ("preset", "layers", "disk", "text_layers", "vocabulary", "shard_bytes")
 SIZE = {"width": 256, "height": 256, "num_frames": 5, "steps": 1}
 GIGABYTE = 1e9
-SPARE = 1_000_000_000  # bytes for what loading needs beside the arrays
 BUILT = "built.json"  # the options that the folder was built with; written last
 
 
@@ -140,8 +136,8 @@ def _random(name: str, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
     return value.add_(1) if "norm" in name and name.endswith(("weight", "gamma")) else value
 
 
-def measure(name: str, folder: Path, only_load: bool, given: bool) -> dict:
-    """Load and run in this process: seconds and bytes. With `given`, in memory that another process has just given back."""
+def measure(name: str, folder: Path, only_load: bool) -> dict:
+    """Load and run in this process: seconds and bytes."""
     import jax
     import numpy as np
 
@@ -153,8 +149,6 @@ def measure(name: str, folder: Path, only_load: bool, given: bool) -> dict:
     preset = load_preset(name)
     jax.devices()
     of_preset(preset)[0].model()  # imports the networks' libraries, which takes seconds whatever the checkpoint's size
-    if given:
-        _use_memory(sum(path.stat().st_size for path in folder.glob("*/*.safetensors")) + SPARE)
     before, began = resident_bytes("VmRSS"), time.monotonic()
     loaded = load_module.load(preset, str(folder), lambda event: None)
     jax.block_until_ready([expert.weights for expert in loaded.experts])
@@ -182,25 +176,13 @@ def measure(name: str, folder: Path, only_load: bool, given: bool) -> dict:
     return figures | {"run_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 
 
-def _use_memory(count: int) -> None:
-    """Another process writes so many bytes of memory and ends, so that the host of a virtual machine has given them. It takes
-    free memory back after about two seconds (measured)."""
-    code = f"from benchmarks.full_size import touch; touch({count})"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def touch(count: int) -> float:
-    """Takes so many bytes of memory, in large pages, and returns the seconds that writing each page took."""
-    memory, began = host_memory(count), time.monotonic()
-    memory[::4096] = 1
-    return time.monotonic() - began
-
-
 def fresh_memory_rate() -> float:
     """Bytes a second of memory that the system gives when it is first written, in large pages: no array comes faster. A virtual
     machine may have to ask its host for each page."""
     count = 4_000_000_000
-    return count / touch(count)
+    memory, began = host_memory(count), time.monotonic()
+    memory[::4096] = 1
+    return count / (time.monotonic() - began)
 
 
 def resident_bytes(kind: str) -> int:
@@ -216,19 +198,14 @@ def table(figures: dict) -> str:
         for name in figures
         if name.endswith(("_bytes", "_before"))
     ]
-    for name, said in (("load_seconds", "load"), ("load_seconds_in_given_memory", "load, memory given")):
-        rate = figures["checkpoint_bytes"] / figures[name] / GIGABYTE
-        lines.append(f"{said:24} {figures[name]:8.1f} s, {rate:.2f} GB/s")
+    read = figures["checkpoint_bytes"] / figures["load_seconds"]
+    lines.append(f"{'load':24} {figures['load_seconds']:8.1f} s, {read / GIGABYTE:.2f} GB/s")
     lines.append(f"{'fresh memory':24} {figures['fresh_memory_bytes_per_second'] / GIGABYTE:8.2f} GB/s")
     for name in ("first_run_seconds", "second_run_seconds"):
         if name in figures:
             stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in figures[name].items())
             lines.append(f"{name.removesuffix('_seconds').replace('_', ' '):24} {stages} s")
     return "\n".join(lines)
-
-
-def _run(words: list[str]) -> dict:
-    return json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
 
 
 def main() -> None:
@@ -243,11 +220,9 @@ def main() -> None:
     parser.add_argument("--shard-bytes", type=int, default=1_000_000_000)
     parser.add_argument("--only", choices=("build", "load"))
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--given", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:  # in a process of its own, so that building leaves no trace in the peak
-        figures = measure(arguments.preset, arguments.folder, arguments.only == "load", arguments.given)
-        sys.stdout.write(json.dumps(figures) + "\n")
+        sys.stdout.write(json.dumps(measure(arguments.preset, arguments.folder, arguments.only == "load")) + "\n")
         return
     build(arguments.folder, arguments)
     if arguments.only == "build":
@@ -256,8 +231,8 @@ def main() -> None:
     words += [str(arguments.folder)]
     words += ["--only", "load"] if arguments.only else []
     rate = fresh_memory_rate()
-    given = _run([*words, "--given"] if arguments.only else [*words, "--given", "--only", "load"])
-    figures = _run(words) | {"load_seconds_in_given_memory": given["load_seconds"], "fresh_memory_bytes_per_second": rate}
+    figures = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
+    figures["fresh_memory_bytes_per_second"] = rate
     sys.stdout.write(table(figures) + "\n")
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
