@@ -1,9 +1,10 @@
 """Kills the machines of a Ray cluster while videos are made on them: `python -m benchmarks.cluster --json FILE`.
 
 Starts real Ray on this machine: a head, and `--nodes` TPU slices of `--hosts` raylets each, which pretend to be its hosts (the
-worker's devices are the CPU). The real engine makes `--jobs` videos of the demo model there; every `--kill-seconds` the last host
-of a worker that makes one is killed, and another slice comes some seconds later. Checked: every video is finished, once, and
-lies whole in the studio's folder; none was lost more often than twice; what was done of it was not done again, but for
+worker's devices are the CPU). The real engine makes `--jobs` videos of the demo model there; every `--kill-seconds`, or that long
+after the last slice came if that is later, the last host of a worker that makes one is killed, and another slice comes some
+seconds later. Only a video that has lost two workers is spared: with the third it would end, as docs/scale.md says. Checked:
+every video is finished, once, and lies whole in the studio's folder; what was done of it was not done again, but for
 `MOST_SECONDS_AGAIN`. Needs `requirements-cluster.txt`; prints a table; exit code 1 if anything is broken.
 """
 
@@ -28,6 +29,7 @@ from presets import load_preset
 
 CHIPS = 4
 BACK_SECONDS = 4.0  # after a slice was killed, another comes
+MOST_LOSSES = 2  # of a video
 MOST_SECONDS_AGAIN = 3.0  # of steps: the state is kept every two seconds, and is on its way for one
 PROMPT = "a red circle moving right on a black background"
 
@@ -165,11 +167,11 @@ class Breaker:
                 raise TimeoutError(f"the videos were not made within {seconds:.0f} s")
             time.sleep(0.1)
             if time.monotonic() >= next_kill:
-                next_kill += self._every
                 self._break()
+                next_kill = max(next_kill, time.monotonic()) + self._every
 
     def _break(self) -> None:
-        busy = [worker.name for worker in self._engine.workers() if worker.job_id is not None]
+        busy = [one.name for one in self._engine.workers() if one.job_id is not None and self._losses(one.job_id) < MOST_LOSSES]
         if not busy:
             return
         name, moment = self._chance.choice(busy), time.monotonic()
@@ -182,6 +184,9 @@ class Breaker:
         moment, new = time.monotonic(), self._slices.add()
         wait_until(lambda: new in names(self._engine), 60)
         self.came.append(time.monotonic() - moment)
+
+    def _losses(self, job_id: str) -> int:
+        return sum(event.by == "loss" for event in self._engine.interruptions(job_id))
 
 
 def judge(engine: Engine, job: Job, total: int) -> dict:
@@ -206,7 +211,7 @@ def judge(engine: Engine, job: Job, total: int) -> dict:
         problems.append(f"{job.id}: its video is not whole")
     if done != set(range(1, total + 1)):
         problems.append(f"{job.id}: steps {sorted(set(range(1, total + 1)) - done)} were never made")
-    if losses > 2:
+    if losses > MOST_LOSSES:
         problems.append(f"{job.id}: lost {losses} times")
     if seconds_again > MOST_SECONDS_AGAIN * max(losses, 1):
         problems.append(f"{job.id}: {seconds_again:.1f} s of its steps were made again")

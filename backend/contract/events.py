@@ -191,8 +191,8 @@ class ShotMade(_Event):
 class Interrupted(_Event):
     """The work was cut off, and goes on where it was: `cause` says why, `fix` what helps, `place` how far it had come.
 
-    `by` says what ended: the "worker" by itself, the worker by a "signal" from outside, or the "server"; or, for no fault of the
-    job, a "shutdown", a full "disk", or the "loss" of the machine that the worker was on.
+    `by` says what ended: the "worker" by itself, the worker by a "signal" from outside or because one of its hosts is silent, or
+    the "server"; or, for no fault of the job, a "shutdown", a full "disk", or the "loss" of the machine that the worker was on.
     """
 
     kind: ClassVar[str] = "interrupted"

@@ -18,7 +18,7 @@ from backend.contract.events import Interrupted
 from backend.files import is_disk_full
 from backend.workers.channel import Message
 from backend.workers.cluster_node import Ended, Item, LogText
-from backend.workers.death import LOST
+from backend.workers.death import HOST_LOST, LOST
 from backend.workers.parcels import Inbox, Piece, check_name, files_in, pieces_of
 from backend.workers.process import WorkerPlan
 
@@ -94,7 +94,7 @@ class ClusterLink:
                 self._on_message({"type": "alive"})  # a slow network is no silence
             for item in items:
                 if isinstance(item, Ended):
-                    return item.code
+                    return LOST if item.code == HOST_LOST else item.code  # it is no slice any more: another one is asked for
                 self._handle(item)
             if not items and self._has_failed.is_set():
                 return LOST

@@ -9,6 +9,8 @@ DEVICE_LOST = 71
 """The exit code of a worker whose devices can no longer be used."""
 LOST = 256
 """Stands for the exit code, which nobody knows, of a worker on another machine that can no longer be reached."""
+HOST_LOST = 257
+"""Stands for that of a worker on several hosts, one of which does not answer any more."""
 _MEMORY_ADVICE = "Choose a smaller size or fewer frames, or free memory on the machine"
 _VMSTAT = Path("/proc/vmstat")
 
@@ -18,6 +20,8 @@ def explain_death(code: int, log: Path, was_out_of_memory: bool, reason: str = "
     advice = f"Make it again; if it stops again, the reason stands at the end of {log}"
     if code == LOST:
         return Interrupted(cause="The machine that made it has gone", fix="Make it again", by="loss")
+    if code == HOST_LOST:
+        return Interrupted(cause=reason or f"The worker {describe_code(code)}", fix=advice, by="signal")
     if reason:
         return Interrupted(cause=reason, fix=advice, by="worker")
     if -code == signal.SIGKILL and was_out_of_memory:
@@ -34,6 +38,8 @@ def describe_code(code: int) -> str:
     """The exit code in words."""
     if code == LOST:
         return "is lost: its machine cannot be reached"
+    if code == HOST_LOST:
+        return "is ended: one of its hosts does not answer any more"
     if code < 0:
         return f"was killed by signal {-code} ({signal.Signals(-code).name})"
     return f"ended with exit code {code}"

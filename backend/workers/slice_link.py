@@ -18,7 +18,7 @@ from backend.contract.request import GenerationRequest
 from backend.contract.worker import HostPlace, Hosts
 from backend.workers.accord import FAILED
 from backend.workers.channel import Message
-from backend.workers.death import describe_code
+from backend.workers.death import HOST_LOST, describe_code
 from backend.workers.process import WorkerPlan, WorkerProcess
 from backend.workers.versions import difference, versions_here
 from backend.workers.wire import Gone, Wire, WrongSecret
@@ -53,6 +53,7 @@ class SliceLink:
         self._waiting: list[Message] = []  # until the processes are started
         self._said: dict[int, _Said] = {}
         self._apart: threading.Timer | None = None
+        self._end_code: int | None = None  # told in place of the first process's
         self._is_ending = threading.Event()
         self._strangers = threading.Semaphore(_MOST_STRANGERS)
         self._door = socket.create_server((self._hosts.address, self._hosts.port))
@@ -173,14 +174,14 @@ class SliceLink:
             before, self._members[index] = self._members.get(index), wire
         if before is not None:
             before.close()  # it was cut off, and comes again; two that give one number push each other out
-        why = "does not answer any more"
+        why, end_code = "does not answer any more", HOST_LOST
         try:
             while True:
                 message, _ = wire.receive()
                 if message["type"] == "gather":
                     self._gather(index, message)
                 elif message["type"] == "exit":
-                    why = describe_code(message["code"])
+                    why, end_code = describe_code(message["code"]), None
                     break
         except Gone:
             pass
@@ -189,7 +190,7 @@ class SliceLink:
                 return
             del self._members[index]
         if self._first is not None:
-            self._end_all(f"Process {index} of the {self._hosts.count} hosts {why}")
+            self._end_all(f"Process {index} of the {self._hosts.count} hosts {why}", end_code)
 
     def _start(self) -> bool:
         """Starts all processes, if no member has left again."""
@@ -257,11 +258,12 @@ class SliceLink:
         for wire in self._members.values():
             wire.send(message)
 
-    def _end_all(self, reason: str) -> None:
-        """Ends the first process; its end ends the others."""
+    def _end_all(self, reason: str, end_code: int | None = None) -> None:
+        """Ends the first process; its end ends the others. An `end_code` is told in place of the first process's own."""
         with self._lock:
             if self._is_ending.is_set():
                 return
+            self._end_code = end_code
             self._is_ending.set()
         self._on_message({"type": "dying", "reason": reason})
         self._first.send({"type": "leave"})
@@ -271,7 +273,7 @@ class SliceLink:
     def _handle_exit(self, code: int) -> None:
         self._is_ending.set()
         self._close()
-        self._on_exit(code)
+        self._on_exit(code if self._end_code is None else self._end_code)
 
     def _close(self) -> None:
         """Lets the members go: each ends its process, and comes to the next link."""

@@ -30,6 +30,12 @@ def test_a_machine_that_has_gone_is_no_fault_of_the_worker():
     assert (stop.by, stop.cause) == ("loss", "The machine that made it has gone")
 
 
+def test_a_host_that_is_silent_is_no_fault_of_the_worker_either():
+    stop = explain_death(death.HOST_LOST, LOG, was_out_of_memory=False, reason="Process 1 of the 2 hosts does not answer any more")
+    assert (stop.by, stop.cause) == ("signal", "Process 1 of the 2 hosts does not answer any more")
+    assert "one of its hosts" in explain_death(death.HOST_LOST, LOG, was_out_of_memory=False).cause
+
+
 def test_the_systems_count_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(death, "_VMSTAT", tmp_path / "vmstat")
     assert out_of_memory_kills() == 0

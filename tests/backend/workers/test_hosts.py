@@ -105,6 +105,7 @@ def test_one_death_is_noticed_ends_and_restarts_all_and_the_job_goes_on(pair, tm
         (stop,) = interruptions_of(engine, job.id)
         if what != "the first process":
             assert stop.cause.startswith("Process 1 of the 2 hosts")
+        assert stop.by == ("worker" if what == "the process" else "signal")  # a host that is gone is no fault of the video
         assert engine.workers()[0].pid != first and process not in processes_of(member.pid)
     finally:
         engine.close()
