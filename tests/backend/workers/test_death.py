@@ -31,7 +31,9 @@ def test_a_machine_that_has_gone_is_no_fault_of_the_worker():
 
 
 def test_a_host_that_is_silent_is_no_fault_of_the_worker_either():
-    stop = explain_death(death.HOST_LOST, LOG, was_out_of_memory=False, reason="Process 1 of the 2 hosts does not answer any more")
+    stop = explain_death(
+        death.HOST_LOST, LOG, was_out_of_memory=False, reason="Process 1 of the 2 hosts does not answer any more"
+    )
     assert (stop.by, stop.cause) == ("signal", "Process 1 of the 2 hosts does not answer any more")
     assert "one of its hosts" in explain_death(death.HOST_LOST, LOG, was_out_of_memory=False).cause
 
