@@ -1,11 +1,10 @@
 """Kills the machines of a Ray cluster while videos are made on them: `python -m benchmarks.cluster --json FILE`.
 
 Starts real Ray on this machine: a head, and `--nodes` TPU slices of `--hosts` raylets each, which pretend to be its hosts (the
-worker's devices are the CPU). The real engine makes `--jobs` videos of the demo model there; every `--kill-seconds`, or that long
-after the last slice came if that is later, the last host of a worker that makes one is killed, and another slice comes some
-seconds later. Only a video that has lost two workers is spared: with the third it would end, as docs/scale.md says. Checked:
-every video is finished, once, and lies whole in the studio's folder; what was done of it was not done again, but for
-`MOST_SECONDS_AGAIN`. Needs `requirements-cluster.txt`; prints a table; exit code 1 if anything is broken.
+worker's devices are the CPU). The real engine makes `--jobs` videos of the demo model there; every `--kill-seconds` the last host
+of a worker that makes one is killed, and another slice comes some seconds later, before the next one is killed. Only a video
+that has lost two workers is spared: with the third it would end, as docs/scale.md says. Checked: every video is finished, once,
+and lies whole in the studio's folder; what was done of it was not done again, but for `MOST_SECONDS_AGAIN`. Needs `requirements-cluster.txt`; prints a table; exit code 1 if anything is broken.
 """
 
 import argparse
@@ -168,7 +167,7 @@ class Breaker:
             time.sleep(0.1)
             if time.monotonic() >= next_kill:
                 self._break()
-                next_kill = max(next_kill, time.monotonic()) + self._every
+                next_kill = max(next_kill + self._every, time.monotonic())
 
     def _break(self) -> None:
         busy = [one.name for one in self._engine.workers() if one.job_id is not None and self._losses(one.job_id) < MOST_LOSSES]

@@ -45,6 +45,6 @@ def test_forty_videos_are_finished_while_a_slice_is_lost_every_twenty_seconds(tm
 @pytest.mark.slow
 @pytest.mark.demo_model
 def test_a_slice_of_two_hosts_is_one_worker_and_its_videos_go_on_when_one_host_is_lost(tmp_path):
-    words = "--nodes 2 --hosts 2 --jobs 4 --steps 40 --kill-seconds 10".split()
+    words = "--nodes 2 --hosts 2 --jobs 4 --steps 40 --kill-seconds 15".split()
     figures = broken(tmp_path, *words, seconds=900)
     assert figures["jobs"] == 4 and figures["raylets_killed"] >= 1 and figures["jobs_interrupted"] >= 1
