@@ -4,8 +4,8 @@ Starts real Ray on this machine: a head, and `--nodes` TPU slices of `--hosts` r
 worker's devices are the CPU). The real engine makes `--jobs` videos of the demo model there; every `--kill-seconds` the last host
 of a worker that makes one is killed, and another slice comes some seconds later, before the next one is killed. Only a video that
 has lost two workers is spared: with the third it would end, as docs/scale.md says. Checked: every video is finished, once, and
-lies whole in the studio's folder; what was done of it was not done again, but for `MOST_SECONDS_AGAIN`. Needs `requirements-
-cluster.txt`; prints a table; exit code 1 if anything is broken.
+lies whole in the studio's folder; what was done of it was not done again, but for `MOST_SECONDS_AGAIN`. Needs
+`requirements-cluster.txt`; prints a table; exit code 1 if anything is broken.
 """
 
 import argparse
