@@ -12,8 +12,9 @@ import gradio as gr
 from backend.contract.control import is_controlled
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
-from backend.errors import StudioError
+from backend.errors import RequestError, StudioError
 from backend.media.masks import is_picture
+from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.presets import full_preset
 from wan_ui.desk.uploads import to_cache
@@ -50,7 +51,7 @@ class EditHandlers:
     @property
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
         """`edit:use` loads what a video was made from and its settings, `edit:full` with the model that its draft stands for,
-        `edit:fits` at a size and a length that would fit."""
+        `edit:fits` at a size and a length that would fit; `edit:clip` takes the video itself as the clip."""
         return {"edit": self.act, "look_edit": self.look}
 
     def wire(self) -> None:
@@ -79,12 +80,16 @@ class EditHandlers:
         return {}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """Loads the clip or the pictures, and the settings, of a video that was made from them."""
+        """Loads the clip or the pictures, and the settings, of a video that was made from them; or any video as a clip."""
         act, visit = Act.of(event), self.desk.visit(request)
         job = self.desk.job(act.job, visit)
-        if job is None or job.request.is_from_pictures:
+        if job is None or (job.request.is_from_pictures and act.what != "clip"):
             return {self.message: gr.skip()}
         try:
+            if act.what == "clip":
+                fill = self.desk.engine.decoding.run(_as_clip, job, self._preset_for(job.request, visit))
+                message = Message(text=visit.texts.loaded_as_clip, view="edit")
+                return {self.panel.view: self._drawn(visit, fill), self.message: message.html(visit.texts)}
             fill = self.desk.engine.decoding.run(_filled, job)
             if act.what == "fits":
                 fill |= _fitting(job.request, fill["start"], proposed_size(act.value))
@@ -104,6 +109,13 @@ class EditHandlers:
         message = Message(text=text, view="edit")
         return {self.panel.view: self._drawn(visit, fill), self.message: message.html(visit.texts)}
 
+    def _preset_for(self, request: GenerationRequest, visit: Visit) -> Preset:
+        """The request's own preset if that makes something of clips, else the first that does. Raises: RequestError."""
+        presets = {preset.name: preset for preset in clip_presets(self.desk.offers(visit))}
+        if not presets:
+            raise RequestError("editing", "needs a model that makes something of clips, and none is here", "download one")
+        return presets.get(request.preset) or next(iter(presets.values()))
+
     def _drawn(self, visit: Visit, fill: Mapping[str, Any] | None = None) -> str:
         return edit_html(clip_presets(self.desk.offers(visit)), visit.texts, fill)
 
@@ -120,6 +132,15 @@ def _filled(job: Job) -> dict[str, Any]:
         filled["keyframes"] = [_known(path) | {"frame": frame} for frame, path in keyframes]
         filled["mask"] = next((_known(path) | {"is_picture": is_picture(path)} for path in files.get("mask", ())), None)
     return filled
+
+
+def _as_clip(job: Job, preset: Preset) -> dict[str, Any]:
+    """The settings for the view's script with the job's video as the clip, whole. Raises: ClipError, OSError."""
+    request, clip = job.request, described(Path(to_cache(job.folder / "video.mp4")))
+    same = ("prompt", "negative_prompt", "width", "height", "num_frames")
+    settings = {name: getattr(request, name) for name in same}
+    own = {"preset": preset.name, "steps": preset.steps, "guidance": preset.guidance, "seed": ""}
+    return settings | own | {"way": "anew", "clip": clip, "start": 0.0, "end": clip["seconds"], "time": time.monotonic()}
 
 
 def _fitting(request: GenerationRequest, start: float, size: dict[str, int]) -> dict[str, Any]:

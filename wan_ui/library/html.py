@@ -90,6 +90,7 @@ def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bo
         f"{text_button(f'{group}:use', texts.use_settings, name='use', **one)}"
         f"{text_button('again:seed', texts.new_seed, name='dice', **one)}"
         f"{text_button('fill:continue', texts.go_on, name='go_on', hint=texts.go_on_hint, **one)}"
+        f"{text_button('edit:clip', texts.edit_this, name='edit', hint=texts.edit_this_hint, **one)}"
         f'<a href="{media_url(job, result.path)}" download="{escape(name)}">{icon("download")}'
         f"<span>{escape(texts.download)}</span></a>"
         f"{text_button('choose:folder', texts.open_folder, name='show', **one) if is_operator else ''}</div>"

@@ -227,6 +227,7 @@ def _video_buttons(job: Job, texts: Texts, model: Model) -> list[str]:
         *full,
         *_shot_buttons(job, texts),
         text_button("fill:continue", texts.go_on, name="go_on", hint=texts.go_on_hint, **one),
+        text_button("edit:clip", texts.edit_this, name="edit", hint=texts.edit_this_hint, **one),
         f'<button type="button" class="quiet-button" data-action="keep_seed" title="{seed}" aria-label="{seed}">'
         f"{icon('pin')}</button>",
         icon_button(f"{group}:use", "use", texts.use_settings, **one),

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.clip_files import counting_clip, run_ffmpeg
-from tests.wan_ui.steps import rest, until
+from tests.wan_ui.steps import made, rest, until
 
 pytestmark = pytest.mark.browser
 
@@ -180,6 +180,20 @@ def test_an_earlier_video_brings_its_clip_and_its_settings_back(visit, clip):
     until(page, "job => document.querySelector('.stage').dataset.job !== job", job)
     page.locator('.stage[data-phase="finished"]').wait_for()
     assert "0.35" in page.locator(".stage .facts").inner_text()
+
+
+def test_a_video_made_from_words_becomes_the_clip(visit):
+    page = visit()
+    made(page, "a square to be edited")
+    page.locator('.stage[data-phase="finished"] [data-act="edit:clip"]').click()
+    page.locator('.edit:not([data-clip=""])').wait_for()
+    until(page, "document.querySelector('#edit-player').readyState >= 2")
+    assert page.locator("#edit-prompt").input_value() == "a square to be edited"
+    assert page.locator('[name="edit-way"]:checked').get_attribute("value") == "anew"
+    assert page.locator("#edit-part").inner_text().startswith("0.00 to ") and page.locator("#edit-seed").input_value() == ""
+    slide(page, "#edit-strength", 0.4)
+    job = make(page, "the same square made anew")
+    assert page.locator('.stage [data-act="compare:original"]').is_visible() and job
 
 
 def test_a_slow_one_can_be_stopped_and_waits_without_a_pencil(visit, clip):

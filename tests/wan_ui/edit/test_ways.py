@@ -14,8 +14,9 @@ from backend.engine.engine import Engine
 from backend.media.pictures import load_checked_image
 from backend.media.video import read_frames
 from tests.clip_files import counting_clip
+from tests.wan_ui.builders import a_job
 from wan_ui.desk.media import BEFORE
-from wan_ui.edit.handlers import _filled, _fitting, settings_of
+from wan_ui.edit.handlers import _as_clip, _filled, _fitting, settings_of
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.ways import WAYS, not_shown, way_of, ways_of
 from wan_ui.words.chinese import CHINESE
@@ -269,6 +270,15 @@ def test_its_settings_come_back_with_its_files(engine, visitor, clip, picture):
     json.dumps(filled)
     request = made(engine, visitor(), way="extend", clip=clip, extend="after", overlap=5, start=0.0, num_frames=9)
     assert settings_of(request, 2.0) | {"start": 1.6875, "end": 2.0, "overlap": 5, "extend": "after"} == settings_of(request, 2.0)
+
+
+def test_any_video_of_ours_becomes_the_clip(engine, tmp_path):
+    job = a_job(folder=tmp_path, prompt="a red square")
+    counting_clip(tmp_path / "video.mp4", 33, 16, SIZE)
+    filled = _as_clip(job, find_preset("wan-tiny"))
+    assert (filled["preset"], filled["way"], filled["prompt"], filled["seed"]) == ("wan-tiny", "anew", "a red square", "")
+    assert Path(filled["clip"]["path"]).is_relative_to(get_upload_folder()) and filled["clip"]["width"] == SIZE[0]
+    assert (filled["start"], filled["end"]) == (0.0, filled["clip"]["seconds"]) and json.loads(json.dumps(filled))
 
 
 def test_what_would_fit_is_asked_of_the_same_part(engine, visitor, clip):

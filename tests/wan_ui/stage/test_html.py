@@ -82,7 +82,7 @@ def test_a_download_says_its_speed_and_what_is_left():
 def test_a_video_from_a_clip_is_compared_with_it_and_goes_back_to_edit():
     plain, clip = a_job(), a_job(video="/data/runs/job-1/input-video.mp4", strength=0.5, steps=8)
     drawn = [stage_html(StageView(phase="finished", result=a_result(job)), job, ENGLISH) for job in (plain, clip)]
-    for act, places in (("compare:original", [0, 1]), ("edit:use", [0, 1]), ("fill:use", [1, 0])):
+    for act, places in (("compare:original", [0, 1]), ("edit:use", [0, 1]), ("fill:use", [1, 0]), ("edit:clip", [1, 1])):
         assert [html.count(f'data-act="{act}"') for html in drawn] == places
     sound = 'data-player="sound"'
     assert [html.partition(sound)[2].partition(">")[0].endswith("hidden") for html in drawn] == [True, False]
