@@ -56,13 +56,12 @@ class DotsModel:
         self.networks = tuple(self._networks())
         program = functools.partial(Program, layout=self._layout, compiler=plan.compiler)
         self._texts = {
-            part: program(f"the {part.replace('_', ' ')}", _embed, key=part, part=part)
-            for part in ("text_encoder", "text_encoder_2")
+            part: program(f"the {part.replace('_', ' ')}", _embed, key=part) for part in ("text_encoder", "text_encoder_2")
         }
-        self._step = program("the denoising step", _step, key="denoise_step", part="transformer", donated=(1,))
-        self._settle = program("the memory of a chunk", _settle, key="settle", part="transformer")
-        self._decode_first = program("the first pixels", _decode_first, key="decode_first", part="vae")
-        self._decode_next = program("the next pixels", _decode_next, key="decode_next", part="vae")
+        self._step = program("the denoising step", _step, key="denoise_step", donated=(1,))
+        self._settle = program("the memory of a chunk", _settle, key="settle")
+        self._decode_first = program("the first pixels", _decode_first, key="decode_first")
+        self._decode_next = program("the next pixels", _decode_next, key="decode_next")
 
     def _networks(self):
         for part, shapes in shapes_of(self._config).items():
