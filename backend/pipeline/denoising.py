@@ -194,11 +194,11 @@ class Denoising:
         return self._run.model.start(self._run.request, self._conditions, self._noise.of(chunk.index))
 
     def _enter(self, planned: PlannedStep) -> None:
-        """Makes this step's lane, unless it is in use already. What a lane holds takes much memory: the last lane is freed first,
-        once no step that was called needs it."""
+        """Makes this step's lane, unless it is in use already. What a lane holds takes much memory: the last lane is freed first;
+        where experts take turns, with their copies of matrices, once no step that was called needs it."""
         if self._lane is not None and (self._lane.expert, self._lane.is_guided) == (planned.expert, planned.is_guided):
             return
-        if self._lane is not None:
+        if self._lane is not None and self._run.model.kind.num_experts > 1:
             with self._run.clock.measure("denoise"):
                 self.wait()
         model, request, carry = self._run.model, self._run.request, self._carry

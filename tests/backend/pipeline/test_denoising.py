@@ -1,5 +1,7 @@
 """How far calls run ahead of the devices, and the step that each expert does before the first one that counts."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -70,6 +72,16 @@ def test_a_look_at_the_video_is_a_wait_too(run, calls, monkeypatch):
         loop.step()
         loop.clean()
     assert waits == []
+
+
+def test_where_experts_take_turns_the_last_one_is_done_before_its_copies_are_freed(run, calls, monkeypatch):
+    loop, waits = Denoising(run, conditions_of(run)), []
+    monkeypatch.setattr(run.model, "kind", dataclasses.replace(run.model.kind, num_experts=2))
+    monkeypatch.setattr(loop, "wait", lambda: waits.append(calls.count(STEP)))
+    while loop.steps_done < loop.total:
+        loop.step()
+        loop.clean()
+    assert waits == [5]  # of 11 steps, before the first without guidance
 
 
 def test_each_lane_has_one_step_before_the_first_that_counts_and_only_once(run, calls):
