@@ -220,14 +220,20 @@ def _video_buttons(job: Job, texts: Texts, model: Model) -> list[str]:
     original = (
         [text_button("compare:original", texts.compare_original, name="compare", **one)] if job.request.has_original else []
     )
-    seed = escape(texts.keep_seed)
-    starred = "true" if job.is_starred else "false"
     return [
         *original,
         *full,
         *_shot_buttons(job, texts),
         text_button("fill:continue", texts.go_on, name="go_on", hint=texts.go_on_hint, **one),
         text_button("edit:clip", texts.edit_this, name="edit", hint=texts.edit_this_hint, **one),
+        f'<span class="small">{"".join(_small_buttons(job, texts, group))}</span>',
+    ]
+
+
+def _small_buttons(job: Job, texts: Texts, group: str) -> list[str]:
+    """Those without words; they stay together where the row breaks."""
+    one, seed, starred = {"job": job.id}, escape(texts.keep_seed), "true" if job.is_starred else "false"
+    return [
         f'<button type="button" class="quiet-button" data-action="keep_seed" title="{seed}" aria-label="{seed}">'
         f"{icon('pin')}</button>",
         icon_button(f"{group}:use", "use", texts.use_settings, **one),
