@@ -10,7 +10,7 @@ DEVICE_LOST = 71
 LOST = 256
 """Stands for the exit code, which nobody knows, of a worker on another machine that can no longer be reached."""
 HOST_LOST = 257
-"""Stands for that of a worker on several hosts, one of which does not answer any more."""
+"""Stands for the exit code of a worker on several hosts that was ended because one of them does not answer any more."""
 _MEMORY_ADVICE = "Choose a smaller size or fewer frames, or free memory on the machine"
 _VMSTAT = Path("/proc/vmstat")
 

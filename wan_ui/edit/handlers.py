@@ -94,11 +94,8 @@ class EditHandlers:
             if act.what == "fits":
                 fill |= _fitting(job.request, fill["start"], proposed_size(act.value))
         except (StudioError, OSError) as error:
-            error = (
-                error
-                if isinstance(error, StudioError)
-                else StudioError("a file that this video was made from", "is no longer there")
-            )
+            what = "the video" if act.what == "clip" else "a file that this video was made from"
+            error = error if isinstance(error, StudioError) else StudioError(what, "is no longer there")
             return {self.message: Message(text=sentence(error), is_bad=True).html(visit.texts)}
         full = full_preset(job.request) if act.what == "full" else None
         if full is not None:

@@ -2,7 +2,9 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import gradio as gr
 import numpy as np
 import pytest
 from gradio.utils import get_upload_folder
@@ -16,7 +18,7 @@ from backend.media.video import read_frames
 from tests.clip_files import counting_clip
 from tests.wan_ui.builders import a_job
 from wan_ui.desk.media import BEFORE
-from wan_ui.edit.handlers import _as_clip, _filled, _fitting, settings_of
+from wan_ui.edit.handlers import EditHandlers, _as_clip, _filled, _fitting, settings_of
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.ways import WAYS, not_shown, way_of, ways_of
 from wan_ui.words.chinese import CHINESE
@@ -279,6 +281,26 @@ def test_any_video_of_ours_becomes_the_clip(engine, tmp_path):
     assert (filled["preset"], filled["way"], filled["prompt"], filled["seed"]) == ("wan-tiny", "anew", "a red square", "")
     assert Path(filled["clip"]["path"]).is_relative_to(get_upload_folder()) and filled["clip"]["width"] == SIZE[0]
     assert (filled["start"], filled["end"]) == (0.0, filled["clip"]["seconds"]) and json.loads(json.dumps(filled))
+
+
+def test_only_who_may_see_a_video_takes_it_as_a_clip_and_one_that_is_gone_is_said(tmp_path, engine):
+    job, message = a_job(folder=tmp_path), object()
+    visit = SimpleNamespace(texts=ENGLISH)
+    desk = SimpleNamespace(
+        visit=lambda request: visit,
+        job=lambda wanted, visit: job if wanted == "mine" else None,
+        offers=lambda visit=None: lambda preset: preset.name == "wan-tiny",
+        engine=engine,
+    )
+    handlers = EditHandlers(desk=desk, panel=SimpleNamespace(view=object()), stage=None, message=message)
+
+    def told(wanted: str):
+        return handlers.act({}, None, SimpleNamespace(_data={"what": "clip", "job": wanted, "value": ""}))
+
+    assert told("another's") == {message: gr.skip()}
+    assert "the video is no longer there" in told("mine")[message].lower()
+    counting_clip(tmp_path / "video.mp4", 33, 16, SIZE)
+    assert ENGLISH.loaded_as_clip in told("mine")[message]
 
 
 def test_what_would_fit_is_asked_of_the_same_part(engine, visitor, clip):
