@@ -1,6 +1,10 @@
 """The error tree. Every error says what was given, what is allowed and what to do, on one line."""
 
 import re
+import reprlib
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
 
 
 class StudioError(Exception):
@@ -101,6 +105,12 @@ def bytes_needed(error: BaseException) -> int | None:
         return None
     size, unit = (group for group in found.groups() if group is not None)
     return int(float(size) * (2**30 if unit == "G" else 2**20))
+
+
+def short(value: object, most: int = 60) -> str:
+    """A value that came from outside as Python writes it, cut; however large it is, only its beginning is looked at."""
+    text = _SHORT.repr(value)
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def one_line(text: str) -> str:

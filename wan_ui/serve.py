@@ -44,6 +44,7 @@ LARGEST_UPLOAD = "60mb"
 QUEUE_SECONDS, PROGRESS_SECONDS = 0.05, 0.1  # between two looks of Gradio's own queue for work and for progress
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 USER = "studio"
+OPENING = ("backend.engine.folder", "backend.media.stills", "wan_ui.edit.clip", "wan_ui.form.crop")  # that visitors' files need
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +94,7 @@ def launch(engine: Engine, doors: Doors, rewriter: PromptRewriter | None = None)
     names = doors.allowed_hosts
     where = {"host": doors.host, "port": doors.port, "allowed_hosts": names, "share": doors.share}
     serve(blocks, engine, **where, models=doors.models, auth=auth)
+    engine.cage.start(OPENING)
     for address in filter(None, (blocks.local_url, blocks.share_url)):
         _say(ENGLISH.serving.format(product=ENGLISH.product, address=address))
     if doors.needs_password:

@@ -42,7 +42,7 @@ from backend.contract.numbers import (
 from backend.contract.shots import Shot, check_shots, read_shots, total_frames
 from backend.contract.texts import MAX_CHARACTERS, check_text
 from backend.contract.windows import check_windows, window_frames
-from backend.errors import RequestError
+from backend.errors import RequestError, short
 from presets import LoraChoice, Preset, UnknownPreset, load_preset
 
 SEED_LIMIT = 2**32
@@ -437,8 +437,6 @@ def _explained(error: ValidationError) -> RequestError:
     name = ".".join(str(part) for part in first["loc"]) or "the request"
     if first["type"] == "missing":
         return RequestError(f"{name} is missing:", "it has no default", f"give {name}")
-    value = repr(first["input"])
-    short = value if len(value) <= 60 else value[:57] + "..."
     message = first["msg"].removeprefix("Value error, ")
     rule = message[0].lower() + message[1:]
-    return RequestError(f"{name}={short} is refused:", rule, f"correct {name}")
+    return RequestError(f"{name}={short(first['input'])} is refused:", rule, f"correct {name}")

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from backend.contract.control import extends
 from backend.contract.geometry import nearest_frame_counts
-from backend.errors import RequestError
+from backend.errors import RequestError, short
 from presets import Preset
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def read_shots(rows: Any, preset: Preset, fps: Any) -> tuple[Any, ...]:
     """The shots that a file, a form or a program describes: `prompt`, `seed`, and `num_frames` or `seconds`, which are rounded to
     the nearest length that the preset makes. Values of a wrong type are left for the check. Raises: RequestError."""
     if not isinstance(rows, Sequence) or isinstance(rows, str):
-        raise RequestError(f"shots={repr(rows)[:40]}", "must be a list of shots, each with its prompt", "give a list")
+        raise RequestError(f"shots={short(rows, 40)}", "must be a list of shots, each with its prompt", "give a list")
     if not rows:
         raise RequestError("shots has nothing in it and", "must be a list of shots, each with its prompt", "give one at least")
     return tuple(_read(row, number, preset, fps) for number, row in enumerate(rows, 1))

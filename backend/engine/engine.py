@@ -3,8 +3,9 @@
 import functools
 import shutil
 import sqlite3
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from backend.engine.cleaning import NO_LIMITS, Cleaner, Limits
 from backend.engine.disk import Shortage
 from backend.engine.dispatcher import Dispatcher
 from backend.engine.estimate import Estimate
-from backend.engine.folder import open_inputs, write_request
+from backend.engine.folder import moved_into, written
 from backend.engine.job import Job, new_job_id
 from backend.engine.journal import Journal
 from backend.engine.library import Library
@@ -30,7 +31,7 @@ from backend.engine.storyboards import again_from, keep_shots
 from backend.engine.timings import Timings
 from backend.engine.weights_here import check_here, fits, has_weights
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
-from backend.media.decoding import Decoding
+from backend.media.cage import Cage, For, Steps
 from backend.settings import from_environment
 from backend.shares import Share
 from backend.workers.cluster import Cluster
@@ -87,7 +88,7 @@ class Engine:
         self.library = Library(self._store)
         self.shelf = Shelf(settings.data_dir / "jobs.sqlite3")
         self.cleaner = Cleaner(settings, self._store, self.shelf, self._lock, limits, on_removal=self.touch)
-        self.decoding = Decoding()
+        self.cage = Cage()
         plan = WorkerPlan(
             preset=preset or _first_preset(model).name,
             model=model,
@@ -133,16 +134,21 @@ class Engine:
         images are being opened, QueueFull if there is no `room` in line (None: any number may wait), DataFolderError if nothing
         can be written, JobNotFound. After an error nothing is left on the disk.
         """
-        self._check_here(request, may_download)
-        self._check_shots(request)
-        keep = None
-        if again is not None:
-            story, first = self._store.job(again[0]), again[1]
-            request, keep = again_from(story, first, request), functools.partial(keep_shots, story.folder, count=first - 1)
-        if not request.inputs():
-            return self._submitted(request, owner, room, keep)
-        self._check_open()
-        return self.decoding.run(self._submitted, request, owner, room, keep)
+        steps = self._submitting(request, owner, room, may_download, again)
+        return self.cage.follow(steps, _who(owner, room))
+
+    async def submitted(
+        self,
+        request: GenerationRequest,
+        owner: str = "local",
+        room: Room | None = None,
+        *,
+        may_download: bool = False,
+        again: tuple[str, int] | None = None,
+    ) -> Job:
+        """As `submit`, for callers in an event loop: waits without a thread while its inputs are opened."""
+        steps = self._submitting(request, owner, room, may_download, again)
+        return await self.cage.followed(steps, _who(owner, room))
 
     def job(self, job_id: str) -> Job:
         """Raises: JobNotFound."""
@@ -213,9 +219,8 @@ class Engine:
         """
         self._check_here(request, may_download)
         self._check_shots(request)
-        if not request.inputs():
-            return self._revised(job_id, request)
-        return self.decoding.run(self._revised, job_id, request)
+        job = self._store.job(job_id)
+        return self.cage.follow(self._revising(job, request), _who(job.owner, None))
 
     def has_weights(self, preset: Preset) -> bool:
         """Whether a video can be made with this preset and without a download, judged by the files here."""
@@ -281,7 +286,7 @@ class Engine:
             self._journal.close()
         self.cleaner.close()
         self.models.close()
-        self.decoding.close()
+        self.cage.close()
         if self._cluster is not None:
             self._cluster.close()
         self._dispatcher.close()
@@ -292,17 +297,24 @@ class Engine:
             self.shelf.close()
             self._lock.release()
 
-    def _submitted(
-        self, request: GenerationRequest, owner: str, room: Room | None, keep: Callable[[Path], None] | None = None
-    ) -> Job:
-        images = open_inputs(request)
+    def _submitting(
+        self, request: GenerationRequest, owner: str, room: Room | None, may_download: bool, again: tuple[str, int] | None
+    ) -> Steps[Job]:
+        """The steps of `submit`."""
+        self._check_here(request, may_download)
+        self._check_shots(request)
+        keep = None
+        if again is not None:
+            story, first = self._store.job(again[0]), again[1]
+            request, keep = again_from(story, first, request), functools.partial(keep_shots, story.folder, count=first - 1)
+        self._check_open()
+        self._check_room(owner, room)
         job_id = new_job_id()
         folder = self._runs / job_id
         try:
-            self._check_open()
-            self._check_room(owner, room)
             folder.mkdir(parents=True)
-            request = write_request(request, images, folder)
+            request = yield from written(request, folder)
+            self._check_open()
             if keep is not None:
                 keep(folder)
             return self._enqueue(job_id, request, owner, folder, room)
@@ -313,21 +325,23 @@ class Engine:
                 "it must be a folder with room",
                 "make room, or choose another with --data-dir",
             ) from error
-        except StudioError:
+        except (StudioError, GeneratorExit):
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def _revised(self, job_id: str, request: GenerationRequest) -> Job:
-        images, job = open_inputs(request), self._store.job(job_id)
-        with self._journal.changed:
-            if job_id not in self.line():
-                raise JobHasBegun(
-                    "this video is being made already and", "can be changed only while it waits", "stop it, or queue another"
-                )
-            request = write_request(request, images, job.folder)
-            self._store.revise(job_id, request)
-            self._dispatcher.reshape(job_id, self.shape(request))
-            return self._store.job(job_id)
+    def _revising(self, job: Job, request: GenerationRequest) -> Steps[Job]:
+        """The steps of `revise`. New inputs lie in a folder of their own until the job is known to be waiting still."""
+        with tempfile.TemporaryDirectory(prefix=".revised-", dir=job.folder) as name:
+            new = yield from written(request, Path(name))
+            with self._journal.changed:
+                if job.id not in self.line():
+                    raise JobHasBegun(
+                        "this video is being made already and", "can be changed only while it waits", "stop it, or queue another"
+                    )
+                request = moved_into(new, Path(name), job.folder)
+                self._store.revise(job.id, request)
+                self._dispatcher.reshape(job.id, self.shape(request))
+                return self._store.job(job.id)
 
     def _enqueue(self, job_id: str, request: GenerationRequest, owner: str, folder: Path, room: Room | None) -> Job:
         now, shape = time.time(), self.shape(request)
@@ -380,6 +394,11 @@ class Engine:
         workers = self.workers()
         nobody = WorkerView(name="", status=summary(()), facts=WorkerFacts())
         return next((worker for worker in workers if worker.facts.devices), next(iter(workers), nobody))
+
+
+def _who(owner: str, room: Room | None) -> For:
+    """For whom files are opened. Whoever has no limit in line, such as the operator, has one place all the same."""
+    return For(owner=owner, address=room.address if room else "")
 
 
 def _plans(plan: WorkerPlan, shares: Sequence[Share]) -> list[WorkerPlan]:

@@ -12,6 +12,7 @@ from PIL.Image import Image
 from backend.contract.request import INPUTS, MANY, GenerationRequest, InputRole
 from backend.errors import RequestError
 from backend.files import replacing, sync
+from backend.media.cage import LONG_SECONDS, QUICK_SECONDS, Opening, Steps
 from backend.media.clips import Part, check_part, read_clip_facts
 from backend.media.masks import check_shape, is_picture
 from backend.media.pictures import load_checked_image
@@ -19,6 +20,38 @@ from backend.media.pictures import load_checked_image
 REQUEST = "request.json"
 Inputs = Mapping[str, tuple[Image | Path, ...]]
 """A request's inputs by role: pictures opened and checked, clips as files that have the part that is wanted of them."""
+
+
+def written(request: GenerationRequest, folder: Path) -> Steps[GenerationRequest]:
+    """Writes the inputs and `request.json` into the folder, as steps: what opens the inputs is done in the cage. The returned
+    request names those files. Raises: ImageError, ClipError, OSError."""
+    if request.inputs():
+        is_long = any(one.media != "picture" for one in INPUTS if one.role in request.inputs())
+        seconds = LONG_SECONDS if is_long else QUICK_SECONDS
+        paths = yield Opening(work=keep_inputs, arguments=(request, folder), seconds=seconds)
+        request = request.with_inputs(paths)
+    write_request_file(request, folder)
+    return request
+
+
+def moved_into(request: GenerationRequest, folder: Path, place: Path) -> GenerationRequest:
+    """Moves what `written` has left in `folder` to another folder, and names it there. Raises: OSError."""
+    for path in sorted(folder.iterdir()):
+        if path.name != REQUEST:
+            path.replace(place / path.name)
+    paths = {role: [str(place / Path(path).name) for path in given] for role, given in request.inputs().items()}
+    request = request.with_inputs(paths) if paths else request
+    write_request_file(request, place)
+    return request
+
+
+def keep_inputs(request: GenerationRequest, folder: Path) -> dict[str, list[str]]:
+    """Opens the request's inputs and writes them into the folder; their paths by role. Opens strangers' files: for the cage.
+    Raises: ImageError, ClipError, OSError."""
+    return {
+        role: [str(_keep(one, folder / _stem(role, place))) for place, one in enumerate(given)]
+        for role, given in open_inputs(request).items()
+    }
 
 
 def open_inputs(request: GenerationRequest) -> Inputs:
@@ -44,9 +77,14 @@ def write_request(request: GenerationRequest, inputs: Inputs, folder: Path) -> G
         role: [str(_keep(one, folder / _stem(role, place))) for place, one in enumerate(given)] for role, given in inputs.items()
     }
     request = request.with_inputs(paths)
+    write_request_file(request, folder)
+    return request
+
+
+def write_request_file(request: GenerationRequest, folder: Path) -> None:
+    """Writes `request.json` alone. Raises: OSError."""
     with replacing(folder / REQUEST, is_durable=True) as part:
         part.write_text(json.dumps(request.to_json(), indent=2, ensure_ascii=False), "utf-8")
-    return request
 
 
 def _stem(role: str, place: int) -> str:

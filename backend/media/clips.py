@@ -1,44 +1,39 @@
 """Opens clips from strangers: says what they are, and reads a part of one, upright, at a wanted size and rate.
 
-A file's name says nothing about it, so its extension counts for nothing. ffmpeg gets a list of formats that cannot lead to other
-files, no protocol but files, two threads, and limits of memory and time. Only the wanted part is decoded, from the last key frame
+A file's name says nothing about it, so its extension counts for nothing. ffmpeg has the limits of `backend.media.ffmpeg`, and of
+time. Only the wanted part is decoded, from the last key frame
 before it on, and one frame at a time is held here.
 """
 
 import dataclasses
 import re
-import resource
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import imageio_ffmpeg
 import numpy as np
 from PIL import Image
 
 from backend.contract.request import GenerationRequest
 from backend.errors import ClipError, VideoFileError
 from backend.files import replacing
+from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
-from backend.media.video import Frame, Size, time_limit
+from backend.media.video import Frame, Size
 
 FORMATS = {"mp4 or mov": ".mp4", "webm": ".webm", "gif": ".gif"}  # what may come, and what a copy's name ends in
 MAX_PIXELS = 4096 * 2304  # a frame's: 4K in any shape. ffmpeg holds up to 20 frames of 15 MB
 MAX_SECONDS = 3600.0
 MIN_SIDE = 16
-MEMORY_BYTES = 2**30  # that ffmpeg may map, its own 130 MB and its threads' stacks included
 READ_SECONDS = 20.0  # for a file's facts
 COUNT_SECONDS = 60.0  # for going through a file without decoding it
 FRAME_SECONDS = 60.0  # for one frame: a key frame may lie 10 s before it, 600 frames of 4K on one slow core
 SOUND_SECONDS = 120.0
 ROUNDING = 0.25  # of a frame: files give their length in hundredths of a second
-_THREADS = ("-threads", "2")
 _RAW = ("-fps_mode", "passthrough", "-f", "rawvideo", "-pix_fmt", "rgb24", "-")
 _WHOLE_PIXELS = 1_500_000_000  # of all frames: a clip with fewer is decoded whole for its thumbnails, in about 3 s
-_DEMUXERS = "mov,mp4,matroska,webm,gif"
 _STREAM = re.compile(r"Video: .*?, (?P<width>\d+)x(?P<height>\d+)(?P<rest>.*)")
 _SHAPE = re.compile(r"SAR (\d+):(\d+)")
 _RATE = re.compile(r"([\d.]+)(k?) fps")
@@ -157,9 +152,9 @@ def read_clip(path: str | Path, part: Part) -> Iterator[Frame]:
     part, (width, height) = part.within(facts), part.size
     command = [*_reader(path, part.start), "-map", "0:v:0", "-vf", _brought_to(facts, part), "-frames:v", str(part.num_frames)]
     bytes_of_frame, count = width * height * 3, 0
-    with _ffmpeg([*command, *_THREADS, *_RAW]) as process:
+    with ffmpeg.running([*command, *ffmpeg.THREADS, *_RAW], errors=subprocess.DEVNULL) as process:
         while count < part.num_frames:
-            with time_limit(FRAME_SECONDS, process):
+            with ffmpeg.time_limit(FRAME_SECONDS, process):
                 pixels = process.stdout.read(bytes_of_frame)
             if len(pixels) != bytes_of_frame:
                 break
@@ -204,8 +199,8 @@ def add_sound(video: Path, clip: str | Path, start: float, seconds: float, size:
     Raises: VideoFileError; the video is then as it was.
     """
     with replacing(video) as part:
-        own = [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-loglevel", "error", "-nostdin", "-y", "-i", str(video)]
-        sound = [*_safe(), *_THREADS, "-ss", f"{start:.6f}", "-t", f"{seconds:.6f}", "-i", str(clip)]
+        own = ffmpeg.command("-y", "-i", str(video))
+        sound = [*ffmpeg.within_limits(MAX_PIXELS), "-ss", f"{start:.6f}", "-t", f"{seconds:.6f}", "-i", str(clip)]
         joined = [
             "-map",
             "0:v:0",
@@ -223,8 +218,8 @@ def add_sound(video: Path, clip: str | Path, start: float, seconds: float, size:
             "2",
         ]
         try:
-            done = _start([*own, *sound, *joined, "-movflags", "+faststart", "-f", "mp4", str(part)])
-            with time_limit(SOUND_SECONDS, done):
+            done = ffmpeg.start([*own, *sound, *joined, "-movflags", "+faststart", "-f", "mp4", str(part)])
+            with ffmpeg.time_limit(SOUND_SECONDS, done):
                 _, errors = done.communicate()
         except OSError as error:
             raise VideoFileError("the clip's sound could not be kept:", str(error), "check the disk") from error
@@ -251,8 +246,8 @@ def _pictures(path: Path, start: float, filters: str, count: int, size: Size, on
     width, height = size
     keys = ["-skip_frame", "nokey"] if only_keys else []
     command = [*_reader(path, start, keys), "-map", "0:v:0", "-an", "-vf", filters, "-frames:v", str(count)]
-    with _ffmpeg([*command, *_THREADS, *_RAW]) as process:
-        with time_limit(FRAME_SECONDS, process):
+    with ffmpeg.running([*command, *ffmpeg.THREADS, *_RAW], errors=subprocess.DEVNULL) as process:
+        with ffmpeg.time_limit(FRAME_SECONDS, process):
             pixels = process.stdout.read(width * height * 3 * count)
     whole = len(pixels) // (width * height * 3)
     frames = np.frombuffer(pixels, np.uint8)[: whole * width * height * 3].reshape(whole, height, width, 3)
@@ -315,16 +310,11 @@ def _seen_size(stream: re.Match, header: str) -> Size:
     return (height, width) if is_turned else (width, height)
 
 
-def _safe() -> list[str]:
-    """For each stranger's file: it cannot name other files or addresses, and no frame above `MAX_PIXELS` is decoded."""
-    return ["-protocol_whitelist", "file", "-format_whitelist", _DEMUXERS, "-max_pixels", str(MAX_PIXELS)]
-
-
 def _reader(path: Path, start: float, more: list[str] | None = None) -> list[str]:
     """The beginning of a command that reads from `start` on. The frame that is shown at that moment may begin before it, so
     frames before are left to the filters."""
-    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-loglevel", "error", "-nostdin", *_safe(), *_THREADS]
-    return [*command, *(more or []), "-noaccurate_seek", "-ss", f"{start:.6f}", "-i", str(path)]
+    seeking = ["-noaccurate_seek", "-ss", f"{start:.6f}"]
+    return ffmpeg.command(*ffmpeg.within_limits(MAX_PIXELS), *(more or []), *seeking, "-i", str(path))
 
 
 @dataclass(frozen=True)
@@ -336,7 +326,7 @@ class _Done:
 
 def _run(arguments: list[str], seconds: float, path: Path) -> _Done:
     """Runs ffmpeg on a stranger's file, to its end. Raises: ClipError if that takes too long."""
-    process = _start([imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-nostats", "-nostdin", *_safe(), *_THREADS, *arguments])
+    process = ffmpeg.start(ffmpeg.telling(*ffmpeg.within_limits(MAX_PIXELS), *arguments))
     try:
         out, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -345,28 +335,6 @@ def _run(arguments: list[str], seconds: float, path: Path) -> _Done:
         what = f"clip {path.name!r} could not be read within {seconds:.0f} s and"
         raise ClipError(what, "must be shorter or simpler", "cut out the part that you want first") from None
     return _Done(process.returncode, out.decode(errors="replace"), errors.decode(errors="replace"))
-
-
-def _start(command: list[str], errors: int = subprocess.PIPE) -> subprocess.Popen:
-    """An ffmpeg process within its limits of memory."""
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
-    try:
-        resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    except (OSError, ValueError):
-        pass  # it has ended already, or the system allows less
-    return process
-
-
-@contextmanager
-def _ffmpeg(command: list[str]) -> Iterator[subprocess.Popen]:
-    """A process that is ended with the block."""
-    process = _start(command, subprocess.DEVNULL)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.stdout.close()
-        process.wait()
 
 
 def _unreadable(report: str, path: Path) -> ClipError:

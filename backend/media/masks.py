@@ -9,18 +9,21 @@ from PIL import Image
 
 from backend.errors import ClipError
 from backend.media.clips import Part, read_clip, read_clip_facts
-from backend.media.pictures import FORMATS, crop_to, load_checked_image
+from backend.media.pictures import BROKEN, FORMATS, MAX_PIXELS, crop_to, has_second, load_checked_image
 
 LIGHT = 127  # a pixel of a mask that is lighter counts as white
 SHAPES = 0.02  # by how much, relatively, a mask's width over height may differ from its clip's
 
 
 def is_picture(path: str | Path) -> bool:
-    """Whether the file is a single picture, whatever its name says. What is none may be a clip, or nothing that can be read."""
+    """Whether the file is a single picture, whatever its name says. What is none may be a clip, or nothing that can be read.
+
+    Looks for a second picture only: Pillow counts those of a TIFF in time that grows with their square.
+    """
     try:
         with Image.open(path, formats=FORMATS) as image:
-            return getattr(image, "n_frames", 1) == 1
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+            return image.width * image.height > MAX_PIXELS or not has_second(image)
+    except (*BROKEN, Image.DecompressionBombError):
         return False
 
 

@@ -15,7 +15,8 @@ MAX_PIXELS = 50_000_000  # 8660 x 5773: above any camera phone's ordinary mode, 
 MIN_SIDE = 16  # below this there is nothing to see
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 _BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
-_BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, struct.error, zlib.error)
+BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, struct.error, zlib.error)
+"""What Pillow raises for files that are damaged, or made to look so."""
 
 Box = tuple[float, float, float, float]
 
@@ -32,6 +33,16 @@ def load_checked_image(path: str | Path) -> Image.Image:
         with _open(path) as image:
             _check_size(image.size, path)
             return _as_rgb(_decode(image, path), path)
+
+
+def has_second(image: Image.Image) -> bool:
+    """Whether there is more than one picture in this open file; leaves it at the first."""
+    try:
+        image.seek(1)
+    except EOFError:
+        return False
+    image.seek(0)
+    return True
 
 
 def crop_to(image: Image.Image, width: int, height: int, focus: tuple[float, float] = (0.5, 0.5)) -> Image.Image:
@@ -84,7 +95,7 @@ def _open(path: Path) -> Image.Image:
         raise ImageError(f"image {path.name!r}", "must be readable, and is not", "change its permissions") from None
     except UnidentifiedImageError:
         raise _not_a_picture(path) from None
-    except _BROKEN:
+    except BROKEN:
         raise _damaged(path) from None
 
 
@@ -93,7 +104,7 @@ def _decode(image: Image.Image, path: Path) -> Image.Image:
         image.load()
         ImageOps.exif_transpose(image, in_place=True)
         return image
-    except _BROKEN:
+    except BROKEN:
         raise _damaged(path) from None
 
 

@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import tempfile
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,13 +13,13 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO
 
-import imageio_ffmpeg
 import numpy as np
 from PIL import Image
 
 from backend.contract.request import GenerationRequest
 from backend.errors import NoRequestInVideo, VideoFileError
 from backend.files import is_disk_full, replacing
+from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
 from backend.media.pictures import MAX_PIXELS
 
@@ -89,24 +88,16 @@ def copy_with_request(source: Path, path: Path, request: GenerationRequest) -> N
     """Copies a video of ours, not encoding it again, with this request as its comment. The file appears at `path` whole or not
     at all. Raises: VideoFileError."""
     with replacing(path) as part, _tags(_metadata(request)) as tags:
-        command = [
-            imageio_ffmpeg.get_ffmpeg_exe(),
-            "-hide_banner",
-            "-loglevel",
-            "error",
-            "-y",
-            "-i",
-            str(source),
-            "-i",
-            str(tags),
-        ]
-        command += ["-map", "0:v", "-map_metadata", "1", "-c", "copy", "-movflags", "+faststart", "-f", "mp4", str(part)]
+        copying = ["-map", "0:v", "-map_metadata", "1", "-c", "copy", "-movflags", "+faststart", "-f", "mp4", str(part)]
+        done = ffmpeg.start(ffmpeg.command("-y", "-i", str(source), "-i", str(tags), *copying), is_limited=False)
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ENCODE_SECONDS)
+            _, errors = done.communicate(timeout=ENCODE_SECONDS)
         except subprocess.TimeoutExpired:
+            done.kill()
+            done.communicate()
             raise VideoFileError("the video could not be copied", "in time", "check the disk") from None
         if done.returncode != 0:
-            reason = _reason(io.BytesIO(done.stderr))
+            reason = _reason(io.BytesIO(errors))
             raise VideoFileError("the video could not be copied:", reason, "check the space on the disk")
         if request.width % 2 or request.height % 2:
             mp4_boxes.set_shown_size(part, request.width, request.height)
@@ -156,10 +147,10 @@ def read_frames(path: Path, within: Size | None = None) -> Iterator[Frame]:
     """
     as_ppm = ["-fps_mode", "passthrough", "-f", "image2pipe", "-c:v", "ppm", "-pix_fmt", "rgb24", "-"]
     command = [*_reader(path), "-map", "0:v:0", *_fitting(within), *as_ppm]
-    with _ffmpeg_process(command, subprocess.DEVNULL, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+    with ffmpeg.running(command, errors=subprocess.DEVNULL) as process:
         while (frame := _next_frame(process)) is not None:
             yield frame
-        with time_limit(READ_SECONDS, process):
+        with ffmpeg.time_limit(READ_SECONDS, process):
             process.wait()
         if process.returncode != 0:
             raise _unplayable(path)
@@ -198,16 +189,16 @@ def _run_encoder(command: list[str], frames: Iterable[Frame]) -> int:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     with ExitStack() as opened:
         log = opened.enter_context(tempfile.TemporaryFile())
-        process = opened.enter_context(_ffmpeg_process(command, log, **pipes))
+        process = opened.enter_context(ffmpeg.running(command, errors=log, is_limited=False, **pipes))
         try:
             for frame in frames:
-                with time_limit(ENCODE_SECONDS, process):
+                with ffmpeg.time_limit(ENCODE_SECONDS, process):
                     process.stdin.write(frame.tobytes())
                 count += 1
             process.stdin.close()
         except BrokenPipeError:
             pass  # ffmpeg gave up: its exit code and log say why
-        with time_limit(ENCODE_SECONDS, process):
+        with ffmpeg.time_limit(ENCODE_SECONDS, process):
             process.wait()
         if process.returncode != 0:
             raise VideoFileError("the video could not be encoded:", _reason(log), "check the space on the disk")
@@ -267,13 +258,13 @@ def _command(width: int, height: int, fps: int, tags: Path, path: Path) -> list[
 def _raw_input(width: int, height: int, fps: int) -> list[str]:
     """The beginning of every command that writes a video: frames come through its standard input."""
     source = ["-f", "rawvideo", "-pixel_format", "rgb24", "-video_size", f"{width}x{height}", "-framerate", str(fps), "-i", "-"]
-    return [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-loglevel", "error", "-y", *source]
+    return ffmpeg.command("-y", *source)
 
 
 def _reader(path: Path) -> list[str]:
     """The beginning of every command that reads a file, which may be a stranger's. No frame above `MAX_PIXELS` is decoded, even
     to find the file's facts."""
-    return [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-max_pixels", str(MAX_PIXELS), "-i", str(path)]
+    return ffmpeg.telling(*ffmpeg.within_limits(MAX_PIXELS), "-i", str(path))
 
 
 def _fitting(within: Size | None) -> list[str]:
@@ -285,50 +276,24 @@ def _fitting(within: Size | None) -> list[str]:
 
 def _ffmpeg_report(path: Path) -> str:
     """ffmpeg's own text about a file."""
+    process = ffmpeg.start(_reader(path))
     try:
-        process = subprocess.run(_reader(path), stdin=subprocess.DEVNULL, capture_output=True, timeout=READ_SECONDS)
+        _, errors = process.communicate(timeout=READ_SECONDS)
     except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
         raise _unplayable(path) from None
-    return process.stderr.decode(errors="replace")
+    return errors.decode(errors="replace")
 
 
 def _next_frame(process: subprocess.Popen) -> Frame | None:
-    with time_limit(READ_SECONDS, process):
+    with ffmpeg.time_limit(READ_SECONDS, process):
         if process.stdout.readline() != b"P6\n":
             return None
         width, height = (int(word) for word in process.stdout.readline().split())
         process.stdout.readline()  # the largest value, 255
         pixels = process.stdout.read(width * height * 3)
     return np.frombuffer(pixels, np.uint8).reshape(height, width, 3) if len(pixels) == width * height * 3 else None
-
-
-@contextmanager
-def time_limit(seconds: float, process: subprocess.Popen) -> Iterator[None]:
-    """Ends the process if the block takes longer than this; code in the block that waits for the process then continues."""
-    timer = threading.Timer(seconds, process.kill)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-@contextmanager
-def _ffmpeg_process(command: list[str], log: IO[bytes] | int, *, stdin: int, stdout: int) -> Iterator[subprocess.Popen]:
-    """A process that is ended with the block."""
-    process = subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=log)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        for pipe in filter(None, (process.stdin, process.stdout)):
-            try:
-                pipe.close()
-            except BrokenPipeError:
-                pass  # the process that would read the rest has ended
 
 
 def _check_frame_size(size: re.Match | None, path: Path) -> None:

@@ -1,6 +1,7 @@
 """Serves a comparison as one tiled mp4, made when it is first asked for, to those who may see its videos."""
 
-import threading
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 from starlette.requests import Request
@@ -8,21 +9,25 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from backend.engine.engine import Engine
-from backend.errors import Busy, JobNotFound, VideoFileError
+from backend.engine.job import Job
+from backend.engine.shelf import Comparison
+from backend.errors import StudioError
+from backend.media.cage import EXPORT_SECONDS, For, Opening
 from backend.media.tiles import Tile, write_tiled
 from wan_ui.compare.html import labels_of
 from wan_ui.desk.access import Access
 from wan_ui.desk.media import VIDEO, before
+from wan_ui.desk.opening import asker, unless_gone
 from wan_ui.words.english import ENGLISH
 
 
 def compare_route(engine: Engine, access: Access) -> Route:
     """`/studio/compare/ID.mp4`. Answers 404 for somebody else's comparison, as if there were none."""
-    making = threading.Lock()  # one video at a time: each decodes up to four
+    making = asyncio.Lock()  # one video at a time: each decodes up to four
 
-    def serve(request: Request) -> Response:
-        with making:
-            path = _tiled(engine, request, access)
+    async def serve(request: Request) -> Response:
+        found = await asyncio.to_thread(_found, engine, request, access)
+        path = None if found is None else await unless_gone(request, _tiled(engine, found, asker(request), making))
         if path is None:
             return PlainTextResponse("Not found", status_code=404)
         return FileResponse(path, media_type="video/mp4", headers={"Cache-Control": "private, no-store"})
@@ -30,26 +35,34 @@ def compare_route(engine: Engine, access: Access) -> Route:
     return Route("/studio/compare/{comparison_id}.mp4", serve, methods=["GET", "HEAD"])
 
 
-def _tiled(engine: Engine, request: Request, access: Access) -> Path | None:
+def _found(engine: Engine, request: Request, access: Access) -> Comparison | None:
+    """The comparison, if there is one that the caller may see."""
     found = engine.shelf.comparison(request.path_params["comparison_id"])
-    if found is None or not access.may_see(request.cookies, found.owner):
-        return None
+    return found if found is not None and access.may_see(request.cookies, found.owner) else None
+
+
+async def _tiled(engine: Engine, found: Comparison, who: For, making: asyncio.Lock) -> Path | None:
     folder = engine.settings.comparisons_dir
     path = folder / f"{found.id}.mp4"  # a safe name: the store has just found this id
     if path.is_file():
         return path
-    try:
-        jobs = [engine.job(job_id) for job_id in found.jobs]
-        tiles = [
-            Tile(path=job.folder / VIDEO, label=label)
-            for job, label in zip(jobs, labels_of([job.request for job in jobs], ENGLISH), strict=True)
-        ]
-        original = before(jobs[0], engine.decoding) if len(jobs) == 1 else None
-        if original is not None:
-            made = Tile(path=tiles[0].path, label=ENGLISH.compare_after)
-            tiles = [Tile(path=original, label=ENGLISH.compare_before), made]
-        folder.mkdir(exist_ok=True)
-        engine.decoding.run(write_tiled, tiles, [job.request for job in jobs], path)
-    except (JobNotFound, VideoFileError, Busy):
-        return None
-    return path
+    async with making:
+        if path.is_file():
+            return path
+        try:
+            jobs = [await asyncio.to_thread(engine.job, job_id) for job_id in found.jobs]
+            original = await before(jobs[0], engine.cage, who) if len(jobs) == 1 else None
+            folder.mkdir(exist_ok=True)
+            work = (_tiles(jobs, original), [job.request for job in jobs], path)
+            await engine.cage.opened(Opening(work=write_tiled, arguments=work, seconds=EXPORT_SECONDS), who)
+        except (StudioError, OSError):
+            return None
+        return path
+
+
+def _tiles(jobs: Sequence[Job], original: Path | None) -> list[Tile]:
+    if original is not None:
+        made = jobs[0].folder / VIDEO
+        return [Tile(path=original, label=ENGLISH.compare_before), Tile(path=made, label=ENGLISH.compare_after)]
+    labels = labels_of([job.request for job in jobs], ENGLISH)
+    return [Tile(path=job.folder / VIDEO, label=label) for job, label in zip(jobs, labels, strict=True)]

@@ -1,5 +1,6 @@
 """What every handler needs: the engine, who is asking, and what they may do with it."""
 
+import asyncio
 import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
@@ -89,15 +90,23 @@ class Desk:
     def submit(self, wanted: GenerationRequest, visit: Visit, again: tuple[str, int] | None = None) -> Job:
         """Queues it for the visitor, within their limits; `again` as for `Engine.submit`, of a storyboard that they may see.
         Raises: StudioError."""
-        self._check(wanted, visit)
-        if again is not None and self.job(again[0], visit) is None:
-            raise RequestError(f"again={str(again[0])[:60]!r}", "must be one of your storyboards", "check the job's id")
+        self._check_all(wanted, visit, again)
         return self.engine.submit(wanted, visit.owner, visit.room, may_download=visit.is_operator, again=again)
+
+    async def submitted(self, wanted: GenerationRequest, visit: Visit, again: tuple[str, int] | None = None) -> Job:
+        """As `submit`, for callers in an event loop: waits without a thread while files are opened."""
+        await asyncio.to_thread(self._check_all, wanted, visit, again)
+        return await self.engine.submitted(wanted, visit.owner, visit.room, may_download=visit.is_operator, again=again)
 
     def revise(self, job: Job, wanted: GenerationRequest, visit: Visit) -> Job:
         """Replaces the request of a waiting job, within the visitor's limits. Raises: StudioError."""
         self._check(wanted, visit)
         return self.engine.revise(job.id, wanted, may_download=visit.is_operator)
+
+    def _check_all(self, wanted: GenerationRequest, visit: Visit, again: tuple[str, int] | None) -> None:
+        self._check(wanted, visit)
+        if again is not None and self.job(again[0], visit) is None:
+            raise RequestError(f"again={str(again[0])[:60]!r}", "must be one of your storyboards", "check the job's id")
 
     def _check(self, wanted: GenerationRequest, visit: Visit) -> None:
         """Raises: StudioError for a preset that is not for visitors, and for anything if the disk is almost full."""

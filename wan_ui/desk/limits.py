@@ -22,7 +22,9 @@ OPEN_REQUESTS = Limit(what="open requests", of_address=150, in_all=1000)
 STREAMS = Limit(what="open streams", of_visitor=20, in_all=700)
 FILES_BEING_OPENED = Limit(what="requests that open files, at once", of_visitor=1, in_all=2)
 FILES_WAITING = Limit(what="requests that wait to open files", of_visitor=4, in_all=64)
-UPLOADED_BYTES = Limit(what="bytes uploaded within an hour", of_visitor=500_000_000, of_address=1_000_000_000, in_all=5_000_000_000)
+UPLOADED_BYTES = Limit(
+    what="bytes uploaded within an hour", of_visitor=500_000_000, of_address=1_000_000_000, in_all=5_000_000_000
+)
 JSON_BYTES = Limit(what="bytes of JSON in a request, data URLs aside", of_visitor=1_000_000)
 BODY_BYTES = Limit(what="bytes of a request to `/v1/videos`, and of one uploaded file", of_visitor=60_000_000)
 LOG_BYTES = Limit(what="bytes that a request writes to the log", of_visitor=2_000)

@@ -11,24 +11,22 @@ which contains a ticket of 256 bits, computed from the operator's key and the jo
 video, until its job is deleted.
 """
 
+import asyncio
 from pathlib import Path
 from urllib.parse import quote
 
 from gradio.route_utils import get_root_url
-from PIL import Image
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.engine.job import Job
-from backend.errors import Busy, ClipError, JobNotFound, VideoFileError
-from backend.files import replacing
-from backend.media.decoding import Decoding
-from backend.media.source import original
-from backend.media.video import extract_frame, read_facts, write_frames
+from backend.errors import JobNotFound, StudioError
+from backend.media.cage import EXPORT_SECONDS, LONG_SECONDS, NOBODY, Cage, For, Opening
+from backend.media.stills import write_original, write_poster
 from wan_ui.desk.access import Access
+from wan_ui.desk.opening import asker, unless_gone
 
 MEDIA_TYPES = {
     ".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif",
@@ -51,8 +49,11 @@ def media_url(job: Job, file: str | Path) -> str:
 def media_route(engine: Engine, access: Access) -> Route:
     """The route that `media_url` points to."""
 
-    def serve(request: Request) -> Response:
-        path = _owned_file(engine, request, access)
+    posters = asyncio.Semaphore(1)  # a library asks for many at once
+
+    async def serve(request: Request) -> Response:
+        job = await asyncio.to_thread(_owned_job, engine, request, access)
+        path = None if job is None else await unless_gone(request, _file(engine, job, request, posters))
         if path is None:
             return PlainTextResponse("Not found", status_code=404)
         headers = {"Cache-Control": "private, max-age=86400", "X-Content-Type-Options": "nosniff"}
@@ -91,35 +92,36 @@ def _kept_video(engine: Engine, job_id: str) -> Path | None:
     return None if job.deleted else file_below(job.folder, VIDEO)
 
 
-def _owned_file(engine: Engine, request: Request, access: Access) -> Path | None:
+def _owned_job(engine: Engine, request: Request, access: Access) -> Job | None:
     try:
         job = engine.job(request.path_params["job_id"])
     except JobNotFound:
         return None
-    if not access.may_see(request.cookies, job.owner):
-        return None
+    return job if access.may_see(request.cookies, job.owner) else None
+
+
+async def _file(engine: Engine, job: Job, request: Request, posters: asyncio.Semaphore) -> Path | None:
     if request.path_params["name"] == POSTER:
-        return poster(job.folder, engine.decoding)
+        async with posters:
+            return await poster(job.folder, engine.cage)
     if request.path_params["name"] == BEFORE:
-        return before(job, engine.decoding)
-    return file_below(job.folder, request.path_params["name"])
+        return await before(job, engine.cage, asker(request))
+    return await asyncio.to_thread(file_below, job.folder, request.path_params["name"])
 
 
-def poster(folder: Path, decoding: Decoding) -> Path | None:
+async def poster(folder: Path, cage: Cage) -> Path | None:
     """A small picture of the job's video, made when it is first asked for; None if there is no video."""
     path = folder / POSTER
     if path.is_file():
         return path
     try:
-        frame = decoding.run(_middle_frame, folder / VIDEO)
-    except (VideoFileError, Busy):
+        await cage.opened(Opening(work=write_poster, arguments=(folder / VIDEO, path, POSTER_SIZE), seconds=LONG_SECONDS))
+    except (StudioError, OSError):
         return None
-    with replacing(path) as part:
-        frame.save(part, format="WEBP", quality=80)
     return path
 
 
-def before(job: Job, decoding: Decoding) -> Path | None:
+async def before(job: Job, cage: Cage, who: For = NOBODY) -> Path | None:
     """What a video was made from, as long and as large as it is (see `source.original`), made when it is first asked for; None if
     it was made from no clip."""
     path = job.folder / BEFORE
@@ -128,19 +130,10 @@ def before(job: Job, decoding: Decoding) -> Path | None:
     if not job.request.has_original:
         return None
     try:
-        decoding.run(_write_before, job.request, path)
-    except (ClipError, VideoFileError, Busy, OSError):
+        await cage.opened(Opening(work=write_original, arguments=(job.request, path), seconds=EXPORT_SECONDS), who)
+    except (StudioError, OSError):
         return None
     return path
-
-
-def _write_before(request: GenerationRequest, path: Path) -> None:
-    write_frames(original(request), path, fps=request.fps, comment="")
-
-
-def _middle_frame(video: Path) -> Image.Image:
-    facts = read_facts(video)
-    return extract_frame(video, round(facts.seconds * facts.fps / 2), POSTER_SIZE)
 
 
 def file_below(folder: Path, name: str) -> Path | None:

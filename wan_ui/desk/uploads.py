@@ -5,12 +5,12 @@ How much may be uploaded within an hour is limited here too, and where uploads a
 
 import json
 import os
-import secrets
 import shutil
 import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,6 @@ from gradio.route_utils import upload_fn
 from gradio.routes import file_upload_statuses
 from gradio.utils import get_upload_folder
 from gradio_client.utils import is_file_obj_with_meta
-from PIL import Image
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
@@ -95,14 +94,11 @@ def to_cache(path: str | Path) -> str:
     return save_file_to_cache(path, get_upload_folder())
 
 
-def picture_to_cache(picture: Image.Image, folder: Path) -> str:
-    """The picture as a file in Gradio's cache; `folder` is a job's or any other that can be written."""
-    part = folder / f".{secrets.token_hex(8)}.png"
-    try:
-        picture.save(part, compress_level=1)
-        return to_cache(part)
-    finally:
-        part.unlink(missing_ok=True)
+@contextmanager
+def picture_for_cache() -> Iterator[Path]:
+    """A place for a picture that goes to Gradio's cache by `to_cache` within the block."""
+    with folder_for_parts() as folder:
+        yield Path(folder) / "picture.png"
 
 
 def folder_for_parts() -> tempfile.TemporaryDirectory:

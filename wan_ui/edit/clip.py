@@ -1,4 +1,7 @@
-"""A clip as the edit view's script knows it: where it is, what it is, and its thumbnails. Keeps nothing."""
+"""What visitors bring to the edit view, as its script knows it: a clip with its thumbnails, a mask, a picture.
+
+Opens strangers' files, so it runs in the cage and imports no Gradio. Results are plain values.
+"""
 
 import base64
 import io
@@ -7,8 +10,15 @@ from typing import Any
 
 from PIL import Image
 
+from backend.contract.request import GenerationRequest
+from backend.errors import ClipError, ImageError
 from backend.media.clips import read_clip_facts, thumbnails
-from wan_ui.edit.html import THUMBNAIL_HEIGHT, THUMBNAILS
+from backend.media.masks import LIGHT, check_shape, is_picture
+from backend.media.pictures import load_checked_image
+
+THUMBNAILS, THUMBNAIL_HEIGHT = 12, 72  # of the timeline; pixels, twice what is shown
+_PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+_CLIP_ENDINGS = (".mp4", ".m4v", ".mov", ".webm", ".gif")
 
 
 def described(path: Path) -> dict[str, Any]:
@@ -25,6 +35,52 @@ def described(path: Path) -> dict[str, Any]:
         "has_sound": facts.has_sound,
         "thumbnails": _in_a_row(pictures),
     }
+
+
+def uploaded_clip(path: Path) -> dict[str, Any]:
+    """As `described`; an upload that is no clip is of no use and is removed, unless it is a picture. Raises: ClipError."""
+    try:
+        return described(path)
+    except ClipError:
+        if path.suffix.lower() not in _PICTURES:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def mask_facts(mask: Path, clip: Path) -> dict[str, Any]:
+    """What a mask from a visitor is, for the view's script. One that nobody can use is removed. Raises: ClipError, ImageError."""
+    is_one = is_picture(mask)
+    try:
+        _ = load_checked_image(mask) if is_one else read_clip_facts(mask)
+    except (ClipError, ImageError):
+        mask.unlink(missing_ok=True)
+        raise
+    check_shape(mask, clip)
+    return {"path": str(mask), "name": mask.name, "is_picture": is_one}
+
+
+def picture_facts(path: Path) -> dict[str, Any]:
+    """What a picture from a visitor is, for the view's script. Raises: ImageError for a file that is none; it is removed, unless
+    it may be a clip."""
+    try:
+        width, height = load_checked_image(path).size
+    except ImageError:
+        if path.suffix.lower() not in _CLIP_ENDINGS:
+            path.unlink(missing_ok=True)
+        raise
+    return {"path": str(path), "name": path.name, "width": width, "height": height}
+
+
+def check_painted(request: GenerationRequest) -> None:
+    """Raises: ClipError if a picture that is painted over the clip has not the size of its frames, or nothing is painted."""
+    if request.mask is None or not is_picture(request.mask):
+        return
+    mask, facts = load_checked_image(request.mask), read_clip_facts(request.video)
+    if mask.size != (facts.width, facts.height):
+        what = f"the mask has {mask.width}x{mask.height} pixels and"
+        raise ClipError(what, f"must have as many as the clip's frames, {facts.width}x{facts.height}", "paint it again")
+    if mask.convert("L").getextrema()[1] <= LIGHT:
+        raise ClipError("the mask is black all over,", "so nothing would be made anew", "paint what should be")
 
 
 def _in_a_row(pictures: list[Image.Image]) -> str:

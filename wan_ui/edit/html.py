@@ -10,12 +10,12 @@ from backend.contract.control import extends
 from presets import Preset, list_presets
 from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.desk.uploads import LARGEST_BODY
+from wan_ui.edit.clip import THUMBNAILS
 from wan_ui.edit.ways import WAYS, ways_of
 from wan_ui.edit.ways_html import below_clip, below_timeline, canvas, menu, references, scale, script_words
 from wan_ui.words.english import Texts
 
 _WITH_CLIP = " ".join(way for way in WAYS if way != "keys")
-THUMBNAILS, THUMBNAIL_HEIGHT = 12, 72  # of the timeline; pixels, twice what is shown
 _ACCEPTED = "video/*,image/gif,.mp4,.m4v,.mov,.webm,.gif"
 
 

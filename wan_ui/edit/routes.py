@@ -4,9 +4,7 @@ All are given paths of uploads of this server, as `desk/uploads.py` checks it; a
 """
 
 import asyncio
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -16,56 +14,62 @@ from starlette.routing import Route
 
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
-from backend.errors import ClipError, StudioError
+from backend.errors import StudioError
+from backend.media.cage import LONG_SECONDS, Opening
 from wan_ui.desk.desk import Desk
+from wan_ui.desk.json_body import json_object
+from wan_ui.desk.opening import unless_gone, visitor
 from wan_ui.desk.uploads import checked_upload
 from wan_ui.desk.visit import Visit
-from wan_ui.edit.clip import described
-from wan_ui.edit.ways import check_painted, fields_of, mask_facts, picture_facts
+from wan_ui.edit.clip import check_painted, mask_facts, picture_facts, uploaded_clip
+from wan_ui.edit.ways import fields_of
 from wan_ui.form.estimate import estimate_html
 from wan_ui.parts.notes import sentence
 
-_PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _OPTIONAL = ("negative_prompt", "steps", "guidance", "seed", "strength")
 
 
 def edit_routes(desk: Desk) -> Sequence[Route]:
     """The addresses."""
 
+    async def opened(request: Request, opening: Opening) -> Response:
+        who = visitor(desk.visit(gr.Request(request)))
+        return JSONResponse(await unless_gone(request, desk.engine.cage.opened(opening, who)))
+
     async def clip(request: Request) -> Response:
-        given = await _json(request)
+        given = await json_object(request)
         try:
             path = checked_upload(given.get("clip"), "clip")
-            return JSONResponse(await asyncio.to_thread(desk.engine.decoding.run, _described, path))
+            return await opened(request, Opening(work=uploaded_clip, arguments=(path,), seconds=LONG_SECONDS))
         except StudioError as error:
             return _refused(error)
 
     async def mask(request: Request) -> Response:
-        given = await _json(request)
+        given = await json_object(request)
         try:
             paths = checked_upload(given.get("mask"), "mask"), checked_upload(given.get("clip"), "clip")
-            return JSONResponse(await asyncio.to_thread(desk.engine.decoding.run, mask_facts, *paths))
+            return await opened(request, Opening(work=mask_facts, arguments=paths, seconds=LONG_SECONDS))
         except StudioError as error:
             return _refused(error)
 
     async def picture(request: Request) -> Response:
-        given = await _json(request)
+        given = await json_object(request)
         try:
-            path = checked_upload(given.get("picture"))
-            return JSONResponse(await asyncio.to_thread(desk.engine.decoding.run, picture_facts, path))
+            return await opened(request, Opening(work=picture_facts, arguments=(checked_upload(given.get("picture")),)))
         except StudioError as error:
             return _refused(error)
 
     async def make(request: Request) -> Response:
-        visit, given = desk.visit(gr.Request(request)), await _json(request)
+        visit, given = desk.visit(gr.Request(request)), await json_object(request)
         try:
-            job = await asyncio.to_thread(_queued, desk, visit, given)
+            wanted = await asyncio.to_thread(to_request, given)
+            job = await unless_gone(request, _queued(desk, visit, wanted))
         except StudioError as error:
             return _refused(error)
         return JSONResponse({"job": job.id})
 
     async def estimate(request: Request) -> Response:
-        visit, given = desk.visit(gr.Request(request)), await _json(request)
+        visit, given = desk.visit(gr.Request(request)), await json_object(request)
         return JSONResponse({"html": await asyncio.to_thread(_estimated, desk, visit, given)})
 
     return [
@@ -77,22 +81,12 @@ def edit_routes(desk: Desk) -> Sequence[Route]:
     ]
 
 
-def _described(path: Path) -> dict[str, Any]:
-    """An upload that is no clip is of no use, unless it is a picture. Raises: ClipError."""
-    try:
-        return described(path)
-    except ClipError:
-        if path.suffix.lower() not in _PICTURES:
-            path.unlink(missing_ok=True)
-        raise
-
-
-def _queued(desk: Desk, visit: Visit, given: dict[str, Any]) -> Job:
+async def _queued(desk: Desk, visit: Visit, wanted: GenerationRequest) -> Job:
     """Queues the video that is asked for. Raises: StudioError."""
-    wanted = to_request(given)
     if wanted.mask is not None:
-        desk.engine.decoding.run(check_painted, wanted)
-    return desk.submit(wanted, visit)
+        opening = Opening(work=check_painted, arguments=(wanted,), seconds=LONG_SECONDS)
+        await desk.engine.cage.opened(opening, visitor(visit))
+    return await desk.submitted(wanted, visit)
 
 
 def _estimated(desk: Desk, visit: Visit, given: dict[str, Any]) -> str:
@@ -121,15 +115,6 @@ def to_request(given: dict[str, Any]) -> GenerationRequest:
         **wanted,
         **fields_of(given, preset),
     )
-
-
-async def _json(request: Request) -> dict[str, Any]:
-    """What the page sent; nothing if it is no JSON object."""
-    try:
-        given = json.loads(await request.body() or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    return given if isinstance(given, dict) else {}
 
 
 def _refused(error: StudioError) -> Response:

@@ -5,22 +5,17 @@ one with control blocks has all others.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from backend.contract.control import MAX_REFERENCES, extends, is_controlled
 from backend.contract.request import GenerationRequest
-from backend.errors import ClipError, ImageError, RequestError
-from backend.media.clips import read_clip_facts
-from backend.media.masks import LIGHT, check_shape, is_picture
-from backend.media.pictures import load_checked_image
+from backend.errors import RequestError, short
 from presets import Preset
 from wan_ui.desk.uploads import checked_upload
 
 Way = Literal["anew", "follow", "paint", "widen", "extend", "keys"]
 WAYS: tuple[Way, ...] = get_args(Way)
 _FAR = 1e6  # seconds, frames, pixels
-_CLIP_ENDINGS = (".mp4", ".m4v", ".mov", ".webm", ".gif")
 
 
 def ways_of(preset: Preset) -> tuple[Way, ...]:
@@ -50,7 +45,7 @@ def fields_of(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     ways = ways_of(preset)
     way = given.get("way", ways[0])
     if way not in ways:
-        raise RequestError(f"way={repr(way)[:60]}", f"must be one of {', '.join(ways)} for {preset.name}", "take another model")
+        raise RequestError(f"way={short(way)}", f"must be one of {', '.join(ways)} for {preset.name}", "take another model")
     if not is_controlled(preset):
         return _FIELDS[way](given, preset)
     shared = {"references": _references(given), "control_scale": _number(given, "control_scale")}
@@ -145,45 +140,9 @@ def _number(given: Mapping[str, Any], name: str, kind: Any = int | float) -> Any
     """The number of this name; None if there is none."""
     value = given.get(name)
     if value is not None and not _is_near(value, kind):
-        raise RequestError(f"{name}={repr(value)[:60]}", "must be a number, and not that far from 0", f"correct {name}")
+        raise RequestError(f"{name}={short(value)}", "must be a number, and not that far from 0", f"correct {name}")
     return value
 
 
 def _is_near(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) and abs(value) < _FAR
-
-
-def mask_facts(mask: Path, clip: Path) -> dict[str, Any]:
-    """What a mask from a visitor is, for the view's script. One that nobody can use is removed. Raises: ClipError, ImageError."""
-    is_one = is_picture(mask)
-    try:
-        _ = load_checked_image(mask) if is_one else read_clip_facts(mask)
-    except (ClipError, ImageError):
-        mask.unlink(missing_ok=True)
-        raise
-    check_shape(mask, clip)
-    return {"path": str(mask), "name": mask.name, "is_picture": is_one}
-
-
-def picture_facts(path: Path) -> dict[str, Any]:
-    """What a picture from a visitor is, for the view's script. Raises: ImageError for a file that is none; it is removed, unless
-    it may be a clip."""
-    try:
-        width, height = load_checked_image(path).size
-    except ImageError:
-        if path.suffix.lower() not in _CLIP_ENDINGS:
-            path.unlink(missing_ok=True)
-        raise
-    return {"path": str(path), "name": path.name, "width": width, "height": height}
-
-
-def check_painted(request: GenerationRequest) -> None:
-    """Raises: ClipError if a picture that is painted over the clip has not the size of its frames, or nothing is painted."""
-    if request.mask is None or not is_picture(request.mask):
-        return
-    mask, facts = load_checked_image(request.mask), read_clip_facts(request.video)
-    if mask.size != (facts.width, facts.height):
-        what = f"the mask has {mask.width}x{mask.height} pixels and"
-        raise ClipError(what, f"must have as many as the clip's frames, {facts.width}x{facts.height}", "paint it again")
-    if mask.convert("L").getextrema()[1] <= LIGHT:
-        raise ClipError("the mask is black all over,", "so nothing would be made anew", "paint what should be")

@@ -16,11 +16,14 @@ import gradio as gr
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
-from backend.media.video import extract_frame, read_facts, read_request
+from backend.media.cage import LONG_SECONDS, Opening
+from backend.media.stills import write_frame
+from backend.media.video import read_request
 from presets import Preset
 from wan_ui.desk.desk import Desk
+from wan_ui.desk.opening import visitor
 from wan_ui.desk.presets import full_preset, preset_choices
-from wan_ui.desk.uploads import checked_upload, picture_to_cache, to_cache
+from wan_ui.desk.uploads import checked_upload, picture_for_cache, to_cache
 from wan_ui.desk.view import Updates
 from wan_ui.desk.visit import Visit
 from wan_ui.form.form import Form, without_inputs
@@ -65,10 +68,12 @@ class FillHandlers:
         job = self.desk.job(act.job, visit)
         if job is None:
             return {self.message: gr.skip()}
-        do = {"use": self._use, "edit": self._edit, "full": self._full, "continue": self._continue}
+        do = {"use": self._use, "edit": self._edit, "full": self._full}
         try:
             if act.what == "fits":
                 return self._fits(job, act.value, texts)
+            if act.what == "continue":
+                return self._continue(job, visit)
             return do.get(act.what, self._use)(job, texts)
         except StudioError as error:
             return self._refused(error, texts)
@@ -136,9 +141,10 @@ class FillHandlers:
         message = Message(text=texts.loaded_full.format(title=preset.words(texts.language).title), view="create")
         return self._loaded(request, texts, message) | self._pictures(request)
 
-    def _continue(self, job: Job, texts: Texts) -> Updates:
+    def _continue(self, job: Job, visit: Visit) -> Updates:
         """Loads image to video, with the video's last frame as the first."""
-        picture = self.desk.engine.decoding.run(_frame_to_cache, job.folder / "video.mp4", -1, job.folder)
+        texts = visit.texts
+        picture = self._frame(job.folder / "video.mp4", -1, visit)
         preset = self._image_preset(job.request)
         same = job.request.preset == preset.name
         base = (
@@ -167,7 +173,7 @@ class FillHandlers:
         if job is not None:
             return self._loaded(request, texts, Message(text=text, view="create")) | self._pictures(job.request)
         message = Message(text=f"{text} {texts.loaded_first_frame}", view="create")
-        picture = self.desk.engine.decoding.run(_frame_to_cache, Path(path), 0, self.desk.engine.settings.data_dir)
+        picture = self._frame(Path(path), 0, visit)
         return self._loaded(request, texts, message) | {self.form.image.image: picture, self.form.image.focus: CENTRE}
 
     def _original(self, request: GenerationRequest, visit: Visit) -> Job | None:
@@ -197,6 +203,13 @@ class FillHandlers:
         shown = self.form.show(request, texts, self.desk.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
         return shown | {self.message: message.html(texts), self.form.editing: None}
 
+    def _frame(self, video: Path, index: int, visit: Visit) -> str:
+        """A frame of a video, which need not be ours, as a picture in Gradio's cache. Raises: VideoFileError, Busy."""
+        with picture_for_cache() as part:
+            opening = Opening(work=write_frame, arguments=(video, index, part), seconds=LONG_SECONDS)
+            self.desk.engine.cage.run(opening, visitor(visit))
+            return to_cache(part)
+
     def _check_here(self, request: GenerationRequest, texts: Texts) -> None:
         """Raises: StudioError for a model that is not on this machine; another model would make a different video."""
         if not self.desk.can_run(find_preset(request.preset)):
@@ -210,12 +223,6 @@ class FillHandlers:
 
     def _refused(self, error: StudioError, texts: Texts) -> Updates:
         return {self.message: Message(text=sentence(error), is_bad=True).html(texts)}
-
-
-def _frame_to_cache(video: Path, index: int, folder: Path) -> str:
-    """A frame of a video, which need not be ours, as a picture in Gradio's cache. Raises: VideoFileError."""
-    read_facts(video)  # explains that frames are too large; decoding would only fail
-    return picture_to_cache(extract_frame(video, index), folder)
 
 
 def settings_code(request: GenerationRequest) -> str:

@@ -1,5 +1,6 @@
 """Handles the form: another task, model or picture, a suggestion, the estimate, and the words of a page that opens."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,19 +8,21 @@ from typing import Any
 import gradio as gr
 
 from backend.contract.guided_steps import first_steps, share_of
-from backend.errors import StudioError
-from backend.media.pictures import load_checked_image
+from backend.errors import Busy, StudioError
+from backend.media.cage import Opening
 from presets import load_preset
 from wan_ui.desk.desk import Desk
+from wan_ui.desk.opening import visitor
 from wan_ui.desk.presets import preset_choices
-from wan_ui.desk.uploads import picture_to_cache
+from wan_ui.desk.uploads import picture_for_cache, to_cache
 from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
+from wan_ui.form.crop import focus_at, preview_address, write_padded
 from wan_ui.form.estimate import estimate_html
 from wan_ui.form.fill import FillHandlers
 from wan_ui.form.form import Form, parse_size
 from wan_ui.form.own_presets import OwnPresetHandlers
-from wan_ui.form.picture import CENTRE, describe_picture, focus_at, padded, picture_examples_html, uploaded_picture
+from wan_ui.form.picture import CENTRE, crop_preview, empty_preview, picture_examples_html, uploaded_picture
 from wan_ui.form.prompt import example_captions, example_samples, history_html, shows_prompts
 from wan_ui.form.rewrite import suggest
 from wan_ui.form.settings import elsewhere_html, preset_updates, settings_of
@@ -210,38 +213,52 @@ class FormHandlers:
             return gr.skip(), gr.skip()
         return str(examples[event.index].path), examples[event.index].prompt
 
-    def show_picture(self, file: Any, resolution: str, request: gr.Request) -> tuple[Any, str, tuple[float, float]]:
+    async def show_picture(self, file: Any, resolution: str, request: gr.Request) -> tuple[Any, str, tuple[float, float]]:
         """The crop preview, the note and the focus for a new picture."""
-        return *self.show_crop(file, resolution, CENTRE, request), CENTRE
+        return *(await self.show_crop(file, resolution, CENTRE, request)), CENTRE
 
-    def show_crop(self, file: Any, resolution: str, focus: tuple[float, float], request: gr.Request) -> tuple[Any, str]:
+    async def show_crop(self, file: Any, resolution: str, focus: tuple[float, float], request: gr.Request) -> tuple[Any, str]:
         """The crop preview and the picture's note."""
+        visit = self.desk.visit(request)
         try:
-            path, size, texts = uploaded_picture(file), parse_size(resolution), self.desk.visit(request).texts
-            if path is None:
-                return describe_picture(None, size, focus, texts)
-            return self.desk.engine.decoding.run(describe_picture, path, size, focus, texts)
+            path, size = uploaded_picture(file), parse_size(resolution)
         except StudioError as error:
             return gr.skip(), note_html(sentence(error))
+        if path is None:
+            return empty_preview(size, visit.texts), note_html()
+        try:
+            address = await self._opened(Opening(work=preview_address, arguments=(path, size, focus)), visit)
+        except Busy as error:
+            return gr.skip(), note_html(sentence(error))
+        except StudioError as error:
+            return empty_preview(size, visit.texts), note_html(sentence(error))
+        return crop_preview(address, size, visit.texts), note_html()
 
-    def move_crop(self, file: Any, resolution: str, event: gr.SelectData) -> tuple[float, float]:
+    async def move_crop(self, file: Any, resolution: str, request: gr.Request, event: gr.SelectData) -> tuple[float, float]:
         """The focus after a click in the picture."""
         try:
             path, size = uploaded_picture(file), parse_size(resolution)
-            return self.desk.engine.decoding.run(focus_at, path, tuple(event.index), size) if path else CENTRE
+            if path is None:
+                return CENTRE
+            opening = Opening(work=focus_at, arguments=(path, tuple(event.index), size))
+            return tuple(await self._opened(opening, self.desk.visit(request)))
         except StudioError:
             return CENTRE
 
-    def pad(self, file: Any, resolution: str) -> Any:
+    async def pad(self, file: Any, resolution: str, request: gr.Request) -> Any:
         """The whole picture with bars instead of a crop."""
         try:
             path, size = uploaded_picture(file), parse_size(resolution)
-            return self.desk.engine.decoding.run(self._pad, path, size) if path else gr.skip()
+            if path is None:
+                return gr.skip()
+            with picture_for_cache() as part:
+                await self._opened(Opening(work=write_padded, arguments=(path, size, part)), self.desk.visit(request))
+                return await asyncio.to_thread(to_cache, part)
         except StudioError:
             return gr.skip()
 
-    def _pad(self, path: str, size: tuple[int, int]) -> str:
-        return picture_to_cache(padded(load_checked_image(path), size), self.desk.engine.settings.data_dir)
+    async def _opened(self, opening: Opening, visit: Visit) -> Any:
+        return await self.desk.engine.cage.opened(opening, visitor(visit))
 
     def _words(self, visit: Visit) -> Updates:
         """The choice of presets, and the note and the examples of the one that is chosen at first."""

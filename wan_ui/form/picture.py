@@ -4,25 +4,20 @@ A click in the picture moves the crop there; Pad adds bars instead of cutting.
 Element ids: `input-image`, `crop-preview`, `pad`, `last-image`, `image-note`, `image-examples`.
 """
 
-import base64
-import io
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 import gradio as gr
-from PIL import Image
 
-from backend.errors import ImageError
-from backend.media.pictures import MAX_PIXELS, crop_box, crop_to, load_checked_image
 from presets import ImageExample, Preset
 from wan_ui.desk.uploads import checked_upload
-from wan_ui.parts.notes import build_note, note_html, sentence
+from wan_ui.form.crop import data_address
+from wan_ui.parts.notes import build_note
 from wan_ui.words.english import Texts
 
 CENTRE = (0.5, 0.5)
 PICTURES = ("image", "last_image")  # the roles (see `backend.contract.request.INPUTS`) that the panel asks for
-PREVIEW_SIDE = 480  # pixels; more than the panel ever shows, and the page stays small
 
 _CHOOSE = """
 element.addEventListener('click', event => {
@@ -91,7 +86,7 @@ def picture_examples_html(preset: Preset, texts: Texts) -> str:
 
 
 def _example_button(index: int, example: ImageExample, caption: str) -> str:
-    label, source = escape(caption), _data_address(example.path.read_bytes(), example.path.suffix[1:])
+    label, source = escape(caption), data_address(example.path.read_bytes(), example.path.suffix[1:])
     return f'<button type="button" data-index="{index}" title="{label}" aria-label="{label}"><img src="{source}" alt=""></button>'
 
 
@@ -106,41 +101,15 @@ def uploaded_picture(file: Any) -> str | None:
     return str(checked_upload(file.get("path"))) if isinstance(file, dict) else None
 
 
-def describe_picture(path: str | None, size: tuple[int, int], focus: tuple[float, float], texts: Texts) -> tuple[str, str]:
-    """The crop preview and the note below it, both HTML, for an upload, which may be any file."""
-    if not path:
-        return empty_preview(size, texts), note_html()
-    try:
-        picture = load_checked_image(path)
-    except ImageError as error:
-        return empty_preview(size, texts), note_html(sentence(error))
-    return _filled_preview(crop_to(picture, *_preview_size(size), focus), size, texts), note_html()
-
-
-def focus_at(path: str, point: tuple[int, int], size: tuple[int, int]) -> tuple[float, float]:
-    """The focus that brings this pixel of the picture nearest to the middle of the crop."""
-    try:
-        picture_size = load_checked_image(path).size
-    except ImageError:
-        return CENTRE
-    left, top, right, bottom = crop_box(picture_size, size)
-    room = (picture_size[0] - (right - left), picture_size[1] - (bottom - top))
-    wanted = (point[0] - (right - left) / 2, point[1] - (bottom - top) / 2)
-    return tuple(min(max(at / spare, 0.0), 1.0) if spare > 0 else 0.5 for at, spare in zip(wanted, room, strict=True))
+def crop_preview(address: str, size: tuple[int, int], texts: Texts) -> str:
+    """The crop as the panel shows it; `address` is the picture's (see `wan_ui.form.crop.preview_address`)."""
+    caption = escape(texts.image_preview.format(width=size[0], height=size[1]))
+    return _preview(size, f'<img src="{address}" alt="{caption}" title="{escape(texts.image_hint)}">', texts)
 
 
 def empty_preview(size: tuple[int, int], texts: Texts) -> str:
     """The frame of the crop with nothing in it."""
     return _preview(size, f"<p>{escape(texts.image_preview_empty)}</p>", texts)
-
-
-def _filled_preview(crop: Image.Image, size: tuple[int, int], texts: Texts) -> str:
-    """The crop inside the page itself: a data address leaves no file behind, and nobody else can fetch it."""
-    buffer = io.BytesIO()
-    crop.save(buffer, "JPEG", quality=88)
-    source = _data_address(buffer.getvalue(), "jpeg")
-    caption = escape(texts.image_preview.format(width=size[0], height=size[1]))
-    return _preview(size, f'<img src="{source}" alt="{caption}" title="{escape(texts.image_hint)}">', texts)
 
 
 def _preview(size: tuple[int, int], inside: str, texts: Texts) -> str:
@@ -150,31 +119,3 @@ def _preview(size: tuple[int, int], inside: str, texts: Texts) -> str:
         f'<figure class="crop"><figcaption>{caption}</figcaption>'
         f'<div class="window"><div class="cut" style="--ratio: {ratio}">{inside}</div></div></figure>'
     )
-
-
-def padded(picture: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """The whole picture with black bars to the aspect of this size; made smaller only to stay within MAX_PIXELS."""
-    scale = max(picture.width / size[0], picture.height / size[1])
-    framed_pixels = size[0] * size[1] * scale**2
-    if framed_pixels > MAX_PIXELS:  # a long thin picture in a square: its width would count twice
-        picture, scale = _shrunk(picture, (MAX_PIXELS / framed_pixels) ** 0.5), (MAX_PIXELS / (size[0] * size[1])) ** 0.5
-    width, height = picture.size
-    whole = (max(width, int(size[0] * scale)), max(height, int(size[1] * scale)))
-    framed = Image.new("RGB", whole)
-    framed.paste(picture, ((whole[0] - width) // 2, (whole[1] - height) // 2))
-    return framed
-
-
-def _shrunk(picture: Image.Image, share: float) -> Image.Image:
-    """The picture with this share (0..1) of its width and height."""
-    size = (max(1, int(picture.width * share)), max(1, int(picture.height * share)))
-    return picture.resize(size, Image.Resampling.LANCZOS)
-
-
-def _preview_size(size: tuple[int, int]) -> tuple[int, int]:
-    scale = min(1.0, PREVIEW_SIDE / max(size))
-    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
-
-
-def _data_address(picture: bytes, kind: str) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"

@@ -26,6 +26,8 @@ from backend.errors import StudioError
 from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import events_of
+from wan_ui.desk.json_body import json_object
+from wan_ui.desk.opening import unless_gone
 from wan_ui.desk.uploads import checked_upload
 from wan_ui.desk.visit import Visit
 from wan_ui.live.watch import Watch
@@ -42,16 +44,16 @@ def live_routes(desk: Desk) -> Sequence[Route]:
     watch = Watch(desk.engine)
 
     async def start(request: Request) -> Response:
-        visit, given = desk.visit(gr.Request(request)), await _json(request)
+        visit, given = desk.visit(gr.Request(request)), await json_object(request)
         try:
-            job = await asyncio.to_thread(_start, desk, visit, given)
+            job = await unless_gone(request, _start(desk, visit, given))
         except StudioError as error:
             return _refused(error)
         watch.see(job.id)
         return JSONResponse({"job": job.id})
 
     async def say(request: Request) -> Response:
-        job, given = _job(desk, request), await _json(request)
+        job, given = _job(desk, request), await json_object(request)
         if job is None:
             return _missing()
         prompt, action = (given.get(name) if isinstance(given.get(name), str) else None for name in ("prompt", "action"))
@@ -86,11 +88,16 @@ def live_routes(desk: Desk) -> Sequence[Route]:
     ]
 
 
-def _start(desk: Desk, visit: Visit, given: dict[str, Any]) -> Job:
+async def _start(desk: Desk, visit: Visit, given: dict[str, Any]) -> Job:
     """Queues an open video. Raises: StudioError."""
+    return await desk.submitted(await asyncio.to_thread(to_request, given), visit)
+
+
+def to_request(given: dict[str, Any]) -> GenerationRequest:
+    """The request in what the page sent, which may be anything. Raises: StudioError."""
     preset = find_preset(str(given.get("preset", "")))
     prompt, seed, image = (given.get(name) for name in ("prompt", "seed", "image"))
-    request = GenerationRequest.from_preset(
+    return GenerationRequest.from_preset(
         preset,
         prompt=prompt if isinstance(prompt, str) else "",
         image=str(checked_upload(image)) if image else None,
@@ -98,7 +105,6 @@ def _start(desk: Desk, visit: Visit, given: dict[str, Any]) -> Job:
         seed=seed if isinstance(seed, int) else None,
         is_open=True,
     )
-    return desk.submit(request, visit)
 
 
 def _most_frames(preset: Preset) -> int:
@@ -142,15 +148,6 @@ def _state(job: Job, view: StageView, watch: Watch, visit: Visit) -> dict[str, A
 
 def _job(desk: Desk, request: Request) -> Job | None:
     return desk.job(request.path_params["job_id"], desk.visit(gr.Request(request)))
-
-
-async def _json(request: Request) -> dict[str, Any]:
-    """What the page sent; nothing if it is no JSON object."""
-    try:
-        given = json.loads(await request.body() or b"{}")
-    except ValueError:
-        return {}
-    return given if isinstance(given, dict) else {}
 
 
 def _refused(error: StudioError) -> Response:

@@ -21,8 +21,7 @@ from backend.contract.control import ONLY_WITH_CONTROL
 from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.engine import Engine
-from backend.engine.job import Job
-from backend.errors import RequestError, StudioError
+from backend.errors import RequestError, StudioError, short
 from presets import list_presets
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import follow
@@ -83,7 +82,9 @@ def _generate_with(desk: Desk) -> Callable:
         try:
             settings, again = _without_again(settings)
             wanted = Wanted.of(prompt, preset, image, *without_files(settings))
-            job = await asyncio.to_thread(_submitted, desk, wanted, request, again)
+            visit = desk.visit(request)
+            described = await asyncio.to_thread(wanted.to_request, desk.names(visit)[0])
+            job = await desk.submitted(described, visit, again)
             result = await _wait(desk.engine, job.id)
         except StudioError as error:
             raise gr.Error(without_paths(str(error)), print_exception=False) from None
@@ -98,7 +99,7 @@ def _without_again(settings: Any) -> tuple[Any, tuple[str, int] | None]:
         return settings, None
     again = settings["again"]
     if not (isinstance(again, dict) and isinstance(again.get("job"), str) and isinstance(again.get("from_shot"), int)):
-        raise RequestError(f"again={repr(again)[:60]}", 'must be {"job": ..., "from_shot": N}', "correct it")
+        raise RequestError(f"again={short(again)}", 'must be {"job": ..., "from_shot": N}', "correct it")
     return {name: value for name, value in settings.items() if name != "again"}, (again["job"], again["from_shot"])
 
 
@@ -108,12 +109,6 @@ def without_files(settings: Any) -> tuple[Any, dict[str, Any] | None]:
         return settings, None
     files = {name: value for name, value in settings.items() if name in FILES}
     return {name: value for name, value in settings.items() if name not in FILES}, files
-
-
-def _submitted(desk: Desk, wanted: "Wanted", request: gr.Request, again: tuple[str, int] | None = None) -> Job:
-    """Queues it; not in the event loop, because it opens pictures and writes files."""
-    visit = desk.visit(request)
-    return desk.submit(wanted.to_request(desk.names(visit)[0]), visit, again)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +135,7 @@ class Wanted:
         for name, value in given.items():
             kind, words = kinds[name]
             if value is not None and not isinstance(value, kind):
-                raise RequestError(f"{name}={repr(value)[:60]}", f"must be {words}", f"correct {name}")
+                raise RequestError(f"{name}={short(value)}", f"must be {words}", f"correct {name}")
         return cls(prompt=prompt or "", preset=preset or "", image=image, settings=settings or {}, files=files or {})
 
     def to_request(self, usual: str = "") -> GenerationRequest:
@@ -171,7 +166,7 @@ class Wanted:
 
 def _keyframe(given: Any) -> tuple[Any, str]:
     if not isinstance(given, dict) or given.keys() != {"frame", "image"}:
-        raise RequestError(f"keyframes has {repr(given)[:60]}", 'and must have {"frame": 0, "image": a file}', "correct it")
+        raise RequestError(f"keyframes has {short(given)}", 'and must have {"frame": 0, "image": a file}', "correct it")
     return given["frame"], _path(given["image"], "image")
 
 

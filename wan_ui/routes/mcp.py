@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from backend.contract.events import VideoResult
-from backend.engine.job import Job
+from backend.contract.request import GenerationRequest
 from backend.errors import StudioError
 from wan_ui.desk.access import Access
 from wan_ui.desk.desk import Desk
@@ -166,7 +166,8 @@ async def _make_video(desk: Desk, message: dict[str, Any], request: Request) -> 
     token, reached, view, job = _progress_token(message), -1.0, None, None
     try:
         visit = desk.program(request, NAME)
-        job = await asyncio.to_thread(_submitted, desk, _object(_params(message).get("arguments")), visit)
+        wanted = await asyncio.to_thread(_wanted, desk, _object(_params(message).get("arguments")), visit)
+        job = await desk.submitted(wanted, visit)
         async for view in follow(desk.engine, job.id):
             yield None if token is None or view.fraction <= reached else _progress(token, view)
             reached = max(reached, view.fraction)
@@ -180,10 +181,10 @@ async def _make_video(desk: Desk, message: dict[str, Any], request: Request) -> 
     yield {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
 
-def _submitted(desk: Desk, arguments: dict[str, Any], visit: Visit) -> Job:
-    """Queues it. Raises: StudioError."""
+def _wanted(desk: Desk, arguments: dict[str, Any], visit: Visit) -> GenerationRequest:
+    """The request. Raises: StudioError."""
     wanted = Wanted.of(arguments.get("prompt") or "", arguments.get("preset"), None, arguments.get("settings"))
-    return desk.submit(wanted.to_request(desk.names(visit)[0]), visit)
+    return wanted.to_request(desk.names(visit)[0])
 
 
 def _progress(token: str | int, view: StageView) -> dict[str, Any]:

@@ -8,8 +8,8 @@ them. A picture and a clip may also come as data URLs (RFC 2397); other addresse
 import asyncio
 import base64
 import binascii
-import json
 import re
+import secrets
 import shutil
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -21,10 +21,15 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from backend.errors import ClipError, DataFolderError, ImageError, RequestError, one_line
+from wan_ui.desk.json_body import parsed
+from wan_ui.desk.limits import JSON_BYTES
 from wan_ui.desk.uploads import LARGEST_BODY
 
-AT_ONCE = 2  # parsed; a JSON body takes a few times its size in memory
+AT_ONCE = 2  # parsed; a body with a data URL takes about three times its size in memory
 PICTURE, CLIP = "input_reference", "video"
+_LONG = 10_000  # characters: shorter data URLs stay where they are
+_MOST_DATA = 8
+_SHORTER = "shorten it, and send pictures and clips as files or data URLs"
 _READ_ON = 2  # times the limit are read, but not kept: a caller who is cut off while sending never sees the answer
 _MOST_FIELDS = 100
 _PIECE = 2**16
@@ -71,7 +76,7 @@ class BodyReader:
         body = folder / "body"
         await _receive(request, body)
         async with self._turns:
-            fields, files = await _from_form(request, body) if is_form else (await _from_json(body), {})
+            fields, files = await _from_form(request, body) if is_form else (await asyncio.to_thread(_from_json, body), {})
             try:
                 kept = [
                     await asyncio.to_thread(_kept_file, fields, files.get(name), name, folder / name) for name in (PICTURE, CLIP)
@@ -95,17 +100,49 @@ async def _receive(request: Request, path: Path) -> None:
     except ClientDisconnect:
         raise RequestError("the body", "ended before it was whole", "send it again") from None
     if size > LARGEST_BODY:
-        raise BodyTooLarge("the body", f"must have at most {LARGEST_BODY // 1_000_000} MB", "make the picture smaller")
+        raise BodyTooLarge(
+            "the body", f"must have at most {LARGEST_BODY // 1_000_000} MB", "make the picture or the clip smaller"
+        )
 
 
-async def _from_json(body: Path) -> dict[str, Any]:
+def _from_json(body: Path) -> dict[str, Any]:
+    """The fields. Data URLs, which may be long, are cut out before the rest is parsed: each becomes a `_Cut`.
+
+    Raises: RequestError, BodyTooLarge.
+    """
+    text, cut = _without_data(body.read_bytes())
+    if len(text) > JSON_BYTES.of_visitor:
+        raise BodyTooLarge("the JSON", f"must have at most {JSON_BYTES.of_visitor // 1_000_000} MB beside data URLs", _SHORTER)
     try:
-        fields = await asyncio.to_thread(lambda: json.loads(body.read_bytes()))
-    except (ValueError, RecursionError):
+        fields = parsed(text)
+    except ValueError:
         raise RequestError("the body", "must be JSON", "correct it") from None
     if not isinstance(fields, dict):
         raise RequestError("the body", "must be a JSON object", 'for example {"prompt": "a red circle"}')
-    return {name: value for name, value in fields.items() if value is not None}
+    given = {name: value for name, value in fields.items() if value is not None}
+    for name in (PICTURE, CLIP):
+        if isinstance(given.get(name), dict):
+            given[name] = {key: cut.pop(value, value) if isinstance(value, str) else value for key, value in given[name].items()}
+        elif isinstance(given.get(name), str):
+            given[name] = cut.pop(given[name], given[name])
+    if cut:
+        raise RequestError("a data URL", f"may stand in {PICTURE} or {CLIP} only, once", "leave the others out")
+    return given
+
+
+def _without_data(body: bytes) -> tuple[bytes, dict[str, memoryview]]:
+    """The body with a short text in place of each long data URL, and the URLs by these texts."""
+    mark, cut, pieces, done = secrets.token_hex(8), {}, [], 0
+    while len(cut) < _MOST_DATA and (start := body.find(b'"data:', done)) >= 0 and (end := body.find(b'"', start + 1)) >= 0:
+        if end - start < _LONG:
+            pieces.append(body[done:end])
+            done = end
+            continue
+        name = f"data:{mark}-{len(cut)}"
+        cut[name] = memoryview(body)[start + 1 : end]
+        pieces += [body[done : start + 1], name.encode()]
+        done = end
+    return b"".join([*pieces, memoryview(body)[done:]]), cut
 
 
 async def _from_form(request: Request, body: Path) -> tuple[dict[str, Any], dict[str, UploadFile]]:
@@ -117,6 +154,9 @@ async def _from_form(request: Request, body: Path) -> tuple[dict[str, Any], dict
         except (MultiPartException, KeyError, ValueError) as error:
             why = getattr(error, "message", "it is no multipart form")
             raise RequestError("the body", f"cannot be read ({why})", f"send texts and one file, {PICTURE} or {CLIP}") from None
+    texts = sum(len(value) for name, value in form.multi_items() if isinstance(value, str) and not _REFERENCE.fullmatch(name))
+    if texts > JSON_BYTES.of_visitor:
+        raise BodyTooLarge("the form's texts", f"must have at most {JSON_BYTES.of_visitor // 1_000_000} MB together", _SHORTER)
     return await _sorted(form)
 
 
@@ -147,8 +187,8 @@ async def _sorted(form: FormData) -> tuple[dict[str, Any], dict[str, UploadFile]
 def _listed(text: str) -> Any:
     """A list that was written as JSON; a single value as a list of one."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parsed(text.encode())
+    except ValueError:
         return [text]
     return value if isinstance(value, list) else [value]
 
@@ -170,6 +210,8 @@ def _kept_file(fields: dict[str, Any], uploaded: UploadFile | None, name: str, p
 def _decoded(address: Any, name: str) -> bytes:
     """The bytes in a data URL in base64. Raises: ImageError or ClipError for anything else."""
     key, kind = _ADDRESSES[name]
+    if isinstance(address, memoryview):  # cut out of JSON, where a slash may stand with a backslash before it
+        address = bytes(address).replace(b"\\/", b"/").decode("ascii", "replace")
     wrong, what = (ImageError, "the picture") if name == PICTURE else (ClipError, "the clip")
     head, comma, data = address.partition(",") if isinstance(address, str) else ("", "", "")
     if not (head.startswith("data:") and head.endswith(";base64") and comma):

@@ -14,7 +14,7 @@ from backend.contract.numbers import check_size
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.cleaning import Limits
 from backend.engine.job import Job
-from backend.errors import RequestError, one_line
+from backend.errors import RequestError, one_line, short
 from presets import Preset
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView
@@ -53,7 +53,7 @@ def to_request(sent: Sent, usual: str) -> GenerationRequest:
 def _text(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name, "")
     if not isinstance(value, str):
-        raise RequestError(f"{name}={repr(value)[:60]}", "must be a text", f"correct {name}")
+        raise RequestError(f"{name}={short(value)}", "must be a text", f"correct {name}")
     return value
 
 

@@ -29,13 +29,14 @@ from presets import Preset, list_presets
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import view_of
 from wan_ui.desk.media import MEDIA_TYPES, VIDEO, file_below, poster
+from wan_ui.desk.opening import unless_gone
 from wan_ui.desk.refusals import refused
 from wan_ui.desk.rules import V1, VIDEOS
 from wan_ui.desk.uploads import folder_for_parts
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.notes import sentence
 from wan_ui.routes.api import OVERRIDES
-from wan_ui.routes.video_body import BodyReader, BodyTooLarge, Sent
+from wan_ui.routes.video_body import BodyReader, BodyTooLarge
 from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, to_request, video_object
 
 USUAL_PAGE, MOST_ON_PAGE = 20, 100
@@ -89,13 +90,15 @@ class Videos:
     """What the addresses do, for a caller who is known."""
 
     def __init__(self, desk: Desk):
-        self._desk, self._bodies = desk, BodyReader()
+        self._desk, self._bodies, self._posters = desk, BodyReader(), asyncio.Semaphore(1)
 
     async def create(self, request: Request, visit: Visit) -> Response:
         """Queues a video."""
         with folder_for_parts() as folder:
             sent = await self._bodies.read(request, Path(folder))
-            return JSONResponse(await asyncio.to_thread(self._created, sent, visit))
+            wanted = await asyncio.to_thread(to_request, sent, self._desk.names(visit)[0])
+            job = await unless_gone(request, self._desk.submitted(wanted, visit))
+            return JSONResponse(await asyncio.to_thread(self._object, job))
 
     async def page(self, request: Request, visit: Visit) -> Response:
         """The caller's videos, the newest first unless they ask otherwise."""
@@ -107,7 +110,7 @@ class Videos:
 
     async def content(self, request: Request, visit: Visit) -> Response:
         """The finished video, or a small picture of it."""
-        path = await asyncio.to_thread(self._file, request, visit)
+        path = await self._file(request, visit)
         name, headers = f"{request.path_params['video_id']}{path.suffix}", {"cache-control": "private, no-store"}
         return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], filename=name, headers=headers)
 
@@ -137,10 +140,6 @@ class Videos:
     def _deleted(self, job: Job) -> None:
         self._desk.engine.library.delete(job.id)
         self._desk.engine.touch()  # pages that show it look again
-
-    def _created(self, sent: Sent, visit: Visit) -> dict[str, Any]:
-        """Not in the event loop, because it opens pictures and writes files."""
-        return self._object(self._desk.submit(to_request(sent, self._desk.names(visit)[0]), visit))
 
     def _page(self, query: dict[str, str], visit: Visit) -> dict[str, Any]:
         limit, after, order = query.get("limit", str(USUAL_PAGE)), query.get("after") or None, query.get("order", "desc")
@@ -173,16 +172,23 @@ class Videos:
             raise VideoMissing(f"There is no video {request.path_params['video_id'][:60]!r}", "for you here", "check its id")
         return job
 
-    def _file(self, request: Request, visit: Visit) -> Path:
-        job, variant = self._job(request, visit), request.query_params.get("variant", "video")
+    async def _file(self, request: Request, visit: Visit) -> Path:
+        job, variant = await asyncio.to_thread(self._job, request, visit), request.query_params.get("variant", "video")
         if variant not in ("video", "thumbnail"):
             raise RequestError(f"variant={variant[:20]!r}", "must be video or thumbnail", "leave it out to have the video")
         if job.state != "finished":
             raise VideoMissing("this video", f"has nothing to fetch: it is {_state(job)}", "ask for it until it is completed")
-        path = file_below(job.folder, VIDEO) if variant == "video" else poster(job.folder, self._desk.engine.decoding)
+        if variant == "video":
+            path = await asyncio.to_thread(file_below, job.folder, VIDEO)
+        else:
+            path = await unless_gone(request, self._poster(job))
         if path is None:
             raise VideoMissing("this video's file", "is no longer there", "make it again with the same seed")
         return path
+
+    async def _poster(self, job: Job) -> Path | None:
+        async with self._posters:
+            return await poster(job.folder, self._desk.engine.cage)
 
     async def _stop(self, job: Job) -> None:
         """Raises: StillStopping if it takes too long, StudioError if it cannot be stopped from here."""

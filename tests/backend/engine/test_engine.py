@@ -25,12 +25,13 @@ from backend.contract.events import (
 )
 from backend.contract.request import GenerationRequest
 from backend.errors import Busy, ClipError, DataFolderError, ImageError, JobNotFound, RequestError, StudioError
-from backend.media import decoding as slots
+from backend.media.cage import Cage, Opening
 from backend.media.clips import read_clip_facts
 from backend.media.video import read_frames, read_request
 from backend.settings import PROJECT_FOLDER
 from presets import load_preset
 from tests.backend.conftest import FAKE, all_events, request, wait_for
+from tests.backend.media import cage_work
 from tests.clip_files import counting_clip
 from tests.fake_pipeline import ENDLESS_PRESET, LARGE_PRESET, MISSING_PRESET
 
@@ -417,17 +418,21 @@ def test_a_bad_clip_leaves_nothing(engine, tmp_path, clip, content, words):
 
 def test_pictures_wait_for_their_turn_and_leave_nothing_when_it_does_not_come(engine, tmp_path):
     Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
-    with_picture, gate = request("red", task="i2v", image=str(tmp_path / "a.png")), threading.Event()
-    engine.decoding = slots.Decoding(at_once=1, patience_seconds=0.05)
+    with_picture, gate = request("red", task="i2v", image=str(tmp_path / "a.png")), tmp_path / "gate"
+    engine.cage = Cage(at_once=1, patience_seconds=0.05)
     with ThreadPoolExecutor(1) as other:
-        other.submit(engine.decoding.run, gate.wait, 30)
-        wait_for(lambda: engine.decoding._threads._work_queue.empty())
+        other.submit(
+            engine.cage.run, Opening(work=cage_work.wait_for, arguments=(str(gate), str(tmp_path / "begun")), seconds=60)
+        )
+        wait_for((tmp_path / "begun").exists)
         before = len(engine.jobs())
         with pytest.raises(Busy):
             engine.submit(with_picture)
         assert len(engine.jobs()) == before
         engine.submit(request("red"))  # it has none, so it does not wait
-        gate.set()
+        gate.touch()
+    engine.cage.close()
+    engine.cage = Cage()
     engine.submit(with_picture)
 
 

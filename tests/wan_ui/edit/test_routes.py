@@ -1,5 +1,6 @@
 """The edit view's addresses: what is wrong is one sentence and leaves nothing behind, and a video is its visitor's own."""
 
+import asyncio
 import base64
 import io
 import json
@@ -126,10 +127,10 @@ def test_what_there_was_before_is_made_once_and_only_for_a_clip(engine, visitor,
     job_id = visitor().post("/studio/edit", json=WANTED | {"clip": clip}).json()["job"]
     list(engine.events(job_id))
     job = engine.job(job_id)
-    made = before(job, engine.decoding)
-    assert made == job.folder / BEFORE and before(job, engine.decoding) == made
+    made = asyncio.run(before(job, engine.cage))
+    assert made == job.folder / BEFORE and asyncio.run(before(job, engine.cage)) == made
     plain = engine.submit(job.request.changed(video=None, strength=None, trim=None))
-    assert before(plain, engine.decoding) is None
+    assert asyncio.run(before(plain, engine.cage)) is None
 
 
 def test_the_view_knows_each_models_own_limits():

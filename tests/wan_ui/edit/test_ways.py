@@ -18,7 +18,7 @@ from backend.media.video import read_frames
 from tests.clip_files import counting_clip
 from tests.wan_ui.builders import a_job
 from wan_ui.desk.media import BEFORE
-from wan_ui.edit.handlers import EditHandlers, _as_clip, _filled, _fitting, settings_of
+from wan_ui.edit.handlers import EditHandlers, _fitting, settings_of
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.ways import WAYS, not_shown, way_of, ways_of
 from wan_ui.words.chinese import CHINESE
@@ -28,6 +28,14 @@ VACE = "wan2.1-vace-1.3b-480p"
 SIZE = (128, 96)  # of the clip
 WANTED = {"preset": VACE, "prompt": "a red square", "width": 256, "height": 256, "steps": 2, "seed": 1}
 PART = {"start": 0.5, "num_frames": 5}
+
+
+VISIT = SimpleNamespace(texts=ENGLISH, owner="visitor", room=None)
+
+
+def handlers(engine: Engine) -> EditHandlers:
+    """Handlers that need no page."""
+    return EditHandlers(desk=SimpleNamespace(engine=engine), panel=None, stage=None, message=None)
 
 
 @pytest.fixture(scope="module")
@@ -263,11 +271,11 @@ def test_the_video_is_compared_with_the_clip_where_that_lies_in_it(engine, visit
 def test_its_settings_come_back_with_its_files(engine, visitor, clip, picture):
     keys = [{"frame": 0, "image": picture("a.png")}, {"frame": 8, "image": picture("b.png", (30, 40))}]
     request = made(engine, visitor(), way="keys", num_frames=9, keyframes=keys, references=[picture("hat.png", (20, 20))])
-    filled = _filled(engine.job(Path(request.keyframes[0]).parent.name))
+    filled = handlers(engine)._filled(engine.job(Path(request.keyframes[0]).parent.name), VISIT)
     assert filled["clip"] is None and filled["way"] == "keys" and [one["frame"] for one in filled["keyframes"]] == [0, 8]
     assert all(Path(one["path"]).is_relative_to(get_upload_folder()) for one in [*filled["keyframes"], *filled["references"]])
     request = made(engine, visitor(), way="paint", clip=clip, mask=picture("mask.png"), keeps_pixels=False, **PART)
-    filled = _filled(engine.job(Path(request.mask).parent.name))
+    filled = handlers(engine)._filled(engine.job(Path(request.mask).parent.name), VISIT)
     assert filled["clip"]["width"] == 128 and filled["mask"]["is_picture"] and filled["keeps_pixels"] is False
     json.dumps(filled)
     request = made(engine, visitor(), way="extend", clip=clip, extend="after", overlap=5, start=0.0, num_frames=9)
@@ -277,7 +285,7 @@ def test_its_settings_come_back_with_its_files(engine, visitor, clip, picture):
 def test_any_video_of_ours_becomes_the_clip(engine, tmp_path):
     job = a_job(folder=tmp_path, prompt="a red square")
     counting_clip(tmp_path / "video.mp4", 33, 16, SIZE)
-    filled = _as_clip(job, find_preset("wan-tiny"))
+    filled = handlers(engine)._as_clip(job, find_preset("wan-tiny"), VISIT)
     assert (filled["preset"], filled["way"], filled["prompt"], filled["seed"]) == ("wan-tiny", "anew", "a red square", "")
     assert Path(filled["clip"]["path"]).is_relative_to(get_upload_folder()) and filled["clip"]["width"] == SIZE[0]
     assert (filled["start"], filled["end"]) == (0.0, filled["clip"]["seconds"]) and json.loads(json.dumps(filled))
@@ -285,7 +293,7 @@ def test_any_video_of_ours_becomes_the_clip(engine, tmp_path):
 
 def test_only_who_may_see_a_video_takes_it_as_a_clip_and_one_that_is_gone_is_said(tmp_path, engine):
     job, message = a_job(folder=tmp_path), object()
-    visit = SimpleNamespace(texts=ENGLISH)
+    visit = VISIT
     desk = SimpleNamespace(
         visit=lambda request: visit,
         job=lambda wanted, visit: job if wanted == "mine" else None,

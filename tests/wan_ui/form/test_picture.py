@@ -8,7 +8,8 @@ from PIL import Image
 from backend.errors import ImageError
 from backend.media.pictures import MAX_PIXELS
 from presets import load_preset
-from wan_ui.form.picture import describe_picture, focus_at, padded, picture_examples_html, uploaded_picture
+from wan_ui.form.crop import focus_at, padded, preview_address
+from wan_ui.form.picture import crop_preview, empty_preview, picture_examples_html, uploaded_picture
 from wan_ui.words.english import ENGLISH
 
 
@@ -20,21 +21,19 @@ def wide(tmp_path):
 
 
 def test_a_picture_is_shown_as_the_video_will_start(wide):
-    preview, note = describe_picture(wide, (128, 96), (0.5, 0.5), ENGLISH)
+    preview = crop_preview(preview_address(wide, (128, 96), (0.5, 0.5)), (128, 96), ENGLISH)
     assert "data:image/jpeg" in preview and "Crop to 128 × 96" in preview and "--ratio: 1.3333" in preview
-    assert "hidden" in note
 
 
-def test_no_picture_and_no_note():
-    preview, note = describe_picture(None, (128, 128), (0.5, 0.5), ENGLISH)
-    assert "<img" not in preview and "hidden" in note
+def test_no_picture_is_an_empty_frame():
+    assert "<img" not in empty_preview((128, 128), ENGLISH)
 
 
 def test_a_file_that_is_no_picture_is_explained(tmp_path):
     path = tmp_path / "fake.png"
     path.write_text("I am a text file")
-    preview, note = describe_picture(str(path), (128, 128), (0.5, 0.5), ENGLISH)
-    assert "<img" not in preview and "is a text file" in note
+    with pytest.raises(ImageError, match="is a text file"):
+        preview_address(str(path), (128, 128), (0.5, 0.5))
 
 
 @pytest.mark.parametrize(("point", "focus"), [((0, 50), (0.0, 0.5)), ((200, 9), (0.5, 0.5)), ((399, 50), (1.0, 0.5))])

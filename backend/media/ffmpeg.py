@@ -1,0 +1,89 @@
+"""Starts ffmpeg, as the only place that does: for files of ours, and for strangers' files within limits.
+
+A stranger's file cannot name other files or addresses, is read by a few demuxers and decoders only, in two threads, and in 1 GiB
+of memory; no frame above a number of pixels is decoded, even to find the file's facts. How long it may take is up to the caller.
+"""
+
+import resource
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO
+
+import imageio_ffmpeg
+
+MEMORY_BYTES = 2**30  # that ffmpeg may map, its own 130 MB and its threads' stacks included
+THREADS = ("-threads", "2")
+_DEMUXERS = "mov,mp4,matroska,webm,gif"
+_DECODERS = ",".join(
+    (
+        *("h264", "hevc", "libdav1d", "av1", "libaom-av1", "vp8", "vp9", "libvpx", "libvpx-vp9", "mpeg4", "mpeg2video", "mjpeg"),
+        *("prores", "dnxhd", "gif", "png", "ffv1", "qtrle", "rawvideo"),
+        *("aac", "mp3", "mp3float", "opus", "libopus", "vorbis", "flac", "alac", "ac3", "eac3"),
+        *("pcm_s16le", "pcm_s16be", "pcm_s24le", "pcm_s24be", "pcm_s32le", "pcm_f32le", "pcm_u8"),
+    )
+)
+
+
+def command(*arguments: str) -> list[str]:
+    """A command line of ffmpeg that says errors only, and does not read the keyboard."""
+    return [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-loglevel", "error", "-nostdin", *arguments]
+
+
+def telling(*arguments: str) -> list[str]:
+    """As `command`, but ffmpeg says what it finds in the files."""
+    return [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-nostats", "-nostdin", *arguments]
+
+
+def within_limits(max_pixels: int) -> list[str]:
+    """The options that stand before the `-i` of each file that may be a stranger's; `max_pixels` is a frame's."""
+    safe = ["-protocol_whitelist", "file", "-format_whitelist", _DEMUXERS, "-codec_whitelist", _DECODERS]
+    return [*safe, "-max_pixels", str(max_pixels), *THREADS]
+
+
+def start(
+    line: Sequence[str],
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.PIPE,
+    errors: IO[bytes] | int = subprocess.PIPE,
+    is_limited: bool = True,
+) -> subprocess.Popen:
+    """An ffmpeg process; `is_limited` in memory, as all must be that read a stranger's file."""
+    process = subprocess.Popen(line, stdin=stdin, stdout=stdout, stderr=errors)
+    if is_limited:
+        try:
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        except (OSError, ValueError):
+            pass  # it has ended already, or the system allows less
+    return process
+
+
+@contextmanager
+def running(line: Sequence[str], **options) -> Iterator[subprocess.Popen]:
+    """A process, as from `start`, that is ended with the block."""
+    process = start(line, **options)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                pass  # the process that would read the rest has ended
+
+
+@contextmanager
+def time_limit(seconds: float, process: subprocess.Popen) -> Iterator[None]:
+    """Ends the process if the block takes longer than this; code in the block that waits for the process then continues."""
+    timer = threading.Timer(seconds, process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

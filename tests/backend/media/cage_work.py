@@ -1,0 +1,42 @@
+"""Work for the cage's tests, at the top of a module, as the cage needs it."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from backend.errors import ImageError
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def refuse() -> None:
+    raise ImageError("image", "must be a picture", "choose another file")
+
+
+def wait_for(gate: str, here: str) -> str:
+    """Says in the file `here` that it has begun, with the id of its process and of one that it has started, and waits for the file
+    `gate`."""
+    child = subprocess.Popen(["sleep", "600"])
+    part = Path(here).with_suffix(".part")
+    part.write_text(f"{os.getpid()} {child.pid}")
+    part.rename(here)
+    while not Path(gate).exists():
+        time.sleep(0.01)
+    child.kill()
+    child.wait()
+    return "done"
+
+
+def fill(megabytes: int) -> int:
+    return len(bytearray(megabytes * 1_000_000))
+
+
+def end() -> None:
+    os._exit(3)
+
+
+def answer_with_an_object() -> object:
+    return object()

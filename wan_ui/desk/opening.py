@@ -1,0 +1,44 @@
+"""For whom files are opened in the cage, and what becomes of it when the caller goes."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+
+from backend.media.cage import For
+from wan_ui.desk.visit import Visit
+from wan_ui.desk.visitors import address_of, owner_of
+
+Result = TypeVar("Result")
+
+
+def asker(request: Request) -> For:
+    """Who sends this request, by cookie and by address."""
+    return For(owner=owner_of(dict(request.cookies)), address=address_of(request.scope))
+
+
+def visitor(visit: Visit) -> For:
+    """The same of a visit."""
+    return For(owner=visit.owner, address=visit.room.address if visit.room else "")
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """What the work returns. If the caller goes while it is done, it is cancelled. Raises: ClientDisconnect."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the caller has gone. The request's body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
