@@ -70,7 +70,7 @@ def running(line: Sequence[str], **options) -> Iterator[subprocess.Popen]:
         if process.poll() is None:
             process.kill()
             process.wait()
-        for pipe in filter(None, (process.stdin, process.stdout)):
+        for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
             try:
                 pipe.close()
             except BrokenPipeError:

@@ -196,10 +196,11 @@ def test_uploads_of_servers_that_ended_are_removed_and_others_stay(tmp_path, mon
     monkeypatch.setenv("GRADIO_TEMP_DIR", "")
     (tmp_path / "tmp" / "1-dead.uploads" / "sha").mkdir(parents=True)
     first = begin_uploads(tmp_path)
-    folder = Path(get_upload_folder())
+    assert not Path(get_upload_folder()).is_relative_to(tmp_path), "visitors are told this path"
+    folder = Path(get_upload_folder()).resolve()
     assert [path.name for path in (tmp_path / "tmp").glob("*.uploads")] == [folder.name] == [f"{first.name}.uploads"]
     second = begin_uploads(tmp_path)
-    assert folder.is_dir() and Path(get_upload_folder()) != folder
+    assert folder.is_dir() and Path(get_upload_folder()).resolve() != folder
     first.release(), second.release()
 
 

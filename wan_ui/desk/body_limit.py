@@ -12,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from wan_ui.desk.limits import JSON_BYTES
 from wan_ui.desk.refusals import refused
 from wan_ui.desk.rules import UPLOAD, VIDEOS
 from wan_ui.desk.visit import texts_for
@@ -19,7 +20,7 @@ from wan_ui.desk.visit import texts_for
 # The page's largest request is a file of own presets, which studio.js cuts to 320,000 characters: with Chinese at three bytes
 # a character, and the form sent with it, 954 KB (measured in Chromium); 199 ordinary presets are 279 KB, and the form with
 # a picture and both prompts as long as a model can read is 33 KB.
-MOST_BYTES = 1_000_000
+MOST_BYTES = JSON_BYTES.of_visitor
 LONGEST_TEXT = 50_000  # characters of a field: a request has at most four text fields, so it stays below MOST_BYTES
 BODY_SECONDS = 30.0  # for a whole body of MOST_BYTES: 33 KB/s
 UPLOAD_PAUSE_SECONDS = 20.0  # between two pieces of an upload

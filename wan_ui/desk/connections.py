@@ -6,12 +6,15 @@ up the file descriptors that the server may open. Bodies that come slowly are en
 
 import asyncio
 import resource
+from itertools import chain
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, h11
 
+from wan_ui.desk.limits import OPEN_REQUESTS
+
 HEAD_SECONDS = 15.0  # for a request's first line and its headers
 UNREAD_SECONDS = 120.0  # for a caller who does not read the answer; a paused player asks again from where it was
-MOST_CONNECTIONS = 1000
+MOST_CONNECTIONS = OPEN_REQUESTS.in_all
 _DESCRIPTORS_KEPT = 200  # for the store, videos, pictures, the workers' pipes
 
 
@@ -30,7 +33,7 @@ class LimitedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Begins to wait for the first request."""
         if len(self.connections) >= most_connections():
-            idle = next((one for one in self.connections if _is_idle(one)), None)
+            idle = next(chain(filter(_is_idle, self.connections), filter(_is_sending, self.connections)), None)
             if idle is None:
                 transport.abort()
                 return
@@ -84,3 +87,8 @@ class LimitedConnection(H11Protocol):
 def _is_idle(connection: H11Protocol) -> bool:
     """Whether no request is being answered."""
     return connection.cycle is None or connection.cycle.response_complete
+
+
+def _is_sending(connection: H11Protocol) -> bool:
+    """Whether its caller has not sent the whole request yet."""
+    return connection.conn.their_state is h11.SEND_BODY

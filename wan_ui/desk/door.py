@@ -2,8 +2,8 @@
 
 In this order it refuses: host names that are not served (421), pages of other origins (403), addresses without a rule (404),
 more requests at once than one address may have open (503), bodies that are too large (413) or too slow (408), callers without
-the login or the key that the address needs (401), too many wrong passwords and uploads (429), and files that were not uploaded
-here (400). What is let in carries no leave for other sites: no CORS, no frames.
+the login or the key that the address needs (401), too many wrong passwords, uploads and streams (429), and files that were not
+uploaded here (400). What is let in carries no leave for other sites: no CORS, no frames.
 """
 
 from collections import Counter
@@ -18,16 +18,17 @@ from backend.errors import StudioError
 from wan_ui.desk.access import Access, OperatorLink, bearer
 from wan_ui.desk.body_limit import BodyLimit
 from wan_ui.desk.hosts import Hosts
+from wan_ui.desk.limits import OPEN_REQUESTS
 from wan_ui.desk.logins import LoginForm, LoginLimit, has_login, needs_login, with_login
 from wan_ui.desk.refusals import refused
 from wan_ui.desk.rules import ROUTES, Book, Rule, Rules
+from wan_ui.desk.streams import StreamLimit
 from wan_ui.desk.uploads import FileCheck, UploadLimit
 from wan_ui.desk.visit import texts_for
 from wan_ui.desk.visitors import VisitorCookie, address_of, has_cookie
 from wan_ui.parts.notes import sentence
 from wan_ui.words.english import Texts
 
-MOST_OPEN = 150  # requests at once from one address; a page keeps two or three open
 _HEADERS = {
     "x-frame-options": "SAMEORIGIN",
     "content-security-policy": "frame-ancestors 'self'",
@@ -39,8 +40,10 @@ _HEADERS = {
 class Door:
     """ASGI middleware. Must be the outermost: Gradio's own allows pages of foreign origins to read with the visitor's cookies."""
 
-    def __init__(self, app: ASGIApp, access: Access, hosts: Hosts, rules: Rules = ROUTES, most_open: int = MOST_OPEN):
-        self.app = LoginLimit(UploadLimit(FileCheck(OperatorLink(VisitorCookie(LoginForm(app)), access)), access))
+    def __init__(
+        self, app: ASGIApp, access: Access, hosts: Hosts, rules: Rules = ROUTES, most_open: int = OPEN_REQUESTS.of_address
+    ):
+        self.app = StreamLimit(LoginLimit(UploadLimit(FileCheck(OperatorLink(VisitorCookie(LoginForm(app)), access)), access)))
         self._limited = BodyLimit(self._known)
         self.access, self.hosts, self.book, self.most_open = access, hosts, Book(rules), most_open
         self._open: Counter[str] = Counter()

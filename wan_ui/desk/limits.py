@@ -4,6 +4,8 @@ numbers: the rooms that hold to them take them from here, and docs/security.md h
 
 from dataclasses import dataclass
 
+from backend.media import cage
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
@@ -19,9 +21,9 @@ class Limit:
 
 VIDEOS_IN_LINE = Limit(what="videos in line", of_visitor=20, of_address=40, without_key=60, in_all=100)
 OPEN_REQUESTS = Limit(what="open requests", of_address=150, in_all=1000)
-STREAMS = Limit(what="open streams", of_visitor=20, in_all=700)
-FILES_BEING_OPENED = Limit(what="requests that open files, at once", of_visitor=1, in_all=2)
-FILES_WAITING = Limit(what="requests that wait to open files", of_visitor=4, in_all=64)
+STREAMS = Limit(what="open streams", of_visitor=20, of_address=150, in_all=700)
+FILES_BEING_OPENED = Limit(what="requests that open files, at once", of_visitor=1, of_address=1, in_all=cage.AT_ONCE)
+FILES_WAITING = Limit(what="requests that wait to open files", of_visitor=cage.MOST_OF_VISITOR, in_all=cage.MOST_WAITING)
 UPLOADED_BYTES = Limit(
     what="bytes uploaded within an hour", of_visitor=500_000_000, of_address=1_000_000_000, in_all=5_000_000_000
 )

@@ -3,14 +3,15 @@
 How much may be uploaded within an hour is limited here too, and where uploads are kept.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import tempfile
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
@@ -34,15 +35,14 @@ from backend.settings import from_environment, use_upload_folder
 from presets.loader import EXAMPLES_FOLDER
 from wan_ui.desk.access import Access
 from wan_ui.desk.body_limit import first
+from wan_ui.desk.limits import BODY_BYTES, UPLOADED_BYTES
 from wan_ui.desk.refusals import is_v1, refused
 from wan_ui.desk.rules import API, UPLOAD, VIDEOS
 from wan_ui.desk.visit import texts_for
 from wan_ui.desk.visitors import address_of, owner_of
 
-MOST_BYTES = 500_000_000  # from one visitor within an hour: far more than making videos needs
-MOST_OF_ADDRESS = 2 * MOST_BYTES  # a new visitor is only a new cookie
-MOST_IN_ALL = 10 * MOST_BYTES
-LARGEST_BODY = 60_000_000  # bytes to `/v1/videos`: as much as the page takes of one file
+MOST_BYTES = UPLOADED_BYTES.of_visitor  # far more than making videos needs
+LARGEST_BODY = BODY_BYTES.of_visitor
 LEAST_FREE = 1_000_000_000  # bytes on the disk, below which nothing more is taken
 _MOST_FILES = 5000  # of a visitor within an hour: each upload counts as at least this part of MOST_BYTES
 _HOUR = 3600.0
@@ -63,8 +63,18 @@ def begin_uploads(data_dir: Path) -> EngineLock:
                 shutil.rmtree(left, ignore_errors=True)
     folder = root / f"{lock.name}{_FOLDER}"
     folder.mkdir()
-    use_upload_folder(folder)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    weakref.finalize(lock, os.close, handle)
+    # Gradio tells visitors where their uploads lie. This name says nothing of the data folder, which may name the account, and
+    # stays as long as the process does, which a link in a folder for temporary files does not.
+    use_upload_folder(Path(f"/proc/{os.getpid()}/fd/{handle}"))
     return lock
+
+
+def known_as(path: Path) -> str:
+    """The path of an upload as visitors may know it: below Gradio's upload folder, wherever that lies."""
+    folder = Path(get_upload_folder())
+    return str(folder / path.resolve().relative_to(folder.resolve()))
 
 
 def uploaded_path(file: dict[str, Any], what: Sent = "image") -> Path:
@@ -94,7 +104,7 @@ def to_cache(path: str | Path) -> str:
     return save_file_to_cache(path, get_upload_folder())
 
 
-@contextmanager
+@contextlib.contextmanager
 def picture_for_cache() -> Iterator[Path]:
     """A place for a picture that goes to Gradio's cache by `to_cache` within the block."""
     with folder_for_parts() as folder:
@@ -105,6 +115,7 @@ def folder_for_parts() -> tempfile.TemporaryDirectory:
     """A new folder among the uploads for what one request brings, which goes with the request."""
     folder = Path(get_upload_folder())
     folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()
     return tempfile.TemporaryDirectory(prefix=".part-", dir=folder)
 
 
@@ -219,8 +230,8 @@ class UploadLimit:
         app: ASGIApp,
         access: Access | None = None,
         most_bytes: int = MOST_BYTES,
-        most_of_address: int = MOST_OF_ADDRESS,
-        most_in_all: int = MOST_IN_ALL,
+        most_of_address: int = UPLOADED_BYTES.of_address,
+        most_in_all: int = UPLOADED_BYTES.in_all,
         least_free: int = LEAST_FREE,
     ):
         self.app, self.access, self.least_free = app, access, least_free

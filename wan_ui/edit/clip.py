@@ -26,7 +26,6 @@ def described(path: Path) -> dict[str, Any]:
     facts = read_clip_facts(path)
     pictures = thumbnails(path, facts, THUMBNAILS, THUMBNAIL_HEIGHT)
     return {
-        "path": str(path),
         "name": path.name,
         "seconds": round(facts.seconds, 3),
         "width": facts.width,
@@ -56,7 +55,7 @@ def mask_facts(mask: Path, clip: Path) -> dict[str, Any]:
         mask.unlink(missing_ok=True)
         raise
     check_shape(mask, clip)
-    return {"path": str(mask), "name": mask.name, "is_picture": is_one}
+    return {"name": mask.name, "is_picture": is_one}
 
 
 def picture_facts(path: Path) -> dict[str, Any]:
@@ -68,7 +67,7 @@ def picture_facts(path: Path) -> dict[str, Any]:
         if path.suffix.lower() not in _CLIP_ENDINGS:
             path.unlink(missing_ok=True)
         raise
-    return {"path": str(path), "name": path.name, "width": width, "height": height}
+    return {"name": path.name, "width": width, "height": height}
 
 
 def check_painted(request: GenerationRequest) -> None:

@@ -19,7 +19,7 @@ from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import visitor
 from wan_ui.desk.presets import full_preset
-from wan_ui.desk.uploads import to_cache
+from wan_ui.desk.uploads import known_as, to_cache
 from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
 from wan_ui.edit.clip import described
@@ -143,11 +143,11 @@ class EditHandlers:
         return settings | own | {"way": "anew", "clip": clip, "start": 0.0, "end": clip["seconds"], "time": time.monotonic()}
 
     def _described(self, clip: Path, visit: Visit) -> dict[str, Any]:
-        opening = Opening(work=described, arguments=(clip,), seconds=LONG_SECONDS)
-        return self.desk.engine.cage.run(opening, visitor(visit))
+        opening = Opening(work=described, arguments=(clip.resolve(),), seconds=LONG_SECONDS)
+        return self.desk.engine.cage.run(opening, visitor(visit)) | {"path": known_as(clip)}
 
     def _known_mask(self, path: Path, visit: Visit) -> dict[str, Any]:
-        is_one = self.desk.engine.cage.run(Opening(work=is_picture, arguments=(path,)), visitor(visit))
+        is_one = self.desk.engine.cage.run(Opening(work=is_picture, arguments=(path.resolve(),)), visitor(visit))
         return _known(path) | {"is_picture": is_one}
 
     def _drawn(self, visit: Visit, fill: Mapping[str, Any] | None = None) -> str:

@@ -19,7 +19,7 @@ from backend.media.cage import LONG_SECONDS, Opening
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.json_body import json_object
 from wan_ui.desk.opening import unless_gone, visitor
-from wan_ui.desk.uploads import checked_upload
+from wan_ui.desk.uploads import checked_upload, known_as
 from wan_ui.desk.visit import Visit
 from wan_ui.edit.clip import check_painted, mask_facts, picture_facts, uploaded_clip
 from wan_ui.edit.ways import fields_of
@@ -33,8 +33,9 @@ def edit_routes(desk: Desk) -> Sequence[Route]:
     """The addresses."""
 
     async def opened(request: Request, opening: Opening) -> Response:
-        who = visitor(desk.visit(gr.Request(request)))
-        return JSONResponse(await unless_gone(request, desk.engine.cage.opened(opening, who)))
+        who, path = visitor(desk.visit(gr.Request(request))), opening.arguments[0]
+        facts = await unless_gone(request, desk.engine.cage.opened(opening, who))
+        return JSONResponse(facts | {"path": known_as(path)})
 
     async def clip(request: Request) -> Response:
         given = await json_object(request)

@@ -420,6 +420,7 @@ CHINESE = Texts(
     program_key_needed="需要以 bearer 令牌形式提供密钥。服务器管理员可以创建：python app.py keys create NAME。",
     key_unknown="本服务器不认识这个密钥，或者它已被撤销。请向服务器管理员索取新的密钥。",
     too_many_open="来自你的地址的请求同时打开得太多。请关闭一些页面后再试。",
+    too_many_streams="你同时连接的页面或程序太多。请关闭一些后再试。",
     body_slow="请求传送太慢，请再试一次。",
     file_refused="请求中的文件不是在这里上传的，请先上传。",
     disk_low="服务器的磁盘几乎已满，暂时不再接收内容。请联系管理员清理空间。",

@@ -452,6 +452,7 @@ class Texts:
     )
     key_unknown: str = "This key is not known here, or was revoked. Ask whoever runs this server for another."
     too_many_open: str = "Too many requests from your address are open. Close some pages and try again."
+    too_many_streams: str = "Too many pages or programs of yours are connected at once. Close some and try again."
     body_slow: str = "The request came too slowly. Try again."
     file_refused: str = "A file in this request was not uploaded here. Upload it first."
     disk_low: str = "The server's disk is almost full, so it takes nothing more. Ask the operator to make room."
