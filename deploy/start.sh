@@ -10,6 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=${STUDIO_VENV:-.venv}
 session=wan-studio
+uv=uv==0.13.9
 log=${STUDIO_DATA_DIR:-data}/server.log
 
 install_all() {
@@ -23,8 +24,8 @@ install_all() {
 
 get_uv() {
     # newer systems let nobody but the administrator use their pip, but for this flag
-    python3 -m pip install --quiet --user uv 2>/dev/null ||
-        python3 -m pip install --quiet --user --break-system-packages uv ||
+    python3 -m pip install --quiet --user "$uv" 2>/dev/null ||
+        python3 -m pip install --quiet --user --break-system-packages "$uv" ||
         { echo "uv cannot be installed: is there a python3 with pip, and a network?" >&2 && exit 1; }
 }
 
