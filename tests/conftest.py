@@ -42,9 +42,9 @@ LONGEST_FIRST = (
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Where only tests that run alone are asked for, the many files that have none are not imported."""
-    if collection_path.suffix == ".py" and config.getoption("markexpr").startswith("alone"):
-        return "mark.alone" not in collection_path.read_text("utf-8") or None
+    """Where only benchmarks are asked for, the many files that have none are not imported."""
+    if collection_path.suffix == ".py" and config.getoption("markexpr").startswith("bench"):
+        return "mark.bench" not in collection_path.read_text("utf-8") or None
     return None
 
 

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from presets import load_preset
+from tests.clock import is_within
 from tests.wan_ui.conftest import model_does_not_matter
 from tests.wan_ui.serve_fake import is_offered
 from tests.wan_ui.steps import rest
@@ -38,10 +39,10 @@ def plays(page) -> None:
     page.wait_for_function("before => document.querySelector('.stage video').currentTime !== before", arg=before)
 
 
-@pytest.mark.alone
+@pytest.mark.bench
 def test_the_first_page_is_there_within_five_seconds(studio, start_again):
     """Counted from the command. A machine that is busy with something else gets a second try."""
-    assert studio.first_page_seconds < 5 or start_again() < 5
+    assert studio.first_page_seconds < 5 or is_within(start_again(), 5)
 
 
 def test_a_prompt_becomes_a_video_that_plays(visit):

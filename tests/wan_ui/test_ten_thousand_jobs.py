@@ -14,6 +14,7 @@ from backend.contract.events import Finished, Queued
 from backend.engine.job import new_job_id
 from backend.engine.shelf import Shelf
 from backend.engine.store import Store
+from tests.clock import is_within
 from tests.wan_ui.builders import a_job, a_request, a_result
 from tests.wan_ui.conftest import _serving
 from tests.wan_ui.visitor import Visitor
@@ -25,7 +26,7 @@ TOKEN = "a" * 43
 PAGE_SECONDS, SEARCH_SECONDS, TICK_SECONDS, SYSTEM_SECONDS = 1.0, 0.3, 0.1, 2.0
 COLOURS = ("red", "green", "blue", "cyan", "orange")
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.bench
 
 
 def fill(data_dir: Path) -> None:
@@ -83,13 +84,13 @@ def test_the_page_opens(visitor):
     first, page = seconds(lambda: visitor.get("/"))
     opened, answer = seconds(lambda: visitor.call("open", {}))
     assert "gradio" in page and "number 9999" in answer
-    assert first + opened < PAGE_SECONDS
+    assert is_within(first + opened, PAGE_SECONDS)
 
 
 def test_the_library_is_searched(visitor):
     took, answer = seconds(lambda: visitor.call("search", {"library-search": "cyan NUMBER"}))
     assert "2000 videos" in answer and "number 9998" in answer and "number 9999" not in answer
-    assert took < SEARCH_SECONDS
+    assert is_within(took, SEARCH_SECONDS)
 
 
 def test_a_page_is_updated(visitor):
@@ -100,7 +101,7 @@ def test_a_page_is_updated(visitor):
         answer = str(fresh.call("tick", {}))
         took = min(took, time.monotonic() - began)
     assert "number 9999" in answer
-    assert took < TICK_SECONDS
+    assert is_within(took, TICK_SECONDS)
 
 
 def test_a_server_that_nobody_asks_rests(server):
@@ -115,7 +116,7 @@ def test_a_server_that_nobody_asks_rests(server):
 
     before, began = wakings(), time.monotonic()
     time.sleep(2)
-    assert (wakings() - before) / (time.monotonic() - began) < 200
+    assert is_within((wakings() - before) / (time.monotonic() - began), 200, "a second")
 
 
 def test_the_system_view_counts_the_folders(visitor):
@@ -123,4 +124,4 @@ def test_the_system_view_counts_the_folders(visitor):
     answer = str(visitor.call("look", {}))
     took = time.monotonic() - began
     assert "70 KB" in answer and "10000" in answer
-    assert took < SYSTEM_SECONDS
+    assert is_within(took, SYSTEM_SECONDS)

@@ -23,6 +23,7 @@ from backend.contract.request import example_request
 from backend.families import recognise
 from presets import load_preset
 from tests.backend.conftest import all_events, request, wait_for
+from tests.clock import is_within
 from tests.fake_hub import REPOSITORY, FakeHub, Sent
 from tests.hub_runs import DEMO, NOWHERE, WEIGHTS, app, begun, snapshot, start
 
@@ -138,6 +139,7 @@ def test_a_cache_that_cannot_be_written_is_named(hub: FakeHub, tmp_path):
     assert done.returncode == 1 and "cannot be written" in done.stderr and "HF_HOME" in done.stderr, done.stderr
 
 
+@pytest.mark.bench
 def test_ctrl_c_stops_at_once_and_keeps_what_has_arrived(hub: FakeHub, tmp_path):
     hub.stop_after, hub.stalls = CHUNK + 100_000, True
     with start(tmp_path, hub.url, *DOWNLOAD) as process:
@@ -145,11 +147,11 @@ def test_ctrl_c_stops_at_once_and_keeps_what_has_arrived(hub: FakeHub, tmp_path)
         pressed = time.monotonic()
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
-    assert time.monotonic() - pressed < 8  # a silent connection is given up after 10
+    assert is_within(time.monotonic() - pressed, 8)  # a silent connection is given up after 10
     assert begun(tmp_path) == [CHUNK, CHUNK]
 
 
-@pytest.mark.alone
+@pytest.mark.bench
 def test_stop_ends_a_download_and_the_next_job_starts(hub: FakeHub, tmp_path, monkeypatch, make_engine):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
@@ -161,11 +163,11 @@ def test_stop_ends_a_download_and_the_next_job_starts(hub: FakeHub, tmp_path, mo
     began = time.monotonic()
     engine.cancel(job.id)
     assert isinstance(all_events(engine, following.id)[-1], Finished)
-    assert time.monotonic() - began < 4 and begun(tmp_path) == [CHUNK, CHUNK]
+    assert is_within(time.monotonic() - began, 4) and begun(tmp_path) == [CHUNK, CHUNK]
     assert not any(isinstance(event, Loading) for event in all_events(engine, following.id))  # the demo model had stayed
 
 
-@pytest.mark.alone
+@pytest.mark.bench
 def test_stop_does_not_wait_for_a_silent_hub(monkeypatch):
     answered = threading.Event()
 
@@ -176,7 +178,7 @@ def test_stop_does_not_wait_for_a_silent_hub(monkeypatch):
     began = time.monotonic()
     with pytest.raises(Stopped):
         download_model(REPOSITORY, recognise, stop)
-    assert time.monotonic() - began < 3
+    assert is_within(time.monotonic() - began, 3)
     answered.set()
 
 

@@ -20,6 +20,7 @@ from backend.engine.store import Store
 from backend.errors import JobNotFound
 from backend.settings import PROJECT_FOLDER
 from tests.backend.conftest import all_events, request, wait_for
+from tests.clock import is_within
 
 NOW, HOUR, DAY = 1_000_000_000.0, 3600.0, 24 * 3600.0
 GB = 10**9
@@ -93,11 +94,12 @@ def test_while_the_clock_may_be_wrong_no_video_goes_by_age():
     assert len(planned(*jobs, days=1)) == 3
 
 
+@pytest.mark.bench
 def test_ten_thousand_jobs_are_planned_in_a_moment():
     jobs = [ended(str(number), 10, is_cleaned=number % 2 == 0) for number in range(10_000)]
     began = time.thread_time()  # processor time: it waits for nothing
     assert len(planned(*jobs, days=20, gigabytes=1)) > 10_000
-    assert time.thread_time() - began < 1
+    assert is_within(time.thread_time() - began, 1)
 
 
 @pytest.fixture

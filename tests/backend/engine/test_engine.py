@@ -33,6 +33,7 @@ from presets import load_preset
 from tests.backend.conftest import FAKE, all_events, request, wait_for
 from tests.backend.media import cage_work
 from tests.clip_files import counting_clip
+from tests.clock import is_within
 from tests.fake_pipeline import ENDLESS_PRESET, LARGE_PRESET, MISSING_PRESET
 
 
@@ -78,13 +79,13 @@ def test_readers_at_the_same_time_see_the_same(engine):
     assert seen[0] and all(events == seen[0] for events in seen)
 
 
-@pytest.mark.alone
+@pytest.mark.bench
 def test_a_reader_stops_after_the_last_event_that_it_has_seen(engine):
     job = engine.submit(request())
     last = len(all_events(engine, job.id))
     began = time.monotonic()
     assert all_events(engine, job.id, after=last + 5) == []
-    assert time.monotonic() - began < 0.5
+    assert is_within(time.monotonic() - began, 0.5)
 
 
 def test_jobs_run_in_order_and_the_waiting_hear_of_it(engine):
@@ -127,7 +128,7 @@ def test_an_unknown_job_is_an_error_at_once(engine):
             ask("nobody")
 
 
-@pytest.mark.alone
+@pytest.mark.bench
 def test_a_running_job_stops_between_two_steps_and_keeps_what_there_is(engine):
     job = engine.submit(request("a slow square", steps=50))
     for _, event in engine.events(job.id):
@@ -137,7 +138,7 @@ def test_a_running_job_stops_between_two_steps_and_keeps_what_there_is(engine):
     engine.cancel(job.id)
     final = all_events(engine, job.id)[-1]
     assert isinstance(final, Cancelled) and len(list(read_frames(final.result.path))) == 17
-    assert time.monotonic() - began < 2 and engine.job(job.id).state == "cancelled"
+    assert is_within(time.monotonic() - began, 2) and engine.job(job.id).state == "cancelled"
 
 
 def test_a_waiting_job_stops_at_once_and_the_others_move_up(engine):
@@ -157,7 +158,7 @@ def test_a_waiting_job_that_is_stopped_leaves_nothing_half_written(engine):
     assert isinstance(all_events(engine, waiting.id)[-1], Cancelled) and not half.exists()
 
 
-@pytest.mark.alone
+@pytest.mark.bench
 def test_a_job_that_waits_for_the_model_stops_at_once(make_engine):
     engine = make_engine(model="slow")
     job = engine.submit(request())
@@ -167,7 +168,7 @@ def test_a_job_that_waits_for_the_model_stops_at_once(make_engine):
     began = time.monotonic()
     engine.cancel(job.id)
     assert all_events(engine, job.id)[-1] == Cancelled(None)
-    assert time.monotonic() - began < 0.5
+    assert is_within(time.monotonic() - began, 0.5)
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
 
 
@@ -219,12 +220,13 @@ def test_a_video_that_runs_out_of_memory_says_what_would_fit(engine):
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
 
 
+@pytest.mark.bench
 def test_stop_ends_the_search_for_what_would_fit(engine):
     job = engine.submit(request("slow memory"))
     wait_for(lambda: engine.last_event(job.id) == Compiling("what would fit"))
     began = time.monotonic()
     engine.cancel(job.id)
-    assert isinstance(all_events(engine, job.id)[-1], Failed | Cancelled) and time.monotonic() - began < 2
+    assert isinstance(all_events(engine, job.id)[-1], Failed | Cancelled) and is_within(time.monotonic() - began, 2)
 
 
 def test_a_traceback_is_in_the_log(engine, tmp_path):
@@ -326,7 +328,7 @@ def first_loading(engine, job_id: str) -> Loading:
     return next(event for _, event in engine.events(job_id) if isinstance(event, Loading) and event.bytes_done)
 
 
-@pytest.mark.alone
+@pytest.mark.bench
 def test_stop_ends_a_load_and_the_next_job_starts(engine):
     wait_for(lambda: engine.worker_status().state == "ready")
     job, following = engine.submit(of_preset(ENDLESS_PRESET), may_download=True), engine.submit(request())
@@ -335,7 +337,7 @@ def test_stop_ends_a_load_and_the_next_job_starts(engine):
     engine.cancel(job.id)
     assert all_events(engine, job.id)[-1] == Cancelled(None)
     assert isinstance(all_events(engine, following.id)[-1], Finished)
-    assert time.monotonic() - began < 5
+    assert is_within(time.monotonic() - began, 5)
 
 
 def test_stop_leaves_a_load_to_the_next_job_that_needs_it(engine):
@@ -483,12 +485,13 @@ def test_an_engine_for_one_job_leaves_the_rest_alone(make_engine):
     assert second.job(waiting.id).state == "queued"
 
 
-@pytest.mark.alone
+@pytest.mark.bench
 def test_importing_the_engine_brings_no_jax_and_takes_no_second():
     code = (
         "import sys, time; began = time.monotonic(); import backend.engine.engine; seconds = time.monotonic() - began;"
         "heavy = {'jax', 'torch', 'diffusers', 'transformers', 'gradio', 'torchax'} & set(sys.modules);"
-        "print(sorted(heavy), seconds < 1.0)"
+        "print(sorted(heavy), seconds)"
     )
     told = subprocess.run([sys.executable, "-c", code], cwd=PROJECT_FOLDER, capture_output=True, text=True, check=True)
-    assert told.stdout.split("\n")[0] == "[] True", told.stdout + told.stderr
+    heavy, _, seconds = told.stdout.strip().rpartition(" ")
+    assert heavy == "[]" and is_within(float(seconds), 1.0), told.stdout + told.stderr

@@ -18,6 +18,7 @@ from backend.media.video import read_facts, read_frames, read_request, write_vid
 from backend.settings import PROJECT_FOLDER
 from presets import load_preset
 from tests.clip_files import counting_clip, marked_clip, numbers, run_ffmpeg, turned
+from tests.clock import is_within
 
 LOSSLESS = ["-c:v", "libx264", "-qp", "0", "-g", "12", "-pix_fmt", "yuv420p"]
 WEBM = ["-c:v", "libvpx", "-b:v", "4M", "-g", "12", "-pix_fmt", "yuv420p"]
@@ -185,6 +186,7 @@ def test_what_is_no_clip_gets_one_sentence_and_leaves_nothing(tmp_path, bad, kin
     assert sorted(os.listdir(tmp_path)) == before
 
 
+@pytest.mark.bench
 def test_8k_and_two_hours_are_refused_at_once(tmp_path):
     large = tmp_path / "large.mp4"
     run_ffmpeg("-f", "lavfi", "-i", "color=s=7680x4320:r=1:d=1", "-c:v", "libx264", "-preset", "ultrafast", str(large))
@@ -194,7 +196,7 @@ def test_8k_and_two_hours_are_refused_at_once(tmp_path):
     run_ffmpeg(*still, "-c:v", "libx264", "-preset", "ultrafast", str(long))
     began = time.monotonic()
     assert "lasts 120 minutes and must last at most 60; cut out the part that you want first" in refusal(long)
-    assert time.monotonic() - began < 5
+    assert is_within(time.monotonic() - began, 5)
 
 
 def test_a_part_that_the_clip_does_not_have_is_refused_with_what_it_has(tmp_path):
@@ -270,6 +272,7 @@ def test_no_process_is_left_when_a_reader_stops_early(tmp_path):
 MEASURED = """
 import json, resource, sys
 from backend.media.clips import Part, read_clip, read_clip_facts, thumbnails
+from tests.clock import is_within
 path = sys.argv[1]
 facts = read_clip_facts(path)
 for _ in read_clip(path, Part(start=facts.seconds * 0.8, num_frames=81, fps=16, size=(832, 480))):

@@ -16,6 +16,7 @@ from backend.media.video import read_facts, read_frames, read_request
 from backend.pipeline import generate as pipeline
 from backend.runtime import work
 from presets import LoraChoice, load_preset
+from tests.clock import is_within
 
 PRESET = load_preset("wan-tiny")
 
@@ -74,7 +75,7 @@ def test_every_step_has_a_preview_that_comes_closer_to_the_video(loaded, tmp_pat
     assert distance[-1] < distance[0] and distance[-1] < 6  # H.264 at this size costs a few levels
 
 
-@pytest.mark.alone
+@pytest.mark.bench
 def test_stop_ends_between_two_steps_and_keeps_what_there_is(loaded, tmp_path):
     run(make_request(), loaded, tmp_path)  # so that nothing is left to compile
     stopped, stopped_at, events = threading.Event(), 0.0, []
@@ -83,7 +84,7 @@ def test_stop_ends_between_two_steps_and_keeps_what_there_is(loaded, tmp_path):
         if isinstance(event, Step) and event.index == 5:
             stopped.set()
             stopped_at = time.monotonic()
-    assert isinstance(events[-1], Cancelled) and time.monotonic() - stopped_at < 1.0
+    assert isinstance(events[-1], Cancelled) and is_within(time.monotonic() - stopped_at, 1.0)
     # step 6 had begun when step 5 was told: it is ended and told too, and nothing after it
     assert [event.index for event in events if isinstance(event, Step)] == [1, 2, 3, 4, 5, 6]
     assert events[-1].result.num_frames == 17 and Path(events[-1].result.path).is_file()

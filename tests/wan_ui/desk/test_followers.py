@@ -37,7 +37,7 @@ def test_an_error_of_the_engine_is_shown_not_swallowed():
     assert (views(Broken([a_job()]))[-1].phase, views(Broken([a_job()]))[-1].cause) == ("failed", "the store is gone")
 
 
-@pytest.mark.alone
+@pytest.mark.bench
 def test_silence_still_gives_a_view_so_that_a_closed_page_is_noticed(monkeypatch):
     monkeypatch.setattr(followers, "HEARTBEAT_SECONDS", 0.05)
 

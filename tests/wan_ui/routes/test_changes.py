@@ -69,7 +69,7 @@ def test_a_new_page_gets_everything_at_once_and_then_what_changes(desk):
     assert set(first["parts"]) == {"worker-status", "queue"} and came["count"] > first["count"]
 
 
-@pytest.mark.alone
+@pytest.mark.bench
 def test_a_change_is_told_within_half_a_second(desk):
     submit(desk, BEN, "a slow square", steps=20)
     began = time.time()

@@ -1,0 +1,12 @@
+"""Bounds on measured seconds. They count in `bash tests/run --bench` alone, where nothing else runs: elsewhere they are only printed."""
+
+import os
+import sys
+
+BENCH = "STUDIO_TEST_BENCH"
+
+
+def is_within(measured: float, bound: float, unit: str = "s") -> bool:
+    """Whether what was measured is below its bound, or nobody asks for that now. Prints both."""
+    sys.stderr.write(f"measured {measured:.3f} {unit}, bound {bound:g} {unit}\n")
+    return measured < bound or not os.environ.get(BENCH)
