@@ -25,6 +25,7 @@ from backend.errors import DataFolderError, RequestError
 
 FILE = "keys.sqlite3"
 PREFIX = "studio-"  # tells our keys from other bearer tokens, such as those that a proxy sends on
+_OWNER = "key-"  # begins the names of programs in the job store
 USUAL_LIMIT = 20  # videos in line, as for a visitor
 MOST_LIMIT = 100  # as many as may be in line in all
 _WAIT_SECONDS = 2.0  # for another process's write; each takes milliseconds
@@ -93,7 +94,7 @@ class Keys:
 
     def find(self, secret: str) -> Key | None:
         """The key with this secret; None if there is none, or if it was revoked. Raises: DataFolderError."""
-        if not secret.startswith(PREFIX):
+        if not is_program_key(secret):
             return None
         digest = _digest(secret)
         found = [row for row in self._rows() if hmac.compare_digest(row[1], digest)]
@@ -143,10 +144,20 @@ class Keys:
         return DataFolderError(f"{self._path} cannot be used ({error}):", "it must be a writable SQLite file", fix)
 
 
+def is_program_key(secret: str) -> bool:
+    """Whether this may be a key of ours, without a look at the file."""
+    return secret.startswith(PREFIX)
+
+
+def has_key(owner: str) -> bool:
+    """Whether this owner is a program with a key."""
+    return owner.startswith(_OWNER)
+
+
 def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
 
 
 def _key(row: tuple) -> Key:
     name, digest, most_waiting, created, used = row
-    return Key(name=name, owner=f"key-{digest[:32]}", most_waiting=most_waiting, created=created, used=used)
+    return Key(name=name, owner=f"{_OWNER}{digest[:32]}", most_waiting=most_waiting, created=created, used=used)

@@ -9,6 +9,7 @@ A program is known by the key that it sends as a bearer token (RFC 6750): the op
 `app.py keys`, whose owner it then is, whatever cookies it sends too.
 """
 
+import asyncio
 import hashlib
 import hmac
 import logging
@@ -16,13 +17,14 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from backend.engine.keys import Key, Keys
+from backend.engine.keys import Key, Keys, is_program_key
 from backend.files import replacing
 from wan_ui.desk.visitors import owner_of
 
@@ -51,6 +53,7 @@ class Access:
 
     def __init__(self, key: str, keys: Keys | None = None):
         self.key, self._keys = key, keys
+        self._thread = ThreadPoolExecutor(1, "keys")
 
     @classmethod
     def of(cls, data_dir: Path) -> "Access":
@@ -93,6 +96,13 @@ class Access:
         Raises: DataFolderError if the keys cannot be read.
         """
         return self._keys.find(bearer(headers)) if self._keys else None
+
+    async def knows(self, headers: Mapping[str, str]) -> bool:
+        """Whether a program's request carries a key that is known. Asks in a thread of its own: another process may hold the file
+        of keys for seconds, and nobody without a key must wait for it. Raises: DataFolderError."""
+        if self._keys is None or not is_program_key(bearer(headers)):
+            return False
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self.program, headers) is not None
 
     def ticket(self, job_id: str) -> str:
         """The part of a video's address that nobody can guess; it stays the same as long as the operator's key does."""

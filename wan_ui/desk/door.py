@@ -72,7 +72,7 @@ class Door:
         """Lets in those who have the login or the key that the address needs."""
         rule, headers = self.book.rule(scope["path"]), Headers(scope=scope)
         try:
-            has_key = self.access.has_key(headers) or self.access.program(headers) is not None
+            has_key = self.access.has_key(headers) or await self.access.knows(headers)
         except StudioError as error:
             await refused(scope, HTTPStatus.SERVICE_UNAVAILABLE, sentence(error))(scope, receive, send)
             return

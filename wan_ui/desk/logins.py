@@ -2,7 +2,8 @@
 
 After `FREE_TRIES` wrong passwords an address must pause, longer after each. This machine's own address stands for everybody
 behind a tunnel or a proxy that hides its visitors: its pauses stay short, so that nobody can lock out the others. Each wrong
-password is logged.
+password is logged. All addresses together are limited too, because whoever can make them up has as many as they like. A login
+ends by a POST from our own page, and ends nobody else's.
 """
 
 import logging
@@ -10,7 +11,7 @@ import re
 import secrets
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -18,15 +19,17 @@ from math import ceil
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from wan_ui.desk.rules import LOGIN
+from wan_ui.desk.limits import WRONG_PASSWORDS
+from wan_ui.desk.rules import LOGIN, LOGOUT
 from wan_ui.desk.visit import texts_for
 from wan_ui.desk.visitors import address_of
 
-FREE_TRIES = 5
+FREE_TRIES = WRONG_PASSWORDS.of_address
 SHORTEST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # seconds; each is twice the one before
+SECONDS_OF_ALL = 60.0  # within which all addresses together have so many
 LONGEST_SHARED_PAUSE = 20.0  # for this machine's own address
 FORGET_SECONDS = 900.0  # after the last wrong password
 MOST_ADDRESSES = 10_000  # that are remembered: the oldest are forgotten first
@@ -34,6 +37,7 @@ LOGIN_SECONDS = 7 * 86_400.0  # after its last use a login ends
 MOST_LOGINS = 10_000  # beyond that those unused for longest end
 
 _API_INFO = re.compile(rb"(window\.gradio_api_info = ).*?(;\s*</script>)", re.DOTALL)
+_OTHER_SITES = re.compile(rb"SameSite=none", re.IGNORECASE)
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +51,13 @@ def has_login(scope: Scope) -> bool:
     """Whether the sender of this request has given the password, or needs none."""
     if not needs_login(scope):
         return True
-    app, cookies = scope["app"], Request(scope).cookies
-    names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
-    return any(cookies.get(name) in app.tokens for name in names if name in cookies)
+    return any(token in scope["app"].tokens for token in _tokens(scope).values())
+
+
+def _tokens(scope: Scope) -> dict[str, str]:
+    """What the request's login cookies hold, by their names; Gradio sets two."""
+    cookies, number = Request(scope).cookies, scope["app"].cookie_id
+    return {name: cookies[name] for name in (f"access-token-{number}", f"access-token-unsecure-{number}") if name in cookies}
 
 
 def with_login(scope: Scope) -> Scope:
@@ -120,23 +128,33 @@ class _Tries:
 
 
 class LoginLimit:
-    """ASGI middleware: slows down an address that gives wrong passwords (429)."""
+    """ASGI middleware: slows down an address that gives wrong passwords, and all together (429); ends a login."""
 
     def __init__(self, app: ASGIApp, now: Callable[[], float] = time.monotonic):
         self.app, self._now = app, now
         self._tries: dict[str, _Tries] = {}
+        self._of_all: deque[float] = deque()  # when wrong passwords were given lately, and those that are being checked
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].rstrip("/") == LOGOUT:
+            await _logged_out(scope)(scope, receive, send)
+            return
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"].rstrip("/") != LOGIN:
             await self.app(scope, receive, send)
             return
         address = address_of(scope)
-        wait = self._pause(address)
+        wait = max(self._pause(address), self._pause_of_all())
         if wait > 0:
             await _refusal(scope, wait)(scope, receive, send)
             return
         tries = self._begin(address)  # counted before the answer: two hundred at once must not all be free
-        await self.app(scope, receive, _watched(send, lambda status: self._end(address, tries, status)))
+        await self.app(scope, receive, _watched(_kept_at_home(send), lambda status: self._end(address, tries, status)))
+
+    def _pause_of_all(self) -> float:
+        """How many seconds everybody must still wait."""
+        while self._of_all and self._of_all[0] <= self._now() - SECONDS_OF_ALL:
+            self._of_all.popleft()
+        return self._of_all[0] + SECONDS_OF_ALL - self._now() if len(self._of_all) >= WRONG_PASSWORDS.in_all else 0.0
 
     def _pause(self, address: str) -> float:
         """How many seconds the address must still wait."""
@@ -155,11 +173,14 @@ class LoginLimit:
             del self._tries[next(iter(self._tries))]
         tries = self._tries.setdefault(address, _Tries())
         tries.count, tries.last = tries.count + 1, now
+        self._of_all.append(now)
         return tries
 
     def _end(self, address: str, tries: _Tries, status: int) -> None:
         if status < HTTPStatus.BAD_REQUEST:
             self._tries.pop(address, None)
+            if self._of_all:
+                self._of_all.pop()  # it was right
             return
         log.warning("A wrong password from %s (%d in a row)", address or "this machine", tries.count)
         if (wait := self._pause(address)) > 0:
@@ -200,6 +221,36 @@ def _refusal(scope: Scope, wait: float) -> JSONResponse:
     text = texts.login_pause.format(seconds=ceil(wait))
     headers = {"retry-after": str(ceil(wait))}
     return JSONResponse({"error": text, "detail": text}, HTTPStatus.TOO_MANY_REQUESTS, headers)
+
+
+def _logged_out(scope: Scope) -> Response:
+    """Ends the login of whoever asks, if one of our pages asks: a picture's address on another page is a GET without an origin,
+    and the door has refused other origins already."""
+    if scope["method"] != "POST" or "origin" not in Headers(scope=scope):
+        text = texts_for(Headers(scope=scope)).logout_by_post
+        return JSONResponse({"error": text, "detail": text}, HTTPStatus.METHOD_NOT_ALLOWED, {"allow": "POST"})
+    answer = RedirectResponse(scope.get("root_path", "") + "/", HTTPStatus.SEE_OTHER)
+    if needs_login(scope):
+        for name, token in _tokens(scope).items():
+            if token != scope["app"].tokens.of_programs:
+                scope["app"].tokens.pop(token, None)
+            answer.delete_cookie(name, path="/")
+    return answer
+
+
+def _kept_at_home(send: Send) -> Send:
+    """Sends login cookies that come with no request of another site; over https Gradio's would."""
+
+    async def send_kept(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [
+                (name, _OTHER_SITES.sub(b"SameSite=lax", value) if name.lower() == b"set-cookie" else value)
+                for name, value in message["headers"]
+            ]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return send_kept
 
 
 def _watched(send: Send, on_status: Callable[[int], None]) -> Send:

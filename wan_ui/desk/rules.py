@@ -19,12 +19,13 @@ Rules = Mapping[str, Rule]
 API = "/gradio_api"
 UPLOAD = f"{API}/upload"
 LOGIN = "/login"
+LOGOUT = "/logout"
 V1 = "/v1"  # below it are addresses of OpenAI's shape
 VIDEOS = f"{V1}/videos"
 ROUTES: Rules = {
     "/": "public",  # without a login it holds the login form only
     LOGIN: "public",
-    "/logout": "public",
+    LOGOUT: "public",
     "/healthz": "public",
     "/favicon.ico": "public",
     "/manifest.json": "public",

@@ -415,6 +415,7 @@ CHINESE = Texts(
     origin_refused="来自 {origin} 的网页不能使用本服务器。请打开服务器自己的网页。",
     not_found="这里什么都没有。",
     login_needed="请先登录：本服务器需要密码。",
+    logout_by_post="退出登录须由本服务器的页面以 POST 请求发出。",
     login_pause="密码错误次数太多，请在 {seconds} 秒后再试。",
     key_needed="需要以 bearer 令牌形式提供管理员密钥。",
     program_key_needed="需要以 bearer 令牌形式提供密钥。服务器管理员可以创建：python app.py keys create NAME。",

@@ -445,6 +445,7 @@ class Texts:
     origin_refused: str = "A page from {origin} may not use this server. Open the server's own page."
     not_found: str = "There is nothing here."
     login_needed: str = "Log in first: this server asks for a password."
+    logout_by_post: str = "A login ends by a POST from this server's own page."
     login_pause: str = "Too many wrong passwords. Try again in {seconds} s."
     key_needed: str = "The operator's key is needed as a bearer token."
     program_key_needed: str = (

@@ -1,9 +1,12 @@
 """The operator's key, the password that is made, and limits on uploads."""
 
+import asyncio
 import errno
 import hashlib
 import os
+import sqlite3
 import stat
+from contextlib import closing
 
 import pytest
 from starlette.applications import Starlette
@@ -165,3 +168,19 @@ def test_everybody_sees_their_own_and_the_operator_sees_all(access):
     assert [access.may_see(cookies, owner) for cookies in (mine, theirs, {}, operator)] == [True, False, False, True]
     assert access.scope(mine) == owner and access.scope(operator) is None
     assert access.scope({}, "page") == owner_of({}, "page") != access.scope({}, "other page")
+
+
+def test_while_another_process_holds_the_keys_only_who_has_one_waits(tmp_path):
+    _, secret = Keys(tmp_path).create("program")
+    access, headers = Access("key", Keys(tmp_path)), {"authorization": f"Bearer {secret}"}
+
+    async def ask() -> bool:
+        asked = asyncio.create_task(access.knows(headers))
+        await asyncio.sleep(0)
+        assert not await access.knows({}) and not await access.knows({"authorization": "Bearer other"}) and not asked.done()
+        other.execute("ROLLBACK")
+        return await asked
+
+    with closing(sqlite3.connect(tmp_path / "keys.sqlite3", isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert asyncio.run(ask())

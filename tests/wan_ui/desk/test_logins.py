@@ -13,6 +13,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from wan_ui.desk import logins
+from wan_ui.desk.limits import WRONG_PASSWORDS
 from wan_ui.desk.logins import FORGET_SECONDS, FREE_TRIES, LOGIN_SECONDS, LONGEST_PAUSE, LoginLimit, Logins
 from wan_ui.serve import _behind
 
@@ -116,3 +117,46 @@ def test_nobody_behind_a_tunnel_locks_out_the_others_for_long(visitor, clock):
         wrong(one, 6)
         clock.seconds += 20
     assert one.post("/login", content=b"right").status_code == 200
+
+
+def test_addresses_that_are_made_up_do_not_help(visitor, clock):
+    answers = [wrong(visitor(f"203.0.{number}.1"), 1)[0] for number in range(WRONG_PASSWORDS.in_all + 1)]
+    assert answers == [400] * WRONG_PASSWORDS.in_all + [429]
+    last = visitor("198.51.100.1").post("/login", content=b"right")
+    assert last.status_code == HTTPStatus.TOO_MANY_REQUESTS and 0 < int(last.headers["retry-after"]) <= 60
+    clock.seconds += 61
+    assert visitor("198.51.100.1").post("/login", content=b"right").status_code == 200
+
+
+def test_right_passwords_do_not_count(visitor):
+    for _ in range(WRONG_PASSWORDS.in_all + 5):
+        assert visitor("203.0.113.1").post("/login", content=b"right").status_code == 200
+
+
+@pytest.fixture
+def two() -> list[TestClient]:
+    """Two browsers with a login each, at an app that sets cookies as Gradio does, over https."""
+
+    async def login(request: Request) -> PlainTextResponse:
+        answer, token = PlainTextResponse(""), (await request.body()).decode()
+        request.app.tokens[token] = "user"
+        answer.set_cookie("access-token-7", token, httponly=True, samesite="none", secure=True)
+        answer.set_cookie("access-token-unsecure-7", token, httponly=True)
+        return answer
+
+    app = Starlette(routes=[Route("/login", login, methods=["POST"])], middleware=[Middleware(LoginLimit)])
+    app.auth, app.cookie_id, app.tokens = ("user", "password"), "7", Logins()
+    browsers = [TestClient(app, "https://testserver", follow_redirects=False) for _ in range(2)]
+    for name, browser in zip(("anna", "ben"), browsers, strict=True):
+        cookies = browser.post("/login", content=name).headers.get_list("set-cookie")
+        assert len(cookies) == 2 and all("samesite=lax" in one.lower() and "none" not in one.lower() for one in cookies)
+    return browsers
+
+
+def test_only_the_asking_login_ends_and_only_by_a_post_of_our_page(two):
+    anna, ben = two
+    tokens = anna.app.tokens
+    for answer in (anna.get("/logout"), anna.get("/logout?all_session=true"), anna.post("/logout")):
+        assert answer.status_code == HTTPStatus.METHOD_NOT_ALLOWED and set(tokens) == {"anna", "ben"}
+    answer = ben.post("/logout", headers={"origin": "https://testserver"})
+    assert answer.status_code == HTTPStatus.SEE_OTHER and set(tokens) == {"anna"} and not ben.cookies
