@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backend.contract.shape import Shape
+from backend.engine.keys import has_key
 from backend.errors import QueueFull
 
 
@@ -30,12 +31,14 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """How many jobs may wait: of one owner, from one `address` (an empty one is not counted), and in all."""
+    """How many jobs may wait: of one owner, from one `address` (an empty one is not counted), and in all. Where visitors have no
+    address of their own, they have `without_key` places together, so that programs with a key find the others."""
 
     of_owner: int
     of_address: int
     in_all: int
     address: str = ""
+    without_key: int | None = None
 
     def check(self, waiting: Sequence[Waiting], owner: str) -> None:
         """Raises: QueueFull if there is no room for one more of this owner."""
@@ -51,6 +54,10 @@ class Room:
         if len(waiting) >= self.in_all:
             fix = "try again when some of them are done"
             raise QueueFull(f"{len(waiting)} videos are in line and", f"there may be {self.in_all} in all", fix)
+        strangers = sum(not (entry.address or has_key(entry.owner)) for entry in waiting)
+        if self.without_key is not None and not (self.address or has_key(owner)) and strangers >= self.without_key:
+            fix = "try again when some of them are done, or use a program's key"
+            raise QueueFull(f"{strangers} videos of visitors are in line and", f"there may be {self.without_key}", fix)
 
 
 def in_turn(waiting: Sequence[Waiting], running: Sequence[Waiting]) -> list[Waiting]:

@@ -16,16 +16,13 @@ from backend.engine.order import Room
 from backend.errors import DataFolderError, JobNotFound, RequestError
 from presets import Preset, list_presets
 from wan_ui.desk.access import Access
+from wan_ui.desk.limits import VIDEOS_IN_LINE
 from wan_ui.desk.presets import CanRun
 from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.desk.uploads import has_room
 from wan_ui.desk.visit import Visit, texts_for
 from wan_ui.desk.visitors import address, owner_of
 from wan_ui.words.english import Texts
-
-MOST_WAITING = 20  # videos that one visitor may have in line; the operator has no limit
-MOST_OF_ADDRESS = 40  # a new visitor is only a new cookie
-MOST_IN_ALL = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +36,10 @@ class Desk:
     engine: Engine
     access: Access
     can_run: CanRun
-    most_waiting: int = MOST_WAITING
-    most_of_address: int = MOST_OF_ADDRESS
-    most_in_all: int = MOST_IN_ALL
+    most_waiting: int = VIDEOS_IN_LINE.of_visitor  # the operator has no limit
+    most_of_address: int = VIDEOS_IN_LINE.of_address  # a new visitor is only a new cookie
+    most_in_all: int = VIDEOS_IN_LINE.in_all
+    most_without_key: int = VIDEOS_IN_LINE.without_key
     models: frozenset[str] | None = None
     rewriter: PromptRewriter | None = None
     uploads: EngineLock | None = None
@@ -128,5 +126,6 @@ class Desk:
             of_owner=self.most_waiting,
             of_address=self.most_of_address,
             in_all=self.most_in_all,
+            without_key=min(self.most_without_key, self.most_in_all),
             address=address(client[0]) if client else "",
         )

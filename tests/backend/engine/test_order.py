@@ -81,3 +81,12 @@ def test_there_is_room_by_owner_by_address_and_in_all():
         with pytest.raises(QueueFull, match=words):
             room.check(waiting, "ann")
     Room(of_owner=2, of_address=3, in_all=5).check(line(*[(f"cookie {number}", "") for number in range(4)]), "ann")
+
+
+def test_visitors_without_an_address_leave_places_to_programs_with_keys():
+    waiting = [Waiting(job_id=str(number), owner=f"visitor-{number}", shape=shape(), place=float(number)) for number in range(60)]
+    room = Room(of_owner=20, of_address=40, in_all=100, without_key=60)
+    room.check(waiting[:59], "visitor-new")
+    with pytest.raises(QueueFull, match="60 videos of visitors"):
+        room.check(waiting, "visitor-new")
+    room.check(waiting, "key-of-a-program")
