@@ -96,14 +96,27 @@ def _header(path: Path, size: int) -> tuple[dict[str, Any], int]:
                 AGAIN,
             )
         try:
-            return json.loads(file.read(length)), 8 + length
-        except ValueError:
-            raise ModelError(short_path(path), "must be a safetensors file, and its header cannot be read", AGAIN) from None
+            entries = json.loads(file.read(length))
+        except (ValueError, RecursionError):
+            entries = None
+    if not isinstance(entries, dict) or not isinstance(entries.get("__metadata__", {}), dict):
+        raise _unreadable(path)
+    return entries, 8 + length
 
 
-def _place(path: Path, name: str, entry: dict[str, Any], begin: int) -> TensorPlace:
-    start, end = (begin + offset for offset in entry["data_offsets"])
-    place = TensorPlace(path=path, dtype=entry["dtype"], shape=tuple(entry["shape"]), start=start, end=end)
+def _unreadable(path: Path) -> ModelError:
+    return ModelError(short_path(path), "must be a safetensors file, and its header cannot be read", AGAIN)
+
+
+def _place(path: Path, name: str, entry: Any, begin: int) -> TensorPlace:
+    try:
+        offsets, dtype, shape = entry["data_offsets"], entry["dtype"], tuple(entry["shape"])
+        first, last = offsets
+    except (TypeError, KeyError, ValueError):
+        raise _unreadable(path) from None
+    if not isinstance(dtype, str) or not all(type(number) is int and number >= 0 for number in (first, last, *shape)):
+        raise _unreadable(path)
+    place = TensorPlace(path=path, dtype=dtype, shape=shape, start=begin + first, end=begin + last)
     expected = math.prod(place.shape) * ITEM_BYTES.get(place.dtype, 0)
     if place.num_bytes != expected:
         raise ModelError(

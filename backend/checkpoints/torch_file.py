@@ -180,7 +180,7 @@ class _Contents:
         return values
 
     def _set(self, found: dict, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        if not all(type(key) in (str, int) for key in keys):  # the hash of a tuple of tuples may take for ever
+        if not all(type(key) is str for key in keys):  # a tuple's hash may take for ever, and many numbers have the same one
             raise ValueError
         found.update(zip(keys, values, strict=True))
 

@@ -162,6 +162,8 @@ class SliceLink:
 
     def _refusal(self, hello: Message) -> str:
         """Why this member cannot take part; "" if it can."""
+        if not {"index", "count", "versions"} <= hello.keys():
+            return "it does not say which process it is, of how many, with which versions"
         index, count = hello["index"], hello["count"]
         if count != self._hosts.count:
             return f"process {index} counts {count} processes, and the first host {self._hosts.count}: both must give one number"

@@ -77,8 +77,8 @@ class Wire:
         sides must do this before anything else. Raises: Gone, WrongSecret."""
         own = secrets.token_hex(32)
         self.send({"number": own})
-        theirs, _ = self.receive()
-        numbers = (own, theirs.get("number")) if is_first else (theirs.get("number"), own)
+        theirs = _text(self.receive()[0], "number")
+        numbers = (own, theirs) if is_first else (theirs, own)
         mine, others = _ROLES if is_first else _ROLES[::-1]
         if is_first:  # a stranger gets no proof to work on
             self._check(secret, others, numbers)
@@ -89,9 +89,9 @@ class Wire:
         self._most = _MOST_BYTES
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
 
-    def _check(self, secret: str, role: str, numbers: tuple[object, object]) -> None:
-        message, _ = self.receive()
-        if not hmac.compare_digest(str(message.get("proof")).encode(), _proof(secret, role, numbers).encode()):
+    def _check(self, secret: str, role: str, numbers: tuple[str, str]) -> None:
+        proof = _text(self.receive()[0], "proof")
+        if not hmac.compare_digest(proof.encode(), _proof(secret, role, numbers).encode()):
             self.send({"proof": ""})  # so that an honest one hears why
             raise WrongSecret
 
@@ -110,6 +110,14 @@ class Wire:
         self._socket.close()
 
 
-def _proof(secret: str, role: str, numbers: tuple[object, object]) -> str:
+def _text(message: Message, field: str) -> str:
+    """A stranger's text: ours are ASCII. Raises: Gone for anything else, such as half of a character, which no text can hold."""
+    text = message.get(field)
+    if not isinstance(text, str) or not text.isascii():
+        raise Gone(f"{field} is no text of ours")
+    return text
+
+
+def _proof(secret: str, role: str, numbers: tuple[str, str]) -> str:
     words = "\n".join(map(str, (role, *numbers)))
     return hmac.new(secret.encode(), words.encode(), hashlib.sha256).hexdigest()
