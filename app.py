@@ -1,7 +1,9 @@
 """The one command: arguments -> settings -> engine -> studio or command."""
 
 import argparse
+import contextlib
 import logging
+import os
 import signal
 import sys
 from pkgutil import resolve_name
@@ -56,16 +58,21 @@ def _run(arguments: argparse.Namespace, words: list[str]) -> int:
 
 def _serve(arguments: argparse.Namespace) -> int:
     """Starts the workers first, so that they load while the studio is being built."""
-    from backend.commands.arguments import hosts_of, worker_options_of, worker_shares
+    from backend.commands.arguments import hosts_of, password_of, worker_options_of, worker_shares
     from backend.engine.cleaning import Limits
     from backend.engine.engine import Engine
     from backend.settings import drop_gradio_ports, from_environment
     from wan_ui.heap import share_one_heap
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    os.umask(0o077)  # what visitors make, and the operator's key, are nobody else's on this machine
+    arguments.auth = password_of(arguments)
     share_one_heap()  # before there are threads
     drop_gradio_ports()
     folder, shares = from_environment(arguments.data_dir).data_dir, worker_shares(arguments)
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(PermissionError):  # another account's folder stays as that made it
+        folder.chmod(0o700)
     limits = Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb)
     how = {"options": worker_options_of(arguments), "shares": shares, "hosts": hosts_of(arguments), "cluster": arguments.cluster}
     engine = Engine(folder, model_of(arguments), **how, limits=limits)

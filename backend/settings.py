@@ -94,6 +94,14 @@ def hosts_secret(environment: Mapping[str, str] = os.environ) -> str:
     return environment.get("STUDIO_HOSTS_SECRET", "")
 
 
+def visitors_password(environment: Mapping[str, str] = os.environ) -> str:
+    """USER:PASSWORD for visitors (STUDIO_AUTH), else what the file STUDIO_AUTH_FILE holds; "" if neither is set. Neither stands
+    in a list of processes, as a command line does. Raises: OSError if the file cannot be read."""
+    if file := environment.get("STUDIO_AUTH_FILE"):
+        return environment.get("STUDIO_AUTH") or Path(file).expanduser().read_text("utf-8").strip()
+    return environment.get("STUDIO_AUTH", "")
+
+
 def own_cores(environment: Mapping[str, str] = os.environ) -> tuple[int, ...]:
     """The cores that this worker must keep to (STUDIO_CORES, such as "0,1"); empty: all."""
     return split(environment.get("STUDIO_CORES", ""))

@@ -7,6 +7,7 @@
 # OPTIONs are those of `app.py serve`, in place of --share. STUDIO_VENV names another environment than .venv; where videos,
 # checkpoints and caches go, STUDIO_DATA_DIR and HF_HOME say (docs/tpu.md).
 set -euo pipefail
+umask 077 # the log has the operator's link in it, and the data folder what visitors made
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=${STUDIO_VENV:-.venv}
 session=wan-studio
@@ -31,7 +32,7 @@ get_uv() {
 
 begin() {
     local variable given=""
-    for variable in STUDIO_VENV STUDIO_DATA_DIR STUDIO_CACHE_DIR HF_HOME HF_ENDPOINT JAX_PLATFORMS; do
+    for variable in STUDIO_VENV STUDIO_DATA_DIR STUDIO_CACHE_DIR STUDIO_AUTH_FILE HF_HOME HF_ENDPOINT JAX_PLATFORMS; do
         # a tmux that runs already has the environment of its own start
         [ -z "${!variable:-}" ] || given+="$variable=$(printf '%q' "${!variable}") "
     done
@@ -40,6 +41,7 @@ begin() {
         exit 1
     fi
     mkdir -p "$(dirname "$log")"
+    rm -f "$log" # one of an older version could be read by others
     : >"$log"
     if ! command -v tmux >/dev/null; then
         setsid nohup bash deploy/start.sh run "$@" >"$log" 2>&1 &

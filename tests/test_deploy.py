@@ -80,6 +80,7 @@ def test_it_begins_in_tmux_and_goes_on_without_a_terminal(tmp_path):
         done = run("bash", SCRIPT, "begin", "--port", port, **variables)
         assert done.returncode == 0, done.stderr
         assert f"http://127.0.0.1:{port}" in done.stdout and "It goes on when you leave." in done.stdout
+        assert {(tmp_path / "data" / name).stat().st_mode & 0o077 for name in (".", "server.log", "operator.key")} == {0}
         again = run("bash", SCRIPT, "begin", "--port", port, **variables)
         assert again.returncode == 1 and "It runs already: tmux attach -t wan-studio" in again.stderr
     finally:

@@ -14,7 +14,7 @@ from backend.contract.cues import cues_of_actions, cues_of_prompts, merge_cues
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.worker import AXES, Hosts, WorkerOptions
 from backend.errors import RequestError
-from backend.settings import hosts_secret, this_machine
+from backend.settings import hosts_secret, this_machine, visitors_password
 from backend.shares import Share, shares_of
 from presets import Preset, list_presets
 from presets.loader import Expert
@@ -184,6 +184,17 @@ def hosts_of(arguments: argparse.Namespace) -> Hosts | None:
         raise RequestError(f"hosts={arguments.hosts}", "cannot be given with --cluster", "leave one of the two out")
     address, port = arguments.hosts_address
     return Hosts(count=arguments.hosts, address=address, port=port, secret=secret_of_hosts())
+
+
+def password_of(arguments: argparse.Namespace) -> tuple[str, str] | None:
+    """The visitors' name and password: of --auth, else of the environment. Raises: RequestError."""
+    try:
+        user, _, password = ("", "", "") if arguments.auth else visitors_password().partition(":")
+    except OSError as error:
+        raise RequestError("STUDIO_AUTH_FILE", f"must be a readable file ({error.strerror})", "check the path") from None
+    if bool(user) != bool(password):
+        raise RequestError("STUDIO_AUTH", "must be USER:PASSWORD, neither of them empty", "correct it, or leave it out")
+    return arguments.auth or ((user, password) if user else None)
 
 
 def secret_of_hosts() -> str:
