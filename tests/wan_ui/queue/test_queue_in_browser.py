@@ -116,7 +116,7 @@ def test_same_again_keeps_the_seed_and_a_new_seed_does_not(visit):
 
 def test_a_visitor_who_waits_too_much_is_told(visit):
     page = visit()
-    generate(page, "a slow red square", 20)
+    generate(page, "a slow red square", 100)  # each step takes a second: it is there until it is stopped
     page.locator('.stage[data-phase="denoising"]').wait_for()
     job = page.locator(".stage").get_attribute("data-job")
     for number in range(21):
