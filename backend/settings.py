@@ -135,6 +135,11 @@ def hub_address(environment: Mapping[str, str] = os.environ) -> str:
     return "" if is_offline else environment.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
 
 
+def log_file(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The file where the server's output goes, by what has started it (STUDIO_LOG); None if nobody has said."""
+    return Path(environment["STUDIO_LOG"]).expanduser().absolute() if environment.get("STUDIO_LOG") else None
+
+
 def use_upload_folder(folder: Path, environment: MutableMapping[str, str] = os.environ) -> None:
     """Makes Gradio keep uploads in this folder (GRADIO_TEMP_DIR)."""
     environment["GRADIO_TEMP_DIR"] = str(folder)

@@ -32,7 +32,15 @@ get_uv() {
 
 begin() {
     local variable given=""
-    for variable in STUDIO_VENV STUDIO_DATA_DIR STUDIO_CACHE_DIR STUDIO_AUTH_FILE HF_HOME HF_ENDPOINT JAX_PLATFORMS; do
+    mkdir -p "$(dirname "$log")"
+    if [ -n "${STUDIO_AUTH:-}" ]; then # no command line may show it, and a tmux that runs already does not know it
+        STUDIO_AUTH_FILE=$(cd "$(dirname "$log")" && pwd)/password
+        printf '%s' "$STUDIO_AUTH" >"$STUDIO_AUTH_FILE"
+        export STUDIO_AUTH_FILE
+        unset STUDIO_AUTH
+    fi
+    export STUDIO_LOG="$log" # the server begins it anew when it is large
+    for variable in STUDIO_VENV STUDIO_DATA_DIR STUDIO_CACHE_DIR STUDIO_AUTH_FILE STUDIO_LOG HF_HOME HF_ENDPOINT JAX_PLATFORMS; do
         # a tmux that runs already has the environment of its own start
         [ -z "${!variable:-}" ] || given+="$variable=$(printf '%q' "${!variable}") "
     done
@@ -40,13 +48,12 @@ begin() {
         echo "It runs already: tmux attach -t $session" >&2
         exit 1
     fi
-    mkdir -p "$(dirname "$log")"
     rm -f "$log" # one of an older version could be read by others
     : >"$log"
     if ! command -v tmux >/dev/null; then
-        setsid nohup bash deploy/start.sh run "$@" >"$log" 2>&1 &
+        setsid nohup bash deploy/start.sh run "$@" >>"$log" 2>&1 &
     else
-        tmux new-session -d -s "$session" "$given$(printf '%q ' bash deploy/start.sh run "$@") 2>&1 | tee $(printf '%q' "$log")"
+        tmux new-session -d -s "$session" "$given$(printf '%q ' bash deploy/start.sh run "$@") 2>&1 | tee -a $(printf '%q' "$log")"
     fi
     for _ in $(seq 120); do # the last line of a start is the operator's link
         sleep 1

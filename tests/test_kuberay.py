@@ -42,7 +42,7 @@ def test_the_schema_is_one():
     Draft202012Validator.check_schema(SCHEMA)
 
 
-@pytest.mark.parametrize("kind", ["RayCluster", "Service", "PersistentVolumeClaim"])
+@pytest.mark.parametrize("kind", ["RayCluster", "Service", "PersistentVolumeClaim", "NetworkPolicy"])
 def test_the_schema_takes_every_document(kind):
     assert problems(manifests()[kind]) == []
 
@@ -111,3 +111,24 @@ def test_the_service_finds_the_head():
         "ray.io/cluster": cluster()["metadata"]["name"],
         "ray.io/node-type": "head",
     }
+
+
+def test_no_pod_has_more_rights_than_it_needs():
+    spec = cluster()["spec"]
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"} and not pod["automountServiceAccountToken"]
+        for container in containers(group).values():
+            rights = container["securityContext"]
+            assert not rights["allowPrivilegeEscalation"] and rights["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_rays_ports_are_reached_from_the_cluster_alone():
+    policy = manifests()["NetworkPolicy"]["spec"]
+    own = {"matchLabels": {"ray.io/cluster": cluster()["metadata"]["name"]}}
+    assert policy["podSelector"] == own and policy["policyTypes"] == ["Ingress"]
+    free = [port["port"] for rule in policy["ingress"] if "from" not in rule for port in rule["ports"]]
+    assert free == [7860], "everybody reaches the studio, and nothing else"
+    assert {"podSelector": own} in [place for rule in policy["ingress"] for place in rule.get("from", ())]
+    assert "from-literal" not in MANIFEST.read_text("utf-8"), "no password on a command line"

@@ -15,12 +15,14 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from backend.engine.engine import Engine
+from backend.settings import log_file
 from presets.loader import EXAMPLES_FOLDER
 from wan_ui.desk.access import Access
 from wan_ui.desk.connections import LimitedConnection
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.door import Door
 from wan_ui.desk.hosts import Hosts
+from wan_ui.desk.log_guard import guard_output
 from wan_ui.desk.logins import Logins
 from wan_ui.desk.media import media_route, video_route
 from wan_ui.desk.rewriter import PromptRewriter
@@ -89,6 +91,7 @@ class Doors:
 
 def launch(engine: Engine, doors: Doors, rewriter: PromptRewriter | None = None) -> None:
     """Serves the studio until the process is interrupted; prints its addresses and, if made here, the password."""
+    guard_output(log_file())
     auth = (USER, secrets.token_urlsafe(9)) if doors.needs_password else doors.auth
     blocks = build(engine, rewriter=rewriter, models=doors.models)
     names = doors.allowed_hosts

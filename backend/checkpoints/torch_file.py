@@ -180,9 +180,10 @@ class _Contents:
         return values
 
     def _set(self, found: dict, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        if not all(type(key) is str for key in keys):  # a tuple's hash may take for ever, and many numbers have the same one
+        """Keeps what has a text as its key. Whole numbers, as in an optimizer's state, are passed over: many have one hash."""
+        if not all(type(key) in (str, int) for key in keys):  # a tuple's hash may take for ever
             raise ValueError
-        found.update(zip(keys, values, strict=True))
+        found.update((key, value) for key, value in zip(keys, values, strict=True) if type(key) is str)
 
     def _named(self, name: str) -> _Name:
         module, _, kind = name.partition(" ")

@@ -23,11 +23,13 @@ def main() -> None:
     arguments = parser.parse_args()
     share_one_heap()
     import_gradio()
+    from wan_ui.desk.log_guard import guard_output
     from wan_ui.desk.rewriter import PromptRewriter
     from wan_ui.serve import serve
     from wan_ui.studio import build
     from wan_ui.views import VIEWS
 
+    guard_output(None)
     views = (*VIEWS, *arguments.view)
     model = "square" if arguments.offer else None  # which counts as here, whatever preset it is for
     engine = Engine(arguments.data_dir, model, pipeline="tests.fake_pipeline")

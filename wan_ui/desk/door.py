@@ -19,10 +19,11 @@ from wan_ui.desk.access import Access, OperatorLink, bearer
 from wan_ui.desk.body_limit import BodyLimit
 from wan_ui.desk.hosts import Hosts
 from wan_ui.desk.limits import OPEN_REQUESTS
+from wan_ui.desk.log_guard import CURRENT, RequestLog
 from wan_ui.desk.logins import LoginForm, LoginLimit, has_login, needs_login, with_login
 from wan_ui.desk.refusals import refused
 from wan_ui.desk.rules import ROUTES, Book, Rule, Rules
-from wan_ui.desk.streams import StreamLimit
+from wan_ui.desk.streams import StreamLimit, sender
 from wan_ui.desk.uploads import FileCheck, UploadLimit
 from wan_ui.desk.visit import texts_for
 from wan_ui.desk.visitors import VisitorCookie, address_of, has_cookie
@@ -49,6 +50,8 @@ class Door:
         self._open: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            CURRENT.set(RequestLog(who=sender(scope)))
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] != "http":

@@ -38,7 +38,7 @@ class StreamLimit:
         if scope["type"] != "http" or not _ENDLESS.fullmatch(scope["path"].rstrip("/")):
             await self.app(scope, receive, send)
             return
-        who, address = _sender(scope), f"address {address_of(scope)}"
+        who, address = sender(scope), f"address {address_of(scope)}"
         if not self._has_room(who, address):
             text = texts_for(Headers(scope=scope)).too_many_streams
             await refused(scope, HTTPStatus.TOO_MANY_REQUESTS, text, {"retry-after": "5"})(scope, receive, send)
@@ -57,7 +57,8 @@ class StreamLimit:
         return self._open[who] < of_visitor and near < self.limit.of_address and self._open["all"] < self.limit.in_all
 
 
-def _sender(scope: Scope) -> str:
+def sender(scope: Scope) -> str:
+    """A name for who sends this: by their key, by their cookie, else by their address."""
     if key := bearer(Headers(scope=scope)):
         return f"key {hashlib.sha256(key.encode()).hexdigest()}"
     cookies = dict(Request(scope).cookies)

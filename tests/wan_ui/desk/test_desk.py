@@ -9,6 +9,7 @@ from huggingface_hub import constants
 
 from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
+from backend.engine.job import Job
 from backend.engine.keys import Keys
 from backend.errors import DataFolderError, QueueFull, RequestError
 from presets import load_preset
@@ -16,10 +17,16 @@ from tests.wan_ui.builders import a_request
 from wan_ui.desk import uploads
 from wan_ui.desk.access import OPERATOR_COOKIE, Access
 from wan_ui.desk.desk import Desk
-from wan_ui.routes.api import Wanted, _submitted
+from wan_ui.routes.api import Wanted
 
 WAN = load_preset("wan2.1-t2v-1.3b-480p")
 VISITOR = SimpleNamespace(cookies={}, session_hash="page", client=("203.0.113.7", 1), headers={})
+
+
+def submitted(desk: Desk, wanted: Wanted, request) -> Job:
+    """What a program's call queues."""
+    visit = desk.visit(request)
+    return desk.submit(wanted.to_request(desk.names(visit)[0]), visit)
 
 
 @pytest.fixture
@@ -60,8 +67,8 @@ def test_a_waiting_video_cannot_be_changed_into_a_download(desk, operator):
 def test_the_endpoint_for_programs_asks_who_calls(desk, operator):
     wanted = Wanted(prompt="x", preset=WAN.name, image=None, settings={"steps": 1})
     with pytest.raises(RequestError, match="only the operator may download it"):
-        _submitted(desk, wanted, VISITOR)
-    assert _submitted(desk, wanted, operator).request.preset == WAN.name
+        submitted(desk, wanted, VISITOR)
+    assert submitted(desk, wanted, operator).request.preset == WAN.name
 
 
 def test_a_visit_says_once_who_asks_and_what_they_may(desk, operator):
