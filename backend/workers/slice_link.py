@@ -9,6 +9,7 @@ import logging
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,7 +56,7 @@ class SliceLink:
         self._apart: threading.Timer | None = None
         self._end_code: int | None = None  # told in place of the first process's
         self._is_ending = threading.Event()
-        self._strangers = threading.Semaphore(_MOST_STRANGERS)
+        self._strangers: list[tuple[str, socket.socket]] = []  # by address, the oldest first
         self._door = socket.create_server((self._hosts.address, self._hosts.port))
         self._thread = threading.Thread(target=self._open, name="hosts", daemon=True)
         self._thread.start()
@@ -113,10 +114,25 @@ class SliceLink:
                 self._on_message({"type": "status", "state": "starting", "detail": self._waiting_for(missing)})
             with contextlib.suppress(TimeoutError):
                 connection, address = self._door.accept()
-                if self._strangers.acquire(blocking=False):
-                    threading.Thread(target=self._meet, args=(connection, address[0]), name="member", daemon=True).start()
-                else:
-                    connection.close()
+                self._make_room(connection, address[0])
+                threading.Thread(target=self._meet, args=(connection, address[0]), name="member", daemon=True).start()
+
+    def _make_room(self, connection: socket.socket, address: str) -> None:
+        """Counts a stranger. If there are too many, the oldest one goes of the address from which most have come: those who say
+        nothing keep nobody out."""
+        with self._lock:
+            self._strangers.append((address, connection))
+            if len(self._strangers) <= _MOST_STRANGERS:
+                return
+            [(crowded, _)] = Counter(place for place, _ in self._strangers).most_common(1)
+            oldest = next(one for one in self._strangers if one[0] == crowded)
+            self._strangers.remove(oldest)
+        with contextlib.suppress(OSError):
+            oldest[1].shutdown(socket.SHUT_RDWR)  # its own thread closes it
+
+    def _forget_stranger(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._strangers = [one for one in self._strangers if one[1] is not connection]
 
     def _missing(self) -> list[int]:
         with self._lock:
@@ -131,12 +147,12 @@ class SliceLink:
         try:
             wire = Wire(connection)
         except OSError:
-            self._strangers.release()
+            self._forget_stranger(connection)
             connection.close()
             return
         with contextlib.closing(wire):
             try:
-                hello = self._greet(wire)
+                hello = self._greet(wire, connection)
                 refusal = self._refusal(hello)
                 if not refusal:
                     self._listen(hello["index"], wire)
@@ -148,7 +164,7 @@ class SliceLink:
             except Gone as error:
                 logger.info("A connection from %s ended: %s", address, error)
 
-    def _greet(self, wire: Wire) -> Message:
+    def _greet(self, wire: Wire, connection: socket.socket) -> Message:
         """What a member says of itself, after it has shown that it knows the secret. Raises: WrongSecret, Gone."""
         clock = threading.Timer(_GREETING_SECONDS, wire.close)
         clock.daemon = True
@@ -158,7 +174,7 @@ class SliceLink:
             return wire.receive()[0]
         finally:
             clock.cancel()
-            self._strangers.release()
+            self._forget_stranger(connection)
 
     def _refusal(self, hello: Message) -> str:
         """Why this member cannot take part; "" if it can."""

@@ -1,11 +1,14 @@
 """A worker on several hosts, with the stand-in pipeline: all do the same, one death ends and restarts all, strangers stay out."""
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
 
 import pytest
 from PIL import Image
@@ -173,6 +176,32 @@ def test_strangers_neither_come_in_nor_keep_others_out(make_engine, tmp_path, sa
         assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
     for stranger in strangers:
         stranger.close()
+
+
+def test_a_crowd_that_says_nothing_keeps_nobody_out(make_engine, tmp_path):
+    two = hosts(2)
+    engine = make_engine(hosts=two)
+    wait_for(lambda: "Waiting for the other hosts" in engine.worker_status().detail)
+    is_over, crowd = threading.Event(), deque(maxlen=4 * slice_link._MOST_STRANGERS)
+
+    def come_again_and_again() -> None:
+        while not is_over.wait(0.02):
+            if len(crowd) == crowd.maxlen:
+                crowd[0].close()
+            with contextlib.suppress(OSError):  # the door closes once all members are there
+                crowd.append(socket.create_connection((two.address, two.port), source_address=("127.0.0.9", 0)))
+
+    stranger = threading.Thread(target=come_again_and_again)
+    stranger.start()
+    try:
+        wait_for(lambda: len(crowd) > slice_link._MOST_STRANGERS)
+        with members(two, tmp_path):
+            assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
+    finally:
+        is_over.set()
+        stranger.join()
+        for one in crowd:
+            one.close()
 
 
 def test_hosts_that_count_differently_are_refused(make_engine, tmp_path):
