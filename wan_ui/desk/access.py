@@ -18,6 +18,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from pathlib import Path
 
 from starlette.requests import Request
@@ -35,6 +36,10 @@ _YEAR_SECONDS = 365 * 24 * 3600
 _WHOLE_KEY = re.compile(r"[!-~]{32,}")  # ours have 43 characters; an operator's own must be as hard to guess
 
 log = logging.getLogger(__name__)
+
+_FOUND: ContextVar[tuple[str, str, Key | None] | None] = ContextVar("program_key", default=None)
+"""The key of the request that is being answered: the operator's, which tells one data folder from another, the key as it came, and
+what is known of it."""
 
 
 def within(scope: str | None, owner: str) -> bool:
@@ -95,14 +100,23 @@ class Access:
 
         Raises: DataFolderError if the keys cannot be read.
         """
-        return self._keys.find(bearer(headers)) if self._keys else None
+        found, key = _FOUND.get(), bearer(headers)
+        if found is not None and found[:2] == (self.key, key):
+            return found[2]
+        return self._keys.find(key) if self._keys else None
 
     async def knows(self, headers: Mapping[str, str]) -> bool:
-        """Whether a program's request carries a key that is known. Asks in a thread of its own: another process may hold the file
-        of keys for seconds, and nobody without a key must wait for it. Raises: DataFolderError."""
-        if self._keys is None or not is_program_key(bearer(headers)):
+        """Whether a program's request carries a key that is known; what is found holds for the rest of the request. Asks in a
+        thread of its own: another process may hold the file of keys for seconds, and nobody without a key must wait for it.
+
+        Raises: DataFolderError.
+        """
+        key = bearer(headers)
+        if self._keys is None or not is_program_key(key):
             return False
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self.program, headers) is not None
+        found = await asyncio.get_running_loop().run_in_executor(self._thread, self._keys.find, key)
+        _FOUND.set((self.key, key, found))
+        return found is not None
 
     def ticket(self, job_id: str) -> str:
         """The part of a video's address that nobody can guess; it stays the same as long as the operator's key does."""

@@ -184,3 +184,20 @@ def test_while_another_process_holds_the_keys_only_who_has_one_waits(tmp_path):
     with closing(sqlite3.connect(tmp_path / "keys.sqlite3", isolation_level=None, check_same_thread=False)) as other:
         other.execute("BEGIN EXCLUSIVE")
         assert asyncio.run(ask())
+
+
+def test_a_key_is_looked_up_once_a_request(tmp_path):
+    access, (_, key) = Access.of(tmp_path), Keys(tmp_path).create("bot")
+    headers = {"authorization": f"Bearer {key}"}
+
+    async def answered() -> None:
+        assert await access.knows(headers)
+        with closing(sqlite3.connect(tmp_path / "keys.sqlite3", isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            assert access.program(headers).name == Access.of(tmp_path).program(headers).name == "bot"
+            assert (await asyncio.to_thread(access.program, headers)).name == "bot"
+            other.execute("ROLLBACK")
+
+    asyncio.run(answered())
+    Keys(tmp_path).revoke("bot")
+    assert access.program(headers) is None, "the next request asks again"
