@@ -38,8 +38,8 @@ _WHOLE_KEY = re.compile(r"[!-~]{32,}")  # ours have 43 characters; an operator's
 log = logging.getLogger(__name__)
 
 _FOUND: ContextVar[tuple[str, str, Key | None] | None] = ContextVar("program_key", default=None)
-"""The key of the request that is being answered: the operator's, which tells one data folder from another, the key as it came, and
-what is known of it."""
+"""The key of the request that is being answered: the operator's, which tells one data folder from another, the key as it came,
+and what is known of it."""
 
 
 def within(scope: str | None, owner: str) -> bool:
