@@ -70,12 +70,11 @@ def _serve(arguments: argparse.Namespace) -> int:
     share_one_heap()  # before there are threads
     drop_gradio_ports()
     folder, shares = from_environment(arguments.data_dir).data_dir, worker_shares(arguments)
-    folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(PermissionError):  # another account's folder stays as that made it
-        folder.chmod(0o700)
     limits = Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb)
     how = {"options": worker_options_of(arguments), "shares": shares, "hosts": hosts_of(arguments), "cluster": arguments.cluster}
     engine = Engine(folder, model_of(arguments), **how, limits=limits)
+    with contextlib.suppress(PermissionError):  # another account's folder stays as that made it
+        engine.settings.data_dir.chmod(0o700)
     try:
         from wan_ui.gradio_import import import_gradio
 

@@ -227,8 +227,9 @@ def _logged_out(scope: Scope) -> Response:
     """Ends the login of whoever asks, if one of our pages asks: a picture's address on another page is a GET without an origin,
     and the door has refused other origins already."""
     if scope["method"] != "POST" or "origin" not in Headers(scope=scope):
-        text = texts_for(Headers(scope=scope)).logout_by_post
-        return JSONResponse({"error": text, "detail": text}, HTTPStatus.METHOD_NOT_ALLOWED, {"allow": "POST"})
+        texts = texts_for(Headers(scope=scope))
+        told = {"error": texts.logout_by_post, "detail": texts.logout_by_post}
+        return JSONResponse(told, HTTPStatus.METHOD_NOT_ALLOWED, {"allow": "POST"})
     answer = RedirectResponse(scope.get("root_path", "") + "/", HTTPStatus.SEE_OTHER)
     if needs_login(scope):
         for name, token in _tokens(scope).items():

@@ -40,8 +40,8 @@ class StreamLimit:
             return
         who, address = sender(scope), f"address {address_of(scope)}"
         if not self._has_room(who, address):
-            text = texts_for(Headers(scope=scope)).too_many_streams
-            await refused(scope, HTTPStatus.TOO_MANY_REQUESTS, text, {"retry-after": "5"})(scope, receive, send)
+            texts = texts_for(Headers(scope=scope))
+            await refused(scope, HTTPStatus.TOO_MANY_REQUESTS, texts.too_many_streams, {"retry-after": "5"})(scope, receive, send)
             return
         counted = {who, address, "all"}
         self._open.update(counted)
