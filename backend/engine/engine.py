@@ -134,21 +134,8 @@ class Engine:
         images are being opened, QueueFull if there is no `room` in line (None: any number may wait), DataFolderError if nothing
         can be written, JobNotFound. After an error nothing is left on the disk.
         """
-        steps = self._submitting(request, owner, room, may_download, again)
-        return self.cage.follow(steps, _who(owner, room))
-
-    async def submitted(
-        self,
-        request: GenerationRequest,
-        owner: str = "local",
-        room: Room | None = None,
-        *,
-        may_download: bool = False,
-        again: tuple[str, int] | None = None,
-    ) -> Job:
-        """As `submit`, for callers in an event loop: waits without a thread while its inputs are opened."""
-        steps = self._submitting(request, owner, room, may_download, again)
-        return await self.cage.followed(steps, _who(owner, room))
+        steps = self.submitting(request, owner, room, may_download=may_download, again=again)
+        return self.cage.follow(steps, For(owner=owner, address=room.address if room else ""))
 
     def job(self, job_id: str) -> Job:
         """Raises: JobNotFound."""
@@ -217,10 +204,7 @@ class Engine:
         Raises: JobHasBegun if it is no longer waiting, RequestError if it needs a download that it may not begin, ImageError if
         an image cannot be used, Busy if too many are being opened. After an error nothing has changed.
         """
-        self._check_here(request, may_download)
-        self._check_shots(request)
-        job = self._store.job(job_id)
-        return self.cage.follow(self._revising(job, request), _who(job.owner, None))
+        return self.cage.follow(self.revising(job_id, request, may_download=may_download))
 
     def has_weights(self, preset: Preset) -> bool:
         """Whether a video can be made with this preset and without a download, judged by the files here."""
@@ -297,10 +281,16 @@ class Engine:
             self.shelf.close()
             self._lock.release()
 
-    def _submitting(
-        self, request: GenerationRequest, owner: str, room: Room | None, may_download: bool, again: tuple[str, int] | None
+    def submitting(
+        self,
+        request: GenerationRequest,
+        owner: str,
+        room: Room | None,
+        *,
+        may_download: bool = False,
+        again: tuple[str, int] | None = None,
     ) -> Steps[Job]:
-        """The steps of `submit`."""
+        """The steps of `submit`, for callers who wait in an event loop while files are opened."""
         self._check_here(request, may_download)
         self._check_shots(request)
         keep = None
@@ -329,8 +319,11 @@ class Engine:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def _revising(self, job: Job, request: GenerationRequest) -> Steps[Job]:
+    def revising(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Steps[Job]:
         """The steps of `revise`. New inputs lie in a folder of their own until the job is known to be waiting still."""
+        self._check_here(request, may_download)
+        self._check_shots(request)
+        job = self._store.job(job_id)
         with tempfile.TemporaryDirectory(prefix=".revised-", dir=job.folder) as name:
             new = yield from written(request, Path(name))
             with self._journal.changed:
@@ -394,11 +387,6 @@ class Engine:
         workers = self.workers()
         nobody = WorkerView(name="", status=summary(()), facts=WorkerFacts())
         return next((worker for worker in workers if worker.facts.devices), next(iter(workers), nobody))
-
-
-def _who(owner: str, room: Room | None) -> For:
-    """For whom files are opened. Whoever has no limit in line, such as the operator, has one place all the same."""
-    return For(owner=owner, address=room.address if room else "")
 
 
 def _plans(plan: WorkerPlan, shares: Sequence[Share]) -> list[WorkerPlan]:

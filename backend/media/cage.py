@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from backend.settings import module_environment
 AT_ONCE = 2  # a picture of 50 million pixels takes 200 MB once decoded, and as much again where it is changed
 MOST_WAITING = 64
 MOST_OF_VISITOR = 4
+MOST_OF_ADDRESS = 16
 PATIENCE_SECONDS = 60.0  # that a request waits for its turn: a picture takes a few seconds, so this is a long line
 QUICK_SECONDS = 20.0  # for one piece of work: a picture of 50 million pixels takes 2 to 4
 LONG_SECONDS = 60.0
@@ -174,8 +174,10 @@ class Cage:
     def _enter(self, opening: Opening, who: For) -> _Ticket:
         ticket = _Ticket(opening, who)
         with self._changed:
-            own = Counter(other.who.owner for other in self._line)[who.owner] if who.owner else 0
-            if self._is_closed or len(self._line) >= self._most_waiting or own >= self._most_of_visitor:
+            own = sum(bool(who.owner) and who.owner == other.who.owner for other in self._line)
+            near = sum(bool(who.address) and who.address == other.who.address for other in self._line)
+            is_full = len(self._line) >= self._most_waiting or own >= self._most_of_visitor or near >= MOST_OF_ADDRESS
+            if self._is_closed or is_full:
                 raise _too_busy()
             self._line.append(ticket)
             if len(self._threads) < self._at_once and len(self._at_work) + len(self._line) > len(self._threads):

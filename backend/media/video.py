@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from PIL import Image
@@ -120,6 +120,11 @@ def read_request(path: Path) -> GenerationRequest:
             "must have been made here and not edited since",
             "set the prompt and the sizes by hand",
         ) from error
+
+
+def stored_request(path: Path) -> dict[str, Any]:
+    """The same as plain values, for `GenerationRequest.from_stored`."""
+    return read_request(path).to_json()
 
 
 def read_facts(path: Path) -> VideoFacts:

@@ -9,11 +9,13 @@ import gradio as gr
 from backend.contract.request import GenerationRequest
 from backend.engine.shelf import Comparison
 from backend.errors import StudioError
+from backend.media.cage import Steps
 from wan_ui.compare.html import MOST, Cell, Side, compare_html
 from wan_ui.compare.panel import ComparePanel, what_choices
 from wan_ui.compare.variations import variations, varied
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import view_of
+from wan_ui.desk.opening import opens_files
 from wan_ui.desk.presets import preset_choices
 from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
@@ -74,13 +76,14 @@ class CompareHandlers:
         found = self.desk.engine.shelf.comparison(shown) if shown else None
         return {self.panel.view: compare_html(self._side(found, visit), visit.texts)} if found else {}
 
-    def start(self, values: Values, request: gr.Request) -> Updates:
+    @opens_files
+    def start(self, values: Values, request: gr.Request) -> Steps[Updates]:
         """Queues the form's settings with one thing varied: all of them, or none."""
         panel, visit = self.panel, self.desk.visit(request)
         try:
             base = self.form.read(values).to_request()
             wanted = variations(base, values[panel.what], values[panel.values] or "", values[panel.presets] or [])
-            jobs = self._submitted(wanted, visit)
+            jobs = yield from self._submitting(wanted, visit)
         except StudioError as error:
             return {self.message: Message(text=sentence(error), is_bad=True).html(visit.texts)}
         comparison = self.desk.engine.shelf.compare(visit.owner, jobs)
@@ -139,13 +142,14 @@ class CompareHandlers:
             self.panel.presets: gr.update(choices=named, value=values if is_preset else [], visible=is_preset),
         }
 
-    def _submitted(self, wanted: list[GenerationRequest], visit: Visit) -> tuple[str, ...]:
+    def _submitting(self, wanted: list[GenerationRequest], visit: Visit) -> Steps[tuple[str, ...]]:
         """Queues all requests; if one is refused, cancels those that were queued."""
         job_ids: list[str] = []
         try:
             for one in wanted:
-                job_ids.append(self.desk.submit(one, visit).id)
-        except StudioError:
+                job = yield from self.desk.submitting(one, visit)
+                job_ids.append(job.id)
+        except (StudioError, GeneratorExit):
             for job_id in job_ids:
                 self.desk.engine.cancel(job_id)
             raise

@@ -1,6 +1,5 @@
 """What every handler needs: the engine, who is asking, and what they may do with it."""
 
-import asyncio
 import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,9 +13,11 @@ from backend.engine.job import Job
 from backend.engine.lock import EngineLock
 from backend.engine.order import Room
 from backend.errors import DataFolderError, JobNotFound, RequestError
+from backend.media.cage import Steps
 from presets import Preset, list_presets
 from wan_ui.desk.access import Access
 from wan_ui.desk.limits import VIDEOS_IN_LINE
+from wan_ui.desk.opening import visitor
 from wan_ui.desk.presets import CanRun
 from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.desk.uploads import has_room
@@ -85,26 +86,22 @@ class Desk:
             return None
         return job if job and visit.may_see(job.owner) else None
 
-    def submit(self, wanted: GenerationRequest, visit: Visit, again: tuple[str, int] | None = None) -> Job:
-        """Queues it for the visitor, within their limits; `again` as for `Engine.submit`, of a storyboard that they may see.
-        Raises: StudioError."""
-        self._check_all(wanted, visit, again)
-        return self.engine.submit(wanted, visit.owner, visit.room, may_download=visit.is_operator, again=again)
-
-    async def submitted(self, wanted: GenerationRequest, visit: Visit, again: tuple[str, int] | None = None) -> Job:
-        """As `submit`, for callers in an event loop: waits without a thread while files are opened."""
-        await asyncio.to_thread(self._check_all, wanted, visit, again)
-        return await self.engine.submitted(wanted, visit.owner, visit.room, may_download=visit.is_operator, again=again)
-
-    def revise(self, job: Job, wanted: GenerationRequest, visit: Visit) -> Job:
-        """Replaces the request of a waiting job, within the visitor's limits. Raises: StudioError."""
-        self._check(wanted, visit)
-        return self.engine.revise(job.id, wanted, may_download=visit.is_operator)
-
-    def _check_all(self, wanted: GenerationRequest, visit: Visit, again: tuple[str, int] | None) -> None:
+    def submitting(self, wanted: GenerationRequest, visit: Visit, again: tuple[str, int] | None = None) -> Steps[Job]:
+        """Queues it for the visitor, within their limits, as steps; `again` as for `Engine.submit`, of a storyboard that they may
+        see. Raises: StudioError."""
         self._check(wanted, visit)
         if again is not None and self.job(again[0], visit) is None:
             raise RequestError(f"again={str(again[0])[:60]!r}", "must be one of your storyboards", "check the job's id")
+        return (yield from self.engine.submitting(wanted, visit.owner, visit.room, may_download=visit.is_operator, again=again))
+
+    async def submitted(self, wanted: GenerationRequest, visit: Visit, again: tuple[str, int] | None = None) -> Job:
+        """As `submitting`, done."""
+        return await self.engine.cage.followed(self.submitting(wanted, visit, again), visitor(visit))
+
+    def revising(self, job: Job, wanted: GenerationRequest, visit: Visit) -> Steps[Job]:
+        """Replaces the request of a waiting job, within the visitor's limits, as steps. Raises: StudioError."""
+        self._check(wanted, visit)
+        return (yield from self.engine.revising(job.id, wanted, may_download=visit.is_operator))
 
     def _check(self, wanted: GenerationRequest, visit: Visit) -> None:
         """Raises: StudioError for a preset that is not for visitors, and for anything if the disk is almost full."""

@@ -23,7 +23,12 @@ VIDEOS_IN_LINE = Limit(what="videos in line", of_visitor=20, of_address=40, with
 OPEN_REQUESTS = Limit(what="open requests", of_address=150, in_all=1000)
 STREAMS = Limit(what="open streams", of_visitor=20, of_address=150, in_all=700)
 FILES_BEING_OPENED = Limit(what="requests that open files, at once", of_visitor=1, of_address=1, in_all=cage.AT_ONCE)
-FILES_WAITING = Limit(what="requests that wait to open files", of_visitor=cage.MOST_OF_VISITOR, in_all=cage.MOST_WAITING)
+FILES_WAITING = Limit(
+    what="requests that wait to open files",
+    of_visitor=cage.MOST_OF_VISITOR,
+    of_address=cage.MOST_OF_ADDRESS,
+    in_all=cage.MOST_WAITING,
+)
 UPLOADED_BYTES = Limit(
     what="bytes uploaded within an hour", of_visitor=500_000_000, of_address=1_000_000_000, in_all=5_000_000_000
 )

@@ -1,12 +1,14 @@
 """For whom files are opened in the cage, and what becomes of it when the caller goes."""
 
 import asyncio
-from collections.abc import Coroutine
+import functools
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+import gradio as gr
 from starlette.requests import ClientDisconnect, Request
 
-from backend.media.cage import For
+from backend.media.cage import For, Steps
 from wan_ui.desk.visit import Visit
 from wan_ui.desk.visitors import address_of, owner_of
 
@@ -21,6 +23,19 @@ def asker(request: Request) -> For:
 def visitor(visit: Visit) -> For:
     """The same of a visit."""
     return For(owner=visit.owner, address=visit.room.address if visit.room else "")
+
+
+def opens_files(handler: Callable[..., Steps[Result]]) -> Callable[..., Coroutine[Any, Any, Result]]:
+    """Decorates a handler of a page, a method of something with a `desk`, that yields each `Opening` and is given what it
+    returns: the handler waits for it in the event loop, without a thread."""
+
+    @functools.wraps(handler)
+    async def waiting(self: Any, *arguments: Any) -> Result:
+        request = next(argument for argument in arguments if isinstance(argument, gr.Request))
+        visit = await asyncio.to_thread(self.desk.visit, request)
+        return await self.desk.engine.cage.followed(handler(self, *arguments), visitor(visit))
+
+    return waiting
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

@@ -13,11 +13,11 @@ from backend.contract.control import is_controlled
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
-from backend.media.cage import LONG_SECONDS, Opening
+from backend.media.cage import LONG_SECONDS, Opening, Steps
 from backend.media.masks import is_picture
 from presets import Preset
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.opening import visitor
+from wan_ui.desk.opening import opens_files
 from wan_ui.desk.presets import full_preset
 from wan_ui.desk.uploads import known_as, to_cache
 from wan_ui.desk.view import Updates, Values
@@ -81,7 +81,8 @@ class EditHandlers:
         """Nothing: the stage is drawn by its follower."""
         return {}
 
-    def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
+    @opens_files
+    def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Loads the clip or the pictures, and the settings, of a video that was made from them; or any video as a clip."""
         act, visit = Act.of(event), self.desk.visit(request)
         job = self.desk.job(act.job, visit)
@@ -89,10 +90,10 @@ class EditHandlers:
             return {self.message: gr.skip()}
         try:
             if act.what == "clip":
-                fill = self._as_clip(job, self._preset_for(job.request, visit), visit)
+                fill = yield from self._as_clip(job, self._preset_for(job.request, visit))
                 message = Message(text=visit.texts.loaded_as_clip, view="edit")
                 return {self.panel.view: self._drawn(visit, fill), self.message: message.html(visit.texts)}
-            fill = self._filled(job, visit)
+            fill = yield from self._filled(job)
             if act.what == "fits":
                 fill |= _fitting(job.request, fill["start"], proposed_size(act.value))
         except (StudioError, OSError) as error:
@@ -115,14 +116,14 @@ class EditHandlers:
             raise RequestError("editing", "needs a model that makes something of clips, and none is here", "download one")
         return presets.get(request.preset) or next(iter(presets.values()))
 
-    def _filled(self, job: Job, visit: Visit) -> dict[str, Any]:
+    def _filled(self, job: Job) -> Steps[dict[str, Any]]:
         """The settings for the view's script, with the clip copied to where it may be used again.
 
         Raises: StudioError, OSError.
         """
         request = job.request
         files = {role: [Path(to_cache(path)) for path in paths] for role, paths in request.inputs().items()}
-        clip = self._described((files.get("video") or files["control"])[0], visit) if request.has_original else None
+        clip = (yield from _described((files.get("video") or files["control"])[0])) if request.has_original else None
         filled = settings_of(request, clip["seconds"] if clip else 0.0) | {
             "clip": clip,
             "time": time.monotonic(),
@@ -131,24 +132,16 @@ class EditHandlers:
             filled["references"] = [_known(path) for path in files.get("references", ())]
             keyframes = zip(request.keyframe_at, files.get("keyframes", ()), strict=True)
             filled["keyframes"] = [_known(path) | {"frame": frame} for frame, path in keyframes]
-            filled["mask"] = next((self._known_mask(path, visit) for path in files.get("mask", ())), None)
+            filled["mask"] = (yield from _known_mask(files["mask"][0])) if files.get("mask") else None
         return filled
 
-    def _as_clip(self, job: Job, preset: Preset, visit: Visit) -> dict[str, Any]:
+    def _as_clip(self, job: Job, preset: Preset) -> Steps[dict[str, Any]]:
         """The settings for the view's script with the job's video as the clip, whole. Raises: StudioError, OSError."""
-        request, clip = job.request, self._described(Path(to_cache(job.folder / "video.mp4")), visit)
+        request, clip = job.request, (yield from _described(Path(to_cache(job.folder / "video.mp4"))))
         same = ("prompt", "negative_prompt", "width", "height", "num_frames")
         settings = {name: getattr(request, name) for name in same}
         own = {"preset": preset.name, "steps": preset.steps, "guidance": preset.guidance, "seed": ""}
         return settings | own | {"way": "anew", "clip": clip, "start": 0.0, "end": clip["seconds"], "time": time.monotonic()}
-
-    def _described(self, clip: Path, visit: Visit) -> dict[str, Any]:
-        opening = Opening(work=described, arguments=(clip.resolve(),), seconds=LONG_SECONDS)
-        return self.desk.engine.cage.run(opening, visitor(visit)) | {"path": known_as(clip)}
-
-    def _known_mask(self, path: Path, visit: Visit) -> dict[str, Any]:
-        is_one = self.desk.engine.cage.run(Opening(work=is_picture, arguments=(path.resolve(),)), visitor(visit))
-        return _known(path) | {"is_picture": is_one}
 
     def _drawn(self, visit: Visit, fill: Mapping[str, Any] | None = None) -> str:
         return edit_html(clip_presets(self.desk.offers(visit)), visit.texts, fill)
@@ -158,6 +151,16 @@ def _fitting(request: GenerationRequest, start: float, size: dict[str, int]) -> 
     """What changes where a smaller or shorter video would fit: a clip's part is as long as the video, unless that goes on."""
     end = {} if request.extend else {"end": start + size["num_frames"] / request.fps}
     return {**size, **end}
+
+
+def _described(clip: Path) -> Steps[dict[str, Any]]:
+    facts = yield Opening(work=described, arguments=(clip.resolve(),), seconds=LONG_SECONDS)
+    return facts | {"path": known_as(clip)}
+
+
+def _known_mask(path: Path) -> Steps[dict[str, Any]]:
+    is_one = yield Opening(work=is_picture, arguments=(path.resolve(),))
+    return _known(path) | {"is_picture": is_one}
 
 
 def _known(path: Path) -> dict[str, Any]:

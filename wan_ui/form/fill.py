@@ -16,12 +16,12 @@ import gradio as gr
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
-from backend.media.cage import LONG_SECONDS, Opening
+from backend.media.cage import LONG_SECONDS, Opening, Steps
 from backend.media.stills import write_frame
-from backend.media.video import read_request
+from backend.media.video import stored_request
 from presets import Preset
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.opening import visitor
+from wan_ui.desk.opening import opens_files
 from wan_ui.desk.presets import full_preset, preset_choices
 from wan_ui.desk.uploads import checked_upload, picture_for_cache, to_cache
 from wan_ui.desk.view import Updates
@@ -56,7 +56,8 @@ class FillHandlers:
     def outputs(self) -> list[gr.Component]:
         return [*self.form.filled, self.message, self.form.editing]
 
-    def act(self, request: gr.Request, event: gr.EventData) -> Updates:
+    @opens_files
+    def act(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Handles a button that loads settings."""
         act, visit = Act.of(event), self.desk.visit(request)
         texts = visit.texts
@@ -73,19 +74,20 @@ class FillHandlers:
             if act.what == "fits":
                 return self._fits(job, act.value, texts)
             if act.what == "continue":
-                return self._continue(job, visit)
+                return (yield from self._continue(job, visit))
             return do.get(act.what, self._use)(job, texts)
         except StudioError as error:
             return self._refused(error, texts)
 
-    def drop(self, request: gr.Request, event: gr.EventData) -> Updates:
+    @opens_files
+    def drop(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Handles a file dropped on the page: a video of ours loads its settings, a picture becomes the first frame."""
         visit = self.desk.visit(request)
         try:
             path = checked_upload(Act.of(event).value)
             if path.suffix.lower() not in (".mp4", ".m4v", ".mov"):
                 return self._picture(str(path), visit.texts)
-            return self._video(str(path), visit)
+            return (yield from self._video(path, visit))
         except StudioError as error:
             return self._refused(error, visit.texts)
 
@@ -141,10 +143,10 @@ class FillHandlers:
         message = Message(text=texts.loaded_full.format(title=preset.words(texts.language).title), view="create")
         return self._loaded(request, texts, message) | self._pictures(request)
 
-    def _continue(self, job: Job, visit: Visit) -> Updates:
+    def _continue(self, job: Job, visit: Visit) -> Steps[Updates]:
         """Loads image to video, with the video's last frame as the first."""
         texts = visit.texts
-        picture = self._frame(job.folder / "video.mp4", -1, visit)
+        picture = yield from _frame(job.folder / "video.mp4", -1)
         preset = self._image_preset(job.request)
         same = job.request.preset == preset.name
         base = (
@@ -163,8 +165,9 @@ class FillHandlers:
             raise RequestError("continuing", "needs a model that starts from a picture, and none is here", "download one")
         return preset
 
-    def _video(self, path: str, visit: Visit) -> Updates:
-        request, texts = read_request(path), visit.texts
+    def _video(self, path: Path, visit: Visit) -> Steps[Updates]:
+        stored = yield Opening(work=stored_request, arguments=(path,))
+        request, texts = GenerationRequest.from_stored(stored), visit.texts
         again = text_button("fill:new", texts.loaded_seed_button) if request.task == "t2v" else ""
         text = texts.loaded.format(seed=request.seed)
         if request.task == "t2v":
@@ -173,7 +176,7 @@ class FillHandlers:
         if job is not None:
             return self._loaded(request, texts, Message(text=text, view="create")) | self._pictures(job.request)
         message = Message(text=f"{text} {texts.loaded_first_frame}", view="create")
-        picture = self._frame(Path(path), 0, visit)
+        picture = yield from _frame(path, 0)
         return self._loaded(request, texts, message) | {self.form.image.image: picture, self.form.image.focus: CENTRE}
 
     def _original(self, request: GenerationRequest, visit: Visit) -> Job | None:
@@ -203,13 +206,6 @@ class FillHandlers:
         shown = self.form.show(request, texts, self.desk.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
         return shown | {self.message: message.html(texts), self.form.editing: None}
 
-    def _frame(self, video: Path, index: int, visit: Visit) -> str:
-        """A frame of a video, which need not be ours, as a picture in Gradio's cache. Raises: VideoFileError, Busy."""
-        with picture_for_cache() as part:
-            opening = Opening(work=write_frame, arguments=(video, index, part), seconds=LONG_SECONDS)
-            self.desk.engine.cage.run(opening, visitor(visit))
-            return to_cache(part)
-
     def _check_here(self, request: GenerationRequest, texts: Texts) -> None:
         """Raises: StudioError for a model that is not on this machine; another model would make a different video."""
         if not self.desk.can_run(find_preset(request.preset)):
@@ -223,6 +219,13 @@ class FillHandlers:
 
     def _refused(self, error: StudioError, texts: Texts) -> Updates:
         return {self.message: Message(text=sentence(error), is_bad=True).html(texts)}
+
+
+def _frame(video: Path, index: int) -> Steps[str]:
+    """A frame of a video, which need not be ours, as a picture in Gradio's cache. Raises: VideoFileError, Busy."""
+    with picture_for_cache() as part:
+        yield Opening(work=write_frame, arguments=(video, index, part), seconds=LONG_SECONDS)
+        return to_cache(part)
 
 
 def settings_code(request: GenerationRequest) -> str:

@@ -9,7 +9,9 @@ import gradio as gr
 from backend.contract.request import SEED_LIMIT, GenerationRequest
 from backend.engine.job import Job
 from backend.errors import StudioError
+from backend.media.cage import Steps
 from wan_ui.desk.desk import Desk
+from wan_ui.desk.opening import opens_files
 from wan_ui.desk.view import Updates
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.buttons import Act, text_button
@@ -52,7 +54,8 @@ class QueueHandlers:
             self.desk.engine.touch()
         return updates | self.draw(visit)
 
-    def again(self, request: gr.Request, event: gr.EventData) -> Updates:
+    @opens_files
+    def again(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Queues a job's request once more: the same, with a new seed, or a storyboard from one of its shots on. Shows it on the
         stage."""
         act, visit = Act.of(event), self.desk.visit(request)
@@ -62,7 +65,8 @@ class QueueHandlers:
         try:
             wanted = job.request.changed(seed=_new_seed(job.request.seed)) if act.what in ("seed", "shot") else job.request
             first = _shot_of(act.value) if act.what == "shot" else None
-            copy = self.desk.submit(wanted, visit) if first is None else self._from_shot(job, wanted, first, visit)
+            steps = self.desk.submitting(wanted, visit) if first is None else self._from_shot(job, wanted, first, visit)
+            copy = yield from steps
         except StudioError as error:
             return self._refused(error, visit.texts)
         shown = copy.id if job.has_ended else gr.skip()  # a copy of a job that still waits does not replace it on the stage
@@ -76,10 +80,10 @@ class QueueHandlers:
             return {self.job_id: gr.skip()}
         return {self.job_id: job.id, self.message: Message(view="stage").html(visit.texts)}
 
-    def _from_shot(self, job: Job, wanted: GenerationRequest, first: int, visit: Visit) -> Job:
+    def _from_shot(self, job: Job, wanted: GenerationRequest, first: int, visit: Visit) -> Steps[Job]:
         """The storyboard with new seeds from this shot on, and those before as they are. Raises: StudioError."""
         anew = [{"prompt": shot.prompt, "num_frames": shot.num_frames} for shot in wanted.shots]
-        return self.desk.submit(wanted.changed(shots=anew), visit, again=(job.id, first))
+        return self.desk.submitting(wanted.changed(shots=anew), visit, again=(job.id, first))
 
     def _done(self, what: str, value: str, job: Job, texts: Texts) -> Updates:
         """Does one act on one job, with a message if it can be undone."""

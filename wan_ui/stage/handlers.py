@@ -13,8 +13,10 @@ import gradio as gr
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
+from backend.media.cage import Steps
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import follow, placed
+from wan_ui.desk.opening import opens_files
 from wan_ui.desk.presets import full_preset
 from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
@@ -106,7 +108,8 @@ class StageHandlers:
         kept = [form.editing, form.settings.seed, form.session, form.prompt.history]
         return [stage.job_id, stage.view, stage.queue, *notes, *kept]
 
-    def submit(self, values: Values, request: gr.Request) -> Updates:
+    @opens_files
+    def submit(self, values: Values, request: gr.Request) -> Steps[Updates]:
         """Queues the form's request, or replaces that of the waiting job that is being edited.
 
         A wrong form changes only the notes: the stage stays as it is.
@@ -114,7 +117,7 @@ class StageHandlers:
         visit, notes = self.desk.visit(request), self.form_handlers.notes
         try:
             draft = self.form.read(values)
-            job = self._queue(draft.to_request(), values[self.form.editing], visit)
+            job = yield from self._queue(draft.to_request(), values[self.form.editing], visit)
         except StudioError as error:
             return notes(notes_for(error))
         except Exception:
@@ -142,11 +145,11 @@ class StageHandlers:
         view = placed(StageView(phase="queued"), self.desk.engine, job.id)
         return {self.panel.job_id: job.id, self.panel.view: self.draw(view, job, visit.texts)}
 
-    def _queue(self, wanted: GenerationRequest, editing: str | None, visit: Visit) -> Job:
+    def _queue(self, wanted: GenerationRequest, editing: str | None, visit: Visit) -> Steps[Job]:
         old = self.desk.job(editing, visit)
         if old is not None:
-            return self.desk.revise(old, wanted, visit)
-        return self.desk.submit(wanted, visit)
+            return (yield from self.desk.revising(old, wanted, visit))
+        return (yield from self.desk.submitting(wanted, visit))
 
     async def follow(self, job_id: str | None, request: gr.Request) -> AsyncIterator[Any]:
         """The stage after each of the job's events, until it ends or the page shows another job."""

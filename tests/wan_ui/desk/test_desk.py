@@ -1,5 +1,6 @@
 """What a visitor may queue, and what the operator may, by every way from the page to the engine."""
 
+import asyncio
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -26,7 +27,15 @@ VISITOR = SimpleNamespace(cookies={}, session_hash="page", client=("203.0.113.7"
 def submitted(desk: Desk, wanted: Wanted, request) -> Job:
     """What a program's call queues."""
     visit = desk.visit(request)
-    return desk.submit(wanted.to_request(desk.names(visit)[0]), visit)
+    return queued(desk, wanted.to_request(desk.names(visit)[0]), visit)
+
+
+def queued(desk: Desk, wanted: GenerationRequest, visit) -> Job:
+    return asyncio.run(desk.submitted(wanted, visit))
+
+
+def revised(desk: Desk, job: Job, wanted: GenerationRequest, visit) -> Job:
+    return desk.engine.cage.follow(desk.revising(job, wanted, visit))
 
 
 @pytest.fixture
@@ -50,18 +59,18 @@ def a_large_request() -> GenerationRequest:
 
 def test_only_the_operator_may_begin_a_download(desk, operator):
     with pytest.raises(RequestError, match="only the operator may download it"):
-        desk.submit(a_large_request(), desk.visit(VISITOR))
+        queued(desk, a_large_request(), desk.visit(VISITOR))
     assert desk.engine.jobs() == [] and not desk.can_run(WAN)
-    assert desk.submit(a_large_request(), desk.visit(operator)).request.preset == WAN.name
+    assert queued(desk, a_large_request(), desk.visit(operator)).request.preset == WAN.name
 
 
 def test_a_waiting_video_cannot_be_changed_into_a_download(desk, operator):
-    desk.submit(a_request(prompt="a slow square"), desk.visit(VISITOR))
-    waiting = desk.submit(a_request(), desk.visit(VISITOR))
+    queued(desk, a_request(prompt="a slow square"), desk.visit(VISITOR))
+    waiting = queued(desk, a_request(), desk.visit(VISITOR))
     with pytest.raises(RequestError, match="only the operator may download it"):
-        desk.revise(waiting, a_large_request(), desk.visit(VISITOR))
+        revised(desk, waiting, a_large_request(), desk.visit(VISITOR))
     assert desk.engine.job(waiting.id).request == waiting.request
-    assert desk.revise(waiting, a_large_request(), desk.visit(operator)).request.preset == WAN.name
+    assert revised(desk, waiting, a_large_request(), desk.visit(operator)).request.preset == WAN.name
 
 
 def test_the_endpoint_for_programs_asks_who_calls(desk, operator):
@@ -103,13 +112,13 @@ def test_visitors_use_only_the_presets_that_the_operator_names(desk, operator):
     narrow = replace(desk, can_run=lambda preset: True, models=frozenset({WAN.name}))
     visitor = narrow.visit(VISITOR)
     with pytest.raises(RequestError, match=f"preset='wan-tiny' is not offered to visitors of this server; take {WAN.name}"):
-        narrow.submit(a_request(), visitor)
-    waiting = desk.submit(a_request(prompt="a slow square"), desk.visit(VISITOR))
+        queued(narrow, a_request(), visitor)
+    waiting = queued(desk, a_request(prompt="a slow square"), desk.visit(VISITOR))
     with pytest.raises(RequestError, match="is not offered to visitors"):
-        narrow.revise(waiting, a_request(), visitor)
+        revised(narrow, waiting, a_request(), visitor)
     everything, tiny = narrow.visit(operator), load_preset("wan-tiny")
     assert narrow.offers()(WAN) and not narrow.offers(visitor)(tiny) and narrow.offers(everything)(tiny)
-    assert narrow.submit(a_request(), everything).request.preset == "wan-tiny"
+    assert queued(narrow, a_request(), everything).request.preset == "wan-tiny"
 
 
 def test_a_new_cookie_is_no_new_place_in_line(desk):
@@ -118,7 +127,7 @@ def test_a_new_cookie_is_no_new_place_in_line(desk):
 
     def queue(number: int, host: str) -> None:
         caller = SimpleNamespace(cookies={}, session_hash=f"page {number}", client=(host, 1), headers={})
-        narrow.submit(a_request(), narrow.visit(caller))
+        queued(narrow, a_request(), narrow.visit(caller))
 
     queue(1, "203.0.113.1"), queue(2, "203.0.113.1")
     with pytest.raises(QueueFull, match="2 videos from your address are in line and there may be 2"):
@@ -134,7 +143,7 @@ def test_places_are_counted_and_taken_in_one_step(desk):
 
     def queue() -> None:
         try:
-            answers.append(desk.submit(a_request(), visit).id)
+            answers.append(queued(desk, a_request(), visit).id)
         except QueueFull:
             answers.append(None)
 
@@ -149,5 +158,5 @@ def test_places_are_counted_and_taken_in_one_step(desk):
 def test_nothing_is_taken_when_the_disk_is_almost_full(desk, operator, monkeypatch):
     monkeypatch.setattr(uploads.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
     with pytest.raises(DataFolderError, match="disk is almost full"):
-        desk.submit(a_request(), desk.visit(VISITOR))
-    assert desk.submit(a_request(), desk.visit(operator))
+        queued(desk, a_request(), desk.visit(VISITOR))
+    assert queued(desk, a_request(), desk.visit(operator))

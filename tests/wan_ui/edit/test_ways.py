@@ -1,5 +1,6 @@
 """The ways of the edit view: each becomes its request, and what is wrong is one sentence and leaves nothing behind."""
 
+import asyncio
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ PART = {"start": 0.5, "num_frames": 5}
 
 
 VISIT = SimpleNamespace(texts=ENGLISH, owner="visitor", room=None)
+ASKING = gr.Request()
 
 
 def handlers(engine: Engine) -> EditHandlers:
@@ -271,11 +273,11 @@ def test_the_video_is_compared_with_the_clip_where_that_lies_in_it(engine, visit
 def test_its_settings_come_back_with_its_files(engine, visitor, clip, picture):
     keys = [{"frame": 0, "image": picture("a.png")}, {"frame": 8, "image": picture("b.png", (30, 40))}]
     request = made(engine, visitor(), way="keys", num_frames=9, keyframes=keys, references=[picture("hat.png", (20, 20))])
-    filled = handlers(engine)._filled(engine.job(Path(request.keyframes[0]).parent.name), VISIT)
+    filled = engine.cage.follow(handlers(engine)._filled(engine.job(Path(request.keyframes[0]).parent.name)))
     assert filled["clip"] is None and filled["way"] == "keys" and [one["frame"] for one in filled["keyframes"]] == [0, 8]
     assert all(Path(one["path"]).is_relative_to(get_upload_folder()) for one in [*filled["keyframes"], *filled["references"]])
     request = made(engine, visitor(), way="paint", clip=clip, mask=picture("mask.png"), keeps_pixels=False, **PART)
-    filled = handlers(engine)._filled(engine.job(Path(request.mask).parent.name), VISIT)
+    filled = engine.cage.follow(handlers(engine)._filled(engine.job(Path(request.mask).parent.name)))
     assert filled["clip"]["width"] == 128 and filled["mask"]["is_picture"] and filled["keeps_pixels"] is False
     json.dumps(filled)
     request = made(engine, visitor(), way="extend", clip=clip, extend="after", overlap=5, start=0.0, num_frames=9)
@@ -285,7 +287,7 @@ def test_its_settings_come_back_with_its_files(engine, visitor, clip, picture):
 def test_any_video_of_ours_becomes_the_clip(engine, tmp_path):
     job = a_job(folder=tmp_path, prompt="a red square")
     counting_clip(tmp_path / "video.mp4", 33, 16, SIZE)
-    filled = handlers(engine)._as_clip(job, find_preset("wan-tiny"), VISIT)
+    filled = engine.cage.follow(handlers(engine)._as_clip(job, find_preset("wan-tiny")))
     assert (filled["preset"], filled["way"], filled["prompt"], filled["seed"]) == ("wan-tiny", "anew", "a red square", "")
     assert Path(filled["clip"]["path"]).is_relative_to(get_upload_folder()) and filled["clip"]["width"] == SIZE[0]
     assert (filled["start"], filled["end"]) == (0.0, filled["clip"]["seconds"]) and json.loads(json.dumps(filled))
@@ -303,7 +305,7 @@ def test_only_who_may_see_a_video_takes_it_as_a_clip_and_one_that_is_gone_is_sai
     handlers = EditHandlers(desk=desk, panel=SimpleNamespace(view=object()), stage=None, message=message)
 
     def told(wanted: str):
-        return handlers.act({}, None, SimpleNamespace(_data={"what": "clip", "job": wanted, "value": ""}))
+        return asyncio.run(handlers.act({}, ASKING, SimpleNamespace(_data={"what": "clip", "job": wanted, "value": ""})))
 
     assert told("another's") == {message: gr.skip()}
     assert "the video is no longer there" in told("mine")[message].lower()

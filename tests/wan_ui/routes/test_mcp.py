@@ -167,9 +167,9 @@ def test_callers_have_places_of_their_own(engine):
     for address in ("203.0.113.1", "203.0.113.2"):
         request = SimpleNamespace(headers={}, client=(address, 1))
         visit = narrow.program(request, "mcp")
-        narrow.submit(a_request(), visit)
+        asyncio.run(narrow.submitted(a_request(), visit))
         with pytest.raises(QueueFull):
-            narrow.submit(a_request(), visit)
+            asyncio.run(narrow.submitted(a_request(), visit))
     for job_id in (*engine.line(), slow.id):
         engine.cancel(job_id)
 
