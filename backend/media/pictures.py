@@ -13,6 +13,7 @@ from backend.errors import ImageError
 
 MAX_PIXELS = 50_000_000  # 8660 x 5773: above any camera phone's ordinary mode, and 150 MB once decoded
 MIN_SIDE = 16  # below this there is nothing to see
+ROWS_AT_ONCE = 256
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 _BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, struct.error, zlib.error)
@@ -131,10 +132,19 @@ def _as_rgb(image: Image.Image, path: Path) -> Image.Image:
         grey = np.asarray(image, dtype=np.float32) / 257 + 0.5
         return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
-        opaque = Image.new("RGBA", image.size, "white")
-        opaque.alpha_composite(image.convert("RGBA"))
-        return opaque.convert("RGB")
+        return _on_white(image)
     return in_rgb(image)
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """The picture on white, a few rows at a time: whole copies of a large one would take four times its memory."""
+    opaque = Image.new("RGB", image.size)
+    for top in range(0, image.height, ROWS_AT_ONCE):
+        part = image.crop((0, top, image.width, min(top + ROWS_AT_ONCE, image.height))).convert("RGBA")
+        white = Image.new("RGBA", part.size, "white")
+        white.alpha_composite(part)
+        opaque.paste(white.convert("RGB"), (0, top))
+    return opaque
 
 
 def _too_large(how_much: str, path: Path) -> ImageError:

@@ -21,7 +21,6 @@ from backend.errors import NoRequestInVideo, VideoFileError
 from backend.files import is_disk_full, replacing
 from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
-from backend.media.pictures import MAX_PIXELS
 
 QUALITY = 16  # libx264's constant rate factor: at 18 and below the loss is hard to see
 FORMAT = 1  # of the embedded metadata
@@ -36,6 +35,7 @@ Size = tuple[int, int]
 _STREAM = re.compile(  # such as "Video: h264 (High) (avc1 / 0x31), yuv420p(tv, bt709), 127x97 [SAR 1:1], 16 fps,"
     r"Video: (?P<codec>\w+).*?, (?P<pixels>\w+)(?:\([^)]*\))?, (?P<width>\d+)x(?P<height>\d+).*?, (?P<fps>[\d.]+) fps"
 )
+MAX_PIXELS = 8192 * 4320  # a frame's: 8K in any shape. One of 16 bits takes 210 MB, and 110 MB as RGB
 _TOO_LARGE = re.compile(r"Picture size (?P<width>\d+)x(?P<height>\d+) exceeds specified max pixel count")
 _SPECIAL = re.compile(r"[=;#\\\n]")
 _DURATION = re.compile(r"Duration: (\d+):(\d+):([\d.]+)")

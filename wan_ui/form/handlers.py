@@ -219,7 +219,7 @@ class FormHandlers:
 
     async def show_crop(self, file: Any, resolution: str, focus: tuple[float, float], request: gr.Request) -> tuple[Any, str]:
         """The crop preview and the picture's note."""
-        visit = self.desk.visit(request)
+        visit = await asyncio.to_thread(self.desk.visit, request)
         try:
             path, size = uploaded_picture(file), parse_size(resolution)
         except StudioError as error:
@@ -227,7 +227,8 @@ class FormHandlers:
         if path is None:
             return empty_preview(size, visit.texts), note_html()
         try:
-            address = await self._opened(Opening(work=preview_address, arguments=(path, size, focus)), visit)
+            opening = Opening(work=preview_address, arguments=(path, size, focus))
+            address = await self.desk.engine.cage.opened(opening, visitor(visit))
         except Busy as error:
             return gr.skip(), note_html(sentence(error))
         except StudioError as error:
@@ -241,7 +242,7 @@ class FormHandlers:
             if path is None:
                 return CENTRE
             opening = Opening(work=focus_at, arguments=(path, tuple(event.index), size))
-            return tuple(await self._opened(opening, self.desk.visit(request)))
+            return tuple(await self._opened(opening, request))
         except StudioError:
             return CENTRE
 
@@ -252,12 +253,13 @@ class FormHandlers:
             if path is None:
                 return gr.skip()
             with picture_for_cache() as part:
-                await self._opened(Opening(work=write_padded, arguments=(path, size, part)), self.desk.visit(request))
+                await self._opened(Opening(work=write_padded, arguments=(path, size, part)), request)
                 return await asyncio.to_thread(to_cache, part)
         except StudioError:
             return gr.skip()
 
-    async def _opened(self, opening: Opening, visit: Visit) -> Any:
+    async def _opened(self, opening: Opening, request: gr.Request) -> Any:
+        visit = await asyncio.to_thread(self.desk.visit, request)
         return await self.desk.engine.cage.opened(opening, visitor(visit))
 
     def _words(self, visit: Visit) -> Updates:

@@ -3,6 +3,7 @@
 Every handler that is given a job checks that the visitor may see it, whatever the page's state says.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -153,7 +154,7 @@ class StageHandlers:
 
     async def follow(self, job_id: str | None, request: gr.Request) -> AsyncIterator[Any]:
         """The stage after each of the job's events, until it ends or the page shows another job."""
-        visit, page = self.desk.visit(request), request.session_hash or ""
+        visit, page = await asyncio.to_thread(self.desk.visit, request), request.session_hash or ""
         job = self.desk.job(job_id, visit)
         if job is None or self.followed.get(page) == job.id:
             yield gr.skip()
