@@ -142,22 +142,23 @@ class Attack:
 def attacks(stranger: Stranger, folder: Path) -> dict[str, Attack]:
     """The hostile requests by what they do. Their files are uploaded here, before anything is measured."""
     return {
-        **{what: Attack(send=send) for what, send in (_of_pictures(stranger) | _of_words(stranger)).items()},
+        **{what: Attack(send=send) for what, send in (_of_pictures(stranger, folder) | _of_words(stranger)).items()},
         **_of_slow_files(stranger, folder),
     }
 
 
-def _of_pictures(stranger: Stranger) -> dict[str, Callable[[], Any]]:
+def _of_pictures(stranger: Stranger, folder: Path) -> dict[str, Callable[[], Any]]:
     thin = stranger.upload("thin.png", _picture(32_000, 16))
     large = stranger.upload("large.png", _picture(7000, 7000))
     boxes = stranger.upload("boxes.mp4", _boxes(8_000_000))
     pages = stranger.upload("mask.tif", _pages(60_000))
+    clip = stranger.upload("clip.mp4", _clip(folder, "64x64:r=8:d=2"))
     post = stranger.client.post
     return {
         "bars around a picture of 32000x16": lambda: stranger.call("pad", _with(thin)),
         "preview of a picture of 49 MP": lambda: stranger.call("show_picture", _with(large)),
         "video of 8 MB of empty boxes": lambda: stranger.call("drop", {}, {"what": "drop", "value": boxes}),
-        "mask of 60,000 pages": lambda: post("/studio/edit/mask", json={"mask": pages, "clip": pages}),
+        "mask of 60,000 pages": lambda: post("/studio/edit/mask", json={"mask": pages, "clip": clip}),
         "pictures that are none": lambda: post("/studio/edit/picture", json={"picture": boxes}),
     }
 
@@ -165,7 +166,7 @@ def _of_pictures(stranger: Stranger) -> dict[str, Callable[[], Any]]:
 def _of_slow_files(stranger: Stranger, folder: Path) -> dict[str, Attack]:
     clear = stranger.upload("clear.png", _picture(7000, 7000, "RGBA"))
     large = stranger.upload("video.mp4", _video(folder, 16_200, "png"))
-    many = stranger.upload("many.mp4", _long_clip(folder))
+    many = stranger.upload("many.mp4", _clip(folder, "16x16:r=1000:d=120"))
     heavy = stranger.upload("heavy.mp4", _video(folder, 5_900, "libx265", "-pix_fmt", "yuv444p10le", "-preset", "ultrafast"))
     drop = lambda path: stranger.call("drop", {}, {"what": "drop", "value": path})  # noqa: E731
     return {
@@ -190,19 +191,20 @@ def _of_words(stranger: Stranger) -> dict[str, Callable[[], Any]]:
         "search for 50 MB of text": lambda: stranger.call("search", {"library-search": "x" * 50_000_000}),
         "preset of 900,000 letters": lambda: stranger.call("choose_preset", {"preset": "x" * 900_000}),
         "body of 300 MB": lambda: _body(stranger.client, 300_000_000),
-        "JSON of 980 KB, a list of objects": lambda: post("/v1/videos", content=wide),
-        "JSON of 20 MB, a list of objects": lambda: post("/v1/videos", content=wide * 20),
+        "JSON of 980 KB, a list of objects": lambda: post("/v1/videos", content=wide, headers=_JSON),
+        "JSON of 20 MB, a list of objects": lambda: post("/v1/videos", content=wide * 20, headers=_JSON),
         "recording of 38 MB": lambda: post("/gradio_api/process_recording", files={"file": ("a.mp4", b"x" * 38_000_000)}),
         "upload under another name, 38 MB": lambda: post("/gradio_api/upload", files={"other": ("a", b"x" * 38_000_000)}),
         "deep link of the session": lambda: get(f"/gradio_api/deep_link?session_hash={stranger.session}"),
         "a handler's name with a new line": lambda: post("/gradio_api/run/a%0aTEXT%1b[31m", json={"data": []}),
         "a comparison that is not there": lambda: get("/studio/compare/x.mp4"),
-        "JSON of 100,000 brackets": lambda: [post(path, content=nested) for path in _TAKE_JSON],
+        "JSON of 100,000 brackets": lambda: [post(path, content=nested, headers=_JSON) for path in _TAKE_JSON],
         "a preset that is not here": lambda: post("/mcp", json=missing),
         **{f"link with an impossible {name}": _linked(stranger, changes) for name, changes in links.items()},
     }
 
 
+_JSON = {"content-type": "application/json"}
 _TAKE_JSON = ("/mcp", "/gradio_api/run/predict", "/v1/videos", "/studio/live", "/studio/live/x/say", "/studio/edit/mask")
 
 
@@ -239,9 +241,9 @@ def _video(folder: Path, side: int, *codec: str) -> bytes:
     return _made(folder / f"{side}.mp4", *source, "-metadata", f"comment={json.dumps(comment)}")
 
 
-def _long_clip(folder: Path) -> bytes:
-    source = ["-f", "lavfi", "-i", "color=red:s=16x16:r=1000:d=120", "-c:v", "libx264", "-preset", "ultrafast"]
-    return _made(folder / "many.mp4", *source, "-pix_fmt", "yuv420p")
+def _clip(folder: Path, shape: str) -> bytes:
+    source = ["-f", "lavfi", "-i", f"color=red:s={shape}", "-c:v", "libx264", "-preset", "ultrafast"]
+    return _made(folder / "clip.mp4", *source, "-pix_fmt", "yuv420p")
 
 
 def _made(path: Path, *words: str) -> bytes:

@@ -107,7 +107,7 @@ def test_a_dropped_video_with_frames_that_are_too_large_is_refused_in_words(visi
     made = ["-frames:v", "1", "-c:v", "png", "-metadata", f"comment={comment}", str(tmp_path / "large.mp4")]
     subprocess.run([imageio_ffmpeg.get_ffmpeg_exe(), "-loglevel", "error", *source, *made], check=True)
     answer = visitor.call("drop", {}, {"what": "drop", "value": visitor.upload(tmp_path / "large.mp4")})
-    assert "has frames of 7200x7200 and must have at most 50,000,000 pixels" in said(answer)
+    assert "has frames of 7200x7200 and must have at most 35,389,440 pixels" in said(answer)
 
 
 def test_a_large_request_is_refused_before_the_login(tmp_path):
