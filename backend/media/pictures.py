@@ -137,13 +137,22 @@ def _as_rgb(image: Image.Image, path: Path) -> Image.Image:
 
 
 def _on_white(image: Image.Image) -> Image.Image:
-    """The picture on white, a few rows at a time: whole copies of a large one would take four times its memory."""
-    opaque = Image.new("RGB", image.size)
+    """The picture on white; `image` may be used up. A few rows at a time, and in place where it can be: Pillow has four bytes
+    a pixel for every picture in colour, so a copy of a large one takes 200 MB.
+    """
+    if image.mode == "LA":
+        grey, alpha = image.getchannel("L"), image.getchannel("A")
+        image.close()
+        grey.paste(255, mask=alpha.point(lambda value: 255 - value))
+        return grey.convert("RGB")
+    opaque = image if image.mode == "RGBA" else Image.new("RGBA", image.size)
     for top in range(0, image.height, ROWS_AT_ONCE):
         part = image.crop((0, top, image.width, min(top + ROWS_AT_ONCE, image.height))).convert("RGBA")
         white = Image.new("RGBA", part.size, "white")
         white.alpha_composite(part)
-        opaque.paste(white.convert("RGB"), (0, top))
+        opaque.paste(white, (0, top))
+    opaque.im.setmode("RGB")  # convert() would copy it
+    opaque._mode = "RGB"
     return opaque
 
 

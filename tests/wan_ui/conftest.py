@@ -57,6 +57,12 @@ def studio(data_dir) -> Iterator[Studio]:
         yield _studio("fake", server)
 
 
+@pytest.fixture(scope="module")
+def url(studio) -> str:
+    """That studio's address."""
+    return studio.url
+
+
 @pytest.fixture(scope="module", params=["fake", pytest.param("demo", marks=pytest.mark.demo_model)])
 def every_studio(request, tmp_path_factory) -> Iterator[Studio]:
     """The studio as a process of its own, as people run it, for one file of tests."""

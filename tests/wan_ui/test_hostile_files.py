@@ -32,17 +32,6 @@ from wan_ui.desk.streams import StreamLimit
 PATIENCE = 60.0
 
 
-@pytest.fixture(scope="module")
-def data_folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("hostile")
-
-
-@pytest.fixture(scope="module")
-def url(data_folder):
-    with _serving("fake", data_folder) as server:
-        yield server.url
-
-
 @pytest.fixture
 def visitor(url) -> Visitor:
     return Visitor(url, cookie=f"studio_visitor={os.urandom(32).hex()[:43]}")
@@ -127,9 +116,9 @@ def test_a_preset_that_is_a_number_is_a_sentence(visitor):
     assert "must be a preset" in json.dumps(json.loads(answer))
 
 
-def test_an_upload_is_known_by_a_path_that_tells_nothing(visitor, picture, data_folder):
+def test_an_upload_is_known_by_a_path_that_tells_nothing(visitor, picture, data_dir):
     path = visitor.upload(picture)
-    assert str(data_folder) not in path
+    assert str(data_dir) not in path
     assert visitor.get(f"/gradio_api/file={path}") == picture.read_bytes()
 
 

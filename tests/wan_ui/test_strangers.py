@@ -50,17 +50,6 @@ def said(answer: Any) -> str:
     return re.sub(r'data-nonce=\\"\w+\\"', "", json.dumps(answer))
 
 
-@pytest.fixture(scope="module")
-def data_folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("strangers")
-
-
-@pytest.fixture(scope="module")
-def url(data_folder):
-    with _serving("fake", data_folder) as server:
-        yield server.url
-
-
 @pytest.fixture
 def visitor(url) -> Visitor:
     """A visitor in the tab for image to video."""
@@ -175,9 +164,9 @@ def test_a_folder_is_no_file(visitor, picture):
     assert visitor.post("/gradio_api/call/generate", body)[0] == 400
 
 
-def test_what_is_uploaded_under_another_name_or_broken_off_leaves_nothing(visitor, url, data_folder):
+def test_what_is_uploaded_under_another_name_or_broken_off_leaves_nothing(visitor, url, data_dir):
     def left() -> set[Path]:
-        found = [Path(folder, name) for folder, _, names in os.walk(data_folder / "tmp") for name in names]
+        found = [Path(folder, name) for folder, _, names in os.walk(data_dir / "tmp") for name in names]
         return {path for path in found if path.exists() and os.path.getsize(path) > 50_000}
 
     before, part = left(), b"x" * 100_000
@@ -272,8 +261,8 @@ def test_another_visitor_neither_sees_nor_changes_a_job(url):
 @pytest.mark.parametrize(
     "path", ["/etc/passwd", "operator.key", "../operator.key", "http://127.0.0.1:1/", "jobs.sqlite3", "tmp", "runs"]
 )
-def test_gradios_own_file_address_gives_uploads_only(url, data_folder, path):
-    for name in (path, str(data_folder / path)):
+def test_gradios_own_file_address_gives_uploads_only(url, data_dir, path):
+    for name in (path, str(data_dir / path)):
         assert httpx.get(f"{url}gradio_api/file={name}").status_code in (403, 404, 400, 405)
     assert httpx.get(f"{url}gradio_api/proxy=http://127.0.0.1:1/").status_code == 404
 

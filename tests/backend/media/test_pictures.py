@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from backend.errors import ImageError
-from backend.media.pictures import crop_box, crop_to, load_checked_image
+from backend.media.pictures import ROWS_AT_ONCE, crop_box, crop_to, load_checked_image
 from tests.png_header import png_claiming
 
 
@@ -107,6 +107,25 @@ def test_transparency_is_laid_on_white(tmp_path, mode):
     (image if mode == "RGBA" else image.convert("LA") if mode in ("LA", "PA") else image.quantize(4)).save(path)
     flat = load_checked_image(path)
     assert (flat.mode, flat.getpixel((2, 2)), flat.getpixel((15, 2))) == ("RGB", (0, 0, 0), (255, 255, 255))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "PA", "P", "RGB"])
+def test_on_white_is_what_pillow_makes_of_a_whole_copy(tmp_path, mode):
+    pixels = numpy.random.default_rng(1).integers(0, 256, (ROWS_AT_ONCE + 9, 40, 4), numpy.uint8)
+    image, path = Image.fromarray(pixels, "RGBA"), tmp_path / ("a.tiff" if mode == "PA" else "a.png")
+    if mode == "P":
+        image = image.quantize(64)
+    elif mode == "RGB":
+        image = image.convert("RGB")
+        image.info["transparency"] = image.getpixel((3, 3))
+    elif mode != "RGBA":
+        image = image.convert("LA")
+    image.save(path)
+    with Image.open(path) as saved:
+        whole = Image.alpha_composite(Image.new("RGBA", saved.size, "white"), saved.convert("RGBA")).convert("RGB")
+    flat = load_checked_image(path)
+    assert flat.mode == "RGB" and flat.tobytes() == whole.tobytes()
+    assert numpy.array_equal(numpy.asarray(flat.resize((20, 20))), numpy.asarray(whole.resize((20, 20))))
 
 
 def test_sixteen_bits_keep_their_brightness(tmp_path):

@@ -1,0 +1,184 @@
+"""Hostile requests to a running studio, and the files that they send, for `benchmarks.strangers`."""
+
+import base64
+import io
+import json
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import imageio_ffmpeg
+from PIL import Image
+
+from backend.media.cage import LONG_SECONDS, QUICK_SECONDS
+
+MOST_MB, MOST_SECONDS = 300, 2.0  # of one hostile request
+
+
+class Stranger:
+    """A visitor who calls the page's handlers over HTTP, with an address and a cookie of their own."""
+
+    def __init__(self, url: str, headers: dict[str, str] | None = None, timeout: float = 120):
+        self.client = httpx.Client(base_url=url, headers=headers or {}, timeout=timeout)
+        self.client.get("/")
+        self.config = self.client.get("/config").json()
+        self.session = f"stranger{id(self):x}"
+        self._props = {component["id"]: component["props"] for component in self.config["components"]}
+
+    def call(self, handler: str, given: dict[str, Any], event: Any = None, query: str = "") -> httpx.Response:
+        """The answer of a handler, named as in the studio's code; components are named by element id."""
+        function = next(one for one in self.config["dependencies"] if one["api_name"] == handler)
+        props = [self._props[component] for component in function["inputs"]]
+        data = [given.get(each.get("elem_id"), each.get("value")) for each in props]
+        message = {"data": data, "fn_index": function["id"], "session_hash": self.session, "event_data": event}
+        return self.client.post(f"/gradio_api/run/predict{query}", json=message)
+
+    def upload(self, name: str, content: bytes) -> str:
+        """The server's path of an upload."""
+        return self.client.post("/gradio_api/upload", files={"files": (name, content)}).json()[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """A hostile request: what sends it, and the seconds and MB that one may take alone."""
+
+    send: Callable[[], Any]
+    seconds: float = MOST_SECONDS
+    megabytes: int = MOST_MB
+
+
+def attacks(stranger: Stranger, folder: Path) -> dict[str, Attack]:
+    """The hostile requests by what they do. Their files are uploaded here, before anything is measured."""
+    return {
+        **{what: Attack(send=send) for what, send in (_of_pictures(stranger, folder) | _of_words(stranger)).items()},
+        **_of_slow_files(stranger, folder),
+    }
+
+
+def _of_pictures(stranger: Stranger, folder: Path) -> dict[str, Callable[[], Any]]:
+    thin = stranger.upload("thin.png", red_picture(32_000, 16))
+    large = stranger.upload("large.png", red_picture(7000, 7000))
+    boxes = stranger.upload("boxes.mp4", _boxes(8_000_000))
+    pages = stranger.upload("mask.tif", _pages(60_000))
+    clip = stranger.upload("clip.mp4", _clip(folder, "64x64:r=8:d=2"))
+    post = stranger.client.post
+    return {
+        "bars around a picture of 32000x16": lambda: stranger.call("pad", with_picture(thin)),
+        "preview of a picture of 49 MP": lambda: stranger.call("show_picture", with_picture(large)),
+        "video of 8 MB of empty boxes": lambda: stranger.call("drop", {}, {"what": "drop", "value": boxes}),
+        "mask of 60,000 pages": lambda: post("/studio/edit/mask", json={"mask": pages, "clip": clip}),
+        "pictures that are none": lambda: post("/studio/edit/picture", json={"picture": boxes}),
+    }
+
+
+def _of_slow_files(stranger: Stranger, folder: Path) -> dict[str, Attack]:
+    clear = stranger.upload("clear.png", red_picture(7000, 7000, "RGBA"))
+    large = stranger.upload("video.mp4", _video(folder, 16_200, "png"))
+    many = stranger.upload("many.mp4", _clip(folder, "16x16:r=1000:d=120"))
+    heavy = stranger.upload("heavy.mp4", _video(folder, 5_900, "libx265", "-pix_fmt", "yuv444p10le", "-preset", "ultrafast"))
+    drop = lambda path: stranger.call("drop", {}, {"what": "drop", "value": path})  # noqa: E731
+    return {
+        "preview of a transparent picture of 49 MP": Attack(
+            send=lambda: stranger.call("show_picture", with_picture(clear)), seconds=QUICK_SECONDS
+        ),
+        "video with a frame of 16200x16200": Attack(send=lambda: drop(large)),
+        "video with a frame of 5900x5900, HEVC, 4:4:4": Attack(send=lambda: drop(heavy), seconds=QUICK_SECONDS, megabytes=400),
+        "clip of 120 s at 1000 frames a second": Attack(
+            send=lambda: stranger.client.post("/studio/edit/clip", json={"clip": many}), seconds=LONG_SECONDS
+        ),
+    }
+
+
+def _of_words(stranger: Stranger) -> dict[str, Callable[[], Any]]:
+    nested, post, get = "[" * 100_000, stranger.client.post, stranger.client.get
+    wide = b'{"prompt":[' + b",".join([b'{"":0}'] * 140_000) + b"]}"
+    links = {"guidance": {"guidance": []}, "steps": {"steps": 10**30}, "size": {"width": 10**9}}
+    call = {"name": "generate_video", "arguments": {"prompt": "x", "preset": "wan2.1-t2v-14b-720p"}}
+    missing = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    return {
+        "search for 50 MB of text": lambda: stranger.call("search", {"library-search": "x" * 50_000_000}),
+        "preset of 900,000 letters": lambda: stranger.call("choose_preset", {"preset": "x" * 900_000}),
+        "body of 300 MB": lambda: send_body(stranger.client, 300_000_000),
+        "JSON of 980 KB, a list of objects": lambda: post("/v1/videos", content=wide, headers=_JSON),
+        "JSON of 20 MB, a list of objects": lambda: post("/v1/videos", content=wide * 20, headers=_JSON),
+        "recording of 38 MB": lambda: post("/gradio_api/process_recording", files={"file": ("a.mp4", b"x" * 38_000_000)}),
+        "upload under another name, 38 MB": lambda: post("/gradio_api/upload", files={"other": ("a", b"x" * 38_000_000)}),
+        "deep link of the session": lambda: get(f"/gradio_api/deep_link?session_hash={stranger.session}"),
+        "a handler's name with a new line": lambda: post("/gradio_api/run/a%0aTEXT%1b[31m", json={"data": []}),
+        "a comparison that is not there": lambda: get("/studio/compare/x.mp4"),
+        "JSON of 100,000 brackets": lambda: [post(path, content=nested, headers=_JSON) for path in _TAKE_JSON],
+        "a preset that is not here": lambda: post("/mcp", json=missing),
+        **{f"link with an impossible {name}": _linked(stranger, changes) for name, changes in links.items()},
+    }
+
+
+_JSON = {"content-type": "application/json"}
+_TAKE_JSON = ("/mcp", "/gradio_api/run/predict", "/v1/videos", "/studio/live", "/studio/live/x/say", "/studio/edit/mask")
+
+
+def with_picture(path: str) -> dict[str, Any]:
+    """What the form says with an uploaded picture as its first frame."""
+    return {"input-image": {"path": path}, "resolution": "96x96"}
+
+
+def _linked(stranger: Stranger, changes: dict[str, Any]) -> Callable[[], Any]:
+    data = {"preset": "wan-tiny", "task": "t2v", "prompt": "x", "width": 96, "height": 96, "num_frames": 17, "fps": 16}
+    data |= {"steps": 20, "guidance": [1.0], "flow_shift": 3, "seed": 1} | changes
+    code = base64.urlsafe_b64encode(json.dumps(data).encode()).decode().rstrip("=")
+    return lambda: stranger.call("open", {}, query=f"?settings={code}")
+
+
+def red_picture(width: int, height: int, mode: str = "RGB") -> bytes:
+    """A PNG of so many pixels."""
+    buffer = io.BytesIO()
+    Image.new(mode, (width, height), "red").save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _pages(count: int) -> bytes:
+    """A TIFF of so many pages of one pixel, 42 bytes each."""
+    entries = b"".join(struct.pack("<HHII", tag, 3, 1, value) for tag, value in ((256, 16), (257, 16), (273, 8)))
+    size = 2 + len(entries) + 4
+    places = [*(8 + size * number for number in range(1, count)), 0]
+    return b"II*\0" + struct.pack("<I", 8) + b"".join(struct.pack("<H", 3) + entries + struct.pack("<I", at) for at in places)
+
+
+def _video(folder: Path, side: int, *codec: str) -> bytes:
+    """One frame, and a request in the file's comment for which the page shows it."""
+    source = ["-f", "lavfi", "-i", f"color=red:s={side}x{side}:r=1:d=1", "-frames:v", "1", "-c:v", *codec]
+    comment = {"format": 1, "request": {"preset": "wan-tiny", "task": "i2v", "prompt": "x", "width": 96, "height": 96}}
+    comment["request"] |= {"num_frames": 17, "fps": 16, "steps": 20, "guidance": [1.0], "flow_shift": 3, "seed": 1, "image": "a"}
+    return _made(folder / f"{side}.mp4", *source, "-metadata", f"comment={json.dumps(comment)}")
+
+
+def _clip(folder: Path, shape: str) -> bytes:
+    source = ["-f", "lavfi", "-i", f"color=red:s={shape}", "-c:v", "libx264", "-preset", "ultrafast"]
+    return _made(folder / "clip.mp4", *source, "-pix_fmt", "yuv420p")
+
+
+def _made(path: Path, *words: str) -> bytes:
+    subprocess.run([imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error", *words, str(path)], check=True)
+    return path.read_bytes()
+
+
+def _boxes(size: int) -> bytes:
+    return struct.pack(">I4sI4s", 16, b"ftyp", 0, b"isom") + struct.pack(">I4s", 8, b"moov") * (size // 8)
+
+
+def send_body(client: httpx.Client, size: int) -> None:
+    """Sends a long body, and takes being cut off for an answer."""
+
+    def pieces() -> Iterator[bytes]:
+        yield b'{"data":["'
+        for _ in range(size // 1_000_000):
+            yield b"a" * 1_000_000
+        yield b'"]}'
+
+    try:
+        client.post("/gradio_api/queue/join", content=pieces(), headers={"content-type": "application/json"})
+    except httpx.HTTPError:
+        pass
