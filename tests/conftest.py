@@ -1,5 +1,7 @@
 """What all tests count on."""
 
+import collections
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -12,33 +14,8 @@ from tests.many_devices import QUICK
 os.environ.setdefault("XLA_FLAGS", QUICK)  # jax reads it when the first test needs a device
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it: tiny networks run up to 25 times faster so (measured)
 
-LONGEST_FIRST = (
-    "tests/wan_ui/test_browser.py",
-    "tests/backend/families/wan/test_vae_tpu.py",
-    "tests/parity/test_hunyuan.py",
-    "tests/backend/commands/test_stages.py",
-    "tests/wan_ui/queue/test_queue_in_browser.py",
-    "tests/backend/workers/test_supervisor.py",
-    "tests/kernels/test_pallas_tpu.py",
-    "tests/parity/test_families.py",
-    "tests/backend/commands/test_precompile.py",
-    "tests/test_app.py",
-    "tests/test_faults.py",
-    "tests/wan_ui/routes/test_videos.py",
-    "tests/backend/families/hunyuan/test_vae_tpu.py",
-    "tests/parity/test_parity.py",
-    "tests/backend/runtime/test_mesh.py",
-    "tests/wan_ui/form/test_settings_in_browser.py",
-    "tests/backend/checkpoints/test_hub.py",
-    "tests/wan_ui/compare/test_compare_in_browser.py",
-    "tests/test_second_family.py",
-    "tests/wan_ui/library/test_library_in_browser.py",
-    "tests/backend/tpu/test_step_compiles.py",
-    "tests/kernels/test_tpu_schedule.py",
-    "tests/wan_ui/system/test_system_in_browser.py",
-    "tests/wan_ui/desk/test_access_in_browser.py",
-)
-"""Files that take more than half a minute, longest first, so that pytest-xdist's workers end at the same time."""
+DURATIONS = Path(__file__).with_name("durations.json")
+"""Seconds of each file of tests, by its path. `STUDIO_KEEP_DURATIONS=1 bash tests/run` measures them anew."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -49,8 +26,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+    """Files that take longest come first, so that pytest-xdist's workers end at the same time."""
+    seconds = json.loads(DURATIONS.read_text())
+    items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0))
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    if os.environ.get("STUDIO_KEEP_DURATIONS"):
+        seconds = collections.Counter()
+        for report in (report for reports in terminalreporter.stats.values() for report in reports):
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+        longest = {name: round(total) for name, total in seconds.most_common() if total >= 1}
+        DURATIONS.write_text(json.dumps(longest, indent=1) + "\n")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,11 +1,11 @@
 """The house's walls: imports point down, the page's process stays light, effects stay where they belong."""
 
 import ast
+import functools
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from backend.settings import PROJECT_FOLDER
 
@@ -33,12 +33,18 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
+@functools.cache
 def tree(name: str) -> ast.Module:
     return ast.parse(MODULES[name].read_text(encoding="utf-8"))
 
 
-def imports(name: str) -> Iterator[str]:
-    """Dotted names that a module imports anywhere, also inside functions; relative ones resolved."""
+@functools.cache
+def imports(name: str) -> tuple[str, ...]:
+    """Dotted names that a module imports anywhere, also inside functions."""
+    return tuple(_imports(name))
+
+
+def _imports(name: str) -> Iterator[str]:
     for node in ast.walk(tree(name)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -57,31 +63,29 @@ def top(name: str) -> str:
     return name.partition(".")[0]
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_imports_point_down(name):
-    allowed = LAYERS[LAYERS.index(top(name)) :]
-    for imported in imports(name):
-        assert top(imported) not in OUTSIDE, f"{name} imports {imported}"
-        assert top(imported) not in LAYERS or top(imported) in allowed, f"{name} imports {imported}, which lies above it"
+def test_imports_point_down():
+    for name in MODULES:
+        allowed = LAYERS[LAYERS.index(top(name)) :]
+        for imported in imports(name):
+            assert top(imported) not in OUTSIDE, f"{name} imports {imported}"
+            assert top(imported) not in LAYERS or top(imported) in allowed, f"{name} imports {imported}, which lies above it"
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_only_the_lower_layers_know_jax(name):
-    if top(name) not in MAY_USE_JAX:
-        assert not HEAVY & {top(imported) for imported in imports(name)}
+def test_only_the_lower_layers_know_jax():
+    for name in MODULES:
+        if top(name) not in MAY_USE_JAX:
+            assert not HEAVY & {top(imported) for imported in imports(name)}, name
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if top(name) == "kernels"])
-def test_the_kernels_know_jax_alone(name):
-    assert HEAVY & {top(imported) for imported in imports(name)} <= {"jax", "jaxlib"}
+def test_the_kernels_know_jax_alone():
+    for name in (name for name in MODULES if top(name) == "kernels"):
+        assert HEAVY & {top(imported) for imported in imports(name)} <= {"jax", "jaxlib"}, name
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if top(name) in LIGHT_LAYERS])
-def test_the_light_layers_need_few_packages(name):
-    import sys
-
-    ours = {*LAYERS, *LIGHT_LAYERS[top(name)]}
-    assert {top(imported) for imported in imports(name)} <= ours | sys.stdlib_module_names
+def test_the_light_layers_need_few_packages():
+    for name in (name for name in MODULES if top(name) in LIGHT_LAYERS):
+        ours = {*LAYERS, *LIGHT_LAYERS[top(name)]}
+        assert {top(imported) for imported in imports(name)} <= ours | sys.stdlib_module_names, name
 
 
 ROOMS = (  # of backend/, from the top floor down; modules that lie in no room are the ground
@@ -135,12 +139,12 @@ def brought_at_once(name: str) -> set[str]:
     return packages
 
 
-@pytest.mark.parametrize("name", BACKEND)
-def test_imports_between_rooms_point_down(name):
-    floors = [*ROOMS, GROUND]
-    for imported in own_imports(name):
-        if top(imported) == "backend" and imported != "backend":
-            assert floors.index(room(imported)) >= floors.index(room(name)), f"{name} imports {imported}, which lies above it"
+def test_imports_between_rooms_point_down():
+    for name in BACKEND:
+        floors = [*ROOMS, GROUND]
+        for imported in own_imports(name):
+            if top(imported) == "backend" and imported != "backend":
+                assert floors.index(room(imported)) >= floors.index(room(name)), f"{name} imports {imported}, which lies above it"
 
 
 def test_no_two_modules_import_each_other():
@@ -154,9 +158,9 @@ def is_light(name: str) -> bool:
     return bool(FACES.fullmatch(name)) or (room(name) in LIGHT_ROOMS and not PROCESSES.fullmatch(name))
 
 
-@pytest.mark.parametrize("name", [name for name in ("app", *BACKEND) if name == "app" or is_light(name)])
-def test_light_modules_bring_neither_jax_nor_torch(name):
-    assert not HEAVY & brought_at_once(name)
+def test_light_modules_bring_neither_jax_nor_torch():
+    for name in (name for name in ("app", *BACKEND) if name == "app" or is_light(name)):
+        assert not HEAVY & brought_at_once(name), name
 
 
 def code_words(name: str) -> Iterator[tuple[int, str]]:
@@ -176,17 +180,17 @@ def code_words(name: str) -> Iterator[tuple[int, str]]:
             yield getattr(node, "lineno", 0), word
 
 
-@pytest.mark.parametrize("name", [name for name in BACKEND if room(name) != "families" and name not in DATA_ON_MODELS])
-def test_outside_the_families_nothing_names_a_model_or_a_tensor(name):
-    for line, word in code_words(name):
-        assert not MODEL_NAMES.search(word), f"{name}:{line} says {word!r}"
+def test_outside_the_families_nothing_names_a_model_or_a_tensor():
+    for name in (name for name in BACKEND if room(name) != "families" and name not in DATA_ON_MODELS):
+        for line, word in code_words(name):
+            assert not MODEL_NAMES.search(word), f"{name}:{line} says {word!r}"
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if (MODULES[name].name == "__init__.py")])
-def test_packages_hold_no_code_but_the_registry_and_public_names(name):
-    if name != "backend.families":
-        body = [node for node in tree(name).body if not isinstance(node, ast.Import | ast.ImportFrom)]
-        assert all(isinstance(node, ast.Expr | ast.Assign) for node in body), f"{name} holds code"
+def test_packages_hold_no_code_but_the_registry_and_public_names():
+    for name in (name for name in MODULES if MODULES[name].name == "__init__.py"):
+        if name != "backend.families":
+            body = [node for node in tree(name).body if not isinstance(node, ast.Import | ast.ImportFrom)]
+            assert all(isinstance(node, ast.Expr | ast.Assign) for node in body), f"{name} holds code"
 
 
 def test_tests_mirror_the_rooms():
@@ -194,23 +198,23 @@ def test_tests_mirror_the_rooms():
     assert tested <= set(ROOMS)
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name != "backend.settings"])
-def test_only_the_settings_read_the_environment(name):
-    for node in ast.walk(tree(name)):
-        is_read = isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb")
-        assert not is_read, f"{name}:{node.lineno} reads the environment; add it to backend/settings.py"
+def test_only_the_settings_read_the_environment():
+    for name in (name for name in MODULES if name != "backend.settings"):
+        for node in ast.walk(tree(name)):
+            is_read = isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb")
+            assert not is_read, f"{name}:{node.lineno} reads the environment; add it to backend/settings.py"
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_nothing_prints(name):
-    for node in ast.walk(tree(name)):
-        is_print = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
-        assert not is_print, f"{name}:{node.lineno} prints; raise, log, or yield an event"
+def test_nothing_prints():
+    for name in MODULES:
+        for node in ast.walk(tree(name)):
+            is_print = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+            assert not is_print, f"{name}:{node.lineno} prints; raise, log, or yield an event"
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_every_module_says_its_job(name):
-    assert ast.get_docstring(tree(name)), f"{name} has no docstring"
+def test_every_module_says_its_job():
+    for name in MODULES:
+        assert ast.get_docstring(tree(name)), f"{name} has no docstring"
 
 
 def test_the_app_stays_small():
@@ -240,28 +244,28 @@ def wan_ui_room(name: str) -> str:
 WAN_UI_MODULES = [name for name in MODULES if name.startswith("wan_ui.")]
 
 
-@pytest.mark.parametrize("name", WAN_UI_MODULES)
-def test_the_studios_imports_point_to_lower_floors(name):
-    room = wan_ui_room(name)
-    for imported in own_imports(name) & set(WAN_UI_MODULES):
-        other = wan_ui_room(imported)
-        is_lower = WAN_UI_FLOORS[other] > WAN_UI_FLOORS[room]
-        assert other == room or is_lower, f"{name} imports {imported}, which is not on a lower floor (see WAN_UI_ROOMS)"
+def test_the_studios_imports_point_to_lower_floors():
+    for name in WAN_UI_MODULES:
+        room = wan_ui_room(name)
+        for imported in own_imports(name) & set(WAN_UI_MODULES):
+            other = wan_ui_room(imported)
+            is_lower = WAN_UI_FLOORS[other] > WAN_UI_FLOORS[room]
+            assert other == room or is_lower, f"{name} imports {imported}, which is not on a lower floor (see WAN_UI_ROOMS)"
 
 
-@pytest.mark.parametrize("name", WAN_UI_MODULES)
-def test_the_studio_knows_the_engine_and_no_model(name):
-    for imported in own_imports(name):
-        is_backend, room = top(imported) == "backend", imported.split(".")[1:2]
-        assert not is_backend or set(room) <= BACKEND_FOR_WAN_UI, f"{name} imports {imported}"
+def test_the_studio_knows_the_engine_and_no_model():
+    for name in WAN_UI_MODULES:
+        for imported in own_imports(name):
+            is_backend, room = top(imported) == "backend", imported.split(".")[1:2]
+            assert not is_backend or set(room) <= BACKEND_FOR_WAN_UI, f"{name} imports {imported}"
 
 
-@pytest.mark.parametrize("name", WAN_UI_MODULES)
-def test_no_room_of_the_studio_goes_round_in_a_circle(name):
-    room = wan_ui_room(name)
-    reached, waiting = set(), [name]
-    while waiting:
-        within = {other for other in own_imports(waiting.pop()) if other.startswith(f"wan_ui.{room}.")}
-        waiting.extend(within - reached)
-        reached |= within
-    assert name not in reached, f"{name} imports itself by way of {sorted(reached)}"
+def test_no_room_of_the_studio_goes_round_in_a_circle():
+    for name in WAN_UI_MODULES:
+        room = wan_ui_room(name)
+        reached, waiting = set(), [name]
+        while waiting:
+            within = {other for other in own_imports(waiting.pop()) if other.startswith(f"wan_ui.{room}.")}
+            waiting.extend(within - reached)
+            reached |= within
+        assert name not in reached, f"{name} imports itself by way of {sorted(reached)}"

@@ -21,7 +21,7 @@ from backend.families.video_autoencoder import StreamedAutoencoder
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, Work
-from backend.sampling.solvers import SamplerState, StepInputs, make_schedule, noised, start
+from backend.sampling.solvers import SamplerState, StepInputs, noised, schedule_of, start
 from backend.weights.stacked import Stacks
 
 CLIP = "clip"
@@ -97,8 +97,7 @@ class WholeClipModel:
         """The state that holds only noise, or a clip's latents at the noise level of the first step."""
         if CLIP not in conditions:
             return start(jnp.asarray(noise))
-        schedule = make_schedule(request.solver, request.steps, request.flow_shift, request.num_steps)
-        return start(noised(jnp.asarray(conditions[CLIP]), jnp.asarray(noise), schedule.sigmas[0]))
+        return start(noised(jnp.asarray(conditions[CLIP]), jnp.asarray(noise), schedule_of(request).sigmas[0]))
 
     def step(
         self,

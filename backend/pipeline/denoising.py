@@ -18,8 +18,8 @@ from backend.pipeline.run import Denoised, Run
 from backend.runtime.hosts import put
 from backend.runtime.work import calls_of, describe, describe_placed
 from backend.runtime.work import run as do
-from backend.sampling.plan import PlannedStep, plan_steps
-from backend.sampling.solvers import SamplerState, StepInputs, make_schedule, step_inputs
+from backend.sampling.plan import PlannedStep, plan_of
+from backend.sampling.solvers import SamplerState, StepInputs, step_inputs
 
 MOST_AHEAD = 4
 """Steps that may be called before the devices have done the first of them. With any number of calls in flight, steps of other TPU
@@ -65,9 +65,8 @@ class Denoising:
         self._run, self._weights, self._all_conditions = run, run.loaded.weights, conditions
         self._script, self._text = script or cued.Script(request), 0
         self._conditions = cued.conditions_of(conditions, 0)
-        self.schedule = make_schedule(request.solver, request.steps, request.flow_shift, request.num_steps)
-        boundary = run.model.kind.boundary
-        self._plan = plan_steps(self.schedule.timesteps, request.guidance, boundary, request.guidance_interval)
+        plan = plan_of(request, run.model.kind.boundary)
+        self.schedule, self._plan = plan.schedule, plan.steps
         self._chunks = list(chunks_of(run.model, request))
         self._noise = ChunkNoise(request.seed, self._chunks)
         self.first_step = self.steps_done = begun.steps_done if begun else 0

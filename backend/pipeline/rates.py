@@ -10,8 +10,7 @@ from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.windows import step_calls, step_geometry
 from backend.pipeline.chunks import chunks_of
 from backend.pipeline.load import LoadedModel
-from backend.sampling.plan import plan_steps
-from backend.sampling.solvers import make_schedule
+from backend.sampling.plan import plan_of
 
 
 def with_flops(result: VideoResult, loaded: LoadedModel) -> VideoResult:
@@ -32,8 +31,7 @@ def stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[str, fl
 
 
 def _denoise_flops(loaded: LoadedModel, request: GenerationRequest) -> float:
-    timesteps = make_schedule(request.solver, request.steps, request.flow_shift).timesteps
-    plan = plan_steps(timesteps, request.guidance, loaded.model.kind.boundary, request.guidance_interval)
+    plan = plan_of(request, loaded.model.kind.boundary).steps
     configs, geometry = find_preset(request.preset).network_configs(), step_geometry(request)
     of_branches = [loaded.family.step_flops(configs, geometry, branches).total for branches in (1, 2)]
     num_chunks = sum(1 for _ in chunks_of(loaded.model, request))

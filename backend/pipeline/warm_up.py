@@ -21,8 +21,8 @@ from backend.pipeline.chunks import chunks_of
 from backend.pipeline.inputs import blank_inputs
 from backend.runtime.compile_times import CompileTimes, Forecast, kind_of
 from backend.runtime.work import Call, Put, Work, describe, describe_effect
-from backend.sampling.plan import plan_steps
-from backend.sampling.solvers import make_schedule, step_inputs
+from backend.sampling.plan import plan_of
+from backend.sampling.solvers import step_inputs
 from backend.settings import from_environment
 
 
@@ -85,8 +85,7 @@ def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) 
 
 
 def _denoise(model: Model, weights: Any, request: GenerationRequest, conditions: Any) -> Work:
-    schedule = make_schedule(request.solver, request.steps, request.flow_shift, request.num_steps)
-    plan = plan_steps(schedule.timesteps, request.guidance, model.kind.boundary, request.guidance_interval)
+    plan = plan_of(request, model.kind.boundary)
     lane, carry, script, last = None, None, cued.Script(request), None
     for chunk in chunks_of(model, request):
         text = script.number_at(chunk.index)
@@ -94,11 +93,11 @@ def _denoise(model: Model, weights: Any, request: GenerationRequest, conditions:
             lane, own, last = None, cued.conditions_of(conditions, text, model.kind.from_inputs), text
         noise = jax.ShapeDtypeStruct(chunk.shape, jnp.float32)
         state = jax.eval_shape(functools.partial(model.start, request), own, noise)
-        for index, planned in enumerate(plan):
+        for index, planned in enumerate(plan.steps):
             if lane is None or (lane.expert, lane.is_guided) != (planned.expert, planned.is_guided):
                 lane, carry = yield from model.lane(weights, request, own, planned, carry)
                 state = yield Put(state, lane.layout.replicated)
-            row = step_inputs(schedule, index, planned.guidance)
+            row = step_inputs(plan.schedule, index, planned.guidance)
             state, carry = yield from model.step(weights, request, lane, state, row, carry, index)
         carry = yield from model.settle(weights, request, lane, state.clean, carry)
 

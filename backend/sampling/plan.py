@@ -1,11 +1,12 @@
-"""Plans which expert works in each step, and whether guidance runs. Arithmetic only."""
+"""Plans the steps of a video: the solver's tables, which expert works in each step, and whether guidance runs."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 
-NUM_TRAIN_TIMESTEPS = 1000
+from backend.contract.request import GenerationRequest
+from backend.sampling.solvers import NUM_TRAIN_TIMESTEPS, Schedule, schedule_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,3 +32,17 @@ def plan_steps(
         PlannedStep(expert=expert, guidance=guidance[expert], is_guided=guidance[expert] > 1 and first <= index < last)
         for index, expert in enumerate(experts)
     ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The steps of one video, or of each of its blocks: the solver's tables, and what each step does."""
+
+    schedule: Schedule
+    steps: list[PlannedStep]
+
+
+def plan_of(request: GenerationRequest, boundary: float | None) -> Plan:
+    """The plan of this request, by which steps are run, compiled ahead and counted; `boundary` is the model's."""
+    schedule = schedule_of(request)
+    return Plan(schedule=schedule, steps=plan_steps(schedule.timesteps, request.guidance, boundary, request.guidance_interval))

@@ -21,6 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from backend.contract.request import GenerationRequest
+
 NUM_TRAIN_TIMESTEPS = 1000
 
 
@@ -107,6 +109,11 @@ def make_schedule(
         whole = np.arange(steps, -1, -1) * NUM_TRAIN_TIMESTEPS // steps
         return _euler_schedule(_shifted(whole / NUM_TRAIN_TIMESTEPS, flow_shift)[first:])
     raise ValueError(f"solver={solver!r} must be unipc, euler, euler-distilled or lcm")
+
+
+def schedule_of(request: GenerationRequest) -> Schedule:
+    """The tables of the steps that the request does: with a clip, only the last ones."""
+    return make_schedule(request.solver, request.steps, request.flow_shift, request.num_steps)
 
 
 def _shifted(sigmas: np.ndarray, flow_shift: float) -> np.ndarray:

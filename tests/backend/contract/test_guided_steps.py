@@ -8,7 +8,7 @@ from backend.contract.guided_steps import count_first
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
 from backend.errors import RequestError
-from backend.sampling.plan import plan_steps
+from backend.sampling.plan import plan_of
 from backend.sampling.solvers import make_schedule
 from presets import list_presets, load_preset
 
@@ -20,8 +20,7 @@ def asked(name: str = FAST, **changes) -> GenerationRequest:
 
 
 def guided(request: GenerationRequest) -> list[bool]:
-    schedule = make_schedule(request.solver, request.steps, request.flow_shift, request.num_steps)
-    plan = plan_steps(schedule.timesteps, request.guidance, load_preset(request.preset).boundary, request.guidance_interval)
+    plan = plan_of(request, load_preset(request.preset).boundary).steps
     return [step.is_guided for step in plan]
 
 

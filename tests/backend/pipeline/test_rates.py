@@ -45,6 +45,14 @@ def test_denoising_in_windows_is_as_many_programs(loaded):
     assert stage_flops(loaded, long)["denoise"] == run * one and run > 8
 
 
+@pytest.mark.parametrize("strength", [0.5, 1.0])
+def test_denoising_of_a_clip_is_as_many_steps_as_are_done(loaded, strength):
+    request = request_with(steps=6, video="/clip.mp4", trim=(0.0, 1.0625), strength=strength)
+    one = WAN.step_flops(load_preset("wan-tiny").network_configs(), request.geometry(), 2).total
+    run = sum(call.program.key == "denoise_step" for call in calls(loaded.model, request))
+    assert run == 6 * strength and stage_flops(loaded, request)["denoise"] == run * one
+
+
 def test_the_step_cache_leaves_denoising_without_a_number(loaded):
     assert set(stage_flops(loaded, request_with(step_cache=0.1))) == {"encode", "decode"}
 
