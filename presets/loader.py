@@ -16,6 +16,9 @@ ARCHITECTURES_FOLDER = PRESET_FOLDER / "architectures"
 EMBEDDED_MODELS_FOLDER = PRESET_FOLDER.parent / "models"
 EMBEDDED_PREFIX = "embedded:"
 OPENING = "wan-tiny"  # the preset that the studio opens with
+SERIES = ("wan2.2", "wan2.1", "hunyuanvideo-1.5")  # in the order of lists; others come after them
+KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace")  # the order within a series, by the word in the name
+VARIANTS = ("draft", "fast", "turbo", "distilled")  # of a preset, by the end of the name
 
 Task = Literal["t2v", "i2v"]
 Solver = Literal["unipc", "euler", "euler-distilled", "lcm"]
@@ -261,8 +264,8 @@ class Preset(BaseModel):
 
 
 def list_presets(folder: Path = PRESET_FOLDER) -> list[Preset]:
-    """All presets: first the one that the studio opens with, then the others that run anywhere, of these the live ones last, then
-    the rest by name. Read once a process."""
+    """All presets: first the one that the studio opens with, then the others that run anywhere, then the families from the newest
+    Wan on, in each text to video first and every draft or fast one under its own; live ones last. Read once a process."""
     return sorted(_presets(folder).values(), key=_rank)
 
 
@@ -277,9 +280,14 @@ def load_preset(name: str, folder: Path = PRESET_FOLDER) -> Preset:
     return presets[name]
 
 
-def _rank(preset: Preset) -> tuple[bool, bool, bool, str]:
+def _rank(preset: Preset) -> tuple[bool | int | str, ...]:
     is_embedded = preset.model.startswith(EMBEDDED_PREFIX)
-    return preset.name != OPENING, not is_embedded, is_embedded and preset.live, preset.name
+    beginning = preset.name != OPENING, not is_embedded, preset.live
+    family = SERIES.index(preset.series) if preset.series in SERIES and not is_embedded else len(SERIES)
+    plain, _, variant = preset.name.rpartition("-")
+    plain, variant = (plain, VARIANTS.index(variant)) if variant in VARIANTS else (preset.name, -1)
+    kind = next((place for place, kind in enumerate(KINDS) if f"-{kind}-" in plain), len(KINDS))
+    return *beginning, family, kind, plain, variant
 
 
 @functools.cache

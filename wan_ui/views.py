@@ -9,4 +9,4 @@ from wan_ui.models.view import MODELS
 from wan_ui.stage.view import CREATE
 from wan_ui.system.view import SYSTEM
 
-VIEWS: tuple[View, ...] = (CREATE, COMPARE, LIBRARY, SYSTEM, LIVE, EDIT, MODELS)
+VIEWS: tuple[View, ...] = (CREATE, EDIT, LIVE, COMPARE, LIBRARY, MODELS, SYSTEM)

@@ -18,6 +18,7 @@ from backend.commands.arguments import absolute, hosts_of, model_of, request_of,
 from backend.commands.command_line import FAILED, OK, print_error
 from backend.commands.models import say_licence
 from backend.commands.progress import Progress
+from backend.contract.cues import actions_of, num_blocks
 from backend.contract.events import (
     Cancelled,
     Event,
@@ -143,7 +144,7 @@ def _report(final: Event, job: Job, output: Path | None, as_json: bool, seconds:
 def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[str, Any]:
     """What `--json` prints; `total` is the whole command's time, not the job's alone."""
     seconds_by_work = {name: round(result.seconds.get(name, 0.0), 3) for name in TIMED} | {"total": round(seconds, 3)}
-    return {
+    summary = {
         "path": str(path),
         "width": result.width,
         "height": result.height,
@@ -154,6 +155,22 @@ def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[
         "rates": {stage: dataclasses.asdict(rate) for stage, rate in result.rates.items()},
         "preset": result.request.preset,
         "job_id": job.id,
+    }
+    return summary | _live_summary(result)
+
+
+def _live_summary(result: VideoResult) -> dict[str, Any]:
+    """Of a live preset's video: frames made a second and the mean seconds of a block, both of denoising and decoding as measured
+    (null if these took no time), the number of blocks, and the action of each."""
+    request, preset = result.request, find_preset(result.request.preset)
+    if not preset.live:
+        return {}
+    seconds, blocks = result.seconds.get("denoise", 0.0) + result.seconds.get("decode", 0.0), num_blocks(request, preset)
+    return {
+        "frames_per_second": round(result.num_frames / seconds, 3) if seconds else None,
+        "delay_seconds": round(seconds / blocks, 3) if seconds else None,
+        "blocks": blocks,
+        "actions": actions_of(request, preset),
     }
 
 

@@ -85,13 +85,29 @@ def _is_known(action: str, preset: Preset) -> bool:
     return set(words) <= set(preset.actions) and len(set(words)) == len(words)
 
 
+def num_blocks(request: GenerationRequest, preset: Preset) -> int:
+    """How many blocks a live preset makes this video in."""
+    return 1 + (request.num_frames - preset.first_frames) // preset.frame_step
+
+
+def actions_of(request: GenerationRequest, preset: Preset) -> list[str | None]:
+    """The action of each block, None before the first one; empty if the preset has no actions."""
+    if not preset.actions:
+        return []
+    begun = {cue.block: cue.action for cue in request.cues if cue.action is not None}
+    actions = [begun.get(0, request.action)]
+    for block in range(1, num_blocks(request, preset)):
+        actions.append(begun.get(block, actions[-1]))
+    return actions
+
+
 def check_cues(request: GenerationRequest, preset: Preset) -> None:
     """Raises: RequestError for what changes in a video that is not live, or where it has no block."""
     if (request.cues or request.action or request.is_open) and not preset.live:
         raise RequestError("a live video was asked for", f"but {preset.name} makes its in one piece", "choose a live preset")
     if request.is_open and request.cues:
         raise RequestError("cues were given", "but an open video hears them while it is made", "leave them out")
-    blocks, last = 1 + (request.num_frames - preset.first_frames) // preset.frame_step, -1
+    blocks, last = num_blocks(request, preset), -1
     check_said(Cue(block=0, action=request.action), preset)
     for cue in request.cues:
         if not last < cue.block < blocks:

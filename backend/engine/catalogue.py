@@ -46,11 +46,6 @@ def entries() -> list[Entry]:
     return [*_models(), *_loras()]
 
 
-def entry_of(source: str) -> Entry | None:
-    """The one with this id, None if no preset uses it."""
-    return next((entry for entry in entries() if entry.source == source), None)
-
-
 def is_downloadable(source: str) -> bool:
     """Whether this is an id on the Hub: of a checkpoint, or of one file."""
     from backend.checkpoints.hub import is_hub_id

@@ -95,11 +95,6 @@ class Shelf:
         rows = self._run("SELECT id, owner, jobs FROM comparisons WHERE id = ?", (comparison_id,))
         return next((Comparison(id=key, owner=owner, jobs=tuple(json.loads(jobs))) for key, owner, jobs in rows), None)
 
-    def last_comparison(self, owner: str) -> Comparison | None:
-        """The owner's newest comparison; None if there is none."""
-        rows = self._run("SELECT id FROM comparisons WHERE owner = ? ORDER BY created DESC LIMIT 1", (owner,))
-        return self.comparison(rows[0][0]) if rows else None
-
     def comparisons(self) -> list[Comparison]:
         """All comparisons."""
         rows = self._run("SELECT id, owner, jobs FROM comparisons", ())

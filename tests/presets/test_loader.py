@@ -27,13 +27,29 @@ VACE = ["wan2.1-vace-1.3b-480p", "wan2.1-vace-14b-720p", "wan2.2-vace-fun-a14b-7
 STEP_DISTILLED = ["hunyuanvideo-1.5-i2v-480p-fast"]
 LIVE = ["matrix-game-2.0", "wan2.1-live-1.3b-480p", "longlive-1.3b-480p", "causal-forcing-1.3b-480p"]
 EMBEDDED = ["wan-tiny", "hunyuan-tiny", "wan-tiny-vace", "wan-live-tiny"]
-NAMES = [*EMBEDDED, *sorted(FULL + HUNYUAN + DRAFTS + FAST + TURBO + VACE + DISTILLED + STEP_DISTILLED + LIVE)]
+NAMES = [*EMBEDDED, *FULL, *HUNYUAN, *DRAFTS, *FAST, *TURBO, *VACE, *DISTILLED, *STEP_DISTILLED, *LIVE]
 WAN = [name for name in FULL + DRAFTS + FAST + TURBO + VACE if name.startswith("wan2")]
 OF_HUNYUAN = [name for name in NAMES if name.startswith("hunyuanvideo")]
 
 
-def test_the_demo_model_comes_first():
-    assert [preset.name for preset in list_presets()] == NAMES
+def test_the_list_begins_with_the_demo_models_then_the_newest_wan_and_ends_with_live_ones():
+    names = [preset.name for preset in list_presets()]
+    assert sorted(names) == sorted(NAMES) and names[: len(EMBEDDED)] == EMBEDDED
+    assert names[len(EMBEDDED) :][:7] == [
+        *("wan2.2-t2v-a14b-480p", "wan2.2-t2v-a14b-480p-draft", "wan2.2-t2v-a14b-480p-fast"),
+        *("wan2.2-t2v-a14b-720p", "wan2.2-t2v-a14b-720p-draft", "wan2.2-t2v-a14b-720p-fast"),
+        "wan2.2-ti2v-5b-720p",
+    ]
+    families = [next(each for each in ("wan2.2", "wan2.1", "hunyuanvideo") if name.startswith(each)) for name in names[4:-4]]
+    assert [one for place, one in enumerate(families) if one not in families[:place]] == ["wan2.2", "wan2.1", "hunyuanvideo"]
+    assert families == sorted(families, key=["wan2.2", "wan2.1", "hunyuanvideo"].index) and set(names[-4:]) == set(LIVE)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(("-draft", "-fast", "-turbo", "-distilled"))])
+def test_a_variant_stands_under_its_own_preset(name):
+    names, plain = [preset.name for preset in list_presets()], name.rpartition("-")[0]
+    between = names[names.index(plain) : names.index(name)]
+    assert between and all(one.startswith(plain) for one in between)
 
 
 @pytest.mark.parametrize("name", DRAFTS)

@@ -39,7 +39,9 @@ def name_of(source: str) -> str:
 
 def _group(title: str, rows: Sequence[ModelRow], visit: Visit) -> str:
     cards = "".join(_card(row, visit) for row in rows)
-    return f"<h2>{escape(title)} <small>{len(rows)}</small></h2><ul>{cards}</ul>"
+    models = sum(row.entry.kind == "model" for row in rows)
+    count = visit.texts.models_count.format(models=models, loras=len(rows) - models)
+    return f"<h2>{escape(title)} <small>{escape(count)}</small></h2><ul>{cards}</ul>"
 
 
 def _card(row: ModelRow, visit: Visit) -> str:

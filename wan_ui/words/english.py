@@ -51,7 +51,7 @@ class Texts:
     history_empty: str = "Your prompts will be kept here."
 
     preset: str = "Model"
-    presets_elsewhere: str = "{count} more, not on this machine"
+    presets_elsewhere: str = "{count} more presets, not on this machine"
     presets_none: str = "No model on this machine can do this."
     preset_missing: str = "Its weights are not on this machine."
     presets_where: str = "What each needs, and how it comes here: Models"
@@ -402,6 +402,7 @@ class Texts:
     models_here: str = "On this machine"
     models_coming: str = "On their way"
     models_others: str = "Can be downloaded"
+    models_count: str = "models {models}, LoRAs {loras}"
     model_disk: str = "Disk"
     model_disk_least: str = "{size} at least, by its networks; the Hub says it exactly before the first byte comes"
     model_disk_unknown: str = "the Hub says it before the first byte comes"

@@ -13,6 +13,7 @@ from backend.contract.events import Compiling, Decoding, Encoding, Loading, Queu
 from backend.engine.engine import Engine
 from backend.errors import OutputError, VideoFileError
 from backend.media.video import read_facts, read_request
+from presets import load_preset
 from tests.backend.conftest import FAKE
 
 
@@ -31,6 +32,19 @@ def test_json_is_one_object_and_nothing_else(tmp_path, capsys):
     assert (result["num_frames"], result["fps"], result["seed"], result["preset"]) == (33, 16, 5, "wan-tiny")
     assert list(result["seconds"]) == ["load", "compile", "encode", "denoise", "decode", "total"]
     assert "Step 3 of 3" in told.err and "Decoding frame 32 of 33" in told.err
+
+
+def test_a_live_videos_json_says_its_blocks_and_their_actions_too(tmp_path, capsys):
+    words = ["live", "--preset", "wan-live-tiny", "--prompt", "a red circle", "--seconds", "2", "--actions", "right*2,up*1"]
+    arguments = parse([*words, "--seed", "5", "--json", "--data-dir", str(tmp_path / "data")])
+    assert generate(arguments, partial(Engine, pipeline=FAKE)) == 0
+    result = json.loads(capsys.readouterr().out)
+    preset = load_preset("wan-live-tiny")
+    assert result["blocks"] == 1 + (result["num_frames"] - preset.first_frames) // preset.frame_step > 3
+    assert result["actions"] == ["right"] * 2 + ["up"] * (result["blocks"] - 2)
+    seconds = result["seconds"]["denoise"] + result["seconds"]["decode"]
+    assert result["frames_per_second"] == pytest.approx(result["num_frames"] / seconds, rel=0.05)
+    assert result["delay_seconds"] == pytest.approx(seconds / result["blocks"], abs=0.002)
 
 
 def test_the_output_is_the_video(tmp_path, capsys):

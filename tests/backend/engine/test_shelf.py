@@ -41,8 +41,8 @@ def test_a_name_must_be_one(shelf, name):
 
 def test_comparisons_are_found_by_their_id(shelf):
     made = shelf.compare("ann", ("j1", "j2"))
-    assert shelf.comparison(made.id) == made and shelf.last_comparison("ann") == made
-    assert shelf.comparison("nothing") is None and shelf.last_comparison("bob") is None
+    assert shelf.comparison(made.id) == made and shelf.comparisons() == [made]
+    assert shelf.comparison("nothing") is None
 
 
 def test_several_presets_are_kept_all_or_none(shelf):
