@@ -2,6 +2,7 @@
 
 import secrets
 import sys
+import webbrowser
 from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -62,6 +63,7 @@ class Doors:
     share: bool
     auth: tuple[str, str] | None
     is_open: bool = False
+    opens_browser: bool = False
     allowed_hosts: tuple[str, ...] = ()
     models: frozenset[str] | None = None
 
@@ -74,6 +76,7 @@ class Doors:
             share=arguments.share,
             auth=arguments.auth,
             is_open=arguments.open,
+            opens_browser=arguments.browser,
             allowed_hosts=tuple(arguments.allowed_host),
             models=arguments.models,
         )
@@ -102,7 +105,10 @@ def launch(engine: Engine, doors: Doors, rewriter: PromptRewriter | None = None)
         _say(ENGLISH.serving.format(product=ENGLISH.product, address=address))
     if doors.needs_password:
         _say(ENGLISH.password_made.format(user=auth[0], password=auth[1]))
-    _say(ENGLISH.operator_link.format(address=Access.of(engine.settings.data_dir).link(blocks.local_url)))
+    link = Access.of(engine.settings.data_dir).link(blocks.local_url)
+    _say(ENGLISH.operator_link.format(address=link))
+    if doors.opens_browser:
+        webbrowser.open(link)
     blocks.block_thread()
 
 

@@ -82,6 +82,7 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
     models = "the presets that visitors may use, with commas between them (all that are here); you may use every one"
     serve.add_argument("--models", type=_presets, metavar="NAME,...", help=models)
     serve.add_argument("--share", action="store_true", help="also make a public link")
+    serve.add_argument("--browser", action="store_true", help="open the operator's link in this machine's browser")
     serve.add_argument(
         "--auth",
         type=_credentials,

@@ -6,21 +6,14 @@ import secrets
 import urllib.request
 from typing import Any
 
-import pytest
-
 from presets import load_preset
-from tests.wan_ui.conftest import _serving
+from wan_ui.words.chinese import CHINESE
+from wan_ui.words.english import ENGLISH
 
 DEMO = load_preset("wan-tiny")
 HERE = [
     [load_preset(name).words("zh").title, name] for name in ("wan-tiny", "wan-tiny-vace", "wan-live-tiny")
 ]  # embedded in the project
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory):
-    with _serving("fake", tmp_path_factory.mktemp("languages")) as server:
-        yield server.url
 
 
 def answers(url: str, language: str, handler: str, query: str = "", **given: Any) -> dict[str, Any]:
@@ -50,6 +43,12 @@ def test_a_chinese_page_names_the_presets_in_chinese(url):
     assert page["library-preset"]["choices"][:2] == [["全部模型", ""], [zh.title, "wan-tiny"]]
     other = load_preset("wan2.2-t2v-a14b-480p")
     assert other.words("zh").description in page["preset-note"] and other.description not in page["preset-note"]
+
+
+def test_a_chinese_page_has_chinese_forms(url):
+    page = answers(url, "zh", "open")
+    assert CHINESE.storyboard in page["shots-editor"] and ENGLISH.storyboard not in page["shots-editor"]
+    assert CHINESE.live_choose in page["live"] and ENGLISH.live_choose not in page["live"]
 
 
 def test_a_chinese_page_captions_examples_whose_prompts_stay_english(url):

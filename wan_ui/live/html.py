@@ -43,7 +43,8 @@ def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
         f'<div class="asked"><label>{escape(texts.preset)}<select id="live-preset">{options}</select></label>'
         f'<label class="wide">{escape(texts.prompt)}<input id="live-prompt" maxlength="2000"'
         f' value="{escape(presets[0].examples[0])}"></label>'
-        f'<label class="picture"><span></span><input type="file" id="live-picture" accept="image/*"></label>'
+        f'<label class="picture"><span></span><input type="file" id="live-picture" accept="image/*">'
+        f"<b>{escape(texts.live_choose)}</b></label>"
         f'<button type="button" id="live-start" class="primary">{escape(texts.live_start)}</button>'
         f'<button type="button" id="live-say" hidden>{escape(texts.live_say)}</button>'
         f'<button type="button" id="live-stop" hidden>{escape(texts.live_stop)}</button></div>'

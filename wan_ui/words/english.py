@@ -101,6 +101,7 @@ class Texts:
     live_start_hint: str = "Press Start, then steer with the arrow keys."
     live_on: str = "Live"
     live_picture: str = "First picture"
+    live_choose: str = "Choose a picture"
     live_picture_may: str = "First picture, if you like"
     live_drag: str = "Press Start, then walk with the arrow keys, and drag on the picture to look around."
     live_left: str = "others wait: {seconds} s left"
@@ -398,7 +399,7 @@ class Texts:
     models_operator: str = (
         "One download at a time. A pause, a broken connection or a restart loses nothing: the next one goes on within each file."
     )
-    models_visitor: str = "What this server makes videos with. Its operator can bring more."
+    models_visitor: str = "What this server makes videos with. Its operator can bring more; the operator's link is the last line that app.py prints."
     models_here: str = "On this machine"
     models_coming: str = "On their way"
     models_others: str = "Can be downloaded"

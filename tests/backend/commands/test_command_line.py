@@ -33,6 +33,10 @@ def test_serve_understands_its_options(tmp_path):
     assert options.data_dir == tmp_path
 
 
+def test_the_browser_opens_only_if_it_is_asked_for():
+    assert not parse([]).browser and parse(["--browser"]).browser
+
+
 def test_serve_starts_one_worker_unless_it_is_told_otherwise():
     assert (parse([]).workers, parse(["--workers", "2"]).workers) == (1, 2)
     assert worker_shares(parse([])) == (Share(),)
