@@ -399,7 +399,10 @@ class Texts:
     models_operator: str = (
         "One download at a time. A pause, a broken connection or a restart loses nothing: the next one goes on within each file."
     )
-    models_visitor: str = "What this server makes videos with. Its operator can bring more; the operator's link is the last line that app.py prints."
+    models_visitor: str = (
+        "What this server makes videos with. Its operator can bring more: the operator's link is in the last line that the"
+        " studio printed when it began."
+    )
     models_here: str = "On this machine"
     models_coming: str = "On their way"
     models_others: str = "Can be downloaded"
