@@ -2,11 +2,13 @@
 
 import pytest
 
+from backend.settings import PROJECT_FOLDER
 from tests.fifth_view.panel import FIFTH
 from tests.wan_ui.conftest import _serving, _studio
 from tests.wan_ui.steps import generate, made, rest, until
 from wan_ui.desk.view import column_classes
 from wan_ui.views import VIEWS
+from wan_ui.words.languages import LANGUAGES
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +19,12 @@ def studio(tmp_path_factory):
 
 def test_every_key_stands_for_one_view():
     assert len({view.key for view in VIEWS}) == len(VIEWS) <= 9  # the keys Alt+1 to Alt+9
+    assert [view.key for view in VIEWS] == ["create", "edit", "live", "compare", "library", "models", "system"]
+
+
+def test_the_title_is_the_projects_name():
+    name = (PROJECT_FOLDER / "README.md").read_text("utf-8").partition("\n")[0].removeprefix("# ")
+    assert LANGUAGES["en"].product == name
 
 
 def test_a_column_names_the_views_in_which_it_is_seen():
@@ -31,7 +39,7 @@ def test_the_header_the_help_and_its_key_lead_to_it(visit):
     page = visit()
     assert page.locator("#views button").all_inner_texts()[-1] == "Jobs"
     page.keyboard.press("?")
-    assert "Alt 1 – 8" in page.locator("#help").inner_text() and "Edit, Models, Jobs" in page.locator("#help").inner_text()
+    assert "Alt 1 – 8" in page.locator("#help").inner_text() and "Models, System, Jobs" in page.locator("#help").inner_text()
     page.keyboard.press("Escape")
     page.keyboard.press("Alt+8")
     page.locator("#fifth-column").wait_for(state="visible")

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.browser
 
 def test_the_system_panel_tells_of_the_machine(visit):
     page = visit()
-    page.keyboard.press("Alt+4")
+    page.keyboard.press("Alt+7")
     page.locator(".system").wait_for()
     told = page.locator(".system").inner_text()
     assert "Square:0" in told and re.search(r"gradio\s+6", told) and re.search(r"Free on the disk\s+[\d.]+ GB", told)

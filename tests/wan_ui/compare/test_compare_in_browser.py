@@ -14,7 +14,7 @@ pytestmark = pytest.mark.browser
 def test_four_are_compared_together(visit, studio, tmp_path):
     page, stranger = visit(), visit()
     page.locator("#prompt textarea").fill("a square to compare")
-    page.keyboard.press("Alt+2")
+    page.keyboard.press("Alt+4")
     page.locator("#compare-values input, #compare-values textarea").fill("1, 2, 3, 4")
     page.locator("#compare-start").click()
     page.locator('.compare[data-count="4"]').wait_for()
@@ -53,7 +53,7 @@ def test_library_videos_are_compared_too(visit):
     page = visit()
     made(page, "first of two")
     made(page, "second of two", 3)
-    page.keyboard.press("Alt+3")
+    page.keyboard.press("Alt+5")
     until(page, "document.querySelectorAll('#library-grid li').length === 2")
     for number in range(2):
         page.locator("#library-grid li").nth(number).focus()

@@ -17,7 +17,7 @@ def test_visitors_are_apart_and_the_operator_sees_all(visit, studio, data_dir):
     one, two = visit(), visit()
     job = made(one, "a secret of one")
     for tab in (one, two):
-        tab.keyboard.press("Alt+3")
+        tab.keyboard.press("Alt+5")
     one.locator("#library-grid li", has_text="a secret of one").wait_for()
     assert "a secret of one" not in two.content()
     address = f"{studio.url}studio/media/{job}/video.mp4"
@@ -29,7 +29,7 @@ def test_visitors_are_apart_and_the_operator_sees_all(visit, studio, data_dir):
     assert "operator=" not in two.url
     ready(two)
     assert two.request.get(address).status == 200
-    two.keyboard.press("Alt+3")
+    two.keyboard.press("Alt+5")
     two.locator("#library-grid li", has_text="a secret of one").click()
     two.locator("#library-detail").get_by_role("button", name="Open folder").click()
     two.get_by_text(re.compile(re.escape(str(data_dir / "runs" / job)))).wait_for()  # opened, or where it is
@@ -39,9 +39,9 @@ def test_visitors_are_apart_and_the_operator_sees_all(visit, studio, data_dir):
     one.evaluate("job => studioAct('queue', {what: 'folder', job})", job)
     one.wait_for_timeout(500)
     assert str(data_dir) not in one.content()
-    two.keyboard.press("Alt+4")
+    two.keyboard.press("Alt+7")
     two.locator("#system", has_text="You are the operator").wait_for()
-    one.keyboard.press("Alt+4")
+    one.keyboard.press("Alt+7")
     one.locator("#system", has_text="You see your own").wait_for()
 
 

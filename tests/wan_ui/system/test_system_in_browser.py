@@ -26,7 +26,7 @@ def intermediate_file(data_dir: Path, job: str) -> Path:
 def test_the_operator_cleans_up_and_visitors_do_not(visit, studio, data_dir):
     visitor, operator = visit(), visit()
     path = intermediate_file(data_dir, made(visitor, "a red square"))
-    visitor.keyboard.press("Alt+4")
+    visitor.keyboard.press("Alt+7")
     visitor.locator(".system", has_text="Intermediate files").wait_for()
     assert visitor.locator('[data-act="clean:now"]').count() == 0
     visitor.evaluate("studioAct('clean', {what: 'now'})")
@@ -34,7 +34,7 @@ def test_the_operator_cleans_up_and_visitors_do_not(visit, studio, data_dir):
     assert path.exists()
     operator.goto(Access.of(data_dir).link(studio.url))
     ready(operator)
-    operator.keyboard.press("Alt+4")
+    operator.keyboard.press("Alt+7")
     operator.locator('[data-act="clean:now"]').click()
     operator.locator("#message .message.shown", has_text="12.0 MB freed: Intermediate files 12.0 MB.").wait_for()
     assert not path.exists()
