@@ -1,5 +1,6 @@
 """Serves the page: its style, its routes, the door before them, and the password."""
 
+import os
 import secrets
 import sys
 import webbrowser
@@ -7,6 +8,8 @@ from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from html import escape
+from pathlib import Path
 from typing import Any, Self
 
 import gradio as gr
@@ -108,8 +111,18 @@ def launch(engine: Engine, doors: Doors, rewriter: PromptRewriter | None = None)
     link = Access.of(engine.settings.data_dir).link(blocks.local_url)
     _say(ENGLISH.operator_link.format(address=link))
     if doors.opens_browser:
-        webbrowser.open(link)
+        open_as_operator(link, engine.settings.data_dir)
     blocks.block_thread()
+
+
+def open_as_operator(link: str, folder: Path) -> None:
+    """Opens the operator's link in this machine's browser, by a page in `folder` that only this account can read: an address on
+    the browser's command line would show the key to every account."""
+    page = folder / "operator.html"
+    page.unlink(missing_ok=True)
+    with os.fdopen(os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(link)}">\n')
+    webbrowser.open(page.resolve().as_uri())
 
 
 def serve(

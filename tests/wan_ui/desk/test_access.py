@@ -21,7 +21,7 @@ from wan_ui.desk.access import KEY_FILE, OPERATOR_COOKIE, Access, OperatorLink
 from wan_ui.desk.uploads import UploadLimit
 from wan_ui.desk.visitors import COOKIE, owner_of
 from wan_ui.parts.notes import without_paths
-from wan_ui.serve import Doors
+from wan_ui.serve import Doors, open_as_operator
 
 
 @pytest.fixture
@@ -201,3 +201,13 @@ def test_a_key_is_looked_up_once_a_request(tmp_path):
     asyncio.run(answered())
     Keys(tmp_path).revoke("bot")
     assert access.program(headers) is None, "the next request asks again"
+
+
+def test_the_browser_is_given_a_page_that_leads_to_the_operators_link_and_no_key(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    for _ in range(2):
+        open_as_operator("http://127.0.0.1:7860/?operator=secret", tmp_path)
+    page = tmp_path / "operator.html"
+    assert opened == [page.as_uri()] * 2 and page.stat().st_mode & 0o077 == 0
+    assert 'url=http://127.0.0.1:7860/?operator=secret"' in page.read_text("utf-8")
