@@ -287,7 +287,7 @@ def _rank(preset: Preset) -> tuple[bool | int | str, ...]:
     plain, _, variant = preset.name.rpartition("-")
     plain, variant = (plain, VARIANTS.index(variant)) if variant in VARIANTS else (preset.name, -1)
     kind = next((place for place, kind in enumerate(KINDS) if f"-{kind}-" in plain), len(KINDS))
-    return *beginning, family, kind, plain, variant
+    return *beginning, family, kind, not plain.startswith(preset.series), plain, variant
 
 
 @functools.cache

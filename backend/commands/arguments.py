@@ -105,7 +105,7 @@ def _live_request_of(arguments: argparse.Namespace, preset: Preset) -> Generatio
         image=absolute(arguments.image),
         num_frames=preset.first_frames + blocks * preset.frame_step,
         seed=arguments.seed,
-        cues=merge_cues([*cues_of_actions(arguments.actions), *cues_of_prompts(arguments.prompts)]),
+        cues=merge_cues([*cues_of_actions(arguments.actions, 1 + blocks), *cues_of_prompts(arguments.prompts)]),
         loras=(*preset.loras, *map(_lora_choice, arguments.lora)),
     )
 

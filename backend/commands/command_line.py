@@ -121,7 +121,7 @@ def _add_live(commands: argparse._SubParsersAction) -> None:
     live.add_argument("--preset", required=True, metavar="NAME", help="a live one of `app.py presets list`")
     live.add_argument("--prompt", metavar="TEXT", help="what the video shows at its beginning, for presets that read it")
     live.add_argument("--image", metavar="FILE", help="the first frame, for presets that take one")
-    actions = 'what is done, for how many blocks each, such as "right*8,up*8"; the last one to the end; "forward+left" is both'
+    actions = 'what is done, for how many blocks each, such as "right*8,up*8"; then "stay"; "forward+left" is both'
     live.add_argument("--actions", default="", metavar="ACTION*N,...", help=actions)
     prompts = "the prompt from block N on; repeat the option for more"
     live.add_argument("--prompts", action="append", default=[], metavar="N:TEXT", help=prompts)

@@ -53,7 +53,8 @@ def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] =
             adopt_lora(lora.source, settings.loras_dir)
         job = engine.submit(request, owner="command line", may_download=True, **again)
         final = follow(engine, job, Progress(sys.stderr))
-        return _report(final, job, output, arguments.json, time.monotonic() - began)
+        more = _live_summary if arguments.command == "live" else _no_more
+        return _report(final, job, output, arguments.json, time.monotonic() - began, more)
     finally:
         engine.close()
 
@@ -120,7 +121,14 @@ def place(video: Path, output: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _report(final: Event, job: Job, output: Path | None, as_json: bool, seconds: float) -> int:
+def _report(
+    final: Event,
+    job: Job,
+    output: Path | None,
+    as_json: bool,
+    seconds: float,
+    more: Callable[[VideoResult], dict[str, Any]],
+) -> int:
     match final:
         case Finished(result):
             path = Path(result.path)
@@ -128,7 +136,7 @@ def _report(final: Event, job: Job, output: Path | None, as_json: bool, seconds:
                 place(path, output)
             for note in result.notes:
                 sys.stderr.write(f"{note}\n")
-            summary = _summary(result, job, output or path, seconds)
+            summary = _summary(result, job, output or path, seconds) | more(result)
             sys.stdout.write(json.dumps(summary) + "\n" if as_json else _sentence(summary))
             return OK
         case Failed(cause, fix, proposals):
@@ -144,7 +152,7 @@ def _report(final: Event, job: Job, output: Path | None, as_json: bool, seconds:
 def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[str, Any]:
     """What `--json` prints; `total` is the whole command's time, not the job's alone."""
     seconds_by_work = {name: round(result.seconds.get(name, 0.0), 3) for name in TIMED} | {"total": round(seconds, 3)}
-    summary = {
+    return {
         "path": str(path),
         "width": result.width,
         "height": result.height,
@@ -156,15 +164,16 @@ def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[
         "preset": result.request.preset,
         "job_id": job.id,
     }
-    return summary | _live_summary(result)
+
+
+def _no_more(result: VideoResult) -> dict[str, Any]:
+    return {}
 
 
 def _live_summary(result: VideoResult) -> dict[str, Any]:
-    """Of a live preset's video: frames made a second and the mean seconds of a block, both of denoising and decoding as measured
-    (null if these took no time), the number of blocks, and the action of each."""
+    """What `live --json` says besides: frames made a second and the mean seconds of a block, both of denoising and decoding as
+    measured (null if these took no time), the number of blocks, and the action of each."""
     request, preset = result.request, find_preset(result.request.preset)
-    if not preset.live:
-        return {}
     seconds, blocks = result.seconds.get("denoise", 0.0) + result.seconds.get("decode", 0.0), num_blocks(request, preset)
     return {
         "frames_per_second": round(result.num_frames / seconds, 3) if seconds else None,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from backend.contract.request import GenerationRequest
 
 AND = "+"  # between actions that are done together
+STAY = "stay"  # the action that every preset with actions has
 
 
 class Cue(BaseModel):
@@ -37,9 +38,9 @@ def merge_cues(cues: Iterable[Cue]) -> tuple[Cue, ...]:
     return tuple(by_block[block] for block in sorted(by_block))
 
 
-def cues_of_actions(text: str) -> tuple[Cue, ...]:
-    """From "right*8,up*8": eight blocks to the right, then eight up, and so on to the end; an action without a number takes one
-    block. Nothing for "". Raises: RequestError."""
+def cues_of_actions(text: str, blocks: int) -> tuple[Cue, ...]:
+    """From "right*8,up*8": eight blocks to the right, then eight up, then `STAY` for the rest of the video's `blocks`. An action
+    without a number takes one block. Nothing for "". Raises: RequestError."""
     cues, block = [], 0
     if not text:
         return ()
@@ -51,6 +52,8 @@ def cues_of_actions(text: str) -> tuple[Cue, ...]:
             )
         cues.append(Cue(block=block, action=action))
         block += int(count or 1)
+    if block < blocks:
+        cues.append(Cue(block=block, action=STAY))
     return tuple(cues)
 
 

@@ -194,7 +194,11 @@ element.addEventListener('keydown', event => {
   find(live.ended ? '#live-start' : '#live-say').click();
 });
 element.addEventListener('change', event => {
-  if (event.target.id === 'live-picture' && event.target.files[0]) find('.picture b').textContent = event.target.files[0].name;
+  if (event.target.id === 'live-picture') {
+    const label = find('.picture b');
+    label.dataset.empty ??= label.textContent;
+    label.textContent = event.target.files[0]?.name ?? label.dataset.empty;
+  }
   if (event.target.id !== 'live-preset') return;
   find('#live-prompt').value = event.target.selectedOptions[0].dataset.example;
   show();

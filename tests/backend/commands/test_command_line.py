@@ -199,12 +199,12 @@ def test_serve_takes_names_of_hosts_and_of_presets(capsys):
 
 
 def test_a_live_video_goes_on_from_a_picture_and_does_as_it_is_told(tmp_path, monkeypatch):
-    """Without a prompt, where the model reads none; 8 seconds of 25 frames are 16 blocks of 12 after the first 9."""
+    """Without a prompt, where the model reads none; 8 seconds of 25 frames are 16 blocks of 12 after the first 9, so 17."""
     monkeypatch.chdir(tmp_path)
     words = ["live", "--preset", "matrix-game-2.0", "--image", "a.png", "--seconds", "8"]
     made = request_of(parse([*words, "--actions", "forward*8,forward+look-left*8"]))
     assert (made.image, made.task, made.prompt, made.num_frames) == (str(tmp_path / "a.png"), "i2v", "", 201)
-    assert [(cue.block, cue.action) for cue in made.cues] == [(0, "forward"), (8, "forward+look-left")]
+    assert [(cue.block, cue.action) for cue in made.cues] == [(0, "forward"), (8, "forward+look-left"), (16, "stay")]
     with pytest.raises(RequestError, match=r"action='jump' must be one of forward, back, .*; choose another"):
         request_of(parse([*words, "--actions", "jump*8"]))
     with pytest.raises(RequestError, match="prompt is empty"):

@@ -41,10 +41,16 @@ def test_a_live_videos_json_says_its_blocks_and_their_actions_too(tmp_path, caps
     result = json.loads(capsys.readouterr().out)
     preset = load_preset("wan-live-tiny")
     assert result["blocks"] == 1 + (result["num_frames"] - preset.first_frames) // preset.frame_step > 3
-    assert result["actions"] == ["right"] * 2 + ["up"] * (result["blocks"] - 2)
+    assert result["actions"] == ["right", "right", "up"] + ["stay"] * (result["blocks"] - 3)
     seconds = result["seconds"]["denoise"] + result["seconds"]["decode"]
     assert result["frames_per_second"] == pytest.approx(result["num_frames"] / seconds, rel=0.05)
     assert result["delay_seconds"] == pytest.approx(seconds / result["blocks"], abs=0.002)
+
+
+def test_generate_says_the_same_of_a_live_preset_as_of_any(tmp_path, capsys):
+    words = ["generate", "--preset", "wan-live-tiny", "--prompt", "a red circle", "--json", "--data-dir", str(tmp_path / "data")]
+    assert generate(parse(words), partial(Engine, pipeline=FAKE)) == 0
+    assert list(json.loads(capsys.readouterr().out))[-2:] == ["preset", "job_id"]
 
 
 def test_the_output_is_the_video(tmp_path, capsys):

@@ -87,6 +87,12 @@ def test_visitors_see_only_what_is_here():
     assert all(source in models_html(rows, visit()) for source in (BIG, LORA))
 
 
+def test_a_group_counts_models_and_loras_apart():
+    rows = [row(), row(source=LORA), row(source=LORA)]
+    assert "models 1, LoRAs 2" in models_html(rows, visit())
+    assert "模型 1，LoRA 2" in models_html(rows, visit(texts=CHINESE))
+
+
 def test_what_came_with_the_studio_has_no_buttons():
     assert buttons(models_html([row(num_bytes=5, source="embedded:wan-tiny")], visit())) == []
 
