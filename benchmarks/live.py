@@ -21,10 +21,12 @@ import numpy as np
 from backend.contract.cues import Cue
 from backend.contract.events import Block
 from backend.contract.request import GenerationRequest
+from backend.families.model import VIDEO
 from backend.pipeline import cued
 from backend.pipeline.denoising import Denoising
 from backend.pipeline.live import live
-from backend.pipeline.load import LoadedModel, load
+from backend.pipeline.load import load
+from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.run import Denoised, Run
 from backend.runtime.work import run as do
 from benchmarks.studio_load import resident, start_server, wait_until_ready
@@ -82,15 +84,15 @@ def compare(loaded: LoadedModel) -> dict:
             before = loop.copy()
             began = time.monotonic()
             loop.step()
-            ours = loop.clean()
+            ours = loop.clean()[VIDEO]
             cached.append(time.monotonic() - began)
             if block in COMPARED:
                 anew = Denoising(
-                    run, conditions, Denoised(state=before.state, steps_done=block * steps + 1, chunks=before.chunks)
+                    run, conditions, Denoised(states=before.states, steps_done=block * steps + 1, chunks=before.chunks)
                 )
                 began = time.monotonic()
                 anew.step()
-                theirs = anew.clean()
+                theirs = anew.clean()[VIDEO]
                 fresh.append(time.monotonic() - began)
                 differences.append(np.abs(ours - theirs))
     whole = np.concatenate([one.ravel() for one in differences])

@@ -38,6 +38,7 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     import jax.numpy as jnp
     import numpy as np
 
+    from backend.families.model import VIDEO
     from backend.pipeline.denoising import initial_noise
     from backend.pipeline.load import describe_model
     from backend.runtime.program import compile_now
@@ -59,15 +60,15 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     planned = PlannedStep(expert=0, guidance=request.guidance[0], is_guided=True)
     lane, carry = run(model.lane(weights, request, texts, planned, None))
     schedule = make_schedule(request.solver, repeats + 1, request.flow_shift)
-    state = model.start(request, texts, initial_noise(request, model))
+    states = model.start(request, texts, initial_noise(request, model))
     seconds = []
     for index in range(repeats + 1):
         began = time.perf_counter()
         row = step_inputs(schedule, index, request.guidance[0])
-        state, carry = run(model.step(weights, request, lane, state, row, carry, index))
-        jax.block_until_ready(state)
+        states, carry = run(model.step(weights, request, lane, states, row, carry, index))
+        jax.block_until_ready(states)
         seconds.append(time.perf_counter() - began)
-    if not bool(jnp.isfinite(state.sample).all()):
+    if not bool(jnp.isfinite(states[VIDEO].sample).all()):
         raise SystemExit("our step made values that are not finite; nothing was timed")
     return {
         "side": "ours",

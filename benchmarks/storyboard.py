@@ -21,7 +21,8 @@ from backend.contract.request import GenerationRequest
 from backend.media.grading import grade_frames
 from backend.media.video import read_frames
 from backend.pipeline import storyboard
-from backend.pipeline.load import LoadedModel, load
+from backend.pipeline.load import load
+from backend.pipeline.loaded import LoadedModel
 from presets import load_preset
 
 PRESET = load_preset("wan-tiny")

@@ -22,7 +22,8 @@ from backend.contract.geometry import latent_frames
 from backend.contract.request import GenerationRequest
 from backend.media.video import read_frames
 from backend.pipeline.generate import generate
-from backend.pipeline.load import LoadedModel, load
+from backend.pipeline.load import load
+from backend.pipeline.loaded import LoadedModel
 from presets import load_preset
 
 PRESET = load_preset("wan-tiny")

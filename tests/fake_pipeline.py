@@ -40,8 +40,9 @@ from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shots import shot_request
 from backend.contract.worker import Device
 from backend.errors import KernelRefused, ModelError
-from backend.media.clips import add_sound, read_clip_facts
+from backend.media.clips import read_clip_facts
 from backend.media.pictures import crop_to, load_checked_image
+from backend.media.sound import add_sound
 from backend.media.source import original
 from backend.media.video import write_video
 from presets import Preset

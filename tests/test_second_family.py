@@ -13,16 +13,20 @@ from safetensors.numpy import load_file
 
 from backend import families
 from backend.checkpoints.verify import verify
-from backend.contract.events import Compiling, Finished, Step
+from backend.contract.events import Cancelled, Compiling, Finished, Step
 from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.errors import ModelError, RequestError
+from backend.families.model import SOUND, VIDEO
+from backend.media.sound import Sound, read_sound
 from backend.media.video import read_frames
 from backend.pipeline import generate as pipeline
+from backend.pipeline import storyboard
 from backend.pipeline.load import load
 from backend.pipeline.run import Denoised, Run
 from backend.pipeline.stage_files import read_conditions, read_state, write_state
 from backend.pipeline.warm_up import calls
+from backend.sampling.solvers import SamplerState
 from backend.settings import PROJECT_FOLDER, module_environment, tpu_compiler_environment
 from presets import list_presets, load_preset, loader
 from tests.many_devices import without_quick
@@ -73,6 +77,40 @@ def test_a_video_is_made_chunk_by_chunk(loaded, tmp_path):
     assert load_file(tmp_path / "stage2_latents.safetensors")["latents"].shape == (1, 4, 5, 8, 8)
 
 
+def test_it_makes_a_sound_as_long_as_the_video_from_latents_of_its_own(loaded, tmp_path):
+    *_, final = pipeline.generate(a_request(), loaded, tmp_path, lambda: False)
+    latents = load_file(tmp_path / "stage2_latents.safetensors")
+    assert latents["sound.latents"].shape == (1, 2, 12) and final.result.has_sound  # 9 / 16 of a second, 20 latents a second
+    own, heard = Sound.read(tmp_path / "stage3_sound.wav"), read_sound(tmp_path / "video.mp4")
+    waves = np.tanh(latents["sound.latents"][0][..., None] * loaded.weights["vocoder"]["waves"][:, None]).reshape(2, -1)
+    np.testing.assert_allclose(own.samples, waves, atol=1 / 32767)
+    assert heard.rate == own.rate == 8000 and abs(heard.samples.shape[1] - 4500) <= 1024  # AAC works 1024 samples at a time
+    samples = min(heard.samples.shape[1], 4500)
+    assert np.corrcoef(own.samples[:, :samples].ravel(), heard.samples[:, :samples].ravel())[0, 1] > 0.9
+    other = pipeline.generate(a_request(seed=2), loaded, tmp_path / "other", lambda: False)
+    assert list(other) and np.abs(Sound.read(tmp_path / "other" / "stage3_sound.wav").samples - own.samples).max() > 0.1
+
+
+def test_a_stopped_video_has_its_sound_so_far(loaded, tmp_path):
+    seen: list[Step] = []
+    for event in pipeline.generate(a_request(), loaded, tmp_path, lambda: len(seen) >= 3):
+        seen.extend([event] if isinstance(event, Step) else [])
+    assert isinstance(event, Cancelled) and event.result.has_sound
+    seconds = event.result.num_frames / 16
+    assert read_sound(tmp_path / "video.mp4").samples.shape[1] / 8000 == pytest.approx(seconds, abs=0.14)
+
+
+def test_a_storyboard_has_the_sound_of_its_shots_one_after_another(checkpoint, loaded, tmp_path):
+    request = a_request(shots=({"prompt": "a dot", "num_frames": 9}, {"prompt": "a line", "num_frames": 5}))
+    *_, final = storyboard.make(request, loaded, tmp_path, lambda: False)
+    assert isinstance(final, Finished) and final.result.has_sound
+    shots = [read_sound(tmp_path / "shots" / str(number) / "video.mp4") for number in (1, 2)]
+    whole = read_sound(tmp_path / "video.mp4")
+    assert whole.samples.shape[1] / whole.rate == pytest.approx(final.result.num_frames / 16, abs=0.14)
+    first = shots[0].samples[:, :4000]
+    assert np.corrcoef(first.ravel(), whole.samples[:, :4000].ravel())[0, 1] > 0.9
+
+
 def test_warming_up_finds_every_program_that_runs(loaded, tmp_path):
     events = list(pipeline.generate(a_request(), loaded, tmp_path, lambda: False))
     compiled = [event.what for event in events if isinstance(event, Compiling)]
@@ -81,7 +119,8 @@ def test_warming_up_finds_every_program_that_runs(loaded, tmp_path):
         isinstance(event, Compiling) for event in pipeline.generate(a_request(seed=2), loaded, tmp_path, lambda: False)
     )
     counted = [call.program.key for call in calls(loaded.model, a_request())]
-    assert [counted.count(key) for key in ("text_encoder", "text_encoder_2", "denoise_step", "settle")] == [1, 1, 9, 3]
+    keys = ("text_encoder", "text_encoder_2", "denoise_step", "settle", "decode_first", "decode_next", "decode_sound")
+    assert [counted.count(key) for key in keys] == [1, 1, 9, 2, 1, 2, 1]
 
 
 def test_a_reference_picture_and_the_chunks_before_count(loaded, tmp_path):
@@ -94,17 +133,17 @@ def test_a_reference_picture_and_the_chunks_before_count(loaded, tmp_path):
     assert short.shape[2] == 2  # its one chunk has other noise, so it says nothing of memory; the next lines do
     run = Run(request=a_request(), loaded=loaded, folder=tmp_path / "plain", is_cancelled=lambda: False)
     conditions = read_conditions(run.folder, run.request)
-    first = Denoised(state=_state(plain[:, :, :2]), steps_done=3, chunks=())
+    first = Denoised(states=_states(plain[:, :, :2]), steps_done=3, chunks=())
     again = _end_of(pipeline.denoise(run, conditions, first))
-    np.testing.assert_array_equal(pipeline.finished_latents(run, conditions, again), plain)
-    other = _end_of(pipeline.denoise(run, conditions, Denoised(state=_state(plain[:, :, :2] + 1), steps_done=3)))
-    assert np.abs(pipeline.finished_latents(run, conditions, other)[:, :, 2:] - plain[:, :, 2:]).max() > 0.01
+    np.testing.assert_array_equal(pipeline.finished_latents(run, conditions, again)[VIDEO], plain)
+    other = _end_of(pipeline.denoise(run, conditions, Denoised(states=_states(plain[:, :, :2] + 1), steps_done=3)))
+    assert np.abs(pipeline.finished_latents(run, conditions, other)[VIDEO][:, :, 2:] - plain[:, :, 2:]).max() > 0.01
 
 
-def _state(latents: np.ndarray):
-    from backend.sampling.solvers import SamplerState
-
-    return SamplerState(sample=latents, before=latents, clean=latents, older=latents)
+def _states(latents: np.ndarray) -> dict[str, SamplerState]:
+    """Of the end of the first chunk, whose sound does not count for the next chunks."""
+    streams = {VIDEO: latents, SOUND: np.zeros((1, 2, 4), np.float32)}
+    return {name: SamplerState(sample=one, before=one, clean=one, older=one) for name, one in streams.items()}
 
 
 def _end_of(generator):
@@ -116,7 +155,8 @@ def _end_of(generator):
 
 
 def test_a_denoising_that_was_stopped_in_its_second_chunk_ends_the_same(loaded, tmp_path):
-    whole = latents_of(loaded, tmp_path / "whole", a_request())
+    latents_of(loaded, tmp_path / "whole", a_request())
+    whole = load_file(tmp_path / "whole" / "stage2_latents.safetensors")
     seen: list[Step] = []
     run = Run(request=a_request(), loaded=loaded, folder=tmp_path / "whole", is_cancelled=lambda: len(seen) >= 4)
     conditions, denoising = read_conditions(run.folder, run.request), None
@@ -130,7 +170,9 @@ def test_a_denoising_that_was_stopped_in_its_second_chunk_ends_the_same(loaded, 
     write_state(run, denoising)
     going_on = Run(request=a_request(), loaded=loaded, folder=tmp_path / "whole", is_cancelled=lambda: False)
     ended = _end_of(pipeline.denoise(going_on, conditions, read_state(run.folder, run.request)))
-    np.testing.assert_array_equal(pipeline.finished_latents(going_on, conditions, ended), whole)
+    latents = pipeline.finished_latents(going_on, conditions, ended)
+    np.testing.assert_array_equal(latents[VIDEO], whole["latents"])
+    np.testing.assert_array_equal(latents[SOUND], whole["sound.latents"])
 
 
 def test_what_it_takes_and_how_long_its_videos_are_is_checked(tmp_path):
@@ -157,7 +199,7 @@ def test_it_goes_through_the_queue_in_a_worker_of_its_own(checkpoint, monkeypatc
         job = engine.submit(a_request(references=(picture, picture)))
         assert [Path(path).name for path in job.request.references] == ["references-1.png", "references-2.png"]
         *_, (_, final) = engine.events(job.id)
-        assert isinstance(final, Finished) and final.result.num_frames == 9
+        assert isinstance(final, Finished) and final.result.num_frames == 9 and final.result.has_sound
         assert engine.has_weights(load_preset(NAME)) and engine.estimate(job.request).basis == "measured"
     finally:
         engine.close()
@@ -186,7 +228,8 @@ def test_the_tpus_compiler_counts_its_programs(checkpoint):
     words = ["backend.commands.check_tpu_run", "--preset", NAME, "--topology", "v6e:1x1"]
     found = _report(words, checkpoint, tpu_compiler_environment(without_quick()))
     assert found["fits"] and found["components"]["denoise_step"]["repeats"] == 9
-    assert set(found["weight_bytes_per_device"]) == {"text encoder", "text encoder 2", "transformer", "vae"}
+    assert found["components"]["decode_sound"]["repeats"] == 1
+    assert set(found["weight_bytes_per_device"]) == {"text encoder", "text encoder 2", "transformer", "vae", "vocoder"}
 
 
 def _report(words: list[str], checkpoint: Path, environment: dict[str, str]) -> dict:

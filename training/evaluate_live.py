@@ -21,10 +21,12 @@ import torch
 
 from backend.contract.cues import Cue, merge_cues
 from backend.contract.request import GenerationRequest
+from backend.families.model import VIDEO
 from backend.pipeline import cued
+from backend.pipeline.decoding import decode_frames
 from backend.pipeline.denoising import Denoising
-from backend.pipeline.generate import decode_frames
-from backend.pipeline.load import LoadedModel, load
+from backend.pipeline.load import load
+from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.previews import to_bytes
 from backend.pipeline.run import Run
 from backend.runtime.work import run as do
@@ -48,8 +50,8 @@ def rollout(loaded: LoadedModel, preset: Preset, request: GenerationRequest) -> 
         loop = Denoising(run, conditions)
         while loop.steps_done < loop.total:
             loop.step()
-        latents = loop.denoised().latents(clean=False)
-        return torch.from_numpy(np.concatenate([to_bytes(frames) for frames in decode_frames(loaded, request, latents)]))
+        latents = loop.denoised().latents(clean=False)[VIDEO]
+        return torch.from_numpy(np.concatenate([to_bytes(frames) for frames in decode_frames(run, latents)]))
 
 
 def follows(video: torch.Tensor, block: int, action: str) -> bool | None:

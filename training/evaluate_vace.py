@@ -28,7 +28,8 @@ from backend.contract.request import GenerationRequest
 from backend.media.clips import Part, read_part
 from backend.media.video import read_frames, write_frames
 from backend.pipeline.generate import generate
-from backend.pipeline.load import LoadedModel, load
+from backend.pipeline.load import load
+from backend.pipeline.loaded import LoadedModel
 from presets import Preset, load_preset
 from training.detector import cover_of, detect
 from training.latents import Bucket

@@ -32,6 +32,7 @@ class VideoResult:
     notes: tuple[str, ...] = ()
     flops: dict[str, float] = field(default_factory=dict)
     peak_flops: float | None = None
+    has_sound: bool = False
 
     @property
     def rates(self) -> dict[str, Rate]:
@@ -51,8 +52,9 @@ class VideoResult:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The result that `to_json` wrote."""
-        notes = tuple(data.get("notes", ()))
-        return cls(**data | {"request": GenerationRequest.from_stored(data["request"]), "notes": notes})
+        request, notes = GenerationRequest.from_stored(data["request"]), tuple(data.get("notes", ()))
+        may_sound = request.video is not None and request.extend is None  # results did not say so once
+        return cls(**{"has_sound": may_sound} | data | {"request": request, "notes": notes})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ class Kind:
     latents; `boundary` is the share of the noise below which the second of two experts works; `chunk` how many latent frames are
     made at once, None for the whole video. Inputs of the roles `first_only` are for the first chunk alone; `from_inputs` are the
     names of the denoiser's conditions that follow from the inputs alone, if texts that are said later need not make them again.
+    `sound_rate` are the samples a second of the sound that it makes with a video, None for silent videos.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Kind:
     chunk: int | None = None
     first_only: tuple[str, ...] = ()
     from_inputs: frozenset[str] = frozenset()
+    sound_rate: int | None = None
 
     def needs(self, role: str) -> bool:
         """Whether an input of this role must be given."""

@@ -37,8 +37,17 @@ Conditions = Mapping[str, np.ndarray]
 Inputs = Mapping[str, Sequence[Image.Image | np.ndarray]]
 """The request's opened inputs by role: pictures cropped to the video's size, videos as uint8 [F, H, W, 3]."""
 
+VIDEO, SOUND = "video", "sound"
+"""The names of a model's streams: every model makes the one, and those whose `Kind` has a `sound_rate` the other too."""
+
+Latents = Mapping[str, Any]
+"""The latents of each stream by its name, float32 [B, C, T, ...]: axis 2 is time, and the video's are [B, C, F, H, W]."""
+
+States = Mapping[str, SamplerState]
+"""The sampler's state of each stream by its name."""
+
 Carry = Any
-"""What one step passes to the next besides the sampler's state, such as a cache; each family defines its own."""
+"""What one step passes to the next besides the sampler's states, such as a cache; each family defines its own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,8 +129,8 @@ class Model(Protocol):
     def layout(self, is_guided: bool) -> Layout:
         """The mesh of a step with both guidance branches, or with one. Weights lie in the same places on both."""
 
-    def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """The latents' shape, B C F H W."""
+    def latent_shapes(self, request: GenerationRequest) -> dict[str, tuple[int, ...]]:
+        """The shape of each stream's latents by its name, the video's first; noise is drawn in this order."""
 
     def notes(self, request: GenerationRequest) -> list[str]:
         """What the user should know about how the request is read, a sentence each."""
@@ -144,8 +153,8 @@ class Model(Protocol):
     def decode_flops(self, request: GenerationRequest) -> float:
         """Those of decoding the whole video."""
 
-    def start(self, request: GenerationRequest, conditions: Conditions, noise: np.ndarray) -> SamplerState:
-        """The sampler's state before the first step of a chunk, from that chunk's noise and a clip's latents, if there are any.
+    def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
+        """The sampler's states before the first step of a chunk, from that chunk's noise and a clip's latents, if there are any.
         Pure: it is also traced."""
 
     def step(
@@ -153,29 +162,34 @@ class Model(Protocol):
         weights: Weights,
         request: GenerationRequest,
         lane: Lane,
-        state: SamplerState,
+        states: States,
         row: StepInputs,
         carry: Carry,
         index: int,
-    ) -> Generator[Effect, Any, tuple[SamplerState, Carry]]:
-        """Work: one step of the solver; `index` is its number, 0 or more, in which only the places of context windows follow."""
+    ) -> Generator[Effect, Any, tuple[States, Carry]]:
+        """Work: one step of the solver for all streams; `index` is its number, 0 or more, in which only the places of context
+        windows follow."""
 
     def settle(
-        self, weights: Weights, request: GenerationRequest, lane: Lane, clean: Any, carry: Carry
+        self, weights: Weights, request: GenerationRequest, lane: Lane, clean: Latents, carry: Carry
     ) -> Generator[Effect, Any, Carry]:
         """Work: after a chunk, add its clean latents to the carry. If a video is one chunk, the carry does not change."""
 
     def spared_steps(self, carry: Carry) -> int:
         """How many steps reused an earlier one's work, as counted in this carry."""
 
-    def finish(self, conditions: Conditions, latents: Any) -> Generator[Effect, Any, Any]:
+    def finish(self, conditions: Conditions, latents: Latents) -> Generator[Effect, Any, Latents]:
         """Work: clean latents, with the latents of given frames put back in their places."""
 
     def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Generator[Effect, Any, Any]:
         """Work: the next piece's pixels [1, 3, F, H, W] in [-1, 1] and the carry for the piece after it; `latents` are the next
-        `decode_stride` latent frames, `carry` is None for the first piece."""
+        `decode_stride` latent frames of the video, `carry` is None for the first piece."""
 
     decode_stride: int
+
+    def decode_sound(self, weights: Weights, request: GenerationRequest, latents: Any) -> Generator[Effect, Any, Any]:
+        """Work: the whole sound [channels, samples] in [-1, 1] at the kind's `sound_rate`, from the sound's latents. Asked for
+        only where the kind has such a rate."""
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths | None:
         """What one chip attends to in a step, for predictions; None for a model that does not use our attention kernel."""

@@ -8,14 +8,13 @@ from collections.abc import Generator
 from typing import Any, Protocol
 
 import jax.numpy as jnp
-import numpy as np
 
 from backend.contract.request import GenerationRequest
 from backend.contract.windows import step_geometry
 from backend.families.arithmetic import encoder_flops
 from backend.families.context_windows import WindowContexts, step_in_windows
 from backend.families.family import Kind
-from backend.families.model import Carry, Conditions, Network, Weights
+from backend.families.model import VIDEO, Carry, Conditions, Latents, Network, States, Weights
 from backend.families.step_cache import StepCache
 from backend.families.video_autoencoder import StreamedAutoencoder
 from backend.runtime.mesh import Layout
@@ -68,8 +67,12 @@ class WholeClipModel:
         """See `Model`."""
         return self._programs(is_guided).layout
 
-    def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
+    def latent_shapes(self, request: GenerationRequest) -> dict[str, tuple[int, ...]]:
         """See `Model`."""
+        return {VIDEO: self.latent_shape(request)}
+
+    def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
+        """The shape of the video's latents, B C F H W."""
         return request.geometry().latent_shape(self._guided.vae.latent_channels)
 
     def step_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
@@ -93,13 +96,28 @@ class WholeClipModel:
         """See `Model`."""
         return self._guided.vae.decode_flops(request.geometry())
 
-    def start(self, request: GenerationRequest, conditions: Conditions, noise: np.ndarray) -> SamplerState:
+    def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
         """The state that holds only noise, or a clip's latents at the noise level of the first step."""
+        drawn = jnp.asarray(noise[VIDEO])
         if CLIP not in conditions:
-            return start(jnp.asarray(noise))
-        return start(noised(jnp.asarray(conditions[CLIP]), jnp.asarray(noise), schedule_of(request).sigmas[0]))
+            return {VIDEO: start(drawn)}
+        return {VIDEO: start(noised(jnp.asarray(conditions[CLIP]), drawn, schedule_of(request).sigmas[0]))}
 
     def step(
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        lane: WholeClipLane,
+        states: States,
+        row: StepInputs,
+        carry: Carry,
+        index: int,
+    ) -> Generator[Effect, Any, tuple[States, Carry]]:
+        """See `Model`."""
+        state, carry = yield from self._step(weights, request, lane, states[VIDEO], row, carry, index)
+        return {VIDEO: state}, carry
+
+    def _step(
         self,
         weights: Weights,
         request: GenerationRequest,
@@ -109,7 +127,7 @@ class WholeClipModel:
         carry: StepCache | None,
         index: int,
     ) -> Generator[Effect, Any, tuple[SamplerState, StepCache | None]]:
-        """See `Model`."""
+        """The step of the video's state."""
         programs, own = lane.programs, weights[transformer_part(lane.expert)]
         if lane.copies:
             own = own.with_stacks(lane.copies)
@@ -120,10 +138,19 @@ class WholeClipModel:
             return (yield Call(programs.step, arguments)), None
         return (yield Call(programs.cached_step, (*arguments, carry, jnp.float32(request.step_cache))))
 
-    def settle(self, weights: Weights, request: GenerationRequest, lane: WholeClipLane, clean: Any, carry: Carry) -> Work:
+    def settle(self, weights: Weights, request: GenerationRequest, lane: WholeClipLane, clean: Latents, carry: Carry) -> Work:
         """Does nothing."""
         yield from ()
         return carry
+
+    def finish(self, conditions: Conditions, latents: Latents) -> Work:
+        """See `Model`."""
+        return {VIDEO: (yield from self._finish(conditions, latents[VIDEO]))}
+
+    def _finish(self, conditions: Conditions, latents: Any) -> Work:
+        """The video's latents as they are: all frames are denoised alike."""
+        yield from ()
+        return latents
 
     def spared_steps(self, carry: StepCache | None) -> int:
         """See `Model`."""

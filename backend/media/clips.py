@@ -17,8 +17,7 @@ import numpy as np
 from PIL import Image
 
 from backend.contract.request import GenerationRequest
-from backend.errors import ClipError, VideoFileError
-from backend.files import replacing
+from backend.errors import ClipError
 from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
 from backend.media.video import Frame, Size
@@ -30,7 +29,6 @@ MIN_SIDE = 16
 READ_SECONDS = 20.0  # for a file's facts
 COUNT_SECONDS = 60.0  # for going through a file without decoding it
 FRAME_SECONDS = 60.0  # for one frame: a key frame may lie 10 s before it, 600 frames of 4K on one slow core
-SOUND_SECONDS = 120.0
 ROUNDING = 0.25  # of a frame: files give their length in hundredths of a second
 _RAW = ("-fps_mode", "passthrough", "-f", "rawvideo", "-pix_fmt", "rgb24", "-")
 _WHOLE_PIXELS = 1_500_000_000  # of all frames: a clip with fewer is decoded whole for its thumbnails, in about 3 s
@@ -190,44 +188,6 @@ def thumbnails(path: str | Path, facts: ClipFacts, count: int, height: int) -> l
     if not pictures:
         raise _unreadable("", Path(path))
     return pictures
-
-
-def add_sound(video: Path, clip: str | Path, start: float, seconds: float, size: Size) -> None:
-    """Puts the clip's sound, from `start` on and so many seconds of it, into a video of ours of this size, whose pictures and
-    comment stay as they are. Where the clip's sound ends sooner, so does the video's.
-
-    Raises: VideoFileError; the video is then as it was.
-    """
-    with replacing(video) as part:
-        own = ffmpeg.command("-y", "-i", str(video))
-        sound = [*ffmpeg.within_limits(MAX_PIXELS), "-ss", f"{start:.6f}", "-t", f"{seconds:.6f}", "-i", str(clip)]
-        joined = [
-            "-map",
-            "0:v:0",
-            "-map",
-            "1:a:0",
-            "-map_metadata",
-            "0",
-            "-c:v",
-            "copy",
-            "-c:a",
-            "aac",
-            "-b:a",
-            "192k",
-            "-ac",
-            "2",
-        ]
-        try:
-            done = ffmpeg.start([*own, *sound, *joined, "-movflags", "+faststart", "-f", "mp4", str(part)])
-            with ffmpeg.time_limit(SOUND_SECONDS, done):
-                _, errors = done.communicate()
-        except OSError as error:
-            raise VideoFileError("the clip's sound could not be kept:", str(error), "check the disk") from error
-        if done.returncode != 0:
-            reason = (errors.decode(errors="replace").strip().splitlines() or ["ffmpeg gave no reason"])[-1]
-            raise VideoFileError("the clip's sound could not be kept:", reason, "add it with an editor")
-        if size[0] % 2 or size[1] % 2:
-            mp4_boxes.set_shown_size(part, *size)
 
 
 def _brought_to(facts: ClipFacts, part: Part) -> str:

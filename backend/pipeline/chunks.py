@@ -6,23 +6,28 @@ import dataclasses
 from collections.abc import Iterator
 
 from backend.contract.request import GenerationRequest
-from backend.families.model import Model
+from backend.families.model import VIDEO, Model
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Latent frames `first` up to, not including, `end`; `shape` is that of their latents, B C F H W."""
+    """One chunk; `shapes` are those of its latents, by stream."""
 
     index: int
-    first: int
-    end: int
-    shape: tuple[int, ...]
+    shapes: dict[str, tuple[int, ...]]
 
 
 def chunks_of(model: Model, request: GenerationRequest) -> Iterator[Chunk]:
-    """The chunks in order; the last one may be shorter."""
-    batch, channels, num_frames, height, width = model.latent_shape(request)
+    """The chunks in order; the last one may be shorter. Other streams than the video are divided at the same moments."""
+    shapes = model.latent_shapes(request)
+    num_frames = shapes[VIDEO][2]
     size = model.kind.chunk or num_frames
     for index, first in enumerate(range(0, num_frames, size)):
-        end = min(first + size, num_frames)
-        yield Chunk(index=index, first=first, end=end, shape=(batch, channels, end - first, height, width))
+        ends = first, min(first + size, num_frames)
+        yield Chunk(index=index, shapes={name: _between(shape, *ends, num_frames) for name, shape in shapes.items()})
+
+
+def _between(shape: tuple[int, ...], first: int, end: int, num_frames: int) -> tuple[int, ...]:
+    """The shape of the part between these two of the video's latent frames."""
+    length = shape[2] * end // num_frames - shape[2] * first // num_frames
+    return (*shape[:2], length, *shape[3:])

@@ -1,25 +1,26 @@
-"""The denoising loop: chunk by chunk, step by step."""
+"""The denoising loop: chunk by chunk, step by step. A step is work: a video runs it, and compiling ahead describes it."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 
 from backend.contract.request import GenerationRequest
-from backend.families.model import Carry, Conditions, Lane, Model
+from backend.families.model import Carry, Conditions, Lane, Latents, Model, States
 from backend.pipeline import cued
 from backend.pipeline.chunks import Chunk, chunks_of
-from backend.pipeline.run import Denoised, Run
-from backend.runtime.hosts import put
-from backend.runtime.work import calls_of, describe, describe_placed
+from backend.pipeline.run import Denoised, Described, Run
+from backend.runtime.work import Make, OnHost, Put, Wait, Work, calls_of, describe, describe_placed
 from backend.runtime.work import run as do
 from backend.sampling.plan import PlannedStep, plan_of
-from backend.sampling.solvers import SamplerState, StepInputs, step_inputs
+from backend.sampling.solvers import StepInputs, step_inputs
 
 MOST_AHEAD = 4
 """Steps that may be called before the devices have done the first of them. With any number of calls in flight, steps of other TPU
@@ -27,42 +28,47 @@ pipelines took 3.30 s instead of 2.69 (published by AI-Hypercomputer/maxdiffusio
 
 
 class ChunkNoise:
-    """The seed's noise for one chunk after another, float32, as diffusers draws it on the CPU: a longer video begins with the
-    same."""
+    """The seed's noise for one chunk after another, float32, as diffusers draws it on the CPU: stream by stream, and a longer
+    video begins with the same."""
 
     def __init__(self, seed: int, chunks: Sequence[Chunk]) -> None:
         self._seed, self._chunks = seed, chunks
         self._generator, self._drawn = torch.Generator("cpu").manual_seed(seed), 0
-        self._last = np.zeros(0)
+        self._last: Latents = {}
 
-    def of(self, index: int) -> np.ndarray:
+    def of(self, index: int) -> Latents:
         """The chunk's of this number."""
         if index < self._drawn - 1:
             self._generator.manual_seed(self._seed)
             self._drawn = 0
         while self._drawn <= index:
-            self._last = torch.randn(self._chunks[self._drawn].shape, generator=self._generator).numpy()
+            shapes = self._chunks[self._drawn].shapes
+            self._last = {name: torch.randn(shape, generator=self._generator).numpy() for name, shape in shapes.items()}
             self._drawn += 1
         return self._last
 
 
-def initial_noise(request: GenerationRequest, model: Model) -> np.ndarray:
-    """The whole video's noise, in the latents' shape."""
+def initial_noise(request: GenerationRequest, model: Model) -> Latents:
+    """The whole video's noise, in the latents' shapes."""
     chunks = list(chunks_of(model, request))
     noise = ChunkNoise(request.seed, chunks)
     pieces = [noise.of(chunk.index) for chunk in chunks]
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=2)
+    return {name: np.concatenate([piece[name] for piece in pieces], axis=2) for name in pieces[0]}
 
 
 class Denoising:
-    """The loop over chunks and steps of one video, with the state that each step passes to the next."""
+    """The loop over chunks and steps of one video, with the states that each step passes to the next."""
 
     def __init__(
-        self, run: Run, conditions: Conditions, begun: Denoised | None = None, script: cued.Script | None = None
+        self,
+        run: Run | Described,
+        conditions: Conditions,
+        begun: Denoised | None = None,
+        script: cued.Script | None = None,
     ) -> None:
         """`script` and `conditions` may grow until the block begins in which what is new in them is said."""
         request = run.request
-        self._run, self._weights, self._all_conditions = run, run.loaded.weights, conditions
+        self._run, self._weights, self._all_conditions = run, run.weights, conditions
         self._script, self._text = script or cued.Script(request), 0
         self._conditions = cued.conditions_of(conditions, 0)
         plan = plan_of(request, run.model.kind.boundary)
@@ -71,7 +77,7 @@ class Denoising:
         self._noise = ChunkNoise(request.seed, self._chunks)
         self.first_step = self.steps_done = begun.steps_done if begun else 0
         self._finished = list(begun.chunks) if begun else []
-        self._state: SamplerState | None = begun.state if begun else None
+        self._states: States | None = begun.states if begun else None
         self._lane: Lane | None = None
         self._carry: Carry = None
         self._num_settled = 0  # chunks that the carry holds
@@ -93,36 +99,35 @@ class Denoising:
         return self._spared + self._run.model.spared_steps(self._carry)
 
     def denoised(self) -> Denoised:
-        """The state so far."""
-        state = self._state if self._state is not None else self._start(self._chunks[0])
-        return Denoised(state=state, steps_done=self.steps_done, chunks=tuple(self._finished), spared_steps=self.spared_steps)
+        """The states so far."""
+        states = self._states if self._states is not None else do(self._started(self._chunks[0]))
+        return Denoised(states=states, steps_done=self.steps_done, chunks=tuple(self._finished), spared_steps=self.spared_steps)
 
     def copy(self) -> Denoised:
-        """The state so far on the host: the next step uses up the one on the devices."""
+        """The states so far on the host: the next step uses up those on the devices."""
         denoised = self.denoised()
-        return dataclasses.replace(denoised, state=jax.tree.map(np.array, denoised.state))
+        return dataclasses.replace(denoised, states=jax.tree.map(np.array, denoised.states))
 
-    def sample(self) -> np.ndarray:
+    def sample(self) -> Latents:
         """The latents that the last step left of the present chunk, with given frames in their places. Waits for that step."""
         self._ahead = 0
-        sample = self._state.sample
-        whole = sample if self._finished else do(self._run.model.finish(self._conditions, sample))
-        return np.asarray(whole, np.float32)
+        sample = {name: state.sample for name, state in self._states.items()}
+        return _as_float32(sample if self._finished else do(self._run.model.finish(self._conditions, sample)))
 
     def forget(self) -> None:
         """Frees the last chunk that the carry holds, in a video whose latents nobody asks for."""
         if self._num_settled:
-            self._finished[self._num_settled - 1] = np.zeros(0)
+            self._finished[self._num_settled - 1] = {}
 
-    def clean(self) -> np.ndarray:
+    def clean(self) -> Latents:
         """The clean estimate of the present chunk, with given frames in their places. Waits for the last step."""
         self._ahead = 0
-        return np.asarray(do(self._run.model.finish(self._conditions, self._state.clean)), np.float32)
+        clean = {name: state.clean for name, state in self._states.items()}
+        return _as_float32(do(self._run.model.finish(self._conditions, clean)))
 
     def wait(self) -> None:
         """Returns when the devices have done the last step."""
-        jax.block_until_ready(self._state)
-        self._ahead = 0
+        do(self._waited())
 
     def warm_up(self) -> None:
         """One step of each expert, guided and unguided, whose program has not run yet in this process, from noise; its result is
@@ -134,52 +139,58 @@ class Denoising:
                 continue
             with run.clock.measure("compile"):
                 lane, carry = do(model.lane(self._weights, request, self._conditions, planned, None))
-                state = jax.device_put(self._start(self._chunks[0]), lane.layout.replicated)
-                jax.block_until_ready(do(model.step(self._weights, request, lane, state, row, carry, index)))
-                del lane, carry, state  # before the next lane is made: its keys take much memory
+                states = jax.device_put(do(self._started(self._chunks[0])), lane.layout.replicated)
+                jax.block_until_ready(do(model.step(self._weights, request, lane, states, row, carry, index)))
+                del lane, carry, states  # before the next lane is made: its keys take much memory
 
     def _has_run(self, planned: PlannedStep, row: StepInputs, index: int) -> bool:
         """Whether every program of this lane's step has run on such arguments."""
         model, request = self._run.model, self._run.request
         lane, carry = describe(model.lane(self._weights, request, self._conditions, planned, None))
-        state = describe_placed(self._start(self._chunks[0]), lane.layout.replicated)
-        step = model.step(self._weights, request, lane, state, row, carry, index)
+        states = describe_placed(describe(self._started(self._chunks[0])), lane.layout.replicated)
+        step = model.step(self._weights, request, lane, states, row, carry, index)
         return all(call.program.has_run(*call.arguments) for call in calls_of(step))
 
     def step(self) -> float:
         """Does the next step and returns the seconds that it took; after the end of a chunk it begins the next one."""
+        return do(self.next_step())
+
+    def next_step(self) -> Work:
+        """Work: as `step`, with all that comes before the step itself: its chunk's beginning, and its lane."""
         number, index = divmod(self.steps_done, self.schedule.steps)
         if index == 0:
-            self._begin(self._chunks[number])
-        self._settle_before(self._chunks[number])
+            yield from self._begin(self._chunks[number])
+        yield from self._settle_before(self._chunks[number])
         self._hear(number)
         planned = self._plan[index]
-        self._enter(planned)
+        yield from self._enter(planned)
         if self._ahead == MOST_AHEAD:
             with self._run.clock.measure("denoise"):
-                self.wait()
+                yield from self._waited()
         row, started = step_inputs(self.schedule, index, planned.guidance), time.monotonic()
         with self._run.clock.measure("denoise"):
-            request, state, carry = self._run.request, self._state, self._carry
-            self._state, self._carry = do(self._run.model.step(self._weights, request, self._lane, state, row, carry, index))
+            model, request = self._run.model, self._run.request
+            step = model.step(self._weights, request, self._lane, self._states, row, self._carry, index)
+            self._states, self._carry = yield from step
         self.steps_done += 1
         self._ahead += 1
         return time.monotonic() - started
 
-    def _begin(self, chunk: Chunk) -> None:
+    def _begin(self, chunk: Chunk) -> Work:
         """Adds the last chunk to the finished ones, and starts this one from its noise."""
         if chunk.index > len(self._finished):
-            self._finished.append(np.asarray(self._state.sample))
-        self._state = self._start(chunk)
+            samples = {name: state.sample for name, state in self._states.items()}
+            self._finished.append((yield OnHost(_as_they_are, (samples,))))
+        self._states = yield from self._started(chunk)
 
-    def _settle_before(self, chunk: Chunk) -> None:
+    def _settle_before(self, chunk: Chunk) -> Work:
         """Adds the chunks before this one to the carry: the last one, or all if the denoising continues from files."""
         for number in range(self._num_settled, chunk.index):
             clean = self._finished[number]
             self._hear(number)
-            self._enter(self._plan[-1])
-            work = self._run.model.settle(self._weights, self._run.request, self._lane, clean, self._carry)
-            self._carry = do(work)
+            yield from self._enter(self._plan[-1])
+            model, request = self._run.model, self._run.request
+            self._carry = yield from model.settle(self._weights, request, self._lane, clean, self._carry)
         self._num_settled = chunk.index
 
     def _hear(self, block: int) -> None:
@@ -189,26 +200,35 @@ class Denoising:
             own = cued.conditions_of(self._all_conditions, text, self._run.model.kind.from_inputs)
             self._text, self._conditions, self._lane = text, own, None
 
-    def _start(self, chunk: Chunk) -> SamplerState:
-        return self._run.model.start(self._run.request, self._conditions, self._noise.of(chunk.index))
+    def _started(self, chunk: Chunk) -> Work:
+        """The states of this chunk before its first step."""
+        described = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in chunk.shapes.items()}
+        noise = yield Make(lambda: self._noise.of(chunk.index), described)
+        model, request = self._run.model, self._run.request
+        return (yield OnHost(lambda xp, *given: model.start(request, *given), (self._conditions, noise)))
 
-    def _enter(self, planned: PlannedStep) -> None:
+    def _enter(self, planned: PlannedStep) -> Work:
         """Makes this step's lane, unless it is in use already. What a lane holds takes much memory: the last lane is freed first;
         where experts take turns, with their copies of matrices, once no step that was called needs it."""
         if self._lane is not None and (self._lane.expert, self._lane.is_guided) == (planned.expert, planned.is_guided):
             return
         if self._lane is not None and self._run.model.kind.num_experts > 1:
             with self._run.clock.measure("denoise"):
-                self.wait()
+                yield from self._waited()
         model, request, carry = self._run.model, self._run.request, self._carry
-        self._spared += model.spared_steps(carry)
+        if not self._run.is_described:
+            self._spared += model.spared_steps(carry)
         self._lane = self._carry = None
         with self._run.clock.measure("encode"):
             work = model.lane(self._weights, request, self._conditions, planned, carry)
             del carry
-            self._lane, self._carry = do(work)
-        if self._state is not None:
-            self._state = put(self._state, self._lane.layout.replicated)
+            self._lane, self._carry = yield from work
+        if self._states is not None:
+            self._states = yield Put(self._states, self._lane.layout.replicated)
+
+    def _waited(self) -> Work:
+        yield Wait(self._states)
+        self._ahead = 0
 
 
 def warms_up(model: Model, request: GenerationRequest) -> bool:
@@ -223,3 +243,11 @@ def _first_of_each_lane(plan: Sequence[PlannedStep]) -> Iterator[tuple[int, Plan
         if (planned.expert, planned.is_guided) not in seen:
             seen.add((planned.expert, planned.is_guided))
             yield index, planned
+
+
+def _as_they_are(xp: Any, latents: Latents) -> Latents:
+    return {name: xp.asarray(array) for name, array in latents.items()}
+
+
+def _as_float32(latents: Latents) -> Latents:
+    return {name: np.asarray(array, np.float32) for name, array in latents.items()}

@@ -5,50 +5,42 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Collection, Generator, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
-from backend.contract.events import Cancelled, Decoding, Encoding, Event, Finished, Loading, Step, VideoResult
+from backend.contract.events import Cancelled, Encoding, Event, Loading, Step, VideoResult
 from backend.contract.request import GenerationRequest
-from backend.errors import Stopped, StudioError
-from backend.families.model import STAGES, Carry, Conditions, Stage
+from backend.errors import Stopped
+from backend.families.model import STAGES, VIDEO, Conditions, Latents, Stage
 from backend.files import remove_half_written
-from backend.media.clips import Part, add_sound, read_clip_facts
-from backend.media.source import Kept
-from backend.media.video import write_video
 from backend.pipeline import cued
+from backend.pipeline.decoding import decode, decode_frames, decode_piece, with_kept, write_result
 from backend.pipeline.denoising import Denoising, warms_up
 from backend.pipeline.inputs import kept_pixels, open_inputs
-from backend.pipeline.keep import Keeper
+from backend.pipeline.keep import Keeper, kept_if_closed
 from backend.pipeline.live_events import live_events, until
-from backend.pipeline.load import LoadedModel, merge_loras
+from backend.pipeline.load import merge_loras
+from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.previews import StepPreviews, find_preview, runs_beside, to_bytes
-from backend.pipeline.profiling import Profile, trace_decoder, trace_steps
-from backend.pipeline.rates import with_flops
+from backend.pipeline.profiling import Profile, trace_steps
 from backend.pipeline.run import Denoised, Run, WorkClock
 from backend.pipeline.stage_files import (
-    Decoded,
     read_conditions,
-    read_frames_so_far,
     read_latents,
     read_state,
     remove_files_of_another_model,
     remove_unfinished,
     seconds_so_far,
     write_conditions,
-    write_frames,
     write_latents,
     write_state,
 )
 from backend.pipeline.warm_up import warm_up
 from backend.runtime.hosts import HERE, whole
-from backend.runtime.work import describe
 from backend.runtime.work import run as do
 
 ANIMATED_STEP_SECONDS = 0.25  # a preview that is replaced sooner than this has no time to move
@@ -84,13 +76,13 @@ def generate(
         yield from decode(run, latents)
 
 
-def _stages_left(conditions: Conditions | None, latents: np.ndarray | None) -> Collection[Stage]:
+def _stages_left(conditions: Conditions | None, latents: Latents | None) -> Collection[Stage]:
     if latents is not None:
         return ("decode",)
     return STAGES if conditions is None else ("denoise", "decode")
 
 
-def _make_latents(run: Run, conditions: Conditions | None) -> Generator[Event, None, np.ndarray | None]:
+def _make_latents(run: Run, conditions: Conditions | None) -> Generator[Event, None, Latents | None]:
     """Encodes and denoises, or does what is left of it; None if it was cancelled, after the final event."""
     begun = None if conditions is None else read_state(run.folder, run.request)
     if conditions is None:
@@ -167,11 +159,11 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
             with tracer.unit(loop.steps_done + 1, loop.wait):
                 seconds = loop.step()
             if waiting is not None:
-                with _kept_if_closed(keeper, None if loop.has_cache else loop.copy):
+                with kept_if_closed(keeper, None if loop.has_cache else loop.copy):
                     yield waiting.event(clock)
             with clock.measure("denoise"):
                 moves = clock.seconds["denoise"] > ANIMATED_STEP_SECONDS * (loop.steps_done - loop.first_step)
-                preview = previews.begin(loop.clean(), loop.steps_done, moves)
+                preview = previews.begin(loop.clean()[VIDEO], loop.steps_done, moves)
                 if before is not None and loop.spared_steps == spared:
                     keeper.write(before)
                 elif not loop.has_cache and keeper.is_due():
@@ -193,17 +185,6 @@ def _going_on(run: Run, steps_done: int, total: int) -> Step:
     seconds = run.clock.before.get("denoise", 0.0) / max(steps_done, 1)
     left = seconds * (total - steps_done + DECODE_SHARE * total)
     return Step(steps_done, total, seconds, left, find_preview(run.folder, steps_done))
-
-
-@contextlib.contextmanager
-def _kept_if_closed(keeper: Keeper, copy: Callable[[], Any] | None) -> Iterator[None]:
-    """Around a generator's `yield`: keeps the state if the generator is closed there."""
-    try:
-        yield
-    except GeneratorExit:
-        if copy is not None:
-            keeper.keep_last(copy)
-        raise
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -233,109 +214,14 @@ def _previews(run: Run) -> StepPreviews:
     fps = run.request.fps / run.request.geometry().temporal_scale
 
     def first_frames(latents: np.ndarray) -> jax.Array:
-        piece = latents[:, :, : run.model.decode_stride]
-        return whole(do(run.model.decode(run.loaded.weights, run.request, piece, None))[0])
+        return whole(do(decode_piece(run, latents))[0])
 
     return StepPreviews(first_frames, run.folder, fps, runs_beside(run.model, run.request))
 
 
-def finished_latents(run: Run, conditions: Conditions, denoised: Denoised, clean: bool = False) -> np.ndarray:
+def finished_latents(run: Run, conditions: Conditions, denoised: Denoised, clean: bool = False) -> Latents:
     """The whole video's latents with given frames in their places; with `clean`, the clean estimate of a stopped denoising."""
-    return np.asarray(do(run.model.finish(conditions, denoised.latents(clean))))
-
-
-def decode_frames(loaded: LoadedModel, request: GenerationRequest, latents: np.ndarray) -> Iterator[jax.Array]:
-    """Pixel frames [1, 3, F, height, width] in [-1, 1] of latents, piece by piece."""
-    for frames, _ in decode_pieces(loaded, request, latents):
-        yield frames
-
-
-def decode_pieces(
-    loaded: LoadedModel, request: GenerationRequest, latents: np.ndarray, first: int = 0, carry: Carry = None
-) -> Iterator[tuple[jax.Array, Carry]]:
-    """The frames of each piece from latent frame `first` on, and the carry after it, which the next piece uses up."""
-    stride = loaded.model.decode_stride
-    for begin in range(first, latents.shape[2], stride):
-        piece = latents[:, :, begin : begin + stride]
-        frames, carry = do(loaded.model.decode(loaded.weights, request, piece, carry))
-        yield whole(frames), carry
-
-
-class _Decoding:
-    """The loop over the pieces of one video, with what each passes to the next. On several hosts, each of which has a part of the
-    carry, it always begins with the first piece."""
-
-    def __init__(self, run: Run, latents: np.ndarray) -> None:
-        self._run, self._latents = run, latents
-        begun = read_frames_so_far(run.folder, run.request, self._describe_carry) if HERE.is_alone else None
-        self._latent_frames = begun.latent_frames if begun else 0
-        self._carry = begun.carry if begun else None
-        self._kept = kept_pixels(run.request)
-        self.pieces = [begun.pixels] if begun else []
-
-    @property
-    def num_frames(self) -> int:
-        """Pixel frames so far."""
-        return sum(map(len, self.pieces))
-
-    def copy(self) -> Decoded:
-        """What is decoded so far, on the host."""
-        return Decoded(
-            latent_frames=self._latent_frames,
-            pixels=np.concatenate(self.pieces),
-            carry=jax.tree.map(np.array, self._carry),
-        )
-
-    def run(self) -> Iterator[None]:
-        """Decodes one piece after another; measures the time for them."""
-        run, stride = self._run, self._run.model.decode_stride
-        pieces = decode_pieces(run.loaded, run.request, self._latents, self._latent_frames, self._carry)
-        self._carry = None
-        with trace_decoder(run.profile, run.folder) as tracer:
-            for number in itertools.count(1):
-                with run.clock.measure("decode"), tracer.unit(number, lambda: jax.block_until_ready(self._carry)):
-                    piece = next(pieces, None)
-                    if piece is None:
-                        return
-                    frames, self._carry = piece
-                    self.pieces.append(with_kept(self._kept, to_bytes(frames), self.num_frames))
-                    self._latent_frames += stride
-                yield
-
-    def _describe_carry(self) -> Any:
-        """The shapes and places of the carry after a later piece than the first."""
-        run, stride = self._run, self._run.model.decode_stride
-        piece, carry = self._latents[:, :, :stride], None
-        for _ in range(2):
-            _, carry = describe(run.model.decode(run.loaded.weights, run.request, piece, carry))
-        return carry
-
-
-def decode(run: Run, latents: np.ndarray) -> Iterator[Event]:
-    """Decodes with progress, or what is left of it, and writes the mp4. Ends with Finished or Cancelled. Closing the iterator
-    keeps the frames so far."""
-    decoding = _Decoding(run, np.asarray(latents))
-    if decoding.num_frames:
-        yield Decoding(decoding.num_frames, run.request.num_frames)
-    with Keeper(functools.partial(write_frames, run)) as keeper:
-        for _ in decoding.run():
-            with _kept_if_closed(keeper, decoding.copy if HERE.is_alone else None):
-                yield Decoding(decoding.num_frames, run.request.num_frames)
-            if run.is_cancelled():
-                break
-            if HERE.is_alone and keeper.is_due():
-                with run.clock.measure("decode"):
-                    keeper.keep(decoding.copy)
-    result = _write(run, decoding.pieces)
-    if not run.is_cancelled():
-        result = with_flops(result, run.loaded)
-    remove_unfinished(run.folder)
-    yield Cancelled(result) if run.is_cancelled() else Finished(result)
-
-
-def with_kept(kept: Kept | None, pixels: np.ndarray, first: int) -> np.ndarray:
-    """Frames uint8 [F, H, W, 3] of the video, of which the first has this number, with the clip's pixels that stay."""
-    return pixels if kept is None else kept.put_back(pixels, first)
+    return jax.tree.map(np.asarray, do(run.model.finish(conditions, denoised.latents(clean))))
 
 
 def _partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> VideoResult | None:
@@ -345,31 +231,6 @@ def _partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> Vide
     with run.clock.measure("decode"):
         latents = finished_latents(run, conditions, denoised, clean=True)
         kept, pieces = kept_pixels(run.request), []
-        for frames in decode_frames(run.loaded, run.request, latents):
+        for frames in decode_frames(run, latents[VIDEO]):
             pieces.append(with_kept(kept, to_bytes(frames), sum(map(len, pieces))))
-    return _write(run, pieces)
-
-
-def _with_sound(request: GenerationRequest, path: Path, num_frames: int) -> list[str]:
-    """Puts the clip's sound into the video, if it has any; says so if that failed, because a silent video is better than none. A
-    video that goes on where a clip ends has none: most of it is new."""
-    if request.video is None or request.extend is not None:
-        return []
-    try:
-        if read_clip_facts(request.video).has_sound:
-            size = (request.width, request.height)
-            add_sound(path, request.video, Part.of(request).start, num_frames / request.fps, size)
-    except StudioError as error:
-        return [f"The video has no sound: {error.cause}"]
-    return []
-
-
-def _write(run: Run, pieces: list[np.ndarray]) -> VideoResult:
-    request, path = run.request, run.folder / "video.mp4"
-    with run.clock.measure("decode"):
-        pieces = run.grade(pieces)
-        count = sum(map(len, pieces))
-        if HERE.is_first:
-            count = write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)
-            run.notes.extend(_with_sound(request, path, count))
-    return run.result(path, count)
+    return write_result(run, pieces, latents)

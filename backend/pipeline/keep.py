@@ -6,9 +6,10 @@ its own beside the next step.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
@@ -73,3 +74,14 @@ class Keeper(Generic[State]):
             raise error
         if error is not None:
             logger.error("The state could not be kept", exc_info=error)
+
+
+@contextlib.contextmanager
+def kept_if_closed(keeper: Keeper, copy: Callable[[], Any] | None) -> Iterator[None]:
+    """Around a generator's `yield`: keeps the state if the generator is closed there."""
+    try:
+        yield
+    except GeneratorExit:
+        if copy is not None:
+            keeper.keep_last(copy)
+        raise

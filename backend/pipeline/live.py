@@ -23,14 +23,15 @@ from backend.contract.events import Block, Cancelled, Event, Finished, VideoResu
 from backend.contract.live import FOLDER, KEPT_SECONDS, frame_name
 from backend.contract.request import GenerationRequest
 from backend.errors import VideoFileError
-from backend.families.model import Carry
+from backend.families.model import VIDEO, Carry
 from backend.files import remove_half_written
 from backend.media.video import copy_with_request, write_frames
 from backend.pipeline import cued
+from backend.pipeline.decoding import decode_pieces
 from backend.pipeline.denoising import Denoising, warms_up
-from backend.pipeline.generate import decode_pieces, encode_conditions, prepare
+from backend.pipeline.generate import encode_conditions, prepare
 from backend.pipeline.inputs import open_inputs
-from backend.pipeline.load import LoadedModel
+from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.previews import runs_beside, to_bytes
 from backend.pipeline.rates import with_flops
 from backend.pipeline.run import Run
@@ -100,7 +101,7 @@ def _make_blocks(
         for _ in range(loop.schedule.steps):
             loop.step()
             yield from screen.finished()
-        screen.take(block, loop.sample(), began)
+        screen.take(block, loop.sample()[VIDEO], began)
         loop.forget()
         yield from screen.finished()
         block += 1
@@ -221,7 +222,7 @@ class _Screen:
     def _decode(self, index: int, latents: np.ndarray, first: int, began: float) -> Block:
         number = first
         with self._run.clock.measure("decode"):
-            for frames, carry in decode_pieces(self._run.loaded, self._run.request, latents, carry=self._carry):
+            for frames, carry in decode_pieces(self._run, latents, carry=self._carry):
                 self._carry = carry
                 for frame in to_bytes(frames):
                     self._show(number, frame)

@@ -18,9 +18,10 @@ from backend.checkpoints.speed import Speed
 from backend.contract.events import Event, Loading
 from backend.contract.request import GenerationRequest
 from backend.families import of_preset
-from backend.families.family import Family, check_preset
-from backend.families.model import STAGES, Model, ModelPlan, Network, Stage, Weights
+from backend.families.family import Family
+from backend.families.model import STAGES, Model, ModelPlan, Network, Stage
 from backend.pipeline.beforehand import Beforehand
+from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.model_files import ModelFiles, lora_file, open_model
 from backend.runtime.executables import ExecutableFolders
 from backend.runtime.program import Compiler
@@ -32,23 +33,6 @@ from presets import LoraChoice, Preset
 
 EXPERT_NAMES = ("high", "low")  # of two experts, in their order
 LIBRARIES = ("jax", "jaxlib", "torch", "torchax", "diffusers", "transformers")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LoadedModel:
-    """A model with its weights. `experts` are its transformers, the high-noise one first; their weights are among `weights`.
-    `source` is the folder or the Hub id that they came from."""
-
-    source: str
-    family: Family
-    model: Model
-    weights: Weights
-    experts: tuple[Expert, ...]
-    versions: dict[str, str]
-
-    def check_preset(self, preset: Preset) -> None:
-        """Raises: ModelError if the model is of another kind than the preset's."""
-        check_preset(self.model.kind, preset, "that is loaded")
 
 
 def load(

@@ -9,7 +9,7 @@ from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.windows import step_calls, step_geometry
 from backend.pipeline.chunks import chunks_of
-from backend.pipeline.load import LoadedModel
+from backend.pipeline.loaded import LoadedModel
 from backend.sampling.plan import plan_of
 
 

@@ -7,16 +7,16 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest, find_preset
-from backend.families.model import Model
-from backend.pipeline.load import LoadedModel
+from backend.families.model import Latents, Model, States, Weights
+from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.profiling import Profile
 from backend.runtime.refusals import REFUSALS
-from backend.sampling.solvers import SamplerState
 
 
 class WorkClock:
@@ -41,6 +41,21 @@ class WorkClock:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Described:
+    """A video of which only the shapes are known, for describing its work; in a `Run` arrays stand in their places."""
+
+    is_described: ClassVar[bool] = True
+    request: GenerationRequest
+    model: Model
+    clock: WorkClock = dataclasses.field(default_factory=WorkClock)
+
+    @property
+    def weights(self) -> Weights:
+        """The shapes and places of the weights."""
+        return {network.part: network.at_rest for network in self.model.networks}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
     """One video in the making. `notes` are shown with the result; `grade` changes the finished frames, uint8 [F, H, W, 3] in
     pieces, before they are written.
@@ -48,6 +63,7 @@ class Run:
     Raises: ModelError if the model is of another kind than the request's preset.
     """
 
+    is_described: ClassVar[bool] = False
     request: GenerationRequest
     loaded: LoadedModel
     folder: Path
@@ -65,7 +81,9 @@ class Run:
         """The notes, and what the runtime refused, so that the video was made without it."""
         return (*self.notes, *REFUSALS.sentences())
 
-    def result(self, video: Path, num_frames: int, request: GenerationRequest | None = None) -> VideoResult:
+    def result(
+        self, video: Path, num_frames: int, request: GenerationRequest | None = None, has_sound: bool = False
+    ) -> VideoResult:
         """The result once the mp4 is written. A `request` takes the place of the run's own."""
         request = request or self.request
         return VideoResult(
@@ -74,6 +92,7 @@ class Run:
             num_frames=num_frames,
             width=request.width,
             height=request.height,
+            has_sound=has_sound,
             seconds={name: round(value, 3) for name, value in self.clock.total().items()},
             request=request,
             versions=self.loaded.versions,
@@ -85,18 +104,24 @@ class Run:
         """The model that is loaded."""
         return self.loaded.model
 
+    @property
+    def weights(self) -> Weights:
+        """Its weights."""
+        return self.loaded.weights
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Denoised:
-    """The state of a denoising after `steps_done` steps, counted over all chunks: the sampler's `state` in the present chunk, and
-    the clean latents of the chunks before it. `spared_steps` of them reused an earlier one's work."""
+    """A denoising after `steps_done` steps, counted over all chunks: the sampler's `states` in the present chunk, and the clean
+    latents of the chunks before it. `spared_steps` of them reused an earlier one's work."""
 
-    state: SamplerState
+    states: States
     steps_done: int
-    chunks: tuple[np.ndarray, ...] = ()
+    chunks: tuple[Latents, ...] = ()
     spared_steps: int = 0
 
-    def latents(self, clean: bool) -> np.ndarray:
+    def latents(self, clean: bool) -> Latents:
         """All latents so far: of the last chunk its clean estimate, or the sample that the last step left."""
-        last = self.state.clean if clean else self.state.sample
-        return np.concatenate([*self.chunks, np.asarray(last)], axis=2)
+        last = {name: np.asarray(state.clean if clean else state.sample) for name, state in self.states.items()}
+        chunks = (*self.chunks, last)
+        return {name: np.concatenate([chunk[name] for chunk in chunks], axis=2) for name in last}

@@ -3,8 +3,9 @@
 `stage1_embeddings.safetensors` holds the denoiser's inputs under the names of the model's family (prompts'
 embeddings as diffusers' pipelines hold them); `stage2_state.safetensors` a denoising that has not ended;
 `stage2_latents.safetensors` its result; `stage3_frames.safetensors` a decoding that has not ended. Each carries the request
-that it was written for, the model, and the seconds of work until then. Files appear whole or not at all. Of several hosts only
-the first writes.
+that it was written for, the model, and the seconds of work until then. Arrays of other streams than the video have the stream's
+name before their own, as in `sound.latents`. A model's sound is `stage3_sound.wav`. Files appear whole or not at all. Of several
+hosts only the first writes.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from backend.contract.request import INPUTS, GenerationRequest
-from backend.families.model import Conditions
+from backend.families.model import VIDEO, Conditions, Latents
 from backend.files import replacing
+from backend.media.sound import Sound
 from backend.pipeline.run import Denoised, Run
 from backend.runtime.hosts import HERE, put
 from backend.sampling.solvers import SamplerState
 
 CONFIG = "generation_config.json"
 EMBEDDINGS, STATE, LATENTS = "stage1_embeddings.safetensors", "stage2_state.safetensors", "stage2_latents.safetensors"
-FRAMES = "stage3_frames.safetensors"
+FRAMES, SOUND = "stage3_frames.safetensors", "stage3_sound.wav"
 ENCODED_BY = (
     *("preset", "task", "prompt", "negative_prompt", "width", "height", "num_frames"),
     *(one.role for one in INPUTS),
@@ -83,8 +85,12 @@ def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | No
 
 def write_state(run: Run, denoised: Denoised) -> None:
     """Write the state of a denoising that has not ended."""
-    arrays = {field.name: np.asarray(getattr(denoised.state, field.name)) for field in dataclasses.fields(denoised.state)}
-    arrays |= {f"chunk_{index}": chunk for index, chunk in enumerate(denoised.chunks)}
+    arrays = {}
+    for stream, state in denoised.states.items():
+        for field in dataclasses.fields(state):
+            arrays[_named(stream, field.name)] = np.asarray(getattr(state, field.name))
+    for index, chunk in enumerate(denoised.chunks):
+        arrays |= {_named(stream, f"chunk_{index}"): array for stream, array in chunk.items()}
     counts = {"steps_done": denoised.steps_done, "spared_steps": denoised.spared_steps}
     _save(STATE, arrays | {name: np.int32(count).reshape(1) for name, count in counts.items()}, run)
 
@@ -96,21 +102,44 @@ def read_state(folder: Path, request: GenerationRequest) -> Denoised | None:
         return None
     steps_done = int(arrays.pop("steps_done")[0])
     spared_steps = int(arrays.pop("spared_steps", np.zeros(1))[0])
-    chunks = tuple(arrays.pop(f"chunk_{index}") for index in range(sum(name.startswith("chunk_") for name in arrays)))
-    state = SamplerState(**{name: jnp.asarray(value) for name, value in arrays.items()})
-    return Denoised(state=state, steps_done=steps_done, chunks=chunks, spared_steps=spared_steps)
+    states, chunks = {}, {}
+    for stream, own in _by_stream(arrays).items():
+        chunks[stream] = [own.pop(f"chunk_{index}") for index in range(sum(name.startswith("chunk_") for name in own))]
+        states[stream] = SamplerState(**{name: jnp.asarray(value) for name, value in own.items()})
+    finished = tuple(dict(zip(chunks, arrays, strict=True)) for arrays in zip(*chunks.values(), strict=True))
+    return Denoised(states=states, steps_done=steps_done, chunks=finished, spared_steps=spared_steps)
 
 
-def write_latents(run: Run, latents: jax.Array) -> None:
-    """Write the denoised latents [1, C, F, H, W] float32, and delete the state, which is no longer needed."""
-    _save(LATENTS, {"latents": np.asarray(latents)}, run)
+def write_latents(run: Run, latents: Latents) -> None:
+    """Write the denoised latents, float32, and delete the state, which is no longer needed."""
+    _save(LATENTS, {_named(stream, "latents"): np.asarray(array) for stream, array in latents.items()}, run)
     (run.folder / STATE).unlink(missing_ok=True)
 
 
-def read_latents(folder: Path, request: GenerationRequest) -> np.ndarray | None:
+def read_latents(folder: Path, request: GenerationRequest) -> Latents | None:
     """The latents of exactly this video, or None."""
     arrays, written_for = _load(folder / LATENTS)
-    return arrays["latents"] if written_for is not None and _is_same_video(written_for, request) else None
+    if written_for is None or not _is_same_video(written_for, request):
+        return None
+    return {stream: own["latents"] for stream, own in _by_stream(arrays).items()}
+
+
+def _named(stream: str, name: str) -> str:
+    return name if stream == VIDEO else f"{stream}.{name}"
+
+
+def _by_stream(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+    """The arrays by stream, the video's first, and by their names without the stream's."""
+    found: dict[str, dict[str, np.ndarray]] = {VIDEO: {}}
+    for name, array in arrays.items():
+        stream, _, own = name.rpartition(".")
+        found.setdefault(stream or VIDEO, {})[own] = array
+    return found
+
+
+def write_sound(run: Run, sound: Sound) -> None:
+    """Write the sound that the model has made."""
+    sound.write(run.folder / SOUND)
 
 
 def write_frames(run: Run, decoded: Decoded) -> None:

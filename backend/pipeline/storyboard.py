@@ -11,7 +11,7 @@ import functools
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +21,16 @@ from backend.contract.control import extends
 from backend.contract.events import Cancelled, Event, Finished, ShotBegun, ShotMade, Step, VideoResult
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shots import CARRIED, FOLDER, FRAMES, LAST, LAST_FRAMES, LOOK, RESULT, VIDEO, shot_request
-from backend.errors import RequestError
+from backend.errors import RequestError, StudioError
 from backend.files import remove_half_written, replacing
 from backend.media.grading import Look, grade_frames
+from backend.media.sound import Sound, joined, put_sound, read_sound
 from backend.media.video import read_frames, write_exact_frames, write_video
 from backend.pipeline.generate import generate
-from backend.pipeline.load import LoadedModel
+from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.previews import PREVIEW_FOLDER
 from backend.pipeline.profiling import Profile
+from backend.pipeline.stage_files import SOUND
 from backend.runtime.hosts import HERE
 
 
@@ -166,10 +168,18 @@ class Story:
         results.append(last or self.result(count - 1))
         path = self.folder / VIDEO
         num_frames = write_video(self._frames(count), path, fps=self._request.fps, request=self._request)
+        notes = dict.fromkeys(note for result in results for note in result.notes)
+        has_sound = any(result.has_sound for result in results)
+        if has_sound:
+            try:
+                put_sound(path, self._sound(results), (self._request.width, self._request.height))
+            except StudioError as error:
+                has_sound, notes = False, {**notes, f"The video has no sound: {error.cause}": None}
         for previews in self.folder.glob(f"{FOLDER}/*/{PREVIEW_FOLDER}"):
             shutil.rmtree(previews)
-        for frames in self.folder.glob(f"{FOLDER}/*/{FRAMES}"):
-            frames.unlink()
+        for name in (FRAMES, SOUND):
+            for file in self.folder.glob(f"{FOLDER}/*/{name}"):
+                file.unlink()
         names = {name for result in results for name in result.seconds}
         return dataclasses.replace(
             results[-1],
@@ -177,7 +187,8 @@ class Story:
             num_frames=num_frames,
             seconds={name: round(sum(result.seconds.get(name, 0.0) for result in results), 3) for name in names},
             request=self._request,
-            notes=tuple(dict.fromkeys(note for result in results for note in result.notes)),
+            notes=tuple(notes),
+            has_sound=has_sound,
             flops={},
         )
 
@@ -186,6 +197,20 @@ class Story:
             exact = self.folder_of(index) / FRAMES
             frames = iter(np.load(exact, mmap_mode="r")) if exact.exists() else read_frames(self.folder_of(index) / VIDEO)
             yield from itertools.islice(frames, self.carried(index), None)
+
+    def _sound(self, results: Sequence[VideoResult]) -> Sound:
+        """The shots' sounds, one after another, without those of the frames that are left out; silence for a shot without one."""
+        sounds = [self._sound_of(index) if result.has_sound else None for index, result in enumerate(results)]
+        silence = next(sound for sound in sounds if sound is not None).part(0, 0)
+        parts, fps = [], self._request.fps
+        for index, (result, sound) in enumerate(zip(results, sounds, strict=True)):
+            left_out = self.carried(index)
+            parts.append((sound or silence).part(left_out / fps, (result.num_frames - left_out) / fps))
+        return joined(parts)
+
+    def _sound_of(self, index: int) -> Sound:
+        exact = self.folder_of(index) / SOUND
+        return Sound.read(exact) if exact.exists() else read_sound(self.folder_of(index) / VIDEO)
 
     def _read(self, index: int) -> dict | None:
         try:

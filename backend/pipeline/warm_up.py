@@ -5,24 +5,22 @@ Compiling ahead, `precompile` and `check-tpu` all go through `calls`, so each se
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Collection, Hashable, Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from backend.contract.events import Compiling, Event
 from backend.contract.request import GenerationRequest
-from backend.families.model import STAGES, Model, Stage
+from backend.families.model import STAGES, VIDEO, Model, Stage
 from backend.pipeline import cued
-from backend.pipeline.chunks import chunks_of
+from backend.pipeline.decoding import decode_all, decode_piece
+from backend.pipeline.denoising import Denoising
 from backend.pipeline.inputs import blank_inputs
+from backend.pipeline.run import Described
 from backend.runtime.compile_times import CompileTimes, Forecast, kind_of
-from backend.runtime.work import Call, Put, Work, describe, describe_effect
-from backend.sampling.plan import plan_of
-from backend.sampling.solvers import step_inputs
+from backend.runtime.work import Call, Work, describe, describe_effect
 from backend.settings import from_environment
 
 
@@ -71,50 +69,17 @@ def calls(model: Model, request: GenerationRequest, stages: Collection[Stage] = 
 
 
 def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> Work:
-    weights = {network.part: network.at_rest for network in model.networks}
-    encoding = cued.encode(model, weights, request, blank_inputs(request))
+    """Work: what `generate` does, stage by stage."""
+    run = Described(request=request, model=model)
+    encoding = cued.encode(model, run.weights, request, blank_inputs(request))
     conditions = (yield from encoding) if "encode" in stages else describe(encoding)
     if "denoise" in stages:
-        yield from _denoise(model, weights, request, conditions)
-    latents = jax.ShapeDtypeStruct(model.latent_shape(request), jnp.float32)
-    latents = describe(model.finish(cued.conditions_of(conditions, 0), latents))
+        loop = Denoising(run, conditions)
+        while loop.steps_done < loop.total:
+            yield from loop.next_step()
+    described = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in model.latent_shapes(request).items()}
+    latents = describe(model.finish(cued.conditions_of(conditions, 0), described))
     if "decode" in stages:
-        yield from _decode(model, weights, request, latents)
+        yield from decode_all(run, latents)
     elif "denoise" in stages:
-        yield from _first_piece(model, weights, request, latents)
-
-
-def _denoise(model: Model, weights: Any, request: GenerationRequest, conditions: Any) -> Work:
-    plan = plan_of(request, model.kind.boundary)
-    lane, carry, script, last = None, None, cued.Script(request), None
-    for chunk in chunks_of(model, request):
-        text = script.number_at(chunk.index)
-        if text != last:
-            lane, own, last = None, cued.conditions_of(conditions, text, model.kind.from_inputs), text
-        noise = jax.ShapeDtypeStruct(chunk.shape, jnp.float32)
-        state = jax.eval_shape(functools.partial(model.start, request), own, noise)
-        for index, planned in enumerate(plan.steps):
-            if lane is None or (lane.expert, lane.is_guided) != (planned.expert, planned.is_guided):
-                lane, carry = yield from model.lane(weights, request, own, planned, carry)
-                state = yield Put(state, lane.layout.replicated)
-            row = step_inputs(plan.schedule, index, planned.guidance)
-            state, carry = yield from model.step(weights, request, lane, state, row, carry, index)
-        carry = yield from model.settle(weights, request, lane, state.clean, carry)
-
-
-def _first_piece(model: Model, weights: Any, request: GenerationRequest, latents: jax.ShapeDtypeStruct) -> Work:
-    """The decoder's first piece, which a step's preview shows too."""
-    return (yield from model.decode(weights, request, _piece_of(latents, model.decode_stride), None))
-
-
-def _decode(model: Model, weights: Any, request: GenerationRequest, latents: jax.ShapeDtypeStruct) -> Work:
-    num_frames, stride = latents.shape[2], model.decode_stride
-    _, carry = yield from _first_piece(model, weights, request, latents)
-    for first in range(stride, num_frames, stride):
-        piece = _piece_of(latents, min(stride, num_frames - first))
-        _, carry = yield from model.decode(weights, request, piece, carry)
-
-
-def _piece_of(latents: jax.ShapeDtypeStruct, num_frames: int) -> jax.ShapeDtypeStruct:
-    shape = (*latents.shape[:2], min(num_frames, latents.shape[2]), *latents.shape[3:])
-    return jax.ShapeDtypeStruct(shape, latents.dtype)
+        yield from decode_piece(run, latents[VIDEO])  # for the steps' previews

@@ -50,7 +50,22 @@ class Zeros:
     described: Any
 
 
-Effect = Call | OnHost | Put | Zeros
+@dataclasses.dataclass(frozen=True)
+class Make:
+    """Take arrays that `function()` makes on the host, such as noise; `described` are their shapes and dtypes."""
+
+    function: Callable[[], Any]
+    described: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    """Wait until the devices have made a tree of arrays. The result is None."""
+
+    tree: Any
+
+
+Effect = Call | OnHost | Put | Zeros | Make | Wait
 Work = Generator[Effect, Any, Any]
 
 
@@ -91,8 +106,10 @@ def describe_effect(effect: Effect) -> Any:
             return jax.eval_shape(lambda *arrays: function(jnp, *arrays), *arguments)
         case Put(tree, sharding):
             return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)
-        case Zeros(tree):
+        case Zeros(tree) | Make(_, tree):
             return tree
+        case Wait():
+            return None
 
 
 def _run_effect(effect: Effect) -> Any:
@@ -105,6 +122,11 @@ def _run_effect(effect: Effect) -> Any:
             return put(tree, sharding)
         case Zeros(tree):
             return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), tree)
+        case Make(function, _):
+            return function()
+        case Wait(tree):
+            jax.block_until_ready(tree)
+            return None
 
 
 def _drive(work: Work, answer: Callable[[Effect], Any]) -> Any:

@@ -25,13 +25,14 @@ from backend.families.causal_wan.action_family import PIPELINES, TRANSFORMERS, s
 from backend.families.causal_wan.actions import parameter_shapes
 from backend.families.causal_wan.model import fresh_noise, key_data
 from backend.families.causal_wan.picture import STILL
+from backend.families.model import VIDEO
 from backend.media.pictures import crop_to, load_checked_image
 from backend.media.video import read_frames
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from backend.pipeline.denoising import initial_noise
 from backend.pipeline.live import live
-from backend.pipeline.load import LoadedModel
+from backend.pipeline.loaded import LoadedModel
 from backend.sampling.solvers import make_schedule
 from presets import Preset, load_preset
 from tests.backend.families.causal_wan.plain_actions import PlainActions, plain_velocity, random_weights
@@ -190,7 +191,7 @@ def run_reference(made: Tiny, request: GenerationRequest, rows: dict[int, tuple[
     channels, seen = picture_of(made, request)
     sigmas = make_schedule("lcm", request.steps, request.flow_shift).sigmas
     clean: list[torch.Tensor] = []
-    samples = torch.from_numpy(initial_noise(request, made.loaded.model)).split(BLOCK, dim=2)
+    samples = torch.from_numpy(initial_noise(request, made.loaded.model)[VIDEO]).split(BLOCK, dim=2)
     done = done_in(rows, len(samples))
     for sample in samples:
         for sigma, following in zip(sigmas[:-1], sigmas[1:], strict=True):

@@ -24,13 +24,14 @@ from backend.contract.events import Block, Cancelled, Event, Finished
 from backend.contract.live import frame_name
 from backend.contract.request import GenerationRequest
 from backend.families.causal_wan.model import fresh_noise, key_data
+from backend.families.model import VIDEO
 from backend.families.wan.original import makers_name
 from backend.media.video import read_frames, read_request
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from backend.pipeline.denoising import initial_noise
 from backend.pipeline.live import live
-from backend.pipeline.load import LoadedModel
+from backend.pipeline.loaded import LoadedModel
 from backend.sampling.solvers import make_schedule
 from presets import Preset, load_preset
 from tests.backend.families.causal_wan.masked import masked_velocity
@@ -133,7 +134,7 @@ def run_reference(made: Tiny, request: GenerationRequest, recaches: bool = False
     said = {0: request.prompt} | {cue.block: cue.prompt for cue in request.cues}
     texts: list[torch.Tensor] = []
     clean: list[torch.Tensor] = []
-    for sample in torch.from_numpy(initial_noise(request, made.loaded.model)).split(block, dim=2):
+    for sample in torch.from_numpy(initial_noise(request, made.loaded.model)[VIDEO]).split(block, dim=2):
         prompt = said[max(block for block in said if block <= len(clean))]
         text, _ = made.reference.encode_prompt(prompt, do_classifier_free_guidance=False, max_sequence_length=512)
         texts = [text] * (len(texts) + 1) if recaches else [*texts, text]

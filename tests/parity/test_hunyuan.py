@@ -21,7 +21,8 @@ from backend.contract.request import GenerationRequest
 from backend.errors import ModelError, RequestError
 from backend.families.hunyuan.family import HUNYUAN
 from backend.pipeline import load as load_module
-from backend.pipeline.load import LoadedModel, merge_loras
+from backend.pipeline.load import merge_loras
+from backend.pipeline.loaded import LoadedModel
 from backend.settings import from_environment
 from presets import LoraChoice, Preset, load_preset
 from tests.parity.tiny_hunyuan import (

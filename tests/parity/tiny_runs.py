@@ -21,7 +21,9 @@ from backend.contract.events import Decoding, VideoResult
 from backend.contract.request import GenerationRequest
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
-from backend.pipeline.load import LoadedModel
+from backend.pipeline.decoding import decode_frames
+from backend.pipeline.loaded import LoadedModel
+from backend.pipeline.run import Run
 from presets import Preset, load_preset
 from tests.parity.tiny_checkpoints import make_checkpoint, make_preset
 
@@ -87,7 +89,7 @@ def latents_of(request: GenerationRequest, loaded: LoadedModel, folder: Path | N
 
 def video_of(request: GenerationRequest, loaded: LoadedModel, latents: np.ndarray) -> np.ndarray:
     """These latents decoded: [F, H, W, 3] in [0, 1]."""
-    frames = pipeline_module.decode_frames(loaded, request, latents)
+    frames = decode_frames(Run(request=request, loaded=loaded, folder=Path(), is_cancelled=lambda: False), latents)
     video = np.concatenate([np.asarray(frame) for frame in frames], axis=2)[0].transpose(1, 2, 3, 0)
     return (video + 1) / 2
 

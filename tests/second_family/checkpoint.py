@@ -35,7 +35,7 @@ def preset_of(folder: Path) -> Preset:
         "title": "Dots",
         "series": "dots",
         "model": str(folder),
-        "tasks": ["t2v"],
+        "tasks": ["t2v", "i2v"],
         "image_examples": [],
         "steps": 3,
     }

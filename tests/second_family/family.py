@@ -5,7 +5,15 @@ from __future__ import annotations
 from backend.chips import StepFlops
 from backend.families.family import Kind
 
-KIND = Kind(name="dots", tasks=("t2v",), takes={"references": "may"}, scales=(4, 2), patch=1, chunk=2)
+KIND = Kind(
+    name="dots",
+    tasks=("t2v", "i2v"),
+    takes={"references": "may", "image": "may"},
+    scales=(4, 2),
+    patch=1,
+    chunk=2,
+    sound_rate=8000,
+)
 PIPELINE, TRANSFORMER = "DotsPipeline", "DotsTransformer"
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.families.model import ModelPlan, Network
+from backend.families.model import SOUND, VIDEO, ModelPlan, Network
 from backend.runtime.mesh import Layout, plan_mesh
 from backend.runtime.program import Program
 from backend.runtime.work import Call, OnHost, Put, Zeros
@@ -19,6 +19,7 @@ from backend.sampling.solvers import start, take_guided_step
 from backend.weights.stacked import StackedWeights, place_weights, stack_weights
 
 STACKS = ("narrow.", "wide.")
+SOUND_CHANNELS, SOUND_LATENTS, SAMPLES = 2, 20, 400  # channels of the sound and its latents, latents a second, samples a latent
 TEXT_BYTES = 32
 
 
@@ -26,6 +27,7 @@ def shapes_of(config) -> dict[str, dict[str, tuple[int, ...]]]:
     """Every tensor of a checkpoint, by part."""
     width, channels, layers = config["width"], config["channels"], config["layers"]
     transformer = {"into.weight": (width, channels), "out.weight": (channels, width), "colour.weight": (channels, 3)}
+    transformer["sound.weight"] = (SOUND_CHANNELS, width)
     for prefix in STACKS:
         transformer |= {f"{prefix}{layer}.mix.weight": (width, width) for layer in range(layers)}
         transformer |= {f"{prefix}{layer}.shift": (width,) for layer in range(layers)}
@@ -34,6 +36,7 @@ def shapes_of(config) -> dict[str, dict[str, tuple[int, ...]]]:
         "text_encoder": {"table": (256, channels)},
         "text_encoder_2": {"table": (256, channels)},
         "vae": {"pixels.weight": (3 * 2 * 4 * 4, channels)},
+        "vocoder": {"waves": (SOUND_CHANNELS, SAMPLES)},
     }
 
 
@@ -61,6 +64,7 @@ class DotsModel:
         self._step = program("the denoising step", _step, key="denoise_step", donated=(1,))
         self._settle = program("the memory of a chunk", _settle, key="settle")
         self._decode_first = program("the first pixels", _decode_first, key="decode_first")
+        self._decode_sound = program("the sound", _decode_sound, key="decode_sound")
         self._decode_next = program("the next pixels", _decode_next, key="decode_next")
 
     def _networks(self):
@@ -71,15 +75,17 @@ class DotsModel:
                 described = place_weights(stacked, self._layout, lambda name: "whole")
                 yield Network(part=part, stages=frozenset({"denoise"}), described=described, expert=0)
             else:
-                stages = {"encode"} if part.startswith("text") else {"encode", "denoise", "decode"}
+                own = {"encode"} if part.startswith("text") else {"encode", "denoise", "decode"}
+                stages = {"decode"} if part == "vocoder" else own
                 described = self._layout.describe(state, self._layout.everywhere)
                 yield Network(part=part, stages=frozenset(stages), described=described)
 
     def layout(self, is_guided):
         return self._layout
 
-    def latent_shape(self, request):
-        return request.geometry().latent_shape(self._config["channels"])
+    def latent_shapes(self, request):
+        video = request.geometry().latent_shape(self._config["channels"])
+        return {VIDEO: video, SOUND: (1, SOUND_CHANNELS, math.ceil(request.num_frames / request.fps * SOUND_LATENTS))}
 
     def notes(self, request):
         return [f"{len(request.prompt)} characters were read"]
@@ -94,7 +100,7 @@ class DotsModel:
         for part, program in self._texts.items():
             embedded = yield Call(program, (weights[part], ids))
             conditions[part] = yield OnHost(lambda xp, values: values.astype(np.float32), (embedded,))
-        pictures = [np.asarray(picture, np.float32) / 255 for picture in inputs.get("references", ())]
+        pictures = [np.asarray(picture, np.float32) / 255 for role in ("references", "image") for picture in inputs.get(role, ())]
         conditions["colour"] = np.mean([picture.mean((0, 1)) for picture in pictures] or [np.zeros(3)], axis=0, dtype=np.float32)
         return conditions
 
@@ -113,17 +119,17 @@ class DotsModel:
         return 0.0
 
     def decode_flops(self, request):
-        return 2.0 * math.prod(self.latent_shape(request)) * 3 * 2 * 4 * 4
+        return 2.0 * math.prod(self.latent_shapes(request)[VIDEO]) * 3 * 2 * 4 * 4
 
     def start(self, request, conditions, noise):
-        return start(jnp.asarray(noise))
+        return {name: start(jnp.asarray(array)) for name, array in noise.items()}
 
-    def step(self, weights, request, lane, state, row, carry, index):
-        state = yield Call(self._step, (weights["transformer"], state, row, lane.text, lane.colour, carry))
-        return state, carry
+    def step(self, weights, request, lane, states, row, carry, index):
+        states = yield Call(self._step, (weights["transformer"], states, row, lane.text, lane.colour, carry))
+        return states, carry
 
     def settle(self, weights, request, lane, clean, carry):
-        return (yield Call(self._settle, (clean, carry)))
+        return (yield Call(self._settle, (clean[VIDEO], carry)))
 
     def spared_steps(self, carry):
         return 0
@@ -137,6 +143,9 @@ class DotsModel:
             return (yield Call(self._decode_first, (weights["vae"], latents)))
         return (yield Call(self._decode_next, (weights["vae"], latents, carry)))
 
+    def decode_sound(self, weights, request, latents):
+        return (yield Call(self._decode_sound, (weights["vocoder"], latents)))
+
     def attention_lengths(self, request):
         return None
 
@@ -149,15 +158,18 @@ def _embed(weights, ids):
     return weights["table"][ids].mean(1)
 
 
-def _step(weights: StackedWeights, state, row, text, colour, memory):
-    """Latents [1, C, F, H, W]; text [branches, C]."""
+def _step(weights: StackedWeights, states, row, text, colour, memory):
+    """Latents [1, C, F, H, W] and, of the sound, [1, C, T], which hears what the video shows; text [branches, C]."""
+    state = states[VIDEO]
     given = text + weights.outer["colour.weight"] @ colour + memory
     tokens = jnp.moveaxis(state.sample, 1, -1) + given[:, None, None, None, :]
     hidden = tokens @ weights.outer["into.weight"].T
     for prefix in STACKS:
         hidden, _ = jax.lax.scan(_layer, hidden, weights.stacks[prefix])
     velocity = jnp.moveaxis(hidden @ weights.outer["out.weight"].T, -1, 1).astype(jnp.float32)
-    return take_guided_step(state, velocity, row)
+    heard = hidden.mean((1, 2, 3)) @ weights.outer["sound.weight"].T
+    waves = (states[SOUND].sample + heard[..., None]).astype(jnp.float32)
+    return {VIDEO: take_guided_step(state, velocity, row), SOUND: take_guided_step(states[SOUND], waves, row)}
 
 
 def _layer(hidden, layer):
@@ -166,6 +178,11 @@ def _layer(hidden, layer):
 
 def _settle(clean, memory):
     return 0.5 * memory + clean.mean((0, 2, 3, 4))
+
+
+def _decode_sound(weights, latents):
+    """[C, samples] from [1, C, T]."""
+    return jnp.tanh(latents[0][..., None] * weights["waves"][:, None]).reshape(latents.shape[1], -1)
 
 
 def _pixels(weights, latents):

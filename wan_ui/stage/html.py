@@ -158,17 +158,13 @@ def _player(view: StageView, job: Job | None, texts: Texts) -> str:
     """Play, frame by frame, position, loop: the page's script moves them."""
     result = view.result
     facts = f'data-fps="{result.fps}" data-frames="{result.num_frames}"' if result else ""
+    sound = _key("sound", texts.sound, is_hidden=not (result and result.has_sound))
     return (
         f'<div class="player" {facts}{_hidden(not result)}>{_key("back", texts.frame_back)}{_key("play", texts.play)}'
         f'{_key("forward", texts.frame_on)}<input type="range" min="0" max="{result.num_frames - 1 if result else 1}" step="1"'
         f' value="0" data-player="scrub" aria-label="{escape(texts.scrub)}"><output></output>'
-        f"{_key('loop', texts.loop, is_pressed=True)}{_key('sound', texts.sound, is_hidden=not _may_sound(job))}</div>"
+        f"{_key('loop', texts.loop, is_pressed=True)}{sound}</div>"
     )
-
-
-def _may_sound(job: Job | None) -> bool:
-    """Whether the video may have a sound: that of its clip."""
-    return job is not None and job.request.video is not None
 
 
 def _key(name: str, label: str, is_pressed: bool = False, is_hidden: bool = False) -> str:

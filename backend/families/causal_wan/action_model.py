@@ -22,7 +22,17 @@ from backend.families.causal_wan.model import BlockCarry, BlockLane, CausalWanMo
 from backend.families.causal_wan.picture import STILL, WholePictureEncoder, channels_of_block
 from backend.families.causal_wan.transformer import Window
 from backend.families.layouts import plan_layouts
-from backend.families.model import AttentionLengths, Carry, Conditions, Inputs, ModelPlan, Network, Weights
+from backend.families.model import (
+    VIDEO,
+    AttentionLengths,
+    Carry,
+    Conditions,
+    Inputs,
+    Latents,
+    ModelPlan,
+    Network,
+    Weights,
+)
 from backend.families.wan.conditions import encode_clip, image_channels, picture_mask, pixels_of
 from backend.families.wan.transformer import ImageChannels, layer_matrix_bytes
 from backend.families.whole_clip import transformer_part
@@ -136,12 +146,12 @@ class ActionWanModel(CausalWanModel):
         return lane, (yield from self._steered(request, lane, carry))
 
     def settle(
-        self, weights: Weights, request: GenerationRequest, lane: ActionLane, clean: Any, carry: ActionCarry
+        self, weights: Weights, request: GenerationRequest, lane: ActionLane, clean: Latents, carry: ActionCarry
     ) -> Generator[Effect, Any, ActionCarry]:
         """See `Model`: the clean block's keys and values replace those of its last step."""
         settled = yield from super().settle(weights, request, lane, clean, carry)
         shape = self.kind.shape
-        of_block = np.tile(lane.done, (shape.stride * clean.shape[2], 1))
+        of_block = np.tile(lane.done, (shape.stride * clean[VIDEO].shape[2], 1))
         before = _before(carry, lane, shape.reach - shape.stride + 1)
         done = np.concatenate([before, of_block])[-len(before) :]
         return (yield from self._steered(request, lane, _with_done(settled, done)))

@@ -30,7 +30,7 @@ from PIL import Image
 from backend.contract.request import GenerationRequest
 from backend.errors import RequestError
 from backend.families.causal_wan.transformer import BlockDenoiser, Past, Window
-from backend.families.model import AttentionLengths, Carry, Conditions, ModelPlan, Weights
+from backend.families.model import VIDEO, AttentionLengths, Carry, Conditions, Latents, ModelPlan, Weights
 from backend.families.wan.conditions import branch_embeddings, pixels_of
 from backend.families.wan.family import TEXT_TOKENS
 from backend.families.wan.model import Programs, WanModel, make_programs
@@ -185,7 +185,7 @@ class CausalWanModel(WanModel):
         batch, channels, frames, height, width = self.latent_shape(request)
         return batch, channels, max(1, min(self.kind.chunk, frames - first)), height, width
 
-    def step(
+    def _step(
         self,
         weights: Weights,
         request: GenerationRequest,
@@ -195,7 +195,7 @@ class CausalWanModel(WanModel):
         carry: BlockCarry,
         index: int,
     ) -> Generator[Effect, Any, tuple[SamplerState, BlockCarry]]:
-        """See `Model`. The steps of a block that is given put it in its place."""
+        """See `WholeClipModel`. The steps of a block that is given put it in its place."""
         if carry.first == 0 and lane.given is not None:
             return dataclasses.replace(state, sample=lane.given, clean=lane.given), carry
         if carry.first == 0 and request.steps < self.kind.first_steps:
@@ -228,9 +228,10 @@ class CausalWanModel(WanModel):
         return state, dataclasses.replace(carry, past=past)
 
     def settle(
-        self, weights: Weights, request: GenerationRequest, lane: BlockLane, clean: Any, carry: BlockCarry
+        self, weights: Weights, request: GenerationRequest, lane: BlockLane, clean: Latents, carry: BlockCarry
     ) -> Generator[Effect, Any, BlockCarry]:
         """See `Model`: the clean block's keys and values replace those of its last step."""
+        clean = clean[VIDEO]
         denoiser, first = lane.programs.denoiser, carry.first + clean.shape[2]
         turn = denoiser.sink_turn(first, self._block_shape(request, first)[2])
         arguments = (weights[transformer_part(0)], clean, lane.context(carry), carry.past, turn)

@@ -158,11 +158,6 @@ class HunyuanModel(WholeClipModel):
         cache = (yield Zeros(programs.denoiser.describe_cache(context))) if request.step_cache else None
         return lane, cache
 
-    def finish(self, conditions: Conditions, latents: Any) -> Work:
-        """The latents as they are: the first frame is denoised like the others."""
-        yield from ()
-        return latents
-
     def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Work:
         """One latent frame: pixels [1, 3, 1 or 4, height, width], and the caches after it."""
         programs = self._programs(request.is_guided)

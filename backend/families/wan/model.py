@@ -231,7 +231,7 @@ class WanModel(WholeClipModel):
             contexts[name] = plain(condition=(yield Put(condition_of(own), programs.layout.replicated)))
         return ContextsByPlace(programs=programs.windows, length=length, **contexts)
 
-    def finish(self, conditions: Conditions, latents: Any) -> Work:
+    def _finish(self, conditions: Conditions, latents: Any) -> Work:
         """Latents with the clean ones of what is given as their first frames, if the kind conditions on those."""
         if "first_frame" not in conditions:
             return latents

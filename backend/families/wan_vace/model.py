@@ -53,7 +53,7 @@ class VaceModel(WanModel):
         return make_programs(plan.configs, self._text_encoder, layout, None, compiler=plan.compiler, denoiser=denoiser)
 
     def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """See `Model`; with the references' frames."""
+        """See `WholeClipModel`; with the references' frames."""
         batch, channels, num_frames, height, width = super().latent_shape(request)
         return (batch, channels, num_frames + len(request.references), height, width)
 
@@ -90,7 +90,7 @@ class VaceModel(WanModel):
         lead = len(request.references)
         return ControlWindows(programs=programs.windows, length=self.step_shape(request)[2] - lead, lead=lead, whole=whole)
 
-    def finish(self, conditions: Conditions, latents: Any) -> Work:
+    def _finish(self, conditions: Conditions, latents: Any) -> Work:
         """The latents without the references' frames."""
         if REFERENCES not in conditions:
             return latents

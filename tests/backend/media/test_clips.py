@@ -13,7 +13,8 @@ import pytest
 from backend.contract.request import GenerationRequest
 from backend.errors import ClipError, VideoFileError
 from backend.media import clips
-from backend.media.clips import Part, add_sound, read_clip, read_clip_facts, read_part, thumbnails
+from backend.media.clips import Part, read_clip, read_clip_facts, read_part, thumbnails
+from backend.media.sound import add_sound
 from backend.media.video import read_facts, read_frames, read_request, write_video
 from backend.settings import PROJECT_FOLDER
 from presets import load_preset

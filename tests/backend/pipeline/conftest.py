@@ -2,7 +2,8 @@
 
 import pytest
 
-from backend.pipeline.load import LoadedModel, load
+from backend.pipeline.load import load
+from backend.pipeline.loaded import LoadedModel
 from presets import load_preset
 
 

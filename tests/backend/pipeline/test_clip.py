@@ -12,6 +12,7 @@ from backend.contract.request import GenerationRequest
 from backend.errors import ClipError
 from backend.media.clips import read_clip_facts
 from backend.media.video import read_frames, read_request
+from backend.pipeline import decoding
 from backend.pipeline import generate as pipeline
 from backend.pipeline.keep import Keeper
 from backend.pipeline.stage_files import EMBEDDINGS, LATENTS, STATE, read_conditions
@@ -97,7 +98,7 @@ def test_a_sound_that_cannot_be_kept_is_said_and_costs_no_video(loaded, clip, tm
     def broken(*_):
         raise ClipError("the sound", "is broken", "leave it out")
 
-    monkeypatch.setattr(pipeline, "add_sound", broken)
+    monkeypatch.setattr(decoding, "add_sound", broken)
     result = run(make_request(clip), loaded, tmp_path)[-1].result
     assert result.notes == ("The video has no sound: the sound is broken",)
     assert len(list(read_frames(result.path))) == 17

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from backend.contract.request import GenerationRequest
+from backend.families.model import VIDEO
 from backend.pipeline import denoising as module
 from backend.pipeline import generate as pipeline
 from backend.pipeline.denoising import MOST_AHEAD, Denoising, warms_up
@@ -67,7 +68,7 @@ def test_no_more_steps_are_called_than_may_be_ahead(run, calls, monkeypatch):
 
 def test_a_look_at_the_video_is_a_wait_too(run, calls, monkeypatch):
     loop, waits = Denoising(run, conditions_of(run)), []
-    monkeypatch.setattr(loop, "wait", lambda: waits.append(calls.count(STEP)))
+    monkeypatch.setattr(module.jax, "block_until_ready", lambda tree: waits.append(calls.count(STEP)))
     while loop.steps_done < loop.total:
         loop.step()
         loop.clean()
@@ -77,7 +78,7 @@ def test_a_look_at_the_video_is_a_wait_too(run, calls, monkeypatch):
 def test_where_experts_take_turns_the_last_one_is_done_before_its_copies_are_freed(run, calls, monkeypatch):
     loop, waits = Denoising(run, conditions_of(run)), []
     monkeypatch.setattr(run.model, "kind", dataclasses.replace(run.model.kind, num_experts=2))
-    monkeypatch.setattr(loop, "wait", lambda: waits.append(calls.count(STEP)))
+    monkeypatch.setattr(module.jax, "block_until_ready", lambda tree: waits.append(calls.count(STEP)))
     while loop.steps_done < loop.total:
         loop.step()
         loop.clean()
@@ -108,7 +109,7 @@ def test_the_latents_are_the_same_with_it_and_without(run):
             loop.warm_up()
         while loop.steps_done < loop.total:
             loop.step()
-        made.append(loop.sample())
+        made.append(loop.sample()[VIDEO])
     np.testing.assert_array_equal(*made)
 
 

@@ -14,6 +14,8 @@ from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Fi
 from backend.contract.request import GenerationRequest
 from backend.media.video import read_facts, read_frames, read_request
 from backend.pipeline import generate as pipeline
+from backend.pipeline.decoding import decode_frames
+from backend.pipeline.run import Run
 from backend.runtime import work
 from presets import LoraChoice, load_preset
 from tests.clock import is_within
@@ -123,7 +125,8 @@ def test_image_to_video_begins_with_the_picture(loaded, tmp_path):
     encoded = work.run(loaded.model.encode(loaded.weights, make_request(image="/image.png"), pictures))["first_frame"]
     latents = load_file(tmp_path / "stage2_latents.safetensors")["latents"]
     np.testing.assert_allclose(latents[:, :, :1], encoded, atol=1e-6)  # the picture's own latents, untouched by the steps
-    first = next(pipeline.decode_frames(loaded, make_request(), latents))
+    seen = Run(request=make_request(), loaded=loaded, folder=tmp_path, is_cancelled=lambda: False)
+    first = next(decode_frames(seen, latents))
     decoded = (np.asarray(first)[0, :, 0].transpose(1, 2, 0) + 1) * 127.5
     assert psnr(decoded, picture) >= 20  # that it is this picture at all; how good the model is, training.evaluate says
     first = next(iter(read_frames(tmp_path / "video.mp4"))).astype(float)

@@ -14,7 +14,8 @@ from backend.media.pictures import crop_to, load_checked_image
 from backend.media.video import read_frames
 from backend.pipeline.generate import generate
 from backend.pipeline.live import live
-from backend.pipeline.load import LoadedModel, load
+from backend.pipeline.load import load
+from backend.pipeline.loaded import LoadedModel
 from presets import load_preset
 
 PRESET = load_preset("wan-live-tiny")

@@ -10,7 +10,8 @@ from backend.contract.events import Finished
 from backend.contract.request import GenerationRequest
 from backend.media.video import read_frames
 from backend.pipeline.generate import generate
-from backend.pipeline.load import LoadedModel, load
+from backend.pipeline.load import load
+from backend.pipeline.loaded import LoadedModel
 from presets import load_preset
 from training.detector import Detection, detect
 

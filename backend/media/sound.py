@@ -1,0 +1,100 @@
+"""Sound: in memory, as WAV files, and in videos of ours."""
+
+import subprocess
+import tempfile
+import wave
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from backend.errors import VideoFileError
+from backend.files import replacing
+from backend.media import ffmpeg
+from backend.media import mp4 as mp4_boxes
+from backend.media.clips import MAX_PIXELS
+
+SOUND_SECONDS = 120.0  # for putting a sound into a video, or reading it: far above what a loaded machine needs
+_AAC = ("-c:a", "aac", "-b:a", "192k")
+_LOUDEST = 32767
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sound:
+    """`samples` float32 [channels, N] in [-1, 1], `rate` of them a second."""
+
+    samples: np.ndarray
+    rate: int
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """From a WAV file of 16 bits. Raises: OSError, wave.Error, EOFError."""
+        with wave.open(str(path), "rb") as file:
+            values = np.frombuffer(file.readframes(file.getnframes()), "<i2").reshape(-1, file.getnchannels())
+            return cls(samples=values.T.astype(np.float32) / _LOUDEST, rate=file.getframerate())
+
+    def write(self, path: Path) -> None:
+        """As a WAV file of 16 bits, whole or not at all; what is louder than 1 is cut. Raises: OSError."""
+        values = np.round(np.clip(self.samples.T, -1, 1) * _LOUDEST).astype("<i2")
+        with replacing(path) as part, wave.open(str(part), "wb") as file:
+            file.setparams((values.shape[1], 2, self.rate, len(values), "NONE", ""))
+            file.writeframes(values.tobytes())
+
+    def part(self, start: float, seconds: float) -> Self:
+        """So many seconds from this moment on; silent where there is no sound."""
+        first, count = round(start * self.rate), round(seconds * self.rate)
+        kept = self.samples[:, first : first + count]
+        return type(self)(samples=np.pad(kept, ((0, 0), (0, count - kept.shape[1]))), rate=self.rate)
+
+
+def joined(sounds: Iterable[Sound]) -> Sound:
+    """Sounds of one rate and as many channels, one after another."""
+    sounds = list(sounds)
+    return Sound(samples=np.concatenate([sound.samples for sound in sounds], axis=1), rate=sounds[0].rate)
+
+
+def read_sound(path: Path) -> Sound:
+    """The sound of a video of ours. Raises: VideoFileError if it has none, or cannot be read."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "sound.wav"
+        _run(ffmpeg.command("-i", str(path), "-map", "0:a:0", "-c:a", "pcm_s16le", str(out)), "the sound could not be read:")
+        return Sound.read(out)
+
+
+def put_sound(video: Path, sound: Sound, size: tuple[int, int]) -> None:
+    """Puts a sound into a video of ours of this size, as `add_sound` does. Raises: as that."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "sound.wav"
+        sound.write(file)
+        _mux(video, ["-i", str(file)], _AAC, size, "the sound could not be put into the video:")
+
+
+def add_sound(video: Path, clip: str | Path, start: float, seconds: float, size: tuple[int, int]) -> None:
+    """Puts the clip's sound, from `start` on and so many seconds of it, into a video of ours of this size, whose pictures and
+    comment stay as they are. Where the clip's sound ends sooner, so does the video's.
+
+    Raises: VideoFileError; the video is then as it was.
+    """
+    source = [*ffmpeg.within_limits(MAX_PIXELS), "-ss", f"{start:.6f}", "-t", f"{seconds:.6f}", "-i", str(clip)]
+    _mux(video, source, (*_AAC, "-ac", "2"), size, "the clip's sound could not be kept:")
+
+
+def _mux(video: Path, source: Sequence[str], encoding: Sequence[str], size: tuple[int, int], failure: str) -> None:
+    copied = ["-map", "0:v:0", "-map", "1:a:0", "-map_metadata", "0", "-c:v", "copy", *encoding, "-movflags", "+faststart"]
+    with replacing(video) as part:
+        _run([*ffmpeg.command("-y", "-i", str(video)), *source, *copied, "-f", "mp4", str(part)], failure)
+        if size[0] % 2 or size[1] % 2:
+            mp4_boxes.set_shown_size(part, *size)
+
+
+def _run(line: Sequence[str], failure: str) -> None:
+    try:
+        with ffmpeg.running(line, stdout=subprocess.DEVNULL) as process, ffmpeg.time_limit(SOUND_SECONDS, process):
+            _, errors = process.communicate()
+    except OSError as error:
+        raise VideoFileError(failure, str(error), "check the disk") from error
+    if process.returncode != 0:
+        reason = (errors.decode(errors="replace").strip().splitlines() or ["ffmpeg gave no reason"])[-1]
+        raise VideoFileError(failure, reason, "add it with an editor")

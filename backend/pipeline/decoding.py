@@ -1,0 +1,178 @@
+"""The decoding: latents to frames, piece by piece, and to sound; then the mp4."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from backend.contract.events import Cancelled, Decoding, Event, Finished, VideoResult
+from backend.errors import StudioError
+from backend.families.model import SOUND, VIDEO, Carry, Latents
+from backend.media.clips import Part, read_clip_facts
+from backend.media.sound import Sound, add_sound, put_sound
+from backend.media.source import Kept
+from backend.media.video import write_video
+from backend.pipeline.inputs import kept_pixels
+from backend.pipeline.keep import Keeper, kept_if_closed
+from backend.pipeline.previews import to_bytes
+from backend.pipeline.profiling import trace_decoder
+from backend.pipeline.rates import with_flops
+from backend.pipeline.run import Described, Run
+from backend.pipeline.stage_files import Decoded, read_frames_so_far, remove_unfinished, write_frames, write_sound
+from backend.runtime.hosts import HERE, whole
+from backend.runtime.work import OnHost, Work, describe
+from backend.runtime.work import run as do
+
+
+def decode_piece(run: Run | Described, latents: Any, first: int = 0, carry: Carry = None) -> Work:
+    """Work: the frames [1, 3, F, height, width] of the piece of the video's latents that begins with latent frame `first`, and
+    the carry after it, which the next piece uses up."""
+    cut = functools.partial(_cut, first, first + run.model.decode_stride)
+    piece = yield OnHost(cut, (latents,))
+    return (yield from run.model.decode(run.weights, run.request, piece, carry))
+
+
+def decode_all(run: Run | Described, latents: Latents) -> Work:
+    """Work: everything that the decoders do for a whole video and its sound; the results are dropped."""
+    carry = None
+    for first in range(0, latents[VIDEO].shape[2], run.model.decode_stride):
+        _, carry = yield from decode_piece(run, latents[VIDEO], first, carry)
+    if SOUND in latents:
+        yield from run.model.decode_sound(run.weights, run.request, latents[SOUND])
+
+
+def decode_frames(run: Run, latents: np.ndarray) -> Iterator[jax.Array]:
+    """Pixel frames [1, 3, F, height, width] in [-1, 1] of the video's latents, piece by piece."""
+    for frames, _ in decode_pieces(run, latents):
+        yield frames
+
+
+def decode_pieces(run: Run, latents: np.ndarray, first: int = 0, carry: Carry = None) -> Iterator[tuple[jax.Array, Carry]]:
+    """The frames of each piece from latent frame `first` on, and the carry after it, which the next piece uses up."""
+    for begin in range(first, latents.shape[2], run.model.decode_stride):
+        frames, carry = do(decode_piece(run, latents, begin, carry))
+        yield whole(frames), carry
+
+
+class _Decoding:
+    """The loop over the pieces of one video, with what each passes to the next. On several hosts, each of which has a part of the
+    carry, it always begins with the first piece."""
+
+    def __init__(self, run: Run, latents: np.ndarray) -> None:
+        self._run, self._latents = run, latents
+        begun = read_frames_so_far(run.folder, run.request, self._describe_carry) if HERE.is_alone else None
+        self._latent_frames = begun.latent_frames if begun else 0
+        self._carry = begun.carry if begun else None
+        self._kept = kept_pixels(run.request)
+        self.pieces = [begun.pixels] if begun else []
+
+    @property
+    def num_frames(self) -> int:
+        """Pixel frames so far."""
+        return sum(map(len, self.pieces))
+
+    def copy(self) -> Decoded:
+        """What is decoded so far, on the host."""
+        return Decoded(
+            latent_frames=self._latent_frames,
+            pixels=np.concatenate(self.pieces),
+            carry=jax.tree.map(np.array, self._carry),
+        )
+
+    def run(self) -> Iterator[None]:
+        """Decodes one piece after another; measures the time for them."""
+        run, stride = self._run, self._run.model.decode_stride
+        pieces = decode_pieces(run, self._latents, self._latent_frames, self._carry)
+        self._carry = None
+        with trace_decoder(run.profile, run.folder) as tracer:
+            for number in itertools.count(1):
+                with run.clock.measure("decode"), tracer.unit(number, lambda: jax.block_until_ready(self._carry)):
+                    piece = next(pieces, None)
+                    if piece is None:
+                        return
+                    frames, self._carry = piece
+                    self.pieces.append(with_kept(self._kept, to_bytes(frames), self.num_frames))
+                    self._latent_frames += stride
+                yield
+
+    def _describe_carry(self) -> Any:
+        """The shapes and places of the carry after a later piece than the first."""
+        carry = None
+        for _ in range(2):
+            _, carry = describe(decode_piece(self._run, self._latents, 0, carry))
+        return carry
+
+
+def decode(run: Run, latents: Latents) -> Iterator[Event]:
+    """Decodes with progress, or what is left of it, and writes the mp4. Ends with Finished or Cancelled. Closing the iterator
+    keeps the frames so far."""
+    decoding = _Decoding(run, np.asarray(latents[VIDEO]))
+    if decoding.num_frames:
+        yield Decoding(decoding.num_frames, run.request.num_frames)
+    with Keeper(functools.partial(write_frames, run)) as keeper:
+        for _ in decoding.run():
+            with kept_if_closed(keeper, decoding.copy if HERE.is_alone else None):
+                yield Decoding(decoding.num_frames, run.request.num_frames)
+            if run.is_cancelled():
+                break
+            if HERE.is_alone and keeper.is_due():
+                with run.clock.measure("decode"):
+                    keeper.keep(decoding.copy)
+    result = write_result(run, decoding.pieces, latents)
+    if not run.is_cancelled():
+        result = with_flops(result, run.loaded)
+    remove_unfinished(run.folder)
+    yield Cancelled(result) if run.is_cancelled() else Finished(result)
+
+
+def with_kept(kept: Kept | None, pixels: np.ndarray, first: int) -> np.ndarray:
+    """Frames uint8 [F, H, W, 3] of the video, of which the first has this number, with the clip's pixels that stay."""
+    return pixels if kept is None else kept.put_back(pixels, first)
+
+
+def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoResult:
+    """Writes the mp4 of these frames, uint8 [F, H, W, 3] in pieces, with the sound of the latents, or else that of the clip."""
+    request, path, has_sound = run.request, run.folder / "video.mp4", False
+    with run.clock.measure("decode"):
+        sound = _sound_of(run, latents[SOUND]) if SOUND in latents else None
+        pieces = run.grade(pieces)
+        count = sum(map(len, pieces))
+        if HERE.is_first:
+            write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)
+            if sound is not None:
+                write_sound(run, sound)
+            has_sound = _add_sound(run, path, count, sound)
+    return run.result(path, count, has_sound=has_sound)
+
+
+def _sound_of(run: Run, latents: Any) -> Sound:
+    samples = whole(do(run.model.decode_sound(run.weights, run.request, latents)))
+    return Sound(samples=np.asarray(samples, np.float32), rate=run.model.kind.sound_rate)
+
+
+def _add_sound(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bool:
+    """Puts this sound into the video, or its clip's; whether it has one then. Notes if that failed, because a silent video is
+    better than none. A video that goes on where a clip ends has not the clip's: most of it is new."""
+    request, seconds = run.request, num_frames / run.request.fps
+    size = request.width, request.height
+    try:
+        if sound is not None:
+            put_sound(path, sound.part(0, seconds), size)
+            return True
+        if request.video is None or request.extend is not None or not read_clip_facts(request.video).has_sound:
+            return False
+        add_sound(path, request.video, Part.of(request).start, seconds, size)
+        return True
+    except StudioError as error:
+        run.notes.append(f"The video has no sound: {error.cause}")
+        return False
+
+
+def _cut(first: int, end: int, xp: Any, latents: Any) -> Any:
+    return xp.asarray(latents)[:, :, first:end]
