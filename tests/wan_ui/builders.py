@@ -36,6 +36,7 @@ def a_result(job: Job, **seconds: float) -> VideoResult:
         seconds=seconds or {"denoise": 3.0, "total": 4.2},
         request=request,
         versions={},
+        has_sound=request.video is not None,
     )
 
 

@@ -1,5 +1,6 @@
 """How events are wired: outside Gradio's queue, so that no click waits for the followers, and private: they are no API."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,5 +19,24 @@ def script_that_talks(view: str, *paths: Path) -> str:
 
 def script_for(name: str) -> str:
     """For a `gr.HTML`'s `js_on_load`: the page's script shows there what the server tells about this part (see
-    `wan_ui.routes.changes`)."""
-    return f"(window.studioTold ??= {{}})['{name}'] = html => {{ props.value = html; }};"
+    `wan_ui.routes.changes`). What was drawn before that which is shown already came late, and is not shown (see `at_moment`)."""
+    return f"""
+const momentOf = html => Number(/^<!--(\\d+)-->/.exec(html)?.[1] ?? 0);
+let newest = props.value;
+const take = html => {{
+  if (momentOf(html) >= momentOf(newest)) newest = html;
+  if (props.value !== newest) props.value = newest;
+}};
+(window.studioTold ??= {{}})['{name}'] = html => {{ take(props.value); take(html); }};
+watch('value', () => take(props.value));
+"""
+
+
+def moment() -> int:
+    """Now, in microseconds since the epoch: to be taken before what is drawn is read."""
+    return time.time_ns() // 1000
+
+
+def at_moment(html: str, moment: int) -> str:
+    """The drawing of a part that several answers draw, with the `moment` before it, by which a page knows the newest."""
+    return f"<!--{moment}-->{html}"

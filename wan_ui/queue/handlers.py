@@ -17,8 +17,7 @@ from wan_ui.desk.visit import Visit
 from wan_ui.parts.buttons import Act, text_button
 from wan_ui.parts.message import Message
 from wan_ui.parts.notes import sentence
-from wan_ui.queue.html import queue_html
-from wan_ui.queue.reading import queue_of
+from wan_ui.queue.reading import queue_now
 from wan_ui.words.english import Texts
 
 QUEUE_ACTS = ("queue", "again", "show")
@@ -39,7 +38,7 @@ class QueueHandlers:
 
     def draw(self, visit: Visit) -> Updates:
         """The queue as it is now."""
-        return {self.queue: queue_html(queue_of(self.desk, visit), visit.texts)}
+        return {self.queue: queue_now(self.desk, visit)}
 
     def act(self, request: gr.Request, event: gr.EventData) -> Updates:
         """Orders, cancels, stars, deletes or restores a job."""

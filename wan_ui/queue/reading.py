@@ -13,7 +13,8 @@ from backend.engine.job import Job
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import view_of
 from wan_ui.desk.visit import Visit
-from wan_ui.queue.html import Entry, Queue
+from wan_ui.parts.events import at_moment, moment
+from wan_ui.queue.html import Entry, Queue, queue_html
 
 MOST_RECENT = 5
 REST = (
@@ -68,6 +69,12 @@ def queue_of(desk: Desk, visit: Visit) -> Queue:
         others=len(line.waiting) - len(waiting),
         shortage=engine.shortage() if line.waiting else None,
     )
+
+
+def queue_now(desk: Desk, visit: Visit) -> str:
+    """The queue's drawing, with its moment."""
+    now = moment()
+    return at_moment(queue_html(queue_of(desk, visit), visit.texts), now)
 
 
 def _line_of(desk: Desk) -> Line:

@@ -20,6 +20,7 @@ from wan_ui.desk.changes import changes_of
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.visit import Visit
 from wan_ui.header import status_html
+from wan_ui.parts.events import at_moment, moment
 from wan_ui.queue.html import queue_html
 from wan_ui.queue.reading import queue_of
 
@@ -46,13 +47,14 @@ async def _events(desk: Desk, visit: Visit) -> AsyncIterator[str]:
         if since is None:
             yield ": still here\n\n"
             continue
-        count = desk.engine.changes()
+        count, now = desk.engine.changes(), moment()
         parts, jobs = await asyncio.to_thread(_look, desk, visit)
         news = {name: html for name, html in parts.items() if sent.get(name) != html}
         if news or jobs != seen:
             told = told if jobs == seen else count
             sent, seen = sent | news, jobs
-            yield f"data: {json.dumps({'count': told, 'since': since, 'parts': news})}\n\n"
+            drawn = {name: at_moment(html, now) for name, html in news.items()}
+            yield f"data: {json.dumps({'count': told, 'since': since, 'parts': drawn})}\n\n"
         await asyncio.sleep(SHORTEST_SECONDS)
 
 

@@ -24,12 +24,11 @@ from wan_ui.desk.visit import Visit
 from wan_ui.form.form import Draft, Form
 from wan_ui.form.handlers import FormHandlers
 from wan_ui.header import status_html
-from wan_ui.parts.events import QUIET, RAW
+from wan_ui.parts.events import EACH, QUIET, RAW, at_moment, moment
 from wan_ui.parts.message import Message
 from wan_ui.parts.notes import Notes, notes_for, sentence
 from wan_ui.parts.progress import StageView
-from wan_ui.queue.html import queue_html
-from wan_ui.queue.reading import queue_of
+from wan_ui.queue.reading import queue_now
 from wan_ui.stage.html import Model, stage_html
 from wan_ui.stage.panel import Stage
 from wan_ui.words.english import Texts
@@ -88,7 +87,7 @@ class StageHandlers:
             api_visibility="private",
             trigger_mode="multiple",
         )
-        settled = followed.then(self.settle, None, [self.panel.status, self.form.actions.stop, self.panel.queue], **QUIET)
+        settled = followed.then(self.settle, None, [self.panel.status, self.form.actions.stop, self.panel.queue], **EACH)
         self.form_handlers.estimate_after(settled)
 
     def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
@@ -136,7 +135,7 @@ class StageHandlers:
         return {self.form.editing: None, self.form.settings.seed: draft.seed, self.form.session: session}
 
     def _line(self, visit: Visit) -> Updates:
-        return {self.panel.queue: queue_html(queue_of(self.desk, visit), visit.texts)}
+        return {self.panel.queue: queue_now(self.desk, visit)}
 
     def _on_stage(self, shown: str | None, job: Job, visit: Visit) -> Updates:
         """Puts the new job on the stage, unless the job there has not ended: then only the queue shows the new one."""
@@ -183,9 +182,9 @@ class StageHandlers:
 
     def settle(self, request: gr.Request) -> Updates:
         """The worker's status, a Stop button that can be pressed again, and the queue without the job that has ended."""
-        visit = self.desk.visit(request)
+        visit, now = self.desk.visit(request), moment()
         return self._line(visit) | {
-            self.panel.status: status_html(self.desk.engine.workers(), visit.texts),
+            self.panel.status: at_moment(status_html(self.desk.engine.workers(), visit.texts), now),
             self.form.actions.stop: gr.update(value=visit.texts.stop, interactive=True),
         }
 

@@ -41,6 +41,13 @@ def test_a_failure_of_an_older_version_has_no_proposals():
     assert events.from_json({"kind": "compiling", "what": "a step", "is_loaded": True}) == Compiling("a step", True)
 
 
+def test_a_result_of_an_older_version_has_the_sound_of_its_clip():
+    stored = {name: value for name, value in RESULT.to_json().items() if name != "has_sound"}
+    assert not VideoResult.from_json(stored).has_sound
+    from_clip = {**stored["request"], "video": "/clip.mp4", "strength": 0.5}
+    assert VideoResult.from_json(stored | {"request": from_clip}).has_sound
+
+
 def test_exactly_three_kinds_are_final():
     assert {event.kind for event in ALL if event.is_final} == {"finished", "failed", "cancelled"}
 

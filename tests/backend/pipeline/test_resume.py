@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 from backend.contract.events import Cancelled, Decoding, Encoding, Finished, Step
 from backend.contract.request import GenerationRequest
 from backend.media.video import read_frames
+from backend.pipeline import decoding
 from backend.pipeline import generate as pipeline
 from backend.pipeline.keep import Keeper
 from backend.pipeline.stage_files import EMBEDDINGS, FRAMES, LATENTS, STATE
@@ -39,7 +40,8 @@ def at_every_step(monkeypatch):
             super().write(state)
             self._writing.exception()
 
-    monkeypatch.setattr(pipeline, "Keeper", EagerKeeper)
+    for module in (pipeline, decoding):
+        monkeypatch.setattr(module, "Keeper", EagerKeeper)
 
 
 def a_request(**changes) -> GenerationRequest:

@@ -62,14 +62,16 @@ def test_one_number_guides_the_first_steps_and_the_request_says_so(visit):
     settings = kept_settings(page, "one")
     assert (settings["guidance"], settings["guidance_interval"], settings["nag"]) == ([3.5, 3.5], [0.0, 0.25], 11.0)
     page.locator("#own-menu summary").click()
-    put(page, "steps", "8")  # one step of eight, not two
+    with page.expect_response(lambda answer: f'{{"data":[1,"{FAST}",8]' in (answer.request.post_data or "")) as answer:
+        put(page, "steps", "8")  # one step of eight, not two
+    assert answer.value.json()["data"] == [13]
     for number in range(40):  # guidance's end follows in a moment, and no part of the page shows it
         page.wait_for_timeout(250)
         settings = kept_settings(page, f"eight {number}")
         if settings["guidance_interval"] != [0.0, 0.25]:
             break
         page.locator("#own-menu summary").click()
-    assert int(settings["guidance_interval"][1] * 8) == 1
+    assert (settings["steps"], settings["guidance_interval"]) == (8, [0.0, 0.13])
     page.locator("#own-menu summary").click()
     put(page, "guided-steps", "0")
     until(page, VALUE.format("guidance", "1"))

@@ -42,6 +42,32 @@ def test_the_queue_can_be_put_in_order_changed_and_thinned_out(visit):
     assert ended[:3] == ["three", "three", "two, changed"]
 
 
+def test_an_answer_that_comes_late_does_not_bring_an_older_queue_back(visit):
+    page, held, holds = visit(), [], [True]
+
+    def handle(route):
+        if holds and '"data":[]' in route.request.post_data:  # what is drawn when the page follows no video any more
+            held.append((route, route.fetch()))
+        else:
+            route.continue_()
+
+    generate(page, "a slow one that is stopped", 60)
+    page.locator('.stage[data-phase="denoising"]').wait_for()
+    page.route("**/run/predict", handle)
+    generate(page, "one that is soon over")
+    lists(page, "one that is soon over")
+    while not held:
+        page.wait_for_timeout(50)
+    page.locator("#stop").click()
+    until(page, "document.querySelector('.queue').dataset.count === '0'")
+    assert any('data-count=\\"0\\"' not in answer.text() for _, answer in held), "an answer with the older queue is on its way"
+    holds.clear()
+    for route, answer in held:
+        route.fulfill(response=answer)
+    page.wait_for_timeout(1000)
+    assert page.locator(".queue").get_attribute("data-count") == "0"
+
+
 def test_a_closed_tab_loses_nothing_and_another_tab_shows_the_same(visit, studio):
     page = visit()
     generate(page, "a slow one", 40)
