@@ -22,7 +22,7 @@ from wan_ui.desk.visit import Visit
 from wan_ui.form.fill import FillHandlers
 from wan_ui.form.form import Form
 from wan_ui.parts.buttons import Act
-from wan_ui.parts.events import QUIET, RAW
+from wan_ui.parts.events import LAST, QUIET, RAW
 from wan_ui.parts.message import Message
 from wan_ui.parts.notes import sentence
 
@@ -59,7 +59,7 @@ class CompareHandlers:
         """Wires the bar above the videos."""
         panel = self.panel
         panel.start.click(self.start, self.form.inputs | panel.inputs, self._shown_on, **RAW)
-        panel.what.input(_values_or_presets, panel.what, [panel.values, panel.presets], **QUIET)
+        panel.what.input(_values_or_presets, panel.what, [panel.values, panel.presets], **QUIET, **LAST)
 
     @property
     def _shown_on(self) -> list[gr.Component]:

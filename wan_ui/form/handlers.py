@@ -27,7 +27,7 @@ from wan_ui.form.prompt import example_captions, example_samples, history_html, 
 from wan_ui.form.rewrite import suggest
 from wan_ui.form.settings import elsewhere_html, preset_updates, settings_of
 from wan_ui.form.shots import editor_html
-from wan_ui.parts.events import QUIET, RAW
+from wan_ui.parts.events import LAST, QUIET, RAW
 from wan_ui.parts.notes import Notes, note_html, sentence
 
 MOST_HISTORY = 20
@@ -69,38 +69,38 @@ class FormHandlers:
         prompt.prompt.change(lambda: "", None, prompt.rewrite.suggestion, **QUIET)
         self.show_editing_after(actions.leave.click(lambda: None, None, self.form.editing, **QUIET))
         changing = (*self.form.settings.estimated, self.form.task, self.form.image.image)
-        gr.on([component.change for component in changing], self.estimate, self.form.inputs, actions.estimate, **RAW)
+        gr.on([component.change for component in changing], self.estimate, self.form.inputs, actions.estimate, **RAW, **LAST)
 
     def show_editing_after(self, event: gr.events.Dependency) -> None:
         """After this event the buttons say whether a waiting video is being changed."""
         actions = self.form.actions
-        event.then(self.edit_mode, self.form.editing, [actions.generate, actions.leave], **QUIET)
+        event.then(self.edit_mode, self.form.editing, [actions.generate, actions.leave], **QUIET, **LAST)
 
     def estimate_after(self, event: gr.events.Dependency) -> None:
         """After this event the line at the Generate button is drawn again."""
-        event.then(self.estimate, self.form.inputs, self.form.actions.estimate, **RAW)
+        event.then(self.estimate, self.form.inputs, self.form.actions.estimate, **RAW, **LAST)
 
     def _wire_presets(self) -> None:
         form, settings = self.form, self.form.settings
         chosen = [form.prompt.examples, form.image.examples, form.image.last_image, *settings.follows_preset]
         switched = [form.task, settings.preset, settings.preset_note, form.actions.generate, *chosen]
         for tab, task in zip(form.tab_items, ("t2v", "i2v"), strict=True):
-            tab.select(self.chooser(task), settings.preset, switched, **QUIET)
-        settings.preset.input(self.choose_preset, [settings.preset, form.task], [form.task, *chosen], **QUIET)
+            tab.select(self.chooser(task), settings.preset, switched, **QUIET, **LAST)
+        settings.preset.input(self.choose_preset, [settings.preset, form.task], [form.task, *chosen], **QUIET, **LAST)
         asked = [settings.guided_steps, settings.preset, settings.steps]
-        settings.guided_steps.input(self.guide_first, [*asked, *settings.guided[:2]], settings.guided, **QUIET)
-        settings.steps.input(self.guide_as_many, asked, settings.more.guidance_end, **QUIET)
+        settings.guided_steps.input(self.guide_first, [*asked, *settings.guided[:2]], settings.guided, **QUIET, **LAST)
+        settings.steps.input(self.guide_as_many, asked, settings.more.guidance_end, **QUIET, **LAST)
 
     def _wire_picture(self) -> None:
         image, size = self.form.image, self.form.settings.resolution
         shown, inputs = [image.preview, image.note], [image.image, size, image.focus]
-        image.image.input(self.show_picture, inputs[:2], [*shown, image.focus], **RAW)
-        gr.on([size.change, image.image.change], self.show_crop, inputs, shown, **RAW)
-        moved = image.image.select(self.move_crop, inputs[:2], image.focus, **RAW)
-        moved.then(self.show_crop, inputs, shown, **RAW)
+        image.image.input(self.show_picture, inputs[:2], [*shown, image.focus], **RAW, **LAST)
+        gr.on([size.change, image.image.change], self.show_crop, inputs, shown, **RAW, **LAST)
+        moved = image.image.select(self.move_crop, inputs[:2], image.focus, **RAW, **LAST)
+        moved.then(self.show_crop, inputs, shown, **RAW, **LAST)
         image.pad.click(self.pad, inputs[:2], image.image, **RAW)
         chosen = [image.image, self.form.prompt.prompt]
-        image.examples.choose(self.choose_picture, self.form.settings.preset, chosen, **QUIET)
+        image.examples.choose(self.choose_picture, self.form.settings.preset, chosen, **QUIET, **LAST)
 
     def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words, their presets and prompts, and the settings of a link or of last time."""

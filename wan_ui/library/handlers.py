@@ -13,7 +13,7 @@ from wan_ui.library.desktop import open_folder
 from wan_ui.library.html import Shelf, detail_html, library_html
 from wan_ui.library.panel import LibraryPanel, preset_filter
 from wan_ui.parts.buttons import Act
-from wan_ui.parts.events import QUIET
+from wan_ui.parts.events import LAST, QUIET
 from wan_ui.parts.message import Message
 
 CARDS_AT_ONCE = 48
@@ -44,7 +44,7 @@ class LibraryHandlers:
         """Wires the search and the filters."""
         panel = self.panel
         asked = [panel.search.change, panel.preset.input, panel.is_starred.input, panel.is_deleted.input]
-        gr.on(asked, self.search, panel.inputs, panel.grid, trigger_mode="always_last", **QUIET)
+        gr.on(asked, self.search, panel.inputs, panel.grid, **QUIET, **LAST)
 
     def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words; the videos come with the first tick."""

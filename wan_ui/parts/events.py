@@ -8,6 +8,9 @@ QUIET: dict[str, Any] = dict(queue=False, show_progress="hidden", api_visibility
 
 # For events that read the form: the request checks its values once, and errors are shown at their controls.
 RAW = QUIET | dict(preprocess=False)
+
+# For events that follow a value: the last one counts, though the answer to an earlier one may still be on its way.
+LAST: dict[str, Any] = dict(trigger_mode="always_last")
 EACH = RAW | dict(trigger_mode="multiple")  # for buttons that may be pressed faster than the server answers
 
 

@@ -81,3 +81,27 @@ def test_one_number_guides_the_first_steps_and_the_request_says_so(visit):
     until(page, VALUE.format("nag", "11"))
     choose(page, "Demo model trained on synthetic shapes")
     page.locator("#guided-steps").wait_for(state="hidden")
+
+
+def test_a_number_typed_faster_than_the_server_answers_counts_whole(visit):
+    page, held = visit(), []
+    choose(page, "Wan 2.2 text to video A14B, 480p, 4 steps")
+    put(page, "guided-steps", "1")
+    until(page, VALUE.format("guidance", "3.5"))
+
+    def handle(route):
+        if not held and f'{{"data":[1,"{FAST}"' in route.request.post_data:
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/run/predict", handle)
+    page.locator("#steps input[type=number]").select_text()
+    page.keyboard.type("1")
+    while not held:
+        page.wait_for_timeout(50)
+    page.keyboard.type("2")
+    page.wait_for_timeout(300)
+    with page.expect_response(lambda answer: f'{{"data":[1,"{FAST}",12]' in (answer.request.post_data or "")) as answer:
+        held[0].continue_()
+    assert answer.value.json()["data"] == [9]
