@@ -14,7 +14,11 @@ let timer = 0;
 watch('value', () => {
   const note = element.querySelector('.message');
   if (!note || !note.dataset.nonce) return;
-  if (note.dataset.view && window.studioView) window.studioView(note.dataset.view);
+  if (note.dataset.view && window.studioView) {
+    window.studioView(note.dataset.view);
+    const column = document.getElementById(`${note.dataset.view}-column`);  // on a phone it may be below the stage
+    if (column?.getBoundingClientRect().top > innerHeight / 2) column.scrollIntoView({behavior: 'smooth'});
+  }
   if (note.dataset.copy) {
     const link = location.origin + location.pathname + note.dataset.copy;
     note.querySelector('input').value = link;

@@ -213,3 +213,11 @@ def test_a_slow_one_can_be_stopped_and_waits_without_a_pencil(visit, clip):
     assert page.locator(".stage").get_attribute("data-phase") == "denoising", "the next one has not taken its place"
     page.locator("#edit-stop").click()
     page.locator('.stage[data-phase="cancelled"]').wait_for()
+
+
+def test_on_a_phone_a_video_taken_as_clip_brings_its_form_into_sight(visit):
+    page = visit(width=390, height=844)
+    made(page, "a red circle")
+    page.locator('.stage [data-act="edit:clip"]').click()
+    page.locator("#edit-make").wait_for()
+    until(page, "document.querySelector('#edit').getBoundingClientRect().top < innerHeight / 4")
