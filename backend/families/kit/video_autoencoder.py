@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import torch
 
 from backend.contract.geometry import Geometry
-from backend.families.arithmetic import count_flops
+from backend.families.kit.arithmetic import count_flops
 from backend.families.kit.strips import Strips
 from backend.runtime.mesh import Layout
 from backend.runtime.refusals import REFUSALS
