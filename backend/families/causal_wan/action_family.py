@@ -15,13 +15,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from backend.checkpoints.checkpoint import AGAIN
 from backend.chips import StepFlops
 from backend.contract.cues import AND
 from backend.contract.geometry import Geometry
 from backend.errors import ModelError, RequestError
 from backend.families.causal_wan.family import BLOCK, SINK, TRAINED, WINDOW, CausalWanFamily, CausalWanKind, check_window
 from backend.families.family import Configs, refusal
-from backend.families.wan.family import AGAIN, AUTOENCODER, TEXT_TOKENS, flops_of, scales, width_of
+from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, width_of
+from backend.families.wan.family import AUTOENCODER, TEXT_TOKENS, flops_of, scales
 from presets import Preset
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ class ActionWanFamily(CausalWanFamily):
         """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""
         if index.get("_class_name") not in PIPELINES:
             return None
-        _check_entries(configs)
+        _check_networks(configs)
         kind = _kind_of(configs)
         check_window(kind)
         return kind
@@ -168,9 +170,7 @@ ACTION_WAN = ActionWanFamily()
 
 def diffusers_name(name: str) -> str:
     """A tensor's name as diffusers' modules have it, or within `ACTIONS`, from the one in a file."""
-    for pattern, replacement in CHECKPOINT_NAMES:
-        name = re.sub(pattern, replacement, name)
-    return name
+    return renamed(name, CHECKPOINT_NAMES)
 
 
 def shape_of(transformer: Mapping[str, Any]) -> ActionShape:
@@ -229,22 +229,13 @@ def _check_shape(shape: ActionShape, given: Mapping[str, Any], transformer: Mapp
         raise refusal(f"its action_config says {wrong[0]}", [SUPPORTED])
 
 
-def _check_entries(configs: Configs) -> None:
+def _check_networks(configs: Configs) -> None:
     """Raises: ModelError if a part or an entry of its configuration is missing, or a network is of another class."""
-    for part, names in NEEDED_ENTRIES.items():
-        if part not in configs:
-            needed = ", ".join(NEEDED_ENTRIES)
-            raise ModelError(f"model_index.json names no {part}:", f"a checkpoint needs {needed}", "give a whole checkpoint")
-        for name in names:
-            if name not in configs[part]:
-                raise ModelError(f"{part}/config.json does not say {name}:", f"a {part} needs {', '.join(names)}", AGAIN)
-    for part, expected in (("transformer", TRANSFORMERS), ("vae", (AUTOENCODER,))):
-        class_name = configs[part].get("_class_name", expected[0])
-        if class_name not in expected:
-            raise refusal(f"it has a {class_name}", [SUPPORTED])
-    channels, latents = configs["transformer"]["in_channels"], configs["vae"]["z_dim"]
-    if channels != 2 * latents + scales(configs)[1]:
-        raise refusal(f"its transformer takes {channels} channels and its VAE makes {latents}", [SUPPORTED])
+    check_parts(index_of(configs), configs, NEEDED_ENTRIES, "a whole checkpoint")
+    check_classes(configs, {"transformer": TRANSFORMERS, "vae": (AUTOENCODER,)}, SUPPORTED)
+    latents = configs["vae"]["z_dim"]
+    if configs["transformer"]["in_channels"] != 2 * latents + scales(configs)[1]:
+        raise channels_refusal(configs, latents, SUPPORTED)
 
 
 def _kind_of(configs: Configs) -> ActionWanKind:

@@ -8,37 +8,27 @@ the block before, so the carry keeps that.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
 
 from backend.contract.request import GenerationRequest
-from backend.errors import RequestError
 from backend.families.causal_wan.action_family import ActionWanKind, diffusers_name
 from backend.families.causal_wan.action_transformer import ActionDenoiser, SteeredContext
 from backend.families.causal_wan.actions import Steering
-from backend.families.causal_wan.model import BlockCarry, BlockLane, CausalWanModel, key_data
+from backend.families.causal_wan.model import BlockCarry, BlockLane, CausalWanModel, check_unguided, key_data
 from backend.families.causal_wan.picture import STILL, WholePictureEncoder, channels_of_block
 from backend.families.causal_wan.transformer import Window
-from backend.families.layouts import plan_layouts
-from backend.families.model import (
-    VIDEO,
-    AttentionLengths,
-    Carry,
-    Conditions,
-    Inputs,
-    Latents,
-    ModelPlan,
-    Network,
-    Weights,
-)
-from backend.families.wan.conditions import encode_clip, image_channels, picture_mask, pixels_of
-from backend.families.wan.transformer import ImageChannels, layer_matrix_bytes
-from backend.families.whole_clip import transformer_part
+from backend.families.kit.pixels import as_dtype, as_float32, pixels_of
+from backend.families.kit.whole_clip import transformer_part
+from backend.families.model import VIDEO, AttentionLengths, Carry, Conditions, Inputs, Latents, ModelPlan, Weights
+from backend.families.wan.conditions import encode_clip, image_channels, picture_mask
+from backend.families.wan.transformer import ImageChannels
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effect, OnHost, Put, Zeros
 from backend.sampling.plan import PlannedStep
+from backend.weights.stacked import StackedWeights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,19 +59,15 @@ class ActionWanModel(CausalWanModel):
 
     kind: ActionWanKind
 
-    def __init__(self, plan: ModelPlan) -> None:
-        self.kind, self.dtype, self._text_encoder = plan.kind, plan.dtype, None
-        self._image_encoder = WholePictureEncoder(plan.configs["image_encoder"], None)
-        self._guided, self._unguided = (self._make_programs(plan, layout) for layout in plan_layouts(plan, layer_matrix_bytes))
-        self.networks = tuple(self._networks(plan))
+    def _make_encoders(self, plan: ModelPlan) -> None:
+        self._text_encoder, self._image_encoder = None, WholePictureEncoder(plan.configs["image_encoder"], None)
 
     def _make_denoiser(self, plan: ModelPlan, layout: Layout, window: Window) -> ActionDenoiser:
         image_width = plan.configs["image_encoder"]["hidden_size"]
         return ActionDenoiser(plan.configs["transformer"], layout, window, self.kind.shape, image_width)
 
-    def _networks(self, plan: ModelPlan) -> Generator[Network]:
-        for network in super()._networks(plan):
-            yield network if network.expert is None else dataclasses.replace(network, renamed=diffusers_name)
+    def _renamed(self, transformer: StackedWeights) -> Callable[[str], str]:
+        return diffusers_name
 
     def notes(self, request: GenerationRequest) -> list[str]:
         """That the prompt changes nothing, if there is one."""
@@ -102,7 +88,7 @@ class ActionWanModel(CausalWanModel):
         programs = self._programs(False)
         seen = self._image_encoder.preprocess(pictures).astype(self.dtype)
         tokens = yield Call(programs.embed_image, (weights["image_encoder"], seen))
-        conditions["image_seen"] = yield OnHost(_as_float32, (tokens,))
+        conditions["image_seen"] = yield OnHost(as_float32, (tokens,))
         geometry = request.geometry()
         most = 1 + (STILL - 1) * geometry.temporal_scale
         geometry = dataclasses.replace(geometry, num_frames=min(request.num_frames, most))
@@ -121,12 +107,9 @@ class ActionWanModel(CausalWanModel):
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
     ) -> Generator[Effect, Any, tuple[ActionLane, ActionCarry]]:
         """The picture's keys and values, and before the first block an empty past. Raises: RequestError under guidance."""
-        if planned.is_guided:
-            raise RequestError(
-                f"guidance={planned.guidance:g}", "must be 1 for a model that makes videos live", "leave guidance out"
-            )
+        check_unguided(planned)
         programs = self._programs(False)
-        image = yield OnHost(_in_dtype(self.dtype), (conditions["image_seen"],))
+        image = yield OnHost(as_dtype(self.dtype), (conditions["image_seen"],))
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], None, None, image))
         noise_key = yield Put(key_data(request.seed), programs.layout.replicated)
         lane = ActionLane(
@@ -178,14 +161,6 @@ def _before(carry: ActionCarry, lane: ActionLane, count: int) -> np.ndarray:
 
 def _with_done(carry: BlockCarry, done: np.ndarray | None) -> ActionCarry:
     return ActionCarry(past=carry.past, first=carry.first, positions=carry.positions, done=done)
-
-
-def _as_float32(xp: Any, array: Any) -> Any:
-    return array.astype(np.float32)
-
-
-def _in_dtype(dtype: Any) -> Any:
-    return lambda xp, array: array.astype(dtype)
 
 
 def _of_block(first: int, frames: int) -> Any:

@@ -28,7 +28,10 @@ from backend.families.causal_wan.actions import (
     parameter_shapes,
 )
 from backend.families.causal_wan.transformer import BlockDenoiser, Past, Window
-from backend.families.wan.attention import Positions, TextKeys, text_keys
+from backend.families.kit.flat_attention import Positions
+from backend.families.kit.modules import with_prefix
+from backend.families.kit.transformer import layer_at
+from backend.families.wan.attention import TextKeys, text_keys
 from backend.families.wan.transformer import BLOCKS, Context, TextContext
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
@@ -79,9 +82,7 @@ class ActionDenoiser(BlockDenoiser):
         tokens = self._embed_condition("image_embedder", weights, image.astype(weights.outer["proj_out.weight"].dtype))
 
         def one_layer(_, block: dict[str, jax.Array]):
-            names = {name for name in block if name.startswith("attn2.")}
-            parameters = {name.removeprefix("attn2."): value for name, value in self._gathered(block).items() if name in names}
-            keys = call_module(self._block.attn2, parameters, text_keys, tokens)
+            keys = call_module(self._block.attn2, with_prefix(self._gathered(block), "attn2."), text_keys, tokens)
             return None, tuple(self._layout.constrain(array, self._layout.text_heads) for array in keys)
 
         _, (key, value) = jax.lax.scan(one_layer, None, weights.stacks[BLOCKS])
@@ -123,16 +124,14 @@ class ActionDenoiser(BlockDenoiser):
         starts, count = self._places(past.frames, latents.shape)
         modulation = time.modulation_of(hidden.shape[1])
 
-        def layer_of(index: jax.Array) -> tuple:
-            whole = (weights.stacks[BLOCKS], text.key, text.value)
-            return jax.tree.map(lambda stack: jax.lax.dynamic_index_in_dim(stack, index, keepdims=False), whole)
+        whole = (weights.stacks[BLOCKS], text.key, text.value)
 
         def enter(index: jax.Array, ring: KeyRing) -> None:
             self._attention.ring, self._attention.place = ring, RingPlace(layer=index, starts=starts, count=count)
 
         def steered(carry, layer):
             (hidden, ring), (index, parameters) = carry, layer
-            block, key, value = layer_of(index)
+            block, key, value = layer_at(whole, index)
             block = self._gathered(block)
             enter(index, ring.tokens)
             keys = TextKeys(key=key, value=value, bias=None)
@@ -146,7 +145,7 @@ class ActionDenoiser(BlockDenoiser):
         def plain(carry, index):
             hidden, ring = carry
             enter(index, ring)
-            hidden = self._run_layer(hidden, (*layer_of(index), None), time, None, positions)
+            hidden = self._run_layer(hidden, (*layer_at(whole, index), None), time, None, positions)
             return (hidden, self._attention.ring), None
 
         first = (jnp.arange(self._shape.layers), weights.stacks[ACTIONS])

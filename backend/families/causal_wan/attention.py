@@ -8,7 +8,8 @@ import functools
 import jax
 import torch
 
-from backend.families.wan.attention import FLAT_HEADS, KernelAttention, Positions, as_array
+from backend.families.kit.flat_attention import FLAT_HEADS, Positions, as_array
+from backend.families.wan.attention import KernelAttention
 from backend.runtime.cpu_attention import attention
 from backend.runtime.ulysses import KeyRing, RingPlace, ring_attention
 from kernels.attention import KeyCounts

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from backend.chips import StepFlops
 from backend.contract.geometry import Geometry
 from backend.errors import ModelError
-from backend.families.family import Configs, refusal
-from backend.families.wan.family import WanFamily, WanKind, check_parts, flops_of, scales
+from backend.families.family import Configs
+from backend.families.kit.parts import channels_refusal, index_of
+from backend.families.wan.family import WanFamily, WanKind, check_networks, flops_of, scales
 from presets import Preset
 
 if TYPE_CHECKING:
@@ -58,12 +59,9 @@ class CausalWanFamily(WanFamily):
         """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""
         if index.get("_class_name") not in PIPELINES:
             return None
-        check_parts(index, configs, TRANSFORMER)
-        transformer, channels = configs["transformer"], configs["vae"]["z_dim"]
-        if transformer["in_channels"] != channels:
-            raise refusal(
-                f"its transformer takes {transformer['in_channels']} channels and its VAE makes {channels}", [SUPPORTED]
-            )
+        check_networks(index, configs, TRANSFORMER)
+        if configs["transformer"]["in_channels"] != configs["vae"]["z_dim"]:
+            raise channels_refusal(configs, configs["vae"]["z_dim"], SUPPORTED)
         kind = _kind_of(configs)
         check_window(kind)
         return kind
@@ -72,7 +70,7 @@ class CausalWanFamily(WanFamily):
         """The kind of a preset's model, without its checkpoint."""
         if configs["transformer"].get("_class_name") != TRANSFORMER:
             return None
-        return self.recognise({part: ["diffusers", part] for part in configs} | {"_class_name": PIPELINES[0]}, configs)
+        return self.recognise(index_of(configs, _class_name=PIPELINES[0]), configs)
 
     def step_flops(self, configs: Configs, geometry: Geometry, branches: int) -> StepFlops:
         """Of one block, whose tokens see all of a full window."""

@@ -30,16 +30,17 @@ from PIL import Image
 from backend.contract.request import GenerationRequest
 from backend.errors import RequestError
 from backend.families.causal_wan.transformer import BlockDenoiser, Past, Window
+from backend.families.kit.flat_attention import Positions
+from backend.families.kit.pixels import pixels_of
+from backend.families.kit.whole_clip import transformer_part
 from backend.families.model import VIDEO, AttentionLengths, Carry, Conditions, Latents, ModelPlan, Weights
-from backend.families.wan.conditions import branch_embeddings, pixels_of
-from backend.families.wan.family import TEXT_TOKENS
+from backend.families.wan.conditions import branch_embeddings, encode_pixels
 from backend.families.wan.model import Programs, WanModel, make_programs
 from backend.families.wan.text_encoder import TextTokens
-from backend.families.wan.transformer import Context, Positions, TextContext
-from backend.families.whole_clip import transformer_part
+from backend.families.wan.transformer import Context, TextContext
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
-from backend.runtime.work import Call, Effect, OnHost, Put, Zeros
+from backend.runtime.work import Call, Effect, Put, Zeros
 from backend.sampling.plan import PlannedStep
 from backend.sampling.solvers import SamplerState, StepInputs, make_schedule, step_inputs
 from backend.weights.stacked import StackedWeights
@@ -127,23 +128,21 @@ class CausalWanModel(WanModel):
         self, weights: Any, request: GenerationRequest, programs: BlockPrograms, pictures: Sequence[Image.Image]
     ) -> Generator[Effect, Any, tuple[str, Any]]:
         """The picture as a still clip of the first block's frames."""
-        pixels = pixels_of(pictures[0], self.dtype)
-        latents, caches = yield Call(programs.encode_first, (weights, pixels))
-        pieces, still = [latents], np.repeat(pixels, request.geometry().temporal_scale, axis=2)
-        while len(pieces) < self._block_shape(request, 0)[2]:
-            latents, caches = yield Call(programs.encode_next, (weights, still, caches))
-            pieces.append(latents)
-        return FIRST_BLOCK, (yield OnHost(_as_clip, tuple(pieces)))
+        picture, scale = pixels_of(pictures[0], self.dtype), self.kind.scales[1]
+        num_frames = 1 + scale * (self._block_shape(request, 0)[2] - 1)
+
+        def still(begin: int, end: int) -> np.ndarray:
+            return np.repeat(picture, end - begin, axis=2)
+
+        encoders = programs.encode_first, programs.encode_next
+        return FIRST_BLOCK, (yield from encode_pixels(*encoders, weights, still, num_frames, scale))
 
     def lane(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
     ) -> Generator[Effect, Any, tuple[BlockLane, BlockCarry]]:
         """The text's keys and values, and before the first block an empty past; after it, the past made anew if the kind
         recaches. Raises: RequestError under guidance."""
-        if planned.is_guided:
-            raise RequestError(
-                f"guidance={planned.guidance:g}", "must be 1 for a model that makes videos live", "leave guidance out"
-            )
+        check_unguided(planned)
         programs = self._programs(False)
         embeddings, bias, _ = yield from branch_embeddings(conditions, 1, self.dtype)
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias))
@@ -250,21 +249,21 @@ class CausalWanModel(WanModel):
         """None: there is no step cache."""
         return 0
 
+    def step_shape(self, request: GenerationRequest) -> tuple[int, ...]:
+        """A block's."""
+        return self._block_shape(request, 0)
+
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
         """Of a block's tokens to all that the ring holds."""
-        plain, denoiser = super().attention_lengths(request), self._programs(False).denoiser
-        shape = self._block_shape(request, 0)
-        layout = self._programs(False).layout
-        heads, sp = denoiser.heads // layout.size("tp"), layout.size("sp")
-        shared = heads // plain.heads  # chips that exchange heads
-        padded = denoiser.padded_tokens(shape)
-        return dataclasses.replace(
-            plain,
-            queries=padded * shared // sp,
-            keys=denoiser.window.frames * denoiser.frame_tokens(shape),
-            text_queries=padded // sp,
-            text=TEXT_TOKENS,
-        )
+        denoiser = self._programs(False).denoiser
+        keys = denoiser.window.frames * denoiser.frame_tokens(self.step_shape(request))
+        return dataclasses.replace(super().attention_lengths(request), keys=keys)
+
+
+def check_unguided(planned: PlannedStep) -> None:
+    """Raises: RequestError under guidance."""
+    if planned.is_guided:
+        raise RequestError(f"guidance={planned.guidance:g}", "must be 1 for a model that makes videos live", "leave guidance out")
 
 
 def _everywhere(layout: Layout) -> Callable[[Any], jax.ShapeDtypeStruct]:
@@ -279,10 +278,6 @@ def key_data(seed: int, uncounted: int = 0) -> np.ndarray:
 
 def _context(text: TextContext, positions: Positions) -> Context:
     return Context(text=text, positions=positions, condition=None)
-
-
-def _as_clip(xp: Any, *pieces: jax.Array) -> jax.Array:
-    return xp.concatenate([piece.astype(np.float32) for piece in pieces], axis=2)
 
 
 def fresh_noise(noise_key: jax.Array, frames: jax.Array, sigma: jax.Array, shape: tuple[int, ...]) -> jax.Array:

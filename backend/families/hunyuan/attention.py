@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any
 
 import jax
 import torch
 
+from backend.families.kit.flat_attention import FEW_KEYS, as_array, attend_flat
 from backend.runtime.cpu_attention import attention
 from backend.runtime.joint_attention import Joining, Stream, joint_attention, text_attention
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import torchax
-from kernels.attention import KeyCounts, TpuOptions
-from kernels.qkv import HeadBounds
-
-FLAT_HEADS = TpuOptions(layout="columns")  # what the projections write and read, [B, S, H * D], without a copy
-FEW_KEYS = TpuOptions(layout="columns", tests_bounds=False)
-
-
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["cosine", "sine"], meta_fields=["num_tokens"])
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Positions:
-    """The rotary embedding, `cosine` and `sine` [S, D] float32, of `num_tokens` tokens; the rest of S is padding."""
-
-    cosine: jax.Array
-    sine: jax.Array
-    num_tokens: int
+from kernels.attention import KeyCounts
 
 
 class JointAttention:
@@ -38,12 +24,12 @@ class JointAttention:
         self._layout = layout
 
     def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, image_rotary_emb=None):
-        counts, positions = _array(attention_mask), image_rotary_emb
+        counts, positions = as_array(attention_mask), image_rotary_emb
         video = _stream(hidden_states, (attn.to_q, attn.to_k, attn.to_v), (attn.norm_q, attn.norm_k))
         projections = (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
         beside = _stream(encoder_hidden_states, projections, (attn.norm_added_q, attn.norm_added_k))
-        tables = _array(positions.cosine), _array(positions.sine)
-        attend = functools.partial(_attend, head_width=tables[0].shape[1])
+        tables = as_array(positions.cosine), as_array(positions.sine)
+        attend = functools.partial(attend_flat, head_width=tables[0].shape[1])
         how = Joining(num_tokens=positions.num_tokens, eps=attn.norm_q.eps)
         attended = joint_attention(self._layout, attend, video, beside, counts, tables, how)
         ours, theirs = (torchax().interop.torch_view(array) for array in attended)
@@ -58,31 +44,19 @@ class TextAttention:
 
     def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None) -> torch.Tensor:
         query, key, value = (self._heads(project(hidden_states), attn) for project in (attn.to_q, attn.to_k, attn.to_v))
-        attended = text_attention(self._layout, _attend_to_text, query, key, value, _array(attention_mask))
+        attended = text_attention(self._layout, _attend_to_text, query, key, value, as_array(attention_mask))
         flat = attended.reshape(*attended.shape[:2], -1)
         return attn.to_out[0](torchax().interop.torch_view(flat))
 
     def _heads(self, projected: torch.Tensor, attn: Any) -> jax.Array:
-        array = _array(projected)
+        array = as_array(projected)
         return self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), self._layout.text_heads)
 
 
 def _stream(hidden: torch.Tensor, projections: tuple, norms: tuple) -> Stream:
-    query, key, value = (_array(project(hidden)) for project in projections)
-    return Stream(query=query, key=key, value=value, norms=tuple(_array(norm.weight) for norm in norms))
-
-
-def _attend(query, key, value, bounds: HeadBounds | None, counts: KeyCounts, *, head_width: int) -> jax.Array:
-    """Attention [B, S, W] of flat heads to the keys that count."""
-    query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (query, key, value))
-    options = dataclasses.replace(FLAT_HEADS, bounds=bounds)
-    attended = attention(query, key, value, counts=counts, tpu=options)
-    return attended.reshape(*attended.shape[:2], -1)
+    query, key, value = (as_array(project(hidden)) for project in projections)
+    return Stream(query=query, key=key, value=value, norms=tuple(as_array(norm.weight) for norm in norms))
 
 
 def _attend_to_text(query: jax.Array, key: jax.Array, value: jax.Array, counts: jax.Array) -> jax.Array:
     return attention(query, key, value, counts=KeyCounts(values=counts), tpu=FEW_KEYS)
-
-
-def _array(value) -> jax.Array:
-    return value if isinstance(value, jax.Array) else torchax().interop.jax_view(value)

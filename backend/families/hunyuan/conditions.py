@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from PIL import Image
 
 from backend.families.hunyuan.family import TEXT_TOKENS
 from backend.families.hunyuan.text_encoder import CHAT_TOKENS
@@ -61,12 +60,6 @@ def beside(xp: Any, *branches: Mapping[str, Any], num_seen: int, dtype: jnp.dtyp
 def quoted_embeddings(xp: Any, *branches: Mapping[str, Any]) -> jax.Array:
     """[B, Q, D'] of all guidance branches."""
     return xp.concatenate([branch["prompt_embeds_2"] for branch in branches])
-
-
-def pixels_of(picture: Image.Image, dtype: jnp.dtype) -> np.ndarray:
-    """[1, 3, 1, height, width] in [-1, 1]."""
-    pixels = np.asarray(picture, np.float32).transpose(2, 0, 1)[None, :, None] / 127.5 - 1.0
-    return pixels.astype(dtype)
 
 
 def _mask(xp: Any, counts: Any, length: int) -> Any:

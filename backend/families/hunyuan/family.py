@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.contract.geometry import Geometry
-from backend.errors import ModelError
 from backend.families.family import Configs, Kind, refusal
+from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, t5_shapes, width_of
 from presets import Preset
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ NEEDED_ENTRIES = {
     "text_encoder_2": ("d_model", "d_ff", "num_layers", "vocab_size"),
     "image_encoder": ("hidden_size", "image_size", "patch_size"),
 }  # fmt: skip
-NOT_SETTINGS = ("architectures", "transformers_version", "dtype", "torch_dtype")  # entries that say how a network was saved
-AGAIN = "copy the checkpoint again, or `python app.py models download ID`, which fetches what is missing"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,7 +99,9 @@ class HunyuanFamily:
         tasks = TASKS.get(index.get("_class_name"))
         if tasks is None:
             return None
-        _check_parts(tasks, index, configs)
+        needed = {part: entries for part, entries in NEEDED_ENTRIES.items() if part != "image_encoder" or tasks == ("i2v",)}
+        check_parts(index, configs, needed, "a whole HunyuanVideo 1.5 checkpoint")
+        check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
         _check_channels(configs)
         scales = _scales(configs)
         is_meanflow = bool(configs["transformer"].get("use_meanflow"))
@@ -117,7 +117,7 @@ class HunyuanFamily:
         if configs["transformer"].get("_class_name") != TRANSFORMER:
             return None
         pipeline = next((name for name, tasks in TASKS.items() if tasks[0] == preset.tasks[-1]), None)
-        return self.recognise({part: ["diffusers", part] for part in configs} | {"_class_name": pipeline}, configs)
+        return self.recognise(index_of(configs, _class_name=pipeline), configs)
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """The first tensor, whose shape depends on the inputs, and one of the last layer."""
@@ -131,9 +131,7 @@ class HunyuanFamily:
             last = f"layers.{config['num_hidden_layers'] - 1}.mlp.down_proj.weight"
             return {last: (config["hidden_size"], config["intermediate_size"])}
         if part == "text_encoder_2":
-            return {
-                f"encoder.block.{config['num_layers'] - 1}.layer.1.DenseReluDense.wo.weight": (config["d_model"], config["d_ff"])
-            }
+            return t5_shapes(config)
         if part == "vae":
             return {"decoder.norm_out.gamma": (config.get("block_out_channels", (128,))[0], 1, 1, 1)}
         return {}
@@ -149,9 +147,7 @@ class HunyuanFamily:
 
     def original_name(self, stem: str) -> str:
         """A module's name in the makers' checkpoints, as if their refiner had query, key and value apart."""
-        for pattern, replacement in ORIGINAL_NAMES:
-            stem = re.sub(pattern, replacement, stem)
-        return stem
+        return renamed(stem, ORIGINAL_NAMES)
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
         """See `Family`."""
@@ -159,10 +155,7 @@ class HunyuanFamily:
         if found := QUERY_KEY_VALUE.fullmatch(original):
             place = "qkv".index(found[2])
             return LoraName(original), *(LoraName(f"{found[1]}{sign}qkv", place, 3) for sign in "._")
-        comfy = original
-        for pattern, replacement in COMFY_NAMES:
-            comfy = re.sub(pattern, replacement, comfy)
-        return LoraName(original), LoraName(comfy)
+        return LoraName(original), LoraName(renamed(original, COMFY_NAMES))
 
     def model(self) -> type[HunyuanModel]:
         """Imported late, because it imports jax and torch."""
@@ -172,11 +165,6 @@ class HunyuanFamily:
 
 
 HUNYUAN = HunyuanFamily()
-
-
-def width_of(transformer: Mapping[str, Any]) -> int:
-    """Channels of a token in the transformer."""
-    return transformer["num_attention_heads"] * transformer["attention_head_dim"]
 
 
 def context_tokens(configs: Configs) -> int:
@@ -191,31 +179,11 @@ def _scales(configs: Configs) -> tuple[int, int]:
     return configs["vae"]["spatial_compression_ratio"], configs["vae"]["temporal_compression_ratio"]
 
 
-def _check_parts(tasks: tuple[str, ...], index: Mapping[str, Any], configs: Configs) -> None:
-    """Raises: ModelError if a part or an entry of its configuration is missing, or a network is of another class."""
-    needed = [part for part in NEEDED_ENTRIES if part != "image_encoder" or tasks == ("i2v",)]
-    for part in needed:
-        if not (index.get(part) or [None])[0] or part not in configs:
-            raise ModelError(
-                f"model_index.json names no {part}:",
-                f"a checkpoint needs {', '.join(needed)}",
-                "give a whole HunyuanVideo 1.5 checkpoint",
-            )
-        for name in NEEDED_ENTRIES[part]:
-            if name not in configs[part]:
-                entries = ", ".join(NEEDED_ENTRIES[part])
-                raise ModelError(f"{part}/config.json does not say {name}:", f"a {part} needs {entries}", AGAIN)
-    for part, expected in (("transformer", TRANSFORMER), ("vae", AUTOENCODER)):
-        class_name = configs[part].get("_class_name", expected)
-        if class_name != expected:
-            raise refusal(f"it has a {class_name}", [SUPPORTED])
-
-
 def _check_channels(configs: Configs) -> None:
     """Raises: ModelError if the networks do not belong together."""
     transformer, latents = configs["transformer"], configs["vae"]["latent_channels"]
     if transformer["in_channels"] != 2 * latents + 1 or transformer["out_channels"] != latents:
-        raise refusal(f"its transformer takes {transformer['in_channels']} channels and its VAE makes {latents}", [SUPPORTED])
+        raise channels_refusal(configs, latents, SUPPORTED)
     patches = transformer.get("patch_size", 1), transformer.get("patch_size_t", 1)
     if patches != (1, 1):
         raise refusal(f"its transformer has patches of {patches[0]} x {patches[0]} x {patches[1]} latents", [SUPPORTED])

@@ -13,25 +13,16 @@ from PIL import Image
 from transformers import SiglipVisionConfig, SiglipVisionModel
 from transformers.image_processing_utils import BaseImageProcessor
 
-from backend.families.hunyuan.family import NOT_SETTINGS
 from backend.families.hunyuan.transformer import norm_in_float32
-from backend.runtime.mesh import Layout
+from backend.families.kit.modules import Encoder, settings_of
 from backend.runtime.torch_modules import call_module
 
-OLD_PREFIX = "vision_model."  # before each name in files written by transformers 4; transformers 5 writes none
 
-
-def installed_name(name: str) -> str:
-    """A tensor's name in the installed library, from the one in a file of any age."""
-    return name.removeprefix(OLD_PREFIX)
-
-
-class ImageEncoder:
+class ImageEncoder(Encoder):
     """A preprocessor and an encoder's modules; weights are passed to every call. Without a preprocessor it only embeds."""
 
     def __init__(self, config: Mapping[str, Any], processor: BaseImageProcessor | None) -> None:
-        entries = {name: value for name, value in config.items() if name not in NOT_SETTINGS}
-        settings = SiglipVisionConfig(**entries | {"vision_use_head": False})  # what it pools is not used
+        settings = SiglipVisionConfig(**settings_of(config) | {"vision_use_head": False})  # what it pools is not used
         with torch.device("meta"):
             self._model = SiglipVisionModel(settings).eval()
         self._model.embeddings.patch_embedding.padding = (0, 0)  # it says "valid", which torchax does not know
@@ -43,11 +34,6 @@ class ImageEncoder:
     def num_tokens(self) -> int:
         """Tokens per picture."""
         return self._places
-
-    def describe_weights(self, dtype: jnp.dtype, layout: Layout) -> dict[str, jax.ShapeDtypeStruct]:
-        """The weights' shapes and where they rest, without the weights."""
-        shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._model.state_dict().items()}
-        return layout.describe(shapes, layout.outer_weight)
 
     def preprocess(self, image: Image.Image) -> np.ndarray:
         """Pixels [1, 3, height, width] as the checkpoint's own preprocessor makes them; without one, zeros of that shape."""

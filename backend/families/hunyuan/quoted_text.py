@@ -13,11 +13,10 @@ import torch
 from diffusers.pipelines.hunyuan_video1_5.pipeline_hunyuan_video1_5 import extract_glyph_texts
 from transformers import PreTrainedTokenizerBase, T5Config, T5EncoderModel
 
-from backend.families.hunyuan.family import NOT_SETTINGS, QUOTED_TOKENS
-from backend.runtime.mesh import Layout
+from backend.families.hunyuan.family import QUOTED_TOKENS
+from backend.families.kit.modules import Encoder, settings_of
+from backend.families.kit.text import padded_ids
 from backend.runtime.torch_modules import call_module
-
-TIED = ("shared.weight", "encoder.embed_tokens.weight")  # two names of the token embedding; a checkpoint may hold either or both
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,32 +27,25 @@ class QuotedTokens:
     counts: np.ndarray
 
 
-class QuotedTextEncoder:
+class QuotedTextEncoder(Encoder):
     """A tokenizer and an encoder's modules; weights are passed to every call. Without a tokenizer it only embeds."""
 
     def __init__(self, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> None:
-        entries = {name: value for name, value in config.items() if name not in NOT_SETTINGS}
         with torch.device("meta"):
-            self._model = T5EncoderModel(T5Config(**entries)).eval()
+            self._model = T5EncoderModel(T5Config(**settings_of(config))).eval()
         self._tokenizer = tokenizer
-
-    def describe_weights(self, dtype: jnp.dtype, layout: Layout) -> dict[str, jax.ShapeDtypeStruct]:
-        """The weights' shapes and where they rest, without the weights."""
-        shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._model.state_dict().items()}
-        return layout.describe(shapes, layout.outer_weight)
 
     def tokenize(self, prompts: list[str]) -> QuotedTokens:
         """The tokens of what each prompt has in quotes, at most `QUOTED_TOKENS`; their shapes without a tokenizer."""
         if self._tokenizer is None:
             ids = jax.ShapeDtypeStruct((len(prompts), QUOTED_TOKENS), jnp.int32)
             return QuotedTokens(ids=ids, counts=jax.ShapeDtypeStruct((len(prompts),), jnp.int32))
-        ids = np.full((len(prompts), QUOTED_TOKENS), self._tokenizer.pad_token_id, np.int32)
-        counts = np.zeros(len(prompts), np.int32)
-        for index, quoted in enumerate(map(extract_glyph_texts, prompts)):
-            if quoted is not None:
-                tokens = self._tokenizer(quoted, truncation=True, max_length=QUOTED_TOKENS)["input_ids"]
-                ids[index, : len(tokens)], counts[index] = tokens, len(tokens)
-        return QuotedTokens(ids=ids, counts=counts)
+        tokens = [self._tokens(quoted) if quoted is not None else [] for quoted in map(extract_glyph_texts, prompts)]
+        ids = padded_ids(tokens, QUOTED_TOKENS, self._tokenizer.pad_token_id)
+        return QuotedTokens(ids=ids, counts=np.array([len(row) for row in tokens], np.int32))
+
+    def _tokens(self, quoted: str) -> list[int]:
+        return self._tokenizer(quoted, truncation=True, max_length=QUOTED_TOKENS)["input_ids"]
 
     def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, counts: jax.Array) -> jax.Array:
         """Embeddings [B, `QUOTED_TOKENS`, D] of `QuotedTokens`, zero from the last one that counts on. Pure, to be compiled."""

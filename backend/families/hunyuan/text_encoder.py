@@ -7,7 +7,6 @@ The transformer takes the state two layers before the last, so the layers after 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -18,13 +17,13 @@ import numpy as np
 import torch
 from diffusers import HunyuanVideo15Pipeline
 from diffusers.pipelines.hunyuan_video1_5.pipeline_hunyuan_video1_5 import format_text_input
-from jax.sharding import PartitionSpec as P
 from transformers import PreTrainedTokenizerBase, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLRotaryEmbedding
 
-from backend.contract.worker import AXES
-from backend.families.hunyuan.family import NOT_SETTINGS, TEXT_TOKENS
-from backend.runtime.mesh import Layout
+from backend.families.hunyuan.family import TEXT_TOKENS
+from backend.families.kit.modules import settings_of
+from backend.families.kit.text import TextEncoder as Tokenized
+from backend.families.kit.text import cut_notes, padded_ids
 from backend.runtime.torch_modules import call_module
 
 _OF_DIFFUSERS = inspect.signature(HunyuanVideo15Pipeline._get_mllm_prompt_embeds).parameters
@@ -33,8 +32,6 @@ CHAT_TOKENS: int = _OF_DIFFUSERS["crop_start"].default  # before the prompt's ow
 UNUSED_LAYERS: int = _OF_DIFFUSERS["num_hidden_layers_to_skip"].default
 MOST_TOKENS = CHAT_TOKENS + TEXT_TOKENS
 LENGTHS = (160, 256, 512, MOST_TOKENS)  # compiled lengths; the smallest that holds the prompts is used
-PROMPTS = ("prompt", "negative prompt")  # in the order that `tokenize` takes them
-COLUMNS = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,30 +44,21 @@ class TextTokens:
     notes: tuple[str, ...] = ()
 
 
-class TextEncoder:
-    """A tokenizer and an encoder's modules; weights are passed to every call. Without a tokenizer it only embeds."""
+class TextEncoder(Tokenized):
+    """See `backend.families.kit.text.TextEncoder`."""
+
+    _columns = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight")
 
     def __init__(
         self, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None, lengths: tuple[int, ...] = LENGTHS
     ) -> None:
-        entries = {name: value for name, value in config.items() if name not in NOT_SETTINGS}
-        settings = Qwen2_5_VLTextConfig(**entries, attn_implementation="eager")
+        settings = Qwen2_5_VLTextConfig(**settings_of(config), attn_implementation="eager")
         settings.num_hidden_layers -= UNUSED_LAYERS
         self._rotation = Qwen2_5_VLRotaryEmbedding(config=settings).inv_freq.numpy()
         with torch.device("meta"):
             self._model = Qwen2_5_VLTextModel(settings).eval()
         self._model.norm = torch.nn.Identity()  # it follows the layers that are not used
         self._tokenizer, self._lengths = tokenizer, lengths
-
-    def describe_weights(self, dtype: jnp.dtype, layout: Layout) -> dict[str, jax.ShapeDtypeStruct]:
-        """The weights' shapes and where they rest, without the weights."""
-        shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._model.state_dict().items()}
-        return layout.describe(shapes, functools.partial(text_weight, layout))
-
-    @property
-    def has_lengths(self) -> bool:
-        """Whether prompts of different length may need different programs, as far as their lengths are known."""
-        return self._tokenizer is not None and len(self._lengths) > 1
 
     def tokenize(self, prompts: list[str]) -> TextTokens:
         """The prompts' tokens, padded to the smallest compiled length that holds them all; their shapes without a tokenizer."""
@@ -81,12 +69,10 @@ class TextEncoder:
         tokens = self._tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=True, return_dict=True)[
             "input_ids"
         ]
-        notes = tuple(_cut_note(name, ids) for name, ids in zip(PROMPTS, tokens, strict=False) if len(ids) > MOST_TOKENS)
+        notes = cut_notes([len(ids) - CHAT_TOKENS for ids in tokens], TEXT_TOKENS)
         lengths = np.minimum([len(ids) for ids in tokens], MOST_TOKENS)
         width = next(length for length in self._lengths if length >= lengths.max())
-        ids = np.full((len(tokens), width), self._tokenizer.pad_token_id or 0, np.int32)
-        for row, prompt_ids, length in zip(ids, tokens, lengths, strict=True):
-            row[:length] = prompt_ids[:length]
+        ids = padded_ids([ids[:MOST_TOKENS] for ids in tokens], width, self._tokenizer.pad_token_id or 0)
         return TextTokens(ids=ids, counts=(lengths - CHAT_TOKENS).astype(np.int32), notes=notes)
 
     def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array) -> jax.Array:
@@ -99,19 +85,6 @@ class TextEncoder:
 def installed_name(name: str) -> str:
     """A tensor's name in the installed library, from the one in a file: the text part may be a part of a larger model there."""
     return name.removeprefix("model.").removeprefix("language_model.")
-
-
-def text_weight(layout: Layout, name: str, shape: tuple[int, ...]) -> P:
-    """Where a matrix [out, in] rests: heads and hidden units over all chips, the embedding by its columns; vectors everywhere."""
-    if len(shape) != 2:
-        return P()
-    by_columns = name.endswith(COLUMNS)
-    divides = shape[by_columns] % layout.mesh.size == 0
-    return P() if not divides else P(None, AXES) if by_columns else P(AXES, None)
-
-
-def _cut_note(name: str, ids: list[int]) -> str:
-    return f"The {name} has {len(ids) - CHAT_TOKENS} tokens, of which the model reads {TEXT_TOKENS}: its end was left out"
 
 
 def _last_state(model: Qwen2_5_VLTextModel, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,6 @@ padding; how many there are is an input of the step, so that one program serves 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,18 +19,19 @@ from diffusers import HunyuanVideo15Transformer3DModel
 from diffusers.models.normalization import FP32LayerNorm
 from jax.sharding import PartitionSpec as P
 
-from backend.families.hunyuan.attention import JointAttention, Positions, TextAttention
-from backend.families.step_cache import StepCache, describe_cache, reuse_or_run
-from backend.runtime.mesh import Layout, Role
+from backend.families.hunyuan.attention import JointAttention, TextAttention
+from backend.families.kit.flat_attention import Positions
+from backend.families.kit.modules import call
+from backend.families.kit.step_cache import StepCache, describe_cache
+from backend.families.kit.transformer import RunLayer, StackedTransformer, run_layers
+from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
-from backend.weights.stacked import StackedWeights, as_checkpoint, place_weights, stack_weights
+from backend.sampling.solvers import StepInputs
+from backend.weights.stacked import StackedWeights
 
 BLOCKS = "transformer_blocks."  # the prefix of the layers in the checkpoint
 PROMPT, QUOTED, PICTURE = range(3)  # rows of the checkpoint's embedding of the kinds of tokens
-COLUMNS = ("to_q.weight", "to_k.weight", "to_v.weight", "add_q_proj.weight", "add_k_proj.weight", "add_v_proj.weight",
-           "net.0.proj.weight")  # fmt: skip
-ROWS = ("to_out.0.weight", "to_add_out.weight", "net.2.weight")
 
 
 @jax.tree_util.register_dataclass
@@ -71,13 +71,6 @@ class _Streams:
     time: jax.Array
 
 
-def role_of(name: str) -> Role:
-    """How a matrix of a layer is cut over tp: heads and hidden units come out of `COLUMNS` and go into `ROWS`."""
-    if name.endswith(COLUMNS):
-        return "columns"
-    return "rows" if name.endswith(ROWS) else "whole"
-
-
 def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
     """Bytes of a layer's matrices by name, those that gain most from a copy first."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
@@ -88,16 +81,21 @@ def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, in
     return video | feed | beside | {f"{norm}.linear.weight": 6 * square for norm in ("norm1", "norm1_context")}
 
 
-class Denoiser:
-    """Shapes and modules of one transformer; weights are passed to every call. All methods are pure, to be compiled."""
+class Denoiser(StackedTransformer):
+    """See `StackedTransformer`; a token is one latent."""
+
+    _stacks = (BLOCKS,)
+    _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "add_q_proj.weight", "add_k_proj.weight", "add_v_proj.weight",
+                "net.0.proj.weight")  # fmt: skip
+    _rows = ("to_out.0.weight", "to_add_out.weight", "net.2.weight")
+    _patch = (1, 1, 1)
 
     def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
         with torch.device("meta"):
-            self._model = HunyuanVideo15Transformer3DModel.from_config(dict(config)).eval()
-        self._layout = layout
+            super().__init__(HunyuanVideo15Transformer3DModel.from_config(dict(config)), layout)
         self._block = self._model.transformer_blocks[0]
         self._block.attn.set_processor(JointAttention(layout))
-        for block in self._refiner.token_refiner.refiner_blocks:
+        for block in self._model.context_embedder.token_refiner.refiner_blocks:
             block.attn.set_processor(TextAttention(layout))
         norm_in_float32(self._model)
 
@@ -105,28 +103,10 @@ class Denoiser:
     def _refiner(self) -> Any:
         return self._model.context_embedder
 
-    @property
-    def heads(self) -> int:
-        return self._model.config.num_attention_heads
-
-    @property
-    def head_width(self) -> int:
-        return self._model.config.attention_head_dim
-
-    def describe_weights(self, dtype: jnp.dtype) -> StackedWeights:
-        """The weights' shapes and where they rest, without the weights."""
-        state = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._model.state_dict().items()}
-        shapes = jax.eval_shape(lambda tensors: stack_weights(tensors, [BLOCKS]), state)
-        return place_weights(shapes, self._layout, role_of)
-
-    def num_tokens(self, latent_shape: tuple[int, ...]) -> int:
-        """Tokens of latents of this shape, B C F H W."""
-        return math.prod(latent_shape[2:])
-
-    def padded_tokens(self, latent_shape: tuple[int, ...], room: int) -> int:
-        """The same number with the layout's padding, and with room for so many tokens beside the video's."""
-        num_tokens = self.num_tokens(latent_shape) + room
-        return num_tokens + -num_tokens % self._layout.token_multiple
+    @staticmethod
+    def times(inputs: StepInputs) -> tuple[jax.Array, ...]:
+        """The timestep of the step, and the next."""
+        return inputs.timestep, inputs.next_timestep
 
     def room_for(self, num_beside: int) -> int:
         """The room for tokens beside the video's that serves this layout best. On a TPU it spares copies in the attention;
@@ -147,15 +127,14 @@ class Denoiser:
     def embed_still(self, weights: StackedWeights, quoted: jax.Array, picture: jax.Array | None) -> jax.Array:
         """Tokens [B, N, D] that do not depend on the step: the picture's, from the image encoder's [1, I, D''], if there is one,
         then those of the quoted text, from the second text encoder's [B, Q, D']."""
-        tokens = self._embed(weights, "context_embedder_2.", self._model.context_embedder_2, quoted, QUOTED)
+        tokens = self._embed(weights, "context_embedder_2", quoted, QUOTED)
         if picture is not None:
-            seen = self._embed(weights, "image_embedder.", self._model.image_embedder, picture, PICTURE)
+            seen = self._embed(weights, "image_embedder", picture, PICTURE)
             tokens = jnp.concatenate([jnp.broadcast_to(seen, (len(tokens), *seen.shape[1:])), tokens], axis=1)
         return tokens
 
-    def _embed(self, weights: StackedWeights, prefix: str, module: torch.nn.Module, value: jax.Array, kind: int) -> jax.Array:
-        dtype = weights.outer["proj_out.weight"].dtype
-        embedded = call_module(module, _with_prefix(weights.outer, prefix), _call, value.astype(dtype))
+    def _embed(self, weights: StackedWeights, name: str, value: jax.Array, kind: int) -> jax.Array:
+        embedded = self._call_outer(name, weights, value.astype(weights.outer["proj_out.weight"].dtype))
         return embedded + weights.outer["cond_type_embed.weight"][kind]
 
     def velocity(
@@ -166,11 +145,8 @@ class Denoiser:
         Timesteps are scalars, 0 to 1000; the next one counts for a model with `use_meanflow` only.
         """
         state = self._begin(weights, latents, timestep, next_timestep, context)
-
-        def one_layer(carry, block):
-            return self._run_layer(carry, block, state.time, context), None
-
-        (hidden, _), _ = jax.lax.scan(one_layer, (state.hidden, state.beside), weights.stacks[BLOCKS])
+        run_layer, tokens = self._layer_runner(state.time, context), (state.hidden, state.beside)
+        hidden = run_layers(run_layer, tokens, weights.stacks[BLOCKS])
         return self._finish(weights, hidden, state.time, context, latents.shape)
 
     def cached_velocity(
@@ -183,24 +159,15 @@ class Denoiser:
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[jax.Array, StepCache]:
-        """As `velocity`, but the layers after the first may be spared, see `backend.families.step_cache`."""
+        """As `velocity`, but the layers after the first may be spared, see `backend.families.kit.step_cache`."""
         state = self._begin(weights, latents, timestep, next_timestep, context)
+        run_layer, tokens = self._layer_runner(state.time, context), (state.hidden, state.beside)
+        num_tokens, layers = context.positions.num_tokens, weights.stacks[BLOCKS]
+        hidden, cache = self._reuse_or_run(cache, threshold, num_tokens, run_layer, tokens, layers)
+        return self._finish(weights, hidden, state.time, context, latents.shape), cache
 
-        def run(index, carry):
-            block = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), weights.stacks[BLOCKS])
-            return self._run_layer(carry, block, state.time, context)
-
-        first, beside = run(0, (state.hidden, state.beside))
-        rest, cache = reuse_or_run(
-            self._layout,
-            cache,
-            threshold,
-            context.positions.num_tokens,
-            state.hidden,
-            first,
-            lambda: jax.lax.fori_loop(1, self._model.config.num_layers, run, (first, beside))[0],
-        )
-        return self._finish(weights, first + rest, state.time, context, latents.shape), cache
+    def _layer_runner(self, time: jax.Array, context: Context) -> RunLayer:
+        return lambda tokens, block: self._run_layer(tokens, block, time, context)
 
     def describe_cache(self, context: Context) -> StepCache:
         """Shapes and places of an empty cache for these conditions."""
@@ -216,8 +183,7 @@ class Denoiser:
     def _embed_time(self, weights: StackedWeights, timestep: jax.Array, next_timestep: jax.Array) -> jax.Array:
         """[1, D] float32."""
         timesteps = [timestep[None], next_timestep[None]][: 2 if self._model.config.use_meanflow else 1]
-        parameters = _with_prefix(weights.outer, "time_embed.")
-        return self._layout.constrain(call_module(self._model.time_embed, parameters, _call, *timesteps), P())
+        return self._layout.constrain(self._call_outer("time_embed", weights, *timesteps), P())
 
     def _embed_latents(self, weights: StackedWeights, latents: jax.Array, context: Context) -> jax.Array:
         """Padded tokens [B, S, D]. The picture's latents and the mask, which are further input channels, are zero after the first
@@ -235,9 +201,9 @@ class Denoiser:
 
     def _beside(self, weights: StackedWeights, timestep: jax.Array, context: Context) -> jax.Array:
         """All tokens beside the video's [B, L, D], those first that count, the others zero."""
-        tokens, parameters = context.tokens, _with_prefix(weights.outer, "context_embedder.")
+        tokens = context.tokens
         prompt = self._layout.constrain(tokens.prompt.astype(context.still.dtype), P("dp"))
-        refined = call_module(self._refiner, parameters, _refine, prompt, timestep, tokens.prompt_counts)
+        refined = self._call_outer("context_embedder", weights, prompt, timestep, tokens.prompt_counts, function=_refine)
         refined = refined + weights.outer["cond_type_embed.weight"][PROMPT]
         together = jnp.concatenate([context.still, refined], axis=1)
         ordered = jnp.take_along_axis(together, tokens.order[:, :, None], axis=1)
@@ -249,20 +215,12 @@ class Denoiser:
     ) -> tuple[jax.Array, jax.Array]:
         """One block on the video's tokens [B, S, D] and those beside them [B, L, D]."""
         arguments = (*carry, time, context.tokens.counts, context.positions)
-        hidden, beside = call_module(self._block, self._gathered(block), _call, *arguments)
+        hidden, beside = call_module(self._block, self._gathered(block), call, *arguments)
         return self._layout.constrain(hidden, self._layout.tokens), self._layout.constrain(beside, P("dp"))
-
-    def _gathered(self, block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """One layer's parameters in the checkpoint's shapes, gathered from the chips where they rest."""
-        layout = self._layout
-        gathered = {
-            name: layout.gather(name, value, role_of(name)) if value.ndim == 2 else value for name, value in block.items()
-        }
-        return as_checkpoint(gathered)
 
     def _finish(self, weights: StackedWeights, hidden: jax.Array, time: jax.Array, context: Context, shape) -> jax.Array:
         """The velocity from the last layer's tokens."""
-        normal = call_module(self._model.norm_out, _with_prefix(weights.outer, "norm_out."), _call, hidden, time)
+        normal = self._call_outer("norm_out", weights, hidden, time)
         velocity = normal @ weights.outer["proj_out.weight"].T + weights.outer["proj_out.bias"]
         velocity = velocity[:, : context.positions.num_tokens].astype(jnp.float32)
         return jnp.moveaxis(velocity, 1, 2).reshape(len(velocity), -1, *shape[2:])
@@ -278,17 +236,9 @@ def norm_in_float32(model: torch.nn.Module) -> None:
                     setattr(parent, name, FP32LayerNorm(child.normalized_shape, eps=child.eps, **affine))
 
 
-def _with_prefix(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Array]:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-
-
 def _tokens(latents: jax.Array) -> jax.Array:
     """[1, C, F, H, W] -> [1, F * H * W, C]."""
     return jnp.moveaxis(latents.reshape(*latents.shape[:2], -1), 1, 2)
-
-
-def _call(module: torch.nn.Module, *arguments: Any) -> Any:
-    return module(*arguments)
 
 
 def _refine(refiner: torch.nn.Module, text: torch.Tensor, timestep: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from diffusers import AutoencoderKLHunyuanVideo15
 
 from backend.families.hunyuan import vae_tpu
 from backend.families.hunyuan.vae_stream import FRAMES_SEEN, KEYS_AND_VALUES, FrameRunner
-from backend.families.video_autoencoder import StreamedAutoencoder, Weights
+from backend.families.kit.video_autoencoder import StreamedAutoencoder, Weights
 from backend.runtime.mesh import Layout
 
 

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import torch
 from diffusers import AutoencoderKLHunyuanVideo15
 from diffusers.models.autoencoders.autoencoder_kl_hunyuanvideo15 import HunyuanVideo15RMS_norm
-from jax.sharding import PartitionSpec as P
 
 from backend.families.hunyuan.vae_stream import FRAMES_SEEN
-from backend.families.hunyuan.vae_tpu_layers import Caches, Chip, LayerRunner, Weights
-from backend.families.strips import Strips
+from backend.families.hunyuan.vae_tpu_layers import LayerRunner
+from backend.families.kit.strip_layers import Caches, Chip, Weights
+from backend.families.kit.strips import Strips, padded_vector
 from backend.runtime.mesh import Layout
 from kernels.causal_conv import arrange_weight, swap_rows_and_columns
 from kernels.causal_conv_cut import padded_channels, padded_rows
@@ -31,22 +31,17 @@ def arrange(vae: AutoencoderKLHunyuanVideo15, weights: Weights) -> dict[str, jax
     arranged = {}
     for name, module in vae.named_modules():
         if isinstance(module, HunyuanVideo15RMS_norm):
-            arranged[f"{name}.gamma"] = _vector(weights[f"{name}.gamma"])
+            arranged[f"{name}.gamma"] = padded_vector(weights[f"{name}.gamma"])
         elif isinstance(module, torch.nn.Conv3d):
             weight = weights[f"{name}.weight"]
             arranged[f"{name}.weight"] = arrange_weight(weight) if weight.shape[3] == 3 else _matrix(weight[..., 0, 0, 0])
-            arranged[f"{name}.bias"] = _vector(weights[f"{name}.bias"])
+            arranged[f"{name}.bias"] = padded_vector(weights[f"{name}.bias"])
     return arranged
 
 
 def _matrix(weight: jax.Array) -> jax.Array:
     """[N, C] to [C', N'] with padded channels."""
     return jnp.pad(weight, [(0, padded_channels(size) - size) for size in weight.shape]).T
-
-
-def _vector(values: jax.Array) -> jax.Array:
-    flat = values.reshape(-1).astype(jnp.float32)
-    return jnp.pad(flat, (0, padded_channels(flat.shape[0]) - flat.shape[0]))
 
 
 def describe_keys(layout: Layout, widths: Mapping[str, int], latent_shape: Sequence[int], dtype: jnp.dtype) -> dict[str, Any]:
@@ -99,36 +94,21 @@ class _Plan:
     def run(self, way: Callable, weights: Weights, array: jax.Array, before: Caches) -> tuple[jax.Array, Caches]:
         """`way` through the layers on every chip, from and to arrays [1, C, F, height, width]; and the caches after it."""
         strips = Strips.of(self.layout, *self.size)
-        frames = array[0].transpose(1, 2, 3, 0) if strips.turned else array[0].transpose(1, 3, 2, 0)
-        rows, channels = frames.shape[2:]
-        frames = jnp.pad(frames, ((0, 0), (0, 0), (0, padded_rows(rows) - rows), (0, padded_channels(channels) - channels)))
+        rows = array.shape[4] if strips.turned else array.shape[3]
         own = {name: _turned(value) if strips.turned else value for name, value in weights.items()}
+        norms = ((name, module) for name, module in self.vae.named_modules() if isinstance(module, HunyuanVideo15RMS_norm))
+        widths = {name: module.gamma.numel() for name, module in norms}
         seen = before[FRAMES_SEEN]
         kept = {name: cache for name, cache in before.items() if name != FRAMES_SEEN}
 
         def one_chip(own: Weights, frames: jax.Array, kept: Caches, seen: jax.Array) -> tuple[jax.Array, Caches]:
             chip = Chip(axes=strips.axes, is_turned=strips.turned, interpret=self.interpret)
-            runner = LayerRunner(chip, own, kept, seen, rows)
+            runner = LayerRunner(chip, own, widths, kept, rows, seen)
             result, channels = way(runner, self.vae, frames)
-            return _as_pictures(result[:, :, : runner.rows], channels, strips.turned), runner.after
+            return strips.pictures(result[:, :, : runner.rows], channels), runner.after
 
-        spec, axes = strips.spec, strips.axes or None
-        pictures = P(None, None, axes, None) if strips.turned else P(None, None, None, axes)
-        mapped = jax.shard_map(
-            one_chip,
-            mesh=self.layout.mesh,
-            in_specs=(P(), spec, spec, P()),
-            out_specs=(pictures, spec),
-            check_vma=False,
-        )
-        result, after = mapped(own, frames, kept, seen)
+        result, after = strips.run(one_chip, own, strips.cut(array, padded_rows(rows)), kept, seen)
         return result[None], after | {FRAMES_SEEN: seen + 1}
-
-
-def _as_pictures(frames: jax.Array, channels: int, is_turned: bool) -> jax.Array:
-    """[C, F, height, width] of [F, columns, rows, C and padding]: a product with ones, exact, because lanes move slowly."""
-    first = jnp.einsum("kc,fwhc->kfwh", jnp.eye(channels, frames.shape[3], dtype=frames.dtype), frames)
-    return first if is_turned else first.swapaxes(2, 3)
 
 
 def _turned(weight: jax.Array) -> jax.Array:

@@ -9,15 +9,12 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from backend.families.kit.flat_attention import FEW_KEYS, Positions, as_array, attend_flat
 from backend.runtime.cpu_attention import attention
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import torchax
 from backend.runtime.ulysses import cross_attention, self_attention
-from kernels.attention import TpuOptions
-from kernels.qkv import HeadBounds
 
-FLAT_HEADS = TpuOptions(layout="columns")  # what the projections write and read, [B, S, H * D], without a copy
-FEW_KEYS = TpuOptions(layout="columns", tests_bounds=False)
 NAG_LONGEST, NAG_SHARE = 2.5, 0.25
 """Normalized Attention Guidance's tau and alpha for Wan, as its makers set them (ChenDarYen/Normalized-Attention-Guidance)."""
 
@@ -39,16 +36,6 @@ class TextKeys:
     nag: jax.Array | None = None
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["cosine", "sine"], meta_fields=["num_tokens"])
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Positions:
-    """The rotary embedding, `cosine` and `sine` [1, S, 1, D] float32, of `num_tokens` tokens; the rest of S is padding."""
-
-    cosine: jax.Array
-    sine: jax.Array
-    num_tokens: int
-
-
 class KernelAttention:
     """A processor for `WanAttention`: self-attention with `Positions`, cross-attention if it is given `TextKeys`."""
 
@@ -66,7 +53,7 @@ class KernelAttention:
         query, key, value = (as_array(project(hidden_states)) for project in (attn.to_q, attn.to_k, attn.to_v))
         cosine, sine = (as_array(table)[0, :, 0] for table in (positions.cosine, positions.sine))
         norms = (as_array(attn.norm_q.weight), as_array(attn.norm_k.weight))
-        attend = functools.partial(_attend_to_real, head_width=cosine.shape[1], num_tokens=positions.num_tokens)
+        attend = functools.partial(attend_flat, head_width=cosine.shape[1], num_keys=positions.num_tokens)
         return self_attention(self._layout, attend, (query, key, value), norms, (cosine, sine), attn.norm_q.eps)
 
     def _attend_to_text(self, attn, hidden_states: torch.Tensor, text: TextKeys) -> jax.Array:
@@ -101,14 +88,6 @@ def guided_away(own: jax.Array, other: jax.Array, scale: jax.Array) -> jax.Array
     return (NAG_SHARE * beyond + (1 - NAG_SHARE) * near).astype(own.dtype)
 
 
-def _attend_to_real(query, key, value, bounds: HeadBounds | None, *, head_width: int, num_tokens: int) -> jax.Array:
-    """Attention [B, S, W] of flat heads to the tokens before the padding."""
-    query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (query, key, value))
-    options = dataclasses.replace(FLAT_HEADS, bounds=bounds)
-    attended = attention(query, key, value, num_keys=num_tokens, tpu=options)
-    return attended.reshape(*attended.shape[:2], -1)
-
-
 def text_keys(attn, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values [B, L, H, D] of the embedded text [B, L, D] for one layer's cross-attention."""
     key = attn.norm_k(attn.to_k(text)).unflatten(2, (attn.heads, -1))
@@ -119,8 +98,3 @@ def image_keys(attn, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The same for the embedded pictures [1, L, D]."""
     key = attn.norm_added_k(attn.add_k_proj(image)).unflatten(2, (attn.heads, -1))
     return key, attn.add_v_proj(image).unflatten(2, (attn.heads, -1))
-
-
-def as_array(value) -> jax.Array:
-    """A tensor of the environment in which blocks run, as an array; arrays as they are."""
-    return value if isinstance(value, jax.Array) else torchax().interop.jax_view(value)

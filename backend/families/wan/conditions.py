@@ -16,9 +16,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from PIL import Image
 
 from backend.contract.geometry import Geometry
+from backend.families.kit.pixels import clip_pixels, joined_frames
 from backend.families.wan.family import TEXT_TOKENS
 from backend.families.wan.transformer import Condition, FirstFrames, ImageChannels
 from backend.runtime.program import Program
@@ -78,12 +78,6 @@ def window_conditions(
     return inner, inner, {**conditions, "image_channels": last}
 
 
-def pixels_of(picture: Image.Image, dtype: jnp.dtype) -> np.ndarray:
-    """[1, 3, 1, height, width] in [-1, 1]."""
-    pixels = np.asarray(picture, np.float32).transpose(2, 0, 1)[None, :, None] / 127.5 - 1.0
-    return pixels.astype(dtype)
-
-
 def encode_clip(
     first_program: Program,
     next_program: Program,
@@ -134,16 +128,6 @@ def encode_pixels(
         latents, caches = yield Call(next_program, (weights, pixels(begin, begin + scale), caches))
         pieces.append(latents)
     return (yield OnHost(joined_frames, tuple(pieces)))
-
-
-def clip_pixels(frames: np.ndarray, dtype: jnp.dtype) -> np.ndarray:
-    """[1, 3, F, height, width] in [-1, 1] of uint8 [F, height, width, 3]."""
-    return (frames.astype(np.float32).transpose(3, 0, 1, 2)[None] / 127.5 - 1.0).astype(dtype)
-
-
-def joined_frames(xp: Any, *pieces: jax.Array) -> jax.Array:
-    """Latent frames one after another, float32."""
-    return xp.concatenate([piece.astype(np.float32) for piece in pieces], axis=2)
 
 
 def image_channels(xp: Any, mask: np.ndarray, *pieces: jax.Array) -> jax.Array:

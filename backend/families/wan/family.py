@@ -8,15 +8,16 @@ output of a CLIP image encoder. They also differ in the number of transformers: 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from backend.checkpoints.checkpoint import named_parts
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.contract.geometry import Geometry
 from backend.errors import ModelError
 from backend.families.family import Configs, Kind, Need, refusal
+from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, t5_shapes, width_of
 from presets import Preset
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ NEEDED_ENTRIES = {
     "transformer": ("in_channels", "num_layers", "num_attention_heads", "attention_head_dim", "ffn_dim"), "vae": ("z_dim",),
     "text_encoder": ("d_model", "d_ff", "num_layers", "vocab_size"),
 }  # fmt: skip
-AGAIN = "copy the checkpoint again, or `python app.py models download ID`, which fetches what is missing"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,11 +103,11 @@ class WanFamily:
         """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""
         if index.get("_class_name") not in PIPELINES:
             return None
-        check_parts(index, configs, TRANSFORMER)
+        check_networks(index, configs, TRANSFORMER)
         transformer = configs["transformer"]
         features = {
             "conditioning": _conditioning(bool(index.get("expand_timesteps")), configs),
-            "num_experts": 2 if _names(index, "transformer_2") else 1,
+            "num_experts": 2 if "transformer_2" in named_parts(index) else 1,
             "has_image_encoder": transformer.get("image_dim") is not None,
         }
         needs_last_image = transformer.get("pos_embed_seq_len") is not None
@@ -122,19 +122,15 @@ class WanFamily:
         """The kind of a preset's model, without its checkpoint."""
         if configs["transformer"].get("_class_name", TRANSFORMER) != TRANSFORMER:
             return None
-        index = {part: ["diffusers", part] for part in configs} | {
-            "_class_name": PIPELINES[0],
-            "transformer_2": ["diffusers", TRANSFORMER] if preset.num_experts == 2 else [None, None],
-            "expand_timesteps": set(preset.tasks) == {"t2v", "i2v"},
-            "boundary_ratio": preset.boundary,
-        }
-        return self.recognise(index, configs)
+        own: dict[str, Any] = {"_class_name": PIPELINES[0], "boundary_ratio": preset.boundary}
+        own["transformer_2"] = ["diffusers", TRANSFORMER] if preset.num_experts == 2 else [None, None]
+        own["expand_timesteps"] = set(preset.tasks) == {"t2v", "i2v"}
+        return self.recognise(index_of(configs, **own), configs)
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """The first tensor, whose shape depends on the inputs, and one of the last layer."""
         if part == "text_encoder":
-            text = configs[part]
-            return {f"encoder.block.{text['num_layers'] - 1}.layer.1.DenseReluDense.wo.weight": (text["d_model"], text["d_ff"])}
+            return t5_shapes(configs[part])
         if part == "vae":
             channels = configs[part]["z_dim"]
             return {"post_quant_conv.weight": (channels, channels, 1, 1, 1)}
@@ -151,9 +147,7 @@ class WanFamily:
 
     def original_name(self, stem: str) -> str:
         """A module's name in Wan's own checkpoints."""
-        for pattern, replacement in ORIGINAL_NAMES:
-            stem = re.sub(pattern, replacement, stem)
-        return stem
+        return renamed(stem, ORIGINAL_NAMES)
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
         """See `Family`. ComfyUI has the makers' names."""
@@ -167,11 +161,6 @@ class WanFamily:
 
 
 WAN = WanFamily()
-
-
-def width_of(transformer: Mapping[str, Any]) -> int:
-    """Channels of a token in the transformer."""
-    return transformer["num_attention_heads"] * transformer["attention_head_dim"]
 
 
 def flops_of(config: Mapping[str, Any], queries: int, keys: int, branches: int) -> StepFlops:
@@ -191,36 +180,13 @@ def scales(configs: Configs) -> tuple[int, int]:
     return configs["vae"].get("scale_factor_spatial", space), configs["vae"].get("scale_factor_temporal", time)
 
 
-def _names(index: Mapping[str, Any], part: str) -> bool:
-    """Whether model_index.json names this part."""
-    return bool((index.get(part) or [None])[0])
-
-
-def check_parts(index: Mapping[str, Any], configs: Configs, transformer: str) -> None:
+def check_networks(index: Mapping[str, Any], configs: Configs, transformer: str) -> None:
     """Raises: ModelError if a part or an entry of its configuration is missing, or a network is of another class; `transformer`
     is the transformer's."""
-    missing = [part for part in NEEDED_ENTRIES if not _names(index, part)]
-    if missing:
-        needed = ", ".join(NEEDED_ENTRIES)
-        raise ModelError(
-            f"model_index.json names no {missing[0]}:", f"a checkpoint needs {needed}", "give a whole Wan checkpoint"
-        )
-    parts = [*NEEDED_ENTRIES, *(part for part in ("image_encoder", "transformer_2") if _names(index, part) and part in configs)]
-    for part in parts:
-        _check_entries(part, configs)
-    for part, expected in (("transformer", transformer), ("vae", AUTOENCODER)):
-        class_name = configs[part].get("_class_name", expected)
-        if class_name != expected:
-            raise refusal(f"it has a {class_name}", [SUPPORTED])
+    check_parts(index, configs, NEEDED_ENTRIES, "a whole Wan checkpoint")
+    check_classes(configs, {"transformer": (transformer,), "vae": (AUTOENCODER,)}, SUPPORTED)
     if "transformer_2" in configs:
         _check_experts(configs["transformer"], configs["transformer_2"])
-
-
-def _check_entries(part: str, configs: Configs) -> None:
-    for name in NEEDED_ENTRIES.get(part, ()):
-        if name not in configs[part]:
-            needed = ", ".join(NEEDED_ENTRIES[part])
-            raise ModelError(f"{part}/config.json does not say {name}:", f"a {part} needs {needed}", AGAIN)
 
 
 def _check_experts(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
@@ -240,4 +206,4 @@ def _conditioning(expands_timesteps: bool, configs: Configs) -> Conditioning:
         return "channels"
     if in_channels == latents:
         return "first_frame" if expands_timesteps else "none"
-    raise refusal(f"its transformer takes {in_channels} channels and its VAE makes {latents}", [SUPPORTED])
+    raise channels_refusal(configs, latents, SUPPORTED)

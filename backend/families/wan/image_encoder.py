@@ -13,23 +13,17 @@ from PIL import Image
 from transformers import CLIPVisionConfig, CLIPVisionModel
 from transformers.image_processing_utils import BaseImageProcessor
 
-from backend.runtime.mesh import Layout
+from backend.families.kit.modules import Encoder, settings_of
 from backend.runtime.torch_modules import call_module
 
-OLD_PREFIX = "vision_model."  # before each name in files written by transformers 4, such as Wan 2.1's; transformers 5 writes none
 HIDDEN_STATE = -2  # Wan reads the second-to-last layer
 
 
-def short_name(name: str) -> str:
-    """A tensor's name in the installed library, from the one in a file of any age."""
-    return name.removeprefix(OLD_PREFIX)
-
-
-class ImageEncoder:
+class ImageEncoder(Encoder):
     """A preprocessor and an encoder's modules; weights are passed to every call. Without a preprocessor it only embeds."""
 
     def __init__(self, config: Mapping[str, Any], processor: BaseImageProcessor | None) -> None:
-        settings = CLIPVisionConfig(**{name: value for name, value in config.items() if name != "architectures"})
+        settings = CLIPVisionConfig(**settings_of(config))
         with torch.device("meta"):
             self._model = CLIPVisionModel(settings).eval()
         self._processor = processor
@@ -40,11 +34,6 @@ class ImageEncoder:
     def num_tokens(self) -> int:
         """Tokens per picture: one for the whole picture, one for each patch."""
         return (self._size // self._patch) ** 2 + 1
-
-    def describe_weights(self, dtype: jnp.dtype, layout: Layout) -> dict[str, jax.ShapeDtypeStruct]:
-        """The weights' shapes and where they rest, without the weights."""
-        shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._model.state_dict().items()}
-        return layout.describe(shapes, layout.outer_weight)
 
     def preprocess(self, images: Sequence[Image.Image]) -> np.ndarray:
         """Pixels [N, 3, height, width] as the checkpoint's own preprocessor makes them; without one, zeros of that shape."""

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from backend.errors import ModelError
-from backend.families.wan.family import WAN, width_of
+from backend.families.kit.parts import width_of
+from backend.families.wan.family import WAN
 
 PREFIX = "model."  # in a file of Self-Forcing's code, which saves the wrapper around the network
 HEAD_WIDTH = 128  # of every published Wan; no tensor tells

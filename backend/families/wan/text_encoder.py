@@ -7,7 +7,6 @@ for all of them, and its logit is raised by the logarithm of their number: the s
 from __future__ import annotations
 
 import dataclasses
-import functools
 import html
 from collections.abc import Mapping
 from typing import Any
@@ -20,13 +19,13 @@ import torch
 from jax.sharding import PartitionSpec as P
 from transformers import PreTrainedTokenizerBase, UMT5Config, UMT5EncoderModel
 
-from backend.contract.worker import AXES
+from backend.families.kit.modules import settings_of
+from backend.families.kit.text import TIED, cut_notes, padded_ids
+from backend.families.kit.text import TextEncoder as Tokenized
 from backend.families.wan.family import TEXT_TOKENS
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 
-TIED = ("shared.weight", "encoder.embed_tokens.weight")  # two names of the token embedding; a checkpoint may hold either or both
-PROMPTS = ("prompt", "negative prompt")  # in the order that `tokenize` takes them
 LENGTHS = (32, 64, 128, 256, TEXT_TOKENS)  # compiled lengths; the smallest that holds the prompts is used
 
 
@@ -41,8 +40,10 @@ class TextTokens:
     notes: tuple[str, ...] = ()
 
 
-class TextEncoder:
-    """A tokenizer and an encoder's modules; weights are passed to every call. Without a tokenizer it only embeds."""
+class TextEncoder(Tokenized):
+    """See `backend.families.kit.text.TextEncoder`."""
+
+    _columns = (".o.weight", ".wo.weight", *TIED)
 
     def __init__(
         self,
@@ -51,48 +52,33 @@ class TextEncoder:
         lengths: tuple[int, ...] = LENGTHS,
     ) -> None:
         with torch.device("meta"):
-            self._model = UMT5EncoderModel(UMT5Config(**_without_private(config))).eval()
+            self._model = UMT5EncoderModel(UMT5Config(**settings_of(config))).eval()
         self._tokenizer, self._lengths = tokenizer, lengths
 
-    def describe_weights(self, dtype: jnp.dtype, layout: Layout) -> dict[str, jax.ShapeDtypeStruct]:
-        """The weights' shapes and where they rest, without the weights."""
-        shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._model.state_dict().items()}
-        return layout.describe(shapes, functools.partial(text_weight, layout))
-
-    @property
-    def has_tokenizer(self) -> bool:
-        return self._tokenizer is not None
-
-    def describe_tokens(self, count: int) -> TextTokens:
-        """Shapes of what `tokenize` returns for `count` prompts at the full length."""
-        ids = jax.ShapeDtypeStruct((count, TEXT_TOKENS), jnp.int32)
-        return TextTokens(ids=ids, mask=ids, bias=None)
-
     def tokenize(self, prompts: list[str]) -> TextTokens:
-        """The prompts' tokens, padded to the smallest compiled length that holds them all."""
+        """The prompts' tokens, padded to the smallest compiled length that holds them all; without a tokenizer their shapes at
+        the full length."""
+        if self._tokenizer is None:
+            ids = jax.ShapeDtypeStruct((len(prompts), TEXT_TOKENS), jnp.int32)
+            return TextTokens(ids=ids, mask=ids, bias=None)
         tokens = [self._tokenizer(clean_prompt(prompt))["input_ids"] for prompt in prompts]
-        notes = tuple(_cut_note(name, ids) for name, ids in zip(PROMPTS, tokens, strict=False) if len(ids) > TEXT_TOKENS)
+        notes = cut_notes([len(ids) for ids in tokens], TEXT_TOKENS)
         tokens = [[*ids[: TEXT_TOKENS - 1], ids[-1]] if len(ids) > TEXT_TOKENS else ids for ids in tokens]
         lengths = tuple(len(ids) for ids in tokens)
         width = next(length for length in self._lengths if length > max(lengths) or length == TEXT_TOKENS)
-        ids = np.full((len(tokens), width), self._tokenizer.pad_token_id, np.int32)
-        for row, prompt_ids in zip(ids, tokens, strict=True):
-            row[: len(prompt_ids)] = prompt_ids
+        ids = padded_ids(tokens, width, self._tokenizer.pad_token_id)
         mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int32)
         return TextTokens(ids=ids, mask=mask, bias=_attention_bias(lengths, width), notes=notes)
+
+    @classmethod
+    def place(cls, layout: Layout, name: str, shape: tuple[int, ...]) -> P:
+        """See `backend.families.kit.text`; the bias of relative positions lies everywhere."""
+        return P() if "relative_attention_bias" in name else super().place(layout, name, shape)
 
     def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
         """Embeddings [B, L, D] of `TextTokens`, zero from each prompt's end on. Pure, to be compiled."""
         hidden = call_module(self._model, weights, _last_hidden_state, ids, mask)
         return hidden * mask[..., None].astype(hidden.dtype)
-
-
-def _cut_note(name: str, ids: list[int]) -> str:
-    return f"The {name} has {len(ids)} tokens, of which the model reads {TEXT_TOKENS}: its end was left out"
-
-
-def _without_private(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in config.items() if name not in ("architectures", "transformers_version")}
 
 
 def _last_hidden_state(model: UMT5EncoderModel, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -114,12 +100,3 @@ def clean_prompt(prompt: str) -> str:
     """The prompt with broken Unicode repaired, HTML entities resolved twice and white space folded, as diffusers does for Wan."""
     text = html.unescape(html.unescape(ftfy.fix_text(prompt)))
     return " ".join(text.split())
-
-
-def text_weight(layout: Layout, name: str, shape: tuple[int, ...]) -> P:
-    """Where a matrix [out, in] rests: heads and hidden units over all chips, the embedding by its columns; vectors everywhere."""
-    if len(shape) != 2 or "relative_attention_bias" in name:
-        return P()
-    by_columns = name.endswith((".o.weight", ".wo.weight", *TIED))
-    divides = shape[by_columns] % layout.mesh.size == 0
-    return P() if not divides else P(None, AXES) if by_columns else P(AXES, None)

@@ -20,12 +20,15 @@ from diffusers import ModelMixin, WanTransformer3DModel
 from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
 from jax.sharding import PartitionSpec as P
 
-from backend.families.step_cache import StepCache, describe_cache, place_cached, reuse_or_run
-from backend.families.wan.attention import KernelAttention, Positions, TextKeys, image_keys, text_keys
-from backend.runtime.mesh import Layout, Role
+from backend.families.kit.flat_attention import Positions
+from backend.families.kit.modules import with_prefix
+from backend.families.kit.step_cache import StepCache, describe_cache
+from backend.families.kit.transformer import RunLayer, StackedTransformer, run_layers
+from backend.families.wan.attention import KernelAttention, TextKeys, image_keys, text_keys
+from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
-from backend.weights.stacked import StackedWeights, Stacks, as_checkpoint, place_weights, stack_weights
+from backend.weights.stacked import StackedWeights
 
 
 @jax.tree_util.register_dataclass
@@ -102,15 +105,6 @@ class _Time:
 
 
 BLOCKS = "blocks."  # the prefix of the layers in the checkpoint
-COLUMNS = ("to_q.weight", "to_k.weight", "to_v.weight", "ffn.net.0.proj.weight")
-ROWS = ("to_out.0.weight", "ffn.net.2.weight")
-
-
-def role_of(name: str) -> Role:
-    """How a matrix of a layer is cut over tp: heads and hidden units come out of `COLUMNS` and go into `ROWS`."""
-    if name.endswith(COLUMNS):
-        return "columns"
-    return "rows" if name.endswith(ROWS) else "whole"
 
 
 def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
@@ -122,77 +116,29 @@ def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, in
     return own | text | {"ffn.net.0.proj.weight": wide, "ffn.net.2.weight": wide}
 
 
-class Denoiser:
-    """Shapes and modules of one transformer; weights are passed to every call. All methods are pure, to be compiled."""
+class Denoiser(StackedTransformer):
+    """The keys of its stacks are joined in their order by `prepare_text`."""
 
     _network: ClassVar[type[ModelMixin]] = WanTransformer3DModel
-    _stacks: ClassVar[tuple[str, ...]] = (BLOCKS,)
-    """The prefixes of its layers in the checkpoint, in the order in which `prepare_text` joins their keys."""
+    _stacks = (BLOCKS,)
+    _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "ffn.net.0.proj.weight")
+    _rows = ("to_out.0.weight", "ffn.net.2.weight")
 
     def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
         with torch.device("meta"):
-            self._model = self._network.from_config(dict(config)).eval()
-        self._layout = layout
+            super().__init__(self._network.from_config(dict(config)), layout)
         self._block = self._model.blocks[0]
         self._attend_by_kernel(self._block)
         config = self._model.config  # with the entries that an older file does not have
+        self._patch = config.patch_size
         self._rope = WanRotaryPosEmbed(config.attention_head_dim, config.patch_size, config.rope_max_seq_len)
 
     def _attend_by_kernel(self, block: torch.nn.Module) -> None:
         for attn in (block.attn1, block.attn2):
             attn.set_processor(KernelAttention(self._layout))
 
-    @property
-    def heads(self) -> int:
-        return self._model.config.num_attention_heads
-
-    @property
-    def head_width(self) -> int:
-        return self._model.config.attention_head_dim
-
-    def describe_weights(self, dtype: jnp.dtype) -> StackedWeights:
-        """The weights' shapes and where they rest, without the weights."""
-        state = {
-            name: jax.ShapeDtypeStruct(value.shape, weight_dtype(name, dtype)) for name, value in self._model.state_dict().items()
-        }
-        shapes = jax.eval_shape(lambda tensors: stack_weights(tensors, self._stacks), state)
-        return place_weights(shapes, self._layout, role_of)
-
-    def spread_matrices(self, weights: StackedWeights) -> Stacks:
-        """Those of the weights of which every chip has a copy only while steps run; none if the copies rest there always."""
-        if not (self._layout.copies_on_demand and self._layout.copied):
-            return {}
-        return {
-            prefix: {name: leaf for name, leaf in stack.items() if name in self._layout.copied}
-            for prefix, stack in weights.stacks.items()
-        }
-
-    def copy_matrices(self, spread: Stacks) -> Stacks:
-        """The same matrices, gathered layer by layer, so that no more than a layer is in memory beside them."""
-
-        def one_layer(_, layer: dict[str, jax.Array]):
-            whole = {name: self._layout.gathered_weight(role_of(name)) for name in layer}
-            return None, {name: self._layout.constrain(matrix, whole[name]) for name, matrix in layer.items()}
-
-        return {prefix: jax.lax.scan(one_layer, None, stack)[1] for prefix, stack in spread.items()}
-
-    def place_copies(self, shapes: Stacks) -> Stacks:
-        """Where the result of `copy_matrices` lies: whole on every chip, but for tp."""
-
-        def placed(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
-            where = self._layout.sharding(P(None, *self._layout.gathered_weight(role_of(name))))
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
-
-        return {prefix: {name: placed(name, leaf) for name, leaf in stack.items()} for prefix, stack in shapes.items()}
-
-    def num_tokens(self, latent_shape: tuple[int, ...]) -> int:
-        """Tokens of latents of this shape, B C F H W."""
-        return math.prod(latent_shape[2:]) // math.prod(self._model.config.patch_size)
-
-    def padded_tokens(self, latent_shape: tuple[int, ...]) -> int:
-        """The same number with the layout's padding."""
-        num_tokens = self.num_tokens(latent_shape)
-        return num_tokens + -num_tokens % self._layout.token_multiple
+    def _weight_dtype(self, name: str, dtype: jnp.dtype) -> jnp.dtype:
+        return weight_dtype(name, dtype)
 
     def positions(self, latent_shape: tuple[int, ...], frame_angles: np.ndarray | None = None) -> Work:
         """Work: the rotary embedding for latents of this shape, B C F H W, padded and spread as the layout needs it. Frames are
@@ -222,7 +168,7 @@ class Denoiser:
             embedded, bias, image_tokens = *_one_sequence(image_tokens, embedded, bias), None
 
         def one_layer(_, block: dict[str, jax.Array]):
-            parameters = _with_prefix(self._gathered(block), "attn2.")
+            parameters = with_prefix(self._gathered(block), "attn2.")
             keys = call_module(self._block.attn2, parameters, text_keys, embedded)
             if image_tokens is not None:
                 of_image = call_module(self._block.attn2, parameters, image_keys, image_tokens)
@@ -234,9 +180,7 @@ class Denoiser:
         return TextContext(key=key, value=value, bias=bias, image=tuple(of_image) or None)
 
     def _embed_condition(self, name: str, weights: StackedWeights, value: jax.Array) -> jax.Array:
-        parameters = _with_prefix(weights.outer, f"condition_embedder.{name}.")
-        module = getattr(self._model.condition_embedder, name)
-        return call_module(module, parameters, lambda module, value: module(value), value)
+        return self._call_outer(f"condition_embedder.{name}", weights, value)
 
     def place_text(self, shapes: TextContext) -> TextContext:
         """Where the result of `prepare_text` lies: heads over tp, guidance branches over dp."""
@@ -244,13 +188,6 @@ class Denoiser:
         keys = dataclasses.replace(shapes, bias=None)
         placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), keys)
         return dataclasses.replace(placed, bias=jax.tree.map(self._replicated, shapes.bias))
-
-    def place_cached(self, shapes: tuple[Any, StepCache]) -> tuple[Any, StepCache]:
-        """Where the result of a step with a cache lies."""
-        return place_cached(self._layout, shapes)
-
-    def _replicated(self, leaf: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._layout.replicated)
 
     def velocity(
         self,
@@ -264,13 +201,8 @@ class Denoiser:
         `timestep` is a scalar, 0 to 1000. `FirstFrames` replace the first latent frames, at timestep 0.
         """
         hidden, time = self._begin(weights, latents, timestep, context)
-        text, positions = context.text, context.positions
-
-        def one_layer(hidden, layer):
-            return self._run_layer(hidden, layer, time, text.bias, positions, text.nag), None
-
-        hidden, _ = jax.lax.scan(one_layer, hidden, (weights.stacks[BLOCKS], text.key, text.value, text.image))
-        return self._finish(weights, hidden, time, positions, latents.shape)
+        hidden = run_layers(self._layer_runner(time, context), (hidden,), _layers(weights, context.text))
+        return self._finish(weights, hidden, time, context.positions, latents.shape)
 
     def cached_velocity(
         self,
@@ -281,26 +213,16 @@ class Denoiser:
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[jax.Array, StepCache]:
-        """As `velocity`, but the layers after the first may be spared, see `backend.families.step_cache`."""
+        """As `velocity`, but the layers after the first may be spared, see `backend.families.kit.step_cache`."""
         hidden, time = self._begin(weights, latents, timestep, context)
-        text, positions = context.text, context.positions
-        layers = (weights.stacks[BLOCKS], text.key, text.value, text.image)
+        run_layer, layers = self._layer_runner(time, context), _layers(weights, context.text)
+        num_tokens = context.positions.num_tokens
+        hidden, cache = self._reuse_or_run(cache, threshold, num_tokens, run_layer, (hidden,), layers)
+        return self._finish(weights, hidden, time, context.positions, latents.shape), cache
 
-        def run(index, hidden):
-            layer = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), layers)
-            return self._run_layer(hidden, layer, time, text.bias, positions, text.nag)
-
-        first = run(0, hidden)
-        rest, cache = reuse_or_run(
-            self._layout,
-            cache,
-            threshold,
-            positions.num_tokens,
-            hidden,
-            first,
-            lambda: jax.lax.fori_loop(1, self._model.config.num_layers, run, first),
-        )
-        return self._finish(weights, first + rest, time, positions, latents.shape), cache
+    def _layer_runner(self, time: _Time, context: Context) -> RunLayer:
+        text = context.text
+        return lambda tokens, layer: (self._run_layer(*tokens, layer, time, text.bias, context.positions, text.nag),)
 
     def describe_cache(self, text: TextContext, positions: Positions) -> StepCache:
         """Shapes and places of an empty cache for these conditions."""
@@ -332,7 +254,7 @@ class Denoiser:
 
     def _finish(self, weights: StackedWeights, hidden: jax.Array, time: _Time, positions: Positions, shape) -> jax.Array:
         velocity = self._project_out(weights, hidden, time.embedding_of(hidden.shape[1]))[:, : positions.num_tokens]
-        return _from_patches(velocity, shape, self._model.config.patch_size)
+        return _from_patches(velocity, shape, self._patch)
 
     def _pad(self, hidden: jax.Array, positions: Positions) -> jax.Array:
         """Tokens up to the layout's multiple, spread over the chips."""
@@ -340,26 +262,17 @@ class Denoiser:
         padded = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0))) if padding else hidden
         return self._layout.constrain(padded, self._layout.tokens)
 
-    def _gathered(self, block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """One layer's parameters in the checkpoint's shapes, gathered from the chips where they rest."""
-        layout = self._layout
-        gathered = {
-            name: layout.gather(name, value, role_of(name)) if value.ndim == 2 else value for name, value in block.items()
-        }
-        return as_checkpoint(gathered)
-
     def _embed_patches(self, weights: StackedWeights, latents: jax.Array, batch: int) -> jax.Array:
         """Tokens [B, S, D]; the same latents for every guidance branch."""
         kernel, bias = weights.outer["patch_embedding.weight"], weights.outer["patch_embedding.bias"]
-        patches = to_patches(latents.astype(kernel.dtype), self._model.config.patch_size)
+        patches = to_patches(latents.astype(kernel.dtype), self._patch)
         tokens = patches @ kernel.reshape(kernel.shape[0], -1).T + bias
         return jnp.broadcast_to(tokens, (batch, *tokens.shape[1:]))
 
     def _embed_time(self, weights: StackedWeights, timestep: jax.Array, still_tokens: int) -> _Time:
         """The step's time embedding, and that of timestep 0 if there are still tokens."""
         timesteps = jnp.stack([timestep, jnp.zeros_like(timestep)]) if still_tokens else timestep[None]
-        embedder = _with_prefix(weights.outer, "condition_embedder.")
-        embedding, modulation = call_module(self._model.condition_embedder, embedder, _time_embedding, timesteps)
+        embedding, modulation = self._call_outer("condition_embedder", weights, timesteps, function=_time_embedding)
         return _Time(
             embedding=self._layout.constrain(embedding, P()),
             modulation=self._layout.constrain(modulation, P()).reshape(len(timesteps), 6, -1),
@@ -369,14 +282,15 @@ class Denoiser:
     def _project_out(self, weights: StackedWeights, hidden: jax.Array, time: jax.Array) -> jax.Array:
         """Patches of velocity [B, S, patch volume * C] float32."""
         shift, scale = jnp.moveaxis(weights.outer["scale_shift_table"] + time[:, :, None], 2, 0)
-        hidden = call_module(self._model.norm_out, {}, lambda norm, value: norm(value), hidden.astype(jnp.float32))
+        hidden = self._call_outer("norm_out", weights, hidden.astype(jnp.float32))
         hidden = (hidden * (1 + scale) + shift).astype(weights.outer["proj_out.weight"].dtype)
         patches = hidden @ weights.outer["proj_out.weight"].T + weights.outer["proj_out.bias"]
         return patches.astype(jnp.float32)
 
 
-def _with_prefix(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Array]:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+def _layers(weights: StackedWeights, text: TextContext) -> tuple:
+    """The layers' weights, and their keys and values of text and pictures."""
+    return weights.stacks[BLOCKS], text.key, text.value, text.image
 
 
 def _one_sequence(image: jax.Array, text: jax.Array, bias: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:

@@ -19,7 +19,7 @@ import torch
 from diffusers import AutoencoderKLWan
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d, patchify, unpatchify
 
-from backend.families.video_autoencoder import StreamedAutoencoder, Weights
+from backend.families.kit.video_autoencoder import StreamedAutoencoder, Weights
 from backend.families.wan import vae_tpu
 from backend.runtime.mesh import Layout
 

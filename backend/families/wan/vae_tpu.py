@@ -17,11 +17,10 @@ import jax.numpy as jnp
 import torch
 from diffusers import AutoencoderKLWan
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanRMS_norm
-from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
 
-from backend.families.strips import Strips
-from backend.families.wan.vae_tpu_layers import Caches, LayerRunner, Weights
+from backend.families.kit.strip_layers import Caches, Chip, Weights
+from backend.families.kit.strips import Strips, padded_vector
+from backend.families.wan.vae_tpu_layers import LayerRunner
 from backend.runtime.mesh import Layout
 from kernels.causal_conv import arrange_weight, swap_rows_and_columns
 from kernels.causal_conv_cut import padded_channels, padded_rows
@@ -44,7 +43,7 @@ def arrange(vae: AutoencoderKLWan, weights: Weights) -> dict[str, jax.Array]:
     arranged = dict(weights)
     for name, module in vae.named_modules():
         if isinstance(module, WanRMS_norm):
-            arranged[f"{name}.gamma"] = _vector(weights[f"{name}.gamma"])
+            arranged[f"{name}.gamma"] = padded_vector(weights[f"{name}.gamma"])
         elif isinstance(module, torch.nn.Conv2d | torch.nn.Conv3d):
             arranged |= _arranged_conv(name, weights)
     return arranged
@@ -54,19 +53,14 @@ def _arranged_conv(name: str, weights: Weights) -> dict[str, jax.Array]:
     weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
     weight = weight if weight.ndim == 5 else weight[:, :, None]
     if weight.shape[3] == 3:
-        return {f"{name}.weight": arrange_weight(weight), f"{name}.bias": _vector(bias)}
+        return {f"{name}.weight": arrange_weight(weight), f"{name}.bias": padded_vector(bias)}
     parts = 3 if name.endswith("to_qkv") else max(1, weight.shape[0] // weight.shape[1]) if name.endswith("time_conv") else 1
     matrices = jnp.moveaxis(weight[..., 0, 0], 2, 0)  # [T + 1, N, C]
     split = matrices.reshape(matrices.shape[0], parts, -1, matrices.shape[2])
     padding = [(0, 0), (0, 0)] + [(0, padded_channels(size) - size) for size in split.shape[2:]]
     # side by side: the query, the key and the value, or the two frames that a decoder makes of one
-    biases = jnp.stack([_vector(part) for part in bias.reshape(parts, -1)])
+    biases = jnp.stack([padded_vector(part) for part in bias.reshape(parts, -1)])
     return {f"{name}.weight": jnp.pad(split, padding).transpose(0, 3, 1, 2), f"{name}.bias": biases}
-
-
-def _vector(values: jax.Array) -> jax.Array:
-    flat = values.reshape(-1).astype(jnp.float32)
-    return jnp.pad(flat, (0, padded_channels(flat.shape[0]) - flat.shape[0]))
 
 
 def decode(
@@ -77,7 +71,7 @@ def decode(
     `weights` as `arrange` leaves them; `caches` None for the first frame. F is 1 for that, 4 for all others.
     """
     size = latents.shape[3:]
-    plan = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, mesh=layout.mesh, interpret=interpret)
+    plan = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, interpret=interpret)
     pixels, after = plan.run(LayerRunner.decode, weights, latents, caches, patch=vae.config.patch_size or 1)
     return pixels[None].clip(-1.0, 1.0), after
 
@@ -91,7 +85,7 @@ def encode(
     """
     pixels = _to_patches(pixels, vae.config.patch_size or 1)
     size = tuple(side // SPATIAL_SCALE for side in pixels.shape[3:])
-    plan = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, mesh=layout.mesh, interpret=interpret)
+    plan = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, interpret=interpret)
     moments, after = plan.run(LayerRunner.encode, weights, pixels, caches, shrinks=SPATIAL_SCALE)
     return moments[None], after
 
@@ -110,7 +104,6 @@ class _Plan:
     vae: AutoencoderKLWan
     strips: Strips
     size: tuple[int, int]
-    mesh: Mesh
     interpret: bool
 
     @property
@@ -121,33 +114,26 @@ class _Plan:
     def run(self, way, weights: Weights, array: jax.Array, caches: Caches | None, *, shrinks: int = 1, patch: int = 1):
         """`way` through the layers on every chip; `array` [1, C, F, ...] is `shrinks` times as large as the latents. Returns
         [C, F, height, width], `patch` times as large as the last convolution leaves it, and the caches."""
-        frames = array[0].transpose(1, 2, 3, 0) if self.strips.turned else array[0].transpose(1, 3, 2, 0)
-        rows, channels = shrinks * self.rows, frames.shape[3]
-        missing = shrinks * padded_rows(self.rows) - rows
-        frames = jnp.pad(frames, ((0, 0), (0, 0), (0, missing), (0, padded_channels(channels) - channels)))
-        own = {name: _turned(name, value) if self.strips.turned else value for name, value in weights.items()}
+        strips, rows = self.strips, shrinks * self.rows
+        own = {name: _turned(name, value) if strips.turned else value for name, value in weights.items()}
         widths = {name: module.gamma.numel() for name, module in self.vae.named_modules() if isinstance(module, WanRMS_norm)}
 
         def one_chip(own: Weights, frames: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
-            runner = LayerRunner(
-                own, widths, caches, axes=self.strips.axes, rows=rows, is_turned=self.strips.turned, interpret=self.interpret
-            )
+            chip = Chip(axes=strips.axes, is_turned=strips.turned, interpret=self.interpret)
+            runner = LayerRunner(chip, own, widths, caches, rows)
             frames_out, channels = way(runner, self.vae, frames)
             return self._as_pictures(frames_out[:, :, : runner.rows], channels, patch), runner.after
 
-        spec, axes = self.strips.spec, self.strips.axes or None
-        pictures = P(None, None, axes, None) if self.strips.turned else P(None, None, None, axes)
-        mapped = jax.shard_map(one_chip, mesh=self.mesh, in_specs=(P(), spec, spec), out_specs=(pictures, spec), check_vma=False)
-        return mapped(own, frames, caches)
+        return strips.run(one_chip, own, strips.cut(array, shrinks * padded_rows(self.rows)), caches)
 
     def _as_pictures(self, frames: jax.Array, channels: int, patch: int) -> jax.Array:
         """[C, F, height, width] of [F, columns, rows, C * patch * patch and padding], `patch` x `patch` pixels from each one.
 
         Products with zeros and ones, exact: the matrix unit moves lanes and every second row faster than copies do.
         """
-        first = jnp.einsum("kc,fwhc->kfwh", jnp.eye(channels, frames.shape[3], dtype=frames.dtype), frames)
         if patch == 1:
-            return first if self.strips.turned else first.swapaxes(2, 3)
+            return self.strips.pictures(frames, channels)
+        first = jnp.einsum("kc,fwhc->kfwh", jnp.eye(channels, frames.shape[3], dtype=frames.dtype), frames)
         parts = first.reshape(-1, patch, patch, *first.shape[1:])  # diffusers' order: column and row of a true picture's patch
         parts = parts.swapaxes(1, 2) if self.strips.turned else parts
         columns, rows = (jnp.eye(patch * size, dtype=frames.dtype).reshape(-1, size, patch) for size in first.shape[2:])

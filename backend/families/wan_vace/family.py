@@ -10,11 +10,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from backend.checkpoints.checkpoint import AGAIN
 from backend.chips import StepFlops
 from backend.contract.geometry import Geometry
 from backend.errors import ModelError
 from backend.families.family import Configs, Need, refusal
-from backend.families.wan.family import AGAIN, WanFamily, WanKind, check_parts, flops_of, scales, width_of
+from backend.families.kit.parts import index_of, width_of
+from backend.families.wan.family import WanFamily, WanKind, check_networks, flops_of, scales
 from presets import Preset
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class WanVaceFamily(WanFamily):
         """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""
         if index.get("_class_name") != PIPELINE:
             return None
-        check_parts(index, configs, TRANSFORMER)
+        check_networks(index, configs, TRANSFORMER)
         _check_control(configs)
         kind = KINDS["transformer_2" in configs]
         return dataclasses.replace(kind, scales=scales(configs), boundary=index.get("boundary_ratio"))
@@ -49,9 +51,8 @@ class WanVaceFamily(WanFamily):
         if configs["transformer"].get("_class_name") != TRANSFORMER:
             return None
         second = {"transformer_2": configs["transformer"]} if preset.num_experts == 2 else {}
-        index = {part: ["diffusers", part] for part in (*configs, *second)}
-        own = {"_class_name": PIPELINE, "boundary_ratio": preset.boundary}
-        return self.recognise(index | own, {**configs, **second})
+        index = index_of({**configs, **second}, _class_name=PIPELINE, boundary_ratio=preset.boundary)
+        return self.recognise(index, {**configs, **second})
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """Wan's, and the first tensor of the control blocks."""

@@ -10,9 +10,9 @@ import numpy as np
 
 from backend.contract.request import GenerationRequest
 from backend.contract.windows import Window
-from backend.families.context_windows import WindowPrograms
+from backend.families.kit.context_windows import WindowPrograms
+from backend.families.kit.flat_attention import Positions
 from backend.families.model import Conditions, Inputs, ModelPlan, Weights
-from backend.families.wan.attention import Positions
 from backend.families.wan.model import Programs, WanModel, make_programs
 from backend.families.wan.transformer import TextContext
 from backend.families.wan_vace.conditions import CONTROL, REFERENCES, control_of, encode_references, encode_source

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import torch
 from diffusers import WanVACETransformer3DModel
 
-from backend.families.step_cache import StepCache, reuse_or_run
+from backend.families.kit.step_cache import StepCache, reuse_or_run
+from backend.families.kit.transformer import layer_at
 from backend.families.wan.attention import TextKeys
 from backend.families.wan.transformer import BLOCKS, Context, Denoiser, to_patches
 from backend.runtime.mesh import Layout
@@ -96,7 +97,7 @@ class ControlledDenoiser(Denoiser):
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[jax.Array, StepCache]:
-        """As `velocity`, but all that comes after the first layer may be spared, see `backend.families.step_cache`. In a step
+        """As `velocity`, but all that comes after the first layer may be spared, see `backend.families.kit.step_cache`. In a step
         that is not spared the first layer runs twice: the first time without its hint, to see what has changed."""
         hidden, time = self._begin(weights, latents, timestep, context)
         step = _Step(weights=weights, time=time, context=context)
@@ -121,7 +122,7 @@ class ControlledDenoiser(Denoiser):
         """The control tokens [B, S, D] before the first control block."""
         outer = step.weights.outer
         kernel, bias = outer["vace_patch_embedding.weight"], outer["vace_patch_embedding.bias"]
-        patches = to_patches(step.context.control.astype(kernel.dtype), self._model.config.patch_size)
+        patches = to_patches(step.context.control.astype(kernel.dtype), self._patch)
         tokens = self._pad(patches @ kernel.reshape(kernel.shape[0], -1).T + bias, step.context.positions)
         tokens = tokens @ outer[f"{FIRST_IN}.weight"].T + outer[f"{FIRST_IN}.bias"]
         return self._layout.constrain(hidden + tokens, self._layout.tokens)
@@ -141,24 +142,20 @@ class ControlledDenoiser(Denoiser):
 
     def _run_numbered(self, step: _Step, hidden: jax.Array, index: jax.Array | int) -> jax.Array:
         """The video's tokens after the layer of this number."""
-        text, block = step.context.text, _at(step.weights.stacks[BLOCKS], index)
-        layer = (block, _at(text.key, index), _at(text.value, index), None)
+        text, block = step.context.text, layer_at(step.weights.stacks[BLOCKS], index)
+        layer = (block, layer_at(text.key, index), layer_at(text.value, index), None)
         return self._run_layer(hidden, layer, step.time, text.bias, step.context.positions, text.nag)
 
     def _run_control(self, step: _Step, control: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The hint of one control block, and the control tokens after it, [B, S, D] both."""
         context, place = step.context, self._model.config.num_layers + index
         text = context.text
-        keys = TextKeys(key=_at(text.key, place), value=_at(text.value, place), bias=text.bias, nag=text.nag)
-        block = self._gathered(_at(step.weights.stacks[CONTROL_BLOCKS], index))
+        keys = TextKeys(key=layer_at(text.key, place), value=layer_at(text.value, place), bias=text.bias, nag=text.nag)
+        block = self._gathered(layer_at(step.weights.stacks[CONTROL_BLOCKS], index))
         modulation = step.time.modulation_of(1)[:, 0]
         made = call_module(self._control_block, block, _call_control_block, control, keys, modulation, context.positions)
         hint, control = (self._layout.constrain(tokens, self._layout.tokens) for tokens in made)
         return hint * context.scale.astype(hint.dtype), control
-
-
-def _at(stack: Any, index: jax.Array | int) -> Any:
-    return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), stack)
 
 
 def _call_control_block(block, control: torch.Tensor, text: TextKeys, modulation: torch.Tensor, rotary) -> tuple:

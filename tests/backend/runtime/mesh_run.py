@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 from transformers import UMT5Config, UMT5EncoderModel
 
 from backend.families.wan.model import Programs, make_programs
-from backend.families.wan.text_encoder import TextEncoder, text_weight
+from backend.families.wan.text_encoder import TextEncoder
 from backend.families.wan.transformer import BLOCKS, Context, layer_matrix_bytes
 from backend.runtime import work
 from backend.runtime.mesh import Layout, MeshPlan
@@ -102,7 +102,7 @@ def run(
     branches = 2 if is_guided else 1
     ids = generator.integers(2, 64, (branches, 16)).astype(np.int32)
     mask = np.ones_like(ids)
-    embedded = programs.embed_text(layout.spread(text, functools.partial(text_weight, layout)), ids, mask)
+    embedded = programs.embed_text(layout.spread(text, functools.partial(TextEncoder.place, layout)), ids, mask)
     text_context = programs.prepare_text(weights, embedded, np.zeros((branches, 1, 1, 16), np.float32))
     noise = generator.standard_normal(LATENT_SHAPE).astype(np.float32)
     schedule, positions = make_schedule("unipc", STEPS, 3.0), work.run(programs.denoiser.positions(LATENT_SHAPE))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import kernels.attention.api
 import kernels.qkv
 from backend.errors import KernelRefused
-from backend.families.wan.attention import _attend_to_real
+from backend.families.kit.flat_attention import attend_flat
 from backend.runtime.devices import described_devices
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.program import Program
@@ -37,7 +37,7 @@ def refuse(what: str) -> None:
 
 def program() -> tuple[Program, tuple]:
     layout = Layout.over(MeshPlan(), described_devices("v6e:1x1"))
-    attend = functools.partial(_attend_to_real, head_width=HEAD, num_tokens=TOKENS)
+    attend = functools.partial(attend_flat, head_width=HEAD, num_keys=TOKENS)
 
     def run(query, key, value, weight, table):
         return self_attention(layout, attend, (query, key, value), (weight, weight), (table, table), 1e-6)

@@ -7,8 +7,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from backend.contract.request import GenerationRequest
-from backend.families.wan import model as wan_model
-from backend.families.wan.text_encoder import TIED
+from backend.families.kit import networks
+from backend.families.kit.text import TIED
 from backend.pipeline import load as load_module
 from backend.runtime import work
 from backend.weights.parking import HOST, device_bytes, on_devices, parked, should_park
@@ -57,7 +57,7 @@ def test_a_model_with_a_parked_text_encoder_understands_the_same(monkeypatch):
     request = GenerationRequest.from_preset(preset, prompt="a red circle moving right on a black background", seed=1)
 
     def embedded(parks: bool) -> np.ndarray:
-        monkeypatch.setattr(wan_model, "memory_bytes", lambda kind: 1 if parks else None)
+        monkeypatch.setattr(networks, "memory_bytes", lambda kind: 1 if parks else None)
         loaded = load_module.load(preset, None, lambda event: None)
         kinds = {array.sharding.memory_kind for array in loaded.weights["text_encoder"].values()}
         assert kinds == ({HOST} if parks else {"device"})

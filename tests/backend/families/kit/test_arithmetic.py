@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import UMT5Config, UMT5EncoderModel
 
 from backend.contract.request import GenerationRequest, example_request, find_preset
-from backend.families.arithmetic import encoder_flops
+from backend.families.kit.arithmetic import encoder_flops
 from backend.pipeline.load import describe_model
 from presets import load_preset
 

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import torch
 
 from backend.contract.geometry import Geometry
-from backend.families.arithmetic import count_flops
-from backend.families.strips import Strips
+from backend.families.kit.arithmetic import count_flops
+from backend.families.kit.strips import Strips
 from backend.runtime.mesh import Layout
 from backend.runtime.refusals import REFUSALS
 from backend.runtime.torch_modules import call_module

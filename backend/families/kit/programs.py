@@ -1,0 +1,93 @@
+"""The programs that every family has whose video is one chunk."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from backend.families.kit.modules import Encoder
+from backend.families.kit.step_cache import StepCache
+from backend.families.kit.transformer import StackedTransformer
+from backend.families.kit.video_autoencoder import StreamedAutoencoder
+from backend.runtime.mesh import Layout
+from backend.runtime.program import Compiler, Program
+from backend.sampling.solvers import SamplerState, StepInputs, take_guided_step
+from backend.weights.stacked import StackedWeights
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClipPrograms:
+    """One mesh, the networks laid out on it, and their programs. The step's take weights, the state, the step's inputs and the
+    lane's `context`; the cached one also the cache and its threshold."""
+
+    layout: Layout
+    denoiser: StackedTransformer
+    vae: StreamedAutoencoder
+    embed_text: Program | None
+    embed_image: Program | None
+    encode_image: Program
+    step: Program
+    cached_step: Program
+    decode_first: Program
+    decode_next: Program
+
+
+def common_programs(
+    denoiser: StackedTransformer,
+    vae: StreamedAutoencoder,
+    text: Encoder | None,
+    image: Encoder | None,
+    layout: Layout,
+    compiler: Compiler,
+) -> dict[str, Any]:
+    """The fields of `ClipPrograms`."""
+    program = functools.partial(Program, layout=layout, compiler=compiler)
+    decoding = functools.partial(program, donated=(2,) if vae.uses_up_caches else (), places=vae.place_decoded)
+    return {
+        "layout": layout,
+        "denoiser": denoiser,
+        "vae": vae,
+        "embed_text": text and program("the text encoder", text.embed, key="text_encode"),
+        "embed_image": image and program("the image encoder", image.embed, key="image_embed"),
+        "encode_image": program("the encoder", vae.encode_image, key="image_encode"),
+        "step": program("the denoising step", _step_function(denoiser), key="denoise_step", donated=(1,)),
+        "cached_step": program(
+            "the denoising step with its cache",
+            _cached_step_function(denoiser),
+            key="denoise_step_cached",
+            donated=(1, 4),
+            places=denoiser.place_cached,
+        ),
+        "decode_first": decoding("the decoder's first frame", vae.decode_first, key="vae_decode_first"),
+        "decode_next": decoding("the decoder", vae.decode_next, key="vae_decode_next"),
+    }
+
+
+def _step_function(denoiser: StackedTransformer) -> Callable:
+    def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Any) -> SamplerState:
+        """One guided solver step; latents [1, C, F, H, W] float32."""
+        velocity = denoiser.velocity(weights, state.sample, *denoiser.times(inputs), context)
+        return take_guided_step(state, velocity, inputs)
+
+    return step
+
+
+def _cached_step_function(denoiser: StackedTransformer) -> Callable:
+    def step(
+        weights: StackedWeights,
+        state: SamplerState,
+        inputs: StepInputs,
+        context: Any,
+        cache: StepCache,
+        threshold: jax.Array,
+    ) -> tuple[SamplerState, StepCache]:
+        """The same, but reuses the last full step's work if the first layer shows that little has changed."""
+        times = denoiser.times(inputs)
+        velocity, cache = denoiser.cached_velocity(weights, state.sample, *times, context, cache, threshold)
+        return take_guided_step(state, velocity, inputs), cache
+
+    return step

@@ -1,0 +1,261 @@
+"""What models share whose video is one chunk: two meshes' programs, steps with and without a `StepCache`, pieces of one latent
+frame."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+
+from backend.contract.request import GenerationRequest
+from backend.contract.windows import step_geometry
+from backend.families.kit.arithmetic import encoder_flops
+from backend.families.kit.context_windows import WindowContexts, step_in_windows
+from backend.families.kit.modules import name_since_5
+from backend.families.kit.networks import DENOISE, autoencoder_network, encoder_network, text_network
+from backend.families.kit.programs import ClipPrograms
+from backend.families.kit.step_cache import StepCache
+from backend.families.kit.text import TextEncoder
+from backend.families.layouts import plan_layouts
+from backend.families.model import (
+    VIDEO,
+    AttentionLengths,
+    Carry,
+    Conditions,
+    Latents,
+    ModelPlan,
+    Network,
+    States,
+    Weights,
+)
+from backend.runtime.mesh import Layout
+from backend.runtime.work import Call, Effect, Work
+from backend.sampling.solvers import SamplerState, StepInputs, noised, schedule_of, start
+from backend.weights.parking import device_bytes
+from backend.weights.stacked import StackedWeights, Stacks
+
+CLIP = "clip"
+"""The name of the condition that holds the latents [1, C, F, H, W] of a clip that the video begins with, float32."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WholeClipLane:
+    """What all steps of one expert, guided or not, share. `context` are the step's inputs that do not change, of the whole
+    video or of its context windows; `copies` are matrices of the expert that every chip has whole while its steps run."""
+
+    expert: int
+    is_guided: bool
+    programs: Any
+    context: Any | WindowContexts
+    copies: Stacks = dataclasses.field(default_factory=dict)
+
+    @property
+    def layout(self) -> Layout:
+        return self.programs.layout
+
+
+class WholeClipModel:
+    """The part of a `Model` that follows from one chunk. A step's carry is its `StepCache`, None without one."""
+
+    decode_stride = 1
+    _repeats: ClassVar[tuple[int, ...]]  # how often an example prompt is said to meet each length that text is padded to
+    _text_tokens: ClassVar[int]  # that the transformer sees of a prompt
+    _text_options: ClassVar[dict[str, Any]] = {}  # further fields of the text encoder's `Network`
+    _layer_matrix_bytes: ClassVar[Callable[[Mapping[str, Any], int], dict[str, int]]]  # see `plan_layouts`
+    _text_encoder: TextEncoder | None
+    _image_encoder: Any | None
+
+    def __init__(self, plan: ModelPlan) -> None:
+        self.kind, self.dtype, self._configs = plan.kind, plan.dtype, plan.configs
+        self._make_encoders(plan)
+        self._guided, self._unguided = (self._make_programs(plan, layout) for layout in self._plan_layouts(plan))
+        self.networks = tuple(self._networks(plan))
+
+    def _make_encoders(self, plan: ModelPlan) -> None:
+        """Sets the encoders. Raises: ModelError for a tokenizer or a preprocessor that cannot be read."""
+        raise NotImplementedError
+
+    def _plan_layouts(self, plan: ModelPlan) -> tuple[Layout, Layout]:
+        return plan_layouts(plan, type(self)._layer_matrix_bytes)
+
+    def _make_programs(self, plan: ModelPlan, layout: Layout) -> ClipPrograms:
+        raise NotImplementedError
+
+    def _networks(self, plan: ModelPlan) -> Iterator[Network]:
+        denoiser, vae = self._guided.denoiser, self._guided.vae
+        yield from self._encoder_networks(plan)
+        for expert in range(self.kind.num_experts):
+            described = denoiser.describe_weights(self.dtype)  # each its own, so that they are told apart
+            renamed = self._renamed(described)
+            yield Network(part=transformer_part(expert), stages=DENOISE, described=described, expert=expert, renamed=renamed)
+        yield autoencoder_network(vae, self.dtype)
+
+    def _encoder_networks(self, plan: ModelPlan) -> Iterator[Network]:
+        if self._text_encoder is not None:
+            num_experts = self.kind.num_experts if "denoise" in plan.stages else 0
+            transformer = self._guided.denoiser.describe_weights(self.dtype)
+            others = num_experts * device_bytes(transformer) + self._copies_bytes(transformer)
+            others += device_bytes(self._guided.vae.describe_arranged(self.dtype))
+            yield text_network(self._text_encoder, plan, self._guided.layout, others, **self._text_options)
+        if self._image_encoder is not None:
+            yield encoder_network("image_encoder", self._image_encoder, plan, self._guided.layout, renamed=name_since_5)
+
+    def _copies_bytes(self, transformer: StackedWeights) -> int:
+        """Bytes on each device of the matrices that it has whole while an expert's steps run."""
+        denoiser = self._guided.denoiser
+        return device_bytes(denoiser.place_copies(denoiser.spread_matrices(transformer)))
+
+    def _renamed(self, transformer: StackedWeights) -> Callable[[str], str]:
+        """From a transformer's names in a file to the installed library's."""
+        return str
+
+    def notes(self, request: GenerationRequest) -> list[str]:
+        """Which prompts are cut."""
+        return list(self._tokens(request).notes)
+
+    def prompts_for_all_programs(self, example: str) -> list[str]:
+        """Prompts of each length that text is padded to; one prompt if there is one length, or no tokenizer to measure them."""
+        times = self._repeats if self._text_encoder.has_lengths else (1,)
+        return [" ".join([example] * count) for count in times]
+
+    def _prompts(self, request: GenerationRequest) -> list[str]:
+        """The prompt, and the negative prompt if it is read."""
+        return [request.prompt, request.negative_prompt] if request.reads_negative_prompt else [request.prompt]
+
+    def _tokens(self, request: GenerationRequest) -> Any:
+        """The prompts' tokens; their shapes if there is no tokenizer."""
+        return self._text_encoder.tokenize(self._prompts(request))
+
+    def layout(self, is_guided: bool) -> Layout:
+        """See `Model`."""
+        return self._programs(is_guided).layout
+
+    def latent_shapes(self, request: GenerationRequest) -> dict[str, tuple[int, ...]]:
+        """See `Model`."""
+        return {VIDEO: self.latent_shape(request)}
+
+    def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
+        """The shape of the video's latents, B C F H W."""
+        return request.geometry().latent_shape(self._guided.vae.latent_channels)
+
+    def step_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
+        """The shape of what a step's program sees: the latents, or a window of them."""
+        if request.window_frames is None:
+            return self.latent_shape(request)
+        return step_geometry(request).latent_shape(self._guided.vae.latent_channels)
+
+    def encode_flops(self, request: GenerationRequest) -> float:
+        """See `Model`."""
+        tokens, num_frames = self._encoded(request)
+        described = {network.part: network.described for network in self.networks}
+        pictures = self._guided.vae.encode_flops(request.geometry(), num_frames) if num_frames else 0.0
+        return pictures + sum(encoder_flops(described[part], count) for part, count in tokens.items())
+
+    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+        """How many tokens each encoder reads, by its part, and how many latent frames the video autoencoder encodes."""
+        raise NotImplementedError
+
+    def decode_flops(self, request: GenerationRequest) -> float:
+        """See `Model`."""
+        return self._guided.vae.decode_flops(request.geometry())
+
+    def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
+        """The state that holds only noise, or a clip's latents at the noise level of the first step."""
+        drawn = jnp.asarray(noise[VIDEO])
+        if CLIP not in conditions:
+            return {VIDEO: start(drawn)}
+        return {VIDEO: start(noised(jnp.asarray(conditions[CLIP]), drawn, schedule_of(request).sigmas[0]))}
+
+    def step(
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        lane: WholeClipLane,
+        states: States,
+        row: StepInputs,
+        carry: Carry,
+        index: int,
+    ) -> Generator[Effect, Any, tuple[States, Carry]]:
+        """See `Model`."""
+        state, carry = yield from self._step(weights, request, lane, states[VIDEO], row, carry, index)
+        return {VIDEO: state}, carry
+
+    def _step(
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        lane: WholeClipLane,
+        state: SamplerState,
+        row: StepInputs,
+        carry: StepCache | None,
+        index: int,
+    ) -> Generator[Effect, Any, tuple[SamplerState, StepCache | None]]:
+        """The step of the video's state."""
+        programs, own = lane.programs, weights[transformer_part(lane.expert)]
+        if lane.copies:
+            own = own.with_stacks(lane.copies)
+        if request.window_frames is not None:
+            return (yield from step_in_windows(programs.step, own, state, row, lane.context, index)), None
+        arguments = (own, state, row, lane.context)
+        if carry is None:
+            return (yield Call(programs.step, arguments)), None
+        return (yield Call(programs.cached_step, (*arguments, carry, jnp.float32(request.step_cache))))
+
+    def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Work:
+        """One latent frame: pixels [1, 3, 1 or 4, height, width], and the caches after it."""
+        programs = self._programs(request.is_guided)
+        if carry is not None:
+            return (yield Call(programs.decode_next, (weights["vae"], latents, carry)))
+        room = yield from self._room(request)
+        return (yield Call(programs.decode_first, (weights["vae"], latents, *room)))
+
+    def _room(self, request: GenerationRequest) -> Work:
+        """What the decoder's first call takes besides the latents."""
+        yield from ()
+        return ()
+
+    def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
+        """The lengths after `backend.runtime.ulysses` has spread the attention over the chips."""
+        programs, shape = self._programs(request.is_guided), self.step_shape(request)
+        layout, denoiser, branches = programs.layout, programs.denoiser, 2 if request.is_guided else 1
+        heads, sp = denoiser.heads // layout.size("tp"), layout.size("sp")
+        padded, group = denoiser.padded_tokens(shape), math.gcd(heads, sp)
+        return AttentionLengths(
+            heads=heads // group,
+            head_width=denoiser.head_width,
+            queries=padded * group // sp,
+            keys=denoiser.num_tokens(shape),
+            text_heads=heads,
+            text_queries=padded // sp,
+            text=self._text_tokens,
+            batch=max(1, branches // layout.size("dp")),
+        )
+
+    def settle(self, weights: Weights, request: GenerationRequest, lane: WholeClipLane, clean: Latents, carry: Carry) -> Work:
+        """Does nothing."""
+        yield from ()
+        return carry
+
+    def finish(self, conditions: Conditions, latents: Latents) -> Work:
+        """See `Model`."""
+        return {VIDEO: (yield from self._finish(conditions, latents[VIDEO]))}
+
+    def _finish(self, conditions: Conditions, latents: Any) -> Work:
+        """The video's latents as they are: all frames are denoised alike."""
+        yield from ()
+        return latents
+
+    def spared_steps(self, carry: StepCache | None) -> int:
+        """See `Model`."""
+        return 0 if carry is None else int(carry.reused)
+
+    def _programs(self, is_guided: bool) -> Any:
+        return self._guided if is_guided else self._unguided
+
+
+def transformer_part(expert: int) -> str:
+    """The checkpoint's folder of a transformer, the high-noise one first."""
+    return "transformer" if expert == 0 else f"transformer_{expert + 1}"
