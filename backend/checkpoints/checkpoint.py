@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from backend.checkpoints.json_files import read_json
+from backend.checkpoints.own_file import OwnFile, own_tensors
+from backend.checkpoints.tensors import TensorPlace, part_tensors
+from backend.checkpoints.torch_file import TorchFile
 from backend.errors import ModelError
 
-if TYPE_CHECKING:
-    from backend.checkpoints.torch_file import TorchFile
-
-    OwnFile = TorchFile | Path  # a transformer's own file: one that PyTorch wrote, or a safetensors file
-
 TRANSFORMER = "transformer"
-AGAIN = "copy the checkpoint again, or `python app.py models download ID`, which fetches what is missing"
 WITHOUT_WEIGHTS = ("tokenizer", "scheduler", "feature_extractor", "image_processor", "guider")
 """Parts of diffusers' pipelines that are no networks; a number may follow the name, as in tokenizer_2."""
 
@@ -35,6 +32,10 @@ class Checkpoint:
     def parts(self) -> tuple[str, ...]:
         """The folders that hold weights, transformers first."""
         return tuple(sorted(self.configs, key=lambda part: (not part.startswith("transformer"), part)))
+
+    def tensors(self, part: str) -> dict[str, TensorPlace]:
+        """Where each of a part's tensors lies. Raises: ModelError for a file that is not whole."""
+        return own_tensors(self.own_files[part]) if part in self.own_files else part_tensors(self.folder, part)
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -62,11 +63,7 @@ def _torch_file(folder: Path) -> TorchFile | None:
     if len(paths) > 1:
         names = " and ".join(path.name for path in paths[:2])
         raise ModelError(f"{folder.name} holds {names}:", "one .pt file can be its transformer", "leave only one there")
-    if not paths:
-        return None
-    from backend.checkpoints.torch_file import TorchFile
-
-    return TorchFile(path=paths[0])
+    return TorchFile(path=paths[0]) if paths else None
 
 
 def _with_own_files(folder: Path, files: Mapping[str, OwnFile]) -> Checkpoint:
@@ -81,21 +78,3 @@ def _with_own_files(folder: Path, files: Mapping[str, OwnFile]) -> Checkpoint:
 def named_parts(index: Mapping[str, Any]) -> list[str]:
     """The parts that model_index.json names, as [library, class]; [null, null] is a part that it does not have."""
     return [part for part, value in index.items() if isinstance(value, list) and len(value) == 2 and all(value)]
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of the checkpoint. Raises: ModelError if it is missing or broken."""
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{short_path(path)} is missing:", "a checkpoint needs it", AGAIN) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ModelError(short_path(path), f"must be JSON ({error})", AGAIN) from None
-    if not isinstance(value, dict):
-        raise ModelError(short_path(path), f"must be a JSON object, and is a {type(value).__name__}", AGAIN)
-    return value
-
-
-def short_path(path: Path) -> str:
-    """The file's name and its folder's: visitors read these messages, and must not see the server's own folders."""
-    return "/".join(path.parts[-2:])

@@ -22,7 +22,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 from huggingface_hub import HfApi, RepoFile, constants, snapshot_download
@@ -31,14 +31,11 @@ from huggingface_hub.utils import filter_repo_objects, tqdm
 
 from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint, is_checkpoint, named_parts, open_checkpoint
 from backend.checkpoints.hub_file import HubFile, blobs_folder, fetch, forget_begun
-from backend.checkpoints.own_file import FileSource, file_source, is_on_hub, parts_of
+from backend.checkpoints.own_file import FileSource, OwnFile, file_source, is_on_hub, parts_of
 from backend.checkpoints.tensors import weight_files
 from backend.checkpoints.torch_file import TorchFile, torch_tensors
 from backend.errors import ModelError
 from presets import list_presets
-
-if TYPE_CHECKING:
-    from backend.checkpoints.checkpoint import OwnFile
 
 PARTS = (
     *("transformer", "transformer_2", "vae", "text_encoder", "text_encoder_2", "image_encoder"),

@@ -14,16 +14,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from backend.checkpoints.checkpoint import short_path
+from backend.checkpoints.json_files import short_path
 from backend.checkpoints.tensors import TensorPlace, read_header
 from backend.checkpoints.torch_file import SUFFIX as TORCH_SUFFIX
 from backend.checkpoints.torch_file import TorchFile, torch_tensors
 from backend.errors import ModelError
 
-if TYPE_CHECKING:
-    from backend.checkpoints.checkpoint import OwnFile
+OwnFile = TorchFile | Path  # a transformer's own file: one that PyTorch wrote, or a safetensors file
 
 SUFFIXES = (".safetensors", TORCH_SUFFIX)
 PREFIXES = ("model.diffusion_model.", "diffusion_model.")  # of ComfyUI, before each name of the transformer

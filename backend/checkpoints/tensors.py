@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backend.checkpoints.checkpoint import AGAIN, Checkpoint, read_json, short_path
+from backend.checkpoints.json_files import AGAIN, read_json, short_path
 from backend.errors import ModelError
 
 LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
@@ -58,15 +58,6 @@ def weight_files(folder: Path, part: str) -> list[Path]:
 def part_tensors(folder: Path, part: str) -> dict[str, TensorPlace]:
     """Where each of a part's tensors lies, in the order of the files. Raises: ModelError for a file that is not whole."""
     return {name: place for path in weight_files(folder, part) for name, place in read_header(path).items()}
-
-
-def checkpoint_tensors(checkpoint: Checkpoint, part: str) -> dict[str, TensorPlace]:
-    """As `part_tensors`, of a checkpoint whose transformers may lie in files of their own."""
-    if part not in checkpoint.own_files:
-        return part_tensors(checkpoint.folder, part)
-    from backend.checkpoints.own_file import own_tensors
-
-    return own_tensors(checkpoint.own_files[part])
 
 
 def read_header(path: Path) -> dict[str, TensorPlace]:

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from backend.checkpoints.checkpoint import short_path
+from backend.checkpoints.json_files import short_path
 from backend.checkpoints.tensors import ITEM_BYTES, TensorPlace
 from backend.errors import ModelError
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from backend.checkpoints.checkpoint import AGAIN, TRANSFORMER, Checkpoint, named_parts, open_checkpoint
+from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint, named_parts, open_checkpoint
+from backend.checkpoints.json_files import AGAIN
 from backend.checkpoints.loras import LoraName
-from backend.checkpoints.tensors import check_shapes, checkpoint_tensors
+from backend.checkpoints.tensors import check_shapes
 from backend.checkpoints.torch_file import TorchFile
 from backend.errors import ModelError
 from backend.files import hash_like
@@ -78,7 +79,7 @@ def verify(
 
 def check_part(checkpoint: Checkpoint, family: Recognised, part: str) -> None:
     """Raises: ModelError if a file is not whole, or belongs to another network than the part's configuration describes."""
-    tensors, expected = checkpoint_tensors(checkpoint, part), family.distinctive_shapes(checkpoint.configs, part)
+    tensors, expected = checkpoint.tensors(part), family.distinctive_shapes(checkpoint.configs, part)
     if part in checkpoint.own_files:
         expected = {_name_in_file(name, tensors, family): shape for name, shape in expected.items()}
     check_shapes(part, tensors, {_full_name(name, tensors): shape for name, shape in expected.items()})

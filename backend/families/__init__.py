@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint
-from backend.checkpoints.tensors import checkpoint_tensors
 from backend.errors import ModelError
 from backend.families.causal_wan.action_family import ACTION_WAN
 from backend.families.causal_wan.family import CAUSAL_WAN, PIPELINES, TRAINING
@@ -39,7 +38,7 @@ def completed(checkpoint: Checkpoint, preset: Preset | None = None) -> Checkpoin
         return _as_causal(checkpoint, preset)
     _check_order(checkpoint)
     for part, file in checkpoint.own_files.items():
-        shapes = {name: place.shape for name, place in checkpoint_tensors(checkpoint, part).items()}
+        shapes = {name: place.shape for name, place in checkpoint.tensors(part).items()}
         check_transformer(_path_of(file).name, shapes, checkpoint.configs[part])
     return checkpoint
 
@@ -57,7 +56,7 @@ def _is_causal(checkpoint: Checkpoint, preset: Preset | None) -> bool:
 def _as_causal(checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
     """With the transformer's configuration: the sizes from its tensors, how it was trained from its config.json if it has one,
     else from the preset's."""
-    sizes = transformer_config({name: place.shape for name, place in checkpoint_tensors(checkpoint, TRANSFORMER).items()})
+    sizes = transformer_config({name: place.shape for name, place in checkpoint.tensors(TRANSFORMER).items()})
     if sizes is None:
         name = _path_of(checkpoint.own_files[TRANSFORMER]).name
         raise refusal(f"{name} holds no transformer by Wan's own names", [CAUSAL_WAN.supports])

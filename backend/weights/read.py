@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from backend.checkpoints.checkpoint import Checkpoint
-from backend.checkpoints.tensors import TensorPlace, check_shapes, checkpoint_tensors, part_tensors
+from backend.checkpoints.tensors import TensorPlace, check_shapes, part_tensors
 from backend.contract.events import Event, Loading
 from backend.errors import ModelError
 from backend.weights.place import empty_stack, host_memory, is_host, layer_of, on_device, write_by_program, write_in_place
@@ -65,7 +65,7 @@ class Part:
     ) -> None:
         """`source` is the checkpoint, or its folder."""
         self.name, self.tied = name, tuple(tied)
-        places = checkpoint_tensors(source, name) if isinstance(source, Checkpoint) else part_tensors(source, name)
+        places = source.tensors(name) if isinstance(source, Checkpoint) else part_tensors(source, name)
         self.places = {renamed(tensor): place for tensor, place in places.items()}
         present = [name for name in self.tied if name in self.places]
         for copy in present[1:]:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from backend.checkpoints.checkpoint import AGAIN
+from backend.checkpoints.json_files import AGAIN
 from backend.chips import StepFlops
 from backend.contract.cues import AND
 from backend.contract.geometry import Geometry

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import SiglipImageProcessorPil
 
-from backend.checkpoints.checkpoint import AGAIN
+from backend.checkpoints.json_files import AGAIN
 from backend.contract.request import GenerationRequest
 from backend.errors import ModelError
 from backend.families.hunyuan import text_encoder

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from backend.checkpoints.checkpoint import AGAIN
+from backend.checkpoints.json_files import AGAIN
 from backend.chips import memory_bytes
 from backend.errors import ModelError
 from backend.families.kit.modules import Encoder

@@ -6,7 +6,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from backend.checkpoints.checkpoint import AGAIN, named_parts
+from backend.checkpoints.checkpoint import named_parts
+from backend.checkpoints.json_files import AGAIN
 from backend.errors import ModelError
 from backend.families.family import Configs, refusal
 

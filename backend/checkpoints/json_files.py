@@ -1,0 +1,29 @@
+"""The JSON files of a checkpoint, and what errors say about any of its files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from backend.errors import ModelError
+
+AGAIN = "copy the checkpoint again, or `python app.py models download ID`, which fetches what is missing"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file of the checkpoint. Raises: ModelError if it is missing or broken."""
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{short_path(path)} is missing:", "a checkpoint needs it", AGAIN) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ModelError(short_path(path), f"must be JSON ({error})", AGAIN) from None
+    if not isinstance(value, dict):
+        raise ModelError(short_path(path), f"must be a JSON object, and is a {type(value).__name__}", AGAIN)
+    return value
+
+
+def short_path(path: Path) -> str:
+    """The file's name and its folder's: visitors read these messages, and must not see the server's own folders."""
+    return "/".join(path.parts[-2:])
