@@ -97,10 +97,10 @@ LIGHT_ROOMS = ("commands", "engine", "workers", "checkpoints", "media", "contrac
 FACES = re.compile(r"backend\.families(\.family|\.\w+\.(action_)?family)?")
 MODELS = re.compile(r"backend\.families\.(\w+\.)?(\w+_)?model")
 PROCESSES = re.compile(r"backend\.commands\.\w+_run")  # each runs in a process of its own, and may bring jax there
-MODEL_NAMES = re.compile(
-    r"(?<![A-Za-z])[Ww]an(?=[A-Z0-9.\- ]|$)|[Hh]unyuan|UMT5|umt5|CLIP"
-    r"|\bto_[qkv]\b|\battn[12]|\bffn\.|\bblocks\.|patch_embedding|proj_out|vision_model|embed_tokens"
-)
+FAMILY_NAMES = r"(?<![A-Za-z])[Ww]an(?=[A-Z0-9.\-' ]|$)|[Hh]unyuan|VACE|(?<![a-z])[Vv]ace(?![a-z])"
+TENSOR_NAMES = r"\bto_[qkv]\b|\battn[12]|\bffn\.|\bblocks\.|patch_embedding|proj_out|vision_model|embed_tokens"
+MODEL_NAMES = re.compile(rf"{FAMILY_NAMES}|UMT5|umt5|CLIP|{TENSOR_NAMES}")
+KIT = re.compile(r"backend\.families\.(kit\.\w+|family|layouts|model|plans)")  # what the families share
 DATA_ON_MODELS = {"backend.tpu.published"}  # what others have measured, by preset
 
 
@@ -211,6 +211,14 @@ def test_outside_the_families_nothing_names_a_model_or_a_tensor():
     for name in (name for name in BACKEND if room(name) != "families" and name not in DATA_ON_MODELS):
         for line, word in code_words(name):
             assert not MODEL_NAMES.search(word), f"{name}:{line} says {word!r}"
+
+
+def test_what_the_families_share_knows_none_of_them():
+    for name in (name for name in BACKEND if KIT.fullmatch(name)):
+        families = {imported for imported in own_imports(name) if imported.startswith("backend.families.")}
+        assert all(map(KIT.fullmatch, families)), f"{name} imports {families}"
+        for line, word in code_words(name):
+            assert not re.search(FAMILY_NAMES, word), f"{name}:{line} says {word!r}"
 
 
 def test_packages_hold_no_code_but_the_registry_and_public_names():

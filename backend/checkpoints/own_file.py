@@ -64,6 +64,11 @@ def parts_of(files: Sequence[Path]) -> dict[str, OwnFile]:
     return {"transformer" if index == 0 else f"transformer_{index + 1}": file for index, file in enumerate(own)}
 
 
+def path_of(file: OwnFile) -> Path:
+    """Where the file is."""
+    return file if isinstance(file, Path) else file.path
+
+
 def own_tensors(file: OwnFile) -> dict[str, TensorPlace]:
     """The places of a transformer's tensors by their names in the file, without a prefix. Raises: ModelError for a file that is
     not whole or not safe, or whose numbers cannot be read."""

@@ -206,7 +206,7 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--guidance-interval", type=_numbers, metavar="X,Y", help=interval)
     first = "guidance on the first N steps only, 1 or 2 for more motion from a preset that has none"
     parser.add_argument("--guided-steps", type=int, metavar="N", help=first)
-    nag = "how strongly the negative prompt acts in steps without guidance, for Wan's 4-step presets; 0 is off, 11 is usual"
+    nag = "how strongly the negative prompt acts in steps without guidance, of presets in few steps; 0 is off, 11 is usual"
     parser.add_argument("--nag", type=float, metavar="X", help=nag)
     cache = "relative change below which a step reuses the last one's work; 0 is off (the preset's own)"
     parser.add_argument("--step-cache", type=float, metavar="X", help=cache)
@@ -219,8 +219,8 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="ID_OR_DIR", help="a checkpoint in place of the preset's own")
-    file = "a transformer in one file, in Wan's own names (safetensors, fp8 too), in place of the checkpoint's; for two experts "
-    file += "give it twice, the high-noise one first"
+    file = "a transformer in one file, in its makers' names (safetensors, fp8 too), in place of the checkpoint's; for two "
+    file += "experts give it twice, the high-noise one first"
     parser.add_argument("--transformer", action="append", default=[], metavar="FILE", help=file)
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where jobs are kept (data in this project)")
     precompiled = "what `precompile` wrote; a program that is not there is compiled"

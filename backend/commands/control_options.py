@@ -1,4 +1,4 @@
-"""The options of `generate` and `encode` for models with control blocks (VACE). Runs nothing."""
+"""The options of `generate` and `encode` for models with control blocks. Runs nothing."""
 
 import argparse
 from typing import get_args
@@ -7,8 +7,8 @@ from backend.contract.control import ControlKind, Extend
 
 
 def add_control(parser: argparse.ArgumentParser) -> None:
-    """What a video of VACE is made from, beside --video and --trim."""
-    group = parser.add_argument_group("VACE", "what the presets of VACE are shown; files are cropped to the video's aspect")
+    """What their videos are made from, beside --video and --trim."""
+    group = parser.add_argument_group("control", "what presets with control are shown; files are cropped to the video's aspect")
     group.add_argument("--control", metavar="FILE", help="a clip that the video follows: depth, pose, edges, scribble, grey")
     kind = "what is made of that clip first: its edges, or a grey one (as-is)"
     group.add_argument("--control-kind", choices=get_args(ControlKind), help=kind)

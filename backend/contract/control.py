@@ -1,4 +1,4 @@
-"""What VACE is shown: control clips, masks, margins, key frames, references, and clips that go on. Checks, and opens no file."""
+"""Control clips, masks, margins, key frames, references, and clips that go on, in a request. Checks, and opens no file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Extend = Literal["after", "before"]
 MAX_CONTROL_SCALE = 2.0
 MAX_REFERENCES = 8  # each is a latent frame more
 MAX_KEYFRAMES = 1000  # of a request from a link or a video; one that is checked has fewer than frames
-OVERLAPS = (17, 9, 5, 1)  # 4n + 1: whole latent frames
+OVERLAPS = (17, 9, 5, 1)  # frames that are offered, the longest first; a preset takes those that are whole latent frames
+TAKE_CONTROL = "leave it out, or take a preset with control"
 LEAST_INNER = 16  # pixels that margins leave of each side
 ONLY_WITH_CONTROL: dict[str, Any] = {
     "control_kind": "as-is", "control_scale": 1.0, "keyframe_at": (), "margins": None, "extend": None, "overlap": None,
@@ -43,11 +44,16 @@ def part_of_control(values: Mapping[str, Any], given: Mapping[str, Any], preset:
     if values.get("extend"):
         try:
             length = min(values["num_frames"], preset.trained_frames or values["num_frames"])
-            fitting = [count for count in OVERLAPS if 2 * count <= length + 1]
+            fitting = [count for count in OVERLAPS if 2 * count <= length + 1 and _is_whole(count, preset)]
         except TypeError:
             fitting = []
         return {"overlap": fitting[0]} if fitting and "overlap" not in given else {}
     return part_of_clip(values, given) if values.get("video") or values.get("control") else {}
+
+
+def _is_whole(count: int, preset: Preset) -> bool:
+    """Whether so many frames are whole latent frames of the preset's model."""
+    return (count - preset.first_frames) % preset.frame_step == 0
 
 
 def check_control(request: GenerationRequest, preset: Preset) -> None:
@@ -56,14 +62,14 @@ def check_control(request: GenerationRequest, preset: Preset) -> None:
         taken = {"extend", "overlap", *(["keeps_pixels"] if request.extend else [])} if preset.continues else set()
         for name, absent in ONLY_WITH_CONTROL.items():
             if name not in taken and getattr(request, name) != absent:
-                raise RequestError(f"{name} was given", f"but {preset.name} takes none", "leave it out, or take a preset of VACE")
+                raise RequestError(f"{name} was given", f"but {preset.name} takes none", TAKE_CONTROL)
         _check_belongs(request)
         if request.extend is not None:
             _check_going_on(request, preset)
         return
     if request.strength is not None:
         rule = f"but {preset.name} makes anew what the mask and the margins say"
-        raise RequestError("strength was given", rule, "leave it out, or take a preset that is not VACE")
+        raise RequestError("strength was given", rule, "leave it out, or take a preset without control")
     _check_belongs(request)
     _check_company(request)
     _check_scale(request)
@@ -87,14 +93,16 @@ def _check_belongs(request: GenerationRequest) -> None:
 def _check_going_on(request: GenerationRequest, preset: Preset) -> None:
     """Of a model without control blocks, whose videos begin with frames of a clip."""
     if request.extend not in extends(preset):
-        raise RequestError(f"extend={request.extend}", f"is nothing that {preset.name} does", "take after, or a preset of VACE")
+        raise RequestError(
+            f"extend={request.extend}", f"is nothing that {preset.name} does", "take after, or a preset with control"
+        )
     if request.task != "t2v":
         raise RequestError("image was given", "beside video, and a video begins with one of them", "leave one out")
     if request.strength is not None:
         raise RequestError("strength was given", "beside extend, which leaves the clip as it is", "leave one out")
     _check_clips(request, preset)
     length = request.window_frames or request.num_frames
-    if (request.overlap - preset.first_frames) % preset.frame_step or request.overlap >= length:
+    if not _is_whole(request.overlap, preset) or request.overlap >= length:
         step = f"{preset.frame_step}n+{preset.first_frames} and below {length}"
         raise RequestError(f"overlap={request.overlap}", f"must be {step} for {preset.name}", f"{OVERLAPS[0]} is usual")
 

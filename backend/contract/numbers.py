@@ -86,7 +86,7 @@ def check_nag(nag: float, preset: Preset) -> None:
     if not (math.isfinite(nag) and 0 <= nag <= MAX_NAG):
         raise RequestError(f"nag={nag:g}", f"must be between 0 and {MAX_NAG:g}", f"0 is off, {USUAL_NAG:g} is usual")
     if nag and not preset.takes_nag:
-        fix = "leave it out, or take one of Wan's presets in four steps"
+        fix = "leave it out, or take a preset in few steps that has it"
         raise RequestError(f"nag={nag:g}", f"cannot be used by {preset.name}", fix)
 
 

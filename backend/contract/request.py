@@ -44,6 +44,7 @@ from backend.contract.texts import MAX_CHARACTERS, check_text
 from backend.contract.windows import check_windows, window_frames
 from backend.errors import RequestError, short
 from presets import LoraChoice, Preset, UnknownPreset, load_preset
+from presets.loader import Solver
 
 SEED_LIMIT = 2**32
 MAX_EXPERTS = 8
@@ -132,7 +133,7 @@ class GenerationRequest(BaseModel):
     steps: int
     guidance: tuple[float, ...]
     flow_shift: float
-    solver: Literal["unipc", "euler", "euler-distilled", "lcm"] = "unipc"
+    solver: Solver = "unipc"
     seed: int
     image: str | None = None
     last_image: str | None = None

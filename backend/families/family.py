@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.contract.geometry import Geometry
@@ -65,6 +66,13 @@ class Family(Protocol):
         """The kind of a checkpoint from its model_index.json and its configurations; None if it belongs to another family.
 
         Raises: ModelError if it is of this family but cannot be run.
+        """
+
+    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
+        """The checkpoint, whose transformers lie in files of their own, with what those files and the preset say that nothing
+        else does; None if they may be another family's.
+
+        Raises: ModelError if a file holds no transformer of this family, or another than the checkpoint needs.
         """
 
     def of_preset(self, preset: Preset, configs: Configs) -> Kind | None:

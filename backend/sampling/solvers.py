@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from backend.contract.request import GenerationRequest
+from presets.loader import Solver
 
 NUM_TRAIN_TIMESTEPS = 1000
 
@@ -91,9 +91,7 @@ def take_step(
     return SamplerState(sample=sample, before=corrected, clean=clean, older=state.clean)
 
 
-def make_schedule(
-    solver: Literal["unipc", "euler", "euler-distilled", "lcm"], steps: int, flow_shift: float, last: int | None = None
-) -> Schedule:
+def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | None = None) -> Schedule:
     """The tables for this many steps, or for the `last` ones of them, which begin as if no step had been before.
 
     Raises: ValueError for an unknown solver. Source of `last`: diffusers' video-to-video pipelines, `get_timesteps`.

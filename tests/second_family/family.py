@@ -24,6 +24,9 @@ class DotsFamily:
     def recognise(self, index, configs):
         return KIND if index.get("_class_name") == PIPELINE else None
 
+    def completed(self, checkpoint, preset):
+        return None
+
     def of_preset(self, preset, configs):
         return KIND if configs.get("transformer", {}).get("_class_name") == TRANSFORMER else None
 

@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.json_files import AGAIN
 from backend.chips import StepFlops
 from backend.contract.cues import AND
@@ -123,6 +124,9 @@ class ActionWanFamily(CausalWanFamily):
         kind = _kind_of(configs)
         check_window(kind)
         return kind
+
+    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> None:
+        """See `Family`: its transformer lies in the checkpoint's folder."""
 
     def of_preset(self, preset: Preset, configs: Configs) -> ActionWanKind | None:
         """The kind of a preset's model, without its checkpoint."""

@@ -16,12 +16,17 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from backend.checkpoints.checkpoint import TRANSFORMER as PART
+from backend.checkpoints.checkpoint import Checkpoint
+from backend.checkpoints.own_file import path_of
+from backend.checkpoints.torch_file import TorchFile
 from backend.chips import StepFlops
 from backend.contract.geometry import Geometry
 from backend.errors import ModelError
-from backend.families.family import Configs
+from backend.families.family import Configs, refusal
 from backend.families.kit.parts import channels_refusal, index_of
 from backend.families.wan.family import WanFamily, WanKind, check_networks, flops_of, scales
+from backend.families.wan.original import transformer_config
 from presets import Preset
 
 if TYPE_CHECKING:
@@ -65,6 +70,23 @@ class CausalWanFamily(WanFamily):
         kind = _kind_of(configs)
         check_window(kind)
         return kind
+
+    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
+        """See `Family`. No tensor says whether a transformer is causal: a .pt file is, a safetensors file if the checkpoint's or
+        the preset's is. Its sizes follow from its tensors, how it was trained from its config.json if it has one, else from the
+        preset's."""
+        own, file = checkpoint.configs.get(PART, {}), checkpoint.own_files[PART]
+        expected = preset.network_configs().get(PART, {}) if preset else {}
+        is_marked = checkpoint.index.get("_class_name") in PIPELINES
+        if not (is_marked or TRANSFORMER in (own.get("_class_name"), expected.get("_class_name")) or isinstance(file, TorchFile)):
+            return None
+        sizes = transformer_config({name: place.shape for name, place in checkpoint.tensors(PART).items()})
+        if sizes is None:
+            raise refusal(f"{path_of(file).name} holds no transformer by Wan's own names", [SUPPORTED])
+        training = {name: config[name] for config in (expected, own) for name in TRAINING if name in config}
+        configs = checkpoint.configs | {PART: {"_class_name": TRANSFORMER} | sizes | training}
+        index = checkpoint.index | {"_class_name": PIPELINES[0]}
+        return dataclasses.replace(checkpoint, index=index, configs=configs)
 
     def of_preset(self, preset: Preset, configs: Configs) -> CausalWanKind | None:
         """The kind of a preset's model, without its checkpoint."""

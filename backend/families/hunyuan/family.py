@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.contract.geometry import Geometry
@@ -111,6 +112,9 @@ class HunyuanFamily:
             if (kind.tasks, kind.is_meanflow) == (tasks, is_meanflow):
                 return dataclasses.replace(kind, scales=scales)
         raise refusal(f"it is a step-distilled model for {' and '.join(tasks)}", [SUPPORTED])
+
+    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> None:
+        """See `Family`: its transformer lies in the checkpoint's folder."""
 
     def of_preset(self, preset: Preset, configs: Configs) -> HunyuanKind | None:
         """The kind of a preset's model, without its checkpoint."""

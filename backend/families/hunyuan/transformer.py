@@ -99,10 +99,6 @@ class Denoiser(StackedTransformer):
             block.attn.set_processor(TextAttention(layout))
         norm_in_float32(self._model)
 
-    @property
-    def _refiner(self) -> Any:
-        return self._model.context_embedder
-
     @staticmethod
     def times(inputs: StepInputs) -> tuple[jax.Array, ...]:
         """The timestep of the step, and the next."""

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from backend.checkpoints.checkpoint import named_parts
+from backend.checkpoints.checkpoint import Checkpoint, named_parts
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.contract.geometry import Geometry
 from backend.errors import ModelError
 from backend.families.family import Configs, Kind, Need, refusal
-from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, t5_shapes, width_of
+from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, t5_shapes, width_of
+from backend.families.wan.original import check_own_files, original_name
 from presets import Preset
 
 if TYPE_CHECKING:
@@ -73,31 +74,13 @@ KINDS = (
 )
 SUPPORTED = "Wan 2.1 T2V, I2V and FLF2V, Wan 2.2 T2V-A14B, I2V-A14B and TI2V-5B, as diffusers lays them out"
 
-ORIGINAL_NAMES = (  # diffusers' name -> the one in Wan's own checkpoints; source: diffusers, scripts/convert_wan_to_diffusers.py
-    (r"\.attn1\.", ".self_attn."), (r"\.attn2\.", ".cross_attn."), (r"\.to_out\.0$", ".o"), (r"\.to_(q|k|v)$", r".\1"),
-    (r"\.add_(k|v)_proj$", r".\1_img"), (r"\.norm_added_k$", ".norm_k_img"), (r"\.ffn\.net\.0\.proj$", ".ffn.0"),
-    (r"\.ffn\.net\.2$", ".ffn.2"), (r"^((?:vace_)?blocks\.\d+)\.norm2$", r"\1.norm3"),
-    (r"^((?:vace_)?blocks\.\d+)\.scale_shift_table$", r"\1.modulation"),
-    (r"^(vace_blocks\.\d+)\.proj_in$", r"\1.before_proj"), (r"^(vace_blocks\.\d+)\.proj_out$", r"\1.after_proj"),
-    (r"^scale_shift_table$", "head.modulation"), (r"^proj_out$", "head.head"),
-    (r"^condition_embedder\.text_embedder\.linear_1$", "text_embedding.0"),
-    (r"^condition_embedder\.text_embedder\.linear_2$", "text_embedding.2"),
-    (r"^condition_embedder\.time_embedder\.linear_1$", "time_embedding.0"),
-    (r"^condition_embedder\.time_embedder\.linear_2$", "time_embedding.2"),
-    (r"^condition_embedder\.time_proj$", "time_projection.1"),
-    (r"^condition_embedder\.image_embedder\.norm1$", "img_emb.proj.0"),
-    (r"^condition_embedder\.image_embedder\.ff\.net\.0\.proj$", "img_emb.proj.1"),
-    (r"^condition_embedder\.image_embedder\.ff\.net\.2$", "img_emb.proj.3"),
-    (r"^condition_embedder\.image_embedder\.norm2$", "img_emb.proj.4"),
-    (r"^condition_embedder\.image_embedder\.pos_embed$", "img_emb.emb_pos"),
-)  # fmt: skip
-
 
 class WanFamily:
     """Wan 2.1 and 2.2. See `backend.families.family.Family`."""
 
     name = "wan"
     supports = SUPPORTED
+    pipelines: ClassVar[tuple[str | None, ...]] = (None, *PIPELINES)  # None: parts of which no model_index.json tells
 
     def recognise(self, index: Mapping[str, Any], configs: Configs) -> WanKind | None:
         """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""
@@ -117,6 +100,13 @@ class WanFamily:
                 return dataclasses.replace(kind, scales=scales(configs), boundary=index.get("boundary_ratio"))
         facts = features | {"needs_last_image": needs_last_image}
         raise refusal(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in facts.items()), [SUPPORTED])
+
+    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
+        """See `Family`: a file with a transformer of Wan, by Wan's own names or diffusers', in place of the checkpoint's."""
+        if checkpoint.index.get("_class_name") not in self.pipelines:
+            return None
+        check_own_files(checkpoint)
+        return checkpoint
 
     def of_preset(self, preset: Preset, configs: Configs) -> WanKind | None:
         """The kind of a preset's model, without its checkpoint."""
@@ -147,7 +137,7 @@ class WanFamily:
 
     def original_name(self, stem: str) -> str:
         """A module's name in Wan's own checkpoints."""
-        return renamed(stem, ORIGINAL_NAMES)
+        return original_name(stem)
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
         """See `Family`. ComfyUI has the makers' names."""

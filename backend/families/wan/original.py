@@ -8,12 +8,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint
+from backend.checkpoints.own_file import path_of
 from backend.errors import ModelError
-from backend.families.kit.parts import width_of
-from backend.families.wan.family import WAN
+from backend.families.kit.parts import renamed, width_of
 
 PREFIX = "model."  # in a file of Self-Forcing's code, which saves the wrapper around the network
 HEAD_WIDTH = 128  # of every published Wan; no tensor tells
+ORIGINAL_NAMES = (  # diffusers' name -> the one in Wan's own checkpoints; source: diffusers, scripts/convert_wan_to_diffusers.py
+    (r"\.attn1\.", ".self_attn."), (r"\.attn2\.", ".cross_attn."), (r"\.to_out\.0$", ".o"), (r"\.to_(q|k|v)$", r".\1"),
+    (r"\.add_(k|v)_proj$", r".\1_img"), (r"\.norm_added_k$", ".norm_k_img"), (r"\.ffn\.net\.0\.proj$", ".ffn.0"),
+    (r"\.ffn\.net\.2$", ".ffn.2"), (r"^((?:vace_)?blocks\.\d+)\.norm2$", r"\1.norm3"),
+    (r"^((?:vace_)?blocks\.\d+)\.scale_shift_table$", r"\1.modulation"),
+    (r"^(vace_blocks\.\d+)\.proj_in$", r"\1.before_proj"), (r"^(vace_blocks\.\d+)\.proj_out$", r"\1.after_proj"),
+    (r"^scale_shift_table$", "head.modulation"), (r"^proj_out$", "head.head"),
+    (r"^condition_embedder\.text_embedder\.linear_1$", "text_embedding.0"),
+    (r"^condition_embedder\.text_embedder\.linear_2$", "text_embedding.2"),
+    (r"^condition_embedder\.time_embedder\.linear_1$", "time_embedding.0"),
+    (r"^condition_embedder\.time_embedder\.linear_2$", "time_embedding.2"),
+    (r"^condition_embedder\.time_proj$", "time_projection.1"),
+    (r"^condition_embedder\.image_embedder\.norm1$", "img_emb.proj.0"),
+    (r"^condition_embedder\.image_embedder\.ff\.net\.0\.proj$", "img_emb.proj.1"),
+    (r"^condition_embedder\.image_embedder\.ff\.net\.2$", "img_emb.proj.3"),
+    (r"^condition_embedder\.image_embedder\.norm2$", "img_emb.proj.4"),
+    (r"^condition_embedder\.image_embedder\.pos_embed$", "img_emb.emb_pos"),
+)  # fmt: skip
 _QUERY, _TEXT, _TIME = "blocks.{}.self_attn.q.weight", "text_embedding.0.weight", "time_embedding.0.weight"
 _NEEDED = ("patch_embedding.weight", _QUERY.format(0), "blocks.0.ffn.0.weight", _TEXT, _TIME, "head.head.weight")
 _PICTURE, _TWO_PICTURES, _CONTROL = "img_emb.proj.1.weight", "img_emb.emb_pos", "vace_patch_embedding.weight"
@@ -27,6 +46,11 @@ KNOWN = {  # channels of a token, layers, channels of the input, whether a pictu
 }
 
 
+def original_name(stem: str) -> str:
+    """A module's name in Wan's own files, from diffusers'."""
+    return renamed(stem, ORIGINAL_NAMES)
+
+
 def file_names(names: Iterable[str]) -> Callable[[str], str]:
     """A function from a tensor's name in a file to diffusers' name, one of `names`: from Wan's own, with the prefix or without;
     any other name stays."""
@@ -37,7 +61,7 @@ def file_names(names: Iterable[str]) -> Callable[[str], str]:
 def makers_name(name: str) -> str:
     """The name of diffusers' tensor `name` in Wan's own files."""
     stem, _, kind = name.rpartition(".")
-    return f"{WAN.original_name(stem)}.{kind}" if kind in ("weight", "bias") else WAN.original_name(name)
+    return f"{original_name(stem)}.{kind}" if kind in ("weight", "bias") else original_name(name)
 
 
 def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
@@ -59,6 +83,28 @@ def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] 
         "ffn_dim": shapes["blocks.0.ffn.0.weight"][0],
         "num_layers": sum(_QUERY.format(layer) in shapes for layer in range(len(shapes))),
     }
+
+
+def check_own_files(checkpoint: Checkpoint) -> None:
+    """Raises: ModelError unless the checkpoint's own files are its transformers, in their order."""
+    _check_order(checkpoint)
+    for part, file in checkpoint.own_files.items():
+        shapes = {name: place.shape for name, place in checkpoint.tensors(part).items()}
+        check_transformer(path_of(file).name, shapes, checkpoint.configs[part])
+
+
+def _check_order(checkpoint: Checkpoint) -> None:
+    """Raises: ModelError unless there is a file for each of the checkpoint's experts, the high-noise one's first."""
+    experts = [part for part in checkpoint.configs if part.startswith(TRANSFORMER)]
+    names = [path_of(file).name for file in checkpoint.own_files.values()]
+    if len(experts) != len(names):
+        raise ModelError(
+            f"--transformer was given for {' and '.join(names)},",
+            f"and the model has {len(experts)} transformer{'s' if len(experts) > 1 else ''}",
+            "give it twice, the high-noise expert's first" if len(experts) > 1 else "give it once",
+        )
+    if len(names) == 2 and "low" in names[0].lower() and "high" in names[1].lower():
+        raise ModelError(f"{names[0]} was given first,", "but the first is the high-noise expert", "give the two the other way")
 
 
 def check_transformer(file: str, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> None:

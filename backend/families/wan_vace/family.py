@@ -36,6 +36,7 @@ class WanVaceFamily(WanFamily):
 
     name = "wan_vace"
     supports = SUPPORTED
+    pipelines = (PIPELINE,)
 
     def recognise(self, index: Mapping[str, Any], configs: Configs) -> WanKind | None:
         """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""

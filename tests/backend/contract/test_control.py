@@ -62,7 +62,7 @@ def test_it_survives_json_and_is_shared_by_file_names_only():
         ({"keeps_pixels": False}, "keeps_pixels was given but no clip whose pixels could stay; leave it out"),
         (MASKED | {"extend": "before"}, "mask was given beside extend, which makes all of the new frames anew; leave one out"),
         (MASKED | {"strength": 0.5}, "strength was given but wan2.1-vace-1.3b-480p makes anew what the mask and the margins say; "
-                                     "leave it out, or take a preset that is not VACE"),
+                                     "leave it out, or take a preset without control"),
         ({"control_scale": 2.5}, "control_scale=2.5 must be between 0 and 2; 1 is usual"),
         ({"control_scale": math.nan}, "control_scale=nan must be between 0 and 2; 1 is usual"),
         (EXTENDED | {"overlap": 81}, "overlap=81 must be at least 1 and less than the video's 81 frames; 17 is usual"),
@@ -114,7 +114,10 @@ def test_a_model_whose_videos_begin_with_frames_of_a_clip_goes_on_after_it(num_f
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (EXTENDED | {"extend": "before"}, "extend=before is nothing that wan-tiny does; take after, or a preset of VACE"),
+        (
+            EXTENDED | {"extend": "before"},
+            "extend=before is nothing that wan-tiny does; take after, or a preset with control",
+        ),
         (EXTENDED | {"strength": 0.5}, "strength was given beside extend, which leaves the clip as it is; leave one out"),
         (EXTENDED | {"image": "/a.png"}, "image was given beside video, and a video begins with one of them; leave one out"),
         (EXTENDED | {"overlap": 6}, "overlap=6 must be 4n+1 and below 17 for wan-tiny; 17 is usual"),
@@ -129,14 +132,14 @@ def test_what_does_not_go_with_that_is_refused_in_these_words(changes, message):
 
 
 def test_a_model_that_begins_with_one_picture_does_not_go_on_after_a_clip():
-    message = "extend was given but wan2.1-t2v-14b-480p takes none; leave it out, or take a preset of VACE"
+    message = "extend was given but wan2.1-t2v-14b-480p takes none; leave it out, or take a preset with control"
     assert refusal(load_preset("wan2.1-t2v-14b-480p"), **EXTENDED) == message
 
 
 @pytest.mark.parametrize("changes", [{"control_scale": 0.5}, {"margins": (1, 0, 0, 0)}, {"keeps_pixels": False}])
 def test_other_presets_take_none_of_it(changes):
     name = next(iter(changes))
-    assert refusal(**changes) == f"{name} was given but wan-tiny takes none; leave it out, or take a preset of VACE"
+    assert refusal(**changes) == f"{name} was given but wan-tiny takes none; leave it out, or take a preset with control"
     assert refusal(references=("/a.png",)) == "references was given but wan-tiny takes none; leave it out"
 
 
