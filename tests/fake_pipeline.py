@@ -277,9 +277,10 @@ def _result(request: GenerationRequest, folder: Path, background: numpy.ndarray,
     path = folder / "video.mp4"
     grounds = original(request) if request.video or request.control else [background] * request.num_frames
     frames = (_frame(ground, index / request.num_frames) for index, ground in enumerate(grounds))
+    has_sound = bool(request.video) and not request.extend and read_clip_facts(request.video).has_sound
     if write:
         write_video(frames, path, fps=request.fps, request=request)
-        if request.video and not request.extend and read_clip_facts(request.video).has_sound:
+        if has_sound:
             size = request.width, request.height
             add_sound(path, request.video, request.trim[0], request.num_frames / request.fps, size)
     return VideoResult(
@@ -291,4 +292,5 @@ def _result(request: GenerationRequest, folder: Path, background: numpy.ndarray,
         seconds={"encode": 0.01, "denoise": 0.4, "decode": 0.1},
         request=request,
         versions={"fake": "1"},
+        has_sound=has_sound,
     )

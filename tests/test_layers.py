@@ -181,6 +181,16 @@ def test_a_late_import_and_one_for_type_checkers_count(monkeypatch, tmp_path):
     tree.cache_clear(), imports.cache_clear()
 
 
+def test_no_two_values_that_cross_processes_import_each_other():
+    """Imports in functions, and those for type checkers alone, count here."""
+    waiting = {
+        name: {one for one in own_imports(name) if room(one) == "contract"} for name in BACKEND if room(name) == "contract"
+    }
+    while leaves := {name for name, needed in waiting.items() if not needed & waiting.keys()}:
+        waiting = {name: needed for name, needed in waiting.items() if name not in leaves}
+    assert not waiting, f"these import each other: {sorted(waiting)}"
+
+
 def is_light(name: str) -> bool:
     return bool(FACES.fullmatch(name)) or (room(name) in LIGHT_ROOMS and not PROCESSES.fullmatch(name))
 

@@ -12,6 +12,7 @@ from backend.checkpoints.own_file import SUFFIXES, file_source, is_on_hub, sourc
 from backend.commands.storyboard_file import read_storyboard
 from backend.contract.cues import cues_of_actions, cues_of_prompts, merge_cues
 from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.settings import INPUTS, SETTINGS
 from backend.contract.worker import AXES, Hosts, WorkerOptions
 from backend.errors import RequestError
 from backend.settings import hosts_secret, this_machine, visitors_password
@@ -39,57 +40,33 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
     preset = find_preset(arguments.preset)
     if arguments.command == "live":
         return _live_request_of(arguments, preset)
-    return GenerationRequest.from_preset(
-        preset,
-        prompt=arguments.prompt,
-        negative_prompt=arguments.negative_prompt,
-        image=absolute(arguments.image),
-        last_image=absolute(arguments.last_image),
-        video=absolute(arguments.video),
-        strength=arguments.strength,
-        trim=_trim_of(arguments, preset),
-        **_control_of(arguments),
-        width=arguments.width,
-        height=arguments.height,
-        num_frames=arguments.frames,
-        fps=arguments.fps,
-        steps=arguments.steps,
-        guidance=arguments.guidance,
-        flow_shift=arguments.flow_shift,
-        seed=arguments.seed,
-        solver=arguments.solver,
-        guidance_interval=arguments.guidance_interval,
-        guided_steps=arguments.guided_steps,
-        nag=arguments.nag,
-        step_cache=arguments.step_cache,
-        context_windows=arguments.context_windows,
-        loras=(*preset.loras, *map(_lora_choice, arguments.lora)),
-    )
+    return GenerationRequest.from_preset(preset, **_settings_of(arguments, preset))
 
 
-def _control_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What these options say, by the request's fields."""
-    keyframes = sorted(arguments.keyframe)
-    return {
-        "control": absolute(arguments.control),
-        "control_kind": arguments.control_kind,
-        "control_scale": arguments.control_scale,
-        "mask": absolute(arguments.mask),
-        "margins": arguments.margins,
-        "extend": arguments.extend,
-        "overlap": arguments.overlap,
-        "keeps_pixels": arguments.keeps_pixels,
-        "references": tuple(map(absolute, arguments.reference)),
-        "keyframes": tuple(absolute(path) for _, path in keyframes),
-        "keyframe_at": tuple(number for number, _ in keyframes),
-    }
+def _settings_of(arguments: argparse.Namespace, preset: Preset) -> dict[str, Any]:
+    """What the options say, by the settings' names; None where they say nothing."""
+    values = {name: getattr(arguments, name) for name, one in SETTINGS.items() if one.help and name != "preset"}
+    keyframes = sorted(arguments.keyframes)
+    values["keyframes"] = [path for _, path in keyframes]
+    values |= {one.name: _absolute(values[one.name]) for one in INPUTS}
+    values["keyframe_at"] = tuple(number for number, _ in keyframes)
+    return values | {"trim": _trim_of(arguments, preset), "loras": _loras_of(arguments, preset)}
+
+
+def _absolute(path: str | list[str] | None) -> str | tuple[str, ...] | None:
+    return tuple(map(absolute, path)) if isinstance(path, list) else absolute(path)
+
+
+def _loras_of(arguments: argparse.Namespace, preset: Preset) -> tuple[Any, ...]:
+    own = ({"source": source_of(one.source), "scale": one.scale, "expert": one.expert} for one in arguments.loras)
+    return (*preset.loras, *own)
 
 
 def _trim_of(arguments: argparse.Namespace, preset: Preset) -> tuple[float, ...] | None:
     """The part of the clip; if only its beginning is given, as long as the video."""
     if arguments.trim is None or len(arguments.trim) != 1:
         return arguments.trim
-    frames, fps = arguments.frames or preset.num_frames, arguments.fps or preset.fps
+    frames, fps = arguments.num_frames or preset.num_frames, arguments.fps or preset.fps
     return (arguments.trim[0], arguments.trim[0] + frames / fps)
 
 
@@ -106,12 +83,8 @@ def _live_request_of(arguments: argparse.Namespace, preset: Preset) -> Generatio
         num_frames=preset.first_frames + blocks * preset.frame_step,
         seed=arguments.seed,
         cues=merge_cues([*cues_of_actions(arguments.actions, 1 + blocks), *cues_of_prompts(arguments.prompts)]),
-        loras=(*preset.loras, *map(_lora_choice, arguments.lora)),
+        loras=_loras_of(arguments, preset),
     )
-
-
-def _lora_choice(option: LoraOption) -> dict:
-    return {"source": source_of(option.source), "scale": option.scale, "expert": option.expert}
 
 
 def model_of(arguments: argparse.Namespace, preset: str | None = None) -> str | None:

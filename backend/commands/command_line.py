@@ -4,14 +4,13 @@ import argparse
 import math
 import sys
 from pathlib import Path
-from typing import NoReturn, get_args
+from typing import NoReturn
 
-from backend.commands.arguments import LoraOption
-from backend.commands.control_options import add_control
+from backend.commands.options import add_setting, add_settings
 from backend.contract.request import find_preset
+from backend.contract.settings import SETTINGS
 from backend.engine.keys import USUAL_LIMIT
 from backend.errors import RequestError
-from presets.loader import Expert, Solver
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
 STAGES = ("encode", "denoise", "decode")
@@ -106,8 +105,7 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
 
 def _add_generate(commands: argparse._SubParsersAction) -> None:
     generate = commands.add_parser("generate", help="make one video, then end", allow_abbrev=False)
-    _add_request(generate, is_required=True)
-    _add_sampling(generate)
+    add_settings(generate, "encode", "denoise", required=("preset", "prompt"))
     generate.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
     generate.add_argument("--json", action="store_true", help="print the result as one JSON object")
     _add_hosts(generate)
@@ -127,7 +125,7 @@ def _add_live(commands: argparse._SubParsersAction) -> None:
     live.add_argument("--prompts", action="append", default=[], metavar="N:TEXT", help=prompts)
     live.add_argument("--seconds", type=_amount, required=True, metavar="N", help="how long, rounded up to whole blocks")
     live.add_argument("--seed", type=int, metavar="N", help="same seed and words, same video (drawn at random)")
-    _add_lora(live)
+    add_setting(live, SETTINGS["loras"])
     live.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
     live.add_argument("--json", action="store_true", help="print the result as one JSON object")
     _add_common(live)
@@ -143,7 +141,7 @@ def _add_storyboard(commands: argparse._SubParsersAction) -> None:
     storyboard.add_argument("--from-shot", type=int, metavar="N", help="the first shot that is made anew, from 1")
     storyboard.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
     storyboard.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    storyboard.set_defaults(lora=[])
+    storyboard.set_defaults(loras=[])
     _add_common(storyboard)
 
 
@@ -157,64 +155,10 @@ def _add_stages(commands: argparse._SubParsersAction) -> None:
     for stage in (encode, denoise, decode):
         stage.add_argument("--run", required=True, metavar="DIR", help="the folder that holds what the stages make")
         stage.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    _add_request(encode, is_required=False)
-    for stage in (encode, denoise):
-        _add_sampling(stage)
+    add_settings(encode, "encode", "denoise")
+    add_settings(denoise, "denoise")
     for stage in (encode, denoise, decode):
         _add_common(stage)
-
-
-def _add_request(parser: argparse.ArgumentParser, *, is_required: bool) -> None:
-    """What a video shows, its size and its LoRAs."""
-    parser.add_argument("--preset", required=is_required, metavar="NAME", help="one of `app.py presets list`")
-    parser.add_argument("--prompt", required=is_required, metavar="TEXT", help="what the video shows")
-    parser.add_argument("--negative-prompt", metavar="TEXT", help="what the video should not show")
-    parser.add_argument("--image", metavar="FILE", help="the first frame; cropped to the video's aspect")
-    parser.add_argument("--last-image", metavar="FILE", help="the last frame, for presets that take one")
-    parser.add_argument("--video", metavar="FILE", help="a clip (mp4, webm, mov, gif) that is made anew")
-    trim = "the part of the clip, in seconds (from its beginning, as long as the video)"
-    parser.add_argument("--trim", type=_numbers, metavar="START[,END]", help=trim)
-    add_control(parser)
-    for name, what in (
-        ("width", "pixels"),
-        ("height", "pixels"),
-        ("frames", "number of frames, 4n+1"),
-        ("fps", "frames a second"),
-    ):
-        parser.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's own)")
-    _add_lora(parser)
-
-
-def _add_lora(parser: argparse.ArgumentParser) -> None:
-    lora = "a LoRA on top of the preset's own; repeat the option for more: a path, a name in the data folder's loras folder, or "
-    lora += "owner/repository:file.safetensors; EXPERT is high or low, for models that have two"
-    parser.add_argument("--lora", type=_lora, action="append", default=[], metavar="FILE[:SCALE[:EXPERT]]", help=lora)
-
-
-def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    """How the video is denoised."""
-    parser.add_argument("--steps", type=int, metavar="N", help="denoising steps (the preset's own)")
-    strength = "how much of the clip is made anew, above 0, to 1: the share of the steps that are done (0.8)"
-    parser.add_argument("--strength", type=float, metavar="X", help=strength)
-    parser.add_argument("--guidance", type=_numbers, metavar="X[,Y]", help="one number per expert; 1 or less is off")
-    parser.add_argument(
-        "--flow-shift", type=float, metavar="X", help="larger values spend more steps at high noise (the preset's own)"
-    )
-    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same video (drawn at random)")
-    parser.add_argument("--solver", choices=get_args(Solver), help="the sampler (the preset's own)")
-    interval = "the share of the steps that guidance runs on, such as 0,0.6 (the preset's own)"
-    parser.add_argument("--guidance-interval", type=_numbers, metavar="X,Y", help=interval)
-    first = "guidance on the first N steps only, 1 or 2 for more motion from a preset that has none"
-    parser.add_argument("--guided-steps", type=int, metavar="N", help=first)
-    nag = "how strongly the negative prompt acts in steps without guidance, of presets in few steps; 0 is off, 11 is usual"
-    parser.add_argument("--nag", type=float, metavar="X", help=nag)
-    cache = "relative change below which a step reuses the last one's work; 0 is off (the preset's own)"
-    parser.add_argument("--step-cache", type=float, metavar="X", help=cache)
-    windows = (
-        "denoise a video that is longer than its model was trained on in overlapping windows, or in one piece (windows above the "
-    )
-    windows += "lengths that the preset could make without)"
-    parser.add_argument("--windows", dest="context_windows", action=argparse.BooleanOptionalAction, default=None, help=windows)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -380,24 +324,3 @@ def _credentials(text: str) -> tuple[str, str]:
     if not user or not password:
         raise argparse.ArgumentTypeError("must be USER:PASSWORD, neither of them empty")
     return user, password
-
-
-def _lora(text: str) -> LoraOption:
-    source, expert, scale = text, "both", 1.0
-    head, _, tail = source.rpartition(":")
-    if head and tail in get_args(Expert):
-        source, expert = head, tail
-        head, _, tail = source.rpartition(":")
-    if head and not tail.endswith(".safetensors"):
-        try:
-            source, scale = head, float(tail)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} must be FILE, FILE:SCALE or FILE:SCALE:EXPERT") from None
-    return LoraOption(source=source, scale=scale, expert=expert)
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} must be numbers separated by commas, such as 4 or 4,3") from None

@@ -43,13 +43,13 @@ def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] =
     again = _again(arguments)
     open_inputs(request)
     output, settings = check_output(arguments.output), from_environment(arguments.data_dir)
-    for lora in arguments.lora:
+    for lora in arguments.loras:
         check_lora(lora.source, settings.loras_dir)
     hosts = {"hosts": hosts_of(arguments)} if arguments.command == "generate" and arguments.hosts else {}
     engine = make_engine(settings.data_dir, model, preset=request.preset, warm_up=False, resume=False, options=options, **hosts)
     say_licence(model or find_preset(request.preset).model, sys.stderr)
     try:
-        for lora in arguments.lora:
+        for lora in arguments.loras:
             adopt_lora(lora.source, settings.loras_dir)
         job = engine.submit(request, owner="command line", may_download=True, **again)
         final = follow(engine, job, Progress(sys.stderr))

@@ -26,6 +26,7 @@ from backend.commands.progress import Progress
 from backend.contract.events import Cancelled, Event, Finished
 from backend.contract.guided_steps import first_steps
 from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.settings import FIELDS
 from backend.engine.folder import REQUEST, open_inputs, read_request, write_request
 from backend.errors import KernelRefused, RequestError, StudioError
 from backend.files import folder_lock
@@ -50,10 +51,7 @@ STOP_SECONDS = 8.0
 _LISTEN_SECONDS = 0.5
 VIDEO = "video.mp4"
 NEXT = {"encode": "denoise", "denoise": "decode"}
-CHANGEABLE = (  # by `denoise`
-    *("steps", "guidance", "flow_shift", "seed", "solver", "guidance_interval", "nag", "step_cache", "strength"),
-    *("context_windows",),
-)
+CHANGEABLE = tuple(one.name for one in FIELDS if one.help and one.stage == "denoise")  # by `denoise`
 
 
 def run_here(arguments: argparse.Namespace) -> int:
@@ -112,7 +110,7 @@ def _request_to_encode(arguments: argparse.Namespace, folder: Path, settings: Se
     if folder.is_dir() and any(folder.iterdir()):
         raise RequestError(f"run={arguments.run!r}", "must be a new or an empty folder", "choose another folder")
     inputs = open_inputs(request)
-    for lora in arguments.lora:
+    for lora in arguments.loras:
         check_lora(lora.source, settings.loras_dir)
         adopt_lora(lora.source, settings.loras_dir)
     folder.mkdir(parents=True, exist_ok=True)

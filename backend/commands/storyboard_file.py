@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.settings import SETTINGS
 from backend.errors import RequestError
 
 _RENAMED = {"frames": "num_frames"}
-_SETTINGS = frozenset(
-    {"width", "height", "frames", "fps", "steps", "guidance", "flow_shift", "seed", "solver", "guidance_interval", "guided_steps"}
-    | {"nag", "step_cache", "context_windows", "negative_prompt", "image", "loras", "prompt"}
-)
+_SHARED = {name for name, one in SETTINGS.items() if one.help and one.part == "core"} - {"preset", *_RENAMED.values()}
+_SETTINGS = _SHARED | {"image", *_RENAMED}
 
 
 def read_storyboard(path: Path) -> GenerationRequest:

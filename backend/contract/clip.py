@@ -1,22 +1,17 @@
 """The part of a clip that a request begins with: what is left open follows from the rest, and what does not fit is refused. Opens
 no file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from backend.contract.geometry import nearest_frame_counts
 from backend.contract.numbers import check_whole
+from backend.contract.settings import VideoSettings, only_with
 from backend.errors import RequestError
 from presets import Preset
 
-if TYPE_CHECKING:
-    from backend.contract.request import GenerationRequest
-
 STRENGTH = 0.8  # of a clip, where none is given: diffusers' own
-ONLY_WITH_VIDEO = ("strength", "trim")  # fields that mean nothing without a clip
 
 
 def part_of_clip(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,10 +33,10 @@ def clip_frames(seconds: float, fps: int) -> int:
     return round(seconds * fps)
 
 
-def check_clip(request: GenerationRequest, preset: Preset) -> None:
+def check_clip(request: VideoSettings, preset: Preset) -> None:
     """Raises: RequestError for a clip that is made anew by its strength, or for what belongs to one and has none. What goes on is
     left to `contract.control`."""
-    given = next((name for name in ONLY_WITH_VIDEO if getattr(request, name) is not None), None)
+    given = next((name for name in only_with("clip") if getattr(request, name) is not None), None)
     if request.video is None:
         if given is not None:
             raise RequestError(f"{given} was given", "but no clip, to which it belongs", "give it as video, or leave this out")
@@ -51,14 +46,14 @@ def check_clip(request: GenerationRequest, preset: Preset) -> None:
     if request.task != "t2v":
         raise RequestError("image was given", "beside video, and a video begins with one of them", "leave one out")
     check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
-    for name in ONLY_WITH_VIDEO:
+    for name in only_with("clip"):
         if getattr(request, name) is None:
             raise RequestError(f"{name} is missing:", "a clip needs it", f"give {name}")
     _check_strength(request)
     check_trim(request, preset)
 
 
-def _check_strength(request: GenerationRequest) -> None:
+def _check_strength(request: VideoSettings) -> None:
     if not 0 < request.strength <= 1:
         raise RequestError(f"strength={request.strength:g}", "must be above 0 and at most 1", f"{STRENGTH:g} is usual")
     if request.num_steps < 1 <= request.steps:
@@ -67,7 +62,7 @@ def _check_strength(request: GenerationRequest) -> None:
         raise RequestError(f"strength={request.strength:g}", rule, fix)
 
 
-def check_trim(request: GenerationRequest, preset: Preset) -> None:
+def check_trim(request: VideoSettings, preset: Preset) -> None:
     """Raises: RequestError if the part of the clip is none, or is not as long as the video."""
     check_two_times(request.trim)
     start, end = request.trim

@@ -1,32 +1,19 @@
 """Control clips, masks, margins, key frames, references, and clips that go on, in a request. Checks, and opens no file."""
 
-from __future__ import annotations
-
-import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, get_args
 
 from backend.contract.clip import check_trim, check_two_times, clip_frames, part_of_clip
 from backend.contract.numbers import check_whole
+from backend.contract.settings import Extend, VideoSettings, only_with
 from backend.errors import RequestError
 from presets import Preset
 
-if TYPE_CHECKING:
-    from backend.contract.request import GenerationRequest
-
-ControlKind = Literal["as-is", "edges", "grey"]
-Extend = Literal["after", "before"]
-MAX_CONTROL_SCALE = 2.0
 MAX_REFERENCES = 8  # each is a latent frame more
 MAX_KEYFRAMES = 1000  # of a request from a link or a video; one that is checked has fewer than frames
 OVERLAPS = (17, 9, 5, 1)  # frames that are offered, the longest first; a preset takes those that are whole latent frames
 TAKE_CONTROL = "leave it out, or take a preset with control"
 LEAST_INNER = 16  # pixels that margins leave of each side
-ONLY_WITH_CONTROL: dict[str, Any] = {
-    "control_kind": "as-is", "control_scale": 1.0, "keyframe_at": (), "margins": None, "extend": None, "overlap": None,
-    "keeps_pixels": True,
-}  # fmt: skip
-"""The fields that only such presets take, beside their inputs, and what they are if they are not given."""
 
 
 def is_controlled(preset: Preset) -> bool:
@@ -56,11 +43,11 @@ def _is_whole(count: int, preset: Preset) -> bool:
     return (count - preset.first_frames) % preset.frame_step == 0
 
 
-def check_control(request: GenerationRequest, preset: Preset) -> None:
+def check_control(request: VideoSettings, preset: Preset) -> None:
     """Raises: RequestError for the first thing that the preset does not take, or that does not go with the others."""
     if not is_controlled(preset):
         taken = {"extend", "overlap", *(["keeps_pixels"] if request.extend else [])} if preset.continues else set()
-        for name, absent in ONLY_WITH_CONTROL.items():
+        for name, absent in only_with("control").items():
             if name not in taken and getattr(request, name) != absent:
                 raise RequestError(f"{name} was given", f"but {preset.name} takes none", TAKE_CONTROL)
         _check_belongs(request)
@@ -72,14 +59,13 @@ def check_control(request: GenerationRequest, preset: Preset) -> None:
         raise RequestError("strength was given", rule, "leave it out, or take a preset without control")
     _check_belongs(request)
     _check_company(request)
-    _check_scale(request)
     _check_clips(request, preset)
     _check_margins(request)
     _check_references(request)
     _check_keyframes(request)
 
 
-def _check_belongs(request: GenerationRequest) -> None:
+def _check_belongs(request: VideoSettings) -> None:
     """Refuses what is given without what it belongs to."""
     belongs = {"control_kind": "control", "mask": "video", "margins": "video", "extend": "video", "overlap": "extend",
                "keyframe_at": "keyframes"}  # fmt: skip
@@ -90,7 +76,7 @@ def _check_belongs(request: GenerationRequest) -> None:
             )
 
 
-def _check_going_on(request: GenerationRequest, preset: Preset) -> None:
+def _check_going_on(request: VideoSettings, preset: Preset) -> None:
     """Of a model without control blocks, whose videos begin with frames of a clip."""
     if request.extend not in extends(preset):
         raise RequestError(
@@ -107,7 +93,7 @@ def _check_going_on(request: GenerationRequest, preset: Preset) -> None:
         raise RequestError(f"overlap={request.overlap}", f"must be {step} for {preset.name}", f"{OVERLAPS[0]} is usual")
 
 
-def _check_company(request: GenerationRequest) -> None:
+def _check_company(request: VideoSettings) -> None:
     """Refuses a clip of which nothing is made anew, and what says so twice."""
     if request.video and not (request.mask or request.margins or request.extend):
         rule = "but nothing that says what of it is made anew"
@@ -118,13 +104,7 @@ def _check_company(request: GenerationRequest) -> None:
         raise RequestError("keeps_pixels was given", "but no clip whose pixels could stay", "leave it out")
 
 
-def _check_scale(request: GenerationRequest) -> None:
-    scale = request.control_scale
-    if not (math.isfinite(scale) and 0 <= scale <= MAX_CONTROL_SCALE):
-        raise RequestError(f"control_scale={scale:g}", f"must be between 0 and {MAX_CONTROL_SCALE:g}", "1 is usual")
-
-
-def _check_clips(request: GenerationRequest, preset: Preset) -> None:
+def _check_clips(request: VideoSettings, preset: Preset) -> None:
     """The parts of clips that are read."""
     if not (request.video or request.control):
         if request.trim is not None:
@@ -149,7 +129,7 @@ def _check_clips(request: GenerationRequest, preset: Preset) -> None:
             raise RequestError(f"trim={start:g},{end:g}", rule, "take a longer part, or a smaller overlap")
 
 
-def _check_margins(request: GenerationRequest) -> None:
+def _check_margins(request: VideoSettings) -> None:
     if request.margins is None:
         return
     left, top, right, bottom = request.margins
@@ -162,13 +142,13 @@ def _check_margins(request: GenerationRequest) -> None:
             raise RequestError(given, rule, f"take smaller margins, or a larger {side}")
 
 
-def _check_references(request: GenerationRequest) -> None:
+def _check_references(request: VideoSettings) -> None:
     if len(request.references) > MAX_REFERENCES:
         count = len(request.references)
         raise RequestError(f"{count} references were given, and", f"at most {MAX_REFERENCES} can be", "leave some out")
 
 
-def _check_keyframes(request: GenerationRequest) -> None:
+def _check_keyframes(request: VideoSettings) -> None:
     if len(request.keyframes) != len(request.keyframe_at):
         given = f"{len(request.keyframes)} keyframes were given with {len(request.keyframe_at)} places"
         raise RequestError(given, "and each must have one", "say for each its frame's number, counted from 0")

@@ -1,32 +1,14 @@
 """What changes while a live video is made: prompts and actions, each from one of its blocks on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict
-
+from backend.contract.settings import Cue, VideoSettings
 from backend.contract.texts import check_text
 from backend.errors import RequestError
 from presets import Preset
 
-if TYPE_CHECKING:
-    from backend.contract.request import GenerationRequest
-
 AND = "+"  # between actions that are done together
 STAY = "stay"  # the action that every preset with actions has
-
-
-class Cue(BaseModel):
-    """From where block `block` begins, counted from 0, the video follows this `prompt` and this `action`; None leaves it as it
-    is."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    block: int
-    prompt: str | None = None
-    action: str | None = None
 
 
 def merge_cues(cues: Iterable[Cue]) -> tuple[Cue, ...]:
@@ -88,12 +70,12 @@ def _is_known(action: str, preset: Preset) -> bool:
     return set(words) <= set(preset.actions) and len(set(words)) == len(words)
 
 
-def num_blocks(request: GenerationRequest, preset: Preset) -> int:
+def num_blocks(request: VideoSettings, preset: Preset) -> int:
     """How many blocks a live preset makes this video in."""
     return 1 + (request.num_frames - preset.first_frames) // preset.frame_step
 
 
-def actions_of(request: GenerationRequest, preset: Preset) -> list[str | None]:
+def actions_of(request: VideoSettings, preset: Preset) -> list[str | None]:
     """The action of each block, None before the first one; empty if the preset has no actions."""
     if not preset.actions:
         return []
@@ -104,7 +86,7 @@ def actions_of(request: GenerationRequest, preset: Preset) -> list[str | None]:
     return actions
 
 
-def check_cues(request: GenerationRequest, preset: Preset) -> None:
+def check_cues(request: VideoSettings, preset: Preset) -> None:
     """Raises: RequestError for what changes in a video that is not live, or where it has no block."""
     if (request.cues or request.action or request.is_open) and not preset.live:
         raise RequestError("a live video was asked for", f"but {preset.name} makes its in one piece", "choose a live preset")

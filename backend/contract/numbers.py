@@ -9,8 +9,6 @@ from backend.errors import RequestError
 from presets import Preset
 
 MAX_FLOW_SHIFT = 100.0
-MAX_NAG = 30.0
-USUAL_NAG = 11.0  # published: kijai/ComfyUI-WanVideoWrapper, WanVideoApplyNAG; the method's own demos take 5 to 11
 
 
 def check_size(preset: Preset, width: int, height: int, num_frames: int) -> None:
@@ -82,18 +80,10 @@ def check_guidance_interval(interval: tuple[float, float]) -> None:
 
 
 def check_nag(nag: float, preset: Preset) -> None:
-    """Raises: RequestError for NAG outside its limits, or with a preset that does not take it."""
-    if not (math.isfinite(nag) and 0 <= nag <= MAX_NAG):
-        raise RequestError(f"nag={nag:g}", f"must be between 0 and {MAX_NAG:g}", f"0 is off, {USUAL_NAG:g} is usual")
+    """Raises: RequestError for NAG with a preset that does not take it."""
     if nag and not preset.takes_nag:
         fix = "leave it out, or take a preset in few steps that has it"
         raise RequestError(f"nag={nag:g}", f"cannot be used by {preset.name}", fix)
-
-
-def check_step_cache(threshold: float) -> None:
-    """Raises: RequestError for a threshold that is no share."""
-    if not 0 <= threshold <= 1:
-        raise RequestError(f"step_cache={threshold:g}", "must be between 0 and 1", "0 is off, 0.05 to 0.15 is usual")
 
 
 def _either(values: list[int]) -> str:

@@ -1,33 +1,16 @@
 """One request for a video, a frozen value that is checked when it is made. Opens no file, rounds nothing."""
 
+import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    ValidationError,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import ModelWrapValidatorHandler, ValidationError, ValidationInfo, model_validator
 
-from backend.contract.clip import ONLY_WITH_VIDEO, STRENGTH, check_clip, part_of_clip
-from backend.contract.control import (
-    MAX_KEYFRAMES,
-    ONLY_WITH_CONTROL,
-    ControlKind,
-    Extend,
-    check_control,
-    is_controlled,
-    part_of_control,
-)
-from backend.contract.cues import Cue, check_cues
-from backend.contract.geometry import Geometry
+from backend.contract.clip import STRENGTH, check_clip, part_of_clip
+from backend.contract.control import MAX_KEYFRAMES, check_control, is_controlled, part_of_control
+from backend.contract.cues import check_cues
 from backend.contract.guided_steps import first_steps
 from backend.contract.loras import MAX_LORAS, check_loras
 from backend.contract.numbers import (
@@ -36,131 +19,23 @@ from backend.contract.numbers import (
     check_guidance_interval,
     check_nag,
     check_size,
-    check_step_cache,
     check_whole,
 )
-from backend.contract.shots import Shot, check_shots, read_shots, total_frames
+from backend.contract.settings import FIELDS, GUIDED_STEPS, INPUTS, SETTINGS, Shot, VideoSettings, by_role, find_preset
+from backend.contract.shots import check_shots, read_shots, total_frames
 from backend.contract.texts import MAX_CHARACTERS, check_text
-from backend.contract.windows import check_windows, window_frames
+from backend.contract.windows import check_windows
 from backend.errors import RequestError, short
-from presets import LoraChoice, Preset, UnknownPreset, load_preset
-from presets.loader import Solver
+from presets import Preset
 
 SEED_LIMIT = 2**32
 MAX_EXPERTS = 8
 MAX_CUES = 100_000
 _STORED = {"is_stored": True}
-_BOUNDS: dict[str, tuple[int, int]] = {  # far beyond every preset's limits, now and earlier
-    "width": (1, 1 << 15),
-    "height": (1, 1 << 15),
-    "num_frames": (1, 100_000),
-    "fps": (1, 1000),
-    "steps": (1, 100_000),
-    "seed": (0, (1 << 63) - 1),
-    "guidance": (-1000, 1000),
-    "flow_shift": (-1000, 1000),
-    "guidance_interval": (-1000, 1000),
-    "nag": (-1000, 1000),
-    "step_cache": (-1000, 1000),
-    "strength": (0, 1),
-    "trim": (0, 1_000_000),
-    "control_scale": (-1000, 1000),
-    "keyframe_at": (0, 100_000),
-    "margins": (0, 1 << 15),
-    "overlap": (1, 100_000),
-}
 
 
-@dataclass(frozen=True, kw_only=True)
-class InputRole:
-    """One thing that a request may start from. `role` is the request's field, which holds an absolute path, or `many`."""
-
-    role: str
-    media: Literal["picture", "video", "either"]
-    many: bool = False
-
-
-INPUTS = (
-    InputRole(role="image", media="picture"),  # the first frame
-    InputRole(role="last_image", media="picture"),
-    InputRole(role="video", media="video"),
-    InputRole(role="mask", media="either"),
-    InputRole(role="control", media="video"),
-    InputRole(role="references", media="picture", many=True),
-    InputRole(role="keyframes", media="picture", many=True),
-)
-MANY = frozenset(one.role for one in INPUTS if one.many)
-_ALWAYS_STORED = ("image", "last_image")  # others are stored only if they are given
-_RARELY_STORED = ("action", "cues", "is_open", "nag", "context_windows", "shots")
-
-Focus = Annotated[float, Field(ge=0, le=1)]
-
-
-class GenerationRequest(BaseModel):
-    """One video to make.
-
-    `width`, `height` in pixels, `num_frames` in pixel frames, `guidance` one value per expert (1 or less: unguided), `image` and
-    the other inputs (see `INPUTS`) absolute paths, `image_focus` the point (x, y in 0..1) that a crop keeps in view. The changes
-    of all `loras` add up. Guidance runs on the steps within `guidance_interval`, its start and end as shares (0..1) of the steps;
-    `nag` is how strongly the negative prompt acts in steps without guidance, by their attention to the text (1 or less: not at
-    all); `step_cache` the relative change below which a step reuses the last one's work, 0 for never. `video` is a clip: the part
-    of it that `trim` names, from and to in seconds, is brought to this size and `fps`, and made anew by `strength` (above 0, to
-    1), the share of the steps that are done. `action` and `prompt` are those of a live video's beginning; `cues` change them, in
-    the order of their blocks. Actions that are done together have a `+` between them, where the preset allows that. One that
-    `is_open` grows until it is stopped, to `num_frames` at most, and hears cues while it is made; what it has become is the
-    request of its result. `context_windows` says whether a video that is longer than its model was trained on is denoised in
-    overlapping windows; None leaves it to the preset, which has them above the lengths that it could make without. `shots` make
-    it a storyboard, of which `image` is the first shot's; `prompt` names the video then.
-
-    Models with control blocks take more (`contract/control.py`): a `control` clip that the video follows, or what its
-    `control_kind` makes of it, `control_scale` strongly; a `mask`, white where `video` is made anew; `margins` of new pixels
-    around it (left, top, right, bottom); `extend` for a video that begins with the clip's last `overlap` frames, or ends with its
-    first; `references`, pictures of what is to be seen; `keyframes`, pictures that are the frames `keyframe_at`, counted from 0.
-    Where nothing of the clip is made anew, the video `keeps_pixels` as they are.
-    Raises: RequestError at construction if anything is wrong.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    preset: str
-    task: Literal["t2v", "i2v"]
-    prompt: str
-    negative_prompt: str = ""
-    width: int
-    height: int
-    num_frames: int
-    fps: int
-    steps: int
-    guidance: tuple[float, ...]
-    flow_shift: float
-    solver: Solver = "unipc"
-    seed: int
-    image: str | None = None
-    last_image: str | None = None
-    video: str | None = None
-    strength: float | None = None
-    trim: tuple[float, float] | None = None
-    mask: str | None = None
-    control: str | None = None
-    control_kind: ControlKind = "as-is"
-    control_scale: float = 1.0
-    margins: tuple[int, int, int, int] | None = None
-    extend: Extend | None = None
-    overlap: int | None = None
-    keeps_pixels: bool = True
-    references: tuple[str, ...] = ()
-    keyframes: tuple[str, ...] = ()
-    keyframe_at: tuple[int, ...] = ()
-    image_focus: tuple[Focus, Focus] = (0.5, 0.5)
-    loras: tuple[LoraChoice, ...] = ()
-    guidance_interval: tuple[float, float] = (0.0, 1.0)
-    nag: float = 0.0
-    step_cache: float = 0.0
-    action: str | None = None
-    cues: tuple[Cue, ...] = ()
-    is_open: bool = False
-    context_windows: bool | None = None
-    shots: tuple[Shot, ...] = ()
+class GenerationRequest(VideoSettings):
+    """One video to make, as its settings say. Raises: RequestError at construction if anything is wrong."""
 
     @classmethod
     def from_preset(cls, preset: Preset, **overrides: Any) -> Self:
@@ -171,7 +46,7 @@ class GenerationRequest(BaseModel):
         field: so many steps at the beginning have guidance, the others none.
         """
         given = {name: value for name, value in overrides.items() if value is not None}
-        guided_steps = given.pop("guided_steps", None)
+        guided_steps = given.pop(GUIDED_STEPS.name, None)
         task = "i2v" if {"image", "last_image"} & given.keys() else "t2v"
         own = preset.model_dump(include=set(cls.model_fields))
         drawn = {"preset": preset.name, "task": task, "seed": secrets.randbelow(SEED_LIMIT), "prompt": ""}
@@ -196,100 +71,14 @@ class GenerationRequest(BaseModel):
         """
         return cls.model_validate(data, context=_STORED)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for `from_stored`."""
-        data = self.model_dump(mode="json")
-        rare = [*(one.role for one in INPUTS if one.role not in _ALWAYS_STORED), *ONLY_WITH_VIDEO, *_RARELY_STORED]
-        absent = [name for name in rare if not data[name] and (name != "context_windows" or data[name] is None)]
-        absent += [name for name, value in ONLY_WITH_CONTROL.items() if getattr(self, name) == value]
-        return {name: value for name, value in data.items() if name not in absent}
-
-    def inputs(self) -> dict[str, tuple[str, ...]]:
-        """The paths of what is given, by role, in the order of `INPUTS`."""
-        given = {one.role: getattr(self, one.role) for one in INPUTS}
-        return {role: (value,) if isinstance(value, str) else tuple(value) for role, value in given.items() if value}
-
     def with_inputs(self, paths: Mapping[str, Sequence[str]]) -> Self:
         """A copy with these paths for the inputs of these roles; nothing is checked again."""
-        moved = {role: tuple(value) if role in MANY else value[0] for role, value in paths.items()}
-        return type(self).from_stored(self.to_json() | moved)
-
-    def changed(self, **changes: Any) -> Self:
-        """A copy with these fields replaced, checked like any other."""
-        return type(self)(**{**self.model_dump(), **changes})
-
-    def for_sharing(self) -> dict[str, Any]:
-        """As `to_json`, with images by file name only: a video must not reveal folders of the machine that made it."""
-        data = self.to_json()
-        names = {role: tuple(Path(path).name for path in paths) for role, paths in self.inputs().items()}
-        return data | {role: list(value) if role in MANY else value[0] for role, value in names.items()}
-
-    @property
-    def is_guided(self) -> bool:
-        """Whether the branch without the prompt runs too, in any step."""
-        return any(value > 1.0 for value in self.guidance) and self.guidance_interval[0] < self.guidance_interval[1]
-
-    @property
-    def uses_nag(self) -> bool:
-        """Whether the negative prompt acts in the attention of the steps without guidance."""
-        return self.nag > 1.0 and bool(self.negative_prompt.strip()) and self.has_unguided_steps
-
-    @property
-    def has_unguided_steps(self) -> bool:
-        """Whether there may be steps without the other branch."""
-        return self.guidance_interval != (0.0, 1.0) or any(value <= 1.0 for value in self.guidance)
-
-    @property
-    def reads_negative_prompt(self) -> bool:
-        """Whether the negative prompt changes the video."""
-        return self.is_guided or self.uses_nag
-
-    @property
-    def has_original(self) -> bool:
-        """Whether it is made from a clip, with which it can be compared."""
-        return bool(self.video or self.control)
-
-    @property
-    def is_from_pictures(self) -> bool:
-        """Whether it has no inputs but a first and a last picture."""
-        return self.inputs().keys() <= set(_ALWAYS_STORED)
-
-    @property
-    def reads_clip(self) -> bool:
-        """Whether frames of a clip are brought to the video's rate."""
-        return any(one.media != "picture" for one in INPUTS if getattr(self, one.role))
+        return type(self).from_stored(self.to_json() | by_role(paths))
 
     @property
     def total_frames(self) -> int:
         """Pixel frames of the video, all shots together."""
         return total_frames(self, find_preset(self.preset))
-
-    @property
-    def window_frames(self) -> int | None:
-        """Pixel frames of a context window; None if the video is denoised in one piece."""
-        return window_frames(find_preset(self.preset), self.num_frames, self.context_windows)
-
-    @property
-    def uses_step_cache(self) -> bool:
-        """Whether steps may reuse an earlier one's work; windows move from step to step, so they never do."""
-        return self.step_cache > 0 and self.window_frames is None
-
-    @property
-    def num_steps(self) -> int:
-        """How many of the `steps` are done: all, or with a clip the last ones, as diffusers' video-to-video pipelines count."""
-        return self.steps if self.strength is None else min(int(self.steps * self.strength), self.steps)
-
-    def geometry(self) -> Geometry:
-        """The video's shape as pixels, latents and tokens."""
-        preset = find_preset(self.preset)
-        return Geometry(
-            width=self.width,
-            height=self.height,
-            num_frames=self.num_frames,
-            spatial_scale=preset.vae_scale_spatial,
-            temporal_scale=preset.vae_scale_temporal,
-            patch=preset.size_multiple // preset.vae_scale_spatial,
-        )
 
     @model_validator(mode="wrap")
     @classmethod
@@ -303,14 +92,6 @@ class GenerationRequest(BaseModel):
         else:
             check(request, find_preset(request.preset))
         return request
-
-
-def find_preset(name: str) -> Preset:
-    """The preset of this name. Raises: RequestError, which lists the names and suggests the nearest."""
-    try:
-        return load_preset(name)
-    except UnknownPreset as error:
-        raise RequestError(error.what, error.allowed, error.fix) from None
 
 
 def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, **overrides: Any) -> GenerationRequest:
@@ -350,8 +131,8 @@ def check(request: GenerationRequest, preset: Preset) -> None:
             f"solver={request.solver}", f"must be one of {', '.join(preset.solvers)} for {preset.name}", "leave it out"
         )
     check_guidance_interval(request.guidance_interval)
+    _check_limits(request, preset)
     check_nag(request.nag, preset)
-    check_step_cache(request.step_cache)
     check_loras(request.loras, preset)
     check_cues(request, preset)
     check_windows(preset, request.context_windows)
@@ -360,20 +141,30 @@ def check(request: GenerationRequest, preset: Preset) -> None:
         raise RequestError(f"seed={request.seed}", f"must lie between 0 and {SEED_LIMIT - 1}", "leave it out to have one drawn")
 
 
+def _check_limits(request: GenerationRequest, preset: Preset) -> None:
+    for setting in FIELDS:
+        smallest, largest = setting.limits or (-math.inf, math.inf)
+        for value in _numbers(setting.of(request)) if setting.limits else ():
+            if not smallest <= value <= largest:
+                usual = setting.usual or f"{setting.of(preset):g} is usual"
+                raise RequestError(f"{setting.name}={value:g}", f"must be between {smallest:g} and {largest:g}", usual)
+
+
 def _check_bounds(request: GenerationRequest) -> None:
     """Raises: RequestError for a value that no preset has ever allowed: links and videos may carry anything."""
-    for name, (smallest, largest) in _BOUNDS.items():
-        for value in _numbers(getattr(request, name)):
+    for setting in FIELDS:
+        smallest, largest = setting.far
+        for value in _numbers(setting.of(request)):
             if not smallest <= value <= largest:  # also refuses what is no number (NaN)
-                given = value if abs(value) < 1e18 else "..."
+                given, name = value if abs(value) < 1e18 else "...", setting.name
                 raise RequestError(f"{name}={given}", f"must be between {smallest} and {largest}", f"correct {name}")
     if not 1 <= len(request.guidance) <= MAX_EXPERTS:
         raise RequestError(f"guidance has {len(request.guidance)} values and", f"must have 1 to {MAX_EXPERTS}", "give one")
     if len(request.loras) > MAX_LORAS:
         raise RequestError(f"{len(request.loras)} LoRAs were given, and", f"at most {MAX_LORAS} can be", "leave some out")
-    for name in MANY:
-        if len(getattr(request, name)) > MAX_KEYFRAMES:
-            raise RequestError(f"too many {name} were given, and", f"at most {MAX_KEYFRAMES} can be", "leave some out")
+    for setting in INPUTS:
+        if setting.many and len(setting.of(request)) > MAX_KEYFRAMES:
+            raise RequestError(f"too many {setting.name} were given, and", f"at most {MAX_KEYFRAMES} can be", "leave some out")
     _check_shot_bounds(request.shots)
     if len(request.cues) > MAX_CUES:
         raise RequestError(f"{len(request.cues)} cues were given, and", f"at most {MAX_CUES} can be", "leave some out")
@@ -390,15 +181,15 @@ def _check_shot_bounds(shots: Sequence[Shot]) -> None:
         raise RequestError(f"{len(shots)} shots were given, and", f"at most {MAX_CUES} can be", "leave some out")
     for shot in shots:
         for name in ("num_frames", "seed"):
-            value, (smallest, largest) = getattr(shot, name), _BOUNDS[name]
+            value, (smallest, largest) = getattr(shot, name), SETTINGS[name].far
             if value is not None and not smallest <= value <= largest:
                 raise RequestError(f"{name} of a shot", f"must be between {smallest} and {largest}", f"correct {name}")
 
 
-def _numbers(value: float | tuple[float, ...] | None) -> tuple[float, ...]:
-    if value is None:
-        return ()
-    return value if isinstance(value, tuple) else (value,)
+def _numbers(value: Any) -> list[float]:
+    """The numbers in a setting's value."""
+    values = value if isinstance(value, tuple) else (value,)
+    return [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
 
 
 def _check_task(request: GenerationRequest, preset: Preset) -> None:

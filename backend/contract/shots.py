@@ -1,21 +1,15 @@
 """A storyboard: shots with their own prompt, length and seed, each going on from the last frames of the one before: one where a
 video begins with a picture, several where it can begin with a clip. Opens no file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
-
-from pydantic import BaseModel, ConfigDict
+from typing import Any
 
 from backend.contract.control import extends
 from backend.contract.geometry import nearest_frame_counts
+from backend.contract.settings import VideoSettings
 from backend.errors import RequestError, short
 from presets import Preset
-
-if TYPE_CHECKING:
-    from backend.contract.request import GenerationRequest
 
 MAX_SHOTS = 24
 FOLDER = "shots"  # in the job's folder; in it one for each shot, by its number from 1
@@ -24,17 +18,6 @@ RESULT, VIDEO = "shot.json", "video.mp4"  # frames without any loss, as many as 
 FRAMES = "frames.npy"  # its frames, uint8 [F, H, W, 3], until the storyboard ends: the video has lost a little
 CARRIED = (17, 9, 5)  # frames that a shot can begin with; 4n + 1: whole latent frames
 _FIELDS = ("prompt", "num_frames", "seconds", "seed")
-
-
-class Shot(BaseModel):
-    """One shot. Without `num_frames` it is as long as the request says; without a `seed` it has the request's, counted up from
-    shot to shot."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    prompt: str
-    num_frames: int | None = None
-    seed: int | None = None
 
 
 def read_shots(rows: Any, preset: Preset, fps: Any) -> tuple[Any, ...]:
@@ -78,7 +61,7 @@ def _frames_of(seconds: Any, number: int, preset: Preset, fps: Any) -> int:
     return min(counts, key=lambda count: abs(count - wanted))
 
 
-def check_shots(request: GenerationRequest, preset: Preset) -> None:
+def check_shots(request: VideoSettings, preset: Preset) -> None:
     """Raises: RequestError for a storyboard that the preset cannot make; each shot is checked as a request of its own."""
     shots = request.shots
     if not shots:
@@ -103,7 +86,7 @@ def check_shots(request: GenerationRequest, preset: Preset) -> None:
             raise RequestError(f"shot {number}: {error.what}", error.allowed, error.fix) from None
 
 
-def carried_frames(request: GenerationRequest, index: int, preset: Preset) -> int:
+def carried_frames(request: VideoSettings, index: int, preset: Preset) -> int:
     """How many of the last frames of the shot before begin the shot of this index, 1 or more: up to a quarter of its length."""
     if not extends(preset):
         return 1
@@ -112,7 +95,7 @@ def carried_frames(request: GenerationRequest, index: int, preset: Preset) -> in
     return next((count for count in CARRIED if 4 * count <= min(own, window) + 3 and count <= before), 1)
 
 
-def shot_request(request: GenerationRequest, index: int, preset: Preset, before: str) -> GenerationRequest:
+def shot_request(request: VideoSettings, index: int, preset: Preset, before: str) -> VideoSettings:
     """The request of the shot of this index, 0 or more, as a video of its own; `before` is the folder of the shot before it.
     Raises: RequestError."""
     shot = request.shots[index]
@@ -132,11 +115,11 @@ def shot_request(request: GenerationRequest, index: int, preset: Preset, before:
     )
 
 
-def total_frames(request: GenerationRequest, preset: Preset) -> int:
+def total_frames(request: VideoSettings, preset: Preset) -> int:
     """The video's frames; of a storyboard those of all shots, without those that are carried over."""
     lengths = [_length(request, index) for index in range(len(request.shots))] or [request.num_frames]
     return sum(lengths) - sum(carried_frames(request, index, preset) for index in range(1, len(lengths)))
 
 
-def _length(request: GenerationRequest, index: int) -> int:
+def _length(request: VideoSettings, index: int) -> int:
     return request.shots[index].num_frames or request.num_frames

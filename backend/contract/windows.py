@@ -8,14 +8,11 @@ Integer arithmetic and weights only: no arrays, no models.
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backend.contract.geometry import Geometry, latent_frames
+from backend.contract.settings import VideoSettings
 from backend.errors import RequestError
 from presets import Preset
-
-if TYPE_CHECKING:
-    from backend.contract.request import GenerationRequest
 
 _COST = 1.5  # a step's seconds grow with the tokens to this power: between 1 for its projections and 2 for its attention
 
@@ -31,23 +28,13 @@ class Window:
     is_last: bool
 
 
-def window_frames(preset: Preset, num_frames: int, wanted: bool | None) -> int | None:
-    """Pixel frames of a window; None if the video is denoised in one piece. `wanted` is the request's `context_windows`: None for
-    the preset's rule."""
-    length = preset.trained_frames
-    if length is None or num_frames <= length:
-        return None
-    is_on = num_frames > (preset.windows_above or length) if wanted is None else wanted
-    return length if is_on else None
-
-
 def check_windows(preset: Preset, wanted: bool | None) -> None:
     """Raises: RequestError for windows that the preset's model cannot have."""
     if wanted and preset.trained_frames is None:
         raise RequestError("context_windows was given", f"but {preset.name} makes its videos without them", "leave it out")
 
 
-def step_geometry(request: "GenerationRequest") -> Geometry:
+def step_geometry(request: VideoSettings) -> Geometry:
     """The shape of what a step's program sees: a window, or the whole video."""
     geometry, length = request.geometry(), request.window_frames
     return geometry if length is None else dataclasses.replace(geometry, num_frames=length)
@@ -77,7 +64,7 @@ def windows_at(step: int, num_latent_frames: int, length: int) -> tuple[Window, 
     )
 
 
-def step_calls(request: "GenerationRequest", step: int) -> int:
+def step_calls(request: VideoSettings, step: int) -> int:
     """How many times a step runs its program: once for each window."""
     geometry, length = request.geometry(), request.window_frames
     if length is None:
@@ -85,14 +72,14 @@ def step_calls(request: "GenerationRequest", step: int) -> int:
     return len(windows_at(step, geometry.num_latent_frames, latent_frames(length, geometry.temporal_scale)))
 
 
-def equal_tokens(request: "GenerationRequest") -> int:
+def equal_tokens(request: VideoSettings) -> int:
     """The tokens of a video in one piece whose steps would take as long as this request's."""
     if request.window_frames is None:
         return request.geometry().num_tokens
     return round(step_geometry(request).num_tokens * mean_calls(request) ** (1 / _COST))
 
 
-def mean_calls(request: "GenerationRequest") -> float:
+def mean_calls(request: VideoSettings) -> float:
     """How many times a step runs its program, in the mean of all steps."""
     return sum(step_calls(request, step) for step in range(request.num_steps)) / max(request.num_steps, 1)
 

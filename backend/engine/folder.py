@@ -9,7 +9,8 @@ from pathlib import Path
 
 from PIL.Image import Image
 
-from backend.contract.request import INPUTS, MANY, GenerationRequest, InputRole
+from backend.contract.request import GenerationRequest
+from backend.contract.settings import INPUTS, SETTINGS, Setting
 from backend.errors import RequestError
 from backend.files import replacing, sync
 from backend.media.cage import LONG_SECONDS, QUICK_SECONDS, Opening, Steps
@@ -26,7 +27,7 @@ def written(request: GenerationRequest, folder: Path) -> Steps[GenerationRequest
     """Writes the inputs and `request.json` into the folder, as steps: what opens the inputs is done in the cage. The returned
     request names those files. Raises: ImageError, ClipError, OSError."""
     if request.inputs():
-        is_long = any(one.media != "picture" for one in INPUTS if one.role in request.inputs())
+        is_long = any(one.media != "picture" for one in INPUTS if one.name in request.inputs())
         seconds = LONG_SECONDS if is_long else QUICK_SECONDS
         paths = yield Opening(work=keep_inputs, arguments=(request, folder), seconds=seconds)
         request = request.with_inputs(paths)
@@ -57,16 +58,16 @@ def keep_inputs(request: GenerationRequest, folder: Path) -> dict[str, list[str]
 def open_inputs(request: GenerationRequest) -> Inputs:
     """The request's inputs by role. Raises: ImageError, ClipError."""
     given = request.inputs()
-    opened = {one.role: tuple(_open(one, path, request) for path in given[one.role]) for one in INPUTS if one.role in given}
+    opened = {one.name: tuple(_open(one, path, request) for path in given[one.name]) for one in INPUTS if one.name in given}
     if request.mask and request.video:
         check_shape(request.mask, request.video)
     return opened
 
 
-def _open(one: InputRole, path: str, request: GenerationRequest) -> Image | Path:
+def _open(one: Setting, path: str, request: GenerationRequest) -> Image | Path:
     if one.media == "picture" or one.media == "either" and is_picture(path):
         return load_checked_image(path)
-    check_part(path, Part.of(request, one.role))
+    check_part(path, Part.of(request, one.name))
     return Path(path)
 
 
@@ -90,7 +91,7 @@ def write_request_file(request: GenerationRequest, folder: Path) -> None:
 def _stem(role: str, place: int) -> str:
     """A file's name without its ending: "image"; "input-video", because "video" is the result's; "references-2"."""
     name = f"input-{role}" if role == "video" else role
-    return f"{name}-{place + 1}" if role in MANY else name
+    return f"{name}-{place + 1}" if SETTINGS[role].many else name
 
 
 def _keep(one: Image | Path, stem: Path) -> Path:

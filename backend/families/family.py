@@ -30,7 +30,7 @@ Need = Literal["may", "must"]
 class Kind:
     """What one checkpoint can do. A family may add fields of its own.
 
-    `takes` says for each role of an input whether it may or must be given (see `contract.request.INPUTS`); `continues` if a video
+    `takes` says for each role of an input whether it may or must be given (`contract.settings.INPUTS`); `continues` if a video
     can begin with several frames of a clip; `scales` are pixels per latent, in space and in time; a token is `patch` x `patch`
     latents; `boundary` is the share of the noise below which the second of two experts works; `chunk` how many latent frames are
     made at once, None for the whole video. Inputs of the roles `first_only` are for the first chunk alone; `from_inputs` are the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image, ImageFilter
 
-from backend.contract.control import ControlKind
+from backend.contract.settings import ControlKind
 from backend.media.video import Frame
 
 EDGE = 12.0  # levels of one colour from a pixel to the next: weaker changes are texture or noise, and draw no line

@@ -7,7 +7,8 @@ from collections.abc import Collection
 import numpy as np
 from PIL import Image
 
-from backend.contract.request import INPUTS, GenerationRequest, InputRole
+from backend.contract.request import GenerationRequest
+from backend.contract.settings import INPUTS, Setting
 from backend.families.model import Inputs
 from backend.media.clips import Part, read_part
 from backend.media.masks import read_mask
@@ -20,15 +21,15 @@ def open_inputs(request: GenerationRequest, roles: Collection[str] | None = None
     white; of clips the part that is wanted, at the video's rate."""
     size = (request.width, request.height)
 
-    def open_one(one: InputRole, path: str) -> Image.Image | np.ndarray:
+    def open_one(one: Setting, path: str) -> Image.Image | np.ndarray:
         if one.media == "either":
-            return read_mask(path, Part.of(request, one.role))
+            return read_mask(path, Part.of(request, one.name))
         if one.media == "video":
-            return read_part(path, Part.of(request, one.role))
+            return read_part(path, Part.of(request, one.name))
         picture = load_checked_image(path)
-        return fit_on_white(picture, *size) if one.role == "references" else crop_to(picture, *size, request.image_focus)
+        return fit_on_white(picture, *size) if one.name == "references" else crop_to(picture, *size, request.image_focus)
 
-    return {one.role: tuple(open_one(one, path) for path in paths) for one, paths in _given(request, roles)}
+    return {one.name: tuple(open_one(one, path) for path in paths) for one, paths in _given(request, roles)}
 
 
 def kept_pixels(request: GenerationRequest) -> Kept | None:
@@ -41,16 +42,16 @@ def kept_pixels(request: GenerationRequest) -> Kept | None:
 def blank_inputs(request: GenerationRequest) -> Inputs:
     """Black inputs of the right sizes for each input that the request names; the files need not exist."""
 
-    def blank(one: InputRole) -> Image.Image | np.ndarray:
+    def blank(one: Setting) -> Image.Image | np.ndarray:
         if one.media == "picture":
             return Image.new("RGB", (request.width, request.height))
-        part = Part.of(request, one.role)
+        part = Part.of(request, one.name)
         shape = (part.num_frames, *part.size[::-1])
         return np.zeros(shape, bool) if one.media == "either" else np.zeros((*shape, 3), np.uint8)
 
-    return {one.role: tuple(blank(one) for _ in paths) for one, paths in _given(request)}
+    return {one.name: tuple(blank(one) for _ in paths) for one, paths in _given(request)}
 
 
-def _given(request: GenerationRequest, roles: Collection[str] | None = None) -> list[tuple[InputRole, tuple[str, ...]]]:
+def _given(request: GenerationRequest, roles: Collection[str] | None = None) -> list[tuple[Setting, tuple[str, ...]]]:
     paths = request.inputs()
-    return [(one, paths[one.role]) for one in INPUTS if one.role in paths and (roles is None or one.role in roles)]
+    return [(one, paths[one.name]) for one in INPUTS if one.name in paths and (roles is None or one.name in roles)]

@@ -23,7 +23,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from backend.contract.request import INPUTS, GenerationRequest
+from backend.contract.request import GenerationRequest
+from backend.contract.settings import INPUTS
 from backend.families.model import VIDEO, Conditions, Latents
 from backend.files import replacing
 from backend.media.sound import Sound
@@ -36,7 +37,7 @@ EMBEDDINGS, STATE, LATENTS = "stage1_embeddings.safetensors", "stage2_state.safe
 FRAMES, SOUND = "stage3_frames.safetensors", "stage3_sound.wav"
 ENCODED_BY = (
     *("preset", "task", "prompt", "negative_prompt", "width", "height", "num_frames"),
-    *(one.role for one in INPUTS),
+    *(one.name for one in INPUTS),
     *("image_focus", "action", "cues", "trim", "control_kind", "margins", "extend", "overlap", "keyframe_at"),
 )
 

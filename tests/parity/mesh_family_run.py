@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from backend.contract import request as request_module
+from backend.contract import settings as settings_module
 from backend.contract.request import GenerationRequest
 from backend.pipeline import generate as pipeline
 from backend.pipeline import load as load_module
@@ -23,7 +23,7 @@ from tests.parity import tiny_checkpoints, tiny_hunyuan
 def main() -> None:
     family, folder, output, changes = sys.argv[1:]
     preset = (tiny_hunyuan if family in tiny_hunyuan.KINDS else tiny_checkpoints).make_preset(family, Path(folder))
-    request_module.load_preset = lambda name: preset
+    settings_module.load_preset = lambda name: preset
     given = json.loads(changes)
     if (copies := given.pop("copies", None)) is not None:
         load_module.ModelPlan = functools.partial(load_module.ModelPlan, num_copies=copies)

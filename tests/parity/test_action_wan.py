@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from transformers import CLIPVisionModel
 
-from backend.contract import request as request_module
+from backend.contract import settings as settings_module
 from backend.contract.cues import Cue
 from backend.contract.events import Block, Finished
 from backend.contract.request import GenerationRequest
@@ -149,7 +149,7 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own, picture) -> Iterator
     preset = Preset(**load_preset("matrix-game-2.0").model_dump() | own)
     actions = PlainActions(weights=weights, heads=4, time_width=4, theta=256, block=BLOCK, window=WINDOW)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_module, "load_preset", lambda name: preset if name == NAME else load_preset(name))
+        patch.setattr(settings_module, "load_preset", lambda name: preset if name == NAME else load_preset(name))
         loaded = load_module.load(preset, None, lambda event: None)
         yield Tiny(preset=preset, loaded=loaded, transformer=transformer, actions=actions, folder=folder, picture=picture)
 

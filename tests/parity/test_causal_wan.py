@@ -18,7 +18,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch_file
 
-from backend.contract import request as request_module
+from backend.contract import settings as settings_module
 from backend.contract.cues import Cue
 from backend.contract.events import Block, Cancelled, Event, Finished
 from backend.contract.live import frame_name
@@ -86,7 +86,7 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Iterator[Tiny]:
     own |= dict(tasks=["t2v", "i2v"])
     preset = Preset(**make_preset("wan2.1-t2v", folder).model_dump() | own)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_module, "load_preset", lambda name: preset if name == NAME else load_preset(name))
+        patch.setattr(settings_module, "load_preset", lambda name: preset if name == NAME else load_preset(name))
         yield Tiny(preset=preset, loaded=load_module.load(preset, None, lambda event: None), reference=reference)
 
 

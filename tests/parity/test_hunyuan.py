@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from backend.contract import request as request_module
+from backend.contract import settings as settings_module
 from backend.contract.request import GenerationRequest
 from backend.errors import ModelError, RequestError
 from backend.families.hunyuan.family import HUNYUAN
@@ -75,7 +75,7 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Callable[[str], T
         return Tiny(preset=preset, loaded=loaded, reference=pipeline_of(parts))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_module, "load_preset", lambda name: presets[name] if name in presets else load_preset(name))
+        patch.setattr(settings_module, "load_preset", lambda name: presets[name] if name in presets else load_preset(name))
         yield make
 
 

@@ -22,7 +22,7 @@ from diffusers import (
 )
 from transformers import ByT5Tokenizer, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, T5Config, T5EncoderModel
 
-from backend.contract import request as request_module
+from backend.contract import settings as settings_module
 from backend.contract.request import GenerationRequest
 from backend.pipeline import load as load_module
 from presets import Preset, load_preset
@@ -137,7 +137,7 @@ def test_diffusers_still_gives_what_it_publishes(parts, prompt):
 
 def test_we_give_what_diffusers_publishes(parts, prompt, tmp_path, monkeypatch):
     preset = make_published_preset(write_checkpoint(parts, tmp_path / "model"))
-    monkeypatch.setattr(request_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
+    monkeypatch.setattr(settings_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
     loaded = load_module.load(preset, None, lambda event: None)
     request = GenerationRequest.from_preset(preset, prompt=prompt, seed=0)
     video = video_of(request, loaded, latents_of(request, loaded))

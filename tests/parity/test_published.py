@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from backend.contract import request as request_module
+from backend.contract import settings as settings_module
 from backend.contract.request import GenerationRequest
 from backend.families.wan import conditions, model, text_encoder
 from backend.pipeline import load as load_module
@@ -76,7 +76,7 @@ def test_we_give_what_diffusers_publishes(case, tmp_path, monkeypatch):
     for module in (text_encoder, conditions, model):
         monkeypatch.setattr(module, "TEXT_TOKENS", TEXT_POSITIONS)
     monkeypatch.setattr(model, "text_lengths", lambda platform: (TEXT_POSITIONS,))
-    monkeypatch.setattr(request_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
+    monkeypatch.setattr(settings_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
     loaded = load_module.load(preset, None, lambda event: None)
     images = {name: str(tmp_path / f"{name}.png") for name in case.pictures}
     for path in images.values():

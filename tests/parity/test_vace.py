@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from backend.contract import request as request_module
+from backend.contract import settings as settings_module
 from backend.contract.request import GenerationRequest
 from backend.families.wan import conditions, model, text_encoder
 from backend.media.source import source_of
@@ -191,7 +191,7 @@ def test_we_give_what_diffusers_publishes(references, tmp_path, monkeypatch):
     for module in (text_encoder, conditions, model):
         monkeypatch.setattr(module, "TEXT_TOKENS", TEXT_POSITIONS)
     monkeypatch.setattr(model, "text_lengths", lambda platform: (TEXT_POSITIONS,))
-    monkeypatch.setattr(request_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
+    monkeypatch.setattr(settings_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
     clip, picture = tmp_path / "black.gif", tmp_path / "black.png"
     run_ffmpeg("-f", "lavfi", "-i", f"color=black:s=16x16:r=10:d={PUBLISHED_FRAMES / 10}", str(clip))
     black(16).save(picture)

@@ -14,7 +14,7 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler, WanVideoToVideoPipeline
 from PIL import Image
 
-from backend.contract import request as request_module
+from backend.contract import settings as settings_module
 from backend.contract.request import GenerationRequest
 from backend.families.wan import conditions, model, text_encoder
 from backend.media.clips import Part, read_part
@@ -114,7 +114,7 @@ def test_we_give_what_the_published_networks_give_with_wans_scheduler(tmp_path, 
     for module in (text_encoder, conditions, model):
         monkeypatch.setattr(module, "TEXT_TOKENS", TEXT_POSITIONS)
     monkeypatch.setattr(model, "text_lengths", lambda platform: (TEXT_POSITIONS,))
-    monkeypatch.setattr(request_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
+    monkeypatch.setattr(settings_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
     black = tmp_path / "black.gif"  # without loss
     run_ffmpeg("-f", "lavfi", "-i", f"color=black:s=16x16:r=10:d={FRAMES / 10}", str(black))
     request = GenerationRequest.from_preset(preset, **PROMPTS, seed=SEED, video=str(black), fps=10)

@@ -16,7 +16,7 @@ from diffusers import WanImageToVideoPipeline, WanPipeline, WanVACEPipeline
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend.contract import request as request_module
+from backend.contract import settings as settings_module
 from backend.contract.events import Decoding, VideoResult
 from backend.contract.request import GenerationRequest
 from backend.pipeline import generate as pipeline_module
@@ -59,7 +59,7 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Callable[[str], T
         return Tiny(preset=preset, loaded=load_module.load(preset, None, lambda event: None), reference=reference)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_module, "load_preset", lambda name: presets[name] if name in presets else load_preset(name))
+        patch.setattr(settings_module, "load_preset", lambda name: presets[name] if name in presets else load_preset(name))
         yield make
 
 

@@ -108,17 +108,19 @@ def _studio(kind: str, server: "_serving") -> Studio:
 class _serving:
     """Starts a server process, waits for its first page, ends it."""
 
-    def __init__(self, kind: str, data_dir: Path, port: int | None = None, more: Sequence[str] = ()):
+    def __init__(
+        self, kind: str, data_dir: Path, port: int | None = None, more: Sequence[str] = (), folder: Path = PROJECT_FOLDER
+    ):
         program = ["-m", "tests.wan_ui.serve_fake"] if kind == "fake" else ["app.py", "serve"]
         self.port = port = port or _free_port()
         self.url, self.seconds = f"http://127.0.0.1:{port}/", 0.0
         self._command = [sys.executable, *program, "--port", str(port), "--data-dir", str(data_dir), *more]
-        self._log = data_dir / "server.log"
+        self._log, self._folder = data_dir / "server.log", folder
 
     def __enter__(self) -> Self:
         started = time.monotonic()
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(self._command, cwd=PROJECT_FOLDER, stdout=log, stderr=log, env=without_quick())
+            self._process = subprocess.Popen(self._command, cwd=self._folder, stdout=log, stderr=log, env=without_quick())
         while self.seconds < START_SECONDS and self._process.poll() is None:
             self.seconds = time.monotonic() - started
             if _answers(self.url):

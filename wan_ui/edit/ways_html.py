@@ -7,7 +7,8 @@ input.
 from collections.abc import Sequence
 from html import escape
 
-from backend.contract.control import MAX_CONTROL_SCALE, MAX_REFERENCES, OVERLAPS
+from backend.contract.control import MAX_REFERENCES, OVERLAPS
+from backend.contract.settings import SETTINGS
 from presets import Preset
 from wan_ui.edit.ways import Way, ways_of
 from wan_ui.parts.icons import icon
@@ -134,9 +135,10 @@ def references(texts: Texts) -> str:
 
 def scale(texts: Texts) -> str:
     """How strongly the control blocks act."""
+    _, most = SETTINGS["control_scale"].limits
     return (
         f'<label class="wide scale" data-takes="control"><span>{escape(texts.edit_scale)}<output>1.00</output></span>'
-        f'<input type="range" id="edit-scale" min="0" max="{MAX_CONTROL_SCALE:g}" step="0.05" value="1"></label>'
+        f'<input type="range" id="edit-scale" min="0" max="{most:g}" step="0.05" value="1"></label>'
     )
 
 

@@ -9,52 +9,32 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.clip import ONLY_WITH_VIDEO
-from backend.contract.control import ONLY_WITH_CONTROL
-from backend.contract.request import INPUTS, SEED_LIMIT, GenerationRequest, find_preset
+from backend.contract.request import SEED_LIMIT, GenerationRequest, find_preset
+from backend.contract.settings import FROM_INPUTS, SETTINGS
 from backend.contract.shots import read_shots
 from backend.errors import RequestError
-from presets import LoraChoice, list_presets
-from presets.loader import Task
+from presets import list_presets
 from wan_ui.desk.presets import CanRun, preset_choices
 from wan_ui.form.loras import read_loras
 from wan_ui.form.picture import PICTURES, ImagePanel, uploaded_picture
 from wan_ui.form.prompt import PromptPanel
-from wan_ui.form.settings import SettingsPanel, Values
+from wan_ui.form.settings import PLAIN, SettingsPanel
 from wan_ui.form.shots import read_lines
 from wan_ui.words.english import Texts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A filled-in form as the page sent it; `to_request` checks it. `image` is the path of an upload."""
+    """A filled-in form as the page sent it; `to_request` checks it.
 
-    task: Task
-    preset: str
-    prompt: str
-    negative_prompt: str
-    width: int
-    height: int
-    num_frames: int
-    steps: int
-    guidance: float
-    guidance_low: float
-    flow_shift: float
-    seed: int
-    image: str | None
-    image_focus: tuple[float, float]
-    last_image: str | None = None
-    fps: int | None = None
-    solver: str | None = None
-    guidance_interval: tuple[float, float] | None = None
-    nag: float | None = None
-    step_cache: float | None = None
-    loras: tuple[LoraChoice, ...] | None = None
-    context_windows: bool | None = None
-    shots: tuple[dict[str, Any], ...] = ()
+    `given` has the settings by name: `guidance` for two experts, however many there are, pictures as the paths of uploads, and
+    `shots` as rows. One that is None, or left out, is the preset's own; not so of a slider, which always has a value.
+    """
+
+    given: Mapping[str, Any]
 
     def to_request(self) -> GenerationRequest:
-        """The request; None means the preset's own value. Raises: RequestError, in the engine's own words."""
+        """The request. Raises: RequestError, in the engine's own words."""
         return GenerationRequest(**self._values())
 
     def settings(self) -> GenerationRequest:
@@ -62,33 +42,23 @@ class Draft:
         return GenerationRequest.from_stored(without_inputs(self._values()))
 
     def _values(self) -> dict[str, Any]:
-        preset = find_preset(self.preset)
-        own = preset.model_dump(include=set(_PRESETS_OWN))
-        own |= {name: value for name in _PRESETS_OWN if (value := getattr(self, name)) is not None}
-        plain = {name: getattr(self, name) for name in _SAME_NAMES}
-        guidance = (self.guidance, self.guidance_low)[: preset.num_experts]
-        given = {"guidance": guidance, "context_windows": self.context_windows}
-        if self.task == "i2v":
-            given["image_focus"] = self.image_focus
-            given |= {role: getattr(self, role) for role in PICTURES if role in preset.inputs}
-        values = own | plain | given
-        if self.shots:
-            values["shots"] = read_shots(self.shots, preset, values["fps"])
-            values["prompt"] = self.shots[0]["prompt"]
+        preset = find_preset(self.given["preset"])
+        unused = {*PICTURES} - preset.inputs.keys() if self.given["task"] == "i2v" else {*PICTURES, "image_focus"}
+        given = {name: value for name, value in self.given.items() if value is not None or SETTINGS[name].slider}
+        values = preset.model_dump(include=set(SETTINGS))
+        values |= {name: value for name, value in given.items() if name not in unused | {"shots"}}
+        values["guidance"] = given["guidance"][: preset.num_experts]
+        if shots := given.get("shots"):
+            values |= {"shots": read_shots(shots, preset, values["fps"]), "prompt": shots[0]["prompt"]}
         return values
 
 
 def without_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a request without its pictures and videos, and without what says how these are used."""
-    return {name: value for name, value in settings.items() if name not in ROLES}
+    return {name: value for name, value in settings.items() if name not in FROM_INPUTS}
 
 
-ROLES = frozenset([*(one.role for one in INPUTS), *ONLY_WITH_VIDEO, *ONLY_WITH_CONTROL])
 _WINDOWS = {"on": True, "off": False}  # otherwise the preset says it
-_PRESETS_OWN = ("fps", "solver", "guidance_interval", "nag", "step_cache", "loras")
-_SAME_NAMES = (
-    "task", "preset", "prompt", "negative_prompt", "width", "height", "num_frames", "steps", "flow_shift", "seed"
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +124,7 @@ class Form:
             self.tabs: gr.update(selected=request.task),
             self.settings.preset: gr.update(choices=named, value=preset.name),
             self.image.last_image: gr.update(visible="last_image" in preset.inputs),
-            **self.settings.values(Values.of(request), preset, texts),
+            **self.settings.values(request, preset, texts),
             **self.prompt.shots.show(request, texts),
         }
 
@@ -172,32 +142,28 @@ class Form:
 
         Raises: RequestError for a size that cannot be read, ImageError for a picture that was not uploaded.
         """
-        settings, more = self.settings, self.settings.more
-        width, height = parse_size(values[settings.resolution])
+        settings = self.settings
+        controls = {name: values[control] for name, control in settings.controls.items()}
+        width, height = parse_size(controls["resolution"])
         is_random = values[settings.is_seed_random] or values[settings.seed] is None
         return Draft(
-            task=values[self.task],
-            preset=values[settings.preset] or "",
-            prompt=values[self.prompt.prompt] or "",
-            negative_prompt=values[more.negative_prompt] or "",
-            width=width,
-            height=height,
-            num_frames=values[settings.length],
-            steps=values[settings.steps],
-            guidance=values[settings.guidance],
-            guidance_low=values[settings.guidance_low],
-            flow_shift=values[settings.flow_shift],
-            seed=secrets.randbelow(SEED_LIMIT) if is_random else values[settings.seed],
-            **self._pictures(values),
-            image_focus=tuple(values[self.image.focus]),
-            fps=values[more.fps],
-            solver=values[more.solver],
-            guidance_interval=(_share(values[more.guidance_start]), _share(values[more.guidance_end])),
-            nag=values[settings.nag],
-            step_cache=values[more.step_cache],
-            loras=read_loras(values[more.loras]),
-            context_windows=_WINDOWS.get(values[more.context_windows]),
-            shots=read_lines(values[self.prompt.shots.lines]),
+            given={
+                **{one.name: controls[one.name] or "" if one.type is str else controls[one.name] for one in PLAIN},
+                **self._pictures(values),
+                "task": values[self.task],
+                "preset": values[settings.preset] or "",
+                "prompt": values[self.prompt.prompt] or "",
+                "width": width,
+                "height": height,
+                "num_frames": controls["length"],
+                "guidance": (controls["guidance"], controls["guidance_low"]),
+                "guidance_interval": (_share(controls["guidance_start"]), _share(controls["guidance_end"])),
+                "seed": secrets.randbelow(SEED_LIMIT) if is_random else values[settings.seed],
+                "image_focus": tuple(values[self.image.focus]),
+                "loras": read_loras(controls["loras"]),
+                "context_windows": _WINDOWS.get(controls["context_windows"]),
+                "shots": read_lines(values[self.prompt.shots.lines]),
+            }
         )
 
     def _pictures(self, values: dict[gr.Component, Any]) -> dict[str, str | None]:

@@ -87,12 +87,13 @@ class FormHandlers:
         for tab, task in zip(form.tab_items, ("t2v", "i2v"), strict=True):
             tab.select(self.chooser(task), settings.preset, switched, **QUIET, **LAST)
         settings.preset.input(self.choose_preset, [settings.preset, form.task], [form.task, *chosen], **QUIET, **LAST)
-        asked = [settings.guided_steps, settings.preset, settings.steps]
-        settings.guided_steps.input(self.guide_first, [*asked, *settings.guided[:2]], settings.guided, **QUIET, **LAST)
-        settings.steps.input(self.guide_as_many, asked, settings.more.guidance_end, **QUIET, **LAST)
+        controls = settings.controls
+        asked = [controls["guided_steps"], settings.preset, controls["steps"]]
+        controls["guided_steps"].input(self.guide_first, [*asked, *settings.guided[:2]], settings.guided, **QUIET, **LAST)
+        controls["steps"].input(self.guide_as_many, asked, controls["guidance_end"], **QUIET, **LAST)
 
     def _wire_picture(self) -> None:
-        image, size = self.form.image, self.form.settings.resolution
+        image, size = self.form.image, self.form.settings.controls["resolution"]
         shown, inputs = [image.preview, image.note], [image.image, size, image.focus]
         image.image.input(self.show_picture, inputs[:2], [*shown, image.focus], **RAW, **LAST)
         gr.on([size.change, image.image.change], self.show_crop, inputs, shown, **RAW, **LAST)
@@ -127,7 +128,7 @@ class FormHandlers:
         prompt, image = self.form.prompt.prompt, self.form.image.image
         try:
             draft = self.form.read(values | {prompt: values[prompt] or "?"})
-            if draft.task == "i2v" and not values[image]:
+            if values[self.form.task] == "i2v" and not values[image]:
                 return ""
             wanted = draft.to_request()
         except StudioError:
@@ -277,7 +278,7 @@ class FormHandlers:
         captions = example_captions(preset, texts)
         return shown | {
             form.settings.preset: gr.update(choices=named, value=preset.name),
-            form.settings.length: gr.update(**settings_of(preset, texts)["length"]),
+            form.settings.controls["length"]: gr.update(**settings_of(preset, texts)["length"]),
             form.prompt.examples: gr.Dataset(samples=example_samples(preset), sample_labels=captions),
             form.image.examples: picture_examples_html(preset, texts),
         }

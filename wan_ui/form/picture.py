@@ -17,7 +17,7 @@ from wan_ui.parts.notes import build_note
 from wan_ui.words.english import Texts
 
 CENTRE = (0.5, 0.5)
-PICTURES = ("image", "last_image")  # the roles (see `backend.contract.request.INPUTS`) that the panel asks for
+PICTURES = ("image", "last_image")  # the roles (see `backend.contract.settings.INPUTS`) that the panel asks for
 
 _CHOOSE = """
 element.addEventListener('click', event => {

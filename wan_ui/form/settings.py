@@ -6,6 +6,8 @@ Element ids: `preset`, `preset-note`, `resolution`, `length`, `steps`, `guidance
 `guidance-end`, `step-cache`, `context-windows`, `loras`.
 """
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -14,7 +16,7 @@ import gradio as gr
 
 from backend.contract.guided_steps import OFFERED, count_first
 from backend.contract.request import GenerationRequest
-from backend.contract.windows import window_frames
+from backend.contract.settings import FIELDS, SETTINGS, Setting, window_frames
 from presets import Preset
 from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.desk.presets import PresetChoices
@@ -23,94 +25,45 @@ from wan_ui.parts.notes import build_note
 from wan_ui.words.english import Texts
 
 GUIDANCE_RANGE = (1.0, 12.0)
-FLOW_SHIFT_RANGE = (1.0, 12.0)
-MOST_NAG = 20.0  # offered
+PLAIN = tuple(one for one in FIELDS if one.label)
+"""The settings that have a control of their own, as their table says it; what the other controls show is said here."""
+
+_ROWS = (("resolution", "length"), ("steps", "flow_shift"), ("guidance", "guidance_low"), ("guided_steps", "nag"))
+_MORE = (("negative_prompt",), ("fps", "solver"), ("guidance_start", "guidance_end"), ("step_cache",), ("context_windows",))
+_LAST = "loras"  # those that are named nowhere here come before it
+_KINDS = {"resolution": gr.Dropdown, "length": gr.Dropdown, "context_windows": gr.Dropdown, "loras": gr.Textbox}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsPanel:
-    """The panel's components."""
+    """The panel's components. `controls` are those that change with the preset, by the names that `settings_of` gives them."""
 
     preset: gr.Dropdown
     preset_note: gr.HTML
-    resolution: gr.Dropdown
-    length: gr.Dropdown
-    steps: gr.Slider
-    guidance: gr.Slider
-    guidance_low: gr.Slider
-    flow_shift: gr.Slider
     seed: gr.Number
     is_seed_random: gr.Checkbox
-    guided_steps: gr.Slider
-    nag: gr.Slider
     note: gr.HTML
-    more: "MorePanel"
+    controls: dict[str, gr.Component]
 
-    def values(self, values: "Values", preset: Preset, texts: Texts) -> dict[gr.Component, Any]:
-        """Gradio updates that show these values, and the preset's other choices."""
-        given = settings_of(preset, texts, values)
-        return {getattr(self, name, None) or getattr(self.more, name): gr.update(**update) for name, update in given.items()}
+    def values(self, shown: GenerationRequest, preset: Preset, texts: Texts) -> dict[gr.Component, Any]:
+        """Gradio updates that show the request's values, and the preset's other choices."""
+        return {self.controls[name]: gr.update(**update) for name, update in settings_of(preset, texts, shown).items()}
 
     @property
     def follows_preset(self) -> list[gr.Component]:
         """The components that change with the preset."""
-        return [getattr(self, name, None) or getattr(self.more, name) for name in _FOLLOWS_PRESET]
+        return list(self.controls.values())
 
     @property
     def estimated(self) -> list[gr.Component]:
         """The components that change how long a video takes."""
-        return [self.preset, self.resolution, self.length, self.steps, self.guidance, self.guidance_low, self.more.guidance_end]
+        names = ("resolution", "length", "steps", "guidance", "guidance_low", "guidance_end")
+        return [self.preset, *(self.controls[name] for name in names)]
 
     @property
     def guided(self) -> list[gr.Component]:
         """What says how strong guidance is and on which steps."""
-        return [self.guidance, self.guidance_low, self.more.guidance_start, self.more.guidance_end]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MorePanel:
-    """The settings that few people change, behind one line that opens."""
-
-    negative_prompt: gr.Textbox
-    fps: gr.Number
-    solver: gr.Dropdown
-    guidance_start: gr.Slider
-    guidance_end: gr.Slider
-    step_cache: gr.Slider
-    context_windows: gr.Dropdown
-    loras: gr.Textbox
-
-
-@dataclass(frozen=True, kw_only=True)
-class Values:
-    """The values for the controls to show: a preset's own settings, or those of a request."""
-
-    width: int
-    height: int
-    num_frames: int
-    fps: int
-    steps: int
-    guidance: tuple[float, ...]
-    flow_shift: float
-    solver: str
-    negative_prompt: str
-    guidance_interval: tuple[float, float]
-    nag: float
-    step_cache: float
-    loras: tuple
-    context_windows: bool | None = None
-
-    @classmethod
-    def of(cls, source: Preset | GenerationRequest) -> "Values":
-        """The values of the fields that presets and requests share; windows are left to a preset."""
-        return cls(**{name: getattr(source, name, None) for name in cls.__dataclass_fields__})
-
-
-_FOLLOWS_PRESET = (
-    "resolution", "length", "steps", "guidance", "guidance_low", "flow_shift", "fps", "solver", "negative_prompt",
-    "guidance_start", "guidance_end", "step_cache", "context_windows", "loras", "guided_steps",
-    "nag",
-)  # fmt: skip
+        return [self.controls[name] for name in ("guidance", "guidance_low", "guidance_start", "guidance_end")]
 
 
 def build_preset_picker(choices: PresetChoices, texts: Texts, labels: Texts) -> tuple[gr.Dropdown, gr.HTML]:
@@ -132,115 +85,98 @@ def build_preset_picker(choices: PresetChoices, texts: Texts, labels: Texts) -> 
 def build_settings_panel(choices: PresetChoices, preset: Preset, texts: Texts, labels: Texts) -> SettingsPanel:
     """Builds the panel, filled for this preset."""
     picker, preset_note = build_preset_picker(choices, texts, labels)
-    given = settings_of(preset, texts)
-    with gr.Row(elem_classes="pair"):
-        resolution = gr.Dropdown(label=labels.resolution, elem_id="resolution", filterable=False, **given["resolution"])
-        length = gr.Dropdown(label=labels.length, elem_id="length", filterable=False, **given["length"])
-    with gr.Row(elem_classes="pair"):
-        steps = gr.Slider(label=labels.steps, step=1, buttons=[], elem_id="steps", **given["steps"])
-        flow_shift = gr.Slider(label=labels.flow_shift, step=0.1, buttons=[], elem_id="flow-shift", **given["flow_shift"])
-    with gr.Row(elem_classes="pair"):
-        guidance = gr.Slider(label=labels.guidance, step=0.1, buttons=[], elem_id="guidance", **given["guidance"])
-        low = gr.Slider(label=labels.guidance_low, step=0.1, buttons=[], elem_id="guidance-low", **given["guidance_low"])
-        with gr.Column(elem_classes="seed", min_width=120):
-            seed = gr.Number(label=labels.seed, value=0, precision=0, elem_id="seed", min_width=120)
-            is_random = gr.Checkbox(label=labels.seed_random, value=True, elem_id="seed-random", container=False)
-    with gr.Row(elem_classes="pair"):
-        guided_steps = gr.Slider(label=labels.guided_steps, step=1, buttons=[], elem_id="guided-steps", **given["guided_steps"])
-        nag = gr.Slider(label=labels.nag, step=0.5, buttons=[], elem_id="nag", **given["nag"])
+    given, built = settings_of(preset, texts), {}
+    for names in _ROWS:
+        with gr.Row(elem_classes="pair"):
+            built |= {name: _build(name, labels, given[name]) for name in names}
+            if "guidance" in names:
+                with gr.Column(elem_classes="seed", min_width=120):
+                    seed = gr.Number(label=labels.seed, value=0, precision=0, elem_id="seed", min_width=120)
+                    is_random = gr.Checkbox(label=labels.seed_random, value=True, elem_id="seed-random", container=False)
     note = build_note("settings-note")
+    with gr.Accordion(labels.more, open=False, elem_id="more"):
+        for names in (*_MORE, *_others(given), (_LAST,)):
+            with gr.Row(elem_classes="pair") if len(names) > 1 else nullcontext():
+                built |= {name: _build(name, labels, given[name]) for name in names}
     return SettingsPanel(
         preset=picker,
         preset_note=preset_note,
-        resolution=resolution,
-        length=length,
-        steps=steps,
-        guidance=guidance,
-        guidance_low=low,
-        flow_shift=flow_shift,
         seed=seed,
         is_seed_random=is_random,
-        guided_steps=guided_steps,
-        nag=nag,
         note=note,
-        more=_build_more(given, labels),
+        controls={name: built[name] for name in given},
     )
 
 
-def _build_more(given: dict[str, dict[str, Any]], labels: Texts) -> MorePanel:
-    with gr.Accordion(labels.more, open=False, elem_id="more"):
-        negative = gr.Textbox(
-            label=labels.negative_prompt,
-            placeholder=labels.negative_placeholder,
-            lines=1,
-            max_lines=3,
-            max_length=LONGEST_TEXT,
-            elem_id="negative-prompt",
-            **given["negative_prompt"],
-        )
-        with gr.Row(elem_classes="pair"):
-            fps = gr.Number(label=labels.fps, precision=0, elem_id="fps", min_width=100, **given["fps"])
-            solver = gr.Dropdown(label=labels.solver, elem_id="solver", filterable=False, min_width=100, **given["solver"])
-        with gr.Row(elem_classes="pair"):
-            start = gr.Slider(label=labels.guidance_start, buttons=[], elem_id="guidance-start", **given["guidance_start"])
-            end = gr.Slider(label=labels.guidance_end, buttons=[], elem_id="guidance-end", **given["guidance_end"])
-        cache = gr.Slider(label=labels.step_cache, buttons=[], elem_id="step-cache", **given["step_cache"])
-        windows = gr.Dropdown(
-            label=labels.context_windows, elem_id="context-windows", filterable=False, **given["context_windows"]
-        )
-        loras = gr.Textbox(
-            label=labels.loras,
-            info=labels.loras_info,
-            lines=1,
-            max_lines=4,
-            max_length=LONGEST_TEXT,
-            elem_id="loras",
-            **given["loras"],
-        )
-    return MorePanel(
-        negative_prompt=negative,
-        fps=fps,
-        solver=solver,
-        guidance_start=start,
-        guidance_end=end,
-        step_cache=cache,
-        context_windows=windows,
-        loras=loras,
-    )
+def _others(given: dict[str, dict[str, Any]]) -> Iterator[tuple[str]]:
+    """The controls that have no place of their own."""
+    placed = {name for names in (*_ROWS, *_MORE) for name in names} | {_LAST}
+    return ((name,) for name in given if name not in placed)
 
 
-def settings_of(preset: Preset, texts: Texts, values: Values | None = None) -> dict[str, dict[str, Any]]:
-    """The choices and the value of each control, as Gradio arguments by the panel's field.
+def _build(name: str, labels: Texts, given: dict[str, Any]) -> gr.Component:
+    setting = SETTINGS.get(name, Setting())
+    kind = _KINDS.get(name) or (gr.Slider if "minimum" in given else _kind(setting))
+    usual = {
+        gr.Slider: dict(buttons=[]),
+        gr.Dropdown: dict(filterable=False),
+        gr.Number: dict(precision=0 if setting.type is int else None, min_width=100),
+        gr.Textbox: dict(lines=1, max_length=LONGEST_TEXT),
+    }.get(kind, {})
+    own = {
+        "solver": dict(min_width=100),
+        "negative_prompt": dict(placeholder=labels.negative_placeholder, max_lines=3),
+        "loras": dict(info=labels.loras_info, max_lines=4),
+    }.get(name, {})
+    return kind(label=getattr(labels, setting.label or name), elem_id=name.replace("_", "-"), **usual, **own, **given)
 
-    Shows `values`, or else the preset's own; a value that the preset does not offer is added to the choices.
+
+def _kind(setting: Setting) -> type[gr.Component]:
+    if setting.choices:
+        return gr.Dropdown
+    return {bool: gr.Checkbox, str: gr.Textbox}.get(setting.type, gr.Number)
+
+
+def settings_of(preset: Preset, texts: Texts, values: GenerationRequest | None = None) -> dict[str, dict[str, Any]]:
+    """The choices and the value of each control, as Gradio arguments by its name.
+
+    Shows the settings of the request `values`, or else the preset's own; a value that the preset does not offer is added to the
+    choices.
     """
-    shown = values or Values.of(preset)
-    low = shown.guidance[1] if len(shown.guidance) > 1 else shown.guidance[0]
+    shown = values or preset
+    high, *others = shown.guidance
     first = count_first(shown.guidance, shown.guidance_interval, shown.steps) or 0
+    start, end = (dict(minimum=0, maximum=100, step=1, value=round(100 * share, 6)) for share in shown.guidance_interval)
     return {
         "resolution": _sizes(preset, (shown.width, shown.height)),
         "length": _lengths(preset, shown.num_frames, texts),
-        "steps": dict(minimum=1, maximum=max(preset.max_steps, shown.steps), value=shown.steps),
-        "guidance": _range(GUIDANCE_RANGE, shown.guidance[0]) | dict(visible=preset.max_guidance > 1),
-        "guidance_low": _range(GUIDANCE_RANGE, low) | dict(visible=preset.num_experts > 1),
-        "flow_shift": _range(FLOW_SHIFT_RANGE, shown.flow_shift),
-        "fps": dict(value=shown.fps),
-        "solver": dict(choices=list(dict.fromkeys([*preset.solvers, shown.solver])), value=shown.solver),
-        "negative_prompt": dict(value=shown.negative_prompt),
-        "guidance_start": dict(minimum=0, maximum=100, step=1, value=round(100 * shown.guidance_interval[0], 6)),
-        "guidance_end": dict(minimum=0, maximum=100, step=1, value=round(100 * shown.guidance_interval[1], 6)),
-        "step_cache": dict(minimum=0, maximum=max(0.3, shown.step_cache), step=0.01, value=shown.step_cache),
-        "context_windows": _windows(preset, shown.context_windows, texts),
+        "guidance": _range(high) | dict(visible=preset.max_guidance > 1),
+        "guidance_low": _range(others[0] if others else high) | dict(visible=preset.num_experts > 1),
+        "guidance_start": start,
+        "guidance_end": end,
+        "context_windows": _windows(preset, SETTINGS["context_windows"].of(shown), texts),
         "loras": dict(value=lora_lines(shown.loras)),
-        "guided_steps": dict(minimum=0, maximum=max(*OFFERED, first), value=first, visible=preset.first_guidance is not None),
-        "nag": dict(minimum=0, maximum=max(MOST_NAG, shown.nag), value=shown.nag, visible=preset.takes_nag),
+        "guided_steps": dict(
+            minimum=0, maximum=max(*OFFERED, first), step=1, value=first, visible=preset.first_guidance is not None
+        ),
+        **{one.name: _plain(one, one.of(shown), preset) for one in PLAIN},
     }
+
+
+def _plain(setting: Setting, value: Any, preset: Preset) -> dict[str, Any]:
+    """What the control of a setting offers that has one of its own; presets may say so by fields of these names."""
+    if setting.choices:
+        return dict(choices=list(dict.fromkeys([*getattr(preset, f"{setting.name}s", setting.choices), value])), value=value)
+    if setting.slider is None:
+        return dict(value=value)
+    smallest, largest, step = setting.slider
+    largest, is_taken = getattr(preset, f"max_{setting.name}", largest), getattr(preset, f"takes_{setting.name}", True)
+    return dict(minimum=min(smallest, value), maximum=max(largest, value), step=step, value=value, visible=is_taken)
 
 
 def preset_updates(preset: Preset, texts: Texts) -> list[dict[str, Any]]:
     """Gradio updates for `SettingsPanel.follows_preset` when this preset is chosen."""
-    given = settings_of(preset, texts)
-    return [gr.update(**given[name]) for name in _FOLLOWS_PRESET]
+    return [gr.update(**given) for given in settings_of(preset, texts).values()]
 
 
 def length_words(frames: int, fps: int, texts: Texts) -> str:
@@ -271,8 +207,9 @@ def _windows(preset: Preset, shown: bool | None, texts: Texts) -> dict[str, Any]
     return dict(choices=choices, value=value, visible=preset.trained_frames is not None)
 
 
-def _range(usual: tuple[float, float], shown: float) -> dict[str, Any]:
-    return dict(minimum=min(usual[0], shown), maximum=max(usual[1], shown), value=shown)
+def _range(shown: float) -> dict[str, Any]:
+    smallest, largest = GUIDANCE_RANGE
+    return dict(minimum=min(smallest, shown), maximum=max(largest, shown), step=0.1, value=shown)
 
 
 def elsewhere_html(choices: PresetChoices, texts: Texts) -> str:

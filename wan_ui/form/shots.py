@@ -14,7 +14,7 @@ from typing import Any
 import gradio as gr
 
 from backend.contract.request import GenerationRequest
-from backend.contract.shots import Shot
+from backend.contract.settings import Shot
 from backend.errors import RequestError
 from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.words.english import Texts

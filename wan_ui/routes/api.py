@@ -16,10 +16,9 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.clip import ONLY_WITH_VIDEO
-from backend.contract.control import ONLY_WITH_CONTROL
 from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.settings import FOR_PROGRAMS
 from backend.engine.engine import Engine
 from backend.errors import RequestError, StudioError, short
 from presets import list_presets
@@ -29,13 +28,6 @@ from wan_ui.desk.media import video_url
 from wan_ui.desk.uploads import Sent, uploaded_path
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView
-
-OVERRIDES = frozenset(
-    {"negative_prompt", "width", "height", "num_frames", "fps", "steps", "guidance", "flow_shift", "solver", "seed", "cues"}
-    | {"guided_steps", "nag", "context_windows", "shots"}
-    | set(ONLY_WITH_VIDEO)
-    | set(ONLY_WITH_CONTROL) - {"keyframe_at"}
-)
 
 FILES = {
     **dict.fromkeys(("video", "control", "mask"), (dict, "a file")),
@@ -140,11 +132,10 @@ class Wanted:
 
     def to_request(self, usual: str = "") -> GenerationRequest:
         """The request; `usual` is the preset if none is named, else the first of all. Raises: RequestError."""
-        unknown = sorted(set(self.settings) - OVERRIDES)
+        unknown = sorted(set(self.settings) - FOR_PROGRAMS)
         if unknown:
-            raise RequestError(
-                f"settings has {unknown[0]!r} and", f"may have {', '.join(sorted(OVERRIDES))}", "correct its name or leave it out"
-            )
+            rule = f"may have {', '.join(sorted(FOR_PROGRAMS))}"
+            raise RequestError(f"settings has {unknown[0]!r} and", rule, "correct its name or leave it out")
         preset = find_preset(self.preset or usual or list_presets()[0].name)
         return GenerationRequest.from_preset(preset, prompt=self.prompt, **self._paths(), **self.settings)
 

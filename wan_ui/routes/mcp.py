@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest
+from backend.contract.settings import FOR_PROGRAMS
 from backend.errors import StudioError
 from wan_ui.desk.access import Access
 from wan_ui.desk.desk import Desk
@@ -29,7 +30,7 @@ from wan_ui.desk.media import video_url
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView, progress_words
-from wan_ui.routes.api import OVERRIDES, Wanted, finished_video
+from wan_ui.routes.api import Wanted, finished_video
 from wan_ui.words.english import ENGLISH
 
 VERSIONS = ("2025-06-18", "2025-03-26")
@@ -137,10 +138,8 @@ def _answer(message: dict[str, Any], presets: list[str]) -> dict[str, Any]:
 def tool(presets: list[str]) -> dict[str, Any]:
     """The tool's description for assistants who may use these presets."""
     cues = '[{"block": 8, "prompt": "...", "action": "left"}], what holds from that block of the video on'
-    settings = {
-        "type": "object",
-        "description": f"values in place of the preset's own: {', '.join(sorted(OVERRIDES))}; for live presets cues are {cues}",
-    }
+    about = f"values in place of the preset's own: {', '.join(sorted(FOR_PROGRAMS))}; for live presets cues are {cues}"
+    settings = {"type": "object", "description": about}
     return {
         "name": "generate_video",
         "description": "Makes a short video from a prompt and gives its address. Waits in the queue, so it may take minutes.",

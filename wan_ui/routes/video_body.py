@@ -20,6 +20,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
+from backend.contract.settings import FOR_PROGRAMS, SETTINGS
 from backend.errors import ClipError, DataFolderError, ImageError, RequestError, one_line
 from wan_ui.desk.json_body import parsed
 from wan_ui.desk.limits import JSON_BYTES
@@ -33,7 +34,7 @@ _SHORTER = "shorten it, and send pictures and clips as files or data URLs"
 _READ_ON = 2  # times the limit are read, but not kept: a caller who is cut off while sending never sees the answer
 _MOST_FIELDS = 100
 _PIECE = 2**16
-_LISTS = ("guidance", "cues", "trim", "margins")
+_LISTS = {name for name in FOR_PROGRAMS if SETTINGS[name].many}
 _REFERENCE = re.compile(rf"({PICTURE}|{CLIP})\[(image_url|video_url|file_id)\]")
 _ADDRESSES = {PICTURE: ("image_url", "image/png"), CLIP: ("video_url", "video/mp4")}
 

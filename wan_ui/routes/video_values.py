@@ -12,13 +12,13 @@ from typing import Any
 from backend.contract.geometry import is_frame_count, nearest_frame_counts
 from backend.contract.numbers import check_size
 from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.settings import FOR_PROGRAMS
 from backend.engine.cleaning import Limits
 from backend.engine.job import Job
 from backend.errors import RequestError, one_line, short
 from presets import Preset
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView
-from wan_ui.routes.api import OVERRIDES
 from wan_ui.routes.video_body import CLIP, PICTURE, Sent
 
 FIELDS = ("model", "prompt", "seconds", "size", PICTURE, CLIP)
@@ -40,8 +40,8 @@ class UnknownModel(RequestError):
 def to_request(sent: Sent, usual: str) -> GenerationRequest:
     """The request for a video; `usual` is the preset if no model is named. Raises: RequestError."""
     settings = {name: value for name, value in sent.fields.items() if name not in FIELDS}
-    if unknown := sorted(settings.keys() - OVERRIDES):
-        known = ", ".join([*FIELDS, *sorted(OVERRIDES)])
+    if unknown := sorted(settings.keys() - FOR_PROGRAMS):
+        known = ", ".join([*FIELDS, *sorted(FOR_PROGRAMS)])
         raise UnknownField(one_line(unknown[0])[:60], f"is not known; there may be {known}", "correct its name or leave it out")
     preset = _preset(_text(sent.fields, "model") or usual)
     settings |= _sides(sent.fields, preset) | _length(sent.fields, preset)

@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from backend.contract.settings import FOR_PROGRAMS
 from backend.engine.job import Job
 from backend.errors import Busy, DataFolderError, JobNotFound, QueueFull, RequestError, StudioError
 from presets import Preset, list_presets
@@ -35,7 +36,6 @@ from wan_ui.desk.rules import V1, VIDEOS
 from wan_ui.desk.uploads import folder_for_parts
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.notes import sentence
-from wan_ui.routes.api import OVERRIDES
 from wan_ui.routes.video_body import BodyReader, BodyTooLarge
 from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, to_request, video_object
 
@@ -44,7 +44,7 @@ STOP_SECONDS = 30.0  # that deleting waits for a video to stop: it does so at th
 _LOOK_SECONDS = 0.1
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _OWNER = "wan-tpu-studio"
-_PARAMS = {*FIELDS, *OVERRIDES, "limit", "after", "order", "variant"}
+_PARAMS = {*FIELDS, *FOR_PROGRAMS, "limit", "after", "order", "variant"}
 _OURS = {"image": "input_reference", "preset": "model", "clip": "video"}  # what the engine's errors call these
 
 Endpoint = Callable[[Request, Visit], Awaitable[Response]]

@@ -132,7 +132,7 @@ class StageHandlers:
     def _kept(self, draft: Draft, job: Job, is_seed_new: bool) -> Updates:
         """The form after its job was queued, and the values that the browser keeps."""
         session = job.request.for_sharing() | {"is_seed_new": is_seed_new}
-        return {self.form.editing: None, self.form.settings.seed: draft.seed, self.form.session: session}
+        return {self.form.editing: None, self.form.settings.seed: draft.given["seed"], self.form.session: session}
 
     def _line(self, visit: Visit) -> Updates:
         return {self.panel.queue: queue_now(self.desk, visit)}

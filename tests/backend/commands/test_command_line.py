@@ -104,7 +104,7 @@ def test_loras_have_a_scale_and_an_expert(tmp_path):
         ("me/loras:c.safetensors", -1.0, "both"),
     ]
     assert (made.guidance_interval, made.step_cache) == ((0.0, 0.6), 0.1)
-    assert parse([*words, "--lora", "d.safetensors:2:low"]).lora[-1].expert == "low"
+    assert parse([*words, "--lora", "d.safetensors:2:low"]).loras[-1].expert == "low"
 
 
 @pytest.mark.parametrize(("words", "windows"), [([], 33), (["--windows"], 33), (["--no-windows"], None)])

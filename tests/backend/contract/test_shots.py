@@ -5,7 +5,8 @@ import math
 import pytest
 
 from backend.contract.request import GenerationRequest
-from backend.contract.shots import MAX_SHOTS, Shot, shot_request
+from backend.contract.settings import Shot
+from backend.contract.shots import MAX_SHOTS, shot_request
 from backend.engine.disk import needed_bytes
 from backend.errors import RequestError
 from presets import load_preset

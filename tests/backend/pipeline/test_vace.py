@@ -6,7 +6,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from backend.commands.precompile_run import requests_of
-from backend.contract import request as request_module
+from backend.contract import settings as settings_module
 from backend.contract.events import Compiling, Encoding, Finished, Step
 from backend.contract.request import GenerationRequest
 from backend.media.clips import Part, read_part
@@ -27,7 +27,7 @@ def made(tmp_path_factory):
     preset = make_preset("wan2.1-vace", folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STUDIO_DATA_DIR", str(tmp_path_factory.mktemp("data")))
-        patch.setattr(request_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
+        patch.setattr(settings_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
         yield preset, load(preset, None, lambda event: None)
 
 

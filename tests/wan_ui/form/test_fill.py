@@ -14,7 +14,7 @@ from wan_ui.desk.presets import full_preset
 from wan_ui.form.fill import FillHandlers, read_settings, settings_code
 from wan_ui.form.loras import lora_lines, read_loras
 from wan_ui.form.own_presets import checked_settings, settings_of_form
-from wan_ui.form.settings import Values, settings_of
+from wan_ui.form.settings import settings_of
 from wan_ui.parts.message import Message
 from wan_ui.words.english import ENGLISH
 
@@ -52,7 +52,7 @@ def test_own_presets_keep_nothing_personal():
 def test_values_that_a_preset_does_not_offer_are_shown_all_the_same():
     preset = load_preset("wan-tiny")
     request = a_request(width=128, height=128, num_frames=21, guidance=(0.5,), flow_shift=20.0, steps=90)
-    shown = settings_of(preset, ENGLISH, Values.of(request))
+    shown = settings_of(preset, ENGLISH, request)
     assert shown["resolution"]["value"] == "128x128" and ("128 × 128", "128x128") in shown["resolution"]["choices"]
     assert shown["length"]["value"] == 21 in [value for _, value in shown["length"]["choices"]]
     assert shown["guidance"]["minimum"] == 0.5 and shown["flow_shift"]["maximum"] == 20.0 and shown["steps"]["value"] == 90
@@ -69,7 +69,7 @@ def test_settings_survive_a_link_and_rubbish_does_not():
 def test_the_samplers_are_the_presets_own_and_the_one_that_settings_bring():
     preset = load_preset("wan-tiny").model_copy(update={"solvers": ("unipc", "euler")})
     assert settings_of(preset, ENGLISH)["solver"] == dict(choices=["unipc", "euler"], value="unipc")
-    brought = settings_of(preset, ENGLISH, Values.of(a_request(solver="euler-distilled")))["solver"]
+    brought = settings_of(preset, ENGLISH, a_request(solver="euler-distilled"))["solver"]
     assert brought == dict(choices=["unipc", "euler", "euler-distilled"], value="euler-distilled")
 
 

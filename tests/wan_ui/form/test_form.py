@@ -1,12 +1,10 @@
-import dataclasses
-
 import pytest
 
 from backend.errors import RequestError
 from presets import list_presets, load_preset
 from wan_ui.form.form import Draft, parse_size
 from wan_ui.form.handlers import FormHandlers
-from wan_ui.form.settings import Values, settings_of
+from wan_ui.form.settings import settings_of
 from wan_ui.words.english import ENGLISH
 
 FAST = "wan2.2-t2v-a14b-480p-fast"
@@ -14,7 +12,7 @@ FAST = "wan2.2-t2v-a14b-480p-fast"
 
 def a_draft(**changes) -> Draft:
     return Draft(
-        **dict(
+        given=dict(
             task="t2v",
             preset="wan-tiny",
             prompt="a red circle",
@@ -23,8 +21,7 @@ def a_draft(**changes) -> Draft:
             height=128,
             num_frames=33,
             steps=20,
-            guidance=4.0,
-            guidance_low=2.0,
+            guidance=(4.0, 2.0),
             flow_shift=3.0,
             seed=5,
             image=None,
@@ -35,29 +32,26 @@ def a_draft(**changes) -> Draft:
 
 
 def test_a_draft_becomes_the_request_that_it_says():
-    request = a_draft(seed=9, steps=8, guidance=2.5).to_request()
+    request = a_draft(seed=9, steps=8, guidance=(2.5, 2.0)).to_request()
     assert (request.seed, request.steps, request.guidance, request.fps) == (9, 8, (2.5,), 16)
 
 
 def test_the_negative_prompts_strength_goes_with_the_presets_that_take_it():
-    fast = a_draft(
-        preset="wan2.2-t2v-a14b-480p-fast", width=832, height=480, guidance=1.0, guidance_low=1.0, negative_prompt="text"
-    )
-    assert fast.to_request().nag == 0 and dataclasses.replace(fast, nag=11.0).to_request().uses_nag
+    fast = dict(preset="wan2.2-t2v-a14b-480p-fast", width=832, height=480, guidance=(1.0, 1.0), negative_prompt="text")
+    assert a_draft(**fast).to_request().nag == 0 and a_draft(**fast, nag=11.0).to_request().uses_nag
     with pytest.raises(RequestError, match="nag=11 cannot be used by wan-tiny"):
         a_draft(nag=11.0).to_request()
 
 
 def test_the_form_keeps_what_it_was_told_of_windows():
-    long = a_draft(num_frames=65)
-    assert long.to_request().window_frames == 33
+    assert a_draft(num_frames=65).to_request().window_frames == 33
     for wanted in (None, True, False):
-        assert dataclasses.replace(long, context_windows=wanted).to_request().context_windows is wanted
+        assert a_draft(num_frames=65, context_windows=wanted).to_request().context_windows is wanted
     shown = {value: text for text, value in settings_of(load_preset("wan-tiny"), ENGLISH)["length"]["choices"]}
     assert (shown[33], shown[65]) == ("2.1 s · 33 frames", "4.1 s · 65 frames · in windows")
     for wanted, value in ((None, ""), (True, "on"), (False, "off")):
-        values = Values.of(dataclasses.replace(long, context_windows=wanted).to_request())
-        assert settings_of(load_preset("wan-tiny"), ENGLISH, values)["context_windows"]["value"] == value
+        request = a_draft(num_frames=65, context_windows=wanted).to_request()
+        assert settings_of(load_preset("wan-tiny"), ENGLISH, request)["context_windows"]["value"] == value
     assert not settings_of(load_preset("hunyuan-tiny"), ENGLISH)["context_windows"]["visible"]
 
 
@@ -119,7 +113,7 @@ def test_every_size_that_a_preset_offers_can_be_read():
     assert {parse_size(f"{width}x{height}") for width, height in sizes} == sizes
 
 
-@pytest.mark.parametrize("changes", [{"steps": 999}, {"steps": None}, {"seed": 1.5}, {"guidance": "x"}, {"flow_shift": 0}])
+@pytest.mark.parametrize("changes", [{"steps": 999}, {"steps": None}, {"seed": 1.5}, {"guidance": ("x", "x")}, {"flow_shift": 0}])
 def test_numbers_that_were_typed_past_the_controls_are_refused(changes):
     with pytest.raises(RequestError):
         a_draft(**changes).to_request()

@@ -1,0 +1,350 @@
+"""The table of a request's settings, and their values: one row for each in `VideoSettings`. Checks no more than types.
+
+What a row says is followed by the request's checks, what is stored of it, the command line, the settings that programs may send,
+the page's form, links and visitors' own presets. So a setting is added by one row here, and one word for each language.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from backend.contract.geometry import Geometry
+from backend.errors import RequestError
+from presets import LoraChoice, Preset, UnknownPreset, load_preset
+from presets.loader import Solver, Task
+
+ControlKind = Literal["as-is", "edges", "grey"]
+Extend = Literal["after", "before"]
+Focus = Annotated[float, Field(ge=0, le=1)]
+Subject = Literal["core", "picture", "clip", "control", "live", "story"]
+Media = Literal["picture", "video", "either"]
+
+
+class Cue(BaseModel):
+    """From where block `block` begins, counted from 0, the video follows this `prompt` and this `action`; None leaves it as it
+    is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    block: int
+    prompt: str | None = None
+    action: str | None = None
+
+
+class Shot(BaseModel):
+    """One shot. Without `num_frames` it is as long as the request says; without a `seed` it has the request's, counted up from
+    shot to shot."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prompt: str
+    num_frames: int | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A row of the table. Its value is the preset's own where the preset has one of this name, else the `default`.
+
+    `part` says what it is about, `media` that it is an input: absolute paths of pictures or clips. A number must lie within
+    `limits` in a new request, where not the preset has its own, and within `far` in one from a link or a video: far beyond every
+    preset's limits, now and earlier; `usual` is what an error proposes. One that `is_stored` is so even where it is the default.
+
+    The commands `generate` and `encode` take it, or with the stage "denoise" that command too, if there is `help`; its option has
+    the setting's name unless `flag` says another. Programs may set it if it is `for_programs`. The form shows it if it has a
+    `label`, the name of its words in `wan_ui.words`; of a number less may be `offered`, from, to and in steps of, than its limits
+    allow. What is `personal` is in no preset of a visitor's own.
+    """
+
+    part: Subject = "core"
+    media: Media | None = None
+    far: tuple[float, float] = (-1000, 1000)
+    limits: tuple[float, float] | None = None
+    usual: str = ""
+    is_stored: bool = False
+    stage: Literal["encode", "denoise"] = "denoise"
+    flag: str = ""
+    metavar: str = ""
+    help: str = ""
+    for_programs: bool = True
+    label: str = ""
+    offered: tuple[float, float, float] | None = None
+    personal: bool = False
+    name: str = ""
+    type: Any = None
+    default: Any = None
+
+    @property
+    def many(self) -> bool:
+        """Whether it is a list."""
+        return get_origin(self.type) is tuple
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words of which it is one; none if it is something else."""
+        return get_args(self.type) if get_origin(self.type) is Literal else ()
+
+    @property
+    def slider(self) -> tuple[float, float, float] | None:
+        """What a slider of it offers, from, to and in steps of; None if it has no limits."""
+        return self.offered or (self.limits and (*self.limits, 1 if self.type is int else 0.01))
+
+    def of(self, source: Any) -> Any:
+        """Its value in a request or a preset."""
+        return getattr(source, self.name, self.default)
+
+
+def _row(default: Any = ..., **facts: Any) -> Any:
+    """A field of `VideoSettings`; one without a default is always given."""
+    return Field(default, json_schema_extra={"setting": facts})
+
+
+class VideoSettings(BaseModel):
+    """All that can be set of a video.
+
+    `width`, `height` in pixels, `num_frames` in pixel frames, `guidance` one value per expert (1 or less: unguided), `image` and
+    the other inputs (see `INPUTS`) absolute paths, `image_focus` the point (x, y in 0..1) that a crop keeps in view. The changes
+    of all `loras` add up. Guidance runs on the steps within `guidance_interval`, its start and end as shares (0..1) of the steps;
+    `nag` is how strongly the negative prompt acts in steps without guidance, by their attention to the text (1 or less: not at
+    all); `step_cache` the relative change below which a step reuses the last one's work, 0 for never. `video` is a clip: the part
+    of it that `trim` names, from and to in seconds, is brought to this size and `fps`, and made anew by `strength` (above 0, to
+    1), the share of the steps that are done. `action` and `prompt` are those of a live video's beginning; `cues` change them, in
+    the order of their blocks. Actions that are done together have a `+` between them, where the preset allows that. One that
+    `is_open` grows until it is stopped, to `num_frames` at most, and hears cues while it is made; what it has become is the
+    request of its result. `context_windows` says whether a video that is longer than its model was trained on is denoised in
+    overlapping windows; None leaves it to the preset, which has them above the lengths that it could make without. `shots` make
+    it a storyboard, of which `image` is the first shot's; `prompt` names the video then.
+
+    Models with control blocks take more (`contract/control.py`): a `control` clip that the video follows, or what its
+    `control_kind` makes of it, `control_scale` strongly; a `mask`, white where `video` is made anew; `margins` of new pixels
+    around it (left, top, right, bottom); `extend` for a video that begins with the clip's last `overlap` frames, or ends with its
+    first; `references`, pictures of what is to be seen; `keyframes`, pictures that are the frames `keyframe_at`, counted from 0.
+    Where nothing of the clip is made anew, the video `keeps_pixels` as they are.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # fmt: off
+    preset: str = _row(stage="encode", metavar="NAME", help="one of `app.py presets list`", for_programs=False)
+    task: Task = _row(for_programs=False)
+    prompt: str = _row(stage="encode", help="what the video shows", for_programs=False, personal=True)
+    negative_prompt: str = _row(
+        "", is_stored=True, stage="encode", label="negative_prompt", help="what the video should not show")
+    width: int = _row(far=(1, 1 << 15), stage="encode", help="pixels (the preset's own)")
+    height: int = _row(far=(1, 1 << 15), stage="encode", help="pixels (the preset's own)")
+    num_frames: int = _row(far=(1, 100_000), stage="encode", flag="--frames", help="number of frames, 4n+1 (the preset's own)")
+    fps: int = _row(far=(1, 1000), stage="encode", help="frames a second (the preset's own)", label="fps")
+    steps: int = _row(far=(1, 100_000), help="denoising steps (the preset's own)", label="steps", offered=(1, 1, 1))
+    guidance: tuple[float, ...] = _row(metavar="X[,Y]", help="one number per expert; 1 or less is off")
+    flow_shift: float = _row(
+        help="larger values spend more steps at high noise (the preset's own)", label="flow_shift", offered=(1, 12, 0.1))
+    solver: Solver = _row("unipc", is_stored=True, help="the sampler (the preset's own)", label="solver")
+    seed: int = _row(far=(0, (1 << 63) - 1), help="same seed, same video (drawn at random)", personal=True)
+    image: str | None = _row(
+        None, part="picture", media="picture", is_stored=True, stage="encode", for_programs=False,
+        help="the first frame; cropped to the video's aspect")
+    last_image: str | None = _row(
+        None, part="picture", media="picture", is_stored=True, stage="encode", for_programs=False,
+        help="the last frame, for presets that take one")
+    video: str | None = _row(
+        None, part="clip", media="video", stage="encode", for_programs=False,
+        help="a clip (mp4, webm, mov, gif) that is made anew")
+    strength: float | None = _row(
+        None, part="clip", far=(0, 1),
+        help="how much of the clip is made anew, above 0, to 1: the share of the steps that are done (0.8)")
+    trim: tuple[float, float] | None = _row(
+        None, part="clip", far=(0, 1_000_000), stage="encode", metavar="START[,END]",
+        help="the part of the clip, in seconds (from its beginning, as long as the video)")
+    mask: str | None = _row(
+        None, part="control", media="either", stage="encode", for_programs=False,
+        help="a picture or a clip, white where --video is made anew")
+    control: str | None = _row(
+        None, part="control", media="video", stage="encode", for_programs=False,
+        help="a clip that the video follows: depth, pose, edges, scribble, grey")
+    control_kind: ControlKind = _row(
+        "as-is", part="control", stage="encode",
+        help="what is made of that clip first: its edges, or a grey one (as-is)")
+    control_scale: float = _row(
+        1.0, part="control", limits=(0, 2), usual="1 is usual", stage="encode",
+        help="how strongly the video follows what is shown, 0 to 2 (1)")
+    margins: tuple[int, int, int, int] | None = _row(
+        None, part="control", far=(0, 1 << 15), stage="encode", metavar="L,T,R,B",
+        help="pixels that are made around --video, within the size")
+    extend: Extend | None = _row(
+        None, part="control", stage="encode",
+        help="go on where --video ends (the 5B and the demo too), or lead up to its beginning")
+    overlap: int | None = _row(
+        None, part="control", far=(1, 100_000), stage="encode",
+        help="the clip's frames that such a video begins or ends with (17)")
+    keeps_pixels: bool = _row(
+        True, part="control", stage="encode", flag="--no-keep-pixels",
+        help="do not put the clip's own pixels back outside a mask")
+    references: tuple[str, ...] = _row(
+        (), part="control", media="picture", stage="encode", flag="--reference", for_programs=False,
+        help="pictures of what is to be seen, whole on white")
+    keyframes: tuple[str, ...] = _row(
+        (), part="control", media="picture", stage="encode", flag="--keyframe", metavar="N:FILE", for_programs=False,
+        help="pictures that are these frames of the video, counted from 0")
+    keyframe_at: tuple[int, ...] = _row((), part="control", far=(0, 100_000), for_programs=False)
+    image_focus: tuple[Focus, Focus] = _row((0.5, 0.5), is_stored=True, for_programs=False, personal=True)
+    loras: tuple[LoraChoice, ...] = _row(
+        (), is_stored=True, stage="encode", flag="--lora", metavar="FILE[:SCALE[:EXPERT]]", for_programs=False,
+        help="a LoRA on top of the preset's own; repeat the option for more: a path, a name in the data folder's loras folder, "
+        "or owner/repository:file.safetensors; EXPERT is high or low, for models that have two")
+    guidance_interval: tuple[float, float] = _row(
+        (0.0, 1.0), is_stored=True, metavar="X,Y", for_programs=False,
+        help="the share of the steps that guidance runs on, such as 0,0.6 (the preset's own)")
+    nag: float = _row(
+        0.0, limits=(0, 30), label="nag", offered=(0, 20, 0.5),
+        usual="0 is off, 11 is usual",  # published: kijai/ComfyUI-WanVideoWrapper, WanVideoApplyNAG; the method's demos: 5 to 11
+        help="how strongly the negative prompt acts in steps without guidance, of presets in few steps; 0 is off, 11 is usual")
+    step_cache: float = _row(
+        0.0, limits=(0, 1), usual="0 is off, 0.05 to 0.15 is usual", is_stored=True, for_programs=False, label="step_cache",
+        offered=(0, 0.3, 0.01),
+        help="relative change below which a step reuses the last one's work; 0 is off (the preset's own)")
+    action: str | None = _row(None, part="live", for_programs=False)
+    cues: tuple[Cue, ...] = _row((), part="live")
+    is_open: bool = _row(False, part="live", for_programs=False)
+    context_windows: bool | None = _row(
+        None, flag="--windows",
+        help="denoise a video that is longer than its model was trained on in overlapping windows, or in one piece (windows "
+        "above the lengths that the preset could make without)")
+    shots: tuple[Shot, ...] = _row((), part="story")
+    # fmt: on
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for `GenerationRequest.from_stored`."""
+        rare = {one.name: one.default for one in FIELDS if not one.is_stored}
+        return {
+            name: value
+            for name, value in self.model_dump(mode="json").items()
+            if name not in rare or getattr(self, name) != rare[name]
+        }
+
+    def inputs(self) -> dict[str, tuple[str, ...]]:
+        """The paths of what is given, by role, in the order of `INPUTS`."""
+        given = {one.name: one.of(self) for one in INPUTS}
+        return {role: (value,) if isinstance(value, str) else tuple(value) for role, value in given.items() if value}
+
+    def changed(self, **changes: Any) -> Self:
+        """A copy with these fields replaced, checked like any other."""
+        return type(self)(**{**self.model_dump(), **changes})
+
+    def for_sharing(self) -> dict[str, Any]:
+        """As `to_json`, with images by file name only: a video must not reveal folders of the machine that made it."""
+        names = {role: [Path(path).name for path in paths] for role, paths in self.inputs().items()}
+        return self.to_json() | by_role(names, list)
+
+    @property
+    def is_guided(self) -> bool:
+        """Whether the branch without the prompt runs too, in any step."""
+        return any(value > 1.0 for value in self.guidance) and self.guidance_interval[0] < self.guidance_interval[1]
+
+    @property
+    def uses_nag(self) -> bool:
+        """Whether the negative prompt acts in the attention of the steps without guidance."""
+        return self.nag > 1.0 and bool(self.negative_prompt.strip()) and self.has_unguided_steps
+
+    @property
+    def has_unguided_steps(self) -> bool:
+        """Whether there may be steps without the other branch."""
+        return self.guidance_interval != (0.0, 1.0) or any(value <= 1.0 for value in self.guidance)
+
+    @property
+    def reads_negative_prompt(self) -> bool:
+        """Whether the negative prompt changes the video."""
+        return self.is_guided or self.uses_nag
+
+    @property
+    def has_original(self) -> bool:
+        """Whether it is made from a clip, with which it can be compared."""
+        return bool(self.video or self.control)
+
+    @property
+    def is_from_pictures(self) -> bool:
+        """Whether it has no inputs but a first and a last picture."""
+        return all(SETTINGS[role].part == "picture" for role in self.inputs())
+
+    @property
+    def reads_clip(self) -> bool:
+        """Whether frames of a clip are brought to the video's rate."""
+        return any(SETTINGS[role].media != "picture" for role in self.inputs())
+
+    @property
+    def window_frames(self) -> int | None:
+        """Pixel frames of a context window; None if the video is denoised in one piece."""
+        return window_frames(find_preset(self.preset), self.num_frames, self.context_windows)
+
+    @property
+    def uses_step_cache(self) -> bool:
+        """Whether steps may reuse an earlier one's work; windows move from step to step, so they never do."""
+        return self.step_cache > 0 and self.window_frames is None
+
+    @property
+    def num_steps(self) -> int:
+        """How many of the `steps` are done: all, or with a clip the last ones, as diffusers' video-to-video pipelines count."""
+        return self.steps if self.strength is None else min(int(self.steps * self.strength), self.steps)
+
+    def geometry(self) -> Geometry:
+        """The video's shape as pixels, latents and tokens."""
+        preset = find_preset(self.preset)
+        return Geometry(
+            width=self.width,
+            height=self.height,
+            num_frames=self.num_frames,
+            spatial_scale=preset.vae_scale_spatial,
+            temporal_scale=preset.vae_scale_temporal,
+            patch=preset.size_multiple // preset.vae_scale_spatial,
+        )
+
+
+def _named(name: str, field: Any) -> Setting:
+    kinds = get_args(field.annotation)  # of "str | None" the first
+    kind = kinds[0] if type(None) in kinds else field.annotation
+    return Setting(name=name, type=kind, default=field.default, **field.json_schema_extra["setting"])
+
+
+FIELDS = tuple(_named(name, field) for name, field in VideoSettings.model_fields.items())
+GUIDED_STEPS = Setting(
+    name="guided_steps",
+    type=int,
+    help="guidance on the first N steps only, 1 or 2 for more motion from a preset that has none",
+)
+"""No field: another way to say `guidance` and `guidance_interval`, which become those of so many first steps."""
+
+SETTINGS: Mapping[str, Setting] = {one.name: one for one in (*FIELDS, GUIDED_STEPS)}
+INPUTS = tuple(one for one in FIELDS if one.media)
+FOR_PROGRAMS = frozenset(one.name for one in SETTINGS.values() if one.for_programs)
+FROM_INPUTS = frozenset(one.name for one in FIELDS if one.part in ("picture", "clip", "control"))
+"""What a video is made from beside its words, and what says how that is used: in no link."""
+
+
+def by_role(paths: Mapping[str, Sequence[str]], sequence: type = tuple) -> dict[str, Any]:
+    """The inputs' paths as the request's fields hold them: one, or several."""
+    return {role: sequence(value) if SETTINGS[role].many else value[0] for role, value in paths.items()}
+
+
+def only_with(part: Subject) -> dict[str, Any]:
+    """The settings of this part beside its inputs, and what they are if they are not given."""
+    return {one.name: one.default for one in FIELDS if one.part == part and not one.media}
+
+
+def find_preset(name: str) -> Preset:
+    """The preset of this name. Raises: RequestError, which lists the names and suggests the nearest."""
+    try:
+        return load_preset(name)
+    except UnknownPreset as error:
+        raise RequestError(error.what, error.allowed, error.fix) from None
+
+
+def window_frames(preset: Preset, num_frames: int, wanted: bool | None) -> int | None:
+    """Pixel frames of a window; None if the video is denoised in one piece. `wanted` is the request's `context_windows`: None for
+    the preset's rule."""
+    length = preset.trained_frames
+    if length is None or num_frames <= length:
+        return None
+    is_on = num_frames > (preset.windows_above or length) if wanted is None else wanted
+    return length if is_on else None
