@@ -204,7 +204,7 @@ def _columns_at(array: jax.Array, count: int, size: int, place) -> pl.BlockSpec:
 def _cost(cut: Cut, columns: int, weight: tuple[int, ...], *, is_normalised: bool) -> pl.CostEstimate:
     """Products as the matrix unit does them, in whole tiles, for `columns` of results; bytes that move; elements that are
     normalised. libtpu's schedules for v6e take 1.1 times the products' cycles, plus 3 for each 1,024 normalised
-    elements (docs/performance.md)."""
+    elements (docs/lab/tpu-kernels.md)."""
     blocks, depth, width = weight[0], *(math.ceil(size / MATRIX_UNIT) * MATRIX_UNIT for size in weight[1:])
     pixels, elements = cut.count * columns * cut.rows, cut.count * columns * cut.made_rows * blocks * cut.width
     read = blocks * (cut.earlier + cut.count) * columns // cut.factor * cut.rows * cut.channels * (cut.columns + 2) // cut.columns

@@ -2,7 +2,7 @@
 
 On a TPU three Pallas passes read each array once and write it once, in the order in which chips exchange heads. They also compute
 the norms that show whether a constant maximum is safe for the attention. XLA's own program takes several times as many passes and
-copies; docs/performance.md has the figures.
+copies; docs/lab/tpu-kernels.md has the figures.
 """
 
 from __future__ import annotations

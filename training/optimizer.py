@@ -1,7 +1,7 @@
 """One optimizer for all trainings: Muon for matrices and convolutions, AdamW for everything else.
 
 Muon's update has equal singular values, so that no direction of a layer learns more slowly than the others. The demo
-autoencoder's 32 latent channels had spanned eight dimensions after 23 minutes of AdamW; see docs/performance.md.
+autoencoder's 32 latent channels had spanned eight dimensions after 23 minutes of AdamW; see docs/lab/cpu.md.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ def share_one_heap() -> None:
     """Lets all threads share one heap. Call it before there are threads.
 
     glibc gives each thread a heap of its own, up to eight for each core, and what is free in one is of no use to the others
-    (docs/performance.md has the figures). Other C libraries have one heap, so nothing happens there.
+    (docs/lab/cpu.md has the figures). Other C libraries have one heap, so nothing happens there.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)

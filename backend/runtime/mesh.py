@@ -130,7 +130,7 @@ class Layout:
 
     @property
     def compiler_options(self) -> dict[str, Any]:
-        """For `Lowered.compile`. docs/performance.md has what each option gained.
+        """For `Lowered.compile`. docs/lab/tpu-slices.md has what each option gained.
 
         On TPUs XLA's own fusions may take half of the vector memory, because its default of 16 MiB makes the matrix products a
         fifth slower; and collectives run beside other work: gathers on the SparseCore (chips without one ignore that),

@@ -12,7 +12,7 @@ from backend.tpu.hlo_cost import Instruction, largest_bytes
 from kernels.attention import bundles_a_tile, predicted_bundles
 
 KERNEL_CHIP = {"v5e": "v5e", "v5p": "v5p", "v6e": "v6e", "tpu7x": "v7x"}
-# Of `kernels.causal_conv`, read from libtpu's schedules of six shapes for v6e (docs/performance.md): cycles for each cycle of
+# Of `kernels.causal_conv`, read from libtpu's schedules of six shapes for v6e (docs/lab/tpu-kernels.md): cycles for each cycle of
 # whole matrix tiles, and for each normalised element.
 CONVOLUTION_CYCLES, ELEMENT_CYCLES = 1.1, 3 / 1024
 _ESTIMATE = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d+)')

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding
 
 HOST = "pinned_host"
 MOST_AT_REST = (
-    0.6  # of a device's memory: compiled programs fitted beside 0.58 of it, and did not beside 0.66 (docs/performance.md)
+    0.6  # of a device's memory: compiled programs fitted beside 0.58 of it, and did not beside 0.66 (docs/lab/tpu-slices.md)
 )
 
 

@@ -372,7 +372,7 @@ def _attend(inputs, value_t_ref, sums, position: _Position, problem: Problem) ->
     """Add the key block's weights and weighted values to the sums, chunk by chunk, all unrolled for the scheduler.
 
     Written as a pipeline, so that the scheduler finds exponentials and matrix products to do at the same time: a chunk's
-    scores run beside the weights of an earlier one and the weighted values of one before that. docs/performance.md has the gain.
+    scores run beside the weights of an earlier one and the weighted values of one before that (docs/lab/tpu-kernels.md).
     """
     sizes = problem.sizes
     weigh, wait = (_weigh_online, 1) if problem.is_online else (_weigh, 0)
