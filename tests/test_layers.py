@@ -181,16 +181,6 @@ def test_a_late_import_and_one_for_type_checkers_count(monkeypatch, tmp_path):
     tree.cache_clear(), imports.cache_clear()
 
 
-def test_no_two_values_that_cross_processes_import_each_other():
-    """Imports in functions, and those for type checkers alone, count here."""
-    waiting = {
-        name: {one for one in own_imports(name) if room(one) == "contract"} for name in BACKEND if room(name) == "contract"
-    }
-    while leaves := {name for name, needed in waiting.items() if not needed & waiting.keys()}:
-        waiting = {name: needed for name, needed in waiting.items() if name not in leaves}
-    assert not waiting, f"these import each other: {sorted(waiting)}"
-
-
 def is_light(name: str) -> bool:
     return bool(FACES.fullmatch(name)) or (room(name) in LIGHT_ROOMS and not PROCESSES.fullmatch(name))
 
@@ -303,14 +293,3 @@ def test_the_studio_knows_the_engine_and_no_model():
         for imported in own_imports(name):
             is_backend, room = top(imported) == "backend", imported.split(".")[1:2]
             assert not is_backend or set(room) <= BACKEND_FOR_WAN_UI, f"{name} imports {imported}"
-
-
-def test_no_room_of_the_studio_goes_round_in_a_circle():
-    for name in WAN_UI_MODULES:
-        room = wan_ui_room(name)
-        reached, waiting = set(), [name]
-        while waiting:
-            within = {other for other in own_imports(waiting.pop()) if other.startswith(f"wan_ui.{room}.")}
-            waiting.extend(within - reached)
-            reached |= within
-        assert name not in reached, f"{name} imports itself by way of {sorted(reached)}"
