@@ -1,21 +1,26 @@
 """What all tests count on."""
 
 import collections
+import contextlib
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import kept
 from tests.many_devices import QUICK
 
 os.environ.setdefault("XLA_FLAGS", QUICK)  # jax reads it when the first test needs a device
+os.environ.setdefault("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none")  # for GPUs; its folder's path would count in each key
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it: tiny networks run up to 25 times faster so (measured)
 
 DURATIONS = Path(__file__).with_name("durations.json")
 """Seconds of each file of tests, by its path. `STUDIO_KEEP_DURATIONS=1 bash tests/run` measures them anew."""
+LEAST_SECONDS = 0.1  # a program that is compiled in less is not worth a file
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -29,6 +34,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take longest come first, so that pytest-xdist's workers end at the same time."""
     seconds = json.loads(DURATIONS.read_text())
     items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0))
+
+
+def pytest_collection_finish() -> None:
+    """What the tests of this process compile by themselves is kept where workers keep theirs."""
+    if "jax" in sys.modules:
+        config = sys.modules["jax"].config
+        config.update("jax_compilation_cache_dir", str(kept.programs()))
+        config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
+        config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
@@ -50,10 +64,15 @@ def interrupts_arrive() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def programs_are_compiled_once(tmp_path_factory) -> Iterator[None]:
-    """All tests of a run, and the processes that they start, share one folder of compiled programs: the demo model's are needed by
-    dozens of them. Under pytest-xdist the base folder's parent is the one that all its workers share."""
+    """All tests, and the processes that they start, share one folder of compiled programs, which outlives the run (`tests/kept.py`).
+    What else a studio keeps of its machine lasts as long as the run. Under pytest-xdist the base folder's parent is the one that all
+    its workers share."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with contextlib.suppress(FileExistsError):
+        (shared / "programs").mkdir()
+    with contextlib.suppress(FileExistsError):
+        (shared / "programs" / "jax").symlink_to(kept.programs())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STUDIO_CACHE_DIR", str(shared / "programs"))
         yield

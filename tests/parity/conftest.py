@@ -14,6 +14,7 @@ from backend.contract.request import GenerationRequest
 from backend.media.pictures import crop_to, load_checked_image
 from backend.pipeline import load as load_module
 from presets import load_preset
+from tests.kept import digest, kept
 from tests.parity.tiny_runs import pictures, tiny
 
 __all__ = ["pictures", "tiny"]
@@ -53,6 +54,17 @@ def picture(tmp_path_factory) -> Path:
 
 def run_reference(request: GenerationRequest, pipeline: WanPipeline) -> tuple[np.ndarray, np.ndarray]:
     """The same by diffusers: the text or the image pipeline, with the request's solver."""
+    given = [] if request.image is None else [_image(request)]
+    facts = (digest(Path(PRESET.model_source)), request, *map(np.asarray, given))
+    latents = kept(lambda: _latents(request, pipeline), "latents", *facts)
+    return latents, kept(lambda: _decode(pipeline, torch.from_numpy(latents)), "video", *facts)
+
+
+def _image(request: GenerationRequest) -> Image.Image:
+    return crop_to(load_checked_image(request.image), request.width, request.height)
+
+
+def _latents(request: GenerationRequest, pipeline: WanPipeline) -> np.ndarray:
     pipeline = _with_solver(pipeline, request)
     arguments = dict(
         prompt=request.prompt,
@@ -66,11 +78,10 @@ def run_reference(request: GenerationRequest, pipeline: WanPipeline) -> tuple[np
         output_type="latent",
     )
     if request.task == "i2v":
-        arguments["image"] = crop_to(load_checked_image(request.image), request.width, request.height)
+        arguments["image"] = _image(request)
         pipeline = WanImageToVideoPipeline(**pipeline.components, expand_timesteps=True)
         pipeline.set_progress_bar_config(disable=True)
-    latents = pipeline(**arguments).frames
-    return latents.numpy(), _decode(pipeline, latents)
+    return pipeline(**arguments).frames.numpy()
 
 
 def _with_solver(pipeline: WanPipeline, request: GenerationRequest) -> WanPipeline:

@@ -100,7 +100,7 @@ def test_the_step_cache_equals_diffusers_first_block_cache(threshold, tiny):
     ours = latents_of(request, made.loaded)
     made.reference.transformer.enable_cache(FirstBlockCacheConfig(threshold=threshold))
     try:
-        reference = run_reference(made, request)
+        reference = run_reference(made, request, "first block cache", threshold)
     finally:
         made.reference.transformer.disable_cache()
     plain = run_reference(made, request)

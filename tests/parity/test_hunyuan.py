@@ -25,6 +25,7 @@ from backend.pipeline.load import merge_loras
 from backend.pipeline.loaded import LoadedModel
 from backend.settings import from_environment
 from presets import LoraChoice, Preset, load_preset
+from tests.kept import digest, kept
 from tests.parity.tiny_hunyuan import (
     HEAD_WIDTH,
     HEADS,
@@ -56,6 +57,11 @@ class Tiny:
     preset: Preset
     loaded: LoadedModel
     reference: Any
+
+    @functools.cached_property
+    def weights(self) -> str:
+        """A digest of the checkpoint's files."""
+        return digest(Path(self.preset.model))
 
     def request(self, **changes) -> GenerationRequest:
         return GenerationRequest.from_preset(self.preset, **dict(prompt=QUOTES, seed=5, steps=4, num_frames=9) | changes)
@@ -89,8 +95,12 @@ def picture(tmp_path_factory) -> str:
     return str(path)
 
 
-def run_reference(made: Tiny, request: GenerationRequest) -> np.ndarray:
-    """diffusers' latents of the same request."""
+def run_reference(made: Tiny, request: GenerationRequest, *changes: object) -> np.ndarray:
+    """diffusers' latents of the same request. `changes` say what a test has changed in the reference: facts of `kept`."""
+    return kept(lambda: _run_reference(made, request), made.weights, request, *changes)
+
+
+def _run_reference(made: Tiny, request: GenerationRequest) -> np.ndarray:
     pipeline = made.reference
     pipeline.guider = pipeline.guider.new(guidance_scale=request.guidance[0])
     given = {"image": Image.open(request.image)} if request.image else {"height": request.height, "width": request.width}
@@ -105,8 +115,12 @@ def run_reference(made: Tiny, request: GenerationRequest) -> np.ndarray:
     ).frames.numpy()
 
 
-@torch.no_grad()
 def decode_reference(made: Tiny, latents: np.ndarray) -> np.ndarray:
+    return kept(lambda: _decode_reference(made, latents), made.weights, latents)
+
+
+@torch.no_grad()
+def _decode_reference(made: Tiny, latents: np.ndarray) -> np.ndarray:
     vae = made.reference.vae
     video = vae.decode(torch.from_numpy(latents) / vae.config.scaling_factor).sample
     return ((video[0].permute(1, 2, 3, 0) + 1) / 2).clamp(0, 1).numpy()
@@ -232,7 +246,7 @@ def test_a_lora_changes_what_diffusers_changes(style, plain, tiny):
     transformer.load_lora_adapter(low_rank(made, "diffusers"), prefix="transformer", adapter_name="style")
     transformer.set_adapters(["style"], [0.7])
     try:
-        reference = run_reference(made, request)
+        reference = run_reference(made, request, "LoRA", folder / "style.safetensors")
     finally:
         transformer.unload_lora()
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE

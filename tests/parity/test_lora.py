@@ -19,7 +19,8 @@ from backend.pipeline.load import merge_loras
 from backend.settings import from_environment
 from backend.weights.lora import ScaledLora, adjusted, read_lora
 from presets import LoraChoice
-from tests.parity.tiny_runs import Tiny, finished, latents_of, run_reference
+from tests.kept import kept
+from tests.parity.tiny_runs import Tiny, diffusers_latents, finished, latents_of, run_reference
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
@@ -58,6 +59,11 @@ def low_rank(tiny: Tiny, style: str, seed: int = 0, pattern: str = TEXT, size: f
 
 def reference_with(tiny: Tiny, request, *files: tuple[Path, float, bool]) -> np.ndarray:
     """diffusers' latents with these LoRA files: path, scale, and whether it goes to the second expert."""
+    changes = [fact for path, scale, is_second in files for fact in (path, scale, is_second)]
+    return kept(lambda: _reference_with(tiny, request, *files), tiny.weights, request, *changes)
+
+
+def _reference_with(tiny: Tiny, request, *files: tuple[Path, float, bool]) -> np.ndarray:
     names = {"first": [], "second": []}
     for index, (path, _, is_second) in enumerate(files):
         names["second" if is_second else "first"].append(index)
@@ -66,7 +72,7 @@ def reference_with(tiny: Tiny, request, *files: tuple[Path, float, bool]) -> np.
         for key, transformer in (("first", tiny.reference.transformer), ("second", tiny.reference.transformer_2)):
             if names[key]:
                 transformer.set_adapters([f"a{index}" for index in names[key]], [files[index][1] for index in names[key]])
-        return run_reference(tiny, request)
+        return diffusers_latents(tiny, request)
     finally:
         tiny.reference.unload_lora_weights()
 

@@ -94,7 +94,7 @@ def test_the_latents_are_those_of_the_formula(family, tiny, pictures):
     images = {"image": pictures["image"]} if family == "wan2.1-i2v" else {}
     request = without_guidance(made, nag=SCALE, **images)
     with plain_nag(made, request, SCALE):
-        reference = run_reference(made, request)
+        reference = run_reference(made, request, "formula", SCALE)
     assert np.abs(latents_of(request, made.loaded) - reference).max() <= LATENT_TOLERANCE
     plain = latents_of(without_guidance(made, **images), made.loaded)
     assert np.abs(plain - run_reference(made, without_guidance(made, **images))).max() <= LATENT_TOLERANCE

@@ -19,6 +19,7 @@ from backend.pipeline import load as load_module
 from backend.pipeline.inputs import open_inputs
 from presets import load_preset
 from tests.clip_files import run_ffmpeg
+from tests.kept import kept
 from tests.parity.published import (
     EULER,
     GUIDANCE,
@@ -85,7 +86,14 @@ def request_of(made: Tiny, files: dict[str, str], use: str, **changes) -> Genera
 def run_reference(made: Tiny, request: GenerationRequest) -> np.ndarray:
     """diffusers' latents, without the references' frames."""
     inputs = open_inputs(request)
-    source, given = source_of(request, inputs), {}
+    source = source_of(request, inputs)
+    shown = [] if source is None else [np.asarray(source.frames), np.asarray(source.is_new)]
+    shown += [np.asarray(picture) for picture in inputs["references"]] if request.references else []
+    return kept(lambda: _run_reference(made, request, inputs, source), made.weights, request, *shown)
+
+
+def _run_reference(made: Tiny, request: GenerationRequest, inputs, source) -> np.ndarray:
+    given = {}
     if source is not None:
         given["video"] = [Image.fromarray(frame) for frame in source.frames]
         given["mask"] = [Image.fromarray(mask.astype(np.uint8) * 255) for mask in source.is_new]

@@ -21,6 +21,7 @@ from backend.media.clips import Part, read_part
 from backend.pipeline import load as load_module
 from presets import load_preset
 from tests.clip_files import run_ffmpeg
+from tests.kept import digest, kept
 from tests.parity.conftest import PRESET
 from tests.parity.published import GUIDANCE, SEED, TEXT_POSITIONS, Published, make_pipeline, make_published_preset
 from tests.parity.test_parity import LATENT_TOLERANCE, LEAST_PSNR, psnr
@@ -62,9 +63,20 @@ def as_video_to_video(pipeline, scheduler) -> WanVideoToVideoPipeline:
 
 def run_reference(pipeline: WanVideoToVideoPipeline, request: GenerationRequest) -> np.ndarray:
     """diffusers' latents, from the very frames that we begin with."""
-    frames = [Image.fromarray(frame) for frame in read_part(request.video, Part.of(request))]
+    frames = list(read_part(request.video, Part.of(request)))
+    return kept(lambda: _run_reference(pipeline, request, frames), weights_of(pipeline), request, *frames)
+
+
+def weights_of(pipeline) -> str:
+    """A digest of the networks' tensors and of the scheduler's settings."""
+    parts = [pipeline.text_encoder, pipeline.transformer, pipeline.vae]
+    tensors = [value.numpy() for part in parts for _, value in sorted(part.state_dict().items())]
+    return digest(repr(pipeline.scheduler), *tensors)
+
+
+def _run_reference(pipeline: WanVideoToVideoPipeline, request: GenerationRequest, frames: list[np.ndarray]) -> np.ndarray:
     return pipeline(
-        video=frames,
+        video=[Image.fromarray(frame) for frame in frames],
         prompt=request.prompt,
         negative_prompt=request.negative_prompt,
         height=request.height,

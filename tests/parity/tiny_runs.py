@@ -25,6 +25,7 @@ from backend.pipeline.decoding import decode_frames
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.run import Run
 from presets import Preset, load_preset
+from tests.kept import digest, kept
 from tests.parity.tiny_checkpoints import make_checkpoint, make_preset
 
 SIZE = dict(width=64, height=64, num_frames=9)
@@ -36,7 +37,20 @@ class Tiny:
 
     preset: Preset
     loaded: LoadedModel
-    reference: WanPipeline | WanImageToVideoPipeline | WanVACEPipeline
+
+    @functools.cached_property
+    def reference(self) -> WanPipeline | WanImageToVideoPipeline | WanVACEPipeline:
+        """diffusers' pipeline: only made if it has to run."""
+        kind = WanImageToVideoPipeline if self.preset.tasks == ("i2v",) else WanPipeline
+        kind = WanVACEPipeline if "control" in self.preset.takes else kind
+        pipeline = kind.from_pretrained(self.preset.model)
+        pipeline.set_progress_bar_config(disable=True)
+        return pipeline
+
+    @functools.cached_property
+    def weights(self) -> str:
+        """A digest of the checkpoint's files."""
+        return digest(Path(self.preset.model))
 
     def request(self, **changes) -> GenerationRequest:
         prompt, negative = "a large yellow circle drifts up over a navy background", "a white star"
@@ -52,11 +66,7 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Callable[[str], T
     def make(family: str) -> Tiny:
         folder = make_checkpoint(family, tmp_path_factory.mktemp(family))
         preset = presets[f"tiny-{family}"] = make_preset(family, folder)
-        kind = WanImageToVideoPipeline if preset.tasks == ("i2v",) else WanPipeline
-        kind = WanVACEPipeline if "control" in preset.takes else kind
-        reference = kind.from_pretrained(folder)
-        reference.set_progress_bar_config(disable=True)
-        return Tiny(preset=preset, loaded=load_module.load(preset, None, lambda event: None), reference=reference)
+        return Tiny(preset=preset, loaded=load_module.load(preset, None, lambda event: None))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(settings_module, "load_preset", lambda name: presets[name] if name in presets else load_preset(name))
@@ -101,8 +111,13 @@ def finished(request: GenerationRequest, loaded: LoadedModel) -> tuple[np.ndarra
         return load_file(Path(folder) / "stage2_latents.safetensors")["latents"], last.result
 
 
-def run_reference(tiny: Tiny, request: GenerationRequest) -> np.ndarray:
-    """diffusers' latents."""
+def run_reference(tiny: Tiny, request: GenerationRequest, *changes: object) -> np.ndarray:
+    """diffusers' latents. `changes` say what a test has changed in the reference: facts of `kept`."""
+    return kept(lambda: diffusers_latents(tiny, request), tiny.weights, request, *changes)
+
+
+def diffusers_latents(tiny: Tiny, request: GenerationRequest) -> np.ndarray:
+    """The same, always made now."""
     pipeline = tiny.reference
     if request.task == "i2v" and not isinstance(pipeline, WanImageToVideoPipeline):
         pipeline = WanImageToVideoPipeline(**pipeline.components, expand_timesteps=pipeline.config.expand_timesteps)
@@ -125,8 +140,13 @@ def run_reference(tiny: Tiny, request: GenerationRequest) -> np.ndarray:
     ).frames.numpy()
 
 
-@torch.no_grad()
 def decode_reference(tiny: Tiny, latents: np.ndarray) -> np.ndarray:
+    """The latents decoded by diffusers: [F, H, W, 3] in [0, 1]."""
+    return kept(lambda: _decode_reference(tiny, latents), tiny.weights, latents)
+
+
+@torch.no_grad()
+def _decode_reference(tiny: Tiny, latents: np.ndarray) -> np.ndarray:
     vae = tiny.reference.vae
     mean, std = (torch.tensor(values).view(1, -1, 1, 1, 1) for values in (vae.config.latents_mean, vae.config.latents_std))
     video = vae.decode(torch.from_numpy(latents) * std + mean).sample

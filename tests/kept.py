@@ -1,0 +1,114 @@
+"""What outlives a run of the tests, in a folder of the user's cache: compiled programs, and what diffusers made of a request.
+
+All of it may be deleted at any time, and a run without it gives the same verdicts. `STUDIO_TEST_CACHE` names another folder.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import time
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from backend.contract.request import GenerationRequest
+from backend.files import replacing
+
+PACKAGES = ("jax", "jaxlib", "numpy", "torch", "diffusers", "transformers")
+FLAGS = ("XLA_FLAGS", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
+PARITY = Path(__file__).parent / "parity"
+_BEING_WRITTEN = 60.0  # seconds in which another process may still be at it
+
+
+def folder() -> Path:
+    """Where it lies: by the versions, the flags and the processor."""
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wan-tpu-studio" / "tests"
+    versions = [platform.python_version(), *map(_version, PACKAGES)]
+    flags = [os.environ.get(name, "") for name in FLAGS]
+    return Path(os.environ.get("STUDIO_TEST_CACHE") or usual) / digest(versions, flags, _processor())[:16]
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def _processor() -> str:
+    """What this processor can do: programs that were compiled for another one may fail here."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+
+
+def programs() -> Path:
+    """The folder of compiled programs, in which JAX names each by a digest of its text and its options. A file that is not whole is
+    removed: JAX would compile its program and leave the file as it is."""
+    place = folder() / "programs"
+    place.mkdir(parents=True, exist_ok=True)
+    for path in place.glob("*-cache"):
+        if not _is_whole(path):
+            path.unlink(missing_ok=True)
+    return place
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the file's own checksum is right, or it may still be written."""
+    try:
+        if time.time() - path.stat().st_mtime > _BEING_WRITTEN:
+            zlib.decompress(path.read_bytes())
+    except zlib.error:
+        return False
+    except FileNotFoundError:  # another process was quicker
+        pass
+    return True
+
+
+def kept(make: Callable[[], np.ndarray], *facts: object) -> np.ndarray:
+    """The array that `make` gives, from the file that an earlier call with the same facts has written, else made now.
+
+    `facts` name everything that decides it: values, arrays, requests, or paths, of which the content counts. Versions and the code
+    in `tests/parity` count anyway. A file that is damaged, or holds something else, is made anew.
+    """
+    code = digest(*sorted(PARITY.glob("*.py")))
+    path = folder() / "references" / f"{digest(code, *facts)}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return stored["made"]
+    except (OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile):
+        made = make()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as part, part.open("wb") as file:
+        np.savez(file, made=made)
+    return made
+
+
+def digest(*facts: object) -> str:
+    """The same for facts that are equal: paths count by what lies there, requests by what their inputs hold."""
+    total = hashlib.sha256()
+    for fact in facts:
+        content = _bytes(fact)
+        total.update(f"{type(fact).__name__} {len(content)} ".encode() + content)
+    return total.hexdigest()
+
+
+def _bytes(fact: object) -> bytes:
+    if isinstance(fact, bytes):
+        return fact
+    if isinstance(fact, np.ndarray):
+        return f"{fact.dtype} {fact.shape} ".encode() + fact.tobytes()
+    if isinstance(fact, Path):
+        files = sorted(fact.rglob("*")) if fact.is_dir() else [fact]
+        return "".join(digest(one.name, one.read_bytes()) for one in files if one.is_file()).encode()
+    if isinstance(fact, GenerationRequest):
+        inputs = [Path(path) for paths in fact.inputs().values() for path in paths]
+        return digest(json.dumps(fact.for_sharing(), sort_keys=True), *inputs).encode()
+    return json.dumps(fact, sort_keys=True).encode()
