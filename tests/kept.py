@@ -19,7 +19,7 @@ import numpy as np
 from backend.contract.request import GenerationRequest
 from backend.files import replacing
 
-PACKAGES = ("jax", "jaxlib", "numpy", "torch", "diffusers", "transformers")
+PACKAGES = ("jax", "jaxlib", "libtpu", "numpy", "torch", "diffusers", "transformers")
 FLAGS = ("XLA_FLAGS", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 PARITY = Path(__file__).parent / "parity"
 _BEING_WRITTEN = 60.0  # seconds in which another process may still be at it

@@ -222,6 +222,7 @@ def preset(plan, monkeypatch) -> Preset:
 
 
 @pytest.mark.parity
+@pytest.mark.slow  # wan-tiny's and wan-tiny-vace's are not
 def test_the_engine_makes_the_videos_that_are_scored(preset, plan, tmp_path):
     """Same prompt, seed and picture: the engine's video is the one that evaluation samples, for both tasks."""
     sampler, loaded = Sampler.load(plan.output), load(preset, None, lambda event: None)
