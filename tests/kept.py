@@ -81,7 +81,7 @@ def kept(make: Callable[[], np.ndarray], *facts: object) -> np.ndarray:
     code = digest(*sorted(PARITY.glob("*.py")))
     path = folder() / "references" / f"{digest(code, *facts)}.npz"
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return stored["made"]
     except (OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile):
         made = make()
