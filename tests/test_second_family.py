@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +21,7 @@ from backend.engine.engine import Engine
 from backend.errors import ModelError, RequestError
 from backend.families.model import SOUND, VIDEO
 from backend.media.sound import Sound, read_sound
-from backend.media.video import read_frames
+from backend.media.video import read_facts, read_frames
 from backend.pipeline import generate as pipeline
 from backend.pipeline import storyboard
 from backend.pipeline.load import load
@@ -34,7 +36,26 @@ from tests.second_family.checkpoint import NAME, write_checkpoint
 from tests.second_family.registered import register
 from wan_ui.desk.presets import preset_choices
 from wan_ui.form.settings import preset_updates
+from wan_ui.parts.progress import StageView, advance
+from wan_ui.stage.html import stage_html
 from wan_ui.words.english import ENGLISH
+
+KILLED = """
+import json, os, signal, sys, time
+from pathlib import Path
+from tests.second_family.registered import generate, load
+from backend.contract.request import GenerationRequest
+from presets import load_preset
+
+folder, request = Path(sys.argv[1]), GenerationRequest.from_stored(json.loads(sys.argv[2]))
+loaded = load(load_preset(request.preset), None, lambda event: None)
+for event in generate(request, loaded, folder, lambda: False):
+    if event.kind == "step" and event.index in (5, 7):
+        time.sleep(2.5)  # after the fifth step a state is due, after the seventh it is written
+    if event.kind == "step" and event.index == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""Makes a video until the process kills itself between two steps."""
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +196,31 @@ def test_a_denoising_that_was_stopped_in_its_second_chunk_ends_the_same(loaded, 
     np.testing.assert_array_equal(latents[SOUND], whole["sound.latents"])
 
 
+def test_a_process_that_is_killed_loses_neither_pictures_nor_sound(checkpoint, loaded, tmp_path):
+    latents_of(loaded, tmp_path / "whole", a_request())
+    whole = load_file(tmp_path / "whole" / "stage2_latents.safetensors")
+    words = [sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path / "killed"), json.dumps(a_request().to_json())]
+    environment = dict(os.environ) | {"DOTS_CHECKPOINT": str(checkpoint)}
+    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+    assert not (tmp_path / "killed" / "stage2_latents.safetensors").exists()
+    events = list(pipeline.generate(a_request(), loaded, tmp_path / "killed", lambda: False))
+    assert [event.index for event in events if isinstance(event, Step)][0] > 5 and events[-1].result.has_sound
+    latents = load_file(tmp_path / "killed" / "stage2_latents.safetensors")
+    assert latents.keys() == whole.keys() >= {"latents", "sound.latents"}
+    for name, values in whole.items():
+        np.testing.assert_array_equal(latents[name], values)
+
+
+def test_the_three_stages_each_in_a_process_make_the_same_sound(checkpoint, loaded, tmp_path):
+    list(pipeline.generate(a_request(), loaded, tmp_path / "whole", lambda: False))
+    run = ["--run", str(tmp_path / "run"), "--data-dir", str(tmp_path / "data"), "--json"]
+    for words in (["encode", "--preset", NAME, "--prompt", a_request().prompt], ["denoise", "--seed", "1"], ["decode"]):
+        _run(["backend.commands.stages_run", *words, *run], checkpoint, dict(os.environ))
+    sounds = [(tmp_path / name / "stage3_sound.wav").read_bytes() for name in ("whole", "run")]
+    assert sounds[0] == sounds[1] and read_facts(tmp_path / "run" / "video.mp4")
+
+
 def test_what_it_takes_and_how_long_its_videos_are_is_checked(tmp_path):
     with pytest.raises(RequestError, match=r"num_frames=8 must be 2n\+1; nearest: 7 or 9"):
         a_request(num_frames=8)
@@ -200,6 +246,8 @@ def test_it_goes_through_the_queue_in_a_worker_of_its_own(checkpoint, monkeypatc
         assert [Path(path).name for path in job.request.references] == ["references-1.png", "references-2.png"]
         *_, (_, final) = engine.events(job.id)
         assert isinstance(final, Finished) and final.result.num_frames == 9 and final.result.has_sound
+        page = stage_html(advance(StageView(), final), engine.job(job.id), ENGLISH)
+        assert 'data-player="sound"' in page and not re.search(r'<button hidden[^>]* data-player="sound"', page)
         assert engine.has_weights(load_preset(NAME)) and engine.estimate(job.request).basis == "measured"
     finally:
         engine.close()
@@ -233,8 +281,13 @@ def test_the_tpus_compiler_counts_its_programs(checkpoint):
 
 
 def _report(words: list[str], checkpoint: Path, environment: dict[str, str]) -> dict:
+    return json.loads(_run(words, checkpoint, environment).splitlines()[-1])["report"]
+
+
+def _run(words: list[str], checkpoint: Path, environment: dict[str, str]) -> str:
+    """What a command's module prints in a process in which the family is registered."""
     environment = module_environment(environment) | {"DOTS_CHECKPOINT": str(checkpoint)}
     command = [sys.executable, "-W", "ignore", "-m", "tests.second_family.registered", *words]
     done = subprocess.run(command, cwd=PROJECT_FOLDER, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])["report"]
+    return done.stdout
