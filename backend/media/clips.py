@@ -5,18 +5,17 @@ time. Only the wanted part is decoded, from the last key frame
 before it on, and one frame at a time is held here.
 """
 
-import dataclasses
+import functools
 import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from PIL import Image
 
-from backend.contract.request import GenerationRequest
+from backend.contract.clip import Part, most_frames
 from backend.errors import ClipError
 from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
@@ -28,8 +27,8 @@ MAX_SECONDS = 3600.0
 MIN_SIDE = 16
 READ_SECONDS = 20.0  # for a file's facts
 COUNT_SECONDS = 60.0  # for going through a file without decoding it
+KEPT_FACTS = 64  # of how many clips, the latest
 FRAME_SECONDS = 60.0  # for one frame: a key frame may lie 10 s before it, 600 frames of 4K on one slow core
-ROUNDING = 0.25  # of a frame: files give their length in hundredths of a second
 _RAW = ("-fps_mode", "passthrough", "-f", "rawvideo", "-pix_fmt", "rgb24", "-")
 _WHOLE_PIXELS = 1_500_000_000  # of all frames: a clip with fewer is decoded whole for its thumbnails, in about 3 s
 _STREAM = re.compile(r"Video: .*?, (?P<width>\d+)x(?P<height>\d+)(?P<rest>.*)")
@@ -56,61 +55,24 @@ class ClipFacts:
 
     def most_frames(self, fps: int, start: float = 0.0) -> int:
         """How many frames, `fps` a second, there are from `start` (seconds) on."""
-        return int((self.seconds - start) * fps + ROUNDING)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """What is wanted of a clip: `num_frames` frames of `size` (width, height), `fps` a second, the first one as the clip is at
-    `start` (seconds), None for the clip's last frames. `focus` in 0..1 says what a crop keeps (see `pictures.crop_box`)."""
-
-    start: float | None
-    num_frames: int
-    fps: int
-    size: Size
-    focus: tuple[float, float] = (0.5, 0.5)
-
-    @classmethod
-    def of(cls, request: GenerationRequest, role: str = "video") -> Self:
-        """What the request wants of the clip of this role. One that goes on has only its overlap in the video; with margins, it
-        and its mask are so much smaller."""
-        is_moved = role in ("video", "mask")
-        left, top, right, bottom = (is_moved and request.margins) or (0, 0, 0, 0)
-        is_part = request.extend is not None and role == "video"
-        return cls(
-            start=_start_of(request, role),
-            num_frames=request.overlap if is_part else request.num_frames,
-            fps=request.fps,
-            size=(request.width - left - right, request.height - top - bottom),
-            focus=request.image_focus,
-        )
-
-    def within(self, facts: ClipFacts) -> Self:
-        """The same with its start, of a clip that is known."""
-        return self if self.start is not None else dataclasses.replace(self, start=max(0.0, facts.seconds - self.seconds))
-
-    @property
-    def seconds(self) -> float:
-        return self.num_frames / self.fps
-
-
-def _start_of(request: GenerationRequest, role: str) -> float | None:
-    if request.extend is None:
-        return request.trim[0] if request.trim else 0.0
-    if role != "video":
-        return 0.0  # beside all of the video
-    if request.extend == "before":
-        return request.trim[0] if request.trim else 0.0
-    return request.trim[1] - request.overlap / request.fps if request.trim else None
+        return most_frames(self.seconds - start, fps)
 
 
 def read_clip_facts(path: str | Path) -> ClipFacts:
-    """What the clip is. Goes through all of it, but decodes only its beginning.
+    """What the clip is. Goes through all of it once, but decodes only its beginning; what is found is kept as long as the file is
+    the same.
 
     Raises: ClipError, with a sentence of its own for each reason why a clip cannot be used.
     """
     path = Path(path)
     _check_file(path)
+    status = path.stat()
+    return _facts_of(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+
+
+@functools.lru_cache(maxsize=KEPT_FACTS)
+def _facts_of(path: Path, _: tuple[int, ...]) -> ClipFacts:
+    """The facts of the clip at this path that has these marks: its place on the disk, its size, and when it changed."""
     report = _run(["-i", str(path)], READ_SECONDS, path).stderr
     header, _, _ = report.partition("Output #0")
     stream, duration, kind = _STREAM.search(header), _DURATION.search(header), _INPUT.search(header)
@@ -132,10 +94,10 @@ def read_clip_facts(path: str | Path) -> ClipFacts:
 def check_part(path: str | Path, part: Part) -> ClipFacts:
     """The clip's facts, if it has this part. Raises: ClipError."""
     facts, name = read_clip_facts(path), Path(path).name
-    part = part.within(facts)
+    part = part.within(facts.seconds)
     most = facts.most_frames(part.fps, part.start)
     if most < part.num_frames:
-        given = f"trim={part.start:g},{part.start + part.seconds:g}"
+        given = "trim={:g},{:g}".format(*part.trim)
         rule = f"must lie within the {facts.seconds:.2f} s of {name!r}"
         raise ClipError(given, rule, f"from {part.start:g} s on there are {max(0, most)} frames at {part.fps} a second")
     return facts
@@ -147,7 +109,7 @@ def read_clip(path: str | Path, part: Part) -> Iterator[Frame]:
     Frame i is what the clip shows at `start` + i / `fps`, or is nearest to it. Raises: ClipError if there are fewer.
     """
     facts, path = check_part(path, part), Path(path)
-    part, (width, height) = part.within(facts), part.size
+    part, (width, height) = part.within(facts.seconds), part.size
     command = [*_reader(path, part.start), "-map", "0:v:0", "-vf", _brought_to(facts, part), "-frames:v", str(part.num_frames)]
     bytes_of_frame, count = width * height * 3, 0
     with ffmpeg.running([*command, *ffmpeg.THREADS, *_RAW], errors=subprocess.DEVNULL) as process:
@@ -198,7 +160,7 @@ def _brought_to(facts: ClipFacts, part: Part) -> str:
     left, top = round((wide - width) * part.focus[0]), round((high - height) * part.focus[1])
     rate = f"fps=fps={part.fps}:start_time=0:round=near"
     size = f"scale={wide}:{high}:flags=lanczos+accurate_rnd+full_chroma_int,format=rgb24,crop={width}:{height}:{left}:{top}"
-    return f"{rate},{size},setsar=1,tpad=stop_mode=clone:stop=1"  # one frame more: see `ROUNDING`
+    return f"{rate},{size},setsar=1,tpad=stop_mode=clone:stop=1"  # one frame more: see `contract.clip.ROUNDING`
 
 
 def _pictures(path: Path, start: float, filters: str, count: int, size: Size, only_keys: bool = False) -> list[Image.Image]:

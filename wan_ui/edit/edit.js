@@ -74,7 +74,10 @@ const cannotPlay = async () => {
 // first one moves the part, the last one makes it longer and shorter.
 // Where the clip goes on, its part may have any length.
 const counts = () => wayOf() === 'extend' ? {...limits(), step: 1, first: 1, least: 1, most: Infinity} : limits();
-const most = start => Math.min(counts().most, Math.floor((edit.clip.seconds - start) * limits().fps + 0.25));
+const rounding = () => Number(find('.strip').dataset.rounding);
+const most = start => Math.min(counts().most, Math.floor((edit.clip.seconds - start) * limits().fps + rounding()));
+const latestStart = frames => edit.clip.seconds - (frames - rounding()) / limits().fps;
+const partEnd = () => edit.start + edit.frames / limits().fps;
 const fitting = (count, start) => {
   const {step, first, least} = counts(), highest = most(start);
   const nearest = first + step * Math.round((count - first) / step);
@@ -82,11 +85,11 @@ const fitting = (count, start) => {
 };
 const part = (start, count) => {
   const {fps, least, title} = counts(), {seconds} = edit.clip;
-  const last = Math.max(0, seconds - (least - 0.25) / fps);
+  const last = Math.max(0, latestStart(least));
   edit.start = Math.floor(100 * Math.min(Math.max(0, start), last)) / 100;
   edit.frames = fitting(count, edit.start);
   edit.fits = most(edit.start) >= least;
-  const end = edit.start + edit.frames / fps;
+  const end = partEnd();
   if (!edit.fits) note(fill(words().short, {model: title, frames: least, seconds: (least / fps).toFixed(2)}));
   showMake();
   showOverlap();
@@ -118,9 +121,8 @@ element.addEventListener('pointerdown', event => {
 });
 element.addEventListener('pointermove', event => {
   if (!held) return;
-  const {seconds} = edit.clip, {fps} = limits();
-  const start = held.start + (event.clientX - held.x) / find('.strip').clientWidth * seconds;
-  part(Math.min(start, seconds - (edit.frames - 0.25) / fps), edit.frames);
+  const start = held.start + (event.clientX - held.x) / find('.strip').clientWidth * edit.clip.seconds;
+  part(Math.min(start, latestStart(edit.frames)), edit.frames);
 });
 for (const kind of ['pointerup', 'pointercancel']) element.addEventListener(kind, () => { held = null; });
 // The player stays in the part; a line shows where it is.
@@ -128,8 +130,7 @@ const follow = () => {
   requestAnimationFrame(follow);
   const player = find('#edit-player');
   if (!edit.clip || !player || player.hidden || element.offsetParent === null) return;
-  const end = edit.start + edit.frames / limits().fps;
-  if (!player.seeking && (player.currentTime >= end || player.ended)) {
+  if (!player.seeking && (player.currentTime >= partEnd() || player.ended)) {
     player.currentTime = edit.start;
     play(brush.plays);
   }

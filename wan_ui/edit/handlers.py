@@ -9,6 +9,7 @@ from typing import Any
 
 import gradio as gr
 
+from backend.contract.clip import Part, trim_of
 from backend.contract.control import is_controlled
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
@@ -149,8 +150,7 @@ class EditHandlers:
 
 def _fitting(request: GenerationRequest, start: float, size: dict[str, int]) -> dict[str, Any]:
     """What changes where a smaller or shorter video would fit: a clip's part is as long as the video, unless that goes on."""
-    end = {} if request.extend else {"end": start + size["num_frames"] / request.fps}
-    return {**size, **end}
+    return size if request.extend else {**size, "end": trim_of(start, size["num_frames"], request.fps)[1]}
 
 
 def _described(clip: Path) -> Steps[dict[str, Any]]:
@@ -177,8 +177,5 @@ def settings_of(request: GenerationRequest, seconds: float = 0.0) -> dict[str, A
 
 def _part_of(request: GenerationRequest, seconds: float) -> dict[str, float]:
     """The part of the clip, from and to in seconds; where a request leaves it open, the clip's end or beginning."""
-    if request.trim is not None:
-        return {"start": request.trim[0], "end": request.trim[1]}
-    overlap = (request.overlap or 0) / request.fps
-    start = max(0.0, seconds - overlap) if request.extend == "after" else 0.0
-    return {"start": start, "end": start + overlap}
+    start, end = request.trim or Part.of(request).within(seconds).trim
+    return {"start": start, "end": end}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from backend.contract.clip import STRENGTH
+from backend.contract.clip import ROUNDING, STRENGTH
 from backend.contract.control import extends
 from presets import Preset, list_presets
 from wan_ui.desk.body_limit import LONGEST_TEXT
@@ -71,7 +71,8 @@ def _clip(texts: Texts) -> str:
 def _timeline(texts: Texts) -> str:
     """Thumbnails, and over them the part that is taken, with a handle at each end."""
     return (
-        f'<div class="timeline" data-of="{_WITH_CLIP}" hidden><div class="strip" data-count="{THUMBNAILS}">'
+        f'<div class="timeline" data-of="{_WITH_CLIP}" hidden>'
+        f'<div class="strip" data-count="{THUMBNAILS}" data-rounding="{ROUNDING}">'
         f'<img class="thumbs" alt="" hidden><canvas class="film"></canvas>'
         f'<i class="before"></i><i class="after"></i>'
         f'<i class="taken"></i><i class="now"></i>'

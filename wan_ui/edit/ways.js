@@ -59,8 +59,8 @@ const showOverlap = () => {
   const most = Math.min(edit.frames, (length + 1) / 2), {wanted} = field.dataset;
   for (const option of field.options) option.disabled = Number(option.value) > most;
   field.value = [...field.options].find(one => !one.disabled && Number(one.value) <= (wanted ?? most)).value;
-  const where = find('#edit-where').value, overlap = Number(field.value), {fps} = limits();
-  const at = (where === 'after' ? edit.start + edit.frames / fps : edit.start).toFixed(2);
+  const where = find('#edit-where').value, overlap = Number(field.value);
+  const at = (where === 'after' ? partEnd() : edit.start).toFixed(2);
   find('#edit-goes').textContent = fill(words()[`goes_${where}`], {overlap, at, new: length - overlap});
 };
 
@@ -93,7 +93,7 @@ const showFrame = () => {
 const references = () => limits().takes.includes('references') ? pictures.references : [];
 // What the server is sent of all this; `mask` is the path of what was painted.
 const wayAsked = mask => {
-  const way = wayOf(), number = id => Number(find(id).value), {fps} = limits();
+  const way = wayOf(), number = id => Number(find(id).value);
   const part = edit.clip && {clip: edit.clip.path, start: edit.start, num_frames: edit.frames};
   const shared = {references: references().map(one => one.path), control_scale: number('#edit-scale')};
   const keeps = {keeps_pixels: find('#edit-keeps').checked};
@@ -103,7 +103,7 @@ const wayAsked = mask => {
     paint: () => ({...part, ...shared, ...keeps, mask}),
     widen: () => ({...part, ...shared, ...keeps, margins: margins()}),
     extend: () => ({
-      ...part, ...shared, num_frames: lastFrame() + 1, end: edit.start + edit.frames / fps,
+      ...part, ...shared, num_frames: lastFrame() + 1, end: partEnd(),
       extend: find('#edit-where').value, overlap: number('#edit-overlap'),
     }),
     keys: () => ({...shared, num_frames: lastFrame() + 1, keyframes: pictures.keys.map(({frame, path}) => ({frame, image: path}))}),
