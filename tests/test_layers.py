@@ -275,6 +275,7 @@ WAN_UI_ROOMS = (  # the floors of the studio from the top; an import points to a
     ("routes", "system", "form"),
     ("queue",),
     ("desk", "header"),
+    ("door",),
     ("parts",),
     ("words", "theme"),
 )

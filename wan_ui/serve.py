@@ -21,19 +21,19 @@ from starlette.routing import Route
 from backend.engine.engine import Engine
 from backend.settings import log_file
 from presets.loader import EXAMPLES_FOLDER
-from wan_ui.desk.access import Access
-from wan_ui.desk.connections import LimitedConnection
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.door import Door
-from wan_ui.desk.hosts import Hosts
-from wan_ui.desk.log_guard import guard_output
-from wan_ui.desk.logins import Logins
 from wan_ui.desk.media import media_route, video_route
 from wan_ui.desk.rewriter import PromptRewriter
-from wan_ui.desk.rules import ROUTES
 from wan_ui.desk.sessions import keep_ids
-from wan_ui.desk.uploads import upload_route
 from wan_ui.desk.view import View
+from wan_ui.door.access import Access
+from wan_ui.door.connections import LimitedConnection
+from wan_ui.door.door import Door
+from wan_ui.door.hosts import Hosts
+from wan_ui.door.log_guard import guard_output
+from wan_ui.door.logins import Logins
+from wan_ui.door.rules import ROUTES
+from wan_ui.door.uploads import upload_route
 from wan_ui.routes.changes import changes_route
 from wan_ui.routes.mcp import mcp_route
 from wan_ui.routes.metrics import health_route, metrics_route

@@ -15,9 +15,9 @@ from backend.errors import StudioError
 from backend.media.cage import EXPORT_SECONDS, For, Opening
 from backend.media.tiles import Tile, write_tiled
 from wan_ui.compare.html import labels_of
-from wan_ui.desk.access import Access
 from wan_ui.desk.media import VIDEO, before
 from wan_ui.desk.opening import asker, unless_gone
+from wan_ui.door.access import Access
 from wan_ui.words.english import ENGLISH
 
 

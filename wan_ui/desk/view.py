@@ -10,8 +10,8 @@ import gradio as gr
 from starlette.routing import Route
 
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.rules import Rules
 from wan_ui.desk.visit import Visit
+from wan_ui.door.rules import Rules
 from wan_ui.words.english import Texts
 
 Updates = dict[gr.Component, Any]
@@ -69,7 +69,7 @@ class View:
 
     `title` names a field of `Texts`. `beside` lists the other columns that are shown with the view's own: `FORM`, or the keys of
     other views; `on_phone` lists those that are also shown on a phone, where columns are below one another. `rules` says who may
-    use the view's own routes and handlers (see `wan_ui.desk.rules`): a route without a rule is refused.
+    use the view's own routes and handlers (see `wan_ui.door.rules`): a route without a rule is refused.
     """
 
     key: str

@@ -20,9 +20,9 @@ from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files
 from wan_ui.desk.presets import full_preset
-from wan_ui.desk.uploads import known_as, to_cache
 from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
+from wan_ui.door.uploads import known_as, to_cache
 from wan_ui.edit.clip import described
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.panel import EditPanel

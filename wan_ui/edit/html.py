@@ -8,8 +8,8 @@ from typing import Any
 from backend.contract.clip import ROUNDING, STRENGTH
 from backend.contract.control import extends
 from presets import Preset, list_presets
-from wan_ui.desk.body_limit import LONGEST_TEXT
-from wan_ui.desk.uploads import LARGEST_BODY
+from wan_ui.door.body_limit import LONGEST_TEXT
+from wan_ui.door.uploads import LARGEST_BODY
 from wan_ui.edit.clip import THUMBNAILS
 from wan_ui.edit.ways import WAYS, ways_of
 from wan_ui.edit.ways_html import below_clip, below_timeline, canvas, menu, references, scale, script_words

@@ -12,7 +12,7 @@ from backend.contract.control import MAX_REFERENCES, extends, is_controlled
 from backend.contract.request import GenerationRequest
 from backend.errors import RequestError, short
 from presets import Preset
-from wan_ui.desk.uploads import checked_upload
+from wan_ui.door.uploads import checked_upload
 
 Way = Literal["anew", "follow", "paint", "widen", "extend", "keys"]
 WAYS: tuple[Way, ...] = get_args(Way)

@@ -14,9 +14,9 @@ from presets import load_preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import visitor
 from wan_ui.desk.presets import preset_choices
-from wan_ui.desk.uploads import picture_for_cache, to_cache
 from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
+from wan_ui.door.uploads import picture_for_cache, to_cache
 from wan_ui.form.crop import focus_at, preview_address, write_padded
 from wan_ui.form.estimate import estimate_html
 from wan_ui.form.fill import FillHandlers

@@ -16,7 +16,7 @@ import gradio as gr
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import Shot
 from backend.errors import RequestError
-from wan_ui.desk.body_limit import LONGEST_TEXT
+from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.words.english import Texts
 
 _SCRIPT = Path(__file__).with_name("shots.js")

@@ -26,10 +26,10 @@ from backend.errors import StudioError
 from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import events_of
-from wan_ui.desk.json_body import json_object
 from wan_ui.desk.opening import unless_gone
-from wan_ui.desk.uploads import checked_upload
 from wan_ui.desk.visit import Visit
+from wan_ui.door.json_body import json_object
+from wan_ui.door.uploads import checked_upload
 from wan_ui.live.watch import Watch
 from wan_ui.parts.notes import sentence
 from wan_ui.parts.progress import StageView, advance, progress_words

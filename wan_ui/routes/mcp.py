@@ -23,11 +23,11 @@ from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import FOR_PROGRAMS
 from backend.errors import StudioError
-from wan_ui.desk.access import Access
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import follow
 from wan_ui.desk.media import video_url
 from wan_ui.desk.visit import Visit
+from wan_ui.door.access import Access
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView, progress_words
 from wan_ui.routes.api import Wanted, finished_video

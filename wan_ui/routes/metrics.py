@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from backend.contract.worker import WorkerView
 from backend.engine.engine import Engine
-from wan_ui.desk.access import Access
+from wan_ui.door.access import Access
 
 STATES = ("queued", "running", "finished", "failed", "cancelled")
 

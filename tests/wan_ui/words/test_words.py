@@ -7,12 +7,11 @@ import wan_ui
 from backend.contract.worker import WorkerState
 from backend.engine.job import JobState
 from presets import list_presets
-from wan_ui.desk.visit import texts_for
 from wan_ui.form.settings import settings_of
 from wan_ui.views import VIEWS
 from wan_ui.words.chinese import CHINESE
 from wan_ui.words.english import ENGLISH, Texts
-from wan_ui.words.languages import LANGUAGES
+from wan_ui.words.languages import LANGUAGES, texts_for
 
 
 def test_every_text_is_used():

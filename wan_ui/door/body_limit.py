@@ -12,10 +12,10 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from wan_ui.desk.limits import JSON_BYTES
-from wan_ui.desk.refusals import refused
-from wan_ui.desk.rules import UPLOAD, VIDEOS
-from wan_ui.desk.visit import texts_for
+from wan_ui.door.limits import JSON_BYTES
+from wan_ui.door.refusals import refused
+from wan_ui.door.rules import UPLOAD, VIDEOS
+from wan_ui.words.languages import texts_for
 
 # The page's largest request is a file of own presets, which studio.js cuts to 320,000 characters: with Chinese at three bytes
 # a character, and the form sent with it, 954 KB (measured in Chromium); 199 ordinary presets are 279 KB, and the form with

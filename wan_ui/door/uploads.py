@@ -33,13 +33,13 @@ from backend.engine.lock import EngineLock
 from backend.errors import ClipError, ImageError
 from backend.settings import from_environment, use_upload_folder
 from presets.loader import EXAMPLES_FOLDER
-from wan_ui.desk.access import Access
-from wan_ui.desk.body_limit import first
-from wan_ui.desk.limits import BODY_BYTES, UPLOADED_BYTES
-from wan_ui.desk.refusals import is_v1, refused
-from wan_ui.desk.rules import API, UPLOAD, VIDEOS
-from wan_ui.desk.visit import texts_for
-from wan_ui.desk.visitors import address_of, owner_of
+from wan_ui.door.access import Access
+from wan_ui.door.body_limit import first
+from wan_ui.door.limits import BODY_BYTES, UPLOADED_BYTES
+from wan_ui.door.refusals import is_v1, refused
+from wan_ui.door.rules import API, UPLOAD, VIDEOS
+from wan_ui.door.visitors import address_of, owner_of
+from wan_ui.words.languages import texts_for
 
 MOST_BYTES = UPLOADED_BYTES.of_visitor  # far more than making videos needs
 LARGEST_BODY = BODY_BYTES.of_visitor

@@ -1,4 +1,4 @@
-"""Reads JSON that strangers send. Whatever it holds, it costs little: `wan_ui.desk.limits` says how much there may be of it."""
+"""Reads JSON that strangers send. Whatever it holds, it costs little: `wan_ui.door.limits` says how much there may be of it."""
 
 import json
 from typing import Any

@@ -22,10 +22,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from wan_ui.desk.limits import WRONG_PASSWORDS
-from wan_ui.desk.rules import LOGIN, LOGOUT
-from wan_ui.desk.visit import texts_for
-from wan_ui.desk.visitors import address_of
+from wan_ui.door.limits import WRONG_PASSWORDS
+from wan_ui.door.rules import LOGIN, LOGOUT
+from wan_ui.door.visitors import address_of
+from wan_ui.words.languages import texts_for
 
 FREE_TRIES = WRONG_PASSWORDS.of_address
 SHORTEST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # seconds; each is twice the one before

@@ -1,8 +1,8 @@
 """The table of what visitors may ask for: the document has the same numbers."""
 
 from backend.settings import PROJECT_FOLDER
-from wan_ui.desk import limits
-from wan_ui.desk.limits import LIMITS, Limit
+from wan_ui.door import limits
+from wan_ui.door.limits import LIMITS, Limit
 
 
 def test_the_document_has_the_same_numbers():

@@ -9,12 +9,12 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from wan_ui.desk.access import bearer
-from wan_ui.desk.limits import STREAMS, Limit
-from wan_ui.desk.refusals import refused
-from wan_ui.desk.rules import API, UPLOAD, VIDEOS
-from wan_ui.desk.visit import texts_for
-from wan_ui.desk.visitors import address_of, has_cookie, owner_of
+from wan_ui.door.access import bearer
+from wan_ui.door.limits import STREAMS, Limit
+from wan_ui.door.refusals import refused
+from wan_ui.door.rules import API, UPLOAD, VIDEOS
+from wan_ui.door.visitors import address_of, has_cookie, owner_of
+from wan_ui.words.languages import texts_for
 
 _ENDLESS = re.compile(
     "|".join(

@@ -15,20 +15,20 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import StudioError
-from wan_ui.desk.access import Access, OperatorLink, bearer
-from wan_ui.desk.body_limit import BodyLimit
-from wan_ui.desk.hosts import Hosts
-from wan_ui.desk.limits import OPEN_REQUESTS
-from wan_ui.desk.log_guard import CURRENT, RequestLog
-from wan_ui.desk.logins import LoginForm, LoginLimit, has_login, needs_login, with_login
-from wan_ui.desk.refusals import refused
-from wan_ui.desk.rules import ROUTES, Book, Rule, Rules
-from wan_ui.desk.streams import StreamLimit, sender
-from wan_ui.desk.uploads import FileCheck, UploadLimit
-from wan_ui.desk.visit import texts_for
-from wan_ui.desk.visitors import VisitorCookie, address_of, has_cookie
+from wan_ui.door.access import Access, OperatorLink, bearer
+from wan_ui.door.body_limit import BodyLimit
+from wan_ui.door.hosts import Hosts
+from wan_ui.door.limits import OPEN_REQUESTS
+from wan_ui.door.log_guard import CURRENT, RequestLog
+from wan_ui.door.logins import LoginForm, LoginLimit, has_login, needs_login, with_login
+from wan_ui.door.refusals import refused
+from wan_ui.door.rules import ROUTES, Book, Rule, Rules
+from wan_ui.door.streams import StreamLimit, sender
+from wan_ui.door.uploads import FileCheck, UploadLimit
+from wan_ui.door.visitors import VisitorCookie, address_of, has_cookie
 from wan_ui.parts.notes import sentence
 from wan_ui.words.english import Texts
+from wan_ui.words.languages import texts_for
 
 _HEADERS = {
     "x-frame-options": "SAMEORIGIN",

@@ -103,7 +103,7 @@ ROUTES: Rules = {
 }
 
 # The page's handlers. All have the rule of the address through which they are called; `visitor` means that the handler
-# is given jobs, pictures or names by the page, and asks `Desk.visit` or `desk/uploads.py` what its caller may do with them;
+# is given jobs, pictures or names by the page, and asks `Desk.visit` or `door/uploads.py` what its caller may do with them;
 # `operator` that it asks `Desk.visit` and does nothing for anybody else.
 HANDLERS: Rules = {
     "FormHandlers.wire.<locals>.<lambda>": "login",

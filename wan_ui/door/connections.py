@@ -10,7 +10,7 @@ from itertools import chain
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, h11
 
-from wan_ui.desk.limits import OPEN_REQUESTS
+from wan_ui.door.limits import OPEN_REQUESTS
 
 HEAD_SECONDS = 15.0  # for a request's first line and its headers
 UNREAD_SECONDS = 120.0  # for a caller who does not read the answer; a paused player asks again from where it was

@@ -21,11 +21,11 @@ from tests.clock import is_within
 from tests.fifth_view.panel import FIFTH
 from tests.wan_ui.conftest import _free_port, _serving
 from tests.wan_ui.visitor import Visitor
-from wan_ui.desk import body_limit, connections
-from wan_ui.desk.access import Access
-from wan_ui.desk.door import Door
-from wan_ui.desk.hosts import Hosts
-from wan_ui.desk.rules import HANDLERS, ROUTES, Book
+from wan_ui.door import body_limit, connections
+from wan_ui.door.access import Access
+from wan_ui.door.door import Door
+from wan_ui.door.hosts import Hosts
+from wan_ui.door.rules import HANDLERS, ROUTES, Book
 
 OUTER = "studio.example"
 EVIL = {"host": "evil.example:7960", "origin": "http://evil.example:7960"}
