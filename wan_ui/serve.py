@@ -25,14 +25,12 @@ from wan_ui.desk.desk import Desk
 from wan_ui.desk.media import media_route, video_route
 from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.desk.sessions import keep_ids
-from wan_ui.desk.view import View
 from wan_ui.door.access import Access
 from wan_ui.door.connections import LimitedConnection
 from wan_ui.door.door import Door
 from wan_ui.door.hosts import Hosts
 from wan_ui.door.log_guard import guard_output
 from wan_ui.door.logins import Logins
-from wan_ui.door.rules import ROUTES
 from wan_ui.door.uploads import upload_route
 from wan_ui.routes.changes import changes_route
 from wan_ui.routes.mcp import mcp_route
@@ -40,6 +38,7 @@ from wan_ui.routes.metrics import health_route, metrics_route
 from wan_ui.routes.videos import videos_routes
 from wan_ui.studio import build
 from wan_ui.theme import ASSETS, favicon, studio_theme, stylesheet
+from wan_ui.view import View, rules_of
 from wan_ui.views import VIEWS
 from wan_ui.words.english import ENGLISH
 from wan_ui.words.labels import translations
@@ -139,8 +138,8 @@ def serve(
     """Starts to serve the page in the background; returns its address. `blocks.close()` ends it."""
     keep_ids()
     access, hosts = Access.of(engine.settings.data_dir), Hosts([host, *allowed_hosts])
-    rules = {**ROUTES, **{path: rule for view in views for path, rule in view.rules.items() if path.startswith("/")}}
-    door = Middleware(Door, access=access, hosts=hosts, rules=rules)
+    streams = tuple(path for view in views for path in view.streams)
+    door = Middleware(Door, access=access, hosts=hosts, rules=rules_of(views), streams=streams)
     desk = Desk(engine=engine, access=access, can_run=engine.has_weights, models=models)
     routes = _routes(desk, views, is_open=options.get("auth") is None)
     _, address, _ = blocks.launch(

@@ -14,7 +14,6 @@ from backend.engine.engine import Engine
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.presets import CanRun
 from wan_ui.desk.rewriter import PromptRewriter
-from wan_ui.desk.view import FORM, Panel, Shell, View, column_classes
 from wan_ui.door.access import Access
 from wan_ui.door.uploads import begin_uploads
 from wan_ui.form.handlers import FORM_ACTS, FormHandlers
@@ -29,6 +28,7 @@ from wan_ui.queue.panel import build_queue
 from wan_ui.routes.api import add_api
 from wan_ui.stage.handlers import StageHandlers
 from wan_ui.stage.panel import build_stage
+from wan_ui.view import FORM, Panel, Shell, View, column_classes
 from wan_ui.views import VIEWS
 from wan_ui.words.english import ENGLISH, Texts
 from wan_ui.words.labels import labels as make_labels

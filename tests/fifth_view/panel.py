@@ -10,11 +10,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.view import FORM, Shell, Updates, Values, View
 from wan_ui.desk.visit import Visit
 from wan_ui.form.form import Form
 from wan_ui.parts.buttons import Act, text_button
+from wan_ui.parts.events import Updates, Values
 from wan_ui.queue.reading import queue_of
+from wan_ui.view import FORM, Shell, View
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,5 +77,5 @@ def routes(desk: Desk) -> list[Route]:
     return [Route("/studio/fifth", count)]
 
 
-RULES = {"/studio/fifth": "public", "FifthHandlers.act": "login", "FifthHandlers.look": "login"}
+RULES = {"/studio/fifth": "public"}
 FIFTH = View(key="fifth", title="system_jobs", build=build_fifth, beside=(FORM,), routes=routes, rules=RULES)

@@ -170,7 +170,7 @@ def test_streams_have_a_limit_for_a_visitor_an_address_and_all():
             if message["type"] == "http.response.start":
                 statuses.append(message["status"])
 
-        limited = StreamLimit(endless, Limit(what="", of_visitor=2, of_address=3, in_all=5))
+        limited = StreamLimit(endless, limit=Limit(what="", of_visitor=2, of_address=3, in_all=5))
         tasks = [asyncio.ensure_future(limited(scope, None, send)) for scope in scopes]
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -17,12 +17,11 @@ from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import view_of
 from wan_ui.desk.opening import opens_files
 from wan_ui.desk.presets import preset_choices
-from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
 from wan_ui.form.fill import FillHandlers
 from wan_ui.form.form import Form
 from wan_ui.parts.buttons import Act
-from wan_ui.parts.events import LAST, QUIET, RAW
+from wan_ui.parts.events import LAST, QUIET, RAW, Updates, Values
 from wan_ui.parts.message import Message
 from wan_ui.parts.notes import sentence
 

@@ -7,6 +7,7 @@ uploaded here (400). What is let in carries no leave for other sites: no CORS, n
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -42,9 +43,16 @@ class Door:
     """ASGI middleware. Must be the outermost: Gradio's own allows pages of foreign origins to read with the visitor's cookies."""
 
     def __init__(
-        self, app: ASGIApp, access: Access, hosts: Hosts, rules: Rules = ROUTES, most_open: int = OPEN_REQUESTS.of_address
+        self,
+        app: ASGIApp,
+        access: Access,
+        hosts: Hosts,
+        rules: Rules = ROUTES,
+        streams: Sequence[str] = (),
+        most_open: int = OPEN_REQUESTS.of_address,
     ):
-        self.app = StreamLimit(LoginLimit(UploadLimit(FileCheck(OperatorLink(VisitorCookie(LoginForm(app)), access)), access)))
+        within = FileCheck(OperatorLink(VisitorCookie(LoginForm(app)), access))
+        self.app = StreamLimit(LoginLimit(UploadLimit(within, access)), streams)
         self._limited = BodyLimit(self._known)
         self.access, self.hosts, self.book, self.most_open = access, hosts, Book(rules), most_open
         self._open: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Which rule each address and each of the page's handlers has. What has no rule is refused.
+"""Which rule each address has; views bring those of their own. What has no rule is refused.
 
 The rules: `public`, for everybody; `login`, for those who gave the password, if there is one, and for programs with a key;
 `visitor`, for the owner of what the address names, by cookie or by the ticket in the address, which the route itself checks;
@@ -39,12 +39,6 @@ ROUTES: Rules = {
     f"{API}/login_check": "public",  # answers whether the caller has logged in
     "/config": "login",
     "/studio/changes": "login",
-    "/studio/live": "login",
-    "/studio/edit": "login",
-    "/studio/edit/clip": "login",
-    "/studio/edit/estimate": "login",
-    "/studio/edit/mask": "login",
-    "/studio/edit/picture": "login",
     UPLOAD: "login",
     f"{API}/upload_progress": "login",
     f"{API}/info": "login",
@@ -62,10 +56,6 @@ ROUTES: Rules = {
     f"{API}/file={{path_or_url:path}}": "login",
     "/studio/media/{job_id}/{name:path}": "visitor",
     "/studio/video/{job_id}/{ticket}/video.mp4": "visitor",
-    "/studio/compare/{comparison_id}.mp4": "visitor",
-    "/studio/live/{job_id}/frames": "visitor",
-    "/studio/live/{job_id}/say": "visitor",
-    "/studio/live/{job_id}/stop": "visitor",
     "/metrics": "operator",
     "/mcp": "program",
     VIDEOS: "owner",
@@ -100,53 +90,6 @@ ROUTES: Rules = {
     f"{API}/vibe-code": "refused",
     f"{API}/vibe-edit": "refused",
     f"{API}/vibe-starter-queries": "refused",
-}
-
-# The page's handlers. All have the rule of the address through which they are called; `visitor` means that the handler
-# is given jobs, pictures or names by the page, and asks `Desk.visit` or `door/uploads.py` what its caller may do with them;
-# `operator` that it asks `Desk.visit` and does nothing for anybody else.
-HANDLERS: Rules = {
-    "FormHandlers.wire.<locals>.<lambda>": "login",
-    "build_prompt_panel.<locals>.<lambda>": "login",
-    "FormHandlers.chooser.<locals>.choose": "login",
-    "FormHandlers.choose_preset": "login",
-    "FormHandlers.choose_picture": "login",
-    "FormHandlers.guide_first": "login",
-    "FormHandlers.guide_as_many": "login",
-    "FormHandlers.suggest": "login",
-    "FormHandlers.edit_mode": "login",
-    "FormHandlers.estimate": "visitor",
-    "FormHandlers.show_picture": "visitor",
-    "FormHandlers.show_crop": "visitor",
-    "FormHandlers.move_crop": "visitor",
-    "FormHandlers.pad": "visitor",
-    "FillHandlers.act": "visitor",
-    "FillHandlers.drop": "visitor",
-    "OwnPresetHandlers.act": "visitor",
-    "StageHandlers.submit": "visitor",
-    "StageHandlers.follow": "visitor",
-    "StageHandlers.settle": "visitor",
-    "StageHandlers.stop": "visitor",
-    "StageHandlers.keep_seed": "visitor",
-    "QueueHandlers.act": "visitor",
-    "QueueHandlers.again": "visitor",
-    "QueueHandlers.show": "visitor",
-    "CompareHandlers.start": "visitor",
-    "CompareHandlers.act": "visitor",
-    "_values_or_presets": "login",
-    "LiveHandlers.look": "login",
-    "EditHandlers.look": "login",
-    "EditHandlers.act": "visitor",
-    "EditHandlers.queued": "visitor",
-    "LibraryHandlers.search": "visitor",
-    "LibraryHandlers.act": "visitor",
-    "ModelsHandlers.look": "visitor",
-    "ModelsHandlers.act": "operator",
-    "SystemHandlers.look": "visitor",
-    "SystemHandlers.clean": "operator",
-    "PageHandlers.open": "visitor",
-    "PageHandlers.tick": "visitor",
-    "_generate_with.<locals>.generate": "visitor",
 }
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections import Counter
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from starlette.datastructures import Headers
@@ -16,26 +17,20 @@ from wan_ui.door.rules import API, UPLOAD, VIDEOS
 from wan_ui.door.visitors import address_of, has_cookie, owner_of
 from wan_ui.words.languages import texts_for
 
-_ENDLESS = re.compile(
-    "|".join(
-        (
-            *("/studio/changes", "/studio/live/[^/]+/frames", "/mcp", UPLOAD, VIDEOS),
-            f"{API}/(queue/data|upload_progress|heartbeat/[^/]+|call/[^/]+/[^/]+)",
-        )
-    )
-)
+_ENDLESS = ("/studio/changes", "/mcp", UPLOAD, VIDEOS, f"{API}/(queue/data|upload_progress|heartbeat/[^/]+|call/[^/]+/[^/]+)")
 
 
 class StreamLimit:
     """ASGI middleware: refuses streams above the limits of a visitor, of an address and of all (429). A caller with neither a
-    cookie nor a key counts by address alone."""
+    cookie nor a key counts by address alone. `more` are patterns of streams' paths besides the studio's own."""
 
-    def __init__(self, app: ASGIApp, limit: Limit = STREAMS):
+    def __init__(self, app: ASGIApp, more: Sequence[str] = (), limit: Limit = STREAMS):
         self.app, self.limit = app, limit
+        self._endless = re.compile("|".join((*_ENDLESS, *more)))
         self._open: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not _ENDLESS.fullmatch(scope["path"].rstrip("/")):
+        if scope["type"] != "http" or not self._endless.fullmatch(scope["path"].rstrip("/")):
             await self.app(scope, receive, send)
             return
         who, address = sender(scope), f"address {address_of(scope)}"

@@ -20,7 +20,6 @@ from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files
 from wan_ui.desk.presets import full_preset
-from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
 from wan_ui.door.uploads import known_as, to_cache
 from wan_ui.edit.clip import described
@@ -29,18 +28,19 @@ from wan_ui.edit.panel import EditPanel
 from wan_ui.edit.ways import not_shown, way_of
 from wan_ui.form.fill import proposed_size
 from wan_ui.parts.buttons import Act
-from wan_ui.parts.events import RAW
+from wan_ui.parts.events import RAW, Updates, Values
 from wan_ui.parts.message import Message
 from wan_ui.parts.notes import sentence
+from wan_ui.stage.handlers import StageHandlers
 
 
 @dataclass(frozen=True, kw_only=True)
 class EditHandlers:
-    """The handlers of the edit view. `stage` is the page's `wan_ui.stage.handlers.StageHandlers`."""
+    """The handlers of the edit view."""
 
     desk: Desk
     panel: EditPanel
-    stage: Any
+    stage: StageHandlers
     message: gr.HTML
 
     @property

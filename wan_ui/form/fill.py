@@ -23,12 +23,12 @@ from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files
 from wan_ui.desk.presets import full_preset, preset_choices
-from wan_ui.desk.view import Updates
 from wan_ui.desk.visit import Visit
 from wan_ui.door.uploads import checked_upload, picture_for_cache, to_cache
 from wan_ui.form.form import Form, without_inputs
 from wan_ui.form.picture import CENTRE
 from wan_ui.parts.buttons import Act, text_button
+from wan_ui.parts.events import Updates
 from wan_ui.parts.message import Message
 from wan_ui.parts.notes import sentence
 from wan_ui.words.english import Texts

@@ -15,11 +15,11 @@ from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.settings import FIELDS, FROM_INPUTS
 from backend.errors import RequestError, StudioError
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
 from wan_ui.form.fill import FillHandlers, settings_code
 from wan_ui.form.form import Form
 from wan_ui.parts.buttons import Act, icon_button, text_button
+from wan_ui.parts.events import Updates, Values
 from wan_ui.parts.message import Message
 from wan_ui.parts.notes import sentence
 from wan_ui.words.english import Texts

@@ -7,10 +7,10 @@ import gradio as gr
 
 from presets import list_presets
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
 from wan_ui.live.html import live_html
 from wan_ui.live.panel import LivePanel
+from wan_ui.parts.events import Updates, Values
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,10 @@
 """The view in which a video is steered while it is made."""
 
-from wan_ui.desk.view import Shell, View
+from wan_ui.door.rules import Rules
 from wan_ui.live.handlers import LiveHandlers
 from wan_ui.live.panel import build_live_panel
 from wan_ui.live.routes import live_routes
+from wan_ui.view import Shell, View
 
 
 def build_live(shell: Shell) -> LiveHandlers:
@@ -11,4 +12,11 @@ def build_live(shell: Shell) -> LiveHandlers:
     return LiveHandlers(desk=shell.desk, panel=build_live_panel(shell.desk, shell.texts))
 
 
-LIVE = View(key="live", title="view_live", build=build_live, routes=live_routes)
+RULES: Rules = {
+    "/studio/live": "login",
+    "/studio/live/{job_id}/frames": "visitor",
+    "/studio/live/{job_id}/say": "visitor",
+    "/studio/live/{job_id}/stop": "visitor",
+}
+STREAMS = ("/studio/live/[^/]+/frames",)
+LIVE = View(key="live", title="view_live", build=build_live, routes=live_routes, rules=RULES, streams=STREAMS)

@@ -1,8 +1,8 @@
 """The view of the models: what is here, what each needs, and how it is fetched."""
 
-from wan_ui.desk.view import Shell, View
 from wan_ui.models.handlers import ModelsHandlers
 from wan_ui.models.panel import build_models_panel
+from wan_ui.view import Shell, View
 
 
 def build_models(shell: Shell) -> ModelsHandlers:

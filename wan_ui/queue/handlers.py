@@ -12,9 +12,9 @@ from backend.errors import StudioError
 from backend.media.cage import Steps
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files
-from wan_ui.desk.view import Updates
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.buttons import Act, text_button
+from wan_ui.parts.events import Updates
 from wan_ui.parts.message import Message
 from wan_ui.parts.notes import sentence
 from wan_ui.queue.reading import queue_now

@@ -19,12 +19,11 @@ from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import follow, placed
 from wan_ui.desk.opening import opens_files
 from wan_ui.desk.presets import full_preset
-from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
 from wan_ui.form.form import Draft, Form
 from wan_ui.form.handlers import FormHandlers
 from wan_ui.header import status_html
-from wan_ui.parts.events import EACH, QUIET, RAW, at_moment, moment
+from wan_ui.parts.events import EACH, QUIET, RAW, Updates, Values, at_moment, moment
 from wan_ui.parts.message import Message
 from wan_ui.parts.notes import Notes, notes_for, sentence
 from wan_ui.parts.progress import StageView

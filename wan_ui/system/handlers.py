@@ -7,8 +7,8 @@ import gradio as gr
 
 from backend.errors import StudioError
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
+from wan_ui.parts.events import Updates, Values
 from wan_ui.parts.message import Message
 from wan_ui.parts.notes import sentence
 from wan_ui.system.html import cleaned_words, system_html

@@ -1,8 +1,8 @@
 """The view of the machine."""
 
-from wan_ui.desk.view import Shell, View
 from wan_ui.system.handlers import SystemHandlers
 from wan_ui.system.panel import build_system_panel
+from wan_ui.view import Shell, View
 
 
 def build_system(shell: Shell) -> SystemHandlers:

@@ -4,18 +4,18 @@ its place in the header and its key, its column, its buttons, what it shows when
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import gradio as gr
 from starlette.routing import Route
 
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.visit import Visit
-from wan_ui.door.rules import Rules
+from wan_ui.door.rules import ROUTES, Rules
+from wan_ui.form.form import Form
+from wan_ui.parts.events import Updates, Values
+from wan_ui.stage.handlers import StageHandlers
 from wan_ui.words.english import Texts
-
-Updates = dict[gr.Component, Any]
-Values = dict[gr.Component, Any]  # as the page sends them, unchecked
 
 FORM = "form"  # the column of the form, for `View.beside`
 
@@ -24,16 +24,15 @@ FORM = "form"  # the column of the form, for `View.beside`
 class Shell:
     """The engine, texts and components that all views share, from which each view is built.
 
-    `form` (`wan_ui.form.form.Form`) and `stage` (`wan_ui.stage.handlers.StageHandlers`, whose `follow_after` makes the page
-    follow the job of `stage.panel.job_id`) are in folders that this one must not import, so they have no types here.
-    `labels` are the texts as keys that Gradio translates in the browser.
+    `stage.follow_after` makes the page follow the job of `stage.panel.job_id`; `labels` are the texts as keys that Gradio
+    translates in the browser.
     """
 
     desk: Desk
     texts: Texts
     labels: Texts
-    form: Any
-    stage: Any
+    form: Form
+    stage: StageHandlers
     message: gr.HTML
 
 
@@ -69,7 +68,8 @@ class View:
 
     `title` names a field of `Texts`. `beside` lists the other columns that are shown with the view's own: `FORM`, or the keys of
     other views; `on_phone` lists those that are also shown on a phone, where columns are below one another. `rules` says who may
-    use the view's own routes and handlers (see `wan_ui.door.rules`): a route without a rule is refused.
+    use the view's own routes (see `wan_ui.door.rules`): one without a rule is refused. `streams` are patterns of those routes
+    that do not end by themselves.
     """
 
     key: str
@@ -79,10 +79,16 @@ class View:
     on_phone: tuple[str, ...] = ()
     routes: Callable[[Desk], Sequence[Route]] = lambda desk: ()
     rules: Rules = field(default_factory=dict)
+    streams: tuple[str, ...] = ()
 
     def words(self, texts: Texts) -> str:
         """The view's name in this language."""
         return getattr(texts, self.title)
+
+
+def rules_of(views: Sequence[View]) -> Rules:
+    """The rules of all addresses: the studio's own, and those of these views."""
+    return {path: rule for rules in (ROUTES, *(view.rules for view in views)) for path, rule in rules.items()}
 
 
 def column_classes(column: str, views: Sequence[View]) -> list[str]:

@@ -1,7 +1,7 @@
 """The view in which videos are made: the form, and the stage beside it."""
 
-from wan_ui.desk.view import FORM, Shell, View
 from wan_ui.stage.handlers import StageHandlers
+from wan_ui.view import FORM, Shell, View
 
 
 def build_create(shell: Shell) -> StageHandlers:
