@@ -123,7 +123,7 @@ def serve(arguments: argparse.Namespace) -> None:
     """The server: the studio on so many sleeping workers, with the visitors' videos; writes what it measured, then waits."""
     from backend.engine.engine import Engine
     from backend.shares import Share
-    from wan_ui.gradio_import import import_gradio
+    from wan_ui.gradio_fixes import import_gradio
     from wan_ui.heap import share_one_heap
 
     share_one_heap()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from backend.engine.engine import Engine
 from presets import Preset
-from wan_ui.gradio_import import import_gradio
+from wan_ui.gradio_fixes import import_gradio
 from wan_ui.heap import share_one_heap
 
 
