@@ -54,7 +54,7 @@ class FifthHandlers:
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """The prompt of the form as it is now."""
-        prompt = self.form.read(values).prompt
+        prompt = self.form.read(values).given["prompt"]
         return {self.form_says: f'<p id="fifth-form">{escape(Act.of(event).what)} {escape(prompt)}</p>'}
 
     def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:

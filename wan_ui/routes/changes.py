@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from wan_ui.desk.changes import changes_of
+from wan_ui.desk.changes import changes
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.visit import Visit
 from wan_ui.header import status_html
@@ -43,7 +43,7 @@ async def _events(desk: Desk, visit: Visit) -> AsyncIterator[str]:
     sent: dict[str, str] = {}
     seen, told = None, 0
     yield "retry: 2000\n\n"
-    async for since in changes_of(desk.engine).follow(SILENCE_SECONDS):
+    async for since in changes(desk.engine, SILENCE_SECONDS):
         if since is None:
             yield ": still here\n\n"
             continue
