@@ -18,7 +18,7 @@ from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.parts.events import script_that_talks
 from wan_ui.words.english import Texts
 
-_SCRIPT = script_that_talks("edit", *(Path(__file__).with_name(f"{name}.js") for name in ("brush", "keys", "ways", "edit")))
+_SCRIPT = script_that_talks("edit", *(Path(__file__).with_name(f"{name}.js") for name in ("brush", "keys", "ways", "clip", "edit")))
 
 
 @dataclass(frozen=True, kw_only=True)
