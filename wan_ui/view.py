@@ -2,18 +2,16 @@
 its place in the header and its key, its column, its buttons, what it shows when the page opens, and how it is updated.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import gradio as gr
 from starlette.routing import Route
 
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.visit import Visit
+from wan_ui.desk.panel import Panel
 from wan_ui.door.rules import ROUTES, Rules
 from wan_ui.form.form import Form
-from wan_ui.parts.events import Updates, Values
 from wan_ui.stage.handlers import StageHandlers
 from wan_ui.words.english import Texts
 
@@ -34,32 +32,6 @@ class Shell:
     form: Form
     stage: StageHandlers
     message: gr.HTML
-
-
-class Panel(Protocol):
-    """A view on the page. Handlers of acts take (values of `inputs`, request, event) and return updates of `outputs`."""
-
-    @property
-    def inputs(self) -> set[gr.Component]:
-        """What acts, `opened` and `tick` read."""
-
-    @property
-    def outputs(self) -> list[gr.Component]:
-        """What acts, `opened` and `tick` may change."""
-
-    @property
-    def acts(self) -> Mapping[str, Callable[..., Updates]]:
-        """The handler of each group of buttons (see `wan_ui.parts.buttons`). The page's script triggers `look_KEY` when the
-        view with that key comes into view, and every few seconds while it stays there."""
-
-    def wire(self) -> None:
-        """Wires the panel's own components to their handlers."""
-
-    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
-        """What the panel shows on a page that has just been opened; `asked` holds the parameters of the page's address."""
-
-    def tick(self, visit: Visit, values: Values) -> Updates:
-        """What the panel shows now, after something has happened in the engine. Only what has changed is sent to the page."""
 
 
 @dataclass(frozen=True, kw_only=True)

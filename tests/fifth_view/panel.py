@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from wan_ui.desk.desk import Desk
+from wan_ui.desk.panel import Panel
 from wan_ui.desk.visit import Visit
 from wan_ui.form.form import Form
 from wan_ui.parts.buttons import Act, text_button
@@ -19,7 +20,7 @@ from wan_ui.view import FORM, Shell, View
 
 
 @dataclass(frozen=True, kw_only=True)
-class FifthHandlers:
+class FifthHandlers(Panel):
     """Says what the form and the queue hold."""
 
     desk: Desk
@@ -38,9 +39,6 @@ class FifthHandlers:
     @property
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
         return {"fifth": self.act, "look_fifth": self.look}
-
-    def wire(self) -> None:
-        """All that can be pressed is a button of the group `fifth`."""
 
     def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
         """Greets with the parameter of the address."""

@@ -16,6 +16,7 @@ from wan_ui.compare.variations import variations, varied
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import view_of
 from wan_ui.desk.opening import opens_files
+from wan_ui.desk.panel import Panel
 from wan_ui.desk.presets import preset_choices
 from wan_ui.desk.visit import Visit
 from wan_ui.form.fill import FillHandlers
@@ -27,7 +28,7 @@ from wan_ui.parts.notes import sentence
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareHandlers:
+class CompareHandlers(Panel):
     """Handlers of the compare view."""
 
     desk: Desk

@@ -1,9 +1,16 @@
-"""Reads JSON that strangers send. Whatever it holds, it costs little: `wan_ui.door.limits` says how much there may be of it."""
+"""Reads JSON that strangers send, and answers them in JSON. Whatever it holds, it costs little: `wan_ui.door.limits` says how
+much there may be of it."""
 
+import functools
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from backend.errors import StudioError
+from wan_ui.parts.notes import sentence
 
 
 def parsed(body: bytes) -> Any:
@@ -21,3 +28,17 @@ async def json_object(request: Request) -> dict[str, Any]:
     except ValueError:
         return {}
     return given if isinstance(given, dict) else {}
+
+
+def answers_json(endpoint: Callable[[Request], Awaitable[Response | dict[str, Any]]]) -> Callable[[Request], Awaitable[Response]]:
+    """Decorates an endpoint: the values that it returns are sent as JSON, and a refusal as one sentence, `error`."""
+
+    @functools.wraps(endpoint)
+    async def answer(request: Request) -> Response:
+        try:
+            given = await endpoint(request)
+        except StudioError as error:
+            given = {"error": sentence(error)}
+        return given if isinstance(given, Response) else JSONResponse(given)
+
+    return answer

@@ -36,7 +36,7 @@ const edit = (() => {
   const showStrength = () => {
     const strength = Number(find('#edit-strength').value), steps = Number(find('#edit-steps').value);
     const count = Math.min(Math.trunc(steps * strength), steps);
-    find('.strength output').textContent = `${strength.toFixed(2)} · ${fill(words().done, {count, steps})}`;
+    find('.strength output').textContent = `${strength.toFixed(2)} · ${fill(words().steps, {count, steps})}`;
   };
   element.addEventListener('input', event => {
     if (['edit-strength', 'edit-steps'].includes(event.target.id)) showStrength();

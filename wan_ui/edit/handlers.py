@@ -19,12 +19,12 @@ from backend.media.masks import is_picture
 from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files
+from wan_ui.desk.panel import Panel
 from wan_ui.desk.presets import full_preset
 from wan_ui.desk.visit import Visit
 from wan_ui.door.uploads import known_as, to_cache
 from wan_ui.edit.clip import described
 from wan_ui.edit.html import clip_presets, edit_html
-from wan_ui.edit.panel import EditPanel
 from wan_ui.edit.ways import not_shown, way_of
 from wan_ui.form.fill import proposed_size
 from wan_ui.parts.buttons import Act
@@ -35,37 +35,29 @@ from wan_ui.stage.handlers import StageHandlers
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditHandlers:
+class EditHandlers(Panel):
     """The handlers of the edit view."""
 
     desk: Desk
-    panel: EditPanel
+    panel: gr.HTML
     stage: StageHandlers
     message: gr.HTML
 
     @property
-    def inputs(self) -> set[gr.Component]:
-        return set()
-
-    @property
     def outputs(self) -> list[gr.Component]:
-        return [self.panel.view, self.message]
+        return [self.panel, self.message]
 
     @property
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
         """`edit:use` loads what a video was made from and its settings, `edit:full` with the model that its draft stands for,
         `edit:fits` at a size and a length that would fit; `edit:clip` takes the video itself as the clip."""
-        return {"edit": self.act, "look_edit": self.look}
+        return {"edit": self.act}
 
     def wire(self) -> None:
         """The stage follows what is queued here."""
         shown = self.stage.panel.job_id
-        queued = self.panel.view.queued(self.queued, shown, shown, **RAW)
+        queued = self.panel.queued(self.queued, shown, shown, **RAW)
         self.stage.follow_after(queued)
-
-    def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """Nothing: the view is drawn by its script."""
-        return {self.panel.view: gr.skip()}
 
     def queued(self, shown: str | None, request: gr.Request, event: gr.EventData) -> Any:
         """The job that the view has just queued, for the stage, unless the job there has not ended."""
@@ -76,11 +68,7 @@ class EditHandlers:
     def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words and presets."""
         is_first_page = visit.reads_the_first_page and self.desk.offers(visit) == self.desk.offers()
-        return {} if is_first_page else {self.panel.view: self._drawn(visit)}
-
-    def tick(self, visit: Visit, values: Values) -> Updates:
-        """Nothing: the stage is drawn by its follower."""
-        return {}
+        return {} if is_first_page else {self.panel: self._drawn(visit)}
 
     @opens_files
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
@@ -93,7 +81,7 @@ class EditHandlers:
             if act.what == "clip":
                 fill = yield from self._as_clip(job, self._preset_for(job.request, visit))
                 message = Message(text=visit.texts.loaded_as_clip, view="edit")
-                return {self.panel.view: self._drawn(visit, fill), self.message: message.html(visit.texts)}
+                return {self.panel: self._drawn(visit, fill), self.message: message.html(visit.texts)}
             fill = yield from self._filled(job)
             if act.what == "fits":
                 fill |= _fitting(job.request, fill["start"], proposed_size(act.value))
@@ -108,7 +96,7 @@ class EditHandlers:
         if left_out:
             text = f"{text} {visit.texts.edit_left_out.format(names=', '.join(left_out))}"
         message = Message(text=text, view="edit")
-        return {self.panel.view: self._drawn(visit, fill), self.message: message.html(visit.texts)}
+        return {self.panel: self._drawn(visit, fill), self.message: message.html(visit.texts)}
 
     def _preset_for(self, request: GenerationRequest, visit: Visit) -> Preset:
         """The request's own preset if that makes something of clips, else the first that does. Raises: RequestError."""

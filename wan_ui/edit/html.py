@@ -12,7 +12,7 @@ from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.door.uploads import LARGEST_BODY
 from wan_ui.edit.clip import THUMBNAILS
 from wan_ui.edit.ways import WAYS, ways_of
-from wan_ui.edit.ways_html import below_clip, below_timeline, canvas, menu, references, scale, script_words
+from wan_ui.edit.ways_html import below_clip, below_timeline, canvas, menu, references, scale
 from wan_ui.words.english import Texts
 
 _WITH_CLIP = " ".join(way for way in WAYS if way != "keys")
@@ -42,20 +42,9 @@ def edit_html(presets: Sequence[Preset], texts: Texts, fill: Mapping[str, Any] |
 
 
 def _words(texts: Texts) -> dict[str, str]:
-    """What the script says."""
-    megabytes = LARGEST_BODY // 1_000_000
-    return {
-        "drop": texts.edit_drop,
-        "reading": texts.edit_reading,
-        "large": texts.edit_large.format(megabytes=megabytes),
-        "bytes": str(LARGEST_BODY),
-        "part": texts.edit_part,
-        "facts": texts.edit_facts,
-        "sound": texts.edit_sound,
-        "short": texts.edit_short,
-        "done": texts.edit_steps,
-        "lost": texts.live_lost,
-    } | script_words(texts)
+    """What the scripts say."""
+    large = texts.edit_large.format(megabytes=LARGEST_BODY // 1_000_000)
+    return texts.beginning("edit_") | {"large": large, "bytes": str(LARGEST_BODY), "lost": texts.live_lost}
 
 
 def _clip(texts: Texts) -> str:

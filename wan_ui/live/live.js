@@ -12,10 +12,10 @@ const show = () => {
   for (const name of ['#live-stop', '#live-say']) find(name).hidden = !isOn;
   const {tasks, reads} = option.dataset, looks = actions.some(name => name.startsWith('look-'));
   find('.picture').hidden = isOn || !tasks.includes('i2v');
-  find('.picture span').textContent = tasks.includes('t2v') ? words().may : words().picture;
+  find('.picture span').textContent = tasks.includes('t2v') ? words().picture_may : words().picture;
   find('.wide').hidden = reads === 'false';
   if (reads === 'false') find('#live-say').hidden = true;
-  if (live.ended && !live.drawn.length) find('.veil').textContent = looks ? words().drag : words().hint;
+  if (live.ended && !live.drawn.length) find('.veil').textContent = looks ? words().drag : words().start_hint;
   find('#live-canvas').classList.toggle('looks', isOn && looks);
   find('#live-preset').disabled = isOn;
   find('.live').dataset.on = isOn;

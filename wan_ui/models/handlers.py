@@ -7,6 +7,7 @@ import gradio as gr
 
 from backend.errors import StudioError
 from wan_ui.desk.desk import Desk
+from wan_ui.desk.panel import Panel
 from wan_ui.desk.presets import preset_choices
 from wan_ui.desk.visit import Visit
 from wan_ui.form.form import Form
@@ -20,7 +21,7 @@ from wan_ui.parts.values import size_words
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelsHandlers:
+class ModelsHandlers(Panel):
     """Handlers of the models' view. `chosen` keeps the form's choice of presets, which is the same for many pages."""
 
     desk: Desk
@@ -40,13 +41,6 @@ class ModelsHandlers:
     @property
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
         return {"look_models": self.look, "model": self.act}
-
-    def wire(self) -> None:
-        """Nothing to wire: the page's script sends all presses."""
-
-    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
-        """Nothing: the panel is drawn by `look`."""
-        return {}
 
     def tick(self, visit: Visit, values: Values) -> Updates:
         """The presets that the form offers, once a model has come or gone since the server began."""

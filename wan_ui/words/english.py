@@ -1,7 +1,7 @@
 """The page's words in English. Other languages are further values of `Texts`, one file each (`wan_ui.words.chinese`);
 `wan_ui.words.languages` lists them. Errors come in the engine's words; `wan_ui.routes` has its own for programs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -544,6 +544,11 @@ class Texts:
     opened_without: str = "The page was opened without the settings of its link."
     error_unexpected: str = "Something went wrong in the studio."
     error_unexpected_fix: str = "Try again; the server's log says more."
+
+    def beginning(self, prefix: str) -> dict[str, str]:
+        """The plain words whose names begin with this, by the rest of their names: for a view's script."""
+        names = [field.name for field in fields(self) if field.name.startswith(prefix) and field.type is str]
+        return {name.removeprefix(prefix): getattr(self, name) for name in names}
 
 
 ENGLISH = Texts()

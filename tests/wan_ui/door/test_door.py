@@ -66,8 +66,6 @@ HANDLERS = {
     "CompareHandlers.start": "visitor",
     "CompareHandlers.act": "visitor",
     "_values_or_presets": "login",
-    "LiveHandlers.look": "login",
-    "EditHandlers.look": "login",
     "EditHandlers.act": "visitor",
     "EditHandlers.queued": "visitor",
     "LibraryHandlers.search": "visitor",
