@@ -1,4 +1,4 @@
-"""What the studio changes in Gradio: each function says for which version, and what it mends.
+"""What the studio changes in Gradio: each function says for which version, and what it fixes.
 
 `tests/wan_ui/test_gradio_fixes.py` shows each fault without its fix, and fails when a newer Gradio no longer has it. Answers of
 Gradio's own addresses are changed by the door (`wan_ui.door`: `LoginForm`, `LoginLimit`, `FileCheck`, `upload_route`).

@@ -62,7 +62,7 @@ async def _tiled(engine: Engine, found: Comparison, who: For, making: asyncio.Lo
 
 def _tiles(jobs: Sequence[Job], original: Path | None) -> list[Tile]:
     if original is not None:
-        made = jobs[0].folder / VIDEO
-        return [Tile(path=original, label=ENGLISH.compare_before), Tile(path=made, label=ENGLISH.compare_after)]
+        video = jobs[0].folder / VIDEO
+        return [Tile(path=original, label=ENGLISH.compare_before), Tile(path=video, label=ENGLISH.compare_after)]
     labels = labels_of([job.request for job in jobs], ENGLISH)
     return [Tile(path=job.folder / VIDEO, label=label) for job, label in zip(jobs, labels, strict=True)]

@@ -228,8 +228,8 @@ def _logged_out(scope: Scope) -> Response:
     and the door has refused other origins already."""
     if scope["method"] != "POST" or "origin" not in Headers(scope=scope):
         texts = texts_for(Headers(scope=scope))
-        told = {"error": texts.logout_by_post, "detail": texts.logout_by_post}
-        return JSONResponse(told, HTTPStatus.METHOD_NOT_ALLOWED, {"allow": "POST"})
+        answer = {"error": texts.logout_by_post, "detail": texts.logout_by_post}
+        return JSONResponse(answer, HTTPStatus.METHOD_NOT_ALLOWED, {"allow": "POST"})
     answer = RedirectResponse(scope.get("root_path", "") + "/", HTTPStatus.SEE_OTHER)
     if needs_login(scope):
         for name, token in _tokens(scope).items():

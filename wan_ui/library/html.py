@@ -64,7 +64,7 @@ def detail_html(job: Job | None, result: VideoResult | None, texts: Texts, owner
     if job is None or result is None:
         return f'<aside class="detail"><p class="hint empty">{escape(texts.library_choose)}</p></aside>'
     label = escape(texts.video_label.format(prompt=job.request.prompt))
-    made = datetime.fromtimestamp(job.created, UTC)
+    created = datetime.fromtimestamp(job.created, UTC)
     owned = f"<p>{escape(texts.library_owner.format(owner=owner))}</p>" if owner else ""
     rates = [(name, rate_words(result.rates[key], texts)) for key, name in texts.stage_names if key in result.rates]
     arithmetic = f"<h3>{escape(texts.compare_rates)}</h3>{_table(rates)}" if rates else ""
@@ -73,7 +73,7 @@ def detail_html(job: Job | None, result: VideoResult | None, texts: Texts, owner
         f'<aside class="detail" data-job="{escape(job.id)}"><video controls muted loop playsinline autoplay'
         f' src="{media_url(job, result.path)}" aria-label="{label}"></video>'
         f'<p class="prompt">{escape(job.request.prompt)}</p>{_detail_actions(job, result, texts, bool(owner))}'
-        f"<p>{escape(texts.library_made.format(when=f'{made:%Y-%m-%d %H:%M}'))}</p>{owned}"
+        f"<p>{escape(texts.library_made.format(when=f'{created:%Y-%m-%d %H:%M}'))}</p>{owned}"
         f"<h3>{escape(texts.library_request)}</h3>{_table(_request_rows(job))}"
         f"<h3>{escape(texts.compare_seconds)}</h3>{_table(seconds)}{arithmetic}"
         f"<h3>{escape(texts.library_versions)}</h3>{_table(sorted(result.versions.items()))}</aside>"

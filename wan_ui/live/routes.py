@@ -104,7 +104,7 @@ def _most_frames(preset: Preset) -> int:
 
 
 async def _packets(desk: Desk, watch: Watch, job: Job, visit: Visit) -> AsyncIterator[bytes]:
-    view, told, said = StageView(phase="queued"), 0.0, ""
+    view, last, phase = StageView(phase="queued"), 0.0, ""
     with watch.watching(job.id):
         async for events in events_of(desk.engine, job.id, STATE_SECONDS):
             blocks = [event for event in events if isinstance(event, Block)]
@@ -118,8 +118,8 @@ async def _packets(desk: Desk, watch: Watch, job: Job, visit: Visit) -> AsyncIte
                     continue  # removed: this page is far behind
                 yield struct.pack(">II", number, len(picture)) + picture
             now = time.monotonic()
-            if now - told >= STATE_SECONDS or view.phase != "live" or said != "live":
-                told, said = now, view.phase
+            if now - last >= STATE_SECONDS or view.phase != "live" or phase != "live":
+                last, phase = now, view.phase
                 state = json.dumps(_state(job, view, watch, visit)).encode()
                 yield struct.pack(">II", STATE, len(state)) + state
 

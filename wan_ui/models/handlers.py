@@ -71,8 +71,8 @@ class ModelsHandlers(Panel):
             message = do.get(act.what, self._pause)(act.value, visit)
         except StudioError as error:
             message = Message(text=sentence(error), is_bad=True)
-        said = {} if message is None else {self.message: message.html(visit.texts)}
-        return self._drawn(visit) | said
+        news = {} if message is None else {self.message: message.html(visit.texts)}
+        return self._drawn(visit) | news
 
     def _fetch(self, source: str, visit: Visit) -> Message:
         self.desk.engine.models.fetch(source)
