@@ -81,7 +81,7 @@ def status_html(workers: Sequence[WorkerView], texts: Texts) -> str:
 
 def tools_html(views: Names, texts: Texts) -> str:
     """Queue, help, theme; and the help itself, which opens above the page."""
-    named = texts.help_views_between.join(name for _, name in views)
+    named = texts.between.join(name for _, name in views)
     first, *others = texts.help_keys
     shown = (first, (f"Alt 1 – {len(views)}", named), *others)
     keys = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(what)}</dd></div>" for key, what in shown)

@@ -46,7 +46,7 @@ def own_presets_html(presets: dict[str, dict], texts: Texts) -> str:
     rows = "".join(
         f"<li>{text_button('own:load', name, hint=texts.own_load.format(name=name), value=name)}"
         f"{icon_button('own:rename', 'edit', texts.own_rename, value=name)}"
-        f"{icon_button('own:delete', 'bin', texts.own_delete, value=name)}</li>"
+        f"{icon_button('own:delete', 'bin', texts.delete, value=name)}</li>"
         for name in presets
     )
     listed = f"<ul>{rows}</ul>" if rows else f'<p class="hint">{escape(texts.own_none)}</p>'
@@ -56,7 +56,7 @@ def own_presets_html(presets: dict[str, dict], texts: Texts) -> str:
         f"<h3>{escape(texts.own_title)}</h3>{listed}"
         f'<p class="row"><input id="own-name" maxlength="60" placeholder="{named}" aria-label="{named}">'
         f"{text_button('own:save', texts.own_save)}</p>"
-        f'<p class="row">{text_button("own:link", texts.own_link, name="link")}{_export(presets, texts)}'
+        f'<p class="row">{text_button("own:link", texts.copy_link, name="link")}{_export(presets, texts)}'
         f'<label class="button"><input type="file" id="own-file" accept=".json,application/json">'
         f"{escape(texts.own_import)}</label></p></div></details>"
     )

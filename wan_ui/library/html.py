@@ -75,7 +75,7 @@ def detail_html(job: Job | None, result: VideoResult | None, texts: Texts, owner
         f'<p class="prompt">{escape(job.request.prompt)}</p>{_detail_actions(job, result, texts, bool(owner))}'
         f"<p>{escape(texts.library_made.format(when=f'{created:%Y-%m-%d %H:%M}'))}</p>{owned}"
         f"<h3>{escape(texts.library_request)}</h3>{_table(_request_rows(job))}"
-        f"<h3>{escape(texts.compare_seconds)}</h3>{_table(seconds)}{arithmetic}"
+        f"<h3>{escape(texts.shot_seconds)}</h3>{_table(seconds)}{arithmetic}"
         f"<h3>{escape(texts.library_versions)}</h3>{_table(sorted(result.versions.items()))}</aside>"
     )
 

@@ -41,7 +41,7 @@ def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
         f"<b>{escape(texts.live_choose)}</b></label>"
         f'<button type="button" id="live-start" class="primary">{escape(texts.live_start)}</button>'
         f'<button type="button" id="live-say" hidden>{escape(texts.live_say)}</button>'
-        f'<button type="button" id="live-stop" hidden>{escape(texts.live_stop)}</button></div>'
+        f'<button type="button" id="live-stop" hidden>{escape(texts.stop)}</button></div>'
         f'<p class="note" role="alert" hidden></p></section>'
     )
 

@@ -175,5 +175,5 @@ def _buttons(row: ModelRow, visit: Visit) -> str:
             again = text_button("model:fetch", texts.model_again, name="again", **one)
             buttons = [again, text_button("model:pause", texts.model_later, **one), *([remove] if _is_begun(row) else [])]
         case _:
-            buttons = [text_button("model:fetch", texts.model_fetch, name="download", **one)]
+            buttons = [text_button("model:fetch", texts.download, name="download", **one)]
     return f'<div class="actions">{"".join(buttons)}</div>'

@@ -48,7 +48,7 @@ class Message:
 
     def html(self, texts: Texts) -> str:
         """The line; a number that is new each time makes the page notice a repeated message."""
-        where = f'<input readonly value="{escape(self.copy)}" aria-label="{escape(texts.compare_link)}">' if self.copy else ""
+        where = f'<input readonly value="{escape(self.copy)}" aria-label="{escape(texts.copy_link)}">' if self.copy else ""
         return (
             f'<div class="message" role="{"alert" if self.is_bad else "status"}" data-nonce="{secrets.token_hex(4)}"'
             f' data-view="{escape(self.view)}" data-copy="{escape(self.copy)}" data-bad="{"true" if self.is_bad else "false"}">'

@@ -127,10 +127,10 @@ def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts
     seconds = result.num_frames / result.fps
     first = count_first(request.guidance, request.guidance_interval, request.num_steps)
     return [
-        (texts.fact_seed, str(request.seed)),
+        (texts.seed, str(request.seed)),
         (texts.fact_size, f"{result.width} × {result.height}"),
-        (texts.fact_length, texts.length_choice.format(seconds=seconds, frames=result.num_frames)),
-        (texts.fact_steps, str(request.num_steps)),
+        (texts.length, texts.length_choice.format(seconds=seconds, frames=result.num_frames)),
+        (texts.steps, str(request.num_steps)),
         *([(texts.fact_strength, f"{request.strength:g}")] if request.strength is not None else []),
         (texts.fact_guidance, " / ".join(f"{value:g}" for value in request.guidance)),
         *([(texts.fact_guided_steps, str(first))] if first is not None and 0 < first < request.num_steps else []),

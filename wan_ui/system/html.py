@@ -165,7 +165,7 @@ def cleaned_words(freed: Mapping[Part, int], texts: Texts) -> str:
     if not freed:
         return texts.system_cleaned_nothing
     parts = [f"{name} {size_words(freed[part])}" for part, name in texts.system_parts if part in freed]
-    return texts.system_cleaned.format(size=size_words(sum(freed.values())), parts=texts.system_cleaned_between.join(parts))
+    return texts.system_cleaned.format(size=size_words(sum(freed.values())), parts=texts.between.join(parts))
 
 
 def _jobs(counts: Mapping[str, int], texts: Texts) -> Rows:

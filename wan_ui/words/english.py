@@ -23,7 +23,7 @@ class Texts:
     view_models: str = "Models"
     views: str = "Views"
     help_title: str = "Keyboard"
-    help_views_between: str = ", "
+    between: str = ", "
     help_keys: tuple[tuple[str, str], ...] = (
         ("Ctrl ↵", "Generate"),
         ("Esc", "Stop, or close what is open"),
@@ -79,7 +79,6 @@ class Texts:
     storyboard_hint: str = "Each shot goes on from the last frames of the one before. Empty seconds are the length below."
     shot_prompt: str = "What this shot shows"
     shot_seconds: str = "Seconds"
-    shot_seed: str = "Seed"
     shot_add: str = "Add a shot"
     shot_up: str = "Earlier"
     shot_down: str = "Later"
@@ -96,7 +95,6 @@ class Texts:
 
     live_none: str = "No model on this machine makes videos live."
     live_start: str = "Start"
-    live_stop: str = "Stop"
     live_say: str = "Say it now"
     live_start_hint: str = "Press Start, then steer with the arrow keys."
     live_on: str = "Live"
@@ -226,7 +224,6 @@ class Texts:
     queue_recent: str = "Just ended"
     queue_group: str = "{width} × {height} · {frames} frames"
     queue_warm: str = "compiled"
-    queue_cold: str = "compiles first"
     queue_wait: str = "done in about {seconds}"
     queue_other: str = "Somebody else's video is in line too; everybody gets a turn."
     queue_others: str = "{count} videos of others are in line too; everybody gets a turn."
@@ -315,14 +312,13 @@ class Texts:
     )
     compare_tray: str = "{count} chosen. Choose another to see them side by side."
     compare_export: str = "Save as one video"
-    compare_link: str = "Copy link"
+    copy_link: str = "Copy link"
     compare_linked: str = "The link is in the clipboard. Only you see the videos behind it; others get the settings."
     compare_wipe: str = "Wipe"
     compare_wipe_left: str = "Left video"
     compare_wipe_right: str = "Right video"
     compare_wipe_edge: str = "Where the wipe is"
     compare_clear: str = "Start over"
-    compare_seconds: str = "Seconds"
     compare_rates: str = "Arithmetic"
     share_of_peak: str = "{percent:.0f} % of the peak (MFU)"
     compare_same: str = "All settings are the same."
@@ -342,10 +338,8 @@ class Texts:
     own_rename: str = "Rename to the name above"
     own_export: str = "Export all"
     own_import: str = "Import"
-    own_delete: str = "Delete"
     own_load: str = "Load {name}"
     own_imported: str = "{count} presets were imported."
-    own_link: str = "Copy link"
     own_linked: str = "The link is in the clipboard. It opens the studio with these settings."
     own_bad_file: str = "This file holds no presets of this studio: {reason}"
 
@@ -384,7 +378,6 @@ class Texts:
     system_clean: str = "Clean up now"
     system_clean_hint: str = "Remove what the hourly cleaning would remove"
     system_cleaned: str = "{size} freed: {parts}."
-    system_cleaned_between: str = ", "
     system_cleaned_nothing: str = "There was nothing to remove."
     system_jobs: str = "Jobs"
     system_versions: str = "Versions"
@@ -429,7 +422,6 @@ class Texts:
         ("untried", "not tried on these devices"),
         ("unknown", "devices not known yet"),
     )
-    model_fetch: str = "Download"
     model_pause: str = "Pause"
     model_resume: str = "Resume"
     model_again: str = "Try again"
@@ -503,11 +495,7 @@ class Texts:
     fits_hint: str = "This would fit into the memory. The button fills the form; nothing is made yet."
     preview_label: str = "Preview of the video so far"
     video_label: str = "Generated video: {prompt}"
-
-    fact_seed: str = "Seed"
     fact_size: str = "Size"
-    fact_length: str = "Length"
-    fact_steps: str = "Steps"
     fact_guidance: str = "Guidance"
     fact_guided_steps: str = "Guided steps"
     fact_nag: str = "NAG"
