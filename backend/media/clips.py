@@ -35,8 +35,6 @@ _STREAM = re.compile(r"Video: .*?, (?P<width>\d+)x(?P<height>\d+)(?P<rest>.*)")
 _SHAPE = re.compile(r"SAR (\d+):(\d+)")
 _RATE = re.compile(r"([\d.]+)(k?) fps")
 _TURN = re.compile(r"rotation of (-?[\d.]+) degrees")
-_DURATION = re.compile(r"Duration: (\d+):(\d+):([\d.]+)")
-_TOO_LARGE = re.compile(r"Picture size (?P<width>\d+)x(?P<height>\d+) exceeds specified max pixel count")
 _INPUT = re.compile(r"Input #0, ([\w,]+), from")
 _CUT = re.compile(r"partial file|ended prematurely|moov atom not found|Truncat")
 
@@ -52,10 +50,6 @@ class ClipFacts:
     seconds: float
     has_sound: bool
     suffix: str
-
-    def most_frames(self, fps: int, start: float = 0.0) -> int:
-        """How many frames, `fps` a second, there are from `start` (seconds) on."""
-        return most_frames(self.seconds - start, fps)
 
 
 def read_clip_facts(path: str | Path) -> ClipFacts:
@@ -73,15 +67,14 @@ def read_clip_facts(path: str | Path) -> ClipFacts:
 @functools.lru_cache(maxsize=KEPT_FACTS)
 def _facts_of(path: Path, _: tuple[int, ...]) -> ClipFacts:
     """The facts of the clip at this path that has these marks: its place on the disk, its size, and when it changed."""
-    report = _run(["-i", str(path)], READ_SECONDS, path).stderr
+    report = _run(["-i", str(path)], READ_SECONDS, path).errors
     header, _, _ = report.partition("Output #0")
-    stream, duration, kind = _STREAM.search(header), _DURATION.search(header), _INPUT.search(header)
-    _check_size(_TOO_LARGE.search(header) or stream, path)
+    stream, kind, stated = _STREAM.search(header), _INPUT.search(header), ffmpeg.stated_seconds(header)
+    _check_size(ffmpeg.TOO_LARGE.search(header) or stream, path)
     if kind is None:
         raise _unreadable(report, path)
     if stream is None:
         raise _no_frames(path)
-    stated = None if duration is None else sum(float(one) * 60**place for place, one in enumerate(reversed(duration.groups())))
     _check_seconds(stated or 0.0, path)
     seconds = _counted_seconds(path, stated)
     width, height = _seen_size(stream, header)
@@ -95,7 +88,7 @@ def check_part(path: str | Path, part: Part) -> ClipFacts:
     """The clip's facts, if it has this part. Raises: ClipError."""
     facts, name = read_clip_facts(path), Path(path).name
     part = part.within(facts.seconds)
-    most = facts.most_frames(part.fps, part.start)
+    most = most_frames(facts.seconds - part.start, part.fps)
     if most < part.num_frames:
         given = "trim={:g},{:g}".format(*part.trim)
         rule = f"must lie within the {facts.seconds:.2f} s of {name!r}"
@@ -205,12 +198,12 @@ def _counted_seconds(path: Path, stated: float | None) -> float:
     """The seconds of pictures, by going through the file: a header may say anything, or nothing."""
     counting = ["-i", str(path), "-map", "0:v:0", "-c", "copy", "-f", "null", "-progress", "pipe:1", "-"]
     done = _run(counting, COUNT_SECONDS, path)
-    if _CUT.search(done.stderr):
+    if _CUT.search(done.errors):
         raise _cut_off(path)
-    progress = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+    progress = dict(line.partition("=")[::2] for line in done.output.splitlines())
     frames, last = progress.get("frame", ""), progress.get("out_time_us", "")
     if done.returncode != 0 or not frames.strip().isdecimal():
-        raise _unreadable(done.stderr, path)
+        raise _unreadable(done.errors, path)
     if int(frames) == 0:
         raise _no_frames(path)
     counted = int(last) / 1e6 if last.strip().isdecimal() else 0.0
@@ -239,24 +232,13 @@ def _reader(path: Path, start: float, more: list[str] | None = None) -> list[str
     return ffmpeg.command(*ffmpeg.within_limits(MAX_PIXELS), *(more or []), *seeking, "-i", str(path))
 
 
-@dataclass(frozen=True)
-class _Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def _run(arguments: list[str], seconds: float, path: Path) -> _Done:
+def _run(arguments: list[str], seconds: float, path: Path) -> ffmpeg.Done:
     """Runs ffmpeg on a stranger's file, to its end. Raises: ClipError if that takes too long."""
-    process = ffmpeg.start(ffmpeg.telling(*ffmpeg.within_limits(MAX_PIXELS), *arguments))
     try:
-        out, errors = process.communicate(timeout=seconds)
+        return ffmpeg.run(ffmpeg.telling(*ffmpeg.within_limits(MAX_PIXELS), *arguments), seconds)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
         what = f"clip {path.name!r} could not be read within {seconds:.0f} s and"
         raise ClipError(what, "must be shorter or simpler", "cut out the part that you want first") from None
-    return _Done(process.returncode, out.decode(errors="replace"), errors.decode(errors="replace"))
 
 
 def _unreadable(report: str, path: Path) -> ClipError:
