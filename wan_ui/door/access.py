@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend.engine.keys import Key, Keys, is_program_key
 from backend.files import replacing
-from wan_ui.door.visitors import owner_of
+from wan_ui.door.visitors import is_for_page, is_secure, owner_of
 
 OPERATOR_COOKIE = "studio_operator"
 OPERATOR_PARAMETER = "operator"
@@ -158,19 +158,11 @@ class OperatorLink:
         self.app, self.access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        key = self._key(scope)
+        key = Request(scope).query_params.get(OPERATOR_PARAMETER) if is_for_page(scope) else None
         if key is None:
             await self.app(scope, receive, send)
             return
-        request = Request(scope)
         answer = RedirectResponse(scope.get("root_path", "") + "/", status_code=303)
         if self.access.is_key(key):
-            is_secure = scope.get("scheme") == "https" or request.headers.get("x-forwarded-proto") == "https"
-            answer.headers["set-cookie"] = self.access.cookie_header(is_secure)
+            answer.headers["set-cookie"] = self.access.cookie_header(is_secure(scope))
         await answer(scope, receive, send)
-
-    @staticmethod
-    def _key(scope: Scope) -> str | None:
-        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
-            return None
-        return Request(scope).query_params.get(OPERATOR_PARAMETER)

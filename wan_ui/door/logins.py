@@ -23,8 +23,9 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wan_ui.door.limits import WRONG_PASSWORDS
+from wan_ui.door.refusals import refused
 from wan_ui.door.rules import LOGIN, LOGOUT
-from wan_ui.door.visitors import address_of
+from wan_ui.door.visitors import address_of, is_for_page
 from wan_ui.words.languages import texts_for
 
 FREE_TRIES = WRONG_PASSWORDS.of_address
@@ -194,7 +195,7 @@ class LoginForm:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] != "/" or scope["method"] != "GET" or has_login(scope):
+        if not is_for_page(scope) or has_login(scope):
             await self.app(scope, receive, send)
             return
         headers = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
@@ -217,19 +218,15 @@ class LoginForm:
 
 
 def _refusal(scope: Scope, wait: float) -> JSONResponse:
-    texts = texts_for(Headers(scope=scope))
-    text = texts.login_pause.format(seconds=ceil(wait))
-    headers = {"retry-after": str(ceil(wait))}
-    return JSONResponse({"error": text, "detail": text}, HTTPStatus.TOO_MANY_REQUESTS, headers)
+    text = texts_for(Headers(scope=scope)).login_pause.format(seconds=ceil(wait))
+    return refused(scope, HTTPStatus.TOO_MANY_REQUESTS, text, {"retry-after": str(ceil(wait))})
 
 
 def _logged_out(scope: Scope) -> Response:
     """Ends the login of whoever asks, if one of our pages asks: a picture's address on another page is a GET without an origin,
     and the door has refused other origins already."""
     if scope["method"] != "POST" or "origin" not in Headers(scope=scope):
-        texts = texts_for(Headers(scope=scope))
-        answer = {"error": texts.logout_by_post, "detail": texts.logout_by_post}
-        return JSONResponse(answer, HTTPStatus.METHOD_NOT_ALLOWED, {"allow": "POST"})
+        return refused(scope, HTTPStatus.METHOD_NOT_ALLOWED, texts_for(Headers(scope=scope)).logout_by_post, {"allow": "POST"})
     answer = RedirectResponse(scope.get("root_path", "") + "/", HTTPStatus.SEE_OTHER)
     if needs_login(scope):
         for name, token in _tokens(scope).items():

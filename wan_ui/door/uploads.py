@@ -166,9 +166,8 @@ class FileCheck:
             return
         message = await receive()
         if message["type"] == "http.request" and not _is_clean(message.get("body", b"")):
-            texts = texts_for(Headers(scope=scope))
-            text = texts.file_refused
-            await JSONResponse({"error": text, "detail": text}, HTTPStatus.BAD_REQUEST)(scope, receive, send)
+            text = texts_for(Headers(scope=scope)).file_refused
+            await refused(scope, HTTPStatus.BAD_REQUEST, text)(scope, receive, send)
             return
         await self.app(scope, first(message, receive), send)
 

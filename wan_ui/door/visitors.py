@@ -62,25 +62,25 @@ class VisitorCookie:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not _needs_cookie(scope):
+        if not is_for_page(scope) or has_cookie(Request(scope).cookies):
             await self.app(scope, receive, send)
             return
 
         async def send_with_cookie(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).append("set-cookie", _new_cookie(is_secure=_is_secure(scope)))
+                MutableHeaders(scope=message).append("set-cookie", _new_cookie(is_secure=is_secure(scope)))
             await send(message)
 
         await self.app(scope, receive, send_with_cookie)
 
 
-def _needs_cookie(scope: Scope) -> bool:
-    if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
-        return False
-    return not has_cookie(Request(scope).cookies)
+def is_for_page(scope: Scope) -> bool:
+    """Whether this asks for the page itself."""
+    return scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == "/"
 
 
-def _is_secure(scope: Scope) -> bool:
+def is_secure(scope: Scope) -> bool:
+    """Whether the browser speaks https, perhaps with a proxy before this server."""
     return scope.get("scheme") == "https" or Headers(scope=scope).get("x-forwarded-proto") == "https"
 
 
