@@ -11,6 +11,7 @@ from backend.contract.control import MAX_REFERENCES, OVERLAPS
 from backend.contract.settings import SETTINGS
 from presets import Preset
 from wan_ui.edit.ways import WAYS, ways_of
+from wan_ui.parts.buttons import quiet_button
 from wan_ui.parts.icons import icon
 from wan_ui.words.english import Texts
 
@@ -54,11 +55,8 @@ def below_timeline(texts: Texts) -> str:
 
 def _brush(texts: Texts) -> str:
     def key(name: str, words: str, is_pressed: bool | None = None) -> str:
-        label, pressed = escape(words), "" if is_pressed is None else f' aria-pressed="{str(is_pressed).lower()}"'
-        return (
-            f'<button type="button" class="quiet-button" id="edit-{name}" title="{label}" aria-label="{label}"{pressed}>'
-            f"{icon(name)}</button>"
-        )
+        pressed = "" if is_pressed is None else f' aria-pressed="{str(is_pressed).lower()}"'
+        return quiet_button(name, words, f'id="edit-{name}"{pressed}')
 
     tools = [
         key("brush", texts.edit_brush, True),
