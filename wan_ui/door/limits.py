@@ -38,18 +38,3 @@ LOG_BYTES = Limit(what="bytes that a request writes to the log", of_visitor=2_00
 LOG_LINES = Limit(what="lines of refused calls in the log within a minute", of_visitor=100, in_all=1_000)
 LOG_FILE_BYTES = Limit(what="bytes of the log, which is kept twice", in_all=10_000_000)
 WRONG_PASSWORDS = Limit(what="wrong passwords within a minute", of_address=5, in_all=30)
-
-LIMITS = (
-    VIDEOS_IN_LINE,
-    OPEN_REQUESTS,
-    STREAMS,
-    FILES_BEING_OPENED,
-    FILES_WAITING,
-    UPLOADED_BYTES,
-    JSON_BYTES,
-    BODY_BYTES,
-    LOG_BYTES,
-    LOG_LINES,
-    LOG_FILE_BYTES,
-    WRONG_PASSWORDS,
-)

@@ -30,7 +30,6 @@ from wan_ui.form.fill import proposed_size
 from wan_ui.parts.buttons import Act
 from wan_ui.parts.events import RAW, Updates, Values
 from wan_ui.parts.message import Message
-from wan_ui.parts.notes import sentence
 from wan_ui.stage.handlers import StageHandlers
 
 
@@ -88,7 +87,7 @@ class EditHandlers(Panel):
         except (StudioError, OSError) as error:
             what = "the video" if act.what == "clip" else "a file that this video was made from"
             error = error if isinstance(error, StudioError) else StudioError(what, "is no longer there")
-            return {self.message: Message(text=sentence(error), is_bad=True).html(visit.texts)}
+            return {self.message: Message.refusal(error).html(visit.texts)}
         full = full_preset(job.request) if act.what == "full" else None
         if full is not None:
             fill |= {"preset": full.name, "steps": full.steps, "guidance": full.guidance}

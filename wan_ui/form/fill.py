@@ -30,7 +30,6 @@ from wan_ui.form.picture import CENTRE
 from wan_ui.parts.buttons import Act, text_button
 from wan_ui.parts.events import Updates
 from wan_ui.parts.message import Message
-from wan_ui.parts.notes import sentence
 from wan_ui.words.english import Texts
 
 _ONE_SHOT = {"video": None, "strength": None, "trim": None, "extend": None, "overlap": None, "keeps_pixels": True, "shots": ()}
@@ -218,7 +217,7 @@ class FillHandlers:
         return {part: copies.get(role) for role, part in parts.items()} if copies else {}
 
     def _refused(self, error: StudioError, texts: Texts) -> Updates:
-        return {self.message: Message(text=sentence(error), is_bad=True).html(texts)}
+        return {self.message: Message.refusal(error).html(texts)}
 
 
 def _frame(video: Path, index: int) -> Steps[str]:

@@ -21,7 +21,6 @@ from wan_ui.form.form import Form
 from wan_ui.parts.buttons import Act, icon_button, text_button
 from wan_ui.parts.events import Updates, Values
 from wan_ui.parts.message import Message
-from wan_ui.parts.notes import sentence
 from wan_ui.words.english import Texts
 
 _PERSONAL = FROM_INPUTS.union(one.name for one in FIELDS if one.personal)
@@ -89,7 +88,7 @@ class OwnPresetHandlers:
         try:
             done = self._do(Act.of(event), values, visit.owner, visit.texts)
         except StudioError as error:
-            done = {self.message: Message(text=sentence(error), is_bad=True).html(visit.texts)}
+            done = {self.message: Message.refusal(error).html(visit.texts)}
         return done | {self.form.own: self.html(visit)}
 
     def html(self, visit: Visit) -> str:

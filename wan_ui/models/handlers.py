@@ -16,7 +16,6 @@ from wan_ui.models.html import models_html, name_of
 from wan_ui.parts.buttons import Act, text_button
 from wan_ui.parts.events import Updates, Values
 from wan_ui.parts.message import Message
-from wan_ui.parts.notes import sentence
 from wan_ui.parts.values import size_words
 
 
@@ -70,7 +69,7 @@ class ModelsHandlers(Panel):
         try:
             message = do.get(act.what, self._pause)(act.value, visit)
         except StudioError as error:
-            message = Message(text=sentence(error), is_bad=True)
+            message = Message.refusal(error)
         news = {} if message is None else {self.message: message.html(visit.texts)}
         return self._drawn(visit) | news
 

@@ -4,9 +4,12 @@ into the clipboard. Element id: `message`."""
 import secrets
 from dataclasses import dataclass
 from html import escape
+from typing import Self
 
 import gradio as gr
 
+from backend.errors import StudioError
+from wan_ui.parts.notes import sentence
 from wan_ui.words.english import Texts
 
 _ON_LOAD = """
@@ -45,6 +48,11 @@ class Message:
     view: str = ""
     copy: str = ""
     is_bad: bool = False
+
+    @classmethod
+    def refusal(cls, error: StudioError) -> Self:
+        """Why something was not done."""
+        return cls(text=sentence(error), is_bad=True)
 
     def html(self, texts: Texts) -> str:
         """The line; a number that is new each time makes the page notice a repeated message."""

@@ -26,7 +26,7 @@ from wan_ui.form.handlers import FormHandlers
 from wan_ui.header import status_html
 from wan_ui.parts.events import EACH, QUIET, RAW, Updates, Values, at_moment, moment
 from wan_ui.parts.message import Message
-from wan_ui.parts.notes import Notes, notes_for, sentence
+from wan_ui.parts.notes import Notes, notes_for
 from wan_ui.parts.progress import StageView
 from wan_ui.queue.reading import queue_now
 from wan_ui.stage.html import Model, stage_html
@@ -165,7 +165,7 @@ class StageHandlers(Panel):
         try:
             self.desk.engine.cancel(job.id)
         except StudioError as error:
-            return {self.message: Message(text=sentence(error), is_bad=True).html(visit.texts)}
+            return {self.message: Message.refusal(error).html(visit.texts)}
         return {button: gr.update(value=visit.texts.stopping, interactive=False)}
 
     def settle(self, request: gr.Request) -> Updates:

@@ -11,7 +11,6 @@ from wan_ui.desk.panel import Panel
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.events import Updates, Values
 from wan_ui.parts.message import Message
-from wan_ui.parts.notes import sentence
 from wan_ui.system.html import cleaned_words, system_html
 
 
@@ -43,7 +42,7 @@ class SystemHandlers(Panel):
         try:
             message = Message(text=cleaned_words(self.desk.engine.cleaner.clean(), visit.texts))
         except StudioError as error:
-            message = Message(text=sentence(error), is_bad=True)
+            message = Message.refusal(error)
         return self._drawn(visit) | {self.message: message.html(visit.texts)}
 
     def _drawn(self, visit: Visit) -> Updates:
