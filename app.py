@@ -76,7 +76,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     with contextlib.suppress(PermissionError):  # another account's folder stays as that made it
         engine.settings.data_dir.chmod(0o700)
     try:
-        from wan_ui.gradio_import import import_gradio
+        from wan_ui.gradio_fixes import import_gradio
 
         import_gradio()
         from wan_ui.desk.rewriter import PromptRewriter

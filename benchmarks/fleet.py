@@ -123,7 +123,7 @@ def serve(arguments: argparse.Namespace) -> None:
     """The server: the studio on so many sleeping workers, with the visitors' videos; writes what it measured, then waits."""
     from backend.engine.engine import Engine
     from backend.shares import Share
-    from wan_ui.gradio_import import import_gradio
+    from wan_ui.gradio_fixes import import_gradio
     from wan_ui.heap import share_one_heap
 
     share_one_heap()
@@ -147,7 +147,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 def make_all(engine, arguments: argparse.Namespace) -> dict:
     """Queues the visitors' videos as the line has room, waits for all, and returns what became of them."""
-    from wan_ui.desk.visitors import COOKIE, owner_of
+    from wan_ui.door.visitors import COOKIE, owner_of
 
     owners = [owner_of({COOKIE: token}) for token in tokens()]
     preset, submitting, room = load_preset("wan-tiny"), [], threading.Semaphore(arguments.in_line)

@@ -261,12 +261,15 @@ WAN_UI_ROOMS = (  # the floors of the studio from the top; an import points to a
     ("studio",),
     ("page",),
     ("views",),
-    ("compare", "edit", "library", "live", "models", "stage"),
-    ("routes", "system", "form"),
+    ("compare", "create", "edit", "library", "live", "models", "system"),
+    ("view",),
+    ("stage",),
+    ("routes", "form"),
     ("queue",),
     ("desk", "header"),
+    ("door",),
     ("parts",),
-    ("words", "theme"),
+    ("words", "theme", "gradio_fixes"),
 )
 WAN_UI_FLOORS = {room: floor for floor, rooms in enumerate(WAN_UI_ROOMS) for room in rooms}
 BACKEND_FOR_WAN_UI = {"engine", "media", "contract", "errors", "settings", "files", "chips"}

@@ -24,8 +24,9 @@ import numpy as np
 import torch
 from PIL import Image
 
+from backend.contract.clip import Part
 from backend.contract.request import GenerationRequest
-from backend.media.clips import Part, read_part
+from backend.media.clips import read_part
 from backend.media.video import read_frames, write_frames
 from backend.pipeline.generate import generate
 from backend.pipeline.load import load

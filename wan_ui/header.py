@@ -15,6 +15,7 @@ from backend.contract.worker import WorkerView, summary
 from wan_ui.parts.events import script_for
 from wan_ui.parts.icons import icon
 from wan_ui.parts.notes import without_paths
+from wan_ui.parts.values import pairs_html
 from wan_ui.words.english import Texts
 
 Names = Sequence[tuple[str, str]]  # the key and the name of each view, in order
@@ -81,10 +82,10 @@ def status_html(workers: Sequence[WorkerView], texts: Texts) -> str:
 
 def tools_html(views: Names, texts: Texts) -> str:
     """Queue, help, theme; and the help itself, which opens above the page."""
-    named = texts.help_views_between.join(name for _, name in views)
+    named = texts.between.join(name for _, name in views)
     first, *others = texts.help_keys
     shown = (first, (f"Alt 1 – {len(views)}", named), *others)
-    keys = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(what)}</dd></div>" for key, what in shown)
+    keys = pairs_html(shown)
     queue, theme = escape(texts.queue_title), escape(texts.theme_toggle)
     return (
         f'<div class="tools"><button id="queue-toggle" type="button" aria-label="{queue}" title="{queue}">'

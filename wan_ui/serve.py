@@ -5,41 +5,37 @@ import secrets
 import sys
 import webbrowser
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any, Self
 
 import gradio as gr
-from gradio.route_utils import CustomCORSMiddleware
-from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from backend.engine.engine import Engine
 from backend.settings import log_file
 from presets.loader import EXAMPLES_FOLDER
-from wan_ui.desk.access import Access
-from wan_ui.desk.connections import LimitedConnection
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.door import Door
-from wan_ui.desk.hosts import Hosts
-from wan_ui.desk.log_guard import guard_output
-from wan_ui.desk.logins import Logins
 from wan_ui.desk.media import media_route, video_route
 from wan_ui.desk.rewriter import PromptRewriter
-from wan_ui.desk.rules import ROUTES
-from wan_ui.desk.sessions import keep_ids
-from wan_ui.desk.uploads import upload_route
-from wan_ui.desk.view import View
+from wan_ui.door.access import Access
+from wan_ui.door.connections import LimitedConnection
+from wan_ui.door.door import Door
+from wan_ui.door.hosts import Hosts
+from wan_ui.door.log_guard import guard_output
+from wan_ui.door.logins import Logins
+from wan_ui.door.uploads import upload_route
+from wan_ui.gradio_fixes import behind, keep_component_ids, look_less_often
 from wan_ui.routes.changes import changes_route
 from wan_ui.routes.mcp import mcp_route
 from wan_ui.routes.metrics import health_route, metrics_route
 from wan_ui.routes.videos import videos_routes
 from wan_ui.studio import build
 from wan_ui.theme import ASSETS, favicon, studio_theme, stylesheet
+from wan_ui.view import View, rules_of
 from wan_ui.views import VIEWS
 from wan_ui.words.english import ENGLISH
 from wan_ui.words.labels import translations
@@ -47,7 +43,6 @@ from wan_ui.words.labels import translations
 MOST_PAGES = 1000  # followers at once; an asynchronous one costs memory only, so this is far above any real use
 MOST_SESSIONS = 500  # whose state is kept, the latest; each takes about 0.3 MB (measured), or as much as its largest requests
 LARGEST_UPLOAD = "60mb"
-QUEUE_SECONDS, PROGRESS_SECONDS = 0.05, 0.1  # between two looks of Gradio's own queue for work and for progress
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 USER = "studio"
 OPENING = ("backend.engine.folder", "backend.media.stills", "wan_ui.edit.clip", "wan_ui.form.crop")  # that visitors' files need
@@ -137,10 +132,10 @@ def serve(
     **options: Any,
 ) -> str:
     """Starts to serve the page in the background; returns its address. `blocks.close()` ends it."""
-    keep_ids()
+    keep_component_ids()
     access, hosts = Access.of(engine.settings.data_dir), Hosts([host, *allowed_hosts])
-    rules = {**ROUTES, **{path: rule for view in views for path, rule in view.rules.items() if path.startswith("/")}}
-    door = Middleware(Door, access=access, hosts=hosts, rules=rules)
+    streams = tuple(path for view in views for path in view.streams)
+    door = Middleware(Door, access=access, hosts=hosts, rules=rules_of(views), streams=streams)
     desk = Desk(engine=engine, access=access, can_run=engine.has_weights, models=models)
     routes = _routes(desk, views, is_open=options.get("auth") is None)
     _, address, _ = blocks.launch(
@@ -161,29 +156,14 @@ def serve(
         state_session_capacity=MOST_SESSIONS,
         ssr_mode=False,
         i18n=translations(),
-        app_kwargs={"routes": routes, "lifespan": _behind(door), "openapi_url": None, "docs_url": None, "redoc_url": None},
+        app_kwargs={"routes": routes, "lifespan": behind(door, Logins), "openapi_url": None, "docs_url": None, "redoc_url": None},
         **options,
     )
-    # as Gradio does on Windows; elsewhere it looks a thousand times a second, which takes 7 % of a core for nothing (measured)
-    blocks._queue.sleep_when_free, blocks._queue.progress_update_sleep_when_free = QUEUE_SECONDS, PROGRESS_SECONDS
+    look_less_often(blocks)
     if blocks.share_url:
         hosts.add(blocks.share_url)
     blocks.server.config.http_protocol_class = LimitedConnection
     return address
-
-
-def _behind(door: Middleware) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
-    """Puts the door before everything else, before the first request: Gradio puts its own middleware outside what it is given.
-    Gradio's CORS goes, because it lets pages of other origins read with the visitor's cookies; and so do its endless logins."""
-
-    @asynccontextmanager
-    async def begin(app: Starlette) -> AsyncIterator[None]:
-        app.user_middleware = [door, *(one for one in app.user_middleware if one.cls is not CustomCORSMiddleware)]
-        app.middleware_stack = app.build_middleware_stack()
-        app.tokens = Logins()
-        yield
-
-    return begin
 
 
 def _routes(desk: Desk, views: Sequence[View], *, is_open: bool) -> list[Route]:

@@ -1,7 +1,7 @@
 """Puts the page together and wires it to the engine. One page, any number of visitors.
 
 The state of a page is in `gr.State`; that of a visitor is in the engine under the visitor's owner name (see
-`wan_ui.desk.visitors`). Closing a page ends only its follower. Short handlers skip Gradio's queue, so that no click waits for
+`wan_ui.door.visitors`). Closing a page ends only its follower. Short handlers skip Gradio's queue, so that no click waits for
 the followers, of which there is one for each page that shows a job. All handlers are private: the only endpoints for
 programs are those in `wan_ui.routes`.
 """
@@ -11,12 +11,11 @@ from collections.abc import Sequence
 import gradio as gr
 
 from backend.engine.engine import Engine
-from wan_ui.desk.access import Access
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.presets import CanRun
 from wan_ui.desk.rewriter import PromptRewriter
-from wan_ui.desk.uploads import begin_uploads
-from wan_ui.desk.view import FORM, Panel, Shell, View, column_classes
+from wan_ui.door.access import Access
+from wan_ui.door.uploads import begin_uploads
 from wan_ui.form.handlers import FORM_ACTS, FormHandlers
 from wan_ui.form.panel import build_form
 from wan_ui.header import build_header
@@ -29,6 +28,7 @@ from wan_ui.queue.panel import build_queue
 from wan_ui.routes.api import add_api
 from wan_ui.stage.handlers import StageHandlers
 from wan_ui.stage.panel import build_stage
+from wan_ui.view import FORM, Panel, Shell, View, column_classes
 from wan_ui.views import VIEWS
 from wan_ui.words.english import ENGLISH, Texts
 from wan_ui.words.labels import labels as make_labels

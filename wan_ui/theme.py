@@ -72,19 +72,12 @@ def _surfaces() -> dict[str, str]:
         body_background_fill="*neutral_100",
         body_background_fill_dark="*neutral_950",
         body_text_color="*neutral_900",
-        body_text_color_dark="*neutral_100",
         body_text_color_subdued="*neutral_500",
-        body_text_color_subdued_dark="*neutral_400",
-        background_fill_primary="white",
         background_fill_primary_dark="*neutral_900",
-        background_fill_secondary="*neutral_50",
         background_fill_secondary_dark="*neutral_950",
-        border_color_primary="*neutral_200",
         border_color_primary_dark="#2a2c32",
-        block_background_fill="*background_fill_primary",
         block_background_fill_dark="*background_fill_primary",
         block_border_width="0px",
-        block_shadow="none",
         block_label_background_fill="transparent",
         block_label_background_fill_dark="transparent",
         block_title_text_weight="550",
@@ -93,7 +86,6 @@ def _surfaces() -> dict[str, str]:
         block_info_text_color="*neutral_500",
         block_info_text_color_dark="*neutral_400",
         layout_gap="12px",
-        form_gap_width="0px",
     )
 
 
@@ -106,7 +98,6 @@ def _inputs() -> dict[str, str]:
         input_border_color_focus="*primary_500",
         input_border_color_focus_dark="*primary_400",
         input_border_width="1px",
-        input_shadow="none",
         input_shadow_focus="0 0 0 3px *primary_100",
         input_shadow_focus_dark="0 0 0 3px rgba(69, 179, 164, 0.22)",
         slider_color="*primary_500",
@@ -121,7 +112,6 @@ def _inputs() -> dict[str, str]:
         checkbox_label_background_fill_hover_dark="transparent",
         checkbox_label_border_width="0px",
         checkbox_label_padding="0",
-        checkbox_label_shadow="none",
     )
 
 
@@ -131,17 +121,14 @@ def _buttons() -> dict[str, str]:
         button_primary_background_fill_dark="*primary_400",
         button_primary_background_fill_hover="*primary_700",
         button_primary_background_fill_hover_dark="*primary_300",
-        button_primary_text_color="white",
         button_primary_text_color_dark="*neutral_950",
         button_secondary_background_fill="white",
         button_secondary_background_fill_dark="#24262c",
         button_secondary_background_fill_hover="*neutral_50",
         button_secondary_background_fill_hover_dark="#2c2f36",
-        button_secondary_border_color="*neutral_200",
         button_secondary_border_color_dark="#33363e",
         button_border_width="1px",
         button_large_radius="10px",
-        button_large_text_weight="600",
         button_primary_border_color="transparent",
         button_primary_border_color_dark="transparent",
     )

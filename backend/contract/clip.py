@@ -1,9 +1,14 @@
-"""The part of a clip that a request begins with: what is left open follows from the rest, and what does not fit is refused. Opens
-no file."""
+"""The part of a clip that a video takes: the one description of it. What a request leaves open follows from the rest, and what
+does not fit is refused. Opens no file.
 
+A part is counted in frames at the video's rate. Only its beginning is a moment of the clip, in seconds, because a clip's own
+frames may lie anywhere. A request's `trim`, from and to in seconds, is the same part as people write it.
+"""
+
+import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from backend.contract.geometry import nearest_frame_counts
 from backend.contract.numbers import check_whole
@@ -12,6 +17,83 @@ from backend.errors import RequestError
 from presets import Preset
 
 STRENGTH = 0.8  # of a clip, where none is given: diffusers' own
+ROUNDING = 0.25  # of a frame: files give their length in hundredths of a second
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """`num_frames` frames of a clip, `fps` a second, of `size` (width, height), the first one as the clip is at `start` (seconds;
+    None: so that they are the clip's last ones). `focus` in 0..1 says what a crop keeps (see `pictures.crop_box`).
+
+    In the video they are the frames from number `first` on; `corner` (left, top) is where their box of pixels begins there.
+    """
+
+    start: float | None
+    num_frames: int
+    fps: int
+    size: tuple[int, int]
+    focus: tuple[float, float] = (0.5, 0.5)
+    first: int = 0
+    corner: tuple[int, int] = (0, 0)
+
+    @classmethod
+    def of(cls, request: VideoSettings, role: str = "video") -> Self:
+        """What the request wants of the clip of this role. Of a clip that goes on, only the overlap is in the video; with
+        margins, it and its mask are so much smaller."""
+        is_moved, is_overlap = role in ("video", "mask"), request.extend is not None and role == "video"
+        left, top, right, bottom = (is_moved and request.margins) or (0, 0, 0, 0)
+        num_frames = request.overlap if is_overlap else request.num_frames
+        return cls(
+            start=_start_of(request, role),
+            num_frames=num_frames,
+            fps=request.fps,
+            size=(request.width - left - right, request.height - top - bottom),
+            focus=request.image_focus,
+            first=request.num_frames - num_frames if request.extend == "before" else 0,
+            corner=(left, top),
+        )
+
+    def within(self, seconds: float) -> Self:
+        """The same with its start, of a clip of so many seconds."""
+        return self if self.start is not None else dataclasses.replace(self, start=max(0.0, seconds - self.seconds))
+
+    @property
+    def seconds(self) -> float:
+        return self.num_frames / self.fps
+
+    @property
+    def trim(self) -> tuple[float, float]:
+        """From and to, in seconds of the clip, where `start` is known."""
+        return trim_of(self.start, self.num_frames, self.fps)
+
+    @property
+    def box(self) -> tuple[slice, slice]:
+        """The rows and columns of the video's pixels where the clip lies; around them are margins."""
+        (left, top), (width, height) = self.corner, self.size
+        return slice(top, top + height), slice(left, left + width)
+
+
+def _start_of(request: VideoSettings, role: str) -> float | None:
+    if request.extend is not None and role != "video":
+        return 0.0  # beside all of the video
+    if request.extend == "after":
+        return request.trim[1] - request.overlap / request.fps if request.trim else None
+    return request.trim[0] if request.trim else 0.0
+
+
+def trim_of(start: float, num_frames: int, fps: int) -> tuple[float, float]:
+    """From and to, in seconds of the clip, of so many frames from `start` (seconds) on."""
+    return start, start + num_frames / fps
+
+
+def clip_frames(seconds: float, fps: int) -> int:
+    """How many frames, `fps` a second, so many seconds of a clip are."""
+    return round(seconds * fps)
+
+
+def most_frames(seconds: float, fps: int) -> int:
+    """How many frames, `fps` a second, so many seconds at the end of a clip hold at most."""
+    return int(seconds * fps + ROUNDING)
 
 
 def part_of_clip(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,18 +101,13 @@ def part_of_clip(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
     given. Values of a wrong type are left for the check."""
     try:
         if "trim" not in given:
-            return {"trim": (0.0, values["num_frames"] / values["fps"])}
+            return {"trim": trim_of(0.0, values["num_frames"], values["fps"])}
         if "num_frames" not in given:
             start, end = values["trim"]
             return {"num_frames": clip_frames(end - start, values["fps"])}
     except (TypeError, ValueError, ZeroDivisionError, OverflowError):
         pass
     return {}
-
-
-def clip_frames(seconds: float, fps: int) -> int:
-    """How many frames, `fps` a second, so many seconds of a clip are."""
-    return round(seconds * fps)
 
 
 def check_clip(request: VideoSettings, preset: Preset) -> None:
@@ -70,7 +147,7 @@ def check_trim(request: VideoSettings, preset: Preset) -> None:
     counts = nearest_frame_counts(frames, preset.min_frames, preset.max_frames, preset.frame_step, preset.first_frames)
     if frames != request.num_frames or frames not in counts:
         wanted = counts if frames == request.num_frames else [request.num_frames]
-        ends = " or ".join(f"{start:g},{start + count / request.fps:g} ({count} frames)" for count in wanted)
+        ends = " or ".join("{:g},{:g} ({} frames)".format(*trim_of(start, count, request.fps), count) for count in wanted)
         length = f"{frames} frames at {request.fps} a second"
         rule = f"is {length} and must be {' or '.join(map(str, wanted))} for {preset.name}"
         raise RequestError(f"trim={start:g},{end:g}", rule, f"take {ends}")

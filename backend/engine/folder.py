@@ -9,12 +9,13 @@ from pathlib import Path
 
 from PIL.Image import Image
 
+from backend.contract.clip import Part
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import INPUTS, SETTINGS, Setting
 from backend.errors import RequestError
 from backend.files import replacing, sync
 from backend.media.cage import LONG_SECONDS, QUICK_SECONDS, Opening, Steps
-from backend.media.clips import Part, check_part, read_clip_facts
+from backend.media.clips import check_part, read_clip_facts
 from backend.media.masks import check_shape, is_picture
 from backend.media.pictures import load_checked_image
 

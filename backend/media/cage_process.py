@@ -26,7 +26,7 @@ NICE = 5  # the studio itself answers first
 
 def main() -> None:
     """Works until the studio is gone."""
-    given, said = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "r+b") as nothing:
         os.dup2(nothing.fileno(), 0)
         os.dup2(nothing.fileno(), 1)
@@ -35,9 +35,9 @@ def main() -> None:
         importlib.import_module(module)
     _limit()
     works: queue.SimpleQueue = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(given, works), daemon=True).start()
+    threading.Thread(target=_listen, args=(requests, works), daemon=True).start()
     while True:
-        write_reply(said, _reply(*works.get()))
+        write_reply(replies, _reply(*works.get()))
 
 
 def _limit() -> None:
@@ -52,11 +52,11 @@ def _limit() -> None:
         os.nice(NICE)
 
 
-def _listen(given: IO[bytes], works: queue.SimpleQueue) -> None:
+def _listen(requests: IO[bytes], works: queue.SimpleQueue) -> None:
     """Takes work while another piece is being done, so that the studio's end is seen at once."""
     while True:
         try:
-            works.put(read_work(given))
+            works.put(read_work(requests))
         except EOFError:
             os.killpg(0, signal.SIGKILL)
         except Exception as error:

@@ -5,18 +5,17 @@ time. Only the wanted part is decoded, from the last key frame
 before it on, and one frame at a time is held here.
 """
 
-import dataclasses
+import functools
 import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from PIL import Image
 
-from backend.contract.request import GenerationRequest
+from backend.contract.clip import Part, most_frames
 from backend.errors import ClipError
 from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
@@ -28,16 +27,14 @@ MAX_SECONDS = 3600.0
 MIN_SIDE = 16
 READ_SECONDS = 20.0  # for a file's facts
 COUNT_SECONDS = 60.0  # for going through a file without decoding it
+KEPT_FACTS = 64  # of how many clips, the latest
 FRAME_SECONDS = 60.0  # for one frame: a key frame may lie 10 s before it, 600 frames of 4K on one slow core
-ROUNDING = 0.25  # of a frame: files give their length in hundredths of a second
 _RAW = ("-fps_mode", "passthrough", "-f", "rawvideo", "-pix_fmt", "rgb24", "-")
 _WHOLE_PIXELS = 1_500_000_000  # of all frames: a clip with fewer is decoded whole for its thumbnails, in about 3 s
 _STREAM = re.compile(r"Video: .*?, (?P<width>\d+)x(?P<height>\d+)(?P<rest>.*)")
 _SHAPE = re.compile(r"SAR (\d+):(\d+)")
 _RATE = re.compile(r"([\d.]+)(k?) fps")
 _TURN = re.compile(r"rotation of (-?[\d.]+) degrees")
-_DURATION = re.compile(r"Duration: (\d+):(\d+):([\d.]+)")
-_TOO_LARGE = re.compile(r"Picture size (?P<width>\d+)x(?P<height>\d+) exceeds specified max pixel count")
 _INPUT = re.compile(r"Input #0, ([\w,]+), from")
 _CUT = re.compile(r"partial file|ended prematurely|moov atom not found|Truncat")
 
@@ -54,72 +51,30 @@ class ClipFacts:
     has_sound: bool
     suffix: str
 
-    def most_frames(self, fps: int, start: float = 0.0) -> int:
-        """How many frames, `fps` a second, there are from `start` (seconds) on."""
-        return int((self.seconds - start) * fps + ROUNDING)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """What is wanted of a clip: `num_frames` frames of `size` (width, height), `fps` a second, the first one as the clip is at
-    `start` (seconds), None for the clip's last frames. `focus` in 0..1 says what a crop keeps (see `pictures.crop_box`)."""
-
-    start: float | None
-    num_frames: int
-    fps: int
-    size: Size
-    focus: tuple[float, float] = (0.5, 0.5)
-
-    @classmethod
-    def of(cls, request: GenerationRequest, role: str = "video") -> Self:
-        """What the request wants of the clip of this role. One that goes on has only its overlap in the video; with margins, it
-        and its mask are so much smaller."""
-        is_moved = role in ("video", "mask")
-        left, top, right, bottom = (is_moved and request.margins) or (0, 0, 0, 0)
-        is_part = request.extend is not None and role == "video"
-        return cls(
-            start=_start_of(request, role),
-            num_frames=request.overlap if is_part else request.num_frames,
-            fps=request.fps,
-            size=(request.width - left - right, request.height - top - bottom),
-            focus=request.image_focus,
-        )
-
-    def within(self, facts: ClipFacts) -> Self:
-        """The same with its start, of a clip that is known."""
-        return self if self.start is not None else dataclasses.replace(self, start=max(0.0, facts.seconds - self.seconds))
-
-    @property
-    def seconds(self) -> float:
-        return self.num_frames / self.fps
-
-
-def _start_of(request: GenerationRequest, role: str) -> float | None:
-    if request.extend is None:
-        return request.trim[0] if request.trim else 0.0
-    if role != "video":
-        return 0.0  # beside all of the video
-    if request.extend == "before":
-        return request.trim[0] if request.trim else 0.0
-    return request.trim[1] - request.overlap / request.fps if request.trim else None
-
 
 def read_clip_facts(path: str | Path) -> ClipFacts:
-    """What the clip is. Goes through all of it, but decodes only its beginning.
+    """What the clip is. Goes through all of it once, but decodes only its beginning; what is found is kept as long as the file is
+    the same.
 
     Raises: ClipError, with a sentence of its own for each reason why a clip cannot be used.
     """
     path = Path(path)
     _check_file(path)
-    report = _run(["-i", str(path)], READ_SECONDS, path).stderr
+    status = path.stat()
+    return _facts_of(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+
+
+@functools.lru_cache(maxsize=KEPT_FACTS)
+def _facts_of(path: Path, _: tuple[int, ...]) -> ClipFacts:
+    """The facts of the clip at this path that has these marks: its place on the disk, its size, and when it changed."""
+    report = _run(["-i", str(path)], READ_SECONDS, path).errors
     header, _, _ = report.partition("Output #0")
-    stream, duration, kind = _STREAM.search(header), _DURATION.search(header), _INPUT.search(header)
-    _check_size(_TOO_LARGE.search(header) or stream, path)
+    stream, kind, stated = _STREAM.search(header), _INPUT.search(header), ffmpeg.stated_seconds(header)
+    _check_size(ffmpeg.TOO_LARGE.search(header) or stream, path)
     if kind is None:
         raise _unreadable(report, path)
     if stream is None:
         raise _no_frames(path)
-    stated = None if duration is None else sum(float(one) * 60**place for place, one in enumerate(reversed(duration.groups())))
     _check_seconds(stated or 0.0, path)
     seconds = _counted_seconds(path, stated)
     width, height = _seen_size(stream, header)
@@ -132,10 +87,10 @@ def read_clip_facts(path: str | Path) -> ClipFacts:
 def check_part(path: str | Path, part: Part) -> ClipFacts:
     """The clip's facts, if it has this part. Raises: ClipError."""
     facts, name = read_clip_facts(path), Path(path).name
-    part = part.within(facts)
-    most = facts.most_frames(part.fps, part.start)
+    part = part.within(facts.seconds)
+    most = most_frames(facts.seconds - part.start, part.fps)
     if most < part.num_frames:
-        given = f"trim={part.start:g},{part.start + part.seconds:g}"
+        given = "trim={:g},{:g}".format(*part.trim)
         rule = f"must lie within the {facts.seconds:.2f} s of {name!r}"
         raise ClipError(given, rule, f"from {part.start:g} s on there are {max(0, most)} frames at {part.fps} a second")
     return facts
@@ -147,7 +102,7 @@ def read_clip(path: str | Path, part: Part) -> Iterator[Frame]:
     Frame i is what the clip shows at `start` + i / `fps`, or is nearest to it. Raises: ClipError if there are fewer.
     """
     facts, path = check_part(path, part), Path(path)
-    part, (width, height) = part.within(facts), part.size
+    part, (width, height) = part.within(facts.seconds), part.size
     command = [*_reader(path, part.start), "-map", "0:v:0", "-vf", _brought_to(facts, part), "-frames:v", str(part.num_frames)]
     bytes_of_frame, count = width * height * 3, 0
     with ffmpeg.running([*command, *ffmpeg.THREADS, *_RAW], errors=subprocess.DEVNULL) as process:
@@ -198,7 +153,7 @@ def _brought_to(facts: ClipFacts, part: Part) -> str:
     left, top = round((wide - width) * part.focus[0]), round((high - height) * part.focus[1])
     rate = f"fps=fps={part.fps}:start_time=0:round=near"
     size = f"scale={wide}:{high}:flags=lanczos+accurate_rnd+full_chroma_int,format=rgb24,crop={width}:{height}:{left}:{top}"
-    return f"{rate},{size},setsar=1,tpad=stop_mode=clone:stop=1"  # one frame more: see `ROUNDING`
+    return f"{rate},{size},setsar=1,tpad=stop_mode=clone:stop=1"  # one frame more: see `contract.clip.ROUNDING`
 
 
 def _pictures(path: Path, start: float, filters: str, count: int, size: Size, only_keys: bool = False) -> list[Image.Image]:
@@ -243,12 +198,12 @@ def _counted_seconds(path: Path, stated: float | None) -> float:
     """The seconds of pictures, by going through the file: a header may say anything, or nothing."""
     counting = ["-i", str(path), "-map", "0:v:0", "-c", "copy", "-f", "null", "-progress", "pipe:1", "-"]
     done = _run(counting, COUNT_SECONDS, path)
-    if _CUT.search(done.stderr):
+    if _CUT.search(done.errors):
         raise _cut_off(path)
-    progress = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+    progress = dict(line.partition("=")[::2] for line in done.output.splitlines())
     frames, last = progress.get("frame", ""), progress.get("out_time_us", "")
     if done.returncode != 0 or not frames.strip().isdecimal():
-        raise _unreadable(done.stderr, path)
+        raise _unreadable(done.errors, path)
     if int(frames) == 0:
         raise _no_frames(path)
     counted = int(last) / 1e6 if last.strip().isdecimal() else 0.0
@@ -277,24 +232,13 @@ def _reader(path: Path, start: float, more: list[str] | None = None) -> list[str
     return ffmpeg.command(*ffmpeg.within_limits(MAX_PIXELS), *(more or []), *seeking, "-i", str(path))
 
 
-@dataclass(frozen=True)
-class _Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def _run(arguments: list[str], seconds: float, path: Path) -> _Done:
+def _run(arguments: list[str], seconds: float, path: Path) -> ffmpeg.Done:
     """Runs ffmpeg on a stranger's file, to its end. Raises: ClipError if that takes too long."""
-    process = ffmpeg.start(ffmpeg.telling(*ffmpeg.within_limits(MAX_PIXELS), *arguments))
     try:
-        out, errors = process.communicate(timeout=seconds)
+        return ffmpeg.run(ffmpeg.telling(*ffmpeg.within_limits(MAX_PIXELS), *arguments), seconds)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
         what = f"clip {path.name!r} could not be read within {seconds:.0f} s and"
         raise ClipError(what, "must be shorter or simpler", "cut out the part that you want first") from None
-    return _Done(process.returncode, out.decode(errors="replace"), errors.decode(errors="replace"))
 
 
 def _unreadable(report: str, path: Path) -> ClipError:

@@ -4,17 +4,21 @@ A stranger's file cannot name other files or addresses, is read by a few demuxer
 of memory; no frame above a number of pixels is decoded, even to find the file's facts. How long it may take is up to the caller.
 """
 
+import re
 import resource
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import IO
 
 import imageio_ffmpeg
 
 MEMORY_BYTES = 2**30  # that ffmpeg may map, its own 130 MB and its threads' stacks included
 THREADS = ("-threads", "2")
+TOO_LARGE = re.compile(r"Picture size (?P<width>\d+)x(?P<height>\d+) exceeds specified max pixel count")
+_DURATION = re.compile(r"Duration: (\d+):(\d+):([\d.]+)")
 _DEMUXERS = "mov,mp4,matroska,webm,gif"
 _DECODERS = ",".join(
     (
@@ -75,6 +79,29 @@ def running(line: Sequence[str], **options) -> Iterator[subprocess.Popen]:
                 pipe.close()
             except BrokenPipeError:
                 pass  # the process that would read the rest has ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """How a process has ended, and what it wrote."""
+
+    returncode: int
+    output: str
+    errors: str
+
+
+def run(line: Sequence[str], seconds: float, *, is_limited: bool = True) -> Done:
+    """Runs ffmpeg to its end. Raises: subprocess.TimeoutExpired if that takes longer; the process is ended then."""
+    with running(line, is_limited=is_limited) as process:
+        output, errors = process.communicate(timeout=seconds)
+    decoded = {"output": output.decode(errors="replace"), "errors": errors.decode(errors="replace")}
+    return Done(returncode=process.returncode, **decoded)
+
+
+def stated_seconds(report: str) -> float | None:
+    """How long a file lasts by its header; None if the header does not say."""
+    found = _DURATION.search(report)
+    return sum(float(part) * 60**place for place, part in enumerate(reversed(found.groups()))) if found else None
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from backend.contract.clip import Part
 from backend.errors import ClipError
-from backend.media.clips import Part, read_clip, read_clip_facts
+from backend.media.clips import read_clip, read_clip_facts
 from backend.media.pictures import BROKEN, FORMATS, MAX_PIXELS, crop_to, has_second, load_checked_image
 
 LIGHT = 127  # a pixel of a mask that is lighter counts as white

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Self
 
 import numpy as np
 from PIL import Image, ImageFilter
 
+from backend.contract.clip import Part
 from backend.contract.request import GenerationRequest
-from backend.media.clips import Part, read_clip
+from backend.media.clips import read_clip
 from backend.media.control import control_frame
 from backend.media.video import Frame
 
@@ -21,21 +21,6 @@ GREY = 128  # of pixels that are made anew from nothing, as in diffusers' docume
 FEATHER = (0.5, 0.75)  # how much of the new counts in the first pixels inside a mask; further in, it is all new
 Opened = Mapping[str, Sequence[Image.Image | np.ndarray]]
 """Inputs by role: pictures, clips as uint8 [F, H, W, 3], masks as bool [F, H, W], white is True."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a clip lies in the video: its first frame, and the box of pixels, left out of which are margins."""
-
-    first: int
-    top: slice
-    left: slice
-
-    @classmethod
-    def of(cls, request: GenerationRequest) -> Self:
-        left, top, right, bottom = request.margins or (0, 0, 0, 0)
-        first = request.num_frames - request.overlap if request.extend == "before" else 0
-        return cls(first=first, top=slice(top, request.height - bottom), left=slice(left, request.width - right))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,10 +41,10 @@ def source_of(request: GenerationRequest, inputs: Opened) -> Source | None:
         for index, frame in enumerate(inputs["control"][0]):
             frames[index] = control_frame(frame, request.control_kind)
     if inputs.get("video"):
-        clip, place = inputs["video"][0], Place.of(request)
+        clip, part = inputs["video"][0], Part.of(request)
         for index, frame in enumerate(clip):
             stays = ~_mask_of(inputs, index, frame)
-            box = (place.first + index, place.top, place.left)
+            box = (part.first + index, *part.box)
             frames[box][stays] = frame[stays]
             is_new[box] = ~stays
     for index, picture in zip(request.keyframe_at, inputs.get("keyframes", ()), strict=True):
@@ -73,12 +58,13 @@ def original(request: GenerationRequest) -> Iterator[Frame]:
     if request.video is None:
         yield from read_clip(request.control, Part.of(request, "control"))
         return
-    place, clip = Place.of(request), read_clip(request.video, Part.of(request))
+    part = Part.of(request)
+    clip = read_clip(request.video, part)
     for index in range(request.num_frames):
         frame = np.full((request.height, request.width, 3), GREY, np.uint8)
-        own = next(clip, None) if index >= place.first else None
+        own = next(clip, None) if index >= part.first else None
         if own is not None:
-            frame[place.top, place.left] = own
+            frame[part.box] = own
         yield frame
 
 
@@ -92,15 +78,15 @@ class Kept:
     def put_back(self, pixels: np.ndarray, first: int) -> np.ndarray:
         """These frames of the video, uint8 [F, H, W, 3], of which the first has this number, with the clip's own pixels; just
         inside a mask the two are mixed."""
-        place, (clip,) = Place.of(self.request), self.inputs["video"]
+        part, (clip,) = Part.of(self.request), self.inputs["video"]
         mixed = pixels.copy()
         for index, frame in enumerate(mixed):
-            number = first + index - place.first
+            number = first + index - part.first
             if not 0 <= number < len(clip) or first + index in self.request.keyframe_at:
                 continue
             own = clip[number]
             share = _share_of_new(_mask_of(self.inputs, number, own))[..., None]
-            box = frame[place.top, place.left]
+            box = frame[part.box]
             box[...] = np.round(share * box + (1 - share) * own).astype(np.uint8)
         return mixed
 

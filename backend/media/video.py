@@ -1,6 +1,5 @@
 """Writes mp4 files that carry the request they were made from, and reads both back. Makes no pixels of its own."""
 
-import io
 import json
 import re
 import subprocess
@@ -11,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -36,9 +35,7 @@ _STREAM = re.compile(  # such as "Video: h264 (High) (avc1 / 0x31), yuv420p(tv, 
     r"Video: (?P<codec>\w+).*?, (?P<pixels>\w+)(?:\([^)]*\))?, (?P<width>\d+)x(?P<height>\d+).*?, (?P<fps>[\d.]+) fps"
 )
 MAX_PIXELS = 8192 * 4320  # a frame's: 8K in any shape. One of 16 bits takes 210 MB, and 110 MB as RGB
-_TOO_LARGE = re.compile(r"Picture size (?P<width>\d+)x(?P<height>\d+) exceeds specified max pixel count")
 _SPECIAL = re.compile(r"[=;#\\\n]")
-_DURATION = re.compile(r"Duration: (\d+):(\d+):([\d.]+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,16 +86,13 @@ def copy_with_request(source: Path, path: Path, request: GenerationRequest) -> N
     at all. Raises: VideoFileError."""
     with replacing(path) as part, _tags(_metadata(request)) as tags:
         copying = ["-map", "0:v", "-map_metadata", "1", "-c", "copy", "-movflags", "+faststart", "-f", "mp4", str(part)]
-        done = ffmpeg.start(ffmpeg.command("-y", "-i", str(source), "-i", str(tags), *copying), is_limited=False)
         try:
-            _, errors = done.communicate(timeout=ENCODE_SECONDS)
+            command = ffmpeg.command("-y", "-i", str(source), "-i", str(tags), *copying)
+            done = ffmpeg.run(command, ENCODE_SECONDS, is_limited=False)
         except subprocess.TimeoutExpired:
-            done.kill()
-            done.communicate()
             raise VideoFileError("the video could not be copied", "in time", "check the disk") from None
         if done.returncode != 0:
-            reason = _reason(io.BytesIO(errors))
-            raise VideoFileError("the video could not be copied:", reason, "check the space on the disk")
+            raise VideoFileError("the video could not be copied:", _reason(done.errors), "check the space on the disk")
         if request.width % 2 or request.height % 2:
             mp4_boxes.set_shown_size(part, request.width, request.height)
 
@@ -130,18 +124,17 @@ def stored_request(path: Path) -> dict[str, Any]:
 def read_facts(path: Path) -> VideoFacts:
     """The file's own facts. Raises: VideoFileError, also for frames of more than `MAX_PIXELS`."""
     report = _ffmpeg_report(path)
-    stream, duration = _STREAM.search(report), _DURATION.search(report)
-    _check_frame_size(_TOO_LARGE.search(report) or stream, path)
-    if stream is None or duration is None:
+    stream, seconds = _STREAM.search(report), ffmpeg.stated_seconds(report)
+    _check_frame_size(ffmpeg.TOO_LARGE.search(report) or stream, path)
+    if stream is None or seconds is None:
         raise _unplayable(path)
-    hours, minutes, seconds = (float(part) for part in duration.groups())
     return VideoFacts(
         width=int(stream["width"]),
         height=int(stream["height"]),
         fps=float(stream["fps"]),
         codec=stream["codec"],
         pixel_format=stream["pixels"],
-        seconds=3600 * hours + 60 * minutes + seconds,
+        seconds=seconds,
     )
 
 
@@ -206,7 +199,9 @@ def _run_encoder(command: list[str], frames: Iterable[Frame]) -> int:
         with ffmpeg.time_limit(ENCODE_SECONDS, process):
             process.wait()
         if process.returncode != 0:
-            raise VideoFileError("the video could not be encoded:", _reason(log), "check the space on the disk")
+            log.seek(0)
+            reason = _reason(log.read().decode(errors="replace"))
+            raise VideoFileError("the video could not be encoded:", reason, "check the space on the disk")
     return count
 
 
@@ -225,39 +220,11 @@ def _tags(comment: str) -> Iterator[Path]:
 
 def _command(width: int, height: int, fps: int, tags: Path, path: Path) -> list[str]:
     """ffmpeg's arguments; `tags` is a file of metadata. Colours are BT.709 and tagged as such: without a tag players guess."""
-    return [
-        *_raw_input(width, height, fps),
-        "-i",
-        str(tags),
-        "-map",
-        "0:v",
-        "-map_metadata",
-        "1",
-        "-an",
-        "-vf",
-        "scale=out_color_matrix=bt709:out_range=tv:flags=accurate_rnd",
-        "-c:v",
-        "libx264",
-        "-preset",
-        "medium",
-        "-crf",
-        str(QUALITY),
-        "-pix_fmt",
-        "yuv420p",
-        "-colorspace",
-        "bt709",
-        "-color_primaries",
-        "bt709",
-        "-color_trc",
-        "bt709",
-        "-color_range",
-        "tv",
-        "-movflags",
-        "+faststart",
-        "-f",
-        "mp4",
-        str(path),
-    ]
+    kept = ["-i", str(tags), "-map", "0:v", "-map_metadata", "1", "-an"]
+    scaled = ["-vf", "scale=out_color_matrix=bt709:out_range=tv:flags=accurate_rnd"]
+    coded = ["-c:v", "libx264", "-preset", "medium", "-crf", str(QUALITY), "-pix_fmt", "yuv420p"]
+    coloured = ["-colorspace", "bt709", "-color_primaries", "bt709", "-color_trc", "bt709", "-color_range", "tv"]
+    return [*_raw_input(width, height, fps), *kept, *scaled, *coded, *coloured, "-movflags", "+faststart", "-f", "mp4", str(path)]
 
 
 def _raw_input(width: int, height: int, fps: int) -> list[str]:
@@ -281,14 +248,10 @@ def _fitting(within: Size | None) -> list[str]:
 
 def _ffmpeg_report(path: Path) -> str:
     """ffmpeg's own text about a file."""
-    process = ffmpeg.start(_reader(path))
     try:
-        _, errors = process.communicate(timeout=READ_SECONDS)
+        return ffmpeg.run(_reader(path), READ_SECONDS).errors
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
         raise _unplayable(path) from None
-    return errors.decode(errors="replace")
 
 
 def _next_frame(process: subprocess.Popen) -> Frame | None:
@@ -326,8 +289,7 @@ def _even(frame: Frame) -> Frame:
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
-def _reason(log: IO[bytes]) -> str:
+def _reason(log: str) -> str:
     """The line that says that the disk is full, wherever it stands, or the last one."""
-    log.seek(0)
-    lines = log.read().decode(errors="replace").strip().splitlines() or ["ffmpeg gave no reason"]
+    lines = log.strip().splitlines() or ["ffmpeg gave no reason"]
     return next((line for line in lines if is_disk_full(OSError(line))), lines[-1])

@@ -11,14 +11,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from backend.contract.clip import Part
 from backend.contract.events import Cancelled, Decoding, Event, Finished, VideoResult
 from backend.errors import StudioError
 from backend.families.model import SOUND, VIDEO, Carry, Latents
-from backend.media.clips import Part, read_clip_facts
+from backend.media.clips import read_clip_facts
 from backend.media.sound import Sound, add_sound, put_sound
 from backend.media.source import Kept
 from backend.media.video import write_video
-from backend.pipeline.inputs import kept_pixels
 from backend.pipeline.keep import Keeper, kept_if_closed
 from backend.pipeline.previews import to_bytes
 from backend.pipeline.profiling import trace_decoder
@@ -69,7 +69,7 @@ class _Decoding:
         begun = read_frames_so_far(run.folder, run.request, self._describe_carry) if HERE.is_alone else None
         self._latent_frames = begun.latent_frames if begun else 0
         self._carry = begun.carry if begun else None
-        self._kept = kept_pixels(run.request)
+        self._kept = run.kept_pixels
         self.pieces = [begun.pixels] if begun else []
 
     @property

@@ -20,7 +20,7 @@ from backend.files import remove_half_written
 from backend.pipeline import cued
 from backend.pipeline.decoding import decode, decode_frames, decode_piece, with_kept, write_result
 from backend.pipeline.denoising import Denoising, warms_up
-from backend.pipeline.inputs import kept_pixels, open_inputs
+from backend.pipeline.inputs import open_inputs
 from backend.pipeline.keep import Keeper, kept_if_closed
 from backend.pipeline.live_events import live_events, until
 from backend.pipeline.load import merge_loras
@@ -137,7 +137,7 @@ def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
     yield Encoding()
     with run.clock.measure("encode"):
         run.notes.extend(run.model.notes(run.request))
-        conditions = do(cued.encode(run.model, run.loaded.weights, run.request, open_inputs(run.request)))
+        conditions = do(cued.encode(run.model, run.loaded.weights, run.request, open_inputs(run.request, run.kept_pixels)))
         write_conditions(run, conditions)
     return conditions
 
@@ -230,7 +230,7 @@ def _partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> Vide
         return None
     with run.clock.measure("decode"):
         latents = finished_latents(run, conditions, denoised, clean=True)
-        kept, pieces = kept_pixels(run.request), []
+        kept, pieces = run.kept_pixels, []
         for frames in decode_frames(run, latents[VIDEO]):
             pieces.append(with_kept(kept, to_bytes(frames), sum(map(len, pieces))))
     return write_result(run, pieces, latents)

@@ -7,18 +7,19 @@ from collections.abc import Collection
 import numpy as np
 from PIL import Image
 
+from backend.contract.clip import Part
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import INPUTS, Setting
 from backend.families.model import Inputs
-from backend.media.clips import Part, read_part
+from backend.media.clips import read_part
 from backend.media.masks import read_mask
 from backend.media.pictures import crop_to, fit_on_white, load_checked_image
 from backend.media.source import Kept
 
 
-def open_inputs(request: GenerationRequest, roles: Collection[str] | None = None) -> Inputs:
+def open_inputs(request: GenerationRequest, opened: Kept | None = None, roles: Collection[str] | None = None) -> Inputs:
     """The request's inputs by role, or those of these roles, at the video's size: pictures cropped, but references whole on
-    white; of clips the part that is wanted, at the video's rate."""
+    white; of clips the part that is wanted, at the video's rate. What is `opened` already is taken from there."""
     size = (request.width, request.height)
 
     def open_one(one: Setting, path: str) -> Image.Image | np.ndarray:
@@ -29,14 +30,17 @@ def open_inputs(request: GenerationRequest, roles: Collection[str] | None = None
         picture = load_checked_image(path)
         return fit_on_white(picture, *size) if one.name == "references" else crop_to(picture, *size, request.image_focus)
 
-    return {one.name: tuple(open_one(one, path) for path in paths) for one, paths in _given(request, roles)}
+    known = opened.inputs if opened else {}
+    return {
+        one.name: known.get(one.name) or tuple(open_one(one, path) for path in paths) for one, paths in _given(request, roles)
+    }
 
 
 def kept_pixels(request: GenerationRequest) -> Kept | None:
     """The clip's pixels that stay as they are; None if none do."""
     if not request.video or request.strength is not None or not request.keeps_pixels:
         return None
-    return Kept(request=request, inputs=open_inputs(request, ("video", "mask")))
+    return Kept(request=request, inputs=open_inputs(request, roles=("video", "mask")))
 
 
 def blank_inputs(request: GenerationRequest) -> Inputs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ import numpy as np
 from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest, find_preset
 from backend.families.model import Latents, Model, States, Weights
+from backend.media.source import Kept
+from backend.pipeline.inputs import kept_pixels
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.profiling import Profile
 from backend.runtime.refusals import REFUSALS
@@ -75,6 +78,11 @@ class Run:
 
     def __post_init__(self) -> None:
         self.loaded.check_preset(find_preset(self.request.preset))
+
+    @functools.cached_property
+    def kept_pixels(self) -> Kept | None:
+        """The clip's pixels that stay as they are, opened once for encoding and for the finished frames; None if none do."""
+        return kept_pixels(self.request)
 
     @property
     def all_notes(self) -> tuple[str, ...]:

@@ -10,15 +10,17 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.view import FORM, Shell, Updates, Values, View
+from wan_ui.desk.panel import Panel
 from wan_ui.desk.visit import Visit
 from wan_ui.form.form import Form
 from wan_ui.parts.buttons import Act, text_button
+from wan_ui.parts.events import Updates, Values
 from wan_ui.queue.reading import queue_of
+from wan_ui.view import FORM, Shell, View
 
 
 @dataclass(frozen=True, kw_only=True)
-class FifthHandlers:
+class FifthHandlers(Panel):
     """Says what the form and the queue hold."""
 
     desk: Desk
@@ -38,9 +40,6 @@ class FifthHandlers:
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
         return {"fifth": self.act, "look_fifth": self.look}
 
-    def wire(self) -> None:
-        """All that can be pressed is a button of the group `fifth`."""
-
     def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
         """Greets with the parameter of the address."""
         return {self.form_says: f'<p id="fifth-form">opened {escape(asked.get("hello", ""))}</p>'}
@@ -53,7 +52,7 @@ class FifthHandlers:
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """The prompt of the form as it is now."""
-        prompt = self.form.read(values).prompt
+        prompt = self.form.read(values).given["prompt"]
         return {self.form_says: f'<p id="fifth-form">{escape(Act.of(event).what)} {escape(prompt)}</p>'}
 
     def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
@@ -76,5 +75,5 @@ def routes(desk: Desk) -> list[Route]:
     return [Route("/studio/fifth", count)]
 
 
-RULES = {"/studio/fifth": "public", "FifthHandlers.act": "login", "FifthHandlers.look": "login"}
+RULES = {"/studio/fifth": "public"}
 FIFTH = View(key="fifth", title="system_jobs", build=build_fifth, beside=(FORM,), routes=routes, rules=RULES)

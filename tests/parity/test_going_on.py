@@ -9,8 +9,9 @@ import torch
 from diffusers import UniPCMultistepScheduler
 from PIL import Image
 
+from backend.contract.clip import Part
 from backend.contract.request import GenerationRequest
-from backend.media.clips import Part, read_part
+from backend.media.clips import read_part
 from backend.media.video import read_frames, write_exact_frames
 from backend.pipeline.generate import generate
 from tests.parity.conftest import PRESET

@@ -15,9 +15,10 @@ from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler, 
 from PIL import Image
 
 from backend.contract import settings as settings_module
+from backend.contract.clip import Part
 from backend.contract.request import GenerationRequest
 from backend.families.wan import conditions, model, text_encoder
-from backend.media.clips import Part, read_part
+from backend.media.clips import read_part
 from backend.pipeline import load as load_module
 from presets import load_preset
 from tests.clip_files import run_ffmpeg

@@ -1,9 +1,12 @@
 """Lists as JSON what a launched page can be asked for: `python -m tests.wan_ui.list_routes DATA_DIR`. Tests only."""
 
+import inspect
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import gradio as gr
 
 from backend.engine.engine import Engine
 from tests.fifth_view.panel import FIFTH
@@ -20,7 +23,7 @@ def main() -> None:
     serve(blocks, engine, host="127.0.0.1", port=_free_port(), share=False, auth=None, views=views)
     listed = {
         "addresses": sorted(set(_addresses(blocks.app.routes))),
-        "handlers": sorted({function.fn.__qualname__ for function in blocks.fns.values()}),
+        "handlers": {function.fn.__qualname__: _takes_request(function.fn) for function in blocks.fns.values()},
         "public": [function.api_name for function in blocks.fns.values() if function.api_visibility != "private"],
         "middleware": [one.cls.__name__ for one in blocks.app.user_middleware],
         "connection": blocks.server.config.http_protocol_class.__name__,
@@ -28,6 +31,10 @@ def main() -> None:
     sys.stdout.write(json.dumps(listed))
     blocks.close(verbose=False)
     engine.close()
+
+
+def _takes_request(handler: Callable) -> bool:
+    return any(one.annotation in (gr.Request, "gr.Request") for one in inspect.signature(handler).parameters.values())
 
 
 def _addresses(routes) -> Iterator[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from backend.engine.engine import Engine
 from presets import Preset
-from wan_ui.gradio_import import import_gradio
+from wan_ui.gradio_fixes import import_gradio
 from wan_ui.heap import share_one_heap
 
 
@@ -23,8 +23,8 @@ def main() -> None:
     arguments = parser.parse_args()
     share_one_heap()
     import_gradio()
-    from wan_ui.desk.log_guard import guard_output
     from wan_ui.desk.rewriter import PromptRewriter
+    from wan_ui.door.log_guard import guard_output
     from wan_ui.serve import serve
     from wan_ui.studio import build
     from wan_ui.views import VIEWS

@@ -25,9 +25,9 @@ from tests.clip_files import run_ffmpeg
 from tests.wan_ui.conftest import _serving
 from tests.wan_ui.visitor import Visitor
 from wan_ui.compare.route import compare_route
-from wan_ui.desk.access import Access
-from wan_ui.desk.limits import JSON_BYTES, STREAMS, Limit
-from wan_ui.desk.streams import StreamLimit
+from wan_ui.door.access import Access
+from wan_ui.door.limits import JSON_BYTES, STREAMS, Limit
+from wan_ui.door.streams import StreamLimit
 
 PATIENCE = 60.0
 
@@ -170,7 +170,7 @@ def test_streams_have_a_limit_for_a_visitor_an_address_and_all():
             if message["type"] == "http.response.start":
                 statuses.append(message["status"])
 
-        limited = StreamLimit(endless, Limit(what="", of_visitor=2, of_address=3, in_all=5))
+        limited = StreamLimit(endless, limit=Limit(what="", of_visitor=2, of_address=3, in_all=5))
         tasks = [asyncio.ensure_future(limited(scope, None, send)) for scope in scopes]
         await asyncio.sleep(0)
         await asyncio.sleep(0)

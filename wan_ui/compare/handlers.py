@@ -16,19 +16,18 @@ from wan_ui.compare.variations import variations, varied
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import view_of
 from wan_ui.desk.opening import opens_files
+from wan_ui.desk.panel import Panel
 from wan_ui.desk.presets import preset_choices
-from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
 from wan_ui.form.fill import FillHandlers
 from wan_ui.form.form import Form
 from wan_ui.parts.buttons import Act
-from wan_ui.parts.events import LAST, QUIET, RAW
+from wan_ui.parts.events import LAST, QUIET, RAW, Updates, Values
 from wan_ui.parts.message import Message
-from wan_ui.parts.notes import sentence
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareHandlers:
+class CompareHandlers(Panel):
     """Handlers of the compare view."""
 
     desk: Desk
@@ -85,7 +84,7 @@ class CompareHandlers:
             wanted = variations(base, values[panel.what], values[panel.values] or "", values[panel.presets] or [])
             jobs = yield from self._submitting(wanted, visit)
         except StudioError as error:
-            return {self.message: Message(text=sentence(error), is_bad=True).html(visit.texts)}
+            return {self.message: Message.refusal(error).html(visit.texts)}
         comparison = self.desk.engine.shelf.compare(visit.owner, jobs)
         return self._shown(comparison, visit) | {panel.chosen: []}
 
@@ -128,7 +127,7 @@ class CompareHandlers:
             message = Message(text=visit.texts.compare_shared, view="compare")
             filled = self.fill.shown(requests[0], visit.texts, message)
         except StudioError as error:
-            return {self.message: Message(text=sentence(error), is_bad=True).html(visit.texts)}
+            return {self.message: Message.refusal(error).html(visit.texts)}
         return filled | self._varied(requests, visit)
 
     def _varied(self, requests: list[GenerationRequest], visit: Visit) -> Updates:

@@ -118,7 +118,7 @@ def _bar(side: Side, labels: list[str], done: int, texts: Texts) -> str:
         f'<select data-compare="left" aria-label="{escape(texts.compare_wipe_left)}" hidden>{options}</select>'
         f'<select data-compare="right" aria-label="{escape(texts.compare_wipe_right)}" hidden>{second}</select>'
         f'<span class="progress" role="status">{escape(progress)}</span>'
-        f'<span class="actions">{export}{icon_button("compare:link", "link", texts.compare_link)}'
+        f'<span class="actions">{export}{icon_button("compare:link", "link", texts.copy_link)}'
         f"{icon_button('compare:clear', 'cross', texts.compare_clear)}</span></div>"
     )
 
@@ -132,7 +132,7 @@ def _table(side: Side, texts: Texts) -> str:
         note, rows = "", _made_with(requests[-1], texts)
     timed = [cell.result if not cell.is_original else None for cell in side.cells]
     seconds = [spoken_seconds(result.seconds.get("total", 0.0)) if result else "" for result in timed]
-    rows.append((texts.compare_seconds, seconds))
+    rows.append((texts.shot_seconds, seconds))
     body = "".join(
         f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{escape(value)}</td>" for value in values)}</tr>'
         for name, values in rows

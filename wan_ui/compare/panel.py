@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import gradio as gr
 
 from wan_ui.compare.html import MOST, Side, compare_html
-from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.desk.presets import CanRun, preset_choices
+from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.words.english import Texts
 
 

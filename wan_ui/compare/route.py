@@ -15,9 +15,9 @@ from backend.errors import StudioError
 from backend.media.cage import EXPORT_SECONDS, For, Opening
 from backend.media.tiles import Tile, write_tiled
 from wan_ui.compare.html import labels_of
-from wan_ui.desk.access import Access
 from wan_ui.desk.media import VIDEO, before
 from wan_ui.desk.opening import asker, unless_gone
+from wan_ui.door.access import Access
 from wan_ui.words.english import ENGLISH
 
 
@@ -62,7 +62,7 @@ async def _tiled(engine: Engine, found: Comparison, who: For, making: asyncio.Lo
 
 def _tiles(jobs: Sequence[Job], original: Path | None) -> list[Tile]:
     if original is not None:
-        made = jobs[0].folder / VIDEO
-        return [Tile(path=original, label=ENGLISH.compare_before), Tile(path=made, label=ENGLISH.compare_after)]
+        video = jobs[0].folder / VIDEO
+        return [Tile(path=original, label=ENGLISH.compare_before), Tile(path=video, label=ENGLISH.compare_after)]
     labels = labels_of([job.request for job in jobs], ENGLISH)
     return [Tile(path=job.folder / VIDEO, label=label) for job, label in zip(jobs, labels, strict=True)]

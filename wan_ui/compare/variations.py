@@ -13,20 +13,20 @@ def variations(base: GenerationRequest, what: str, text: str, presets: list[str]
     """The requests to compare: the base with one setting varied. Raises: RequestError."""
     match what:
         case "seed":
-            made = [base.changed(seed=seed) for seed in _seeds(text)]
+            requests = [base.changed(seed=seed) for seed in _seeds(text)]
         case "steps":
-            made = [base.changed(steps=steps) for steps in _whole(text, what)]
+            requests = [base.changed(steps=steps) for steps in _whole(text, what)]
         case "guidance":
-            made = [base.changed(guidance=(value,) * len(base.guidance)) for value in _numbers(text, what)]
+            requests = [base.changed(guidance=(value,) * len(base.guidance)) for value in _numbers(text, what)]
         case "flow_shift":
-            made = [base.changed(flow_shift=value) for value in _numbers(text, what)]
+            requests = [base.changed(flow_shift=value) for value in _numbers(text, what)]
         case "preset":
-            made = [_with_preset(base, find_preset(name)) for name in presets]
+            requests = [_with_preset(base, find_preset(name)) for name in presets]
         case "loras":
-            made = [base, base.changed(loras=())] if base.loras else []
+            requests = [base, base.changed(loras=())] if base.loras else []
         case _:
-            made = []
-    unique = list(dict.fromkeys(made))
+            requests = []
+    unique = list(dict.fromkeys(requests))
     if not 2 <= len(unique) <= MOST:
         raise RequestError(f"compare has {len(unique)} different settings and", f"must have 2 to {MOST}", _advice(what))
     return unique

@@ -3,7 +3,7 @@
 from wan_ui.compare.handlers import CompareHandlers
 from wan_ui.compare.panel import build_compare_panel
 from wan_ui.compare.route import compare_route
-from wan_ui.desk.view import FORM, Shell, View
+from wan_ui.view import FORM, Shell, View
 
 
 def build_compare(shell: Shell) -> CompareHandlers:
@@ -18,4 +18,5 @@ COMPARE = View(
     build=build_compare,
     beside=(FORM,),
     routes=lambda desk: [compare_route(desk.engine, desk.access)],
+    rules={"/studio/compare/{comparison_id}.mp4": "visitor"},
 )

@@ -1,1 +1,1 @@
-"""Who sends a request, what they may see and send, and what all views share."""
+"""What all views share: who is asking and what they may do, jobs' files, followed jobs, and changes."""

@@ -15,15 +15,16 @@ from backend.engine.order import Room
 from backend.errors import DataFolderError, JobNotFound, RequestError
 from backend.media.cage import Steps
 from presets import Preset, list_presets
-from wan_ui.desk.access import Access
-from wan_ui.desk.limits import VIDEOS_IN_LINE
 from wan_ui.desk.opening import visitor
 from wan_ui.desk.presets import CanRun
 from wan_ui.desk.rewriter import PromptRewriter
-from wan_ui.desk.uploads import has_room
-from wan_ui.desk.visit import Visit, texts_for
-from wan_ui.desk.visitors import address, owner_of
+from wan_ui.desk.visit import Visit
+from wan_ui.door.access import Access
+from wan_ui.door.limits import VIDEOS_IN_LINE
+from wan_ui.door.uploads import has_room
+from wan_ui.door.visitors import address, owner_of
 from wan_ui.words.english import Texts
+from wan_ui.words.languages import texts_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class Desk:
     """One engine, and the rules for what each visitor sees of it.
 
     `models` are the names of the presets that visitors may use; None: all that can run here. `uploads` keeps the folder of
-    uploads from other servers (see `wan_ui.desk.uploads.begin_uploads`).
+    uploads from other servers (see `wan_ui.door.uploads.begin_uploads`).
     """
 
     engine: Engine

@@ -25,8 +25,8 @@ from backend.engine.job import Job
 from backend.errors import JobNotFound, StudioError
 from backend.media.cage import EXPORT_SECONDS, LONG_SECONDS, NOBODY, Cage, For, Opening
 from backend.media.stills import write_original, write_poster
-from wan_ui.desk.access import Access
 from wan_ui.desk.opening import asker, unless_gone
+from wan_ui.door.access import Access
 
 MEDIA_TYPES = {
     ".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif",
@@ -112,27 +112,25 @@ async def _file(engine: Engine, job: Job, request: Request, posters: asyncio.Sem
 async def poster(folder: Path, cage: Cage) -> Path | None:
     """A small picture of the job's video, made when it is first asked for; None if there is no video."""
     path = folder / POSTER
-    if path.is_file():
-        return path
-    try:
-        await cage.opened(Opening(work=write_poster, arguments=(folder / VIDEO, path, POSTER_SIZE), seconds=LONG_SECONDS))
-    except (StudioError, OSError):
-        return None
-    return path
+    return await kept(path, cage, Opening(work=write_poster, arguments=(folder / VIDEO, path, POSTER_SIZE), seconds=LONG_SECONDS))
 
 
 async def before(job: Job, cage: Cage, who: For = NOBODY) -> Path | None:
     """What a video was made from, as long and as large as it is (see `source.original`), made when it is first asked for; None if
     it was made from no clip."""
     path = job.folder / BEFORE
-    if path.is_file():
-        return path
-    if not job.request.has_original:
+    if not job.request.has_original and not path.is_file():
         return None
-    try:
-        await cage.opened(Opening(work=write_original, arguments=(job.request, path), seconds=EXPORT_SECONDS), who)
-    except (StudioError, OSError):
-        return None
+    return await kept(path, cage, Opening(work=write_original, arguments=(job.request, path), seconds=EXPORT_SECONDS), who)
+
+
+async def kept(path: Path, cage: Cage, making: Opening, who: For = NOBODY) -> Path | None:
+    """The file at this path, made if it is not there; None if that fails."""
+    if not path.is_file():
+        try:
+            await cage.opened(making, who)
+        except (StudioError, OSError):
+            return None
     return path
 
 

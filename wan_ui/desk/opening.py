@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from backend.media.cage import For, Steps
 from wan_ui.desk.visit import Visit
-from wan_ui.desk.visitors import address_of, owner_of
+from wan_ui.door.visitors import address_of, owner_of
 
 Result = TypeVar("Result")
 

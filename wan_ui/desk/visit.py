@@ -1,13 +1,10 @@
 """Who is asking: the visitor who sent a request, read from it once."""
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from backend.engine.order import Room
-from wan_ui.desk.access import within
+from wan_ui.door.access import within
 from wan_ui.words.english import ENGLISH, Texts
-from wan_ui.words.languages import LANGUAGES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +29,3 @@ class Visit:
     def reads_the_first_page(self) -> bool:
         """Whether the page needs no other words for them: it is built once, in English."""
         return self.texts is ENGLISH
-
-
-def texts_for(headers: Mapping[str, str]) -> Texts:
-    """The words for an Accept-Language header, by the order in which it names languages."""
-    for tag in re.findall(r"[A-Za-z]{2,3}(?=[-;,]|$)", headers.get("accept-language", "")):
-        if tag.lower() in LANGUAGES:
-            return LANGUAGES[tag.lower()]
-    return ENGLISH

@@ -9,6 +9,7 @@ from typing import Any
 
 import gradio as gr
 
+from backend.contract.clip import Part, trim_of
 from backend.contract.control import is_controlled
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
@@ -18,53 +19,44 @@ from backend.media.masks import is_picture
 from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files
+from wan_ui.desk.panel import Panel
 from wan_ui.desk.presets import full_preset
-from wan_ui.desk.uploads import known_as, to_cache
-from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
+from wan_ui.door.uploads import known_as, to_cache
 from wan_ui.edit.clip import described
 from wan_ui.edit.html import clip_presets, edit_html
-from wan_ui.edit.panel import EditPanel
 from wan_ui.edit.ways import not_shown, way_of
 from wan_ui.form.fill import proposed_size
 from wan_ui.parts.buttons import Act
-from wan_ui.parts.events import RAW
+from wan_ui.parts.events import RAW, Updates, Values
 from wan_ui.parts.message import Message
-from wan_ui.parts.notes import sentence
+from wan_ui.stage.handlers import StageHandlers
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditHandlers:
-    """The handlers of the edit view. `stage` is the page's `wan_ui.stage.handlers.StageHandlers`."""
+class EditHandlers(Panel):
+    """The handlers of the edit view."""
 
     desk: Desk
-    panel: EditPanel
-    stage: Any
+    panel: gr.HTML
+    stage: StageHandlers
     message: gr.HTML
 
     @property
-    def inputs(self) -> set[gr.Component]:
-        return set()
-
-    @property
     def outputs(self) -> list[gr.Component]:
-        return [self.panel.view, self.message]
+        return [self.panel, self.message]
 
     @property
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
         """`edit:use` loads what a video was made from and its settings, `edit:full` with the model that its draft stands for,
         `edit:fits` at a size and a length that would fit; `edit:clip` takes the video itself as the clip."""
-        return {"edit": self.act, "look_edit": self.look}
+        return {"edit": self.act}
 
     def wire(self) -> None:
         """The stage follows what is queued here."""
         shown = self.stage.panel.job_id
-        queued = self.panel.view.queued(self.queued, shown, shown, **RAW)
+        queued = self.panel.queued(self.queued, shown, shown, **RAW)
         self.stage.follow_after(queued)
-
-    def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """Nothing: the view is drawn by its script."""
-        return {self.panel.view: gr.skip()}
 
     def queued(self, shown: str | None, request: gr.Request, event: gr.EventData) -> Any:
         """The job that the view has just queued, for the stage, unless the job there has not ended."""
@@ -75,11 +67,7 @@ class EditHandlers:
     def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words and presets."""
         is_first_page = visit.reads_the_first_page and self.desk.offers(visit) == self.desk.offers()
-        return {} if is_first_page else {self.panel.view: self._drawn(visit)}
-
-    def tick(self, visit: Visit, values: Values) -> Updates:
-        """Nothing: the stage is drawn by its follower."""
-        return {}
+        return {} if is_first_page else {self.panel: self._drawn(visit)}
 
     @opens_files
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
@@ -92,14 +80,14 @@ class EditHandlers:
             if act.what == "clip":
                 fill = yield from self._as_clip(job, self._preset_for(job.request, visit))
                 message = Message(text=visit.texts.loaded_as_clip, view="edit")
-                return {self.panel.view: self._drawn(visit, fill), self.message: message.html(visit.texts)}
+                return {self.panel: self._drawn(visit, fill), self.message: message.html(visit.texts)}
             fill = yield from self._filled(job)
             if act.what == "fits":
                 fill |= _fitting(job.request, fill["start"], proposed_size(act.value))
         except (StudioError, OSError) as error:
             what = "the video" if act.what == "clip" else "a file that this video was made from"
             error = error if isinstance(error, StudioError) else StudioError(what, "is no longer there")
-            return {self.message: Message(text=sentence(error), is_bad=True).html(visit.texts)}
+            return {self.message: Message.refusal(error).html(visit.texts)}
         full = full_preset(job.request) if act.what == "full" else None
         if full is not None:
             fill |= {"preset": full.name, "steps": full.steps, "guidance": full.guidance}
@@ -107,7 +95,7 @@ class EditHandlers:
         if left_out:
             text = f"{text} {visit.texts.edit_left_out.format(names=', '.join(left_out))}"
         message = Message(text=text, view="edit")
-        return {self.panel.view: self._drawn(visit, fill), self.message: message.html(visit.texts)}
+        return {self.panel: self._drawn(visit, fill), self.message: message.html(visit.texts)}
 
     def _preset_for(self, request: GenerationRequest, visit: Visit) -> Preset:
         """The request's own preset if that makes something of clips, else the first that does. Raises: RequestError."""
@@ -149,8 +137,7 @@ class EditHandlers:
 
 def _fitting(request: GenerationRequest, start: float, size: dict[str, int]) -> dict[str, Any]:
     """What changes where a smaller or shorter video would fit: a clip's part is as long as the video, unless that goes on."""
-    end = {} if request.extend else {"end": start + size["num_frames"] / request.fps}
-    return {**size, **end}
+    return size if request.extend else {**size, "end": trim_of(start, size["num_frames"], request.fps)[1]}
 
 
 def _described(clip: Path) -> Steps[dict[str, Any]]:
@@ -177,8 +164,5 @@ def settings_of(request: GenerationRequest, seconds: float = 0.0) -> dict[str, A
 
 def _part_of(request: GenerationRequest, seconds: float) -> dict[str, float]:
     """The part of the clip, from and to in seconds; where a request leaves it open, the clip's end or beginning."""
-    if request.trim is not None:
-        return {"start": request.trim[0], "end": request.trim[1]}
-    overlap = (request.overlap or 0) / request.fps
-    start = max(0.0, seconds - overlap) if request.extend == "after" else 0.0
-    return {"start": start, "end": start + overlap}
+    start, end = request.trim or Part.of(request).within(seconds).trim
+    return {"start": start, "end": end}

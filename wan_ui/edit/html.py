@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from backend.contract.clip import STRENGTH
+from backend.contract.clip import ROUNDING, STRENGTH
 from backend.contract.control import extends
 from presets import Preset, list_presets
-from wan_ui.desk.body_limit import LONGEST_TEXT
-from wan_ui.desk.uploads import LARGEST_BODY
+from wan_ui.door.body_limit import LONGEST_TEXT
+from wan_ui.door.uploads import LARGEST_BODY
 from wan_ui.edit.clip import THUMBNAILS
 from wan_ui.edit.ways import WAYS, ways_of
-from wan_ui.edit.ways_html import below_clip, below_timeline, canvas, menu, references, scale, script_words
+from wan_ui.edit.ways_html import below_clip, below_timeline, canvas, menu, references, scale
 from wan_ui.words.english import Texts
 
 _WITH_CLIP = " ".join(way for way in WAYS if way != "keys")
@@ -42,20 +42,9 @@ def edit_html(presets: Sequence[Preset], texts: Texts, fill: Mapping[str, Any] |
 
 
 def _words(texts: Texts) -> dict[str, str]:
-    """What the script says."""
-    megabytes = LARGEST_BODY // 1_000_000
-    return {
-        "drop": texts.edit_drop,
-        "reading": texts.edit_reading,
-        "large": texts.edit_large.format(megabytes=megabytes),
-        "bytes": str(LARGEST_BODY),
-        "part": texts.edit_part,
-        "facts": texts.edit_facts,
-        "sound": texts.edit_sound,
-        "short": texts.edit_short,
-        "done": texts.edit_steps,
-        "lost": texts.live_lost,
-    } | script_words(texts)
+    """What the scripts say."""
+    large = texts.edit_large.format(megabytes=LARGEST_BODY // 1_000_000)
+    return texts.beginning("edit_") | {"large": large, "bytes": str(LARGEST_BODY), "lost": texts.live_lost}
 
 
 def _clip(texts: Texts) -> str:
@@ -71,7 +60,8 @@ def _clip(texts: Texts) -> str:
 def _timeline(texts: Texts) -> str:
     """Thumbnails, and over them the part that is taken, with a handle at each end."""
     return (
-        f'<div class="timeline" data-of="{_WITH_CLIP}" hidden><div class="strip" data-count="{THUMBNAILS}">'
+        f'<div class="timeline" data-of="{_WITH_CLIP}" hidden>'
+        f'<div class="strip" data-count="{THUMBNAILS}" data-rounding="{ROUNDING}">'
         f'<img class="thumbs" alt="" hidden><canvas class="film"></canvas>'
         f'<i class="before"></i><i class="after"></i>'
         f'<i class="taken"></i><i class="now"></i>'

@@ -1,6 +1,6 @@
 """The edit view's addresses: what an uploaded clip, mask or picture is, a video made of them, and how long it will take.
 
-All are given paths of uploads of this server, as `desk/uploads.py` checks it; a video's files are copied into its own folder.
+All are given paths of uploads of this server, as `door/uploads.py` checks it; a video's files are copied into its own folder.
 """
 
 import asyncio
@@ -9,7 +9,6 @@ from typing import Any
 
 import gradio as gr
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from backend.contract.request import GenerationRequest, find_preset
@@ -17,14 +16,13 @@ from backend.engine.job import Job
 from backend.errors import StudioError
 from backend.media.cage import LONG_SECONDS, Opening
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.json_body import json_object
 from wan_ui.desk.opening import unless_gone, visitor
-from wan_ui.desk.uploads import checked_upload, known_as
 from wan_ui.desk.visit import Visit
+from wan_ui.door.json_body import answers_json, json_object
+from wan_ui.door.uploads import checked_upload, known_as
 from wan_ui.edit.clip import check_painted, mask_facts, picture_facts, uploaded_clip
 from wan_ui.edit.ways import fields_of
 from wan_ui.form.estimate import estimate_html
-from wan_ui.parts.notes import sentence
 
 _OPTIONAL = ("negative_prompt", "steps", "guidance", "seed", "strength")
 
@@ -32,46 +30,37 @@ _OPTIONAL = ("negative_prompt", "steps", "guidance", "seed", "strength")
 def edit_routes(desk: Desk) -> Sequence[Route]:
     """The addresses."""
 
-    async def opened(request: Request, opening: Opening) -> Response:
+    async def opened(request: Request, opening: Opening) -> dict[str, Any]:
         who, path = visitor(desk.visit(gr.Request(request))), opening.arguments[0]
         facts = await unless_gone(request, desk.engine.cage.opened(opening, who))
-        return JSONResponse(facts | {"path": known_as(path)})
+        return facts | {"path": known_as(path)}
 
-    async def clip(request: Request) -> Response:
+    @answers_json
+    async def clip(request: Request) -> dict[str, Any]:
+        path = checked_upload((await json_object(request)).get("clip"), "clip")
+        return await opened(request, Opening(work=uploaded_clip, arguments=(path,), seconds=LONG_SECONDS))
+
+    @answers_json
+    async def mask(request: Request) -> dict[str, Any]:
         given = await json_object(request)
-        try:
-            path = checked_upload(given.get("clip"), "clip")
-            return await opened(request, Opening(work=uploaded_clip, arguments=(path,), seconds=LONG_SECONDS))
-        except StudioError as error:
-            return _refused(error)
+        paths = checked_upload(given.get("mask"), "mask"), checked_upload(given.get("clip"), "clip")
+        return await opened(request, Opening(work=mask_facts, arguments=paths, seconds=LONG_SECONDS))
 
-    async def mask(request: Request) -> Response:
-        given = await json_object(request)
-        try:
-            paths = checked_upload(given.get("mask"), "mask"), checked_upload(given.get("clip"), "clip")
-            return await opened(request, Opening(work=mask_facts, arguments=paths, seconds=LONG_SECONDS))
-        except StudioError as error:
-            return _refused(error)
+    @answers_json
+    async def picture(request: Request) -> dict[str, Any]:
+        path = checked_upload((await json_object(request)).get("picture"))
+        return await opened(request, Opening(work=picture_facts, arguments=(path,)))
 
-    async def picture(request: Request) -> Response:
-        given = await json_object(request)
-        try:
-            return await opened(request, Opening(work=picture_facts, arguments=(checked_upload(given.get("picture")),)))
-        except StudioError as error:
-            return _refused(error)
-
-    async def make(request: Request) -> Response:
+    @answers_json
+    async def make(request: Request) -> dict[str, Any]:
         visit, given = desk.visit(gr.Request(request)), await json_object(request)
-        try:
-            wanted = await asyncio.to_thread(to_request, given)
-            job = await unless_gone(request, _queued(desk, visit, wanted))
-        except StudioError as error:
-            return _refused(error)
-        return JSONResponse({"job": job.id})
+        job = await unless_gone(request, _queued(desk, visit, await asyncio.to_thread(to_request, given)))
+        return {"job": job.id}
 
-    async def estimate(request: Request) -> Response:
+    @answers_json
+    async def estimate(request: Request) -> dict[str, Any]:
         visit, given = desk.visit(gr.Request(request)), await json_object(request)
-        return JSONResponse({"html": await asyncio.to_thread(_estimated, desk, visit, given)})
+        return {"html": await asyncio.to_thread(_estimated, desk, visit, given)}
 
     return [
         Route("/studio/edit/clip", clip, methods=["POST"]),
@@ -116,7 +105,3 @@ def to_request(given: dict[str, Any]) -> GenerationRequest:
         **wanted,
         **fields_of(given, preset),
     )
-
-
-def _refused(error: StudioError) -> Response:
-    return JSONResponse({"error": sentence(error)})

@@ -1,15 +1,48 @@
-"""The view in which a clip is made anew: what is asked for, and beside it the stage."""
+"""The view in which a clip is made anew: what is asked for, and beside it the stage. One piece of HTML, whose own scripts talk to
+`wan_ui.edit.routes`, and to Gradio once a video is queued.
 
-from wan_ui.desk.view import Shell, View
+Element ids: `edit`, inside it `edit-file`, `edit-player`, `edit-from`, `edit-to`, `edit-part`, `edit-preset`, `edit-prompt`,
+`edit-strength`, `edit-size`, `edit-seed`, `edit-steps`, `edit-guidance`, `edit-guidance-low`, `edit-negative`, `edit-make`,
+`edit-stop`; of the ways `edit-canvas`, `edit-brush`, `edit-eraser`, `edit-brush-size`, `edit-undo`, `edit-clear`, `edit-play`,
+`edit-invert`, `edit-mask`, `edit-mask-remove`, `edit-keeps`, `edit-left`, `edit-top`, `edit-right`, `edit-bottom`, `edit-inner`,
+`edit-kind`, `edit-where`, `edit-overlap`, `edit-length`, `edit-goes`, `edit-keys-first`, `edit-keys`, `edit-key-remove`,
+`edit-references`, `edit-scale`.
+"""
+
+from pathlib import Path
+
+import gradio as gr
+
+from wan_ui.door.rules import Rules
 from wan_ui.edit.handlers import EditHandlers
-from wan_ui.edit.panel import build_edit_panel
+from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.routes import edit_routes
+from wan_ui.parts.events import script_that_talks
+from wan_ui.view import Shell, View
+
+_SCRIPTS = [Path(__file__).with_name(f"{name}.js") for name in ("brush", "keys", "ways", "clip", "edit")]
 
 
 def build_edit(shell: Shell) -> EditHandlers:
-    """The panel with its handlers."""
-    panel = build_edit_panel(shell.desk, shell.texts)
+    """The panel, with no clip in it, and its handlers."""
+    html, script = edit_html(clip_presets(shell.desk.offers()), shell.texts), script_that_talks("edit", *_SCRIPTS)
+    panel = gr.HTML(html, js_on_load=script, elem_id="edit", apply_default_css=False)
     return EditHandlers(desk=shell.desk, panel=panel, stage=shell.stage, message=shell.message)
 
 
-EDIT = View(key="edit", title="view_edit", build=build_edit, beside=("create",), on_phone=("create",), routes=edit_routes)
+RULES: Rules = {
+    "/studio/edit": "login",
+    "/studio/edit/clip": "login",
+    "/studio/edit/estimate": "login",
+    "/studio/edit/mask": "login",
+    "/studio/edit/picture": "login",
+}
+EDIT = View(
+    key="edit",
+    title="view_edit",
+    build=build_edit,
+    beside=("create",),
+    on_phone=("create",),
+    routes=edit_routes,
+    rules=RULES,
+)

@@ -7,11 +7,12 @@ one with control blocks has all others.
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
+from backend.contract.clip import trim_of
 from backend.contract.control import MAX_REFERENCES, extends, is_controlled
 from backend.contract.request import GenerationRequest
 from backend.errors import RequestError, short
 from presets import Preset
-from wan_ui.desk.uploads import checked_upload
+from wan_ui.door.uploads import checked_upload
 
 Way = Literal["anew", "follow", "paint", "widen", "extend", "keys"]
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -116,7 +117,7 @@ def _part(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     start, frames = given.get("start"), given.get("num_frames")
     if not (_is_near(start, int | float) and _is_near(frames, int)):
         raise RequestError("the part of the clip is missing:", "start (seconds) and num_frames say which it is", "give both")
-    return {"trim": (start, start + frames / preset.fps), "num_frames": frames}
+    return {"trim": trim_of(start, frames, preset.fps), "num_frames": frames}
 
 
 def _references(given: Mapping[str, Any]) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from html import escape
 from backend.contract.control import MAX_REFERENCES, OVERLAPS
 from backend.contract.settings import SETTINGS
 from presets import Preset
-from wan_ui.edit.ways import Way, ways_of
+from wan_ui.edit.ways import WAYS, ways_of
+from wan_ui.parts.buttons import quiet_button
 from wan_ui.parts.icons import icon
 from wan_ui.words.english import Texts
 
@@ -22,11 +23,12 @@ _LARGEST_BRUSH = 40  # per cent of the frame's shorter side
 
 def menu(presets: Sequence[Preset], texts: Texts) -> str:
     """The ways that any of these models can go, and a line about the chosen one; hidden if there is only one."""
-    ways = {way: words for way, words in _words(texts).items() if any(way in ways_of(preset) for preset in presets)}
+    ways = [way for way in WAYS if any(way in ways_of(preset) for preset in presets)]
+    names, hints = texts.beginning("edit_way_"), texts.beginning("edit_hint_")
     buttons = "".join(
-        f'<label><input type="radio" name="edit-way" value="{way}" data-hint="{escape(hint)}">'
-        f"<span>{icon(f'way_{way}')}{escape(name)}</span></label>"
-        for way, (name, hint) in ways.items()
+        f'<label><input type="radio" name="edit-way" value="{way}" data-hint="{escape(hints[way])}">'
+        f"<span>{icon(f'way_{way}')}{escape(names[way])}</span></label>"
+        for way in ways
     )
     hidden = " hidden" if len(ways) < 2 else ""
     return (
@@ -53,11 +55,8 @@ def below_timeline(texts: Texts) -> str:
 
 def _brush(texts: Texts) -> str:
     def key(name: str, words: str, is_pressed: bool | None = None) -> str:
-        label, pressed = escape(words), "" if is_pressed is None else f' aria-pressed="{str(is_pressed).lower()}"'
-        return (
-            f'<button type="button" class="quiet-button" id="edit-{name}" title="{label}" aria-label="{label}"{pressed}>'
-            f"{icon(name)}</button>"
-        )
+        pressed = "" if is_pressed is None else f' aria-pressed="{str(is_pressed).lower()}"'
+        return quiet_button(name, words, f'id="edit-{name}"{pressed}')
 
     tools = [
         key("brush", texts.edit_brush, True),
@@ -153,34 +152,3 @@ def _check(element: str, words: str, *, is_checked: bool = False) -> str:
 
 def _options(pairs: Sequence[tuple[str, str]]) -> str:
     return "".join(f'<option value="{value}">{escape(words)}</option>' for value, words in pairs)
-
-
-def _words(texts: Texts) -> dict[Way, tuple[str, str]]:
-    """Each way's name, and a line about it."""
-    return {
-        "anew": (texts.edit_way_anew, texts.edit_hint_anew),
-        "follow": (texts.edit_way_follow, texts.edit_hint_follow),
-        "paint": (texts.edit_way_paint, texts.edit_hint_paint),
-        "widen": (texts.edit_way_widen, texts.edit_hint_widen),
-        "extend": (texts.edit_way_extend, texts.edit_hint_extend),
-        "keys": (texts.edit_way_keys, texts.edit_hint_keys),
-    }
-
-
-def script_words(texts: Texts) -> dict[str, str]:
-    """What the scripts say of the ways."""
-    return {
-        "unpainted": texts.edit_unpainted,
-        "brought": texts.edit_brought,
-        "inner": texts.edit_inner,
-        "lengths": texts.edit_lengths,
-        "overlaps": texts.edit_overlaps,
-        "goes_after": texts.edit_goes_after,
-        "goes_before": texts.edit_goes_before,
-        "key": texts.edit_key,
-        "remove": texts.edit_remove,
-        "key_taken": texts.edit_key_taken,
-        "key_full": texts.edit_key_full,
-        "references_full": texts.edit_references_full,
-        "pictures_only": texts.edit_pictures_only,
-    }

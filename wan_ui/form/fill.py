@@ -23,14 +23,13 @@ from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files
 from wan_ui.desk.presets import full_preset, preset_choices
-from wan_ui.desk.uploads import checked_upload, picture_for_cache, to_cache
-from wan_ui.desk.view import Updates
 from wan_ui.desk.visit import Visit
+from wan_ui.door.uploads import checked_upload, picture_for_cache, to_cache
 from wan_ui.form.form import Form, without_inputs
 from wan_ui.form.picture import CENTRE
 from wan_ui.parts.buttons import Act, text_button
+from wan_ui.parts.events import Updates
 from wan_ui.parts.message import Message
-from wan_ui.parts.notes import sentence
 from wan_ui.words.english import Texts
 
 _ONE_SHOT = {"video": None, "strength": None, "trim": None, "extend": None, "overlap": None, "keeps_pixels": True, "shots": ()}
@@ -218,7 +217,7 @@ class FillHandlers:
         return {part: copies.get(role) for role, part in parts.items()} if copies else {}
 
     def _refused(self, error: StudioError, texts: Texts) -> Updates:
-        return {self.message: Message(text=sentence(error), is_bad=True).html(texts)}
+        return {self.message: Message.refusal(error).html(texts)}
 
 
 def _frame(video: Path, index: int) -> Steps[str]:

@@ -14,9 +14,8 @@ from presets import load_preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import visitor
 from wan_ui.desk.presets import preset_choices
-from wan_ui.desk.uploads import picture_for_cache, to_cache
-from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
+from wan_ui.door.uploads import picture_for_cache, to_cache
 from wan_ui.form.crop import focus_at, preview_address, write_padded
 from wan_ui.form.estimate import estimate_html
 from wan_ui.form.fill import FillHandlers
@@ -27,7 +26,7 @@ from wan_ui.form.prompt import example_captions, example_samples, history_html, 
 from wan_ui.form.rewrite import suggest
 from wan_ui.form.settings import elsewhere_html, preset_updates, settings_of
 from wan_ui.form.shots import editor_html
-from wan_ui.parts.events import LAST, QUIET, RAW
+from wan_ui.parts.events import LAST, QUIET, RAW, Updates, Values
 from wan_ui.parts.notes import Notes, note_html, sentence
 
 MOST_HISTORY = 20

@@ -15,13 +15,12 @@ from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.settings import FIELDS, FROM_INPUTS
 from backend.errors import RequestError, StudioError
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
 from wan_ui.form.fill import FillHandlers, settings_code
 from wan_ui.form.form import Form
 from wan_ui.parts.buttons import Act, icon_button, text_button
+from wan_ui.parts.events import Updates, Values
 from wan_ui.parts.message import Message
-from wan_ui.parts.notes import sentence
 from wan_ui.words.english import Texts
 
 _PERSONAL = FROM_INPUTS.union(one.name for one in FIELDS if one.personal)
@@ -46,7 +45,7 @@ def own_presets_html(presets: dict[str, dict], texts: Texts) -> str:
     rows = "".join(
         f"<li>{text_button('own:load', name, hint=texts.own_load.format(name=name), value=name)}"
         f"{icon_button('own:rename', 'edit', texts.own_rename, value=name)}"
-        f"{icon_button('own:delete', 'bin', texts.own_delete, value=name)}</li>"
+        f"{icon_button('own:delete', 'bin', texts.delete, value=name)}</li>"
         for name in presets
     )
     listed = f"<ul>{rows}</ul>" if rows else f'<p class="hint">{escape(texts.own_none)}</p>'
@@ -56,7 +55,7 @@ def own_presets_html(presets: dict[str, dict], texts: Texts) -> str:
         f"<h3>{escape(texts.own_title)}</h3>{listed}"
         f'<p class="row"><input id="own-name" maxlength="60" placeholder="{named}" aria-label="{named}">'
         f"{text_button('own:save', texts.own_save)}</p>"
-        f'<p class="row">{text_button("own:link", texts.own_link, name="link")}{_export(presets, texts)}'
+        f'<p class="row">{text_button("own:link", texts.copy_link, name="link")}{_export(presets, texts)}'
         f'<label class="button"><input type="file" id="own-file" accept=".json,application/json">'
         f"{escape(texts.own_import)}</label></p></div></details>"
     )
@@ -89,7 +88,7 @@ class OwnPresetHandlers:
         try:
             done = self._do(Act.of(event), values, visit.owner, visit.texts)
         except StudioError as error:
-            done = {self.message: Message(text=sentence(error), is_bad=True).html(visit.texts)}
+            done = {self.message: Message.refusal(error).html(visit.texts)}
         return done | {self.form.own: self.html(visit)}
 
     def html(self, visit: Visit) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import gradio as gr
 
 from presets import ImageExample, Preset
-from wan_ui.desk.uploads import checked_upload
+from wan_ui.door.uploads import checked_upload
 from wan_ui.form.crop import data_address
 from wan_ui.parts.notes import build_note
 from wan_ui.words.english import Texts
@@ -49,32 +49,20 @@ def build_image_panel(preset: Preset, texts: Texts, labels: Texts) -> ImagePanel
     """Builds the panel for this preset's own size."""
     focus = gr.State(CENTRE)
     with gr.Row(elem_classes="pair", equal_height=True):
-        image = gr.Image(
-            label=labels.image,
-            type="filepath",
-            sources=["upload"],
-            buttons=[],
-            elem_id="input-image",
-            placeholder=labels.image_placeholder,
-            alt_text=texts.image,
-        )
+        image = _picture("input-image", labels.image, texts.image, labels)
         preview = gr.HTML(empty_preview((preset.width, preset.height), texts), elem_id="crop-preview")
-    last_image = gr.Image(
-        label=labels.last_image,
-        type="filepath",
-        sources=["upload"],
-        buttons=[],
-        elem_id="last-image",
-        height=120,
-        visible="last_image" in preset.inputs,
-        placeholder=labels.image_placeholder,
-        alt_text=texts.last_image,
-    )
+    has_last = "last_image" in preset.inputs
+    last_image = _picture("last-image", labels.last_image, texts.last_image, labels, height=120, visible=has_last)
     note = build_note("image-note")
     with gr.Row(elem_id="picture-row"):
         examples = gr.HTML(picture_examples_html(preset, texts), js_on_load=_CHOOSE, elem_id="image-examples")
         pad = gr.Button(labels.image_pad, size="sm", elem_id="pad", min_width=100)
     return ImagePanel(image=image, last_image=last_image, preview=preview, pad=pad, focus=focus, note=note, examples=examples)
+
+
+def _picture(element: str, label: str, alt: str, labels: Texts, **more: Any) -> gr.Image:
+    taken = dict(type="filepath", sources=["upload"], buttons=[], placeholder=labels.image_placeholder)
+    return gr.Image(label=label, elem_id=element, alt_text=alt, **taken, **more)
 
 
 def picture_examples_html(preset: Preset, texts: Texts) -> str:

@@ -18,8 +18,8 @@ from backend.contract.guided_steps import OFFERED, count_first
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import FIELDS, SETTINGS, Setting, window_frames
 from presets import Preset
-from wan_ui.desk.body_limit import LONGEST_TEXT
 from wan_ui.desk.presets import PresetChoices
+from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.form.loras import lora_lines
 from wan_ui.parts.notes import build_note
 from wan_ui.words.english import Texts

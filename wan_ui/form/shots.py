@@ -16,7 +16,7 @@ import gradio as gr
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import Shot
 from backend.errors import RequestError
-from wan_ui.desk.body_limit import LONGEST_TEXT
+from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.words.english import Texts
 
 _SCRIPT = Path(__file__).with_name("shots.js")
@@ -90,7 +90,7 @@ def _row(prompt: str, seconds: str, seed: str, texts: Texts) -> str:
         f'<li><textarea name="prompt" rows="2" aria-label="{placeholder}" placeholder="{placeholder}">{escape(prompt)}</textarea>'
         f"<label>{escape(texts.shot_seconds)}"
         f'<input name="seconds" type="number" min="0" step="any" value="{escape(seconds)}"></label>'
-        f'<label>{escape(texts.shot_seed)}<input name="seed" type="number" min="0" step="1" value="{escape(seed)}"></label>'
+        f'<label>{escape(texts.seed)}<input name="seed" type="number" min="0" step="1" value="{escape(seed)}"></label>'
         f'<span class="shot-buttons">{buttons}</span></li>'
     )
 

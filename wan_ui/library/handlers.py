@@ -7,20 +7,20 @@ import gradio as gr
 
 from backend.engine.job import Job, Selection
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.view import Updates, Values
+from wan_ui.desk.panel import Panel
 from wan_ui.desk.visit import Visit
 from wan_ui.library.desktop import open_folder
 from wan_ui.library.html import Shelf, detail_html, library_html
 from wan_ui.library.panel import LibraryPanel, preset_filter
 from wan_ui.parts.buttons import Act
-from wan_ui.parts.events import LAST, QUIET
+from wan_ui.parts.events import LAST, QUIET, Updates, Values
 from wan_ui.parts.message import Message
 
 CARDS_AT_ONCE = 48
 
 
 @dataclass(frozen=True, kw_only=True)
-class LibraryHandlers:
+class LibraryHandlers(Panel):
     """Handlers of the library."""
 
     desk: Desk

@@ -11,7 +11,7 @@ from wan_ui.desk.media import media_url
 from wan_ui.parts.buttons import icon_button, text_button
 from wan_ui.parts.icons import icon
 from wan_ui.parts.progress import spoken_seconds
-from wan_ui.parts.values import rate_words, value_words
+from wan_ui.parts.values import pairs_html, rate_words, value_words
 from wan_ui.words.english import Texts
 
 
@@ -64,19 +64,19 @@ def detail_html(job: Job | None, result: VideoResult | None, texts: Texts, owner
     if job is None or result is None:
         return f'<aside class="detail"><p class="hint empty">{escape(texts.library_choose)}</p></aside>'
     label = escape(texts.video_label.format(prompt=job.request.prompt))
-    made = datetime.fromtimestamp(job.created, UTC)
+    created = datetime.fromtimestamp(job.created, UTC)
     owned = f"<p>{escape(texts.library_owner.format(owner=owner))}</p>" if owner else ""
     rates = [(name, rate_words(result.rates[key], texts)) for key, name in texts.stage_names if key in result.rates]
-    arithmetic = f"<h3>{escape(texts.compare_rates)}</h3>{_table(rates)}" if rates else ""
+    arithmetic = f"<h3>{escape(texts.compare_rates)}</h3><dl>{pairs_html(rates)}</dl>" if rates else ""
     seconds = [(name, spoken_seconds(result.seconds[key])) for key, name in texts.stage_names if key in result.seconds]
     return (
         f'<aside class="detail" data-job="{escape(job.id)}"><video controls muted loop playsinline autoplay'
         f' src="{media_url(job, result.path)}" aria-label="{label}"></video>'
         f'<p class="prompt">{escape(job.request.prompt)}</p>{_detail_actions(job, result, texts, bool(owner))}'
-        f"<p>{escape(texts.library_made.format(when=f'{made:%Y-%m-%d %H:%M}'))}</p>{owned}"
-        f"<h3>{escape(texts.library_request)}</h3>{_table(_request_rows(job))}"
-        f"<h3>{escape(texts.compare_seconds)}</h3>{_table(seconds)}{arithmetic}"
-        f"<h3>{escape(texts.library_versions)}</h3>{_table(sorted(result.versions.items()))}</aside>"
+        f"<p>{escape(texts.library_made.format(when=f'{created:%Y-%m-%d %H:%M}'))}</p>{owned}"
+        f"<h3>{escape(texts.library_request)}</h3><dl>{pairs_html(_request_rows(job))}</dl>"
+        f"<h3>{escape(texts.shot_seconds)}</h3><dl>{pairs_html(seconds)}</dl>{arithmetic}"
+        f"<h3>{escape(texts.library_versions)}</h3><dl>{pairs_html(sorted(result.versions.items()))}</dl></aside>"
     )
 
 
@@ -101,7 +101,3 @@ def _request_rows(job: Job) -> list[tuple[str, str]]:
     """The whole request by its field names, as in a file or in the API."""
     data = job.request.for_sharing()
     return [(name, value_words(value)) for name, value in data.items() if value not in (None, "", []) and name != "prompt"]
-
-
-def _table(rows: list[tuple[str, str]]) -> str:
-    return f"<dl>{''.join(f'<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>' for name, value in rows)}</dl>"

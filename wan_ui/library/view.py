@@ -1,8 +1,8 @@
 """The view of all videos that were made."""
 
-from wan_ui.desk.view import Shell, View
 from wan_ui.library.handlers import LibraryHandlers
 from wan_ui.library.panel import build_library_panel
+from wan_ui.view import Shell, View
 
 
 def build_library(shell: Shell) -> LibraryHandlers:

@@ -26,13 +26,7 @@ def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
         empty = f'<p class="hint">{escape(texts.live_none)}</p>'
         return f'<section class="live" data-job="" aria-label="{escape(texts.live_on)}">{empty}</section>'
     options = "".join(_option(preset, texts) for preset in presets)
-    words = {"lost": texts.live_lost, "left": texts.live_left, "kept": texts.live_kept, "rate": texts.live_rate}
-    words |= {
-        "picture": texts.live_picture,
-        "may": texts.live_picture_may,
-        "drag": texts.live_drag,
-        "hint": texts.live_start_hint,
-    }
+    words = texts.beginning("live_")
     return (
         f'<section class="live" data-job="{escape(job_id)}" data-words="{escape(json.dumps(words))}"'
         f' aria-label="{escape(texts.live_on)}">'
@@ -47,7 +41,7 @@ def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
         f"<b>{escape(texts.live_choose)}</b></label>"
         f'<button type="button" id="live-start" class="primary">{escape(texts.live_start)}</button>'
         f'<button type="button" id="live-say" hidden>{escape(texts.live_say)}</button>'
-        f'<button type="button" id="live-stop" hidden>{escape(texts.live_stop)}</button></div>'
+        f'<button type="button" id="live-stop" hidden>{escape(texts.stop)}</button></div>'
         f'<p class="note" role="alert" hidden></p></section>'
     )
 

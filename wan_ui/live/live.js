@@ -12,10 +12,10 @@ const show = () => {
   for (const name of ['#live-stop', '#live-say']) find(name).hidden = !isOn;
   const {tasks, reads} = option.dataset, looks = actions.some(name => name.startsWith('look-'));
   find('.picture').hidden = isOn || !tasks.includes('i2v');
-  find('.picture span').textContent = tasks.includes('t2v') ? words().may : words().picture;
+  find('.picture span').textContent = tasks.includes('t2v') ? words().picture_may : words().picture;
   find('.wide').hidden = reads === 'false';
   if (reads === 'false') find('#live-say').hidden = true;
-  if (live.ended && !live.drawn.length) find('.veil').textContent = looks ? words().drag : words().hint;
+  if (live.ended && !live.drawn.length) find('.veil').textContent = looks ? words().drag : words().start_hint;
   find('#live-canvas').classList.toggle('looks', isOn && looks);
   find('#live-preset').disabled = isOn;
   find('.live').dataset.on = isOn;
@@ -74,7 +74,7 @@ const arrive = async (number, body) => {
 };
 const state = given => {
   [live.fps, live.block] = [given.fps, given.block];
-  const left = given.left === null ? '' : ` · ${words().left.replace('{seconds}', given.left)}`;
+  const left = given.left === null ? '' : ` · ${fill(words().left, {seconds: given.left})}`;
   find('.headline').textContent = given.words + left;
   if (given.error) note(given.error);
   if (given.has_ended) finish(given);
@@ -105,7 +105,7 @@ const draw = now => {
   while (live.drawn.length > 1 && live.drawn[0] < now - 2000) live.drawn.shift();
   const seconds = (now - live.drawn[0]) / 1000, rate = seconds > 0.5 ? (live.drawn.length - 1) / seconds : 0;
   find('.numbers').textContent = rate && !live.ended
-    ? words().rate.replace('{fps}', rate.toFixed(0)).replace('{milliseconds}', Math.round(now - at)) : '';
+    ? fill(words().rate, {fps: rate.toFixed(0), milliseconds: Math.round(now - at)}) : '';
   if (live.drawn.length === 1) show();
 };
 requestAnimationFrame(draw);
@@ -143,10 +143,10 @@ document.addEventListener('keyup', event => { const button = buttonOf(event); if
 element.addEventListener('pointerdown', event => {
   const button = event.target.closest('[data-steer]');
   if (!button) return;
-  try { button.setPointerCapture(event.pointerId); } catch { /* the pointer is gone already */ }
+  capture(button, event);
   press(button.dataset.steer);
 });
-for (const kind of ['pointerup', 'pointercancel']) element.addEventListener(kind, event => {
+onRelease(event => {
   const button = event.target.closest('[data-steer]');
   if (button) rest(button.dataset.steer);
 });
@@ -163,7 +163,7 @@ const look = (across, down) => {
 let from = null;
 element.addEventListener('pointerdown', event => {
   if (event.target.id !== 'live-canvas' || !event.target.classList.contains('looks')) return;
-  try { event.target.setPointerCapture(event.pointerId); } catch { /* the pointer is gone already */ }
+  capture(event.target, event);
   from = [event.clientX, event.clientY];
 });
 element.addEventListener('pointermove', event => {
@@ -173,7 +173,7 @@ element.addEventListener('pointermove', event => {
   look(x - from[0], y - from[1]);
   from = [x, y];
 });
-for (const kind of ['pointerup', 'pointercancel']) element.addEventListener(kind, () => { if (from) look(0, 0); from = null; });
+onRelease(() => { if (from) look(0, 0); from = null; });
 element.addEventListener('contextmenu', event => { if (event.target.closest('[data-steer]')) event.preventDefault(); });
 element.addEventListener('click', async event => {
   const {id} = event.target;

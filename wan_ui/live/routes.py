@@ -22,16 +22,14 @@ from backend.contract.events import Block
 from backend.contract.live import frame_name
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
-from backend.errors import StudioError
 from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import events_of
-from wan_ui.desk.json_body import json_object
 from wan_ui.desk.opening import unless_gone
-from wan_ui.desk.uploads import checked_upload
 from wan_ui.desk.visit import Visit
+from wan_ui.door.json_body import answers_json, json_object
+from wan_ui.door.uploads import checked_upload
 from wan_ui.live.watch import Watch
-from wan_ui.parts.notes import sentence
 from wan_ui.parts.progress import StageView, advance, progress_words
 
 STATE = 0xFFFFFFFF
@@ -43,35 +41,29 @@ def live_routes(desk: Desk) -> Sequence[Route]:
     """The addresses, and from now on somebody who ends what nobody watches."""
     watch = Watch(desk.engine)
 
-    async def start(request: Request) -> Response:
+    @answers_json
+    async def start(request: Request) -> dict[str, Any]:
         visit, given = desk.visit(gr.Request(request)), await json_object(request)
-        try:
-            job = await unless_gone(request, _start(desk, visit, given))
-        except StudioError as error:
-            return _refused(error)
+        job = await unless_gone(request, _start(desk, visit, given))
         watch.see(job.id)
-        return JSONResponse({"job": job.id})
+        return {"job": job.id}
 
-    async def say(request: Request) -> Response:
+    @answers_json
+    async def say(request: Request) -> Response | dict[str, Any]:
         job, given = _job(desk, request), await json_object(request)
         if job is None:
             return _missing()
         prompt, action = (given.get(name) if isinstance(given.get(name), str) else None for name in ("prompt", "action"))
-        try:
-            await asyncio.to_thread(desk.engine.say, job.id, prompt=prompt, action=action)
-        except StudioError as error:
-            return _refused(error)
-        return JSONResponse({})
+        await asyncio.to_thread(desk.engine.say, job.id, prompt=prompt, action=action)
+        return {}
 
-    async def stop(request: Request) -> Response:
+    @answers_json
+    async def stop(request: Request) -> Response | dict[str, Any]:
         job = _job(desk, request)
         if job is None:
             return _missing()
-        try:
-            await asyncio.to_thread(desk.engine.cancel, job.id)
-        except StudioError as error:
-            return _refused(error)
-        return JSONResponse({})
+        await asyncio.to_thread(desk.engine.cancel, job.id)
+        return {}
 
     async def frames(request: Request) -> Response:
         job = _job(desk, request)
@@ -112,7 +104,7 @@ def _most_frames(preset: Preset) -> int:
 
 
 async def _packets(desk: Desk, watch: Watch, job: Job, visit: Visit) -> AsyncIterator[bytes]:
-    view, told, said = StageView(phase="queued"), 0.0, ""
+    view, last, phase = StageView(phase="queued"), 0.0, ""
     with watch.watching(job.id):
         async for events in events_of(desk.engine, job.id, STATE_SECONDS):
             blocks = [event for event in events if isinstance(event, Block)]
@@ -126,8 +118,8 @@ async def _packets(desk: Desk, watch: Watch, job: Job, visit: Visit) -> AsyncIte
                     continue  # removed: this page is far behind
                 yield struct.pack(">II", number, len(picture)) + picture
             now = time.monotonic()
-            if now - told >= STATE_SECONDS or view.phase != "live" or said != "live":
-                told, said = now, view.phase
+            if now - last >= STATE_SECONDS or view.phase != "live" or phase != "live":
+                last, phase = now, view.phase
                 state = json.dumps(_state(job, view, watch, visit)).encode()
                 yield struct.pack(">II", STATE, len(state)) + state
 
@@ -148,10 +140,6 @@ def _state(job: Job, view: StageView, watch: Watch, visit: Visit) -> dict[str, A
 
 def _job(desk: Desk, request: Request) -> Job | None:
     return desk.job(request.path_params["job_id"], desk.visit(gr.Request(request)))
-
-
-def _refused(error: StudioError) -> Response:
-    return JSONResponse({"error": sentence(error)})
 
 
 def _missing() -> Response:

@@ -1,14 +1,36 @@
-"""The view in which a video is steered while it is made."""
+"""The view in which a video is steered while it is made: one piece of HTML, whose own script talks to `wan_ui.live.routes`
+without a detour through Gradio.
 
-from wan_ui.desk.view import Shell, View
+Element ids: `live`, inside it `live-preset`, `live-prompt`, `live-start`, `live-stop`, `live-canvas`.
+"""
+
+from pathlib import Path
+
+import gradio as gr
+
+from presets import list_presets
+from wan_ui.door.rules import Rules
 from wan_ui.live.handlers import LiveHandlers
-from wan_ui.live.panel import build_live_panel
+from wan_ui.live.html import live_html
 from wan_ui.live.routes import live_routes
+from wan_ui.parts.events import script_that_talks
+from wan_ui.view import Shell, View
+
+_SCRIPT = script_that_talks("live", Path(__file__).with_name("live.js"))
 
 
 def build_live(shell: Shell) -> LiveHandlers:
-    """The panel with its handlers."""
-    return LiveHandlers(desk=shell.desk, panel=build_live_panel(shell.desk, shell.texts))
+    """The panel, with nothing running, and its handlers."""
+    presets = [preset for preset in list_presets() if preset.live and shell.desk.offers()(preset)]
+    panel = gr.HTML(live_html(presets, "", shell.texts), js_on_load=_SCRIPT, elem_id="live", apply_default_css=False)
+    return LiveHandlers(desk=shell.desk, panel=panel)
 
 
-LIVE = View(key="live", title="view_live", build=build_live, routes=live_routes)
+RULES: Rules = {
+    "/studio/live": "login",
+    "/studio/live/{job_id}/frames": "visitor",
+    "/studio/live/{job_id}/say": "visitor",
+    "/studio/live/{job_id}/stop": "visitor",
+}
+STREAMS = ("/studio/live/[^/]+/frames",)
+LIVE = View(key="live", title="view_live", build=build_live, routes=live_routes, rules=RULES, streams=STREAMS)

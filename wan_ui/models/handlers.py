@@ -7,20 +7,20 @@ import gradio as gr
 
 from backend.errors import StudioError
 from wan_ui.desk.desk import Desk
+from wan_ui.desk.panel import Panel
 from wan_ui.desk.presets import preset_choices
-from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
 from wan_ui.form.form import Form
 from wan_ui.form.settings import elsewhere_html
 from wan_ui.models.html import models_html, name_of
 from wan_ui.parts.buttons import Act, text_button
+from wan_ui.parts.events import Updates, Values
 from wan_ui.parts.message import Message
-from wan_ui.parts.notes import sentence
 from wan_ui.parts.values import size_words
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelsHandlers:
+class ModelsHandlers(Panel):
     """Handlers of the models' view. `chosen` keeps the form's choice of presets, which is the same for many pages."""
 
     desk: Desk
@@ -40,13 +40,6 @@ class ModelsHandlers:
     @property
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
         return {"look_models": self.look, "model": self.act}
-
-    def wire(self) -> None:
-        """Nothing to wire: the page's script sends all presses."""
-
-    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
-        """Nothing: the panel is drawn by `look`."""
-        return {}
 
     def tick(self, visit: Visit, values: Values) -> Updates:
         """The presets that the form offers, once a model has come or gone since the server began."""
@@ -76,9 +69,9 @@ class ModelsHandlers:
         try:
             message = do.get(act.what, self._pause)(act.value, visit)
         except StudioError as error:
-            message = Message(text=sentence(error), is_bad=True)
-        said = {} if message is None else {self.message: message.html(visit.texts)}
-        return self._drawn(visit) | said
+            message = Message.refusal(error)
+        news = {} if message is None else {self.message: message.html(visit.texts)}
+        return self._drawn(visit) | news
 
     def _fetch(self, source: str, visit: Visit) -> Message:
         self.desk.engine.models.fetch(source)

@@ -10,7 +10,7 @@ from wan_ui.desk.visit import Visit
 from wan_ui.parts.buttons import text_button
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import spoken_seconds
-from wan_ui.parts.values import size_words
+from wan_ui.parts.values import pairs_html, size_words
 from wan_ui.words.english import Texts
 
 VARIANTS = ("-draft", "-fast", "-distilled")  # of presets; a card is named after a plain one
@@ -46,7 +46,7 @@ def _group(title: str, rows: Sequence[ModelRow], visit: Visit) -> str:
 
 def _card(row: ModelRow, visit: Visit) -> str:
     entry, texts = row.entry, visit.texts
-    facts = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in _facts(row, texts))
+    facts = pairs_html(_facts(row, texts))
     return (
         f'<li data-model="{escape(entry.source)}" data-state="{_state(row)}"><p class="head"><b>{escape(_title(row, texts))}</b>'
         f'{_verdict(row, texts)}</p><p class="source">{escape(entry.source)}</p><dl>{facts}</dl>'
@@ -175,5 +175,5 @@ def _buttons(row: ModelRow, visit: Visit) -> str:
             again = text_button("model:fetch", texts.model_again, name="again", **one)
             buttons = [again, text_button("model:pause", texts.model_later, **one), *([remove] if _is_begun(row) else [])]
         case _:
-            buttons = [text_button("model:fetch", texts.model_fetch, name="download", **one)]
+            buttons = [text_button("model:fetch", texts.download, name="download", **one)]
     return f'<div class="actions">{"".join(buttons)}</div>'

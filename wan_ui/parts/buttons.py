@@ -54,9 +54,13 @@ def build_act(groups: Sequence[str]) -> gr.HTML:
 
 def icon_button(act: str, name: str, label: str, **data: str) -> str:
     """A button with an icon; `label` is its tooltip and its name for screen readers."""
+    return quiet_button(name, label, _data(act, data))
+
+
+def quiet_button(name: str, label: str, attributes: str) -> str:
+    """A button with an icon that does what its attributes say."""
     words = escape(label)
-    button = f'<button type="button" class="quiet-button" {_data(act, data)} title="{words}" aria-label="{words}">'
-    return f"{button}{icon(name)}</button>"
+    return f'<button type="button" class="quiet-button" title="{words}" aria-label="{words}" {attributes}>{icon(name)}</button>'
 
 
 def text_button(act: str, label: str, *, name: str = "", hint: str = "", **data: str) -> str:

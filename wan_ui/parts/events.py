@@ -4,6 +4,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gradio as gr
+
+Updates = dict[gr.Component, Any]
+Values = dict[gr.Component, Any]  # as the page sends them, unchecked
+
 QUIET: dict[str, Any] = dict(queue=False, show_progress="hidden", api_visibility="private")
 
 # For events that read the form: the request checks its values once, and errors are shown at their controls.

@@ -4,9 +4,12 @@ into the clipboard. Element id: `message`."""
 import secrets
 from dataclasses import dataclass
 from html import escape
+from typing import Self
 
 import gradio as gr
 
+from backend.errors import StudioError
+from wan_ui.parts.notes import sentence
 from wan_ui.words.english import Texts
 
 _ON_LOAD = """
@@ -46,9 +49,14 @@ class Message:
     copy: str = ""
     is_bad: bool = False
 
+    @classmethod
+    def refusal(cls, error: StudioError) -> Self:
+        """Why something was not done."""
+        return cls(text=sentence(error), is_bad=True)
+
     def html(self, texts: Texts) -> str:
         """The line; a number that is new each time makes the page notice a repeated message."""
-        where = f'<input readonly value="{escape(self.copy)}" aria-label="{escape(texts.compare_link)}">' if self.copy else ""
+        where = f'<input readonly value="{escape(self.copy)}" aria-label="{escape(texts.copy_link)}">' if self.copy else ""
         return (
             f'<div class="message" role="{"alert" if self.is_bad else "status"}" data-nonce="{secrets.token_hex(4)}"'
             f' data-view="{escape(self.view)}" data-copy="{escape(self.copy)}" data-bad="{"true" if self.is_bad else "false"}">'

@@ -8,13 +8,14 @@ const note = text => {
   shown.textContent = text;
   shown.hidden = !text;
 };
+const fill = (text, values) => text.replace(/\{(\w+)(:[^}]*)?\}/g, (_, name) => values[name]);
+const post = (path, body) => fetch(`studio/${viewName}${path}`, {
+  method: 'POST', headers: {'content-type': 'application/json'}, body: JSON.stringify(body ?? {}),
+});
 // What the server answers; null if it refuses, and the note says why.
 const send = async (path, body) => {
   try {
-    const answer = await fetch(`studio/${viewName}${path}`, {
-      method: 'POST', headers: {'content-type': 'application/json'}, body: JSON.stringify(body ?? {}),
-    });
-    const given = await answer.json();
+    const answer = await post(path, body), given = await answer.json();
     note(given.error ?? '');
     return answer.ok && !given.error ? given : null;
   } catch {
@@ -34,5 +35,13 @@ const uploaded = async file => {
     note(words().lost);
   }
   return null;
+};
+const addressOf = path => `gradio_api/file=${path.split('/').map(encodeURIComponent).join('/')}`;
+// A pointer that is pressed on this belongs to it until it is released, wherever it goes.
+const capture = (target, event) => {
+  try { target.setPointerCapture(event.pointerId); } catch { /* the pointer is gone already */ }
+};
+const onRelease = act => {
+  for (const kind of ['pointerup', 'pointercancel']) element.addEventListener(kind, act);
 };
 

@@ -1,5 +1,7 @@
 """A setting's value in words."""
 
+from collections.abc import Iterable
+from html import escape
 from typing import Any
 
 from backend.contract.events import Rate
@@ -24,6 +26,11 @@ def value_words(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(value_words(part) for part in value.values())
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def pairs_html(pairs: Iterable[tuple[str, str]]) -> str:
+    """Names and values as what stands in a `dl`."""
+    return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs)
 
 
 def rate_words(rate: Rate, texts: Texts) -> str:

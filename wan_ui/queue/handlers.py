@@ -12,11 +12,10 @@ from backend.errors import StudioError
 from backend.media.cage import Steps
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files
-from wan_ui.desk.view import Updates
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.buttons import Act, text_button
+from wan_ui.parts.events import Updates
 from wan_ui.parts.message import Message
-from wan_ui.parts.notes import sentence
 from wan_ui.queue.reading import queue_now
 from wan_ui.words.english import Texts
 
@@ -106,7 +105,7 @@ class QueueHandlers:
         return {}
 
     def _refused(self, error: StudioError, texts: Texts) -> Updates:
-        return {self.message: Message(text=sentence(error), is_bad=True).html(texts)}
+        return {self.message: Message.refusal(error).html(texts)}
 
     def _own(self, job: Job) -> set[str]:
         return {other.id for other in self.desk.engine.library.unended(job.owner)}

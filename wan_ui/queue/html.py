@@ -68,7 +68,7 @@ def _groups(waiting: tuple[Entry, ...], texts: Texts) -> str:
     for shape, entries in groupby(waiting, key=lambda entry: entry.shape):
         entries = tuple(entries)
         words = texts.queue_group.format(width=shape.width, height=shape.height, frames=shape.num_frames)
-        state = texts.queue_warm if entries[0].is_warm else texts.queue_cold
+        state = texts.queue_warm if entries[0].is_warm else texts.estimate_compiles_unknown
         waits = [entry.wait for entry in entries]
         wait = "" if None in waits else f" · {texts.queue_wait.format(seconds=spoken_seconds(max(waits)))}"
         parts.append(

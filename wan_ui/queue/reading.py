@@ -17,9 +17,7 @@ from wan_ui.parts.events import at_moment, moment
 from wan_ui.queue.html import Entry, Queue, queue_html
 
 MOST_RECENT = 5
-REST = (
-    4.0  # times as long as it took to read the line, before it is read again: hundreds of changes a second must not fill a core
-)
+REST = 4.0  # times as long as reading the line took, before it is read again: many changes a second must not fill a core
 FRESH_SECONDS = 1.0  # waits follow the clock and what workers have learned, which no count of changes shows
 
 

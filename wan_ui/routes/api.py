@@ -25,7 +25,7 @@ from presets import list_presets
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import follow
 from wan_ui.desk.media import video_url
-from wan_ui.desk.uploads import Sent, uploaded_path
+from wan_ui.door.uploads import Sent, uploaded_path
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView
 
@@ -80,7 +80,8 @@ def _generate_with(desk: Desk) -> Callable:
             result = await _wait(desk.engine, job.id)
         except StudioError as error:
             raise gr.Error(without_paths(str(error)), print_exception=False) from None
-        return _file(video_url(job.id, request.request, desk.access)), _facts(job.id, result)
+        rates = {stage: dataclasses.asdict(rate) for stage, rate in result.rates.items()}
+        return _file(video_url(job.id, request.request, desk.access)), facts_of(job.id, result) | {"rates": rates}
 
     return generate
 
@@ -187,7 +188,7 @@ def _file(address: str) -> dict[str, Any]:
     return gr.FileData(path=address, url=address, mime_type="video/mp4", is_stream=True).model_dump()
 
 
-def _facts(job_id: str, result: VideoResult) -> dict[str, Any]:
+def facts_of(job_id: str, result: VideoResult) -> dict[str, Any]:
+    """A finished video in plain values."""
     names = ("width", "height", "num_frames", "fps", "seconds")
-    facts = {"job_id": job_id, "seed": result.request.seed} | {name: getattr(result, name) for name in names}
-    return facts | {"rates": {stage: dataclasses.asdict(rate) for stage, rate in result.rates.items()}}
+    return {"job_id": job_id, "seed": result.request.seed} | {name: getattr(result, name) for name in names}

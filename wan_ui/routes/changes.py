@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from wan_ui.desk.changes import changes_of
+from wan_ui.desk.changes import changes
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.visit import Visit
 from wan_ui.header import status_html
@@ -41,9 +41,9 @@ def changes_route(desk: Desk) -> Route:
 
 async def _events(desk: Desk, visit: Visit) -> AsyncIterator[str]:
     sent: dict[str, str] = {}
-    seen, told = None, 0
+    seen, last = None, 0
     yield "retry: 2000\n\n"
-    async for since in changes_of(desk.engine).follow(SILENCE_SECONDS):
+    async for since in changes(desk.engine, SILENCE_SECONDS):
         if since is None:
             yield ": still here\n\n"
             continue
@@ -51,10 +51,10 @@ async def _events(desk: Desk, visit: Visit) -> AsyncIterator[str]:
         parts, jobs = await asyncio.to_thread(_look, desk, visit)
         news = {name: html for name, html in parts.items() if sent.get(name) != html}
         if news or jobs != seen:
-            told = told if jobs == seen else count
+            last = last if jobs == seen else count
             sent, seen = sent | news, jobs
             drawn = {name: at_moment(html, now) for name, html in news.items()}
-            yield f"data: {json.dumps({'count': told, 'since': since, 'parts': drawn})}\n\n"
+            yield f"data: {json.dumps({'count': last, 'since': since, 'parts': drawn})}\n\n"
         await asyncio.sleep(SHORTEST_SECONDS)
 
 

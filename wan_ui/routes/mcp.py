@@ -23,14 +23,14 @@ from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import FOR_PROGRAMS
 from backend.errors import StudioError
-from wan_ui.desk.access import Access
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import follow
 from wan_ui.desk.media import video_url
 from wan_ui.desk.visit import Visit
+from wan_ui.door.access import Access
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView, progress_words
-from wan_ui.routes.api import Wanted, finished_video
+from wan_ui.routes.api import Wanted, facts_of, finished_video
 from wan_ui.words.english import ENGLISH
 
 VERSIONS = ("2025-06-18", "2025-03-26")
@@ -199,16 +199,7 @@ async def _as_events(messages: AsyncIterator[dict[str, Any] | None]) -> AsyncIte
 
 
 def _facts(result: VideoResult, job_id: str, url: str) -> dict[str, Any]:
-    facts = {
-        "url": url,
-        "job_id": job_id,
-        "seed": result.request.seed,
-        "width": result.width,
-        "height": result.height,
-        "num_frames": result.num_frames,
-        "fps": result.fps,
-        "seconds": result.seconds,
-    }
+    facts = {"url": url} | facts_of(job_id, result)
     return {"content": [{"type": "text", "text": json.dumps(facts)}], "structuredContent": facts}
 
 

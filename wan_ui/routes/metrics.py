@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from backend.contract.worker import WorkerView
 from backend.engine.engine import Engine
-from wan_ui.desk.access import Access
+from wan_ui.door.access import Access
 
 STATES = ("queued", "running", "finished", "failed", "cancelled")
 
@@ -21,9 +21,8 @@ STATES = ("queued", "running", "finished", "failed", "cancelled")
 def health_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
     """200 while the studio can make videos or is about to, 503 when all its workers have failed or the disk has no room.
 
-    `detail` says which accelerator is here and not used, and what mends it. If visitors need a password, the length of the queue
-    is for the operator's key only.
-    """
+    `detail` says which accelerator is here and not used, and how to fix that. If visitors need a password, the length of the
+    queue is for the operator's key only."""
 
     def health(request: Request) -> Response:
         state, workers = engine.worker_status().state, engine.workers()

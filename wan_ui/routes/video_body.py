@@ -22,9 +22,9 @@ from starlette.requests import ClientDisconnect, Request
 
 from backend.contract.settings import FOR_PROGRAMS, SETTINGS
 from backend.errors import ClipError, DataFolderError, ImageError, RequestError, one_line
-from wan_ui.desk.json_body import parsed
-from wan_ui.desk.limits import JSON_BYTES
-from wan_ui.desk.uploads import LARGEST_BODY
+from wan_ui.door.json_body import parsed
+from wan_ui.door.limits import JSON_BYTES
+from wan_ui.door.uploads import LARGEST_BODY
 
 AT_ONCE = 2  # parsed; a body with a data URL takes about three times its size in memory
 PICTURE, CLIP = "input_reference", "video"

@@ -31,10 +31,10 @@ from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import view_of
 from wan_ui.desk.media import MEDIA_TYPES, VIDEO, file_below, poster
 from wan_ui.desk.opening import unless_gone
-from wan_ui.desk.refusals import refused
-from wan_ui.desk.rules import V1, VIDEOS
-from wan_ui.desk.uploads import folder_for_parts
 from wan_ui.desk.visit import Visit
+from wan_ui.door.refusals import refused
+from wan_ui.door.rules import V1, VIDEOS
+from wan_ui.door.uploads import folder_for_parts
 from wan_ui.parts.notes import sentence
 from wan_ui.routes.video_body import BodyReader, BodyTooLarge
 from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, to_request, video_object

@@ -5,7 +5,7 @@ Every handler that is given a job checks that the visitor may see it, whatever t
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,15 +18,15 @@ from backend.media.cage import Steps
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import follow, placed
 from wan_ui.desk.opening import opens_files
+from wan_ui.desk.panel import Panel
 from wan_ui.desk.presets import full_preset
-from wan_ui.desk.view import Updates, Values
 from wan_ui.desk.visit import Visit
 from wan_ui.form.form import Draft, Form
 from wan_ui.form.handlers import FormHandlers
 from wan_ui.header import status_html
-from wan_ui.parts.events import EACH, QUIET, RAW, at_moment, moment
+from wan_ui.parts.events import EACH, QUIET, RAW, Updates, Values, at_moment, moment
 from wan_ui.parts.message import Message
-from wan_ui.parts.notes import Notes, notes_for, sentence
+from wan_ui.parts.notes import Notes, notes_for
 from wan_ui.parts.progress import StageView
 from wan_ui.queue.reading import queue_now
 from wan_ui.stage.html import Model, stage_html
@@ -37,8 +37,9 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageHandlers:
-    """The stage's handlers, for one engine and one form."""
+class StageHandlers(Panel):
+    """The stage's handlers, for one engine and one form. The page's follower draws it; its buttons belong to the queue and the
+    form."""
 
     desk: Desk
     form: Form
@@ -52,17 +53,8 @@ class StageHandlers:
         return FormHandlers(desk=self.desk, form=self.form, message=self.message)
 
     @property
-    def inputs(self) -> set[gr.Component]:
-        return set()
-
-    @property
     def outputs(self) -> list[gr.Component]:
         return [self.panel.job_id, self.panel.view]
-
-    @property
-    def acts(self) -> Mapping[str, Callable[..., Updates]]:
-        """None: the buttons on the stage belong to the queue and the form."""
-        return {}
 
     def wire(self) -> None:
         """Wires the form's large buttons, and the one on the stage."""
@@ -95,10 +87,6 @@ class StageHandlers:
         shown = {self.panel.job_id: self.attach(visit)}
         words = {} if visit.reads_the_first_page else {self.panel.view: stage_html(StageView(), None, visit.texts)}
         return shown | words
-
-    def tick(self, visit: Visit, values: Values) -> Updates:
-        """Nothing: the page's follower draws the stage."""
-        return {}
 
     @property
     def _queued(self) -> list[gr.Component]:
@@ -177,7 +165,7 @@ class StageHandlers:
         try:
             self.desk.engine.cancel(job.id)
         except StudioError as error:
-            return {self.message: Message(text=sentence(error), is_bad=True).html(visit.texts)}
+            return {self.message: Message.refusal(error).html(visit.texts)}
         return {button: gr.update(value=visit.texts.stopping, interactive=False)}
 
     def settle(self, request: gr.Request) -> Updates:

@@ -15,11 +15,11 @@ from backend.contract.request import GenerationRequest
 from backend.engine.job import Job
 from backend.errors import RequestError
 from wan_ui.desk.media import media_url
-from wan_ui.parts.buttons import icon_button, text_button
+from wan_ui.parts.buttons import icon_button, quiet_button, text_button
 from wan_ui.parts.icons import icon
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView, progress_words, queue_place, spoken_seconds
-from wan_ui.parts.values import NO_PICTURE
+from wan_ui.parts.values import NO_PICTURE, pairs_html
 from wan_ui.words.english import Texts
 
 _GLYPH = (
@@ -118,7 +118,7 @@ def _facts(view: StageView, job: Job | None, texts: Texts) -> str:
         for key, name in texts.stage_names
         if view.result.seconds.get(key, 0.0) >= 0.005
     ]
-    lists = f'<dl class="settings">{_pairs(pairs)}</dl><dl class="timings">{_pairs(timings)}</dl>'
+    lists = f'<dl class="settings">{pairs_html(pairs)}</dl><dl class="timings">{pairs_html(timings)}</dl>'
     return f'<div class="facts">{lists}</div>'
 
 
@@ -127,10 +127,10 @@ def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts
     seconds = result.num_frames / result.fps
     first = count_first(request.guidance, request.guidance_interval, request.num_steps)
     return [
-        (texts.fact_seed, str(request.seed)),
+        (texts.seed, str(request.seed)),
         (texts.fact_size, f"{result.width} × {result.height}"),
-        (texts.fact_length, texts.length_choice.format(seconds=seconds, frames=result.num_frames)),
-        (texts.fact_steps, str(request.num_steps)),
+        (texts.length, texts.length_choice.format(seconds=seconds, frames=result.num_frames)),
+        (texts.steps, str(request.num_steps)),
         *([(texts.fact_strength, f"{request.strength:g}")] if request.strength is not None else []),
         (texts.fact_guidance, " / ".join(f"{value:g}" for value in request.guidance)),
         *([(texts.fact_guided_steps, str(first))] if first is not None and 0 < first < request.num_steps else []),
@@ -150,10 +150,6 @@ def _windows(request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
     return [(texts.fact_windows, texts.fact_window_frames.format(frames=length))] if length else []
 
 
-def _pairs(pairs: list[tuple[str, str]]) -> str:
-    return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs)
-
-
 def _player(view: StageView, job: Job | None, texts: Texts) -> str:
     """Play, frame by frame, position, loop: the page's script moves them."""
     result = view.result
@@ -168,11 +164,8 @@ def _player(view: StageView, job: Job | None, texts: Texts) -> str:
 
 
 def _key(name: str, label: str, is_pressed: bool = False, is_hidden: bool = False) -> str:
-    more = (' aria-pressed="true"' if is_pressed else "") + _hidden(is_hidden)
-    return (
-        f'<button type="button" class="quiet-button" data-player="{name}" title="{escape(label)}"'
-        f' aria-label="{escape(label)}"{more}>{icon(name)}</button>'
-    )
+    pressed = ' aria-pressed="true"' if is_pressed else ""
+    return quiet_button(name, label, f'data-player="{name}"{pressed}{_hidden(is_hidden)}')
 
 
 def _actions(view: StageView, job: Job | None, texts: Texts, model: Model) -> str:
@@ -228,10 +221,9 @@ def _video_buttons(job: Job, texts: Texts, model: Model) -> list[str]:
 
 def _small_buttons(job: Job, texts: Texts, group: str) -> list[str]:
     """Those without words; they stay together where the row breaks."""
-    one, seed, starred = {"job": job.id}, escape(texts.keep_seed), "true" if job.is_starred else "false"
+    one, starred = {"job": job.id}, _flag(job.is_starred)
     return [
-        f'<button type="button" class="quiet-button" data-action="keep_seed" title="{seed}" aria-label="{seed}">'
-        f"{icon('pin')}</button>",
+        quiet_button("pin", texts.keep_seed, 'data-action="keep_seed"'),
         icon_button(f"{group}:use", "use", texts.use_settings, **one),
         icon_button("queue:star", "star", texts.star, **one, on=starred),
         icon_button("compare:add", "compare", texts.add_compare, **one),

@@ -7,24 +7,20 @@ import gradio as gr
 
 from backend.errors import StudioError
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.view import Updates, Values
+from wan_ui.desk.panel import Panel
 from wan_ui.desk.visit import Visit
+from wan_ui.parts.events import Updates, Values
 from wan_ui.parts.message import Message
-from wan_ui.parts.notes import sentence
 from wan_ui.system.html import cleaned_words, system_html
 
 
 @dataclass(frozen=True, kw_only=True)
-class SystemHandlers:
+class SystemHandlers(Panel):
     """Handlers of the system view."""
 
     desk: Desk
     panel: gr.HTML
     message: gr.HTML
-
-    @property
-    def inputs(self) -> set[gr.Component]:
-        return set()
 
     @property
     def outputs(self) -> list[gr.Component]:
@@ -33,17 +29,6 @@ class SystemHandlers:
     @property
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
         return {"look_system": self.look, "clean": self.clean}
-
-    def wire(self) -> None:
-        """Nothing to wire: the page's script sends all presses."""
-
-    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
-        """Nothing: the panel is drawn by `look`."""
-        return {}
-
-    def tick(self, visit: Visit, values: Values) -> Updates:
-        """Nothing, as above."""
-        return {}
 
     def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """The panel, when it has come into view and while it stays there."""
@@ -57,7 +42,7 @@ class SystemHandlers:
         try:
             message = Message(text=cleaned_words(self.desk.engine.cleaner.clean(), visit.texts))
         except StudioError as error:
-            message = Message(text=sentence(error), is_bad=True)
+            message = Message.refusal(error)
         return self._drawn(visit) | {self.message: message.html(visit.texts)}
 
     def _drawn(self, visit: Visit) -> Updates:

@@ -20,7 +20,7 @@ from backend.engine.job import JobState
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.buttons import text_button
 from wan_ui.parts.notes import without_paths
-from wan_ui.parts.values import rate_words, size_words
+from wan_ui.parts.values import pairs_html, rate_words, size_words
 from wan_ui.words.english import Texts
 
 MOST_ERRORS = 8
@@ -51,9 +51,7 @@ def system_html(engine: Engine, visit: Visit) -> str:
     report = report_of(engine, visit)
     clean = text_button("clean:now", texts.system_clean, hint=texts.system_clean_hint) if visit.is_operator else ""
     sections = "".join(
-        f"<section><h3>{escape(title)}</h3><dl>"
-        + "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in rows)
-        + f"</dl>{clean if title == texts.system_storage else ''}</section>"
+        f"<section><h3>{escape(title)}</h3><dl>{pairs_html(rows)}</dl>{clean if title == texts.system_storage else ''}</section>"
         for title, rows in report.sections
     )
     errors = "".join(f"<li>{escape(error)}</li>" for error in report.errors) or f"<li>{escape(texts.system_no_errors)}</li>"
@@ -165,7 +163,7 @@ def cleaned_words(freed: Mapping[Part, int], texts: Texts) -> str:
     if not freed:
         return texts.system_cleaned_nothing
     parts = [f"{name} {size_words(freed[part])}" for part, name in texts.system_parts if part in freed]
-    return texts.system_cleaned.format(size=size_words(sum(freed.values())), parts=texts.system_cleaned_between.join(parts))
+    return texts.system_cleaned.format(size=size_words(sum(freed.values())), parts=texts.between.join(parts))
 
 
 def _jobs(counts: Mapping[str, int], texts: Texts) -> Rows:

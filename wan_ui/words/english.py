@@ -1,7 +1,7 @@
 """The page's words in English. Other languages are further values of `Texts`, one file each (`wan_ui.words.chinese`);
 `wan_ui.words.languages` lists them. Errors come in the engine's words; `wan_ui.routes` has its own for programs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Texts:
     view_models: str = "Models"
     views: str = "Views"
     help_title: str = "Keyboard"
-    help_views_between: str = ", "
+    between: str = ", "
     help_keys: tuple[tuple[str, str], ...] = (
         ("Ctrl ↵", "Generate"),
         ("Esc", "Stop, or close what is open"),
@@ -79,7 +79,6 @@ class Texts:
     storyboard_hint: str = "Each shot goes on from the last frames of the one before. Empty seconds are the length below."
     shot_prompt: str = "What this shot shows"
     shot_seconds: str = "Seconds"
-    shot_seed: str = "Seed"
     shot_add: str = "Add a shot"
     shot_up: str = "Earlier"
     shot_down: str = "Later"
@@ -96,7 +95,6 @@ class Texts:
 
     live_none: str = "No model on this machine makes videos live."
     live_start: str = "Start"
-    live_stop: str = "Stop"
     live_say: str = "Say it now"
     live_start_hint: str = "Press Start, then steer with the arrow keys."
     live_on: str = "Live"
@@ -181,7 +179,7 @@ class Texts:
     edit_before: str = "before its beginning"
     edit_length: str = "Length of the video"
     edit_lengths: str = "{seconds} s ({frames} frames)"
-    edit_overlap: str = "Seen of the clip"
+    edit_overlap: str = "Frames taken over from the clip"
     edit_overlaps: str = "{frames} frames"
     edit_goes_after: str = "Begins with the {overlap} frames before {at} s; {new} frames after them are new."
     edit_goes_before: str = "Ends with the {overlap} frames from {at} s on; {new} frames before them are new."
@@ -213,7 +211,7 @@ class Texts:
     keep_as_it_is: str = "Leave it as it is"
     estimate_about: str = "About {seconds}"
     estimate_measured: str = "By the last {count} of this size that were made here"
-    estimate_scaled: str = "Reckoned from {count} of other sizes that were made here"
+    estimate_scaled: str = "Estimated from {count} of other sizes that were made here"
     estimate_about_predicted: str = "About {seconds} (predicted)"
     estimate_predicted: str = "Predicted from the chips' published rates: nothing was made here with this model yet"
     estimate_none: str = "No estimate before its first video"
@@ -226,7 +224,6 @@ class Texts:
     queue_recent: str = "Just ended"
     queue_group: str = "{width} × {height} · {frames} frames"
     queue_warm: str = "compiled"
-    queue_cold: str = "compiles first"
     queue_wait: str = "done in about {seconds}"
     queue_other: str = "Somebody else's video is in line too; everybody gets a turn."
     queue_others: str = "{count} videos of others are in line too; everybody gets a turn."
@@ -235,7 +232,7 @@ class Texts:
     queue_edit: str = "Change before it starts"
     queue_duplicate: str = "Queue the same once more"
     queue_cancel: str = "Take out of the queue"
-    queue_stop: str = "Stop and keep what there is"
+    queue_stop: str = "Stop and keep what is done so far"
     queue_show: str = "Show: {prompt}"
     queue_steps: str = "{steps} steps · seed {seed}"
 
@@ -252,7 +249,7 @@ class Texts:
     delete: str = "Delete"
     deleted: str = "Deleted."
     undo: str = "Undo"
-    restore: str = "Take back"
+    restore: str = "Restore"
     restored: str = "It is back in the library."
     open_folder: str = "Open folder"
     folder_opened: str = "Opened on the server: {folder}"
@@ -270,7 +267,7 @@ class Texts:
     loaded_seed_button: str = "New seed instead"
     loaded_elsewhere: str = "{preset} is not on this machine, so nothing was loaded."
     loaded_first_frame: str = "Its first frame was taken from the video itself."
-    loaded_cues: str = "What was said on the way is left out; Same again, below the video, keeps it."
+    loaded_cues: str = "What changed while it was made live is left out; Same again, below the video, keeps it."
     loaded_clip: str = "The clip or the pictures that it was made from are left out; Same again, below the video, keeps them."
     loaded_editing: str = "You are changing a video that waits."
     loaded_full: str = "These are the settings of {title}. Press Generate when you like them."
@@ -278,7 +275,7 @@ class Texts:
     loaded_as_clip: str = "The video is the clip now. Choose what should be done with it."
     loaded_continue: str = "The last frame is now the first one. Say how it goes on."
     drop_clip: str = "Drop it here, to use it in Edit"
-    drop_here: str = "Drop it here: a video of ours loads its settings, a picture becomes the first frame"
+    drop_here: str = "Drop it here: a video made here loads its settings, a picture becomes the first frame"
 
     library_search: str = "Search in prompts"
     library_presets: str = "All models"
@@ -315,14 +312,13 @@ class Texts:
     )
     compare_tray: str = "{count} chosen. Choose another to see them side by side."
     compare_export: str = "Save as one video"
-    compare_link: str = "Copy link"
+    copy_link: str = "Copy link"
     compare_linked: str = "The link is in the clipboard. Only you see the videos behind it; others get the settings."
     compare_wipe: str = "Wipe"
     compare_wipe_left: str = "Left video"
     compare_wipe_right: str = "Right video"
     compare_wipe_edge: str = "Where the wipe is"
     compare_clear: str = "Start over"
-    compare_seconds: str = "Seconds"
     compare_rates: str = "Arithmetic"
     share_of_peak: str = "{percent:.0f} % of the peak (MFU)"
     compare_same: str = "All settings are the same."
@@ -342,16 +338,14 @@ class Texts:
     own_rename: str = "Rename to the name above"
     own_export: str = "Export all"
     own_import: str = "Import"
-    own_delete: str = "Delete"
     own_load: str = "Load {name}"
-    own_imported: str = "{count} presets came in."
-    own_link: str = "Copy link"
+    own_imported: str = "{count} presets were imported."
     own_linked: str = "The link is in the clipboard. It opens the studio with these settings."
-    own_bad_file: str = "This file holds no presets of ours: {reason}"
+    own_bad_file: str = "This file holds no presets of this studio: {reason}"
 
     system_devices: str = "Devices"
     system_memory: str = "{used} of {limit} in use"
-    system_memory_unknown: str = "does not tell its memory"
+    system_memory_unknown: str = "does not report its memory"
     system_not_used: str = "Not used"
     system_worker: str = "Worker"
     system_machine: str = "Machine"
@@ -359,7 +353,7 @@ class Texts:
     system_no_model: str = "none"
     system_shapes: str = "Compiled sizes"
     system_rates: str = "Last video"
-    system_refused: str = "Done without"
+    system_refused: str = "Refused here, so not used"
     system_no_shapes: str = "none yet"
     system_shape: str = "{task} {width} × {height}, {frames} frames, {guided}"
     system_guided: str = "guided"
@@ -384,7 +378,6 @@ class Texts:
     system_clean: str = "Clean up now"
     system_clean_hint: str = "Remove what the hourly cleaning would remove"
     system_cleaned: str = "{size} freed: {parts}."
-    system_cleaned_between: str = ", "
     system_cleaned_nothing: str = "There was nothing to remove."
     system_jobs: str = "Jobs"
     system_versions: str = "Versions"
@@ -404,7 +397,7 @@ class Texts:
         " studio printed when it began."
     )
     models_here: str = "On this machine"
-    models_coming: str = "On their way"
+    models_coming: str = "Being downloaded"
     models_others: str = "Can be downloaded"
     models_count: str = "models {models}, LoRAs {loras}"
     model_disk: str = "Disk"
@@ -429,7 +422,6 @@ class Texts:
         ("untried", "not tried on these devices"),
         ("unknown", "devices not known yet"),
     )
-    model_fetch: str = "Download"
     model_pause: str = "Pause"
     model_resume: str = "Resume"
     model_again: str = "Try again"
@@ -476,7 +468,7 @@ class Texts:
     queued: str = "Waiting"
     interrupted: str = "Interrupted"
     goes_on: str = "It goes on by itself from there, as soon as a worker is ready. Nothing that was done is lost."
-    held: str = "Making this video was ended from outside again and again. It waits for you, or for ten minutes without a fault."
+    held: str = "Work on this video was ended from outside several times. It waits for you, or for ten minutes without a failure."
     go_on_now: str = "Go on now"
     disk_short: str = "The disk has {free} free, and the next video needs {needed}: make room, the queue goes on by itself."
     disk_full: str = "The disk is full: make room, the queue goes on by itself."
@@ -493,7 +485,7 @@ class Texts:
     decoding_frame: str = "Frame {frame} of {total}"
     finished: str = "Done in {seconds}"
     cancelled: str = "Stopped"
-    cancelled_partial: str = "This is what there was when it stopped."
+    cancelled_partial: str = "This is how far it had come when it was stopped."
     cancelled_nothing: str = "It stopped before there was a picture to keep."
     failed: str = "It did not work"
     rate: str = "{seconds} a step"
@@ -503,11 +495,7 @@ class Texts:
     fits_hint: str = "This would fit into the memory. The button fills the form; nothing is made yet."
     preview_label: str = "Preview of the video so far"
     video_label: str = "Generated video: {prompt}"
-
-    fact_seed: str = "Seed"
     fact_size: str = "Size"
-    fact_length: str = "Length"
-    fact_steps: str = "Steps"
     fact_guidance: str = "Guidance"
     fact_guided_steps: str = "Guided steps"
     fact_nag: str = "NAG"
@@ -544,6 +532,11 @@ class Texts:
     opened_without: str = "The page was opened without the settings of its link."
     error_unexpected: str = "Something went wrong in the studio."
     error_unexpected_fix: str = "Try again; the server's log says more."
+
+    def beginning(self, prefix: str) -> dict[str, str]:
+        """The plain words whose names begin with this, by the rest of their names: for a view's script."""
+        names = [field.name for field in fields(self) if field.name.startswith(prefix) and field.type is str]
+        return {name.removeprefix(prefix): getattr(self, name) for name in names}
 
 
 ENGLISH = Texts()

@@ -1,5 +1,5 @@
 """The words of components as keys that Gradio translates in the browser. HTML panels are drawn in the visitor's language
-by the server instead (`wan_ui.desk.visit`). Both use the words of `wan_ui.words.languages`."""
+by the server instead (`wan_ui.words.languages`). Both use the words of `wan_ui.words.languages`."""
 
 from dataclasses import fields
 

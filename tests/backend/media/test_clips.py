@@ -10,10 +10,11 @@ import time
 import numpy as np
 import pytest
 
+from backend.contract.clip import Part
 from backend.contract.request import GenerationRequest
 from backend.errors import ClipError, VideoFileError
 from backend.media import clips
-from backend.media.clips import Part, read_clip, read_clip_facts, read_part, thumbnails
+from backend.media.clips import read_clip, read_clip_facts, read_part, thumbnails
 from backend.media.sound import add_sound
 from backend.media.video import read_facts, read_frames, read_request, write_video
 from backend.settings import PROJECT_FOLDER
@@ -46,6 +47,20 @@ def test_every_format_gives_the_frames_that_it_holds(tmp_path, name, options):
     assert facts.suffix == {"a.mov": ".mp4"}.get(name, path.suffix) and not facts.has_sound
     assert numbers(list(read_clip(path, part(fps=10)))) == list(range(9))
     assert numbers(list(read_clip(path, part(start=0.5, fps=10)))) == list(range(5, 14))
+
+
+def test_a_clip_is_gone_through_once_until_its_file_is_another(tmp_path, monkeypatch):
+    path, runs, run = counting_clip(tmp_path / "a.mp4", 20, 10, options=LOSSLESS), [], clips._run
+    monkeypatch.setattr(clips, "_run", lambda *arguments: runs.append(arguments) or run(*arguments))
+    assert [read_clip_facts(path).seconds for _ in range(3)] == [2.0] * 3 and len(runs) == 2  # its header, and all of it
+    read_part(path, part(fps=10)), read_part(str(path), part(fps=10))
+    assert len(runs) == 2
+    os.replace(counting_clip(tmp_path / "b.mp4", 30, 10, options=LOSSLESS), path)
+    assert read_clip_facts(path).seconds == 3.0
+    path.write_bytes(b"no clip")
+    assert refusal(path) and refusal(path) and len(runs) == 6  # what is refused is looked at again
+    path.unlink()
+    assert "none at that path" in refusal(path)
 
 
 def test_the_rate_is_brought_to_the_videos_and_the_speed_stays(tmp_path):
@@ -272,7 +287,8 @@ def test_no_process_is_left_when_a_reader_stops_early(tmp_path):
 
 MEASURED = """
 import json, resource, sys
-from backend.media.clips import Part, read_clip, read_clip_facts, thumbnails
+from backend.contract.clip import Part
+from backend.media.clips import read_clip, read_clip_facts, thumbnails
 from tests.clock import is_within
 path = sys.argv[1]
 facts = read_clip_facts(path)

@@ -11,12 +11,13 @@ import imageio_ffmpeg
 import numpy
 import pytest
 
+from backend.contract.clip import Part
 from backend.contract.request import GenerationRequest
 from backend.errors import NoRequestInVideo, VideoFileError
 from backend.files import is_disk_full
 from backend.media import mp4 as mp4_boxes
 from backend.media import video as video_file
-from backend.media.clips import Part, read_part
+from backend.media.clips import read_part
 from backend.media.video import (
     extract_frame,
     read_facts,

@@ -7,11 +7,13 @@ from safetensors.numpy import load_file
 
 from backend.commands.precompile_run import requests_of
 from backend.contract import settings as settings_module
+from backend.contract.clip import Part
 from backend.contract.events import Compiling, Encoding, Finished, Step
 from backend.contract.request import GenerationRequest
-from backend.media.clips import Part, read_part
+from backend.media.clips import read_part
 from backend.media.video import read_frames
 from backend.pipeline import generate as pipeline
+from backend.pipeline import inputs
 from backend.pipeline.load import load
 from backend.pipeline.stage_files import EMBEDDINGS, LATENTS, read_conditions
 from backend.pipeline.warm_up import calls, warm_up
@@ -70,6 +72,14 @@ def test_outside_the_mask_the_clip_stays_and_its_sound_too(made, files, tmp_path
     list(pipeline.generate(plain, loaded, tmp_path / "decoded", lambda: False))
     assert psnr(frames_of(tmp_path / "decoded")[:, outside], own[:, outside]) < 25  # the tiny autoencoder knows nothing
     np.testing.assert_array_equal(*(load_file(tmp_path / name / LATENTS)["latents"] for name in ("kept", "decoded")))
+
+
+def test_the_clip_is_decoded_once_for_one_video(made, files, tmp_path, monkeypatch):
+    (preset, loaded), parts, read = made, [], inputs.read_part
+    monkeypatch.setattr(inputs, "read_part", lambda path, part: parts.append(part) or read(path, part))
+    request = request_of(preset, video=files["clip.mp4"], mask=files["mask.png"])
+    assert isinstance(list(pipeline.generate(request, loaded, tmp_path, lambda: False))[-1], Finished)
+    assert parts == [Part.of(request)]
 
 
 def test_a_stopped_video_keeps_the_clips_pixels_too(made, files, tmp_path):

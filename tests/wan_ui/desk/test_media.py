@@ -5,9 +5,9 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from tests.wan_ui.builders import FakeEngine, a_job
-from wan_ui.desk.access import Access
 from wan_ui.desk.media import file_below, media_route, media_url, video_route
-from wan_ui.desk.visitors import COOKIE, owner_of
+from wan_ui.door.access import Access
+from wan_ui.door.visitors import COOKIE, owner_of
 
 MINE, THEIRS = "A" * 43, "B" * 43
 

@@ -7,10 +7,10 @@ from gradio.utils import get_upload_folder
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from wan_ui.desk.access import Access
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.media import media_route
-from wan_ui.desk.visitors import COOKIE
+from wan_ui.door.access import Access
+from wan_ui.door.visitors import COOKIE
 from wan_ui.edit.routes import edit_routes
 
 

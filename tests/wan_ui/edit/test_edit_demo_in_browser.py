@@ -4,7 +4,8 @@ painted over becomes what the prompt says, and the rest stays."""
 import numpy as np
 import pytest
 
-from backend.media.clips import Part, read_part
+from backend.contract.clip import Part
+from backend.media.clips import read_part
 from backend.media.masks import read_mask
 from backend.media.video import read_frames
 from tests.clip_files import run_ffmpeg

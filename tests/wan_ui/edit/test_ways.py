@@ -302,7 +302,7 @@ def test_only_who_may_see_a_video_takes_it_as_a_clip_and_one_that_is_gone_is_sai
         offers=lambda visit=None: lambda preset: preset.name == "wan-tiny",
         engine=engine,
     )
-    handlers = EditHandlers(desk=desk, panel=SimpleNamespace(view=object()), stage=None, message=message)
+    handlers = EditHandlers(desk=desk, panel=object(), stage=None, message=message)
 
     def told(wanted: str):
         return asyncio.run(handlers.act({}, ASKING, SimpleNamespace(_data={"what": "clip", "job": wanted, "value": ""})))

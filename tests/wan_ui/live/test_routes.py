@@ -10,9 +10,9 @@ from starlette.testclient import TestClient
 
 from backend.contract.events import Block
 from backend.engine.engine import Engine
-from wan_ui.desk.access import Access
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.visitors import COOKIE
+from wan_ui.door.access import Access
+from wan_ui.door.visitors import COOKIE
 from wan_ui.live.routes import live_routes
 
 PROMPT = {"preset": "wan-live-tiny", "prompt": "a red square"}

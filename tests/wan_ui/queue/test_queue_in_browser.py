@@ -6,7 +6,7 @@ import pytest
 
 from tests.wan_ui.conftest import _serving
 from tests.wan_ui.steps import generate, lists, made, press, until
-from wan_ui.desk.access import Access
+from wan_ui.door.access import Access
 
 pytestmark = pytest.mark.browser
 

@@ -11,9 +11,9 @@ import pytest
 from backend.engine.engine import Engine
 from tests.backend.conftest import FAKE, wait_for
 from tests.backend.conftest import request as a_request
-from wan_ui.desk.access import Access
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.visitors import COOKIE, owner_of
+from wan_ui.door.access import Access
+from wan_ui.door.visitors import COOKIE, owner_of
 from wan_ui.routes import changes
 
 ANNA, BEN = "a" * 43, "b" * 43

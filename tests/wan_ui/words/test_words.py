@@ -4,15 +4,18 @@ from pathlib import Path
 from typing import get_args
 
 import wan_ui
+from backend.contract.settings import Extend
 from backend.contract.worker import WorkerState
 from backend.engine.job import JobState
 from presets import list_presets
-from wan_ui.desk.visit import texts_for
+from wan_ui.edit.ways import WAYS
 from wan_ui.form.settings import settings_of
 from wan_ui.views import VIEWS
 from wan_ui.words.chinese import CHINESE
 from wan_ui.words.english import ENGLISH, Texts
-from wan_ui.words.languages import LANGUAGES
+from wan_ui.words.languages import LANGUAGES, texts_for
+
+SAID = re.compile(r"words\(\)\.(\w+)")
 
 
 def test_every_text_is_used():
@@ -20,7 +23,17 @@ def test_every_text_is_used():
     states = {f"worker_{state}" for state in get_args(WorkerState)} | {f"job_{state}" for state in get_args(JobState)}
     unused = [field.name for field in fields(Texts) if not re.search(rf"(texts|labels|ENGLISH)\.{field.name}\b", code)]
     controls = settings_of(list_presets()[0], ENGLISH).keys()  # of the form's settings: the words of each have its name
-    assert set(unused) - controls == states | {view.title for view in VIEWS}
+    ways = {f"edit_{kind}_{way}" for kind in ("way", "hint") for way in WAYS}
+    ends = {f"edit_goes_{end}" for end in get_args(Extend)}
+    assert set(unused) - controls - _used_by_scripts() == states | {view.title for view in VIEWS} | ways | ends
+
+
+def _used_by_scripts() -> set[str]:
+    """The words that the scripts of these views take by their names."""
+    scripts = {view: (Path(wan_ui.__file__).parent / view).glob("*.js") for view in ("edit", "live")}
+    said = {(view, name) for view, paths in scripts.items() for path in paths for name in SAID.findall(path.read_text())}
+    assert {f"{view}_{name}" for view, name in said} <= {field.name for field in fields(Texts)} | {"edit_bytes", "edit_lost"}
+    return {f"{view}_{name}" for view, name in said}
 
 
 def test_every_language_says_everything_with_the_same_places_to_fill():

@@ -1,0 +1,74 @@
+"""What one thread reads reaches every follower: all of it where it is kept, else the first news that was not yet taken."""
+
+import asyncio
+import queue
+import threading
+
+from tests.backend.conftest import wait_for
+from wan_ui.desk.feed import Feed
+
+
+def feed_of(*, is_kept: bool) -> tuple[Feed[int], queue.Queue]:
+    """A feed, and the queue of batches that it reads; None ends it."""
+    batches = queue.Queue()
+    return Feed(lambda: iter(batches.get, None), "test-feed", is_kept=is_kept), batches
+
+
+def readers() -> int:
+    return sum(thread.name == "test-feed" for thread in threading.enumerate())
+
+
+def test_who_comes_late_gets_what_was_kept_and_all_see_the_end():
+    feed, batches = feed_of(is_kept=True)
+
+    async def look() -> None:
+        with feed.followed() as early:
+            batches.put((1, 2))
+            assert await early.news(5) == [1, 2] and await early.news(0.01) == [] and not early.is_over
+            with feed.followed() as late:
+                assert await late.news(5) == [1, 2]
+                batches.put((3,)), batches.put(None)
+                for one in (early, late):
+                    seen = await one.news(5)
+                    while not one.is_over:
+                        seen += await one.news(5)
+                    assert seen == [3]
+
+    asyncio.run(look())
+    assert feed.is_over
+
+
+def test_what_is_not_kept_is_news_once_until_it_is_taken_and_ends_with_the_last_follower():
+    feed, batches = feed_of(is_kept=False)
+
+    async def look(first: int) -> None:
+        with feed.followed(first) as follower:
+            assert await follower.news(5) == [first]
+            batches.put((1,)), batches.put((2,)), batches.put((3,))
+            await asyncio.to_thread(wait_for, batches.empty)
+            await asyncio.sleep(0.2)
+            assert await follower.news(5) == [1] and await follower.news(0.01) == [] and not follower.is_over
+            assert readers() == 1
+
+    asyncio.run(look(0))
+    batches.put(())
+    wait_for(lambda: readers() == 0)
+    asyncio.run(look(7))
+    batches.put(None)
+    wait_for(lambda: readers() == 0)
+
+
+def test_what_cannot_be_read_on_ends_and_can_be_followed_again(caplog):
+    def broken():
+        yield (1,)
+        raise OSError("gone")
+
+    feed = Feed(broken, "test-feed", is_kept=False)
+
+    async def look() -> None:
+        with feed.followed() as follower:
+            while not follower.is_over:
+                await follower.news(5)
+
+    asyncio.run(look()), asyncio.run(look())
+    assert "gone" in caplog.text

@@ -1,0 +1,397 @@
+"""The door of a running server: names, origins, rules for every address and handler, behind a proxy, and slow callers."""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+import pytest
+import uvicorn
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
+
+from backend.settings import PROJECT_FOLDER
+from tests.clock import is_within
+from tests.fifth_view.panel import FIFTH
+from tests.wan_ui.conftest import _free_port, _serving
+from tests.wan_ui.visitor import Visitor
+from wan_ui.door import body_limit, connections
+from wan_ui.door.access import Access
+from wan_ui.door.door import Door
+from wan_ui.door.hosts import Hosts
+from wan_ui.door.rules import ROUTES, Book
+from wan_ui.view import rules_of
+from wan_ui.views import VIEWS
+
+OUTER = "studio.example"
+EVIL = {"host": "evil.example:7960", "origin": "http://evil.example:7960"}
+RULES = rules_of(VIEWS)
+NOT_NEEDED = [path for path, rule in RULES.items() if rule == "refused"]
+
+# The page's handlers, each of which somebody has thought about. All are called through an address with the rule `login`; `visitor`
+# means that the handler is given jobs, pictures or names by the page, and asks `Desk.visit` or `door/uploads.py` what its caller may
+# do with them; `operator` that it asks `Desk.visit` and does nothing for anybody else.
+HANDLERS = {
+    "FormHandlers.wire.<locals>.<lambda>": "login",
+    "build_prompt_panel.<locals>.<lambda>": "login",
+    "FormHandlers.chooser.<locals>.choose": "login",
+    "FormHandlers.choose_preset": "login",
+    "FormHandlers.choose_picture": "login",
+    "FormHandlers.guide_first": "login",
+    "FormHandlers.guide_as_many": "login",
+    "FormHandlers.suggest": "login",
+    "FormHandlers.edit_mode": "login",
+    "FormHandlers.estimate": "visitor",
+    "FormHandlers.show_picture": "visitor",
+    "FormHandlers.show_crop": "visitor",
+    "FormHandlers.move_crop": "visitor",
+    "FormHandlers.pad": "visitor",
+    "FillHandlers.act": "visitor",
+    "FillHandlers.drop": "visitor",
+    "OwnPresetHandlers.act": "visitor",
+    "StageHandlers.submit": "visitor",
+    "StageHandlers.follow": "visitor",
+    "StageHandlers.settle": "visitor",
+    "StageHandlers.stop": "visitor",
+    "StageHandlers.keep_seed": "visitor",
+    "QueueHandlers.act": "visitor",
+    "QueueHandlers.again": "visitor",
+    "QueueHandlers.show": "visitor",
+    "CompareHandlers.start": "visitor",
+    "CompareHandlers.act": "visitor",
+    "_values_or_presets": "login",
+    "EditHandlers.act": "visitor",
+    "EditHandlers.queued": "visitor",
+    "LibraryHandlers.search": "visitor",
+    "LibraryHandlers.act": "visitor",
+    "ModelsHandlers.look": "visitor",
+    "ModelsHandlers.act": "operator",
+    "SystemHandlers.look": "visitor",
+    "SystemHandlers.clean": "operator",
+    "PageHandlers.open": "visitor",
+    "PageHandlers.tick": "visitor",
+    "_generate_with.<locals>.generate": "visitor",
+    "FifthHandlers.act": "login",
+    "FifthHandlers.look": "login",
+}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory) -> Iterator[str]:
+    with _serving("fake", tmp_path_factory.mktemp("door"), more=["--allowed-host", OUTER]) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory) -> Iterator[str]:
+    """A server with a password."""
+    with _serving("fake", tmp_path_factory.mktemp("locked"), more=["--auth", "user:password"]) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory) -> dict[str, list[str]]:
+    """What a launched page with one view more can be asked for."""
+    command = [sys.executable, "-m", "tests.wan_ui.list_routes", str(tmp_path_factory.mktemp("launched"))]
+    return json.loads(subprocess.run(command, cwd=PROJECT_FOLDER, check=True, capture_output=True, timeout=120).stdout)
+
+
+def test_every_address_has_a_rule_and_every_rule_an_address(launched):
+    found = set(launched["addresses"])
+    assert found == rules_of([*VIEWS, FIFTH]).keys()
+
+
+def test_every_handler_has_a_rule_and_every_rule_a_handler(launched):
+    assert launched["handlers"].keys() == HANDLERS.keys()
+
+
+def test_a_handler_that_must_ask_who_calls_it_is_given_the_request(launched):
+    asked = {name for name, rule in HANDLERS.items() if rule != "login"}
+    assert asked <= {name for name, takes_request in launched["handlers"].items() if takes_request}
+
+
+def test_no_view_changes_the_rule_of_an_address_that_is_not_its_own():
+    paths = [path for rules in (ROUTES, *(view.rules for view in VIEWS)) for path in rules]
+    assert len(paths) == len(set(paths)) == len(RULES)
+    assert all(path.startswith("/studio/") for view in VIEWS for path in view.rules)
+
+
+def test_only_the_endpoint_for_programs_is_named_to_them(launched):
+    assert launched["public"] == ["generate"]
+
+
+def test_the_door_is_outermost_and_there_is_no_cors(launched):
+    first, *others = launched["middleware"]
+    assert first == "Door" and "CustomCORSMiddleware" not in others and launched["connection"] == "LimitedConnection"
+
+
+def test_an_address_without_a_rule_is_refused():
+    book = Book()
+    for path in ("/new", "/gradio_api/new", "/studio/media", "/docs", "/gradio_api/call/v2/generate", "/gradio_api//upload"):
+        assert book.rule(path) == "refused", path
+    assert book.rule("/gradio_api/call/generate/") == "login" and book.rule("/studio/media/job/previews/1.png") == "visitor"
+
+
+@pytest.mark.parametrize("path", NOT_NEEDED)
+def test_what_gradio_brings_and_nobody_needs_is_refused(url, path):
+    path = path.replace(":path", "").format_map({name: "a" for name in _names(path)})
+    for method in ("GET", "POST"):
+        assert httpx.request(method, url.rstrip("/") + path).status_code == 404
+
+
+def _names(path: str) -> list[str]:
+    return [part.partition("}")[0] for part in path.replace(":path", "").split("{")[1:]]
+
+
+def test_a_recording_or_a_deep_link_leaves_nothing(url):
+    assert httpx.post(f"{url}gradio_api/process_recording", files={"file": b"x" * 1000}).status_code == 404
+    assert httpx.get(f"{url}?deep_link=abc").status_code == 404 and httpx.get(f"{url}config?deep%5flink=abc").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["", "config", "mcp", "gradio_api/queue/data?session_hash=x", "studio/media/x/video.mp4"])
+def test_a_name_that_is_not_served_gets_one_sentence(url, path):
+    answer = httpx.get(url + path, headers=EVIL)
+    assert answer.status_code == 421
+    assert answer.json()["error"] == (
+        "This server does not answer to the name evil.example:7960. If it should, start it with --allowed-host evil.example:7960."
+    )
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:1", "10.0.0.5:80", "[::1]", OUTER, f"{OUTER}:443"])
+def test_numbers_localhost_and_allowed_names_are_served(url, host):
+    assert httpx.get(url, headers={"host": host}).status_code == 200
+
+
+def test_a_proxys_outer_name_must_be_served_too(url):
+    assert httpx.get(url, headers={"x-forwarded-host": OUTER}).status_code == 200
+    assert httpx.get(url, headers={"x-forwarded-host": "evil.example"}).status_code == 421
+    assert httpx.get(url, headers={"x-forwarded-host": f"{OUTER}, evil.example"}).status_code == 421
+
+
+@pytest.mark.parametrize("origin", ["http://127.0.0.1:1", "https://evil.example", "null", "http://localhost:7860"])
+@pytest.mark.parametrize(
+    "path", ["config", "gradio_api/queue/data?session_hash=x", "gradio_api/run/predict", "gradio_api/upload"]
+)
+def test_pages_of_other_origins_neither_read_nor_write(url, origin, path):
+    for method in ("GET", "POST", "OPTIONS"):
+        headers = {"origin": origin, "access-control-request-method": "POST"}
+        answer = httpx.request(method, url + path, headers=headers)
+        assert answer.status_code == 403 and not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_the_servers_own_page_reads_and_writes_and_no_other_may_frame_it(url):
+    answer = httpx.get(f"{url}config", headers={"origin": url.rstrip("/")})
+    assert answer.status_code == 200 and "access-control-allow-origin" not in answer.headers
+    assert answer.headers["x-frame-options"] == "SAMEORIGIN"
+    assert answer.headers["content-security-policy"] == "frame-ancestors 'self'"
+
+
+@pytest.mark.parametrize("path", [path for path, rule in RULES.items() if rule in ("login", "owner", "program", "operator")])
+def test_without_the_login_nothing_but_the_form_is_there(locked, path):
+    path = path.replace(":path", "").format_map({name: "a" for name in _names(path)})
+    for method in ("GET", "POST"):
+        assert httpx.request(method, locked.rstrip("/") + path).status_code == 401
+
+
+def test_before_the_login_the_server_tells_nothing_about_itself(locked):
+    assert httpx.get(f"{locked}healthz").json().keys() == {"worker"}
+    assert httpx.get(f"{locked}openapi.json").status_code == 404
+    page = httpx.get(locked).text
+    assert "Makes a video" not in page and '"auth_required":true' in page
+
+
+def test_with_the_login_the_page_is_there(locked):
+    with httpx.Client(base_url=locked) as client:
+        assert client.post("login", data={"username": "user", "password": "password"}).status_code == 200
+        assert client.get("config").status_code == 200 and "Makes a video" in client.get("").text
+
+
+def test_the_operators_key_counts_in_any_case_of_its_scheme():
+    for header, has in (("Bearer key", True), ("bearer key", True), ("BEARER  key", True), ("Basic key", False), ("key", False)):
+        assert Access("key").has_key(httpx.Headers({"authorization": header})) == has
+
+
+@pytest.mark.parametrize("path", ["v1/videos", "v1/models", "v1/videos/x", "v1/videos/x/content"])
+def test_what_belongs_to_somebody_needs_a_key_or_a_visitors_cookie_everywhere(url, locked, path):
+    for server in (url, locked):
+        assert httpx.get(server + path).status_code == 401
+    with httpx.Client(base_url=url) as browser:
+        browser.get("")
+        assert browser.get(path).status_code in (200, 404)
+        refused = browser.get(path, headers={"authorization": "Bearer studio-unknown"})
+        assert refused.status_code == 401 and refused.json()["error"]["code"] == "invalid_api_key"
+    with httpx.Client(base_url=locked) as stranger:
+        stranger.get("")
+        assert stranger.get(path).status_code == 401  # the cookie without the password
+
+
+def test_a_visitor_sees_with_the_cookie_what_was_made_on_the_page(url):
+    with httpx.Client(base_url=url) as browser, httpx.Client(base_url=url) as other:
+        browser.get(""), other.get("")
+        made = browser.post("v1/videos", json={"prompt": "a red square", "steps": 1}).json()
+        assert [one["id"] for one in browser.get("v1/videos").json()["data"]] == [made["id"]]
+        assert other.get("v1/videos").json()["data"] == [] and other.get(f"v1/videos/{made['id']}").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["v1", "v1/chat/completions", "v1/videos/x/remix", "v1/videos/characters/x/y", "v1x/y"])
+def test_refusals_have_the_shape_that_their_sender_reads(url, path):
+    answer = httpx.get(url + path)
+    told = answer.json()["error"]
+    assert answer.status_code == 404 and isinstance(told, str if path.startswith("v1x") else dict)
+    if isinstance(told, dict):
+        assert told == {"message": "There is nothing here.", "type": "invalid_request_error", "param": None, "code": "not_found"}
+    assert httpx.get(f"{url}v1/videos", headers=EVIL).json()["error"].keys() == {"message", "type", "param", "code"}
+
+
+def test_keys_that_cannot_be_read_lock_nobody_out_for_good(tmp_path):
+    (tmp_path / "keys.sqlite3").write_bytes(b"no database" * 1000)
+    site = TestClient(Door(PlainTextResponse(""), access=Access.of(tmp_path), hosts=Hosts(["testserver"])))
+    answer = site.get("/v1/videos", headers={"authorization": "Bearer studio-x"})
+    assert answer.status_code == 503 and str(tmp_path) not in answer.text
+    assert site.get("/v1/videos", headers={"authorization": f"Bearer {Access.of(tmp_path).key}"}).status_code == 200
+
+
+def test_wrong_passwords_slow_an_address_down(tmp_path):
+    with _serving("fake", tmp_path, more=["--auth", "user:password"]) as server:
+        headers = {"x-forwarded-for": "203.0.113.9"}
+        wrong = {"username": "user", "password": "wrong"}
+        answers = [httpx.post(f"{server.url}login", data=wrong, headers=headers).status_code for _ in range(10)]
+        assert answers == [400] * 5 + [429] * 5
+        right = {"username": "user", "password": "password"}
+        assert httpx.post(f"{server.url}login", data=right, headers={"x-forwarded-for": "203.0.113.8"}).status_code == 200
+    assert (tmp_path / "server.log").read_text().count("wrong password from 203.0.113.9") == 5
+
+
+class _Proxy(BaseHTTPRequestHandler):
+    """A small reverse proxy. `outer` gives the headers that it sends for a request's own."""
+
+    protocol_version = "HTTP/1.0"
+    target: str
+    outer: Callable[[str], dict[str, str]]
+
+    def _pass(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        own = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
+        answer = httpx.request(
+            self.command, self.target + self.path, content=body, headers=own | type(self).outer(self.headers["host"])
+        )
+        self.send_response(answer.status_code)
+        for name, value in answer.headers.items():
+            if name not in ("content-encoding", "content-length", "transfer-encoding", "connection"):
+                self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    do_GET = do_POST = _pass
+
+    def log_message(self, *_) -> None:
+        """Says nothing."""
+
+
+def _forwarded(host: str) -> dict[str, str]:
+    return {"x-forwarded-host": host, "x-forwarded-proto": "https", "x-forwarded-for": "203.0.113.5"}
+
+
+PROXIES = {
+    "its own Host": lambda host: {},
+    "the outer Host": lambda host: {"host": host},
+    "its own Host and X-Forwarded": _forwarded,
+    "the outer Host and X-Forwarded": lambda host: {"host": host} | _forwarded(host),
+}
+
+
+@pytest.mark.parametrize("kind", PROXIES)
+def test_it_works_behind_a_proxy(url, kind):
+    handler = type("Handler", (_Proxy,), {"target": url.rstrip("/"), "outer": staticmethod(PROXIES[kind])})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{proxy.server_port}"
+        person = {"host": OUTER, "origin": f"https://{OUTER}"}
+        with httpx.Client(base_url=address, headers=person) as client:
+            assert client.get("/").status_code == 200
+            config = client.get("/config").json()
+            tick = next(one for one in config["dependencies"] if one["api_name"] == "edit_mode")
+            call = {"data": [None], "fn_index": tick["id"], "session_hash": "x"}
+            assert client.post("/gradio_api/run/predict", json=call).json()["data"]
+            evil = {"origin": "https://evil.example"}
+            assert client.post("/gradio_api/run/predict", json=call, headers=evil).status_code == 403
+        proxy.shutdown()
+
+
+def test_one_address_may_not_have_too_many_requests_open():
+    answers = []
+
+    async def inner(scope, receive, send) -> None:
+        if scope["path"] == "/login":  # asks again while this request is open
+            again = dict(scope, path="/healthz")
+            answers.append([])
+            await door(again, receive, lambda message: _keep(message, answers[-1]))
+        await PlainTextResponse("")(scope, receive, send)
+
+    door = Door(inner, access=Access("key"), hosts=Hosts(["testserver"]), most_open=1)
+    for address, status in (("203.0.113.1", 503), ("127.0.0.1", 200)):
+        assert TestClient(door, client=(address, 1)).get("/login").status_code == 200
+        assert answers[-1][0]["status"] == status
+    assert not door._open
+
+
+async def _keep(message: dict, kept: list[dict]) -> None:
+    kept.append(message)
+
+
+def test_a_body_that_comes_too_slowly_is_ended(monkeypatch):
+    async def crawl(scope, receive, send) -> None:
+        raise AssertionError("the application was called")
+
+    sent = []
+
+    async def never() -> dict:
+        await asyncio.sleep(5)
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": []}
+    asyncio.run(body_limit.BodyLimit(crawl, seconds=0.1)(scope, never, send))
+    assert sent[0]["status"] == 408 and (b"connection", b"close") in sent[0]["headers"]
+
+
+@pytest.mark.bench
+def test_silent_and_half_sent_connections_end_and_too_many_make_room(monkeypatch):
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(connections, "most_connections", lambda: 20)
+
+    async def crowd() -> tuple[bytes, float]:
+        config = uvicorn.Config(PlainTextResponse("here"), port=_free_port(), http=connections.LimitedConnection, lifespan="off")
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        opened = [await asyncio.open_connection("127.0.0.1", config.port) for _ in range(30)]
+        for _, writer in opened:
+            writer.write(b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n")
+        reader, writer = await asyncio.open_connection("127.0.0.1", config.port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+        answer, began = await reader.read(), time.monotonic()
+        for silent, pen in opened:
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(silent.read(), 10) == b""
+            pen.close()
+        writer.close()
+        server.should_exit = True
+        await serving
+        return answer, time.monotonic() - began
+
+    answer, seconds = asyncio.run(crowd())
+    assert answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"here") and is_within(seconds, 8)
+
+
+def test_a_visitors_calls_go_through(url):
+    assert Visitor(url).call("edit_mode", {})

@@ -1,0 +1,62 @@
+import asyncio
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from wan_ui.door.visitors import COOKIE, VisitorCookie, owner_of
+
+TOKEN = "A" * 43
+
+
+def client(**options) -> TestClient:
+    async def home(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(owner_of(request.cookies))
+
+    app = Starlette(routes=[Route("/", home), Route("/other", home)], middleware=[Middleware(VisitorCookie)])
+    return TestClient(app, **options)
+
+
+def test_the_first_page_brings_a_cookie_that_scripts_cannot_read():
+    cookie = client().get("/").headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Lax" in cookie and "Secure" not in cookie
+
+
+def test_over_https_the_cookie_never_travels_in_the_clear():
+    assert "Secure" in client(base_url="https://testserver").get("/").headers["set-cookie"]
+    assert "Secure" in client().get("/", headers={"x-forwarded-proto": "https"}).headers["set-cookie"]
+
+
+def test_a_visitor_keeps_the_same_name_and_another_gets_another():
+    one, two = client(), client()
+    one.get("/"), two.get("/")
+    assert one.get("/").text == one.get("/other").text != two.get("/").text
+    assert "set-cookie" not in one.get("/").headers
+
+
+def test_a_made_up_cookie_is_replaced():
+    assert COOKIE in client(cookies={COOKIE: "admin"}).get("/").headers["set-cookie"]
+
+
+def test_the_stored_name_does_not_give_the_cookie_away():
+    assert TOKEN not in owner_of({COOKIE: TOKEN}) and owner_of({COOKIE: TOKEN}).startswith("visitor-")
+
+
+def test_callers_without_a_cookie_are_told_apart_by_session_and_are_never_a_visitor():
+    assert owner_of({}, "abc") == owner_of({}, "abc") != owner_of({}, "xyz")
+    assert owner_of({}, TOKEN).split("-")[1] == owner_of({COOKIE: TOKEN}).split("-")[1]  # the same digest, so:
+    assert owner_of({}, TOKEN) != owner_of({COOKIE: TOKEN})
+    assert owner_of({}) != owner_of({})
+
+
+def test_websockets_and_lifespan_pass_untouched():
+    passed = []
+
+    async def app(scope, receive, send):
+        passed.append(scope["type"])
+
+    asyncio.run(VisitorCookie(app)({"type": "lifespan"}, None, None))
+    assert passed == ["lifespan"]

@@ -1,0 +1,124 @@
+"""Each fault of Gradio's that the studio works around, without its fix and with it. Where a fault is gone, its fix may go too."""
+
+import asyncio
+import inspect
+import subprocess
+import sys
+
+import gradio as gr
+import httpx
+import pytest
+from gradio.route_utils import CustomCORSMiddleware
+from gradio.routes import App
+from gradio.state_holder import SessionState
+from starlette.middleware import Middleware
+
+from backend.settings import PROJECT_FOLDER
+from wan_ui.door.logins import LoginForm, LoginLimit, Logins
+from wan_ui.gradio_fixes import behind, keep_component_ids, look_less_often
+
+GONE = "this Gradio no longer has the fault: see wan_ui/gradio_fixes.py"
+COUNT_STUBS = """
+import sys
+opened = []
+sys.addaudithook(lambda event, given: event == "open" and str(given[0]).endswith(".pyi") and opened.append(given[0]))
+{importing}
+print(len(opened))
+"""
+
+
+def stubs(importing: str) -> int:
+    """How many stubs are read or written while Gradio is imported."""
+    command = [sys.executable, "-c", COUNT_STUBS.format(importing=importing)]
+    return int(subprocess.run(command, cwd=PROJECT_FOLDER, check=True, capture_output=True, timeout=120).stdout)
+
+
+def test_gradio_is_imported_without_its_stubs():
+    assert stubs("import gradio") > 10, GONE
+    assert stubs("from wan_ui.gradio_fixes import import_gradio; import_gradio(); import gradio") == 0
+
+
+def test_a_component_that_is_updated_again_and_again_is_kept_once(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(SessionState, "__setitem__", inspect.unwrap(SessionState.__setitem__))
+        blocks, state, _ = asyncio.run(_updated_again_and_again())
+        assert len(state.blocks_config.blocks) > len(blocks.blocks), GONE
+    keep_component_ids()
+    blocks, state, choice = asyncio.run(_updated_again_and_again())
+    assert state.blocks_config.blocks.keys() == blocks.blocks.keys()
+    assert state.config_values.keys() <= blocks.blocks.keys()
+    assert state[choice._id].choices == [("one", "one"), ("5", "5")]
+
+
+async def _updated_again_and_again() -> tuple[gr.Blocks, SessionState, gr.Dropdown]:
+    with gr.Blocks() as blocks:
+        choice, shown = gr.Dropdown(["one"]), gr.HTML()
+        gr.Button().click(lambda chosen: None, choice, [choice, shown])
+    (function,) = blocks.fns.values()
+    state = SessionState(blocks)
+    for number in range(6):
+        await blocks.preprocess_data(function, ["one"], state)
+        html = gr.skip() if number % 2 else f"<p>{number}</p>"
+        await blocks.postprocess_data(function, [gr.update(choices=["one", str(number)]), html], state)
+    return blocks, state, choice
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there Gradio's queue looks less often by itself")
+def test_the_queue_looks_less_often():
+    async def look() -> None:
+        blocks = gr.Blocks()
+        assert blocks._queue.sleep_when_free < 0.01 and blocks._queue.progress_update_sleep_when_free < 0.1, GONE
+        look_less_often(blocks)
+        assert (blocks._queue.sleep_when_free, blocks._queue.progress_update_sleep_when_free) == (0.05, 0.1)
+
+    asyncio.run(look())  # Gradio makes a loop that nobody closes where none runs
+
+
+class Given:
+    """Middleware that passes everything on."""
+
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        await self.app(scope, receive, send)
+
+
+def test_the_door_is_outermost_there_is_no_cors_and_logins_end():
+    async def look() -> None:
+        app = App.create_app(gr.Blocks(), app_kwargs={"middleware": [Middleware(Given)]})
+        kinds = [one.cls for one in app.user_middleware]
+        assert kinds.index(CustomCORSMiddleware) < kinds.index(Given) and type(app.tokens) is dict, GONE
+        app = App.create_app(gr.Blocks(), app_kwargs={"lifespan": behind(Middleware(Given), Logins)})
+        async with app.router.lifespan_context(app):
+            kinds = [one.cls for one in app.user_middleware]
+            assert kinds[0] is Given and CustomCORSMiddleware not in kinds and isinstance(app.tokens, Logins)
+
+    asyncio.run(look())
+
+
+def answer(*middleware, **request) -> httpx.Response:
+    """What a Gradio app with a password and an endpoint, behind these, answers to the request."""
+
+    async def ask() -> httpx.Response:
+        with gr.Blocks() as blocks:
+            gr.Button().click(lambda: None, api_name="secret")
+        blocks.auth, blocks.auth_message = [("user", "password")], None
+        app = App.create_app(blocks, app_kwargs={"middleware": [Middleware(one) for one in middleware]})
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://studio.example") as client:
+            return await client.request(**request)
+
+    return asyncio.run(ask())
+
+
+def test_before_the_login_nothing_describes_the_endpoints():
+    page = {"method": "GET", "url": "/"}
+    assert '"/secret"' in answer(**page).text, GONE
+    assert '"/secret"' not in answer(LoginForm, **page).text
+
+
+def test_a_logins_cookie_comes_with_no_request_of_another_site():
+    login = {"method": "POST", "url": "/login", "data": {"username": "user", "password": "password"}}
+    assert "samesite=none" in answer(**login).headers["set-cookie"].lower(), GONE
+    cookies = answer(LoginLimit, **login).headers["set-cookie"].lower()
+    assert "samesite=none" not in cookies and "samesite=lax" in cookies

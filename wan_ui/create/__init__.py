@@ -1,0 +1,1 @@
+"""The view in which videos are made."""

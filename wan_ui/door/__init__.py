@@ -1,0 +1,1 @@
+"""Who may send what: every request passes here before anything else sees it."""

@@ -1,0 +1,40 @@
+"""How much one visitor, one address, all visitors without a key, and everybody together may ask for. The one table of these
+numbers: the rooms that hold to them take them from here, and docs/security.md has the same ones (a test compares them).
+"""
+
+from dataclasses import dataclass
+
+from backend.media import cage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """At most so many: for one visitor or program key, for one address, for all visitors without a key, and in all. None: not
+    limited there. `what` is how docs/security.md names it, with its unit."""
+
+    what: str
+    of_visitor: int | None = None
+    of_address: int | None = None
+    without_key: int | None = None
+    in_all: int | None = None
+
+
+VIDEOS_IN_LINE = Limit(what="videos in line", of_visitor=20, of_address=40, without_key=60, in_all=100)
+OPEN_REQUESTS = Limit(what="open requests", of_address=150, in_all=1000)
+STREAMS = Limit(what="open streams", of_visitor=20, of_address=150, in_all=700)
+FILES_BEING_OPENED = Limit(what="requests that open files, at once", of_visitor=1, of_address=1, in_all=cage.AT_ONCE)
+FILES_WAITING = Limit(
+    what="requests that wait to open files",
+    of_visitor=cage.MOST_OF_VISITOR,
+    of_address=cage.MOST_OF_ADDRESS,
+    in_all=cage.MOST_WAITING,
+)
+UPLOADED_BYTES = Limit(
+    what="bytes uploaded within an hour", of_visitor=500_000_000, of_address=1_000_000_000, in_all=5_000_000_000
+)
+JSON_BYTES = Limit(what="bytes of JSON in a request, data URLs aside", of_visitor=1_000_000)
+BODY_BYTES = Limit(what="bytes of a request to `/v1/videos`, and of one uploaded file", of_visitor=60_000_000)
+LOG_BYTES = Limit(what="bytes that a request writes to the log", of_visitor=2_000)
+LOG_LINES = Limit(what="lines of refused calls in the log within a minute", of_visitor=100, in_all=1_000)
+LOG_FILE_BYTES = Limit(what="bytes of the log, which is kept twice", in_all=10_000_000)
+WRONG_PASSWORDS = Limit(what="wrong passwords within a minute", of_address=5, in_all=30)

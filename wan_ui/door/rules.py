@@ -1,0 +1,115 @@
+"""Which rule each address has; views bring those of their own. What has no rule is refused.
+
+The rules: `public`, for everybody; `login`, for those who gave the password, if there is one, and for programs with a key;
+`visitor`, for the owner of what the address names, by cookie or by the ticket in the address, which the route itself checks;
+`owner`, for programs with a key and for visitors, because what they ask for is theirs; `program` and `operator`, if visitors need
+a password, for programs with any key and with the operator's; `refused`, for nobody: Gradio brings the address, and the studio
+does not need it.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Literal
+
+from starlette.routing import compile_path
+
+Rule = Literal["public", "login", "visitor", "owner", "program", "operator", "refused"]
+Rules = Mapping[str, Rule]
+
+API = "/gradio_api"
+UPLOAD = f"{API}/upload"
+LOGIN = "/login"
+LOGOUT = "/logout"
+V1 = "/v1"  # below it are addresses of OpenAI's shape
+VIDEOS = f"{V1}/videos"
+ROUTES: Rules = {
+    "/": "public",  # without a login it holds the login form only
+    LOGIN: "public",
+    LOGOUT: "public",
+    "/healthz": "public",
+    "/favicon.ico": "public",
+    "/manifest.json": "public",
+    "/robots.txt": "public",
+    "/theme.css": "public",
+    "/static/{path:path}": "public",
+    "/assets/{path:path}": "public",
+    "/svelte/{path:path}": "public",
+    f"{API}/theme.css": "public",
+    f"{API}/startup-events": "public",
+    f"{API}/login_check": "public",  # answers whether the caller has logged in
+    "/config": "login",
+    "/studio/changes": "login",
+    UPLOAD: "login",
+    f"{API}/upload_progress": "login",
+    f"{API}/info": "login",
+    f"{API}/user": "login",
+    f"{API}/app_id": "login",
+    f"{API}/heartbeat/{{session_hash}}": "login",
+    f"{API}/run/{{api_name}}": "login",
+    f"{API}/call/{{api_name}}": "login",
+    f"{API}/call/{{api_name}}/{{event_id}}": "login",
+    f"{API}/queue/join": "login",
+    f"{API}/queue/data": "login",
+    f"{API}/queue/status": "login",
+    f"{API}/cancel": "login",
+    f"{API}/reset": "login",
+    f"{API}/file={{path_or_url:path}}": "login",
+    "/studio/media/{job_id}/{name:path}": "visitor",
+    "/studio/video/{job_id}/{ticket}/video.mp4": "visitor",
+    "/metrics": "operator",
+    "/mcp": "program",
+    VIDEOS: "owner",
+    f"{VIDEOS}/{{video_id}}": "owner",
+    f"{VIDEOS}/{{video_id}}/content": "owner",
+    f"{V1}/models": "owner",
+    f"{V1}/models/{{model}}": "owner",
+    "/monitoring": "refused",
+    "/monitoring/summary": "refused",
+    "/monitoring/{key}": "refused",
+    "/pwa_icon": "refused",
+    "/pwa_icon/{size}": "refused",
+    f"{API}/api/{{api_name}}": "refused",
+    f"{API}/call/v2/{{api_name}}": "refused",
+    f"{API}/call/v2/{{api_name}}/{{event_id}}": "refused",
+    f"{API}/component_server": "refused",
+    f"{API}/custom_component/{{id}}/{{environment}}/{{type}}/{{file_name}}": "refused",
+    f"{API}/deep_link": "refused",
+    f"{API}/dev/reload": "refused",
+    f"{API}/file/{{path:path}}": "refused",
+    f"{API}/openapi.json": "refused",
+    f"{API}/process_recording": "refused",
+    f"{API}/proxy={{url_path:path}}": "refused",
+    f"{API}/runs": "refused",
+    f"{API}/stream/{{event_id}}": "refused",
+    f"{API}/stream/{{event_id}}/close": "refused",
+    f"{API}/stream/{{session_hash}}/{{run}}/{{component_id}}/playlist.m3u8": "refused",
+    f"{API}/stream/{{session_hash}}/{{run}}/{{component_id}}/{{segment_id}}.{{ext}}": "refused",
+    f"{API}/stream/{{session_hash}}/{{run}}/{{component_id}}/playlist-file": "refused",
+    f"{API}/token": "refused",
+    f"{API}/undo-vibe-edit": "refused",
+    f"{API}/vibe-code": "refused",
+    f"{API}/vibe-edit": "refused",
+    f"{API}/vibe-starter-queries": "refused",
+}
+
+
+class Book:
+    """Finds the rule of a path."""
+
+    def __init__(self, rules: Rules = ROUTES):
+        self._rules = [(_pattern(template), rule) for template, rule in sorted(rules.items(), key=_refused_first)]
+
+    def rule(self, path: str) -> Rule:
+        """The rule of this path, with or without a slash at its end; `refused` if it has none."""
+        path = path.rstrip("/") or "/"
+        return next((rule for pattern, rule in self._rules if pattern.fullmatch(path)), "refused")
+
+
+def _refused_first(entry: tuple[str, Rule]) -> bool:
+    """A refused address stays refused if an allowed one has a place that would fit it too."""
+    return entry[1] != "refused"
+
+
+@cache
+def _pattern(template: str):
+    return compile_path(template)[0]

@@ -1,0 +1,91 @@
+"""What the studio changes in Gradio: each function says for which version, and what it fixes.
+
+`tests/wan_ui/test_gradio_fixes.py` shows each fault without its fix, and fails when a newer Gradio no longer has it. Answers of
+Gradio's own addresses are changed by the door (`wan_ui.door`: `LoginForm`, `LoginLimit`, `FileCheck`, `upload_route`).
+This module imports no Gradio by itself, because `import_gradio` must come first.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import gradio as gr
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+
+QUEUE_SECONDS, PROGRESS_SECONDS = 0.05, 0.1  # between two looks of Gradio's own queue for work and for progress
+
+
+def import_gradio() -> None:
+    """Imports Gradio in half its time (6.31, `component_meta.py`).
+
+    At every import Gradio writes a type stub (`.pyi`) beside each of its components, for editors: it parses its own sources to do
+    so, about one second on one core. Where Python cannot name a class's file it writes none, so that is what it is told of its
+    own classes. A version that ignores the answer is imported as slowly as ever, with the same result.
+    """
+    getfile = inspect.getfile
+
+    def without_components(of: Any) -> str:
+        if isinstance(of, type) and of.__module__.startswith("gradio."):
+            raise OSError(f"no stub is wanted for {of.__name__}")
+        return getfile(of)
+
+    inspect.getfile = without_components
+    try:
+        import gradio  # noqa: F401
+    finally:
+        inspect.getfile = getfile
+
+
+@functools.cache
+def keep_component_ids() -> None:
+    """Lets components keep their ids when they are replaced, from now on, for all apps of this process (6.31,
+    `Blocks.preprocess_data` and `postprocess_data`).
+
+    Gradio replaces a component that was updated for one page, stores the new one under the old one's id, and gives it an id of
+    its own. The next use of the component asks for that id, does not find it, and stores the component again: once for every
+    update, with all that it shows, for as long as the page is open.
+    """
+    from gradio.blocks import Block
+    from gradio.state_holder import SessionState
+
+    store = SessionState.__setitem__
+
+    @functools.wraps(store)
+    def store_with_id(state: SessionState, key: int, value: Any) -> None:
+        if isinstance(value, Block):
+            value._id = key
+        store(state, key, value)
+
+    SessionState.__setitem__ = store_with_id
+
+
+def look_less_often(blocks: gr.Blocks) -> None:
+    """Lets the queue look for work as often as it does on Windows (6.31, `queueing.Queue`). Elsewhere it looks a thousand times
+    a second, which takes 7 % of a core for nothing (measured)."""
+    blocks._queue.sleep_when_free, blocks._queue.progress_update_sleep_when_free = QUEUE_SECONDS, PROGRESS_SECONDS
+
+
+def behind(
+    door: Middleware, logins: Callable[[], MutableMapping[str, str]]
+) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    """For the app's `lifespan`: puts the door before everything else, before the first request (6.31, `routes.App`).
+
+    Gradio puts its own middleware outside what it is given. Its CORS goes, because it lets pages of other origins read with the
+    visitor's cookies; and so does its dictionary of logins, which never end.
+    """
+    from gradio.route_utils import CustomCORSMiddleware
+
+    @asynccontextmanager
+    async def begin(app: Starlette) -> AsyncIterator[None]:
+        app.user_middleware = [door, *(one for one in app.user_middleware if one.cls is not CustomCORSMiddleware)]
+        app.middleware_stack = app.build_middleware_stack()
+        app.tokens = logins()
+        yield
+
+    return begin
