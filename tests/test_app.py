@@ -207,6 +207,7 @@ def test_without_ray_the_command_line_says_what_to_install(tmp_path):
     assert done.stderr.startswith("--cluster needs Ray") and "pip install -r requirements-cluster.txt" in done.stderr
 
 
+@pytest.mark.slow  # two real workers start; how work is shared out: tests/backend/engine/test_workers.py
 @pytest.mark.demo_model
 @pytest.mark.skipif(len(this_machine().cores) < 2, reason="two workers need two cores")
 def test_two_workers_make_two_videos_at_the_same_time(tmp_path):

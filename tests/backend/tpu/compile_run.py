@@ -8,6 +8,7 @@ Only a program that is asked for is lowered, and only one that is not known ther
 """
 
 import argparse
+import ast
 import functools
 import hashlib
 import json
@@ -58,8 +59,15 @@ class KnowingInspector(Inspector):
 def fingerprint(program: Program, lowered: jax.stages.Lowered) -> str:
     """The hash of everything that a program's costs follow from."""
     parts = [lowered.as_text(), repr(program.layout.compiler_options), version("jaxlib"), version("libtpu")]
-    parts += [path.read_text("utf-8") for path in _READERS]
+    parts += [_meaning(path) for path in _READERS]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _meaning(path: Path) -> str:
+    """The file without its comments."""
+    text = path.read_text("utf-8")
+    return ast.dump(ast.parse(text)) if path.suffix == ".py" else text
 
 
 def calls_of(only: str | None, model: Model, request: GenerationRequest) -> Iterator[Call]:
