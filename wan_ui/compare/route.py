@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from backend.engine.engine import Engine
@@ -15,7 +15,7 @@ from backend.errors import StudioError
 from backend.media.cage import EXPORT_SECONDS, For, Opening
 from backend.media.tiles import Tile, write_tiled
 from wan_ui.compare.html import labels_of
-from wan_ui.desk.media import VIDEO, before
+from wan_ui.desk.media import VIDEO, before, sent
 from wan_ui.desk.opening import asker, unless_gone
 from wan_ui.door.access import Access
 from wan_ui.words.english import ENGLISH
@@ -28,9 +28,7 @@ def compare_route(engine: Engine, access: Access) -> Route:
     async def serve(request: Request) -> Response:
         found = await asyncio.to_thread(_found, engine, request, access)
         path = None if found is None else await unless_gone(request, _tiled(engine, found, asker(request), making))
-        if path is None:
-            return PlainTextResponse("Not found", status_code=404)
-        return FileResponse(path, media_type="video/mp4", headers={"Cache-Control": "private, no-store"})
+        return sent(path, cache="private, no-store")
 
     return Route("/studio/compare/{comparison_id}.mp4", serve, methods=["GET", "HEAD"])
 

@@ -54,12 +54,17 @@ def media_route(engine: Engine, access: Access) -> Route:
     async def serve(request: Request) -> Response:
         job = await asyncio.to_thread(_owned_job, engine, request, access)
         path = None if job is None else await unless_gone(request, _file(engine, job, request, posters))
-        if path is None:
-            return PlainTextResponse("Not found", status_code=404)
-        headers = {"Cache-Control": "private, max-age=86400", "X-Content-Type-Options": "nosniff"}
-        return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], headers=headers)
+        return sent(path, cache="private, max-age=86400")
 
     return Route(f"/{_PREFIX}/{{job_id}}/{{name:path}}", serve, methods=["GET", "HEAD"])
+
+
+def sent(path: Path | None, *, cache: str) -> Response:
+    """The picture or the video at this path; 404 if there is none."""
+    if path is None:
+        return PlainTextResponse("Not found", status_code=404)
+    headers = {"Cache-Control": cache, "X-Content-Type-Options": "nosniff"}
+    return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], headers=headers)
 
 
 def video_url(job_id: str, request: HTTPConnection, access: Access) -> str:
@@ -73,13 +78,8 @@ def video_route(engine: Engine, access: Access) -> Route:
 
     def serve(request: Request) -> Response:
         job_id = request.path_params["job_id"]
-        if not access.is_ticket(request.path_params["ticket"], job_id):
-            return PlainTextResponse("Not found", status_code=404)
-        path = _kept_video(engine, job_id)
-        if path is None:
-            return PlainTextResponse("Not found", status_code=404)
-        headers = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"}
-        return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], headers=headers)
+        is_known = access.is_ticket(request.path_params["ticket"], job_id)
+        return sent(_kept_video(engine, job_id) if is_known else None, cache="private, no-store")
 
     return Route(f"/{_VIDEO_PREFIX}/{{job_id}}/{{ticket}}/{VIDEO}", serve, methods=["GET", "HEAD"])
 

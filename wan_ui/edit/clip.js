@@ -40,7 +40,7 @@ const clip = (() => {
     edit.chooseSize();
     ways.proposeMargins();
     brush.clear();
-    part(0, edit.limits().usual);
+    part(0, edit.limits().num_frames);
     ways.choose(ways.current());
   };
   // As many of the thumbnails as lie beside each other in their own shape, each cut to its place.
@@ -74,19 +74,19 @@ const clip = (() => {
 
   // The part. Frames are counted at the model's own rate, and only so many are taken as it can make. The handles go there. The
   // first one moves the part, the last one makes it longer and shorter. Where the clip goes on, its part may have any length.
-  const anyLength = {step: 1, first: 1, least: 1, most: Infinity};
+  const anyLength = {frame_step: 1, first_frames: 1, min_frames: 1, max_frames: Infinity};
   const counts = () => ways.current() === 'extend' ? {...edit.limits(), ...anyLength} : edit.limits();
   const rounding = () => Number(find('.strip').dataset.rounding);
-  const most = start => Math.min(counts().most, Math.floor((state.facts.seconds - start) * edit.limits().fps + rounding()));
+  const most = start => Math.min(counts().max_frames, Math.floor((state.facts.seconds - start) * edit.limits().fps + rounding()));
   const latestStart = frames => state.facts.seconds - (frames - rounding()) / edit.limits().fps;
   const partEnd = () => state.start + state.frames / edit.limits().fps;
   const fitting = (count, start) => {
-    const {step, first, least} = counts(), highest = most(start);
+    const {frame_step: step, first_frames: first, min_frames: least} = counts(), highest = most(start);
     const nearest = first + step * Math.round((count - first) / step);
     return Math.max(least, Math.min(nearest, first + step * Math.floor((highest - first) / step)));
   };
   const part = (start, count) => {
-    const {fps, least, title} = counts(), {seconds} = state.facts;
+    const {fps, min_frames: least, title} = counts(), {seconds} = state.facts;
     const last = Math.max(0, latestStart(least));
     state.start = Math.floor(100 * Math.min(Math.max(0, start), last)) / 100;
     state.frames = fitting(count, state.start);

@@ -15,12 +15,12 @@ const edit = (() => {
     find('#edit-steps').value = own.steps;
     [find('#edit-guidance').value, find('#edit-guidance-low').value] = [own.guidance[0], own.guidance.at(-1)];
     find('#edit-guidance-low').closest('label').hidden = own.guidance.length < 2;
-    find('#edit-negative').value = own.negative;
+    find('#edit-negative').value = own.negative_prompt;
     find('#edit-size').replaceChildren(...own.sizes.map(sizeOption));
     chooseSize();
     showStrength();
-    if (clip.frames === usual) clip.frames = own.usual;  // nobody has asked for another length
-    usual = own.usual;
+    if (clip.frames === usual) clip.frames = own.num_frames;  // nobody has asked for another length
+    usual = own.num_frames;
     ways.showLengths();
     ways.proposeMargins();
     ways.choose(own.ways.includes(way) ? way : own.ways[0]);

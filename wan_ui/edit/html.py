@@ -16,6 +16,10 @@ from wan_ui.edit.ways_html import below_clip, below_timeline, canvas, menu, refe
 from wan_ui.words.english import Texts
 
 _WITH_CLIP = " ".join(way for way in WAYS if way != "keys")
+_LIMITS = (
+    *("fps", "frame_step", "first_frames", "min_frames", "max_frames", "num_frames", "frame_counts"),
+    *("sizes", "steps", "guidance", "negative_prompt"),
+)
 _ACCEPTED = "video/*,image/gif,.mp4,.m4v,.mov,.webm,.gif"
 
 
@@ -99,21 +103,10 @@ def _number(element: str, smallest: float, largest: float, step: float, placehol
 
 def _option(preset: Preset, texts: Texts) -> str:
     """The preset, with all that the script must know of it."""
-    limits = {
-        "fps": preset.fps,
-        "step": preset.frame_step,
-        "first": preset.first_frames,
-        "least": preset.min_frames,
-        "most": preset.max_frames,
-        "usual": preset.num_frames,
-        "sizes": preset.sizes,
-        "steps": preset.steps,
-        "guidance": preset.guidance,
-        "negative": preset.negative_prompt,
+    limits = {name: getattr(preset, name) for name in _LIMITS} | {
         "title": preset.words(texts.language).title,
         "ways": ways_of(preset),
         "extends": extends(preset),
-        "takes": list(preset.inputs),
-        "lengths": preset.frame_counts,
+        "inputs": list(preset.inputs),
     }
     return f'<option value="{escape(preset.name)}" data-limits="{escape(json.dumps(limits))}">{escape(limits["title"])}</option>'

@@ -17,7 +17,7 @@ const ways = (() => {
     find('.choose .hint').textContent = find('[name="edit-way"]:checked').dataset.hint;
     find('.edit').dataset.way = way;
     for (const one of element.querySelectorAll('[data-of]')) one.hidden = !one.dataset.of.split(' ').includes(way);
-    for (const one of element.querySelectorAll('[data-takes]')) one.hidden = !edit.limits().takes.includes(one.dataset.takes);
+    for (const one of element.querySelectorAll('[data-takes]')) one.hidden = !edit.limits().inputs.includes(one.dataset.takes);
     showEnds();
     find('.timeline').hidden ||= !clip.facts;
     find('#edit-canvas').hidden = way !== 'paint' || !clip.facts;
@@ -27,7 +27,7 @@ const ways = (() => {
     showFrame();
     pictures.show();
     const before = clip.start;
-    if (clip.facts) clip.part(startOf(way), clip.frames || edit.limits().usual);
+    if (clip.facts) clip.part(startOf(way), clip.frames || edit.limits().num_frames);
     if (way !== 'extend') moved = null;
     else if (clip.start !== before) moved = clip.start;
     brush.play(false);
@@ -47,8 +47,8 @@ const ways = (() => {
   const showLengths = () => {
     const own = edit.limits(), field = find('#edit-length'), before = Number(field.value);
     if (!own.ways.includes('extend')) return;
-    field.replaceChildren(...own.lengths.map(lengthOption));
-    field.value = own.lengths.includes(before) ? before : own.usual;
+    field.replaceChildren(...own.frame_counts.map(lengthOption));
+    field.value = own.frame_counts.includes(before) ? before : own.num_frames;
     pictures.keepWithin();
   };
   // Where this model lets a clip go on.
@@ -95,7 +95,7 @@ const ways = (() => {
     find('#edit-inner').textContent = fill(words().inner, {inner: `${across} × ${down}`, outer: `${width} × ${height}`});
   };
 
-  const references = () => edit.limits().takes.includes('references') ? pictures.references() : [];
+  const references = () => edit.limits().inputs.includes('references') ? pictures.references() : [];
   // What the server is sent of all this; `mask` is the path of what was painted.
   const asked = mask => {
     const way = current(), number = id => Number(find(id).value);
@@ -140,14 +140,14 @@ const ways = (() => {
   const take = file => {
     const way = current(), isPicture = /^image\//.test(file.type) && (way === 'keys' || file.type !== 'image/gif');
     if (way === 'keys') return pictures.addKeys([file]);
-    return isPicture && edit.limits().takes.includes('references') ? pictures.addReferences([file]) : clip.take(file);
+    return isPicture && edit.limits().inputs.includes('references') ? pictures.addReferences([file]) : clip.take(file);
   };
   // An earlier video's settings.
   const restore = given => {
     choose(given.way);
     const known = one => ({...one, address: addressOf(one.path)});
     const lengths = find('#edit-length');
-    if (!edit.limits().lengths.includes(given.num_frames)) lengths.add(lengthOption(given.num_frames));
+    if (!edit.limits().frame_counts.includes(given.num_frames)) lengths.add(lengthOption(given.num_frames));
     for (const [id, value] of [['kind', given.control_kind], ['scale', given.control_scale], ['where', given.extend],
       ['length', given.num_frames]]) if (value !== undefined) find(`#edit-${id}`).value = value;
     const overlaps = find('#edit-overlap');

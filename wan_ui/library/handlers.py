@@ -11,12 +11,10 @@ from wan_ui.desk.panel import Panel
 from wan_ui.desk.visit import Visit
 from wan_ui.library.desktop import open_folder
 from wan_ui.library.html import Shelf, detail_html, library_html
-from wan_ui.library.panel import LibraryPanel, preset_filter
+from wan_ui.library.panel import CARDS_AT_ONCE, LibraryPanel, preset_filter
 from wan_ui.parts.buttons import Act
 from wan_ui.parts.events import LAST, QUIET, Updates, Values
 from wan_ui.parts.message import Message
-
-CARDS_AT_ONCE = 48
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.library.html import Shelf, detail_html, library_html
 from wan_ui.words.english import Texts
 
-CARDS_AT_FIRST = 48
+CARDS_AT_ONCE = 48
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,5 +91,5 @@ def build_library_panel(texts: Texts, labels: Texts) -> LibraryPanel:
         grid=grid,
         detail=detail,
         chosen=gr.State(""),
-        most=gr.State(CARDS_AT_FIRST),
+        most=gr.State(CARDS_AT_ONCE),
     )

@@ -50,9 +50,9 @@ def _option(preset: Preset, texts: Texts) -> str:
     words = preset.words(texts.language)
     return (
         f'<option value="{escape(preset.name)}" data-actions="{escape(" ".join(preset.actions))}"'
-        f' data-size="{preset.width}x{preset.height}" data-fps="{preset.fps}" data-tasks="{escape(" ".join(preset.tasks))}"'
-        f' data-combines="{str(preset.combines_actions).lower()}" data-reads="{str(preset.reads_prompt).lower()}"'
-        f' data-example="{escape(preset.examples[0])}">{escape(words.title)}</option>'
+        f' data-tasks="{escape(" ".join(preset.tasks))}" data-combines="{str(preset.combines_actions).lower()}"'
+        f' data-reads="{str(preset.reads_prompt).lower()}" data-example="{escape(preset.examples[0])}">'
+        f"{escape(words.title)}</option>"
     )
 
 

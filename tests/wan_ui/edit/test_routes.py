@@ -139,7 +139,7 @@ def test_the_view_knows_each_models_own_limits():
     tiny = find_preset("wan-tiny")
     for texts in (ENGLISH, CHINESE):
         html = edit_html(presets, texts)
-        assert tiny.words(texts.language).title in html and "&quot;least&quot;: 5" in html and texts.edit_drop in html
+        assert tiny.words(texts.language).title in html and "&quot;min_frames&quot;: 5" in html and texts.edit_drop in html
     assert ENGLISH.edit_none in edit_html([], ENGLISH)
 
 
