@@ -19,8 +19,8 @@ import httpx2
 from backend.contract.check import Check
 from backend.contract.request import example_request
 from backend.engine.disk import RESERVE_BYTES, needed_bytes
-from backend.engine.weights_here import has_weights
 from backend.settings import PROJECT_FOLDER, Settings
+from backend.stock.weights_here import has_weights
 from backend.workers.notice import Surroundings, pinned
 from presets import Preset, list_presets
 

@@ -23,17 +23,17 @@ from backend.engine.job import Job, new_job_id
 from backend.engine.journal import Journal
 from backend.engine.library import Library
 from backend.engine.lock import EngineLock
-from backend.engine.models import Models, sources_of
 from backend.engine.order import Room, Waiting, new_place
 from backend.engine.shelf import Shelf
 from backend.engine.store import Store
 from backend.engine.storyboards import again_from, keep_shots
 from backend.engine.timings import Timings
-from backend.engine.weights_here import check_here, fits, has_weights
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
 from backend.media.cage import Cage, For, Steps
 from backend.settings import from_environment
 from backend.shares import Share
+from backend.stock.models import Models, sources_of
+from backend.stock.weights_here import check_here, fits, has_weights
 from backend.workers.cluster import Cluster
 from backend.workers.orphans import end_orphans
 from backend.workers.process import WorkerPlan

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from backend.checkpoints.hub import cached_model
-from backend.engine import download_run
-from backend.engine.downloads import Download, Downloads
 from backend.errors import ModelError
 from backend.settings import from_environment
+from backend.stock import download_run
+from backend.stock.downloads import Download, Downloads
 from tests.backend.conftest import wait_for
 from tests.clock import is_within
 from tests.fake_hub import REPOSITORY, FakeHub, Sent

@@ -9,8 +9,8 @@ from huggingface_hub import constants
 from backend.checkpoints.hub import torch_source
 from backend.contract.request import GenerationRequest, example_request
 from backend.engine.engine import _first_preset
-from backend.engine.weights_here import check_here, has_weights
 from backend.errors import RequestError
+from backend.stock.weights_here import check_here, has_weights
 from presets import LoraChoice, load_preset
 from tests.hub_runs import DEMO, WEIGHTS
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.worker import Device
-from backend.engine.catalogue import Entry, entries
-from backend.engine.downloads import Download, Downloads
-from backend.engine.outlook import Outlook, outlook
 from backend.errors import RequestError, StudioError
 from backend.settings import Settings
+from backend.stock.catalogue import Entry, entries
+from backend.stock.compatibility import Compatibility, compatibility
+from backend.stock.downloads import Download, Downloads
 from presets.needs import needs_of
 
 LOOK_SECONDS = 2.0  # that the look at the files holds for; every page that shows them asks again and again
@@ -31,7 +31,7 @@ class ModelRow:
     download: Download | None
     total_bytes: int
     weight_bytes: int
-    outlook: Outlook | None
+    outlook: Compatibility | None
 
 
 class Models:
@@ -107,7 +107,7 @@ class Models:
             download=download,
             total_bytes=self.downloads.total(entry.source),
             weight_bytes=needs.weight_bytes if needs else 0,
-            outlook=outlook(entry.presets, devices) if is_model else None,
+            outlook=compatibility(entry.presets, devices) if is_model else None,
         )
 
     def _kept(self, source: str) -> list[str]:

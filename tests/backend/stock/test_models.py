@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from backend.engine import catalogue
-from backend.engine.catalogue import entries
 from backend.errors import RequestError, StudioError
+from backend.stock import catalogue
+from backend.stock.catalogue import entries
 from presets import load_preset
 from tests.backend.conftest import request, wait_for
 from tests.fake_hub import REPOSITORY, FakeHub
@@ -50,7 +50,7 @@ def test_a_model_comes_and_goes(make_engine, home):
 def test_a_model_that_a_job_needs_stays(make_engine, home, monkeypatch):
     engine = make_engine()
     fetched(engine)
-    monkeypatch.setattr("backend.engine.models.find_preset", lambda name: BIG)  # the job's, as far as files are concerned
+    monkeypatch.setattr("backend.stock.models.find_preset", lambda name: BIG)  # the job's, as far as files are concerned
     job = engine.submit(request("a slow red square", steps=50))
     with pytest.raises(StudioError, match="is needed by a video that waits or is being made"):
         engine.remove_model(REPOSITORY)

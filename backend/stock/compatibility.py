@@ -25,7 +25,7 @@ DEVICES_OF_A_CHIP = {"tpu7x": 2}  # jax's; one on all others
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outlook:
+class Compatibility:
     """The verdict, the memory of all devices together in bytes, None if it is not known, and the smallest slice found to fit."""
 
     verdict: Verdict
@@ -33,18 +33,18 @@ class Outlook:
     smallest: SliceNeed | None = None
 
 
-def outlook(presets: Sequence[Preset], devices: Sequence[Device]) -> Outlook:
-    """The outlook for a model that these presets use, on the devices of one worker."""
+def compatibility(presets: Sequence[Preset], devices: Sequence[Device]) -> Compatibility:
+    """The compatibility of a model that these presets use, on the devices of one worker."""
     needs = needs_of(presets[0].model)
     smallest = _smallest(needs, devices)
     if not devices:
-        return Outlook(verdict="unknown", smallest=smallest)
+        return Compatibility(verdict="unknown", smallest=smallest)
     if _runs_on_processors(presets):
-        return Outlook(verdict="runs", smallest=smallest)
+        return Compatibility(verdict="runs", smallest=smallest)
     if all(device.kind == "cpu" for device in devices):
-        return Outlook(verdict="slow", smallest=smallest)
+        return Compatibility(verdict="slow", smallest=smallest)
     memory = _memory(devices)
-    return Outlook(verdict=_verdict(needs, devices, memory), memory_bytes=memory, smallest=smallest)
+    return Compatibility(verdict=_verdict(needs, devices, memory), memory_bytes=memory, smallest=smallest)
 
 
 @functools.cache
