@@ -25,7 +25,7 @@ from backend.contract.events import Decoding, Encoding, Finished, Step, VideoRes
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
 from backend.contract.worker import Device, WorkerFacts
-from backend.workers.link import LINKS
+from backend.fleet.links import LINKS
 from benchmarks.studio_load import Measured, Visitor, start, tick_of, wait_until_ready, watch_page
 from presets import load_preset
 

@@ -89,11 +89,14 @@ def test_the_light_layers_need_few_packages():
 
 
 ROOMS = (  # of backend/, from the top floor down; modules that lie in no room are the ground
-    *("commands", "engine", "stock", "tpu", "workers"),
+    *("commands", "engine", "stock", "fleet", "cluster", "slice", "workers", "trials", "tpu"),
     *("pipeline", "families", "sampling", "weights", "runtime", "checkpoints", "media", "contract"),
 )
 GROUND = "ground"
-LIGHT_ROOMS = ("commands", "engine", "stock", "workers", "checkpoints", "media", "contract", GROUND)
+LIGHT_ROOMS = (
+    *("commands", "engine", "stock", "fleet", "cluster", "slice", "workers"),
+    *("checkpoints", "media", "contract", GROUND),
+)
 FACES = re.compile(r"backend\.families(\.family|\.\w+\.(action_)?family)?")
 MODELS = re.compile(r"backend\.families\.(\w+\.)?(\w+_)?model")
 PROCESSES = re.compile(r"backend\.commands\.\w+_run")  # each runs in a process of its own, and may bring jax there

@@ -1,6 +1,6 @@
 """A second kind of link, for tests only: the real worker loop with the stand-in pipeline, in a thread, over pipes in memory.
 
-It needs nothing of the house but its line in `backend.workers.link.LINKS`.
+It needs nothing of the house but its line in `backend.fleet.links.LINKS`.
 """
 
 import os
@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from backend.contract.request import find_preset
+from backend.fleet.links import OnExit, OnMessage
 from backend.workers.channel import Channel, Message
-from backend.workers.link import OnExit, OnMessage
 from backend.workers.loop import Worker
 from backend.workers.pipeline import import_pipeline
 from backend.workers.process import WorkerPlan

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from backend.cluster.machines import Cluster
 from backend.contract.cues import Cue, check_said
 from backend.contract.events import Event, Interrupted
 from backend.contract.request import GenerationRequest, find_preset
@@ -34,7 +35,6 @@ from backend.settings import from_environment
 from backend.shares import Share
 from backend.stock.models import Models, sources_of
 from backend.stock.weights_here import check_here, fits, has_weights
-from backend.workers.cluster import Cluster
 from backend.workers.orphans import end_orphans
 from backend.workers.process import WorkerPlan
 from presets import Preset, list_presets

@@ -50,7 +50,7 @@ class Alone:
 
 
 class Together:
-    """The accord of one of several processes; the first host's hub (`backend.workers.slice_link`) passes on what they say."""
+    """The accord of one of several processes; the first host's hub (`backend.slice.link`) passes on what they say."""
 
     is_alone = False
 

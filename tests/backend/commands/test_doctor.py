@@ -18,7 +18,7 @@ from backend.commands.doctor import Sheet, broken_off, devices_check, devices_re
 from backend.contract.check import Check, worst
 from backend.contract.worker import Device
 from backend.settings import PROJECT_FOLDER, hub_address, module_environment
-from backend.tpu.one_step import step_checks, weights_check
+from backend.trials.one_step import step_checks, weights_check
 from backend.workers.notice import Surroundings
 from presets import load_preset
 from tests.clock import is_within

@@ -8,9 +8,9 @@ from backend.contract.events import Failed, Finished, Interrupted, Queued
 from backend.contract.shape import Shape
 from backend.contract.worker import Device, WorkerFacts
 from backend.engine import dispatcher
+from backend.fleet.links import LINKS
 from backend.shares import Share
 from backend.workers.death import LOST
-from backend.workers.link import LINKS
 from tests.backend.conftest import all_events, request, wait_for
 from tests.thread_link import ThreadLink
 

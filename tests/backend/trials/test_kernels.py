@@ -5,8 +5,7 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 
 from backend.contract.check import worst
-from backend.tpu import trials
-from backend.tpu.trials import Outcome, kernel_trials, option_trials, try_all
+from backend.trials.kernels import REPORT, Outcome, kernel_trials, option_trials, try_all
 from kernels import causal_conv as conv_module
 
 FAST_MATH = {"xla_cpu_enable_fast_math": False, "xla_cpu_enable_fast_min_max": True}
@@ -36,7 +35,7 @@ def test_a_kernel_that_computes_something_else_is_a_fault(monkeypatch):
     monkeypatch.setattr(conv_module, "_for_doubled_rows", lambda weight: right(weight)[..., ::-1])
     with pltpu.force_tpu_interpret_mode():
         [check] = try_all({"it": kernel_trials("tpu")["convolution of a doubled picture"]}, "kernel")
-    assert check.state == "fault" and check.mend == trials.REPORT
+    assert check.state == "fault" and check.mend == REPORT
 
 
 @pytest.mark.parametrize(("difference", "state"), [(0.1, "ok"), (0.11, "fault"), (float("nan"), "fault")])

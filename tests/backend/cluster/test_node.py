@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from backend.cluster.node import Ended, LogText, NodeMember, NodeWorker, fingerprint
+from backend.cluster.transfer import Inbox, Piece, pieces_of
 from backend.contract.events import Finished, Step, from_json
 from backend.settings import from_environment
-from backend.workers.cluster_node import Ended, LogText, NodeMember, NodeWorker, fingerprint
-from backend.workers.parcels import Inbox, Piece, pieces_of
 from backend.workers.process import WorkerPlan
 from tests.backend.conftest import FAKE, request
 from tests.many_hosts import hosts

@@ -19,11 +19,12 @@ from backend.commands.command_line import parse
 from backend.contract.events import Cancelled, Failed, Finished, Interrupted, Step
 from backend.contract.request import GenerationRequest
 from backend.errors import ModelError, RequestError
-from backend.workers import slice_link, wire
+from backend.slice import link as slice_link
+from backend.slice import wire
+from backend.slice.link import _job_for_members
+from backend.slice.member import _job_here
+from backend.slice.versions import difference, versions_here
 from backend.workers.accord import Together
-from backend.workers.member import _job_here
-from backend.workers.slice_link import _job_for_members
-from backend.workers.versions import difference, versions_here
 from tests.backend.conftest import all_events, request, wait_for
 from tests.clock import is_within
 from tests.many_hosts import SECRET, end_member, hosts, members, processes_of, start_member

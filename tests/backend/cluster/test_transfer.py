@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from backend.workers import parcels
-from backend.workers.parcels import Changes, Inbox, Piece, check_name, files_in, moved, pieces_of
+from backend.cluster import transfer
+from backend.cluster.transfer import Changes, Inbox, Piece, check_name, files_in, moved, pieces_of
 
 BAD_NAMES = [
     "", ".", "..", "../x", "/etc/passwd", "a/../b", "a/b/c", ".hidden", "previews/.part", "a//b", "a\0b", "a\n", "a/", "~/x",
@@ -67,7 +67,7 @@ def test_what_was_there_before_is_not_carried(there, here):
 
 
 def test_a_large_file_comes_in_pieces_and_appears_when_it_is_whole(there, here, monkeypatch):
-    monkeypatch.setattr(parcels, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(transfer, "PIECE_BYTES", 1000)
     content = os.urandom(2500)
     (there / "video.mp4").write_bytes(content)
     pieces = list(pieces_of("1", there, "video.mp4"))

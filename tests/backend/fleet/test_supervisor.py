@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from backend.contract.events import Compiling, Finished, Interrupted, Loading, Step
+from backend.fleet import supervisor as supervisor_module
+from backend.fleet.supervisor import Supervisor
 from backend.settings import PROJECT_FOLDER, from_environment
 from backend.workers import patience
-from backend.workers import supervisor as supervisor_module
 from backend.workers.process import WorkerPlan
-from backend.workers.supervisor import Supervisor
 from tests.backend.conftest import all_events, request, wait_for
 from tests.clock import is_within
 

@@ -15,12 +15,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol
 
-from backend.contract.worker import Hosts
+from backend.cluster.node import NodeMember, NodeWorker, fingerprint
+from backend.contract.worker import Hosts, WorkerView
 from backend.errors import RequestError, StudioError, one_line
-from backend.workers.cluster_node import NodeMember, NodeWorker, fingerprint
-from backend.workers.fleet import Fleet
 from backend.workers.process import WorkerPlan
 
 LINK = "cluster"
@@ -128,6 +127,19 @@ class _Held:
     answers: list[Any]  # of the project there
     serving: list[Any] = field(default_factory=list)  # the members' answers, which come only when one ends
     is_taken_in: bool = False
+
+
+class Fleet(Protocol):
+    """The workers, to which each machine adds one: `backend.fleet.fleet.Fleet`."""
+
+    def take_in(self, plan: WorkerPlan) -> None:
+        """Starts one more worker. Raises: OSError if it cannot be started."""
+
+    def let_go(self, name: str) -> None:
+        """The machine of this worker has gone, or is no longer wanted."""
+
+    def workers(self) -> tuple[WorkerView, ...]:
+        """All workers."""
 
 
 class Cluster:

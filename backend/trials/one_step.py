@@ -24,7 +24,7 @@ from backend.pipeline.warm_up import calls
 from backend.runtime.program import Compilation, Program, compile_now, compile_with
 from backend.runtime.work import Call
 from backend.tpu.report import STEP, Inspector, Slice
-from backend.tpu.trials import REPORT
+from backend.trials.kernels import REPORT
 from backend.weights.parking import device_bytes
 from presets import Preset
 

@@ -19,11 +19,11 @@ from backend.contract.request import GenerationRequest
 from backend.contract.worker import HostPlace, WorkerOptions
 from backend.errors import ModelError, StudioError
 from backend.settings import Settings
+from backend.slice.versions import versions_here
+from backend.slice.wire import Gone, Wire, WrongSecret
 from backend.workers.channel import Message
 from backend.workers.patience import SILENCE_SECONDS
 from backend.workers.process import WorkerPlan, WorkerProcess
-from backend.workers.versions import versions_here
-from backend.workers.wire import Gone, Wire, WrongSecret
 
 RETRY_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0

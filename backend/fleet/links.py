@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from backend.cluster.link import ClusterLink
+from backend.slice.link import SliceLink
 from backend.workers.channel import Message
-from backend.workers.cluster_link import ClusterLink
 from backend.workers.process import WorkerPlan, WorkerProcess
-from backend.workers.slice_link import SliceLink
 
 OnMessage = Callable[[Message], None]
 OnExit = Callable[[int], None]

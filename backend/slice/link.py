@@ -1,6 +1,6 @@
 """The link to a worker on several hosts: its first process on this one, and the hub through which all of them keep in step.
 
-The members (`backend.workers.member`, one on each other host) come to the hub by themselves, again and again. When all are here
+The members (`backend.slice.member`, one on each other host) come to the hub by themselves, again and again. When all are here
 the processes are started together. The end of one ends all: the supervisor then opens the next link, to which the members come.
 """
 
@@ -17,12 +17,12 @@ from pathlib import Path
 from backend.contract.live import FOLDER
 from backend.contract.request import GenerationRequest
 from backend.contract.worker import HostPlace, Hosts
+from backend.slice.versions import difference, versions_here
+from backend.slice.wire import Gone, Wire, WrongSecret
 from backend.workers.accord import FAILED
 from backend.workers.channel import Message
 from backend.workers.death import HOST_LOST, describe_code
 from backend.workers.process import WorkerPlan, WorkerProcess
-from backend.workers.versions import difference, versions_here
-from backend.workers.wire import Gone, Wire, WrongSecret
 
 APART_SECONDS = 30.0  # after one host has failed, until all must have failed alike
 _REPORT_SECONDS = 2.0
@@ -43,7 +43,7 @@ class _Said:
 
 
 class SliceLink:
-    """See `backend.workers.link.Link`."""
+    """See `backend.fleet.links.Link`."""
 
     def __init__(self, plan: WorkerPlan, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[int], None]):
         self._plan, self._log, self._on_message, self._on_exit = plan, log, on_message, on_exit

@@ -12,8 +12,8 @@ from backend.contract.events import Event, Interrupted
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
 from backend.contract.worker import WorkerView
+from backend.fleet.supervisor import Supervisor, WorkerLost
 from backend.workers.process import WorkerPlan
-from backend.workers.supervisor import Supervisor, WorkerLost
 
 
 class Fleet:

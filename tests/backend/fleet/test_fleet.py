@@ -5,12 +5,12 @@ import pytest
 from backend.contract.events import Finished, Interrupted
 from backend.contract.shape import Shape
 from backend.contract.worker import Device, WorkerFacts, summary
+from backend.fleet.fleet import Fleet
+from backend.fleet.links import LINKS
+from backend.fleet.supervisor import WorkerLost
 from backend.settings import from_environment
 from backend.workers.death import LOST
-from backend.workers.fleet import Fleet
-from backend.workers.link import LINKS
 from backend.workers.process import WorkerPlan
-from backend.workers.supervisor import WorkerLost
 from tests.backend.conftest import request
 from tests.wan_ui.builders import a_job, a_result
 

@@ -12,9 +12,9 @@ from backend.contract.cues import Cue
 from backend.contract.events import Event, Interrupted
 from backend.contract.request import GenerationRequest
 from backend.contract.worker import Notice, WorkerFacts, WorkerStatus, WorkerView
+from backend.fleet.links import LINKS, Link
 from backend.workers.channel import Message
 from backend.workers.death import LOST, describe_code, explain_death, out_of_memory_kills
-from backend.workers.link import LINKS, Link
 from backend.workers.notice import notice_of_death
 from backend.workers.patience import Patience
 from backend.workers.process import WorkerPlan

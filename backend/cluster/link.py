@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from backend.cluster.node import Ended, Item, LogText
+from backend.cluster.transfer import Inbox, Piece, check_name, files_in, pieces_of
 from backend.contract.events import Interrupted
 from backend.files import is_disk_full
 from backend.workers.channel import Message
-from backend.workers.cluster_node import Ended, Item, LogText
 from backend.workers.death import HOST_LOST, LOST
-from backend.workers.parcels import Inbox, Piece, check_name, files_in, pieces_of
 from backend.workers.process import WorkerPlan
 
 _ANSWER_SECONDS = 20.0  # for one call, among them those that carry 4 MB

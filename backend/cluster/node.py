@@ -1,7 +1,7 @@
 """A worker on a node of the cluster: runs the same worker process as one machine does, and hands on messages and files.
 
 An instance of `NodeWorker` is a Ray actor on that node, the first host of its slice; a `NodeMember` is one on each other host, if
-the slice has several. Neither imports Ray: `backend.workers.cluster` makes them actors.
+the slice has several. Neither imports Ray: `backend.cluster.machines` makes them actors.
 """
 
 import hashlib
@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from backend.cluster.transfer import PIECE_BYTES, Changes, Inbox, Piece, check_name, moved
 from backend.contract.events import from_json
 from backend.contract.worker import Hosts
 from backend.settings import PROJECT_FOLDER, Settings, from_environment
 from backend.shares import Share
+from backend.slice.link import SliceLink, free_port
+from backend.slice.member import Member
 from backend.workers.channel import Message
-from backend.workers.member import Member
 from backend.workers.orphans import end_orphans
-from backend.workers.parcels import PIECE_BYTES, Changes, Inbox, Piece, check_name, moved
 from backend.workers.process import WorkerPlan, WorkerProcess
-from backend.workers.slice_link import SliceLink, free_port
 
 FOLDER = "cluster"
 _WAIT_SECONDS = 1.0  # for something to hand on
