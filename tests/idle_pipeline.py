@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from backend.contract.worker import Device, Notice
-from backend.workers.notice import notice_about
+from backend.contract.worker import Device, UnusedAccelerator
+from backend.workers.unused_accelerator import find_unused
 from tests.fake_pipeline import check, generate, live, load, warm_up
 
 __all__ = ["check", "device_facts", "generate", "live", "load", "notice", "warm_up"]
@@ -33,6 +33,6 @@ def device_facts() -> list[Device]:
     return [Device(name="TFRT_CPU_0", kind="cpu")]
 
 
-def notice(devices: Sequence[Device] | Exception) -> Notice | None:
+def notice(devices: Sequence[Device] | Exception) -> UnusedAccelerator | None:
     """Of that machine."""
-    return notice_about(devices, _root())
+    return find_unused(devices, _root())

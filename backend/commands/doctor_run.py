@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import jax
 
-from backend.commands.apart import say
+from backend.commands.module_process import say
 from backend.contract.check import Check
 from backend.contract.request import find_preset
 from backend.errors import one_line

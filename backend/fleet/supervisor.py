@@ -11,13 +11,13 @@ from backend.contract import events
 from backend.contract.cues import Cue
 from backend.contract.events import Event, Interrupted
 from backend.contract.request import GenerationRequest
-from backend.contract.worker import Notice, WorkerFacts, WorkerStatus, WorkerView
+from backend.contract.worker import UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView
 from backend.fleet.links import LINKS, Link
 from backend.workers.channel import Message
 from backend.workers.death import LOST, describe_code, explain_death, out_of_memory_kills
-from backend.workers.notice import notice_of_death
 from backend.workers.patience import Patience
 from backend.workers.process import WorkerPlan
+from backend.workers.unused_accelerator import unused_by_log
 
 MAX_IDLE_RESTARTS = 2  # after that, a worker that dies without a job stays down until a job comes
 KEPT_LOGS = 10
@@ -61,7 +61,7 @@ class Supervisor:
         self._log: Path | None = None
         self._status = WorkerStatus(state="starting", detail="The worker has not been started")
         self._facts = WorkerFacts()
-        self._told: Notice | None = None
+        self._told: UnusedAccelerator | None = None
 
     def start(self) -> None:
         """Starts the worker if there is none."""
@@ -204,7 +204,7 @@ class Supervisor:
             self._link, self._facts, self._has_died = None, WorkerFacts(), True
             death = explain_death(code, self._log, out_of_memory_kills() > self._memory_kills, self._end_reason)
             detail = f"{self._end_reason or f'The worker {describe_code(code)}'}; its log is {self._log}"
-            if not had_devices and (notice := notice_of_death(self._log)):
+            if not had_devices and (notice := unused_by_log(self._log)):
                 self._facts, detail = WorkerFacts(notice=notice), str(notice)
             self._status = WorkerStatus(state="failed", detail=detail)
             logger.error("%s", self._status.detail)

@@ -19,12 +19,12 @@ from backend.contract.request import GenerationRequest
 from backend.contract.worker import HostPlace, Hosts
 from backend.slice.versions import difference, versions_here
 from backend.slice.wire import Gone, Wire, WrongSecret
-from backend.workers.accord import FAILED
 from backend.workers.channel import Message
+from backend.workers.consensus import FAILED
 from backend.workers.death import HOST_LOST, describe_code
 from backend.workers.process import WorkerPlan, WorkerProcess
 
-APART_SECONDS = 30.0  # after one host has failed, until all must have failed alike
+DISAGREEMENT_SECONDS = 30.0  # after one host has failed, until all must have failed alike
 _REPORT_SECONDS = 2.0
 _END_SECONDS = 2.0  # the first process has to end by itself, when another is gone
 _GREETING_SECONDS = 8.0
@@ -53,7 +53,7 @@ class SliceLink:
         self._first: WorkerProcess | None = None
         self._waiting: list[Message] = []  # until the processes are started
         self._said: dict[int, _Said] = {}
-        self._apart: threading.Timer | None = None
+        self._disagreement: threading.Timer | None = None
         self._end_code: int | None = None  # told in place of the first process's
         self._is_ending = threading.Event()
         self._strangers: list[tuple[str, socket.socket]] = []  # by address, the oldest first
@@ -261,11 +261,11 @@ class SliceLink:
                     self._answer({"type": "gathered", "values": [one.value for one in said]})
                     return
             else:
-                if message["what"].startswith(FAILED) and self._apart is None:
+                if message["what"].startswith(FAILED) and self._disagreement is None:
                     reason = f"Process {index} of the {self._hosts.count} hosts {message['what']}; its log says why"
-                    self._apart = threading.Timer(APART_SECONDS, self._end_all, args=(reason,))
-                    self._apart.daemon = True
-                    self._apart.start()
+                    self._disagreement = threading.Timer(DISAGREEMENT_SECONDS, self._end_all, args=(reason,))
+                    self._disagreement.daemon = True
+                    self._disagreement.start()
                 return
         words = ", ".join(f"{number} {one.what}" for number, one in enumerate(said))
         self._end_all(f"The hosts did not do the same ({words}); their logs say why")
@@ -303,8 +303,8 @@ class SliceLink:
 
     def _stop_clock(self) -> None:
         if self._apart is not None:
-            self._apart.cancel()
-            self._apart = None
+            self._disagreement.cancel()
+            self._disagreement = None
 
 
 def free_port(address: str) -> int:

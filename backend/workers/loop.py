@@ -27,12 +27,12 @@ from backend.contract.events import (
 )
 from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.shape import Shape
-from backend.contract.worker import Notice, WorkerFacts
+from backend.contract.worker import UnusedAccelerator, WorkerFacts
 from backend.errors import DeviceError, KernelRefused, ModelError, Stopped, StudioError, is_memory_short, one_line
 from backend.files import folder_lock, is_disk_full
 from backend.pipeline.live_events import until
-from backend.workers.accord import Accord, Alone
 from backend.workers.channel import Channel, Message
+from backend.workers.consensus import Consensus, SingleProcess
 from backend.workers.death import DEVICE_LOST
 from backend.workers.failures import explain, is_device_lost, is_of_runtime, outcome_of
 from backend.workers.patience import HEARTBEAT_SECONDS
@@ -70,7 +70,7 @@ class Worker:
 
     The main thread loads and generates; a second one reads messages, so that a cancel is seen at once. `end` ends the process.
     If `end` returns, as for a worker that shares its process, the worker stops its jobs and returns from `run`. A worker on
-    several hosts is one of these on each, in `accord`: all get the same jobs in the same order, and whatever else decides what
+    several hosts is one of these on each, in `consensus`: all get the same jobs in the same order, and whatever else decides what
     runs next goes through that.
     """
 
@@ -80,10 +80,10 @@ class Worker:
         import_pipeline: Callable[[], Pipeline],
         model: str | None,
         end: Callable[[int], object] = os._exit,
-        accord: Accord | None = None,
+        consensus: Consensus | None = None,
     ):
         self._channel, self._import_pipeline, self._model, self._end = channel, import_pipeline, model, end
-        self._accord = accord or Alone()
+        self._consensus = consensus or SingleProcess()
         self._status = "", ""
         self._pipeline: Pipeline | None = None
         self._loaded: Any = None  # what the pipeline's `load` returned
@@ -91,7 +91,7 @@ class Worker:
         self._is_of_use = False  # whether any request can be served, as far as is known
         self._trouble = ""  # what went wrong last
         self._rates: dict[str, Rate] = {}  # of the last video
-        self._notice: Notice | None = None  # about an accelerator that is here and not used
+        self._notice: UnusedAccelerator | None = None  # about an accelerator that is here and not used
         self._waiting: queue.Queue[Task | None] = queue.Queue()
         self._lock = threading.Lock()
         self._tasks: dict[str, Task] = {}  # not ended, by job id
@@ -135,7 +135,7 @@ class Worker:
         self._waiting.put(None)
 
     def _handle(self, message: Message) -> None:
-        if self._accord.take(message):
+        if self._consensus.take(message):
             return
         if message["type"] == "leave":
             self._leave(0)
@@ -192,7 +192,7 @@ class Worker:
 
     def _gather(self, what: str, value: str = "") -> list[str]:
         """Waits for the other hosts, if there are any; meanwhile the state is said again, as a sign of progress."""
-        return self._accord.gather(what, value, lambda: self._send_status(*self._status))
+        return self._consensus.gather(what, value, lambda: self._send_status(*self._status))
 
     def _warm_up_on_what_serves(self, preset: Preset) -> None:
         while True:
@@ -206,7 +206,7 @@ class Worker:
         self._send_status("warming", "Compiling ahead of the first video")
         request = example_request(preset)
         for event in self._pipeline.warm_up(self._loaded, request):
-            if not _is_loaded(event) and self._accord.decide("waiting", not self._waiting.empty()):
+            if not _is_loaded(event) and self._consensus.decide("waiting", not self._waiting.empty()):
                 return
             if isinstance(event, Compiling):
                 self._send_status("warming", f"Loaded {event.what} precompiled" if event.is_loaded else f"Compiling {event.what}")
@@ -224,7 +224,7 @@ class Worker:
             return
         self._start_runtime()
         self._send_status("loading", f"Loading {preset.title}")
-        report = until(is_stopped, self._report_loading) if self._accord.is_alone else self._report_loading
+        report = until(is_stopped, self._report_loading) if self._consensus.is_alone else self._report_loading
         files = self._pipeline.check(preset, self._model, report)
         if len(set(self._gather("checked", getattr(files, "mark", "")))) > 1:
             raise ModelError("The hosts have different files", "of this model", "download it anew on each of them")
@@ -293,11 +293,11 @@ class Worker:
             outcome = outcome_of(error)
             if is_disk_full(error):
                 return Interrupted(cause="The disk is full", fix="Make room", by="disk"), outcome
-            if is_device_lost(error) or (not self._accord.is_alone and is_of_runtime(error)):
+            if is_device_lost(error) or (not self._consensus.is_alone and is_of_runtime(error)):
                 self._channel.send({"type": "dying", "reason": f"A device was lost ({one_line(str(error))[:200]})"})
                 self._end(DEVICE_LOST)
             failed = self._explain(error)
-        return (self._with_proposals(failed, task) if failed.is_short and self._accord.is_alone else failed.event), outcome
+        return (self._with_proposals(failed, task) if failed.is_short and self._consensus.is_alone else failed.event), outcome
 
     def _make_on_what_serves(self, task: Task) -> Event:
         """As `_make`; where a kernel is refused, on the model laid out anew without it. Each is refused once at most."""
@@ -340,10 +340,10 @@ class Worker:
             self._is_idle.set()
 
     def _is_cancelled(self, task: Task) -> bool:
-        return self._accord.decide("cancelled", task.is_cancelled.is_set())
+        return self._consensus.decide("cancelled", task.is_cancelled.is_set())
 
     def _hear(self, task: Task) -> list[Cue]:
-        said = self._accord.decide("said", [cue.model_dump() for cue in task.hear()])
+        said = self._consensus.decide("said", [cue.model_dump() for cue in task.hear()])
         return [Cue(**cue) for cue in said]
 
     def _is_given_up(self, task: Task) -> bool:
@@ -385,7 +385,7 @@ class Worker:
         with self._lock:
             is_cancelled = task.is_cancelled.is_set()
             self._begun = None if is_cancelled else task.job_id
-        if self._accord.decide("begin", is_cancelled):
+        if self._consensus.decide("begin", is_cancelled):
             return False
         self._send_status("busy", "Making a video")
         return True

@@ -10,9 +10,9 @@ from typing import Any
 from backend.contract.cues import Cue
 from backend.contract.events import Event, Proposal
 from backend.contract.request import GenerationRequest
-from backend.contract.worker import Device, HostPlace, Notice
+from backend.contract.worker import Device, HostPlace, UnusedAccelerator
 from backend.settings import from_environment
-from backend.workers.notice import notice_about
+from backend.workers.unused_accelerator import find_unused
 from presets import Preset
 
 
@@ -30,7 +30,7 @@ class Pipeline:
     generate: Callable[[GenerationRequest, Any, Path, Callable[[], bool]], Iterator[Event]]
     live: Callable[[GenerationRequest, Any, Path, Callable[[], bool], Callable[[], list[Cue]]], Iterator[Event]]
     devices: Callable[[], list[Device]]
-    notice: Callable[[Sequence[Device] | Exception], Notice | None]
+    notice: Callable[[Sequence[Device] | Exception], UnusedAccelerator | None]
     refusals: Callable[[], tuple[str, ...]] = tuple
     recall: Callable[[Callable[[str], list[str]]], object] = lambda agree: None
     excuse: Callable[[], object] = lambda: None
@@ -85,6 +85,6 @@ def import_pipeline(
         refusals=REFUSALS.sentences,
         recall=functools.partial(FIRST_RUNS.recall, from_environment().kernels_dir),
         excuse=FIRST_RUNS.excuse,
-        notice=notice_about,
+        notice=find_unused,
         would_fit=functools.partial(would_fit, mesh=options.get("mesh")),
     )

@@ -24,7 +24,7 @@ from backend.slice import wire
 from backend.slice.link import _job_for_members
 from backend.slice.member import _job_here
 from backend.slice.versions import difference, versions_here
-from backend.workers.accord import Together
+from backend.workers.consensus import SeveralHosts
 from tests.backend.conftest import all_events, request, wait_for
 from tests.clock import is_within
 from tests.many_hosts import SECRET, end_member, hosts, members, processes_of, start_member
@@ -146,7 +146,7 @@ def test_what_fails_alike_on_all_hosts_fails_the_job_and_no_host(pair):
 
 
 def test_what_fails_on_one_host_alone_ends_all(pair, monkeypatch):
-    monkeypatch.setattr(slice_link, "APART_SECONDS", 0.5)
+    monkeypatch.setattr(slice_link, "DISAGREEMENT_SECONDS", 0.5)
     engine, _ = pair
     final = all_events(engine, engine.submit(request("a slow square alone", steps=30)).id)[-1]
     assert isinstance(final, Failed)
@@ -249,7 +249,7 @@ def test_a_members_files_stay_in_its_folder(tmp_path, name):
 
 
 def test_hosts_that_do_not_ask_the_same_are_noticed():
-    follower = Together(1, channel=None)
+    follower = SeveralHosts(1, channel=None)
     follower.take({"type": "decide", "what": "begin", "value": True})
     with pytest.raises(RuntimeError, match="the hosts do not do the same"):
         follower.decide("cancelled", False)

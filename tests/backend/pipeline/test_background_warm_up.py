@@ -10,9 +10,9 @@ import pytest
 from backend.contract.events import Compiling, Loading
 from backend.contract.request import GenerationRequest
 from backend.errors import Stopped
-from backend.pipeline import beforehand as module
+from backend.pipeline import background_warm_up as module
 from backend.pipeline import load as load_module
-from backend.pipeline.beforehand import Beforehand
+from backend.pipeline.background_warm_up import BackgroundWarmUp
 from backend.pipeline.warm_up import warm_up
 from backend.settings import from_environment
 from presets import load_preset
@@ -101,7 +101,7 @@ class Slow:
 def test_it_ends_after_the_program_that_it_is_making_and_says_which(monkeypatch):
     slow, told = Slow(), []
     monkeypatch.setattr(module, "warm_up", slow)
-    with Beforehand(None, REQUEST, told.append):
+    with BackgroundWarmUp(None, REQUEST, told.append):
         time.sleep(0.05)
     assert slow.made == 1 and told == [Compiling("program 1")]
 
@@ -111,7 +111,7 @@ def test_a_reading_that_is_stopped_does_not_wait_for_it(monkeypatch):
     slow, told = Slow(seconds=5.0), []
     monkeypatch.setattr(module, "warm_up", slow)
     began = time.monotonic()
-    with pytest.raises(Stopped), Beforehand(None, REQUEST, told.append):
+    with pytest.raises(Stopped), BackgroundWarmUp(None, REQUEST, told.append):
         raise Stopped
     assert is_within(time.monotonic() - began, 1) and told == []
 
@@ -119,12 +119,12 @@ def test_a_reading_that_is_stopped_does_not_wait_for_it(monkeypatch):
 def test_what_it_cannot_make_is_left_to_the_video(monkeypatch):
     slow = Slow(error=ValueError("no"))
     monkeypatch.setattr(module, "warm_up", slow)
-    with Beforehand(None, REQUEST, lambda event: None):
+    with BackgroundWarmUp(None, REQUEST, lambda event: None):
         slow.is_over.wait(5)
 
 
 def test_without_a_request_it_does_nothing(monkeypatch):
     monkeypatch.setattr(module, "warm_up", None)
     before = threading.active_count()
-    with Beforehand(None, None, lambda event: None):
+    with BackgroundWarmUp(None, None, lambda event: None):
         assert threading.active_count() == before

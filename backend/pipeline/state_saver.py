@@ -1,4 +1,4 @@
-"""Keeps what a stage has done so far in the job's folder, so that a fault costs one step or a few seconds.
+"""Saves what a stage has done so far in the job's folder, so that a fault costs one step or a few seconds.
 
 The copy from the device comes between two steps, because the next step uses up the state; the file is written by a thread of
 its own beside the next step.
@@ -22,20 +22,20 @@ logger = logging.getLogger(__name__)
 State = TypeVar("State")
 
 
-class Keeper(Generic[State]):
+class StateSaver(Generic[State]):
     """Calls `write(state)` with the states that it is given, one at a time, in a thread. A context: leaving it waits for the file
     that is being written.
 
-    An error of `write` is logged and leaves the last file in place; the disk being full is raised by the next `keep`.
+    An error of `write` is logged and leaves the last file in place; the disk being full is raised by the next `save`.
     """
 
     def __init__(self, write: Callable[[State], None], seconds: float = KEEP_SECONDS) -> None:
         self._write, self._seconds = write, seconds
-        self._thread = ThreadPoolExecutor(1, "keep")
+        self._thread = ThreadPoolExecutor(1, "state-saver")
         self._writing: Future[None] | None = None
         self._next = time.monotonic() + seconds
 
-    def __enter__(self) -> Keeper[State]:
+    def __enter__(self) -> StateSaver[State]:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -45,7 +45,7 @@ class Keeper(Generic[State]):
         """Whether a new file is wanted now: the last one is written, and old enough."""
         return time.monotonic() >= self._next and (self._writing is None or self._writing.done())
 
-    def keep(self, copy: Callable[[], State]) -> None:
+    def save(self, copy: Callable[[], State]) -> None:
         """Writes `copy()`, which takes the state from the device; the copy is made before this returns.
 
         Raises: OSError if the last file could not be written because the disk is full.
@@ -57,14 +57,14 @@ class Keeper(Generic[State]):
         self._next = now + max(self._seconds, (now - began) / MOST_SHARE)
 
     def write(self, state: State) -> None:
-        """As `keep`, for a state that is on the host already."""
+        """As `save`, for a state that is on the host already."""
         self._raise_full_disk()
         self._next = time.monotonic() + self._seconds
         self._writing = self._thread.submit(self._write, state)
 
-    def keep_last(self, copy: Callable[[], State]) -> None:
+    def save_last(self, copy: Callable[[], State]) -> None:
         """Writes `copy()` before it returns, whether a file is due or not: the work is about to be stopped."""
-        self.keep(copy)
+        self.save(copy)
         self._raise_full_disk()
 
     def _raise_full_disk(self) -> None:
@@ -77,11 +77,11 @@ class Keeper(Generic[State]):
 
 
 @contextlib.contextmanager
-def kept_if_closed(keeper: Keeper, copy: Callable[[], Any] | None) -> Iterator[None]:
-    """Around a generator's `yield`: keeps the state if the generator is closed there."""
+def saved_if_closed(saver: StateSaver, copy: Callable[[], Any] | None) -> Iterator[None]:
+    """Around a generator's `yield`: saves the state if the generator is closed there."""
     try:
         yield
     except GeneratorExit:
         if copy is not None:
-            keeper.keep_last(copy)
+            saver.save_last(copy)
         raise

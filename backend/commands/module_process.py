@@ -38,7 +38,7 @@ def mesh_words(arguments: argparse.Namespace) -> list[str]:
     return [word for axis, size in given if size is not None for word in (f"--{axis}", str(size))]
 
 
-def compile_apart(module: str, words: Sequence[str], *, for_tpu: bool) -> dict[str, Any]:
+def compile_in_process(module: str, words: Sequence[str], *, for_tpu: bool) -> dict[str, Any]:
     """The module's report; its progress goes to standard error. Raises: StudioError if it ends without a report."""
     if for_tpu and importlib.util.find_spec("libtpu") is None:
         raise StudioError(
@@ -47,7 +47,7 @@ def compile_apart(module: str, words: Sequence[str], *, for_tpu: bool) -> dict[s
             "pip install libtpu==0.0.51",
         )
     environment = tpu_compiler_environment() if for_tpu else compiler_environment()
-    ended = run_apart(module, words, environment, _pass_on)
+    ended = run_in_process(module, words, environment, _pass_on)
     if ended.report is None:
         raise StudioError("The compiler stopped", ended.last_error, "check the topology and the mesh, or report this as a bug")
     return ended.report
@@ -69,7 +69,7 @@ class Ended:
         return (self.errors.strip().splitlines() or ["without a word"])[-1][:400]
 
 
-def run_apart(
+def run_in_process(
     module: str,
     words: Sequence[str],
     environment: dict[str, str],

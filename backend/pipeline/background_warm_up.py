@@ -15,7 +15,7 @@ from backend.pipeline.warm_up import warm_up
 logger = logging.getLogger(__name__)
 
 
-class Beforehand:
+class BackgroundWarmUp:
     """A context: its thread begins with the block and ends, after the program that it is making, when the block does. What it
     could not make is made again afterwards, and says then why. Does nothing without a `request`.
     """
@@ -24,9 +24,9 @@ class Beforehand:
         self._model, self._request, self._on_event = model, request, on_event
         self._is_over = threading.Event()
         self._making: Compiling | None = None
-        self._thread = threading.Thread(target=self._make, name="beforehand", daemon=True)
+        self._thread = threading.Thread(target=self._make, name="background-warm-up", daemon=True)
 
-    def __enter__(self) -> Beforehand:
+    def __enter__(self) -> BackgroundWarmUp:
         if self._request is not None:
             self._thread.start()
         return self
@@ -47,4 +47,4 @@ class Beforehand:
                 if self._is_over.is_set():
                     return
         except Exception as error:  # the same comes again when the video needs the program, and is explained there
-            logger.info("A program was not made beforehand (%s)", error)
+            logger.info("A program was not made in the background (%s)", error)

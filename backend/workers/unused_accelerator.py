@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from backend.accelerators import Accelerator, Holder, find_holders
-from backend.contract.worker import Device, Notice
+from backend.contract.worker import Device, UnusedAccelerator
 from backend.settings import PROJECT_FOLDER, accelerators_here, chosen_platforms
 
 PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin")
@@ -48,22 +48,22 @@ class Surroundings:
         )
 
 
-def notice_about(devices: Sequence[Device] | Exception, root: Path = Path("/")) -> Notice | None:
+def find_unused(devices: Sequence[Device] | Exception, root: Path = Path("/")) -> UnusedAccelerator | None:
     """Of this machine: `unused` for the devices that jax has taken, `explain_refusal` for the error in their place."""
     here = Surroundings.of_this_process(root)
     return explain_refusal(here, str(devices)) if isinstance(devices, Exception) else unused(here, devices)
 
 
-def unused(here: Surroundings, devices: Sequence[Device]) -> Notice | None:
+def unused(here: Surroundings, devices: Sequence[Device]) -> UnusedAccelerator | None:
     """Why the first accelerator is not among `devices`, which are those that jax has taken; None if all are used."""
     taken = {_platform(device) for device in devices}
     left = [accelerator for accelerator in here.accelerators if accelerator.platform not in taken]
     if not left or (taken - {"cpu"}):  # jax uses one kind of accelerator: where there are two, the other rests rightly
         return None
-    return _why_not(here, left[0])
+    return _why_unused(here, left[0])
 
 
-def explain_refusal(here: Surroundings, error: str) -> Notice | None:
+def explain_refusal(here: Surroundings, error: str) -> UnusedAccelerator | None:
     """What a runtime's error says about the accelerator, None if it says nothing of one.
 
     Sources: libtpu 0.0.51 without a TPU and with its lock held (made here); jax's issues 10192, 22416, gvisor's issue 11545.
@@ -81,19 +81,19 @@ def explain_refusal(here: Surroundings, error: str) -> Notice | None:
         return _mismatch(here)
     if re.search(r"libtpu\.so.{0,200}(No such file|cannot open)|(Failed to open|not found).{0,100}libtpu\.so", error):
         found = "libtpu is installed, but its library cannot be loaded"
-        return Notice(found=found, mend=f"`{here.installer} --force-reinstall -r {_TPU_REQUIREMENTS}`")
+        return UnusedAccelerator(found=found, mend=f"`{here.installer} --force-reinstall -r {_TPU_REQUIREMENTS}`")
     if re.search(r"No \w+ device found", error) and tpu is None:
         found = "jax was told to use a TPU, and this machine has none"
-        return Notice(found=found, mend="leave JAX_PLATFORMS out, or start on a TPU VM")
+        return UnusedAccelerator(found=found, mend="leave JAX_PLATFORMS out, or start on a TPU VM")
     if tpu and re.search(r"Permission denied|Operation not permitted", error):
         found = f"{chips} {tpu.are} here, but this user may not open {tpu.files[0] if tpu.files else 'them'}"
-        return Notice(found=found, mend=f"`sudo chmod a+rw {' '.join(tpu.files)}`")
+        return UnusedAccelerator(found=found, mend=f"`sudo chmod a+rw {' '.join(tpu.files)}`")
     if re.search(r"initialize backend '(cuda|gpu)'|CUDA_ERROR_", error):
         return _gpu_refusal(here)
     return None
 
 
-def notice_of_death(log: Path, root: Path = Path("/")) -> Notice | None:
+def unused_by_log(log: Path, root: Path = Path("/")) -> UnusedAccelerator | None:
     """What the end of the log of a worker that died before it had devices says about the accelerator: some refusals of libtpu end
     the process."""
     try:
@@ -121,77 +121,83 @@ def _platform(device: Device) -> str:
     return "cpu" if device.kind == "cpu" else "tpu" if device.kind.upper().startswith("TPU") else "gpu"
 
 
-def _why_not(here: Surroundings, accelerator: Accelerator) -> Notice:
+def _why_unused(here: Surroundings, accelerator: Accelerator) -> UnusedAccelerator:
     names = _GPU_NAMES if accelerator.platform == "gpu" else {"tpu"}
     if here.platforms and not names & set(here.platforms):
         chosen = ",".join(here.platforms)
         found = f"{accelerator} {accelerator.are} here and left alone, because JAX_PLATFORMS={chosen} says so"
-        return Notice(found=found, mend="leave JAX_PLATFORMS out to use what is here", is_fault=False)
+        return UnusedAccelerator(found=found, mend="leave JAX_PLATFORMS out to use what is here", is_fault=False)
     return _tpu_idle(here, accelerator) if accelerator.platform == "tpu" else _gpu_idle(here, accelerator)
 
 
-def _tpu_idle(here: Surroundings, tpu: Accelerator) -> Notice:
+def _tpu_idle(here: Surroundings, tpu: Accelerator) -> UnusedAccelerator:
     if not tpu.files:
         found = f"{tpu} {tpu.are} on this machine's bus, but there is no device file for {'them' if tpu.count > 1 else 'it'}"
         mend = "start a container with `--privileged`; on the machine itself, create it again with the image of its chips"
-        return Notice(found=found, mend=mend)
+        return UnusedAccelerator(found=found, mend=mend)
     if "libtpu" not in here.versions:
         found = f"{tpu} {tpu.are} here, but libtpu is not installed, so everything runs on the CPU"
-        return Notice(found=found, mend=f"`{here.installer} -r {_TPU_REQUIREMENTS}`, then start again")
+        return UnusedAccelerator(found=found, mend=f"`{here.installer} -r {_TPU_REQUIREMENTS}`, then start again")
     if holders := here.holders(tpu.files):
         return _held(str(tpu), holders[0].pid, holders[0].name)
-    return Notice(found=f"{tpu} {tpu.are} here, but jax uses the CPU", mend="`python app.py doctor` says why")
+    return UnusedAccelerator(found=f"{tpu} {tpu.are} here, but jax uses the CPU", mend="`python app.py doctor` says why")
 
 
-def _gpu_idle(here: Surroundings, gpu: Accelerator) -> Notice:
+def _gpu_idle(here: Surroundings, gpu: Accelerator) -> UnusedAccelerator:
     if not gpu.has_driver:
         found = f"{gpu} {gpu.are} here, but NVIDIA's driver is not, so everything runs on the CPU"
-        return Notice(found=found, mend="`sudo ubuntu-drivers install`, then restart the machine")
+        return UnusedAccelerator(found=found, mend="`sudo ubuntu-drivers install`, then restart the machine")
     if not gpu.files:
         found = f"{gpu} {gpu.are} here, but no device file leads there, so everything runs on the CPU"
-        return Notice(found=found, mend="start the container with `--gpus all`")
+        return UnusedAccelerator(found=found, mend="start the container with `--gpus all`")
     jax = here.versions.get("jax", "")
     plugins = {name: found for name, found in here.versions.items() if name.endswith("-plugin")}
     if jax not in plugins.values():
         what = next((f"{name} {found} does not belong to jax {jax}" for name, found in plugins.items()), "jax is built for CPUs")
         found = f"{gpu} {gpu.are} here, but {what}, so everything runs on the CPU"
-        return Notice(found=found, mend=f'`{here.installer} "jax[cuda12]=={jax}"`, then start again')
+        return UnusedAccelerator(found=found, mend=f'`{here.installer} "jax[cuda12]=={jax}"`, then start again')
     return _gpu_refusal(here)
 
 
-def _gpu_refusal(here: Surroundings) -> Notice:
+def _gpu_refusal(here: Surroundings) -> UnusedAccelerator:
     gpu = next((one for one in here.accelerators if one.platform == "gpu"), None)
     found = f"{gpu} {gpu.are} here, but CUDA does not take it" if gpu else "jax was told to use a GPU, and this machine has none"
-    return Notice(found=found, mend="`nvidia-smi` shows the driver, and who uses it" if gpu else "leave JAX_PLATFORMS out")
+    return UnusedAccelerator(
+        found=found, mend="`nvidia-smi` shows the driver, and who uses it" if gpu else "leave JAX_PLATFORMS out"
+    )
 
 
-def _held_by_somebody(here: Surroundings, tpu: Accelerator | None, chips: str) -> Notice:
+def _held_by_somebody(here: Surroundings, tpu: Accelerator | None, chips: str) -> UnusedAccelerator:
     """The holder, if this user may see it."""
     holders = here.holders(tpu.files) if tpu else ()
     if holders:
         return _held(chips, holders[0].pid, holders[0].name)
     where = tpu.files[0] if tpu and tpu.files else "/dev/vfio/0"
-    return Notice(found=f"Another process holds {chips}", mend=f"`sudo fuser -v {where}` shows it; end it, then start again")
+    return UnusedAccelerator(
+        found=f"Another process holds {chips}", mend=f"`sudo fuser -v {where}` shows it; end it, then start again"
+    )
 
 
-def _held(chips: str, pid: int, name: str) -> Notice:
+def _held(chips: str, pid: int, name: str) -> UnusedAccelerator:
     who = f"{pid} ({name})" if name else f"{pid}"
-    return Notice(found=f"Another process, {who}, holds {chips}", mend=f"`kill {pid}`, then start again")
+    return UnusedAccelerator(found=f"Another process, {who}, holds {chips}", mend=f"`kill {pid}`, then start again")
 
 
-def _locked(chips: str) -> Notice:
+def _locked(chips: str) -> UnusedAccelerator:
     """Processes of other users cannot be seen, so the file may be somebody's."""
     found = f"libtpu's lock, {LOCK_FILE}, keeps {chips} from being used, and no process of yours has it"
-    return Notice(found=found, mend=f"`sudo fuser -v {LOCK_FILE} || sudo rm {LOCK_FILE}` shows who has it, or removes it")
+    return UnusedAccelerator(
+        found=found, mend=f"`sudo fuser -v {LOCK_FILE} || sudo rm {LOCK_FILE}` shows who has it, or removes it"
+    )
 
 
-def _mismatch(here: Surroundings) -> Notice:
+def _mismatch(here: Surroundings) -> UnusedAccelerator:
     """The pair that we compile with is tried first; where just that was refused, the one that jax was released with."""
     pair = " and ".join(f"{name} {here.versions[name]}" for name in ("jaxlib", "libtpu") if name in here.versions)
     is_ours = here.versions.get("libtpu") == pinned("libtpu")
     jax = here.versions.get("jax", "")
     mend = f'{here.installer} "jax[tpu]=={jax}"' if is_ours else f"{here.installer} -r {_TPU_REQUIREMENTS}"
-    return Notice(found=f"{pair or 'jax and libtpu'} do not belong together", mend=f"`{mend}`, then start again")
+    return UnusedAccelerator(found=f"{pair or 'jax and libtpu'} do not belong together", mend=f"`{mend}`, then start again")
 
 
 def pinned(package: str) -> str:

@@ -15,7 +15,7 @@ FAILED = "failed: "
 _SECONDS_BETWEEN_REPORTS = 5.0
 
 
-class Accord(Protocol):
+class Consensus(Protocol):
     """What a worker asks of its companions."""
 
     is_alone: bool
@@ -31,26 +31,26 @@ class Accord(Protocol):
         """Takes a message that is part of this; False for any other. Called from the thread that reads messages."""
 
 
-class Alone:
-    """The accord of a worker that is one process."""
+class SingleProcess:
+    """The consensus of a worker that is one process."""
 
     is_alone = True
 
     def decide(self, what: str, value: Any) -> Any:
-        """See `Accord`."""
+        """See `Consensus`."""
         return value
 
     def gather(self, what: str, value: str, waiting: Callable[[], object] = lambda: None) -> list[str]:
-        """See `Accord`."""
+        """See `Consensus`."""
         return [value]
 
     def take(self, message: Message) -> bool:
-        """See `Accord`."""
+        """See `Consensus`."""
         return False
 
 
-class Together:
-    """The accord of one of several processes; the first host's hub (`backend.slice.link`) passes on what they say."""
+class SeveralHosts:
+    """The consensus of one of several processes; the first host's hub (`backend.slice.link`) passes on what they say."""
 
     is_alone = False
 
@@ -60,7 +60,7 @@ class Together:
         self._gathered: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
 
     def decide(self, what: str, value: Any) -> Any:
-        """See `Accord`. The first does not wait. Raises: RuntimeError if the hosts do not do the same."""
+        """See `Consensus`. The first does not wait. Raises: RuntimeError if the hosts do not do the same."""
         if self._is_first:
             self._channel.send({"type": "decide", "what": what, "value": value})
             return value
@@ -70,7 +70,7 @@ class Together:
         return message["value"]
 
     def gather(self, what: str, value: str, waiting: Callable[[], object] = lambda: None) -> list[str]:
-        """See `Accord`."""
+        """See `Consensus`."""
         self._channel.send({"type": "gather", "what": what, "value": value})
         while True:
             try:
@@ -79,7 +79,7 @@ class Together:
                 waiting()
 
     def take(self, message: Message) -> bool:
-        """See `Accord`."""
+        """See `Consensus`."""
         if message["type"] == "decide":
             self._decided.put(message)
         elif message["type"] == "gathered":

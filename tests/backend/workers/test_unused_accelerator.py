@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from backend.contract.worker import Device, Notice, WorkerFacts
+from backend.contract.worker import Device, UnusedAccelerator, WorkerFacts
 from backend.settings import PROJECT_FOLDER
-from backend.workers import notice
-from backend.workers.notice import LOCK_FILE, Surroundings, explain_refusal, notice_about, pinned, unused
+from backend.workers import unused_accelerator as module
+from backend.workers.unused_accelerator import LOCK_FILE, Surroundings, explain_refusal, find_unused, pinned, unused
 from tests.made_up_machine import gpu_machine, open_in, plain_machine, tpu_machine
 
 CPU, TPU, GPU = (Device(name="d", kind=kind) for kind in ("cpu", "TPU v6 lite", "NVIDIA H200"))
@@ -26,8 +26,8 @@ def here(monkeypatch, tmp_path):
     """The surroundings on a machine that `lay_out` makes up, with these packages and JAX_PLATFORMS."""
 
     def make(lay_out, versions=VERSIONS, platforms="", **how) -> Surroundings:
-        monkeypatch.setattr(notice, "installed_versions", lambda: versions)
-        monkeypatch.setattr(notice, "_installer", lambda: ".venv/bin/pip install")
+        monkeypatch.setattr(module, "installed_versions", lambda: versions)
+        monkeypatch.setattr(module, "_installer", lambda: ".venv/bin/pip install")
         monkeypatch.setenv("JAX_PLATFORMS", platforms)
         monkeypatch.delenv("TPU_ACCELERATOR_TYPE", raising=False)
         return Surroundings.of_this_process(lay_out(tmp_path, **how))
@@ -160,13 +160,13 @@ def test_a_gpu_that_was_asked_for_and_is_not_here(here):
 
 def test_the_worker_asks_with_devices_or_with_an_error(here, tmp_path):
     here(tpu_machine)
-    assert "libtpu is not installed" in notice_about([CPU], tmp_path).found
-    assert "holds" in notice_about(RuntimeError("in use by process with pid 7"), tmp_path).found
-    assert notice_about(RuntimeError("else"), tmp_path) is None
+    assert "libtpu is not installed" in find_unused([CPU], tmp_path).found
+    assert "holds" in find_unused(RuntimeError("in use by process with pid 7"), tmp_path).found
+    assert find_unused(RuntimeError("else"), tmp_path) is None
 
 
 def test_it_travels_with_the_workers_facts():
-    for said in (None, Notice(found="found", mend="mend", is_fault=False)):
+    for said in (None, UnusedAccelerator(found="found", mend="mend", is_fault=False)):
         assert WorkerFacts.from_json(WorkerFacts(notice=said).to_json()).notice == said
 
 
