@@ -10,8 +10,9 @@ from pathlib import Path
 
 from backend.contract.request import find_preset
 from backend.fleet.links import OnExit, OnMessage
-from backend.workers.channel import Channel, Message
+from backend.workers.channel import Channel
 from backend.workers.loop import Worker
+from backend.workers.messages import Message, Stop
 from backend.workers.pipeline import import_pipeline
 from backend.workers.process import WorkerPlan
 
@@ -40,7 +41,7 @@ class ThreadLink:
         self._workers_channel.close()
 
     def stop(self) -> None:
-        self.send({"type": "stop"})
+        self.send(Stop())
         for thread in self._threads:
             thread.join(_STOP_SECONDS)
 

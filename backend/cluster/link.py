@@ -18,8 +18,8 @@ from backend.cluster.node import Ended, Item, LogText
 from backend.cluster.transfer import Inbox, Piece, check_name, files_in, pieces_of
 from backend.contract.events import Interrupted
 from backend.files import is_disk_full
-from backend.workers.channel import Message
 from backend.workers.death import HOST_LOST, LOST
+from backend.workers.messages import Alive, Cancel, JobEvent, Message, Run
 from backend.workers.process import WorkerPlan
 
 _ANSWER_SECONDS = 20.0  # for one call, among them those that carry 4 MB
@@ -91,7 +91,7 @@ class ClusterLink:
             number += 1
             items = self._take(number)
             if any(isinstance(item, Piece) for item in items):
-                self._on_message({"type": "alive"})  # a slow network is no silence
+                self._on_message(Alive())  # a slow network is no silence
             for item in items:
                 if isinstance(item, Ended):
                     return LOST if item.code == HOST_LOST else item.code  # it is no slice any more: another one is asked for
@@ -121,7 +121,7 @@ class ClusterLink:
             with self._log.open("ab") as file:
                 file.write(item.data)
         else:
-            if item["type"] == "event":
+            if isinstance(item, JobEvent):
                 self._check(item)
             self._on_message(item)
 
@@ -137,18 +137,18 @@ class ClusterLink:
                 raise
             self._job = None
             full = Interrupted(cause="The disk is full", fix="Make room", by="disk")
-            self._on_message({"type": "event", "job_id": job_id, "event": full.to_json()})
-            self.send({"type": "cancel", "job_id": job_id})
+            self._on_message(JobEvent(job_id=job_id, event=full))
+            self.send(Cancel(job_id=job_id))
 
-    def _check(self, message: Message) -> None:
+    def _check(self, message: JobEvent) -> None:
         """Raises: ValueError if the event names a file that is not in the job's folder."""
-        event, (job_id, folder) = message["event"], self._job or ("", None)
-        if message["job_id"] != job_id:
+        event, (job_id, folder) = message.event, self._job or ("", None)
+        if message.job_id != job_id:
             return  # about an earlier job: the supervisor drops it
-        if event.get("preview") is not None:
-            check_name(event["preview"])
-        if isinstance(event.get("result"), dict):
-            path = Path(event["result"]["path"])
+        if (preview := getattr(event, "preview", None)) is not None:
+            check_name(preview)
+        if (result := getattr(event, "result", None)) is not None:
+            path = Path(result.path)
             if path.parent != folder or not (folder / check_name(path.name)).is_file():
                 raise ValueError(f"{path} must be a file in the job's folder")
 
@@ -156,8 +156,8 @@ class ClusterLink:
         """Sends the messages one after the other; before a job its files."""
         try:
             while (message := self._outgoing.get()) is not None:
-                if message["type"] == "run":
-                    self._send_files(message["job_id"], Path(message["folder"]))
+                if isinstance(message, Run):
+                    self._send_files(message.job_id, message.folder)
                 self._ask("send", message)
         except Exception:
             logger.warning("Worker %s takes no more messages", self._plan.name, exc_info=True)

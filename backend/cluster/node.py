@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from backend.cluster.transfer import PIECE_BYTES, Changes, Inbox, Piece, check_name, moved
-from backend.contract.events import from_json
+from backend.cluster.transfer import PIECE_BYTES, Changes, Inbox, Piece, check_name, message_moved
 from backend.contract.worker import Hosts
 from backend.settings import PROJECT_FOLDER, Settings, from_environment
 from backend.shares import Share
 from backend.slice.link import SliceLink, free_port
 from backend.slice.member import Member
-from backend.workers.channel import Message
+from backend.workers.messages import JobEvent, Message, Run
 from backend.workers.orphans import end_orphans
 from backend.workers.process import WorkerPlan, WorkerProcess
 
@@ -151,11 +150,11 @@ class Relay:
 
     def send(self, message: Message) -> None:
         """Hands a message to the worker; a job's folder is here, wherever the studio has it."""
-        if message["type"] == "run":
-            folder = self._folder_of(message["job_id"])
-            changes = Changes(message["job_id"], folder)
-            self._job = _Away(job_id=message["job_id"], there=message["folder"], here=str(folder), changes=changes)
-            message = moved(message, self._job.there, self._job.here)
+        if isinstance(message, Run):
+            folder = self._folder_of(message.job_id)
+            changes = Changes(message.job_id, folder)
+            self._job = _Away(job_id=message.job_id, there=str(message.folder), here=str(folder), changes=changes)
+            message = message_moved(message, self._job.there, self._job.here)
         self._worker.send(message)
 
     def take(self, number: int) -> list[Item]:
@@ -193,9 +192,9 @@ class Relay:
     def _receive(self, message: Message) -> None:
         """What the worker says, after the files that it has written: a heartbeat brings files, too."""
         job, is_last = self._job, False
-        if message["type"] == "event" and job is not None and message["job_id"] == job.job_id:
-            message = moved(message, job.here, job.there)
-            is_last = from_json(message["event"]).is_final
+        if isinstance(message, JobEvent) and job is not None and message.job_id == job.job_id:
+            message = message_moved(message, job.here, job.there)
+            is_last = message.event.is_final
         self._add(*(job.changes.look() if job is not None else ()), self._log_text(), iter([message]))
         if is_last:
             self._job = None

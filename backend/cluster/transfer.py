@@ -12,6 +12,7 @@ from stat import S_ISREG
 from typing import Any
 
 from backend.files import sync
+from backend.workers.messages import Message, decode, encode
 
 PIECE_BYTES = 4 * 2**20
 NOT_CARRIED = ("stage3_frames.safetensors", "live/video.mp4")
@@ -118,8 +119,13 @@ class Inbox:
             os.replace(part, path)
 
 
+def message_moved(message: Message, before: str, now: str) -> Message:
+    """The message with its paths as by `moved`."""
+    return decode(moved(encode(message), before, now))
+
+
 def moved(value: Any, before: str, now: str) -> Any:
-    """A message in which every name of the folder `before`, or of a file in it, is one in the folder `now`."""
+    """A JSON value in which every name of the folder `before`, or of a file in it, is one in the folder `now`."""
     if isinstance(value, str):
         return now + value[len(before) :] if value == before or value.startswith(f"{before}/") else value
     if isinstance(value, list):

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from backend.cluster.link import ClusterLink
 from backend.slice.link import SliceLink
-from backend.workers.channel import Message
+from backend.workers.messages import Message
 from backend.workers.process import WorkerPlan, WorkerProcess
 
 OnMessage = Callable[[Message], None]

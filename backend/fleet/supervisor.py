@@ -7,14 +7,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from backend.contract import events
 from backend.contract.cues import Cue
 from backend.contract.events import Event, Interrupted
 from backend.contract.request import GenerationRequest
 from backend.contract.worker import UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView
 from backend.fleet.links import LINKS, Link
-from backend.workers.channel import Message
 from backend.workers.death import LOST, describe_code, explain_death, out_of_memory_kills
+from backend.workers.messages import Alive, Cancel, Dying, Facts, JobEvent, Message, Run, Say, Status
 from backend.workers.patience import Patience
 from backend.workers.process import WorkerPlan
 from backend.workers.unused_accelerator import unused_by_log
@@ -79,19 +78,19 @@ class Supervisor:
             if self._link is None:
                 self._start()
             self._job_id = job_id
-            self._link.send({"type": "run", "job_id": job_id, "request": request.to_json(), "folder": str(folder)})
+            self._link.send(Run(job_id=job_id, request=request, folder=folder))
 
     def cancel(self, job_id: str) -> None:
         """Asks the worker to stop this job; its final event follows."""
         with self._lock:
             if self._link is not None and self._job_id == job_id:
-                self._link.send({"type": "cancel", "job_id": job_id})
+                self._link.send(Cancel(job_id=job_id))
 
     def say(self, job_id: str, cue: Cue) -> None:
         """Tells the worker what is said to this job, from its next block on."""
         with self._lock:
             if self._link is not None and self._job_id == job_id:
-                self._link.send({"type": "say", "job_id": job_id, "cue": cue.model_dump()})
+                self._link.send(Say(job_id=job_id, cue=cue))
 
     def view(self) -> WorkerView:
         """The worker's status, and what it last reported."""
@@ -153,19 +152,19 @@ class Supervisor:
 
     def _receive(self, message: Message) -> None:
         now = time.monotonic()
-        if message["type"] == "alive":
-            self._patience.hear(now)
-        elif message["type"] == "status":
-            self._patience.take_state(message["state"], now)
-            self._take_status(WorkerStatus(state=message["state"], detail=message["detail"]))
-        elif message["type"] == "facts":
-            self._take_facts(WorkerFacts.from_json(message["facts"]))
-        elif message["type"] == "dying":
-            self._end_reason = message["reason"]
-        elif message["type"] == "event":
-            event = events.from_json(message["event"])
-            self._patience.take_event(event, now)
-            self._pass_on(message["job_id"], event)
+        match message:
+            case Alive():
+                self._patience.hear(now)
+            case Status(status=status):
+                self._patience.take_state(status.state, now)
+                self._take_status(status)
+            case Facts(facts=facts):
+                self._take_facts(facts)
+            case Dying(reason=reason):
+                self._end_reason = reason
+            case JobEvent(job_id=job_id, event=event):
+                self._patience.take_event(event, now)
+                self._pass_on(job_id, event)
 
     def _take_facts(self, facts: WorkerFacts) -> None:
         """Keeps them; an accelerator that is not used, by mistake, is said in the server's log once."""

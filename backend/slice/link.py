@@ -11,17 +11,30 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from backend.contract.live import FOLDER
-from backend.contract.request import GenerationRequest
-from backend.contract.worker import HostPlace, Hosts
+from backend.contract.worker import HostPlace, Hosts, WorkerStatus
 from backend.slice.versions import difference, versions_here
 from backend.slice.wire import Gone, Wire, WrongSecret
-from backend.workers.channel import Message
 from backend.workers.consensus import FAILED
 from backend.workers.death import HOST_LOST, describe_code
+from backend.workers.messages import (
+    Decide,
+    Dying,
+    Exit,
+    Gather,
+    Gathered,
+    Hello,
+    Leave,
+    Message,
+    Refused,
+    Run,
+    RunWithFiles,
+    Start,
+    Status,
+)
 from backend.workers.process import WorkerPlan, WorkerProcess
 
 DISAGREEMENT_SECONDS = 30.0  # after one host has failed, until all must have failed alike
@@ -34,14 +47,6 @@ _SENT_FILES = ("stage1_*.safetensors", "stage2_*.safetensors", f"{FOLDER}/*.json
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Said:
-    """What a host gathers with."""
-
-    what: str
-    value: str
-
-
 class SliceLink:
     """See `backend.fleet.links.Link`."""
 
@@ -52,7 +57,7 @@ class SliceLink:
         self._members: dict[int, Wire] = {}
         self._first: WorkerProcess | None = None
         self._waiting: list[Message] = []  # until the processes are started
-        self._said: dict[int, _Said] = {}
+        self._gathering: dict[int, Gather] = {}  # by process
         self._disagreement: threading.Timer | None = None
         self._end_code: int | None = None  # told in place of the first process's
         self._is_ending = threading.Event()
@@ -73,10 +78,10 @@ class SliceLink:
                 self._waiting.append(message)
                 return
             self._first.send(message)
-            if message["type"] == "run":
-                told, files = _job_for_members(message)
+            if isinstance(message, Run):
+                job, files = _job_for_members(message)
                 for wire in self._members.values():
-                    wire.send(told, files)
+                    wire.send(job, files)
 
     def kill(self) -> None:
         """See `Link`."""
@@ -111,7 +116,7 @@ class SliceLink:
         while (missing := self._missing()) and not self._is_ending.is_set():
             if time.monotonic() - reported >= _REPORT_SECONDS:
                 reported = time.monotonic()
-                self._on_message({"type": "status", "state": "starting", "detail": self._waiting_for(missing)})
+                self._on_message(Status(status=self._waiting_for(missing)))
             with contextlib.suppress(TimeoutError):
                 connection, address = self._door.accept()
                 self._make_room(connection, address[0])
@@ -138,9 +143,10 @@ class SliceLink:
         with self._lock:
             return [index for index in range(1, self._hosts.count) if index not in self._members]
 
-    def _waiting_for(self, missing: list[int]) -> str:
+    def _waiting_for(self, missing: list[int]) -> WorkerStatus:
         which = ", ".join(map(str, missing))
-        return f"Waiting for the other hosts: number {which} of {self._hosts.count} (`app.py member` there; this one is 0)"
+        detail = f"Waiting for the other hosts: number {which} of {self._hosts.count} (`app.py member` there; this one is 0)"
+        return WorkerStatus(state="starting", detail=detail)
 
     def _meet(self, connection: socket.socket, address: str) -> None:
         """Lets in whoever knows the secret and fits, and listens to it until it is gone."""
@@ -155,10 +161,10 @@ class SliceLink:
                 hello = self._greet(wire, connection)
                 refusal = self._refusal(hello)
                 if not refusal:
-                    self._listen(hello["index"], wire)
+                    self._listen(hello.index, wire)
                     return
                 logger.warning("The member at %s is refused: %s", address, refusal)
-                wire.send({"type": "refused", "reason": refusal})
+                wire.send(Refused(reason=refusal))
             except WrongSecret:
                 logger.warning("Somebody at %s does not know the hosts' secret", address)
             except Gone as error:
@@ -178,14 +184,14 @@ class SliceLink:
 
     def _refusal(self, hello: Message) -> str:
         """Why this member cannot take part; "" if it can."""
-        if not {"index", "count", "versions"} <= hello.keys():
+        if not isinstance(hello, Hello):
             return "it does not say which process it is, of how many, with which versions"
-        index, count = hello["index"], hello["count"]
+        index, count = hello.index, hello.count
         if count != self._hosts.count:
             return f"process {index} counts {count} processes, and the first host {self._hosts.count}: both must give one number"
         if index not in range(1, count):
             return f"process {index} is none of 1 to {count - 1}: each other host must have a number of its own"
-        return difference(versions_here(), hello["versions"])
+        return difference(versions_here(), hello.versions)
 
     def _listen(self, index: int, wire: Wire) -> None:
         with self._lock:
@@ -196,10 +202,10 @@ class SliceLink:
         try:
             while True:
                 message, _ = wire.receive()
-                if message["type"] == "gather":
+                if isinstance(message, Gather):
                     self._gather(index, message)
-                elif message["type"] == "exit":
-                    why, end_code = describe_code(message["code"]), None
+                elif isinstance(message, Exit):
+                    why, end_code = describe_code(message.code), None
                     break
         except Gone:
             pass
@@ -212,21 +218,20 @@ class SliceLink:
 
     def _start(self) -> bool:
         """Starts all processes, if no member has left again."""
-        hosts, options = self._hosts, self._plan.options
+        hosts = self._hosts
         meeting = hosts.port + 1
         reachable = "127.0.0.1" if hosts.address in ("", "0.0.0.0", "::") else hosts.address
         own = HostPlace(
             index=0, count=hosts.count, coordinator=f"{reachable}:{meeting}", bind=f"{hosts.address or '0.0.0.0'}:{meeting}"
         )
-        start = {
-            "type": "start",
-            "preset": self._plan.preset,
-            "model": self._plan.model,
-            "warm_up": self._plan.warm_up,
-            "pipeline": self._plan.pipeline,
-            "mesh": options.mesh,
-            "port": meeting,
-        }
+        start = Start(
+            preset=self._plan.preset,
+            model=self._plan.model,
+            warm_up=self._plan.warm_up,
+            pipeline=self._plan.pipeline,
+            mesh=self._plan.options.mesh,
+            port=meeting,
+        )
         with self._lock:
             if self._is_ending.is_set() or len(self._members) < hosts.count - 1:
                 return False
@@ -240,34 +245,34 @@ class SliceLink:
 
     def _receive(self, message: Message) -> None:
         """A message of the first process."""
-        if message["type"] == "decide":
+        if isinstance(message, Decide):
             with self._lock:
                 for wire in self._members.values():
                     wire.send(message)
-        elif message["type"] == "gather":
+        elif isinstance(message, Gather):
             self._gather(0, message)
         else:
             self._on_message(message)
 
-    def _gather(self, index: int, message: Message) -> None:
+    def _gather(self, index: int, message: Gather) -> None:
         """Answers all hosts when the last has come. One that has failed alone, or otherwise than the others, ends all."""
         with self._lock:
-            self._said[index] = _Said(what=message["what"], value=message["value"])
-            if len(self._said) == self._hosts.count:
-                said = [self._said[number] for number in range(self._hosts.count)]
-                self._said.clear()
+            self._gathering[index] = message
+            if len(self._gathering) == self._hosts.count:
+                all_hosts = [self._gathering[number] for number in range(self._hosts.count)]
+                self._gathering.clear()
                 self._stop_clock()
-                if len({one.what for one in said}) == 1:
-                    self._answer({"type": "gathered", "values": [one.value for one in said]})
+                if len({one.what for one in all_hosts}) == 1:
+                    self._answer(Gathered(values=[one.value for one in all_hosts]))
                     return
             else:
-                if message["what"].startswith(FAILED) and self._disagreement is None:
-                    reason = f"Process {index} of the {self._hosts.count} hosts {message['what']}; its log says why"
+                if message.what.startswith(FAILED) and self._disagreement is None:
+                    reason = f"Process {index} of the {self._hosts.count} hosts {message.what}; its log says why"
                     self._disagreement = threading.Timer(DISAGREEMENT_SECONDS, self._end_all, args=(reason,))
                     self._disagreement.daemon = True
                     self._disagreement.start()
                 return
-        words = ", ".join(f"{number} {one.what}" for number, one in enumerate(said))
+        words = ", ".join(f"{number} {one.what}" for number, one in enumerate(all_hosts))
         self._end_all(f"The hosts did not do the same ({words}); their logs say why")
 
     def _answer(self, message: Message) -> None:
@@ -283,8 +288,8 @@ class SliceLink:
                 return
             self._end_code = end_code
             self._is_ending.set()
-        self._on_message({"type": "dying", "reason": reason})
-        self._first.send({"type": "leave"})
+        self._on_message(Dying(reason=reason))
+        self._first.send(Leave())
         if not self._first.wait(_END_SECONDS):
             self._first.kill()
 
@@ -302,7 +307,7 @@ class SliceLink:
             wire.close()
 
     def _stop_clock(self) -> None:
-        if self._apart is not None:
+        if self._disagreement is not None:
             self._disagreement.cancel()
             self._disagreement = None
 
@@ -317,18 +322,15 @@ def free_port(address: str) -> int:
                 return port
 
 
-def _job_for_members(message: Message) -> tuple[Message, list[bytes]]:
+def _job_for_members(job: Run) -> tuple[RunWithFiles, list[bytes]]:
     """A job as its members hear of it, and the files that they need: the request's inputs, and what was done before."""
-    folder, request = Path(message["folder"]), GenerationRequest.from_stored(message["request"])
-    inputs = {role: list(paths) for role, paths in request.inputs().items()}
-    begun = [path for pattern in _SENT_FILES for path in sorted(folder.glob(pattern))]
-    given = [Path(path) for paths in inputs.values() for path in paths]
-    names = [*(path.name for path in given), *(str(path.relative_to(folder)) for path in begun)]
-    told = {
-        "type": "run",
-        "job_id": message["job_id"],
-        "request": message["request"],
-        "inputs": {role: [Path(path).name for path in paths] for role, paths in inputs.items()},
-        "names": names,
-    }
-    return told, [path.read_bytes() for path in (*given, *begun)]
+    inputs = {role: list(map(Path, paths)) for role, paths in job.request.inputs().items()}
+    given = [path for paths in inputs.values() for path in paths]
+    begun = [path for pattern in _SENT_FILES for path in sorted(job.folder.glob(pattern))]
+    message = RunWithFiles(
+        job_id=job.job_id,
+        request=job.request,
+        inputs={role: [path.name for path in paths] for role, paths in inputs.items()},
+        names=[*(path.name for path in given), *(str(path.relative_to(job.folder)) for path in begun)],
+    )
+    return message, [path.read_bytes() for path in (*given, *begun)]

@@ -15,20 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from backend.contract.request import GenerationRequest
 from backend.contract.worker import HostPlace, WorkerOptions
 from backend.errors import ModelError, StudioError
 from backend.settings import Settings
 from backend.slice.versions import versions_here
 from backend.slice.wire import Gone, Wire, WrongSecret
-from backend.workers.channel import Message
+from backend.workers.messages import Decide, Exit, Gather, Gathered, Hello, Leave, Message, Refused, Run, RunWithFiles, Start
 from backend.workers.patience import SILENCE_SECONDS
 from backend.workers.process import WorkerPlan, WorkerProcess
 
 RETRY_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0
 _LEAVE_SECONDS = 2.0  # a process has to end by itself
-_TO_WORKER = ("decide", "gathered")
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +65,7 @@ class Member:
         with contextlib.closing(Wire(connection)) as wire:
             try:
                 wire.prove(self.secret, is_first=False)
-                wire.send({"type": "hello", "index": self.index, "count": self.count, "versions": versions_here()})
+                wire.send(Hello(index=self.index, count=self.count, versions=versions_here()))
                 with tempfile.TemporaryDirectory(prefix="studio-member-") as folder:
                     self._follow(wire, Path(folder))
             except WrongSecret:
@@ -85,13 +83,13 @@ class Member:
         try:
             while True:
                 message, files = wire.receive()
-                if message["type"] == "refused":
-                    raise MemberRefused("this member", f"is refused: {message['reason']}", "then start it again")
-                if message["type"] == "start":
+                if isinstance(message, Refused):
+                    raise MemberRefused("this member", f"is refused: {message.reason}", "then start it again")
+                if isinstance(message, Start):
                     process = _Process(self, wire, message)
-                elif message["type"] == "run" and process is not None:
+                elif isinstance(message, RunWithFiles) and process is not None:
                     process.worker.send(_job_here(message, files, folder))
-                elif message["type"] in _TO_WORKER and process is not None:
+                elif isinstance(message, Decide | Gathered) and process is not None:
                     process.worker.send(message)
         finally:
             if process is not None:
@@ -101,7 +99,7 @@ class Member:
 class _Process:
     """This host's process, and what it says to the first one."""
 
-    def __init__(self, member: Member, wire: Wire, start: Message):
+    def __init__(self, member: Member, wire: Wire, start: Start):
         self._wire, self._heard = wire, time.monotonic()
         self._is_over = threading.Event()
         self.worker = WorkerProcess(_plan(member, start), _log(member), self._receive, self._handle_exit)
@@ -110,7 +108,7 @@ class _Process:
     def end(self) -> None:
         """Ends it: the first host keeps what was done."""
         self._is_over.set()
-        self.worker.send({"type": "leave"})
+        self.worker.send(Leave())
         if not self.worker.wait(_LEAVE_SECONDS):
             with contextlib.suppress(ProcessLookupError):
                 self.worker.kill_at_once()
@@ -118,12 +116,12 @@ class _Process:
 
     def _receive(self, message: Message) -> None:
         self._heard = time.monotonic()
-        if message["type"] == "gather":
+        if isinstance(message, Gather):
             self._wire.send(message)
 
     def _handle_exit(self, code: int) -> None:
         self._is_over.set()
-        self._wire.send({"type": "exit", "code": code})
+        self._wire.send(Exit(code=code))
 
     def _watch(self) -> None:
         """Ends the process if it stands still: it shows each second that it does not."""
@@ -133,15 +131,15 @@ class _Process:
                 self.worker.kill()
 
 
-def _plan(member: Member, start: Message) -> WorkerPlan:
-    place = HostPlace(index=member.index, count=member.count, coordinator=f"{member.address}:{start['port']}")
+def _plan(member: Member, start: Start) -> WorkerPlan:
+    place = HostPlace(index=member.index, count=member.count, coordinator=f"{member.address}:{start.port}")
     return WorkerPlan(
-        preset=start["preset"],
-        model=start["model"],
-        warm_up=start["warm_up"],
+        preset=start.preset,
+        model=start.model,
+        warm_up=start.warm_up,
         settings=member.settings,
-        pipeline=start["pipeline"],
-        options=WorkerOptions(**start["mesh"]),
+        pipeline=start.pipeline,
+        options=WorkerOptions(**start.mesh),
         name=f"member-{member.index}",
         place=place,
     )
@@ -157,24 +155,19 @@ def _log(member: Member) -> Path:
     return log
 
 
-def _job_here(message: Message, files: Sequence[bytes], folder: Path) -> Message:
+def _job_here(message: RunWithFiles, files: Sequence[bytes], folder: Path) -> Run:
     """The job in a folder of its own, with its files; those of jobs before the last one are removed."""
-    here = folder / Path(message["job_id"]).name
+    here = folder / Path(message.job_id).name
     earlier = sorted(folder.iterdir(), key=lambda old: old.stat().st_mtime)
     for old in (*earlier[:-1], *(one for one in earlier[-1:] if one == here)):
         shutil.rmtree(old)
     here.mkdir()
-    for name, data in zip(message["names"], files, strict=True):
+    for name, data in zip(message.names, files, strict=True):
         path = here / name
         if not path.resolve().is_relative_to(here.resolve()):
             raise ModelError(f"The first host sends a file named {name!r}", "outside its job's folder", "update both hosts")
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)
-    request = GenerationRequest.from_stored(message["request"])
-    inputs = {role: [str(here / Path(name).name) for name in names] for role, names in message["inputs"].items()}
-    return {
-        "type": "run",
-        "job_id": message["job_id"],
-        "request": (request.with_inputs(inputs) if inputs else request).to_json(),
-        "folder": str(here),
-    }
+    inputs = {role: [str(here / Path(name).name) for name in names] for role, names in message.inputs.items()}
+    request = message.request.with_inputs(inputs) if inputs else message.request
+    return Run(job_id=message.job_id, request=request, folder=here)

@@ -11,8 +11,9 @@ import secrets
 import socket
 import threading
 from collections.abc import Sequence
+from typing import Any
 
-from backend.workers.channel import Message
+from backend.workers.messages import Alive, Message, decode, encode
 
 SILENCE_SECONDS = 8.0  # without a byte, after which the other host counts as lost: it says each second that it lives
 BEAT_SECONDS = 1.0
@@ -45,7 +46,10 @@ class Wire:
 
     def send(self, message: Message, files: Sequence[bytes] = ()) -> bool:
         """Sends a message, and files after it; False if the other side is gone."""
-        body = json.dumps(message | {"sizes": [len(file) for file in files]}).encode("ascii")
+        return self._send(encode(message), files)
+
+    def _send(self, values: dict[str, Any], files: Sequence[bytes] = ()) -> bool:
+        body = json.dumps(values | {"sizes": [len(file) for file in files]}).encode("ascii")
         with self._lock:
             try:
                 for part in (len(body).to_bytes(8), body, *files):
@@ -57,10 +61,17 @@ class Wire:
 
     def receive(self) -> tuple[Message, list[bytes]]:
         """The next message and its files. Raises: Gone."""
+        values, files = self._receive()
         try:
-            message = json.loads(self._read(int.from_bytes(self._read(8))))
-            sizes = message.pop("sizes")
-            return message, [self._read(size) for size in sizes]
+            return decode(values), files
+        except (ValueError, LookupError, TypeError) as error:
+            raise Gone(f"it says what nobody should: {error}") from error
+
+    def _receive(self) -> tuple[dict[str, Any], list[bytes]]:
+        try:
+            values = json.loads(self._read(int.from_bytes(self._read(8))))
+            sizes = values.pop("sizes")
+            return values, [self._read(size) for size in sizes]
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:  # strangers send anything
             raise Gone(str(error)) from error
 
@@ -76,27 +87,27 @@ class Wire:
         """Shows the other side that this one knows the secret, and asks the same of it; then begins to show that it lives. Both
         sides must do this before anything else. Raises: Gone, WrongSecret."""
         own = secrets.token_hex(32)
-        self.send({"number": own})
-        theirs = _text(self.receive()[0], "number")
+        self._send({"number": own})
+        theirs = _text(self._receive()[0], "number")
         numbers = (own, theirs) if is_first else (theirs, own)
         mine, others = _ROLES if is_first else _ROLES[::-1]
         if is_first:  # a stranger gets no proof to work on
             self._check(secret, others, numbers)
-            self.send({"proof": _proof(secret, mine, numbers)})
+            self._send({"proof": _proof(secret, mine, numbers)})
         else:
-            self.send({"proof": _proof(secret, mine, numbers)})
+            self._send({"proof": _proof(secret, mine, numbers)})
             self._check(secret, others, numbers)
         self._most = _MOST_BYTES
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
 
     def _check(self, secret: str, role: str, numbers: tuple[str, str]) -> None:
-        proof = _text(self.receive()[0], "proof")
+        proof = _text(self._receive()[0], "proof")
         if not hmac.compare_digest(proof.encode(), _proof(secret, role, numbers).encode()):
-            self.send({"proof": ""})  # so that an honest one hears why
+            self._send({"proof": ""})  # so that an honest one hears why
             raise WrongSecret
 
     def _beat(self) -> None:
-        while not self._closed.wait(BEAT_SECONDS) and self.send({"type": "alive"}):
+        while not self._closed.wait(BEAT_SECONDS) and self.send(Alive()):
             pass
 
     def close(self) -> None:
@@ -110,9 +121,9 @@ class Wire:
         self._socket.close()
 
 
-def _text(message: Message, field: str) -> str:
+def _text(values: dict[str, Any], field: str) -> str:
     """A stranger's text: ours are ASCII. Raises: Gone for anything else, such as half of a character, which no text can hold."""
-    text = message.get(field)
+    text = values.get(field)
     if not isinstance(text, str) or not text.isascii():
         raise Gone(f"{field} is no text of ours")
     return text

@@ -8,7 +8,8 @@ import queue
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from backend.workers.channel import Channel, Message
+from backend.workers.channel import Channel
+from backend.workers.messages import Decide, Gather, Gathered, Message
 
 FAILED = "failed: "
 """Begins what a host gathers for after work that went wrong; the kind of the error follows."""
@@ -56,22 +57,22 @@ class SeveralHosts:
 
     def __init__(self, index: int, channel: Channel):
         self._is_first, self._channel = index == 0, channel
-        self._decided: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._decided: queue.SimpleQueue[Decide] = queue.SimpleQueue()
         self._gathered: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
 
     def decide(self, what: str, value: Any) -> Any:
         """See `Consensus`. The first does not wait. Raises: RuntimeError if the hosts do not do the same."""
         if self._is_first:
-            self._channel.send({"type": "decide", "what": what, "value": value})
+            self._channel.send(Decide(what=what, value=value))
             return value
         message = self._decided.get()
-        if message["what"] != what:
-            raise RuntimeError(f"the hosts do not do the same: the first decided on {message['what']!r}, this one on {what!r}")
-        return message["value"]
+        if message.what != what:
+            raise RuntimeError(f"the hosts do not do the same: the first decided on {message.what!r}, this one on {what!r}")
+        return message.value
 
     def gather(self, what: str, value: str, waiting: Callable[[], object] = lambda: None) -> list[str]:
         """See `Consensus`."""
-        self._channel.send({"type": "gather", "what": what, "value": value})
+        self._channel.send(Gather(what=what, value=value))
         while True:
             try:
                 return self._gathered.get(timeout=_SECONDS_BETWEEN_REPORTS)
@@ -80,10 +81,10 @@ class SeveralHosts:
 
     def take(self, message: Message) -> bool:
         """See `Consensus`."""
-        if message["type"] == "decide":
+        if isinstance(message, Decide):
             self._decided.put(message)
-        elif message["type"] == "gathered":
-            self._gathered.put(message["values"])
+        elif isinstance(message, Gathered):
+            self._gathered.put(message.values)
         else:
             return False
         return True

@@ -27,14 +27,15 @@ from backend.contract.events import (
 )
 from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.shape import Shape
-from backend.contract.worker import UnusedAccelerator, WorkerFacts
+from backend.contract.worker import UnusedAccelerator, WorkerFacts, WorkerStatus
 from backend.errors import DeviceError, KernelRefused, ModelError, Stopped, StudioError, is_memory_short, one_line
 from backend.files import folder_lock, is_disk_full
 from backend.pipeline.live_events import until
-from backend.workers.channel import Channel, Message
+from backend.workers.channel import Channel
 from backend.workers.consensus import Consensus, SingleProcess
 from backend.workers.death import DEVICE_LOST
 from backend.workers.failures import explain, is_device_lost, is_of_runtime, outcome_of
+from backend.workers.messages import Alive, Cancel, Dying, Facts, JobEvent, Leave, Message, Run, Say, Status, Stop
 from backend.workers.patience import HEARTBEAT_SECONDS
 from backend.workers.pipeline import Pipeline
 from presets import Preset
@@ -84,7 +85,7 @@ class Worker:
     ):
         self._channel, self._import_pipeline, self._model, self._end = channel, import_pipeline, model, end
         self._consensus = consensus or SingleProcess()
-        self._status = "", ""
+        self._status: WorkerStatus | None = None
         self._pipeline: Pipeline | None = None
         self._loaded: Any = None  # what the pipeline's `load` returned
         self._loaded_from: tuple[str, str] | None = None  # the checkpoint and the dtype
@@ -111,7 +112,7 @@ class Worker:
 
     def _beat(self) -> None:
         """Shows that this process does not stand still."""
-        while self._channel.send({"type": "alive"}) and not self._is_stopping.wait(HEARTBEAT_SECONDS):
+        while self._channel.send(Alive()) and not self._is_stopping.wait(HEARTBEAT_SECONDS):
             pass
 
     def _read(self) -> None:
@@ -120,7 +121,7 @@ class Worker:
         code = 0
         try:
             for message in self._channel.receive():
-                if message["type"] == "stop":
+                if isinstance(message, Stop):
                     break
                 self._handle(message)
         except Exception:
@@ -137,26 +138,26 @@ class Worker:
     def _handle(self, message: Message) -> None:
         if self._consensus.take(message):
             return
-        if message["type"] == "leave":
+        if isinstance(message, Leave):
             self._leave(0)
-        if message["type"] == "run":
+        if isinstance(message, Run):
             task = Task(
-                job_id=message["job_id"],
-                request=GenerationRequest.from_stored(message["request"]),
-                folder=Path(message["folder"]),
+                job_id=message.job_id,
+                request=message.request,
+                folder=message.folder,
                 arrived=time.monotonic(),
                 is_cancelled=threading.Event(),
             )
             with self._lock:
                 self._tasks[task.job_id] = task
             self._waiting.put(task)
-        elif message["type"] == "cancel":
-            self._cancel(message["job_id"])
-        elif message["type"] == "say":
+        elif isinstance(message, Cancel):
+            self._cancel(message.job_id)
+        elif isinstance(message, Say):
             with self._lock:
-                task = self._tasks.get(message["job_id"])
+                task = self._tasks.get(message.job_id)
             if task is not None:
-                task.said.put(Cue(**message["cue"]))
+                task.said.put(message.cue)
 
     def _leave(self, code: int) -> None:
         """Ends the process because it is asked to."""
@@ -192,7 +193,7 @@ class Worker:
 
     def _gather(self, what: str, value: str = "") -> list[str]:
         """Waits for the other hosts, if there are any; meanwhile the state is said again, as a sign of progress."""
-        return self._consensus.gather(what, value, lambda: self._send_status(*self._status))
+        return self._consensus.gather(what, value, lambda: self._channel.send(Status(status=self._status)))
 
     def _warm_up_on_what_serves(self, preset: Preset) -> None:
         while True:
@@ -246,7 +247,7 @@ class Worker:
             self._notice = pipeline.notice(error)
             if self._notice is None:
                 raise
-            self._channel.send({"type": "facts", "facts": WorkerFacts(notice=self._notice).to_json()})
+            self._channel.send(Facts(facts=WorkerFacts(notice=self._notice)))
             raise DeviceError(self._notice.found, fix=self._notice.mend) from error
         pipeline.recall(lambda own: self._gather("without", own))
         self._pipeline, self._is_of_use = pipeline, self._model is None
@@ -294,7 +295,7 @@ class Worker:
             if is_disk_full(error):
                 return Interrupted(cause="The disk is full", fix="Make room", by="disk"), outcome
             if is_device_lost(error) or (not self._consensus.is_alone and is_of_runtime(error)):
-                self._channel.send({"type": "dying", "reason": f"A device was lost ({one_line(str(error))[:200]})"})
+                self._channel.send(Dying(reason=f"A device was lost ({one_line(str(error))[:200]})"))
                 self._end(DEVICE_LOST)
             failed = self._explain(error)
         return (self._with_proposals(failed, task) if failed.is_short and self._consensus.is_alone else failed.event), outcome
@@ -391,7 +392,7 @@ class Worker:
         return True
 
     def _send_event(self, job_id: str, event: Event) -> None:
-        self._channel.send({"type": "event", "job_id": job_id, "event": event.to_json()})
+        self._channel.send(JobEvent(job_id=job_id, event=event))
 
     def _send_facts(self) -> None:
         facts = WorkerFacts(
@@ -403,7 +404,7 @@ class Worker:
             notice=self._notice,
             rates=self._rates,
         )
-        self._channel.send({"type": "facts", "facts": facts.to_json()})
+        self._channel.send(Facts(facts=facts))
 
     def _send_rest(self) -> None:
         """Sends the status of the idle worker; "failed" only if no request can be served."""
@@ -415,8 +416,8 @@ class Worker:
             self._send_status("failed", self._trouble)
 
     def _send_status(self, state: str, detail: str) -> None:
-        self._status = state, detail
-        self._channel.send({"type": "status", "state": state, "detail": detail})
+        self._status = WorkerStatus(state=state, detail=detail)
+        self._channel.send(Status(status=self._status))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,8 @@ from typing import IO, Any
 from backend.contract.worker import HostPlace, Hosts, WorkerOptions
 from backend.settings import PROJECT_FOLDER, Settings, worker_environment
 from backend.shares import Share
-from backend.workers.channel import Channel, Message
+from backend.workers.channel import Channel
+from backend.workers.messages import Message, Stop
 from backend.workers.orphans import SERVER_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ class WorkerProcess:
 
     def stop(self) -> None:
         """Asks it to keep its work and to end, and kills it if it does not. Must not be called from a callback."""
-        self.send({"type": "stop"})
+        self.send(Stop())
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:

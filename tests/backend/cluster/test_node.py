@@ -8,8 +8,9 @@ import pytest
 
 from backend.cluster.node import Ended, LogText, NodeMember, NodeWorker, fingerprint
 from backend.cluster.transfer import Inbox, Piece, pieces_of
-from backend.contract.events import Finished, Step, from_json
+from backend.contract.events import Finished, Step
 from backend.settings import from_environment
+from backend.workers.messages import JobEvent, Run, Status
 from backend.workers.process import WorkerPlan
 from tests.backend.conftest import FAKE, request
 from tests.many_hosts import hosts
@@ -44,16 +45,16 @@ def hear(node, until, first: int = 1) -> list:
 
 
 def events_of(heard: list) -> list:
-    return [from_json(item["event"]) for item in heard if isinstance(item, dict) and item["type"] == "event"]
+    return [item.event for item in heard if isinstance(item, JobEvent)]
 
 
 def is_final(item) -> bool:
-    return isinstance(item, dict) and item["type"] == "event" and from_json(item["event"]).is_final
+    return isinstance(item, JobEvent) and item.event.is_final
 
 
 def run(node, folder, **changes) -> None:
     """Begins a job whose folder the studio has at `folder`."""
-    message = {"type": "run", "job_id": JOB, "request": request(**changes).to_json(), "folder": str(folder)}
+    message = Run(job_id=JOB, request=request(**changes), folder=folder)
     node.begin(JOB)
     for name in ("image.png",) if (folder / "image.png").exists() else ():
         for piece in pieces_of(JOB, folder, name):
@@ -70,11 +71,11 @@ def test_a_video_is_made_there_and_its_files_come_before_the_event_that_names_th
         if isinstance(item, Piece):
             inbox.take(item)
         elif is_final(item):
-            event = from_json(item["event"])
+            event = item.event
             assert isinstance(event, Finished) and event.result.path == str(folder / "video.mp4")
             assert (folder / "video.mp4").read_bytes()[4:8] == b"ftyp"
-        elif isinstance(item, dict) and item["type"] == "event" and item["event"].get("preview"):
-            assert (folder / item["event"]["preview"]).is_file()
+        elif isinstance(item, JobEvent) and getattr(item.event, "preview", None):
+            assert (folder / item.event.preview).is_file()
     assert (folder / "steps_done").read_text() == "3"
 
 
@@ -95,7 +96,7 @@ def test_work_goes_on_where_it_was_if_its_files_come_along(node, tmp_path):
     folder.mkdir(parents=True)
     node.begin(JOB)
     node.put(Piece(job_id=JOB, name="steps_done", data=b"2"))
-    node.send({"type": "run", "job_id": JOB, "request": request().to_json(), "folder": str(folder)})
+    node.send(Run(job_id=JOB, request=request(), folder=folder))
     steps = [event.index for event in events_of(hear(node, is_final)) if isinstance(event, Step)]
     assert steps == [2, 3]
 
@@ -115,7 +116,7 @@ def test_the_same_number_gives_the_same_batch_again(node):
 
 
 def test_its_log_comes_too_and_its_end_last(node):
-    hear(node, lambda item: isinstance(item, dict) and item.get("state") == "ready")
+    hear(node, lambda item: isinstance(item, Status) and item.status.state == "ready")
     node.kill()
     heard = hear(node, lambda item: isinstance(item, Ended), first=1000)
     assert heard[-1] == Ended(code=-9)
@@ -127,7 +128,7 @@ def test_a_worker_of_two_hosts_waits_for_the_second_and_works_with_it(node, plan
     two = hosts(2)
     for _ in range(2):
         node.open(replace(plan, hosts=two))
-        hear(node, lambda item: isinstance(item, dict) and "number 1 of 2" in item.get("detail", ""), first=1)
+        hear(node, lambda item: isinstance(item, Status) and "number 1 of 2" in item.status.detail, first=1)
     threading.Thread(target=NodeMember().serve, args=(two, 1), daemon=True).start()
     folder = tmp_path / "studio/runs" / JOB
     folder.mkdir(parents=True)

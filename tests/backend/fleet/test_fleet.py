@@ -4,12 +4,13 @@ import pytest
 
 from backend.contract.events import Finished, Interrupted
 from backend.contract.shape import Shape
-from backend.contract.worker import Device, WorkerFacts, summary
+from backend.contract.worker import Device, WorkerFacts, WorkerStatus, summary
 from backend.fleet.fleet import Fleet
 from backend.fleet.links import LINKS
 from backend.fleet.supervisor import WorkerLost
 from backend.settings import from_environment
 from backend.workers.death import LOST
+from backend.workers.messages import Facts, JobEvent, Status
 from backend.workers.process import WorkerPlan
 from tests.backend.conftest import request
 from tests.wan_ui.builders import a_job, a_result
@@ -31,7 +32,7 @@ class PlayedLink:
         self.opened[plan.name] = self
 
     def send(self, message):
-        self.sent.append((message["type"], message.get("job_id")))
+        self.sent.append((type(message).__name__.lower(), getattr(message, "job_id", None)))
 
     def stop(self):
         self.sent.append(("stop", None))
@@ -41,15 +42,15 @@ class PlayedLink:
         self.on_exit(-9)
 
     def is_in(self, state):
-        self.on_message({"type": "status", "state": state, "detail": state})
+        self.on_message(Status(status=WorkerStatus(state=state, detail=state)))
 
     def has(self, *warm: Shape, model: str = SHAPE.model):
         facts = WorkerFacts(devices=(Device(name="d", kind="square"),), model=model, warm=frozenset(warm))
-        self.on_message({"type": "facts", "facts": facts.to_json()})
+        self.on_message(Facts(facts=facts))
 
     def ends(self, job_id):
         event = Finished(a_result(a_job()))
-        self.on_message({"type": "event", "job_id": job_id, "event": event.to_json()})
+        self.on_message(JobEvent(job_id=job_id, event=event))
 
 
 @pytest.fixture
@@ -164,7 +165,7 @@ def test_together_they_have_failed_only_if_all_have(fleet, links):
 def test_the_kind_of_devices_counts_them(fleet, links):
     assert fleet.workers()[0].device_kind == ""
     chips = tuple(Device(name=str(number), kind="TPU v6 lite") for number in range(4))
-    links["a"].on_message({"type": "facts", "facts": WorkerFacts(devices=chips).to_json()})
+    links["a"].on_message(Facts(facts=WorkerFacts(devices=chips)))
     assert fleet.workers()[0].device_kind == "4 TPU v6 lite"
 
 

@@ -17,7 +17,6 @@ import app
 from backend.commands.arguments import hosts_of
 from backend.commands.command_line import parse
 from backend.contract.events import Cancelled, Failed, Finished, Interrupted, Step
-from backend.contract.request import GenerationRequest
 from backend.errors import ModelError, RequestError
 from backend.slice import link as slice_link
 from backend.slice import wire
@@ -25,6 +24,7 @@ from backend.slice.link import _job_for_members
 from backend.slice.member import _job_here
 from backend.slice.versions import difference, versions_here
 from backend.workers.consensus import SeveralHosts
+from backend.workers.messages import Decide, Run, RunWithFiles
 from tests.backend.conftest import all_events, request, wait_for
 from tests.clock import is_within
 from tests.many_hosts import SECRET, end_member, hosts, members, processes_of, start_member
@@ -233,9 +233,9 @@ def test_members_get_the_inputs_and_what_was_done(tmp_path):
     (ours / "stage1_embeddings.safetensors").write_bytes(b"embeddings")
     (ours / "video.mp4").write_bytes(b"the last attempt")
     asked = request(task="i2v", image=str(ours / "image.png"))
-    told, files = _job_for_members({"type": "run", "job_id": "a", "request": asked.to_json(), "folder": str(ours)})
+    told, files = _job_for_members(Run(job_id="a", request=asked, folder=ours))
     job = _job_here(told, files, theirs)
-    moved = GenerationRequest.from_stored(job["request"])
+    moved = job.request
     assert moved.image == str(theirs / "a" / "image.png") and moved.for_sharing() == asked.for_sharing()
     assert (theirs / "a" / "image.png").read_bytes() == (ours / "image.png").read_bytes()
     assert sorted(path.name for path in (theirs / "a").iterdir()) == ["image.png", "stage1_embeddings.safetensors"]
@@ -243,14 +243,14 @@ def test_members_get_the_inputs_and_what_was_done(tmp_path):
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "a/../../outside"])
 def test_a_members_files_stay_in_its_folder(tmp_path, name):
-    told = {"type": "run", "job_id": "a", "request": request().to_json(), "inputs": {}, "names": [name]}
+    told = RunWithFiles(job_id="a", request=request(), inputs={}, names=[name])
     with pytest.raises(ModelError, match="outside its job's folder"):
         _job_here(told, [b""], tmp_path)
 
 
 def test_hosts_that_do_not_ask_the_same_are_noticed():
     follower = SeveralHosts(1, channel=None)
-    follower.take({"type": "decide", "what": "begin", "value": True})
+    follower.take(Decide(what="begin", value=True))
     with pytest.raises(RuntimeError, match="the hosts do not do the same"):
         follower.decide("cancelled", False)
 
