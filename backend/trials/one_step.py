@@ -20,12 +20,12 @@ from backend.contract.request import GenerationRequest, example_request
 from backend.errors import StudioError, one_line
 from backend.families import of_preset
 from backend.pipeline.load import describe_model
+from backend.pipeline.memory import weight_bytes
 from backend.pipeline.warm_up import calls
 from backend.runtime.program import Compilation, Program, compile_now, compile_with
 from backend.runtime.work import Call
 from backend.tpu.report import STEP, Inspector, Slice
 from backend.trials.kernels import REPORT
-from backend.weights.parking import device_bytes
 from presets import Preset
 
 RUNS = 3
@@ -82,7 +82,7 @@ def step_checks(preset: Preset, memory: int | None, tell: Callable[[str], None])
         yield Check(name="mesh", state="fault", found=error.cause, mend=error.fix)
         return
     room = memory or memory_bytes(devices[0].device_kind)
-    check = weights_check(preset.name, sum(device_bytes(network.at_rest, network.tied) for network in model.networks), room)
+    check = weights_check(preset.name, sum(weight_bytes(model).values()), room)
     yield check
     if check.state == "fault":
         return
