@@ -24,8 +24,9 @@ from backend.contract import events
 from backend.contract.events import Decoding, Encoding, Finished, Step, VideoResult
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
-from backend.contract.worker import Device, WorkerFacts
-from backend.workers.link import LINKS
+from backend.contract.worker import Device, WorkerFacts, WorkerStatus
+from backend.fleet.links import LINKS
+from backend.workers.messages import Alive, Facts, JobEvent, Message, Run, Status, decode, encode
 from benchmarks.studio_load import Measured, Visitor, start, tick_of, wait_until_ready, watch_page
 from presets import load_preset
 
@@ -49,13 +50,13 @@ class SleepingLink:
     def __init__(self, plan, log, on_message, on_exit):
         self._on_message, self._on_exit, self._model = on_message, on_exit, plan.model
         self._is_over, self._given = threading.Event(), threading.Event()
-        self._message: dict | None = None
+        self._job: Run | None = None
         threading.Thread(target=self._work, name="sleeping-worker", daemon=True).start()
 
-    def send(self, message: dict) -> None:
+    def send(self, message: Message) -> None:
         """Takes a job, or ends with the job that it has."""
-        if message["type"] == "run":
-            self._message = message
+        if isinstance(message, Run):
+            self._job = message
             self._given.set()
 
     def kill(self) -> None:
@@ -71,24 +72,24 @@ class SleepingLink:
         preset = load_preset("wan-tiny")
         shape = Shape.of(GenerationRequest.from_preset(preset, prompt=PROMPT, seed=0, steps=STEPS))
         facts = WorkerFacts(devices=(Device(name="Bed", kind="bed"),), model=preset.model_source, warm=frozenset({shape}))
-        self._on_message({"type": "facts", "facts": facts.to_json()})
+        self._on_message(Facts(facts=facts))
         self._rest()
         while True:
             if not self._given.wait(1.0):
-                self._on_message({"type": "alive"})
+                self._on_message(Alive())
                 continue
             self._given.clear()
             if self._is_over.is_set():
                 return self._on_exit(0)
-            self._make(self._message)
+            self._make(self._job)
             self._rest()
 
-    def _make(self, message: dict) -> None:
+    def _make(self, job: Run) -> None:
         """Sleeps so many seconds in all, whatever its own work takes: a worker's time is the model's."""
-        self._on_message({"type": "status", "state": "busy", "detail": "Sleeping"})
-        request, folder = GenerationRequest.from_stored(message["request"]), Path(message["folder"])
+        self._on_message(Status(status=WorkerStatus(state="busy", detail="Sleeping")))
+        request, folder = job.request, job.folder
         (folder / "previews").mkdir(exist_ok=True)
-        began, job_id = time.monotonic(), message["job_id"]
+        began, job_id = time.monotonic(), job.job_id
         self._tell(job_id, Encoding())
         for step in range(1, STEPS + 1):
             self._is_over.wait(max(0.0, began + self.seconds * step / STEPS - time.monotonic()))
@@ -113,10 +114,10 @@ class SleepingLink:
         )
 
     def _tell(self, job_id: str, event: events.Event) -> None:
-        self._on_message({"type": "event", "job_id": job_id, "event": json.loads(json.dumps(event.to_json()))})
+        self._on_message(decode(json.loads(json.dumps(encode(JobEvent(job_id=job_id, event=event))))))
 
     def _rest(self) -> None:
-        self._on_message({"type": "status", "state": "ready", "detail": "Ready"})
+        self._on_message(Status(status=WorkerStatus(state="ready", detail="Ready")))
 
 
 def serve(arguments: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ from backend.contract.cues import Cue
 from backend.contract.events import Block
 from backend.contract.request import GenerationRequest
 from backend.families.model import VIDEO
-from backend.pipeline import cued
+from backend.pipeline import cue_conditions
 from backend.pipeline.denoising import Denoising
 from backend.pipeline.live import live
 from backend.pipeline.load import load
@@ -76,7 +76,7 @@ def compare(loaded: LoadedModel) -> dict:
     request = GenerationRequest.from_preset(preset, prompt=PROMPT, seed=1, num_frames=1 + 4 * COMPARED.stop)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(request=request, loaded=loaded, folder=Path(folder), is_cancelled=lambda: False)
-        conditions = do(cued.encode(loaded.model, loaded.weights, request, {}))
+        conditions = do(cue_conditions.encode(loaded.model, loaded.weights, request, {}))
         cached, fresh, differences = [], [], []
         loop, steps = Denoising(run, conditions), preset.steps
         for block in range(COMPARED.stop):

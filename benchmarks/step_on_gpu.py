@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from backend.commands.apart import say
+from backend.commands.module_process import say
 from backend.contract.request import GenerationRequest, find_preset
 from backend.settings import PROJECT_FOLDER, gpu_sharing_environment
 from presets import Preset

@@ -21,8 +21,21 @@ from backend.runtime.devices import device_facts
 from backend.runtime.first_runs import FIRST_RUNS
 from backend.runtime.refusals import REFUSALS
 from backend.settings import from_environment
+from tests.fake_pipeline import find_unused, live, would_fit
 
-__all__ = ["check", "device_facts", "excuse", "generate", "load", "recall", "refusals", "warm_up"]
+__all__ = [
+    "check",
+    "device_facts",
+    "excuse",
+    "find_unused",
+    "generate",
+    "live",
+    "load",
+    "recall",
+    "refusals",
+    "warm_up",
+    "would_fit",
+]
 
 program.PLATFORMS = ("cpu",)
 first_runs.HANGS_SECONDS = 3.0

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +91,18 @@ def load(
 def refusals() -> tuple[str, ...]:
     """What is done without."""
     return tuple(_refused)
+
+
+def recall(agree: Callable[[str], list[str]]) -> None:
+    """No kernel has ended a process."""
+
+
+def excuse() -> None:
+    """Nothing is remembered of a process that ends."""
+
+
+def find_unused(devices: Sequence[Device] | Exception) -> None:
+    """Every accelerator is used."""
 
 
 def device_facts() -> list[Device]:

@@ -9,9 +9,21 @@ from backend.contract.events import Event
 from backend.pipeline.model_files import check_model
 from presets import Preset
 from tests.fake_hub import REPOSITORY
-from tests.fake_pipeline import device_facts, generate, load, warm_up
+from tests.fake_pipeline import device_facts, excuse, find_unused, generate, live, load, recall, refusals, warm_up, would_fit
 
-__all__ = ["check", "device_facts", "generate", "load", "warm_up"]
+__all__ = [
+    "check",
+    "device_facts",
+    "excuse",
+    "find_unused",
+    "generate",
+    "live",
+    "load",
+    "recall",
+    "refusals",
+    "warm_up",
+    "would_fit",
+]
 
 
 def check(preset: Preset, model: str | None, on_event: Callable[[Event], None]) -> None:

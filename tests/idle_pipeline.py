@@ -9,11 +9,23 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from backend.contract.worker import Device, Notice
-from backend.workers.notice import notice_about
-from tests.fake_pipeline import check, generate, live, load, warm_up
+from backend.contract.worker import Device, UnusedAccelerator
+from backend.workers import unused_accelerator
+from tests.fake_pipeline import check, excuse, generate, live, load, recall, refusals, warm_up, would_fit
 
-__all__ = ["check", "device_facts", "generate", "live", "load", "notice", "warm_up"]
+__all__ = [
+    "check",
+    "device_facts",
+    "excuse",
+    "find_unused",
+    "generate",
+    "live",
+    "load",
+    "recall",
+    "refusals",
+    "warm_up",
+    "would_fit",
+]
 
 
 def _root() -> Path:
@@ -33,6 +45,6 @@ def device_facts() -> list[Device]:
     return [Device(name="TFRT_CPU_0", kind="cpu")]
 
 
-def notice(devices: Sequence[Device] | Exception) -> Notice | None:
+def find_unused(devices: Sequence[Device] | Exception) -> UnusedAccelerator | None:
     """Of that machine."""
-    return notice_about(devices, _root())
+    return unused_accelerator.find_unused(devices, _root())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from backend.contract.worker import Hosts
 from backend.settings import PROJECT_FOLDER
-from backend.workers.slice_link import free_port
+from backend.slice.link import free_port
 
 SECRET = "a secret of the tests that nobody guesses"
 

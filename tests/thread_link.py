@@ -1,6 +1,6 @@
 """A second kind of link, for tests only: the real worker loop with the stand-in pipeline, in a thread, over pipes in memory.
 
-It needs nothing of the house but its line in `backend.workers.link.LINKS`.
+It needs nothing of the house but its line in `backend.fleet.links.LINKS`.
 """
 
 import os
@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from backend.contract.request import find_preset
-from backend.workers.channel import Channel, Message
-from backend.workers.link import OnExit, OnMessage
+from backend.fleet.links import OnExit, OnMessage
+from backend.workers.channel import Channel
 from backend.workers.loop import Worker
+from backend.workers.messages import Message, Stop
 from backend.workers.pipeline import import_pipeline
 from backend.workers.process import WorkerPlan
 
@@ -40,7 +41,7 @@ class ThreadLink:
         self._workers_channel.close()
 
     def stop(self) -> None:
-        self.send({"type": "stop"})
+        self.send(Stop())
         for thread in self._threads:
             thread.join(_STOP_SECONDS)
 

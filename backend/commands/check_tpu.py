@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from backend.commands.apart import compile_apart, mesh_words, refuse_topology
+from backend.commands.module_process import compile_in_process, mesh_words, refuse_topology
 from backend.contract.request import find_preset
 
 GIB = 2**30
@@ -23,7 +23,7 @@ def check_tpu(arguments: argparse.Namespace) -> bool:
     find_preset(arguments.preset)
     refuse_topology(arguments.topology)
     words = ["--preset", arguments.preset, "--topology", arguments.topology, *mesh_words(arguments)]
-    report = compile_apart("backend.commands.check_tpu_run", words, for_tpu=True)
+    report = compile_in_process("backend.commands.check_tpu_run", words, for_tpu=True)
     if arguments.json is not None:
         Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     sys.stdout.write(table(report) + "\n")

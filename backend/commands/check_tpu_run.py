@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from backend.commands.apart import say
+from backend.commands.module_process import say
 from backend.contract.request import example_request, find_preset
 from backend.contract.worker import AXES
 from backend.tpu.live_rate import live_rate

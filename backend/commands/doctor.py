@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.commands.apart import Ended, run_apart
 from backend.commands.machine_checks import facts_of_machine, machine_checks
+from backend.commands.module_process import Ended, run_in_process
 from backend.contract.check import Check, worst
 from backend.contract.request import find_preset
 from backend.contract.worker import Device
 from backend.errors import OutputError, one_line
 from backend.settings import compiler_environment, from_environment, hub_address
-from backend.workers.notice import Surroundings, explain_refusal, unused
+from backend.workers.unused_accelerator import Surroundings, explain_refusal, unused
 from presets import list_presets
 
 SILENT_SECONDS = (
@@ -73,7 +73,7 @@ class Sheet:
     def examine(self, preset: str, environment: Mapping[str, str], silent_seconds: float = SILENT_SECONDS) -> None:
         """Lets the other process ask jax and try the kernels, the compile options and a step."""
         words = ["--preset", preset]
-        ended = run_apart("backend.commands.doctor_run", words, dict(environment), self._take, silent_seconds)
+        ended = run_in_process("backend.commands.doctor_run", words, dict(environment), self._take, silent_seconds)
         if self.refusal or not self.devices:
             self.add(devices_refused(self.here, self.refusal or ended.errors, ended))
         elif ended.report is None:

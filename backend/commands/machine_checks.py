@@ -19,9 +19,9 @@ import httpx2
 from backend.contract.check import Check
 from backend.contract.request import example_request
 from backend.engine.disk import RESERVE_BYTES, needed_bytes
-from backend.engine.weights_here import has_weights
 from backend.settings import PROJECT_FOLDER, Settings
-from backend.workers.notice import Surroundings, pinned
+from backend.stock.weights_here import has_weights
+from backend.workers.unused_accelerator import Surroundings, pinned
 from presets import Preset, list_presets
 
 PYTHONS = ((3, 11), (3, 13))  # the oldest and the newest that the requirements can be had for

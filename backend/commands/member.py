@@ -6,7 +6,7 @@ import logging
 from backend.commands.arguments import secret_of_hosts
 from backend.errors import RequestError
 from backend.settings import from_environment
-from backend.workers.member import Member
+from backend.slice.member import Member
 
 
 def member(arguments: argparse.Namespace) -> None:

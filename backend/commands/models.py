@@ -22,10 +22,10 @@ from backend.checkpoints.hub import (
 from backend.checkpoints.loras import list_loras
 from backend.checkpoints.speed import Speed
 from backend.checkpoints.verify import Verification, verify
-from backend.engine.catalogue import Entry, bytes_of, entries, licences_of
 from backend.errors import RequestError
 from backend.families import completed, recognise
 from backend.settings import from_environment
+from backend.stock.catalogue import Entry, bytes_of, entries, licences_of
 from presets import list_presets
 
 

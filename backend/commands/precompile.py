@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from backend.commands.apart import compile_apart, mesh_words, refuse_topology
+from backend.commands.module_process import compile_in_process, mesh_words, refuse_topology
 from backend.contract.numbers import check_size
 from backend.contract.request import find_preset
 from backend.errors import OutputError
@@ -28,7 +28,7 @@ def precompile(arguments: argparse.Namespace) -> None:
     words = ["--preset", arguments.preset, "--output", str(folder), *mesh_words(arguments)]
     words += [word for name, value in given.items() for word in (f"--{name}", str(value))]
     words += ["--topology", arguments.topology] if arguments.topology else []
-    report = compile_apart("backend.commands.precompile_run", words, for_tpu=arguments.topology is not None)
+    report = compile_in_process("backend.commands.precompile_run", words, for_tpu=arguments.topology is not None)
     sys.stdout.write((json.dumps(report) if arguments.json else _summary(report)) + "\n")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jax
 
-from backend.commands.apart import say
+from backend.commands.module_process import say
 from backend.contract.control import is_controlled
 from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.worker import AXES

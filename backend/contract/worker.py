@@ -24,7 +24,7 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Notice:
+class UnusedAccelerator:
     """A sentence about an accelerator that is here and not used: what was found, and the one command or step that mends it.
     `is_fault` is False where it was so chosen."""
 
@@ -47,7 +47,7 @@ class WorkerFacts:
     warm: frozenset[Shape] = field(default_factory=frozenset)
     versions: dict[str, str] = field(default_factory=dict)
     refused: tuple[str, ...] = ()
-    notice: Notice | None = None
+    notice: UnusedAccelerator | None = None
     rates: dict[str, Rate] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class WorkerFacts:
             warm=frozenset(Shape.from_json(shape) for shape in data["warm"]),
             versions=data["versions"],
             refused=tuple(data["refused"]),
-            notice=data["notice"] and Notice(**data["notice"]),
+            notice=data["notice"] and UnusedAccelerator(**data["notice"]),
             rates={stage: Rate(**rate) for stage, rate in data["rates"].items()},
         )
 

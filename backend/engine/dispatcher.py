@@ -22,7 +22,7 @@ from backend.engine.store import Store
 from backend.engine.storyboards import add_shot
 from backend.errors import StudioError
 from backend.files import remove_half_written
-from backend.workers.fleet import Fleet
+from backend.fleet.fleet import Fleet
 from backend.workers.process import WorkerPlan
 
 _LOOK_SECONDS = 1.0

@@ -5,16 +5,17 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from backend.cluster.machines import Cluster
 from backend.contract.cues import Cue, check_said
 from backend.contract.events import Event, Interrupted
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shape import Shape
-from backend.contract.worker import Device, Hosts, WorkerFacts, WorkerOptions, WorkerStatus, WorkerView, summary
-from backend.engine.cleaning import NO_LIMITS, Cleaner, Limits
+from backend.contract.worker import Device, WorkerFacts, WorkerStatus, WorkerView, summary
+from backend.engine.cleaning import Cleaner
 from backend.engine.disk import Shortage
 from backend.engine.dispatcher import Dispatcher
 from backend.engine.estimate import Estimate
@@ -23,21 +24,19 @@ from backend.engine.job import Job, new_job_id
 from backend.engine.journal import Journal
 from backend.engine.library import Library
 from backend.engine.lock import EngineLock
-from backend.engine.models import Models, sources_of
+from backend.engine.options import EngineOptions
 from backend.engine.order import Room, Waiting, new_place
 from backend.engine.shelf import Shelf
 from backend.engine.store import Store
 from backend.engine.storyboards import again_from, keep_shots
 from backend.engine.timings import Timings
-from backend.engine.weights_here import check_here, fits, has_weights
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
 from backend.media.cage import Cage, For, Steps
 from backend.settings import from_environment
-from backend.shares import Share
-from backend.workers.cluster import Cluster
+from backend.stock.models import Models, sources_of
+from backend.stock.weights_here import check_here, has_weights
 from backend.workers.orphans import end_orphans
-from backend.workers.process import WorkerPlan
-from presets import Preset, list_presets
+from presets import Preset
 
 __all__ = ["Engine", "Job", "WorkerStatus"]
 
@@ -49,58 +48,27 @@ class Engine:
     was done of them is kept. `backend.engine.recovery` says when one waits for a person or fails instead.
     """
 
-    def __init__(
-        self,
-        data_dir: Path,
-        model: str | None = None,
-        start_worker: bool = True,
-        *,
-        preset: str | None = None,
-        warm_up: bool = True,
-        resume: bool = True,
-        pipeline: str | None = None,
-        options: WorkerOptions | None = None,
-        shares: Sequence[Share] = (Share(),),
-        link: str = "process",
-        hosts: Hosts | None = None,
-        cluster: str | None = None,
-        limits: Limits = NO_LIMITS,
-    ):
-        """Opens the data folder and starts the workers: one for each of this machine's `shares`, reached through `link`; or one
-        that is spread over several `hosts`; or, with a `cluster`'s address, one for each of its machines, as they come and go.
-
-        `model` replaces the presets' checkpoint, `preset` is loaded first, `warm_up` compiles its shapes ahead,
-        `resume` continues with the jobs that earlier engines left, `pipeline` names a stand-in module for tests, `options` say
-        how a worker uses its devices, `limits` how much the videos may take on the disk.
-        Without `start_worker` the processes start with their first jobs. Raises: DataFolderError; RequestError or StudioError if
-        the cluster cannot be joined.
-        """
-        self._cluster = Cluster(cluster) if cluster is not None else None
+    def __init__(self, data_dir: Path, model: str | None = None, **choices: Any):
+        """Opens the data folder and starts the workers; `choices` are those of `EngineOptions`. Raises: DataFolderError;
+        RequestError or StudioError if the cluster cannot be joined."""
+        options = EngineOptions(model=model, **choices)
+        self._cluster = Cluster(options.cluster) if options.cluster is not None else None
         self.settings = settings = from_environment(data_dir)
         self._model, self._touches = model, 0
-        self._runs = _made(settings.runs_dir)
+        self._runs = _make_folder(settings.runs_dir)
         self._store = Store(settings.data_dir / "jobs.sqlite3")
-        self._lock = EngineLock(_made(settings.engines_dir))
+        self._lock = EngineLock(_make_folder(settings.engines_dir))
         if self._lock.is_alone():  # another engine may see the same folder under another path
             self._store.follow_runs(self._runs)
         self._journal = Journal(self._store)
         self._timings = Timings(self._store)
         self.library = Library(self._store)
         self.shelf = Shelf(settings.data_dir / "jobs.sqlite3")
-        self.cleaner = Cleaner(settings, self._store, self.shelf, self._lock, limits, on_removal=self.touch)
+        self.cleaner = Cleaner(settings, self._store, self.shelf, self._lock, options.limits, on_removal=self.touch)
         self.cage = Cage()
-        plan = WorkerPlan(
-            preset=preset or _first_preset(model).name,
-            model=model,
-            warm_up=warm_up,
-            settings=settings,
-            pipeline=pipeline,
-            options=options or WorkerOptions(),
-            link="hosts" if hosts else link,
-            hosts=hosts,
-        )
+        plan = options.plan(settings)
         self._dispatcher = Dispatcher(
-            _plans(plan, shares) if cluster is None else [],
+            options.plans(plan),
             self._journal,
             self._store,
             self._lock,
@@ -110,13 +78,13 @@ class Engine:
         )
         self.models = Models(settings, in_use=self._sources_in_use, devices=self._devices, on_change=self.touch)
         end_orphans(settings.data_dir)
-        if start_worker:
+        if options.start_worker:
             self._dispatcher.fleet.start()
         if self._cluster is not None:
             self._cluster.start(self._dispatcher.fleet, plan)
-        if resume:
+        if options.resume:
             self.cleaner.start()
-        self._dispatcher.start(resume=resume)
+        self._dispatcher.start(resume=options.resume)
 
     def submit(
         self,
@@ -389,21 +357,7 @@ class Engine:
         return next((worker for worker in workers if worker.facts.devices), next(iter(workers), nobody))
 
 
-def _plans(plan: WorkerPlan, shares: Sequence[Share]) -> list[WorkerPlan]:
-    """The plan of each worker; if there are several, their names are numbered."""
-    if len(shares) == 1:
-        return [replace(plan, share=shares[0])]
-    return [replace(plan, share=share, name=f"{plan.name}-{number}") for number, share in enumerate(shares, 1)]
-
-
-def _first_preset(model: str | None) -> Preset:
-    """The preset to load first: the one made for this checkpoint, else one of its kind, else the first of all."""
-    presets = list_presets()
-    named = [preset for preset in presets if model in (preset.model, preset.model_source)]
-    return next(iter(named), None) or next((preset for preset in presets if model and fits(preset, model)), presets[0])
-
-
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -14,6 +14,7 @@ from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
 from backend.engine.estimate import Run
 from backend.engine.job import EndedJob, Job, Selection
+from backend.engine.stored_paths import absolute, relative
 from backend.errors import DataFolderError, JobNotFound
 
 _WAIT_SECONDS = 2.0  # for another process's write; each takes milliseconds
@@ -55,6 +56,7 @@ DELETE FROM events WHERE job_id = :job AND (SELECT ended FROM jobs WHERE id = :j
     UNION SELECT COALESCE(MAX(sequence), 0) FROM events WHERE job_id = :job AND json_extract(event, '$.preview') IS NOT NULL
         AND (SELECT has_video FROM jobs WHERE id = :job) = 0)
 """
+_EVENTS = "(SELECT job_id, sequence, event, folder FROM events JOIN jobs ON jobs.id = job_id)"
 _MOST_LOG_BYTES = 64 * 2**20  # of the write-ahead log, when it has been taken into the file
 MOST_TIMINGS = 500  # the newest that estimates look at
 
@@ -85,27 +87,14 @@ class Store:
             ) from error
 
     def follow_runs(self, runs: Path) -> None:
-        """Names the files of jobs anew whose data folder was moved or copied: they are in `runs` now, a folder for each job."""
+        """Names the folders of jobs anew whose data folder was moved or copied: they are in `runs` now."""
         parent = "substr(folder, 1, length(folder) - length(id) - 1)"
         newest = f"SELECT {parent} AS before, id, MAX(number) FROM jobs WHERE deleted IS NULL GROUP BY before HAVING before <> ?"
         for row in self._rows(newest, (str(runs),)):
             if (runs / row["id"]).is_dir():
-                self._rename_files(row["before"], str(runs))
-
-    def _rename_files(self, before: str, now: str) -> None:
-        """Only whole names of the job's own files are replaced, so that no prompt is."""
-        old, new = (f"{json.dumps(folder)[:-1]}/" for folder in (before, now))  # as a text of JSON begins
-        with self._transaction(is_durable=True) as database:
-            database.execute(
-                "UPDATE events SET event = replace(event, ? || job_id || '/', ? || job_id || '/')"
-                " WHERE job_id IN (SELECT id FROM jobs WHERE folder = ? || '/' || id)",
-                (old, new, before),
-            )
-            database.execute(
-                "UPDATE jobs SET folder = ? || '/' || id, request = replace(request, ? || id || '/', ? || id || '/')"
-                " WHERE folder = ? || '/' || id",
-                (now, old, new, before),
-            )
+                with self._transaction(is_durable=True) as database:
+                    sql = "UPDATE jobs SET folder = ? || '/' || id WHERE folder = ? || '/' || id"
+                    database.execute(sql, (str(runs), row["before"]))
 
     def add(self, job: Job, engine: str) -> None:
         """Stores a new job, which belongs to one engine."""
@@ -113,7 +102,7 @@ class Store:
             job.id,
             job.owner,
             engine,
-            json.dumps(job.request.to_json()),
+            json.dumps(relative(job.request.to_json(), str(job.folder))),
             job.state,
             job.created,
             str(job.folder),
@@ -244,18 +233,18 @@ class Store:
         """Replaces the request of a waiting job; False if it is no longer waiting."""
         with self._transaction(is_durable=True) as database:
             sql = "UPDATE jobs SET request = ? WHERE id = ? AND state = 'queued'"
-            return database.execute(sql, (json.dumps(request.to_json()), job_id)).rowcount == 1
+            return database.execute(sql, (_as_stored(database, job_id, request), job_id)).rowcount == 1
 
     def close_open(self, job_id: str, request: GenerationRequest) -> None:
         """Replaces the request of an open video by the one that makes it again; does nothing to others."""
         with self._transaction() as database:
             sql = "UPDATE jobs SET request = ? WHERE id = ? AND json_extract(request, '$.is_open')"
-            database.execute(sql, (json.dumps(request.to_json()), job_id))
+            database.execute(sql, (_as_stored(database, job_id, request), job_id))
 
     def last_event(self, job_id: str) -> Event | None:
         """The job's newest event."""
-        sql = "SELECT event FROM events WHERE job_id = ? ORDER BY sequence DESC LIMIT 1"
-        return next((events.from_json(json.loads(row["event"])) for row in self._rows(sql, (job_id,))), None)
+        sql = f"SELECT * FROM {_EVENTS} WHERE job_id = ? ORDER BY sequence DESC LIMIT 1"
+        return next(map(_event, self._rows(sql, (job_id,))), None)
 
     def result(self, job_id: str) -> VideoResult | None:
         """The job's video, if it has one."""
@@ -311,8 +300,8 @@ class Store:
 
     def interruptions(self, job_id: str) -> list[Interrupted]:
         """How often and why its work was interrupted, oldest first."""
-        sql = "SELECT event FROM events WHERE job_id = ? AND json_extract(event, '$.kind') = 'interrupted' ORDER BY sequence"
-        return [events.from_json(json.loads(row["event"])) for row in self._rows(sql, (job_id,))]
+        sql = f"SELECT * FROM {_EVENTS} WHERE job_id = ? AND json_extract(event, '$.kind') = 'interrupted' ORDER BY sequence"
+        return [*map(_event, self._rows(sql, (job_id,)))]
 
     def append(self, job_id: str, event: Event) -> int | None:
         """Stores an event and returns its sequence number, from 1; a final one also ends the job.
@@ -333,14 +322,14 @@ class Store:
             return None
         last = database.execute("SELECT COALESCE(MAX(sequence), 0) FROM events WHERE job_id = ?", (job_id,))
         sequence = last.fetchone()[0] + 1
-        row = (job_id, sequence, time.time(), json.dumps(event.to_json()))
+        row = (job_id, sequence, time.time(), _as_stored(database, job_id, event))
         database.execute("INSERT INTO events VALUES (?, ?, ?, ?)", row)
         return sequence
 
     def events(self, job_id: str, after: int = 0) -> list[tuple[int, Event]]:
         """The events with a sequence number above `after`, in order."""
-        sql = "SELECT sequence, event FROM events WHERE job_id = ? AND sequence > ? ORDER BY sequence"
-        return [(row["sequence"], events.from_json(json.loads(row["event"]))) for row in self._rows(sql, (job_id, after))]
+        sql = f"SELECT * FROM {_EVENTS} WHERE job_id = ? AND sequence > ? ORDER BY sequence"
+        return [(row["sequence"], _event(row)) for row in self._rows(sql, (job_id, after))]
 
     def engines_at_work(self) -> list[str]:
         """The engines that have jobs which wait or run."""
@@ -420,11 +409,21 @@ class Store:
             return self._database.execute(sql, values).fetchall()
 
 
+def _as_stored(database: sqlite3.Connection, job_id: str, value: GenerationRequest | Event) -> str:
+    """The JSON of a job's request or event, for the table."""
+    [folder] = database.execute("SELECT folder FROM jobs WHERE id = ?", (job_id,)).fetchone()
+    return json.dumps(relative(value.to_json(), folder))
+
+
+def _event(row: sqlite3.Row) -> Event:
+    return events.from_json(absolute(json.loads(row["event"]), row["folder"], row["job_id"]))
+
+
 def _job(row: sqlite3.Row) -> Job:
     return Job(
         id=row["id"],
         owner=row["owner"],
-        request=GenerationRequest.from_stored(json.loads(row["request"])),
+        request=GenerationRequest.from_stored(absolute(json.loads(row["request"]), row["folder"], row["id"])),
         state=row["state"],
         created=row["created"],
         started=row["started"],

@@ -5,7 +5,9 @@ Weights stay, and everything else shrinks with the video's tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import TypeVar
 
 from backend.contract.geometry import latent_frames, pixel_frames
 from backend.contract.request import GenerationRequest, find_preset
@@ -13,7 +15,18 @@ from backend.errors import RequestError
 from presets import Preset, list_presets
 
 TRIES = 2  # compilations for each kind of remedy
+Candidate = TypeVar("Candidate")
 CAUTION = 0.95  # of the estimated tokens: some of a program's memory does not shrink with them
+
+
+def first_fitting(
+    candidates: Iterable[Candidate], bytes_if_fitting: Callable[[Candidate], int | None]
+) -> tuple[Candidate, int] | None:
+    """The first of the candidates, of `TRIES`, that fits, and its bytes on each device; None if none does."""
+    for candidate in islice(candidates, TRIES):
+        if (size := bytes_if_fitting(candidate)) is not None:
+            return candidate, size
+    return None
 
 
 def share_of_tokens(*, weights: int, needed: int, capacity: int) -> float:

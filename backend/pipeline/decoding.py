@@ -19,12 +19,12 @@ from backend.media.clips import read_clip_facts
 from backend.media.sound import Sound, add_sound, put_sound
 from backend.media.source import Kept
 from backend.media.video import write_video
-from backend.pipeline.keep import Keeper, kept_if_closed
 from backend.pipeline.previews import to_bytes
 from backend.pipeline.profiling import trace_decoder
 from backend.pipeline.rates import with_flops
 from backend.pipeline.run import Described, Run
 from backend.pipeline.stage_files import Decoded, read_frames_so_far, remove_unfinished, write_frames, write_sound
+from backend.pipeline.state_saver import StateSaver, saved_if_closed
 from backend.runtime.hosts import HERE, whole
 from backend.runtime.work import OnHost, Work, describe
 from backend.runtime.work import run as do
@@ -115,15 +115,15 @@ def decode(run: Run, latents: Latents) -> Iterator[Event]:
     decoding = _Decoding(run, np.asarray(latents[VIDEO]))
     if decoding.num_frames:
         yield Decoding(decoding.num_frames, run.request.num_frames)
-    with Keeper(functools.partial(write_frames, run)) as keeper:
+    with StateSaver(functools.partial(write_frames, run)) as saver:
         for _ in decoding.run():
-            with kept_if_closed(keeper, decoding.copy if HERE.is_alone else None):
+            with saved_if_closed(saver, decoding.copy if HERE.is_alone else None):
                 yield Decoding(decoding.num_frames, run.request.num_frames)
             if run.is_cancelled():
                 break
-            if HERE.is_alone and keeper.is_due():
+            if HERE.is_alone and saver.is_due():
                 with run.clock.measure("decode"):
-                    keeper.keep(decoding.copy)
+                    saver.save(decoding.copy)
     result = write_result(run, decoding.pieces, latents)
     if not run.is_cancelled():
         result = with_flops(result, run.loaded)

@@ -14,7 +14,7 @@ import torch
 
 from backend.contract.request import GenerationRequest
 from backend.families.model import Carry, Conditions, Lane, Latents, Model, States
-from backend.pipeline import cued
+from backend.pipeline import cue_conditions
 from backend.pipeline.chunks import Chunk, chunks_of
 from backend.pipeline.run import Denoised, Described, Run
 from backend.runtime.work import Make, OnHost, Put, Wait, Work, calls_of, describe, describe_placed
@@ -64,13 +64,13 @@ class Denoising:
         run: Run | Described,
         conditions: Conditions,
         begun: Denoised | None = None,
-        script: cued.Script | None = None,
+        script: cue_conditions.Script | None = None,
     ) -> None:
         """`script` and `conditions` may grow until the block begins in which what is new in them is said."""
         request = run.request
         self._run, self._weights, self._all_conditions = run, run.weights, conditions
-        self._script, self._text = script or cued.Script(request), 0
-        self._conditions = cued.conditions_of(conditions, 0)
+        self._script, self._text = script or cue_conditions.Script(request), 0
+        self._conditions = cue_conditions.conditions_of(conditions, 0)
         plan = plan_of(request, run.model.kind.boundary)
         self.schedule, self._plan = plan.schedule, plan.steps
         self._chunks = list(chunks_of(run.model, request))
@@ -197,7 +197,7 @@ class Denoising:
         """Takes the conditions of this chunk; the lane is made anew where they differ from those in use."""
         text = self._script.number_at(block)
         if text != self._text:
-            own = cued.conditions_of(self._all_conditions, text, self._run.model.kind.from_inputs)
+            own = cue_conditions.conditions_of(self._all_conditions, text, self._run.model.kind.from_inputs)
             self._text, self._conditions, self._lane = text, own, None
 
     def _started(self, chunk: Chunk) -> Work:

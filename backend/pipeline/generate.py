@@ -17,11 +17,10 @@ from backend.contract.request import GenerationRequest
 from backend.errors import Stopped
 from backend.families.model import STAGES, VIDEO, Conditions, Latents, Stage
 from backend.files import remove_half_written
-from backend.pipeline import cued
+from backend.pipeline import cue_conditions
 from backend.pipeline.decoding import decode, decode_frames, decode_piece, with_kept, write_result
 from backend.pipeline.denoising import Denoising, warms_up
 from backend.pipeline.inputs import open_inputs
-from backend.pipeline.keep import Keeper, kept_if_closed
 from backend.pipeline.live_events import live_events, until
 from backend.pipeline.load import merge_loras
 from backend.pipeline.loaded import LoadedModel
@@ -39,6 +38,7 @@ from backend.pipeline.stage_files import (
     write_latents,
     write_state,
 )
+from backend.pipeline.state_saver import StateSaver, saved_if_closed
 from backend.pipeline.warm_up import warm_up
 from backend.runtime.hosts import HERE, whole
 from backend.runtime.work import run as do
@@ -137,7 +137,9 @@ def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
     yield Encoding()
     with run.clock.measure("encode"):
         run.notes.extend(run.model.notes(run.request))
-        conditions = do(cued.encode(run.model, run.loaded.weights, run.request, open_inputs(run.request, run.kept_pixels)))
+        conditions = do(
+            cue_conditions.encode(run.model, run.loaded.weights, run.request, open_inputs(run.request, run.kept_pixels))
+        )
         write_conditions(run, conditions)
     return conditions
 
@@ -152,22 +154,22 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
         yield _going_on(run, begun.steps_done, loop.total)
     waiting: _StepReport | None = None
     tracer = trace_steps(run.profile, run.folder)
-    with _previews(run) as previews, Keeper(functools.partial(write_state, run)) as keeper, tracer:
+    with _previews(run) as previews, StateSaver(functools.partial(write_state, run)) as saver, tracer:
         while loop.steps_done < loop.total and not run.is_cancelled():
-            before = loop.copy() if loop.has_cache and keeper.is_due() else None
+            before = loop.copy() if loop.has_cache and saver.is_due() else None
             spared = loop.spared_steps
             with tracer.unit(loop.steps_done + 1, loop.wait):
                 seconds = loop.step()
             if waiting is not None:
-                with kept_if_closed(keeper, None if loop.has_cache else loop.copy):
+                with saved_if_closed(saver, None if loop.has_cache else loop.copy):
                     yield waiting.event(clock)
             with clock.measure("denoise"):
                 moves = clock.seconds["denoise"] > ANIMATED_STEP_SECONDS * (loop.steps_done - loop.first_step)
                 preview = previews.begin(loop.clean()[VIDEO], loop.steps_done, moves)
                 if before is not None and loop.spared_steps == spared:
-                    keeper.write(before)
-                elif not loop.has_cache and keeper.is_due():
-                    keeper.keep(loop.copy)
+                    saver.write(before)
+                elif not loop.has_cache and saver.is_due():
+                    saver.save(loop.copy)
             waiting = _StepReport(
                 index=loop.steps_done, first=loop.first_step, total=loop.total, seconds=seconds, preview=preview
             )

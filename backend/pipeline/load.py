@@ -20,7 +20,7 @@ from backend.contract.request import GenerationRequest
 from backend.families import of_preset
 from backend.families.family import Family
 from backend.families.model import STAGES, Model, ModelPlan, Network, Stage
-from backend.pipeline.beforehand import Beforehand
+from backend.pipeline.background_warm_up import BackgroundWarmUp
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.model_files import ModelFiles, lora_file, open_model
 from backend.runtime.executables import ExecutableFolders
@@ -67,7 +67,7 @@ def load(
         compiler=ExecutableFolders(folders),
     )
     instance = files.family.model()(plan)
-    with Beforehand(instance, request, on_event):
+    with BackgroundWarmUp(instance, request, on_event):
         weights, experts = _load_weights(files.checkpoint, files.family, instance, preset, on_event, stages)
     versions = {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in LIBRARIES}
     return LoadedModel(

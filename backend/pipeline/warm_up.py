@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from backend.contract.events import Compiling, Event
 from backend.contract.request import GenerationRequest
 from backend.families.model import STAGES, VIDEO, Model, Stage
-from backend.pipeline import cued
+from backend.pipeline import cue_conditions
 from backend.pipeline.decoding import decode_all, decode_piece
 from backend.pipeline.denoising import Denoising
 from backend.pipeline.inputs import blank_inputs
@@ -71,14 +71,14 @@ def calls(model: Model, request: GenerationRequest, stages: Collection[Stage] = 
 def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> Work:
     """Work: what `generate` does, stage by stage."""
     run = Described(request=request, model=model)
-    encoding = cued.encode(model, run.weights, request, blank_inputs(request))
+    encoding = cue_conditions.encode(model, run.weights, request, blank_inputs(request))
     conditions = (yield from encoding) if "encode" in stages else describe(encoding)
     if "denoise" in stages:
         loop = Denoising(run, conditions)
         while loop.steps_done < loop.total:
             yield from loop.next_step()
     described = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in model.latent_shapes(request).items()}
-    latents = describe(model.finish(cued.conditions_of(conditions, 0), described))
+    latents = describe(model.finish(cue_conditions.conditions_of(conditions, 0), described))
     if "decode" in stages:
         yield from decode_all(run, latents)
     elif "denoise" in stages:

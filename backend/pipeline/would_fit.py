@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import jax
 
@@ -18,11 +17,11 @@ from backend.contract.events import Compiling, Event, Proposal
 from backend.contract.request import GenerationRequest, find_preset
 from backend.errors import bytes_needed, is_memory_short
 from backend.families.model import Model
-from backend.pipeline.candidates import CAUTION, TRIES, fewer_frames, share_of_tokens, smaller_sizes
+from backend.pipeline.candidates import CAUTION, fewer_frames, first_fitting, share_of_tokens, smaller_sizes
 from backend.pipeline.load import describe_model
+from backend.pipeline.memory import program_bytes, weight_bytes
 from backend.pipeline.warm_up import calls
 from backend.runtime.program import Compilation, Program, compile_with
-from backend.weights.parking import device_bytes
 
 Tell = Callable[[Event], None]
 NOT_SAID = 1.5  # times the memory: taken for a program that does not fit and whose compiler does not say how much it needs
@@ -47,18 +46,16 @@ def would_fit(
     if needed <= found.weights:
         return ()
     share = share_of_tokens(weights=found.weights, needed=int(needed), capacity=int(room))
-    proposals = []
-    for candidates in (fewer_frames(request, share), smaller_sizes(request, share)):
-        for _, candidate in zip(range(TRIES), candidates, strict=False):
-            peak = _measured(candidate, devices, mesh, tell, only=found.largest).peak
-            if peak <= room:
-                proposals.append(_proposal(candidate, int(peak)))
-                break
-    return tuple(proposals)
 
+    def peak_if_fitting(candidate: GenerationRequest) -> int | None:
+        peak = _measured(candidate, devices, mesh, tell, only=found.largest).peak
+        return int(peak) if peak <= room else None
 
-def _proposal(request: GenerationRequest, peak: int) -> Proposal:
-    return Proposal(width=request.width, height=request.height, num_frames=request.num_frames, bytes_per_device=peak)
+    kinds = (fewer_frames(request, share), smaller_sizes(request, share))
+    fitting = filter(None, (first_fitting(candidates, peak_if_fitting) for candidates in kinds))
+    return tuple(
+        Proposal(width=one.width, height=one.height, num_frames=one.num_frames, bytes_per_device=peak) for one, peak in fitting
+    )
 
 
 class Meter:
@@ -80,15 +77,10 @@ class _Found:
 
     def __init__(self, model: Model, needs: Mapping[str, float], counted: Mapping[str, int]) -> None:
         """`needs` are each program's bytes by its key, of which `counted` are weights at rest."""
-        self.weights = _weight_bytes(model)
+        self.weights = sum(weight_bytes(model).values())
         peaks = {key: size + self.weights - counted[key] for key, size in needs.items()}
         self.largest = max(peaks, key=peaks.get) if peaks else None
         self.peak: float = peaks[self.largest] if peaks else math.inf
-
-
-def _weight_bytes(model: Model, among: Any = None) -> int:
-    """Bytes at rest on each device; with `among`, of those that are in these arguments."""
-    return sum(device_bytes(network.at_rest, network.tied, among) for network in model.networks)
 
 
 def _measured(
@@ -106,7 +98,7 @@ def _measured(
         if only in (None, program.key):
             tell(Compiling(what))
         program.prepare(*arguments)
-        counted.setdefault(program.key, _weight_bytes(model, among=arguments))
+        counted.setdefault(program.key, sum(weight_bytes(model, among=arguments).values()))
     return _Found(model, meter.needs, counted)
 
 
@@ -123,15 +115,9 @@ def _needed(program: Program, lowered: jax.stages.Lowered) -> float:
         if not is_memory_short(error):
             raise
         needed = bytes_needed(error)
-        return math.inf if needed is None else float(needed)
-    return _bytes_of(compiled.memory_analysis())
-
-
-def _bytes_of(memory: Any) -> float:
-    if memory is None:
-        return math.inf
-    kept = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return float(kept + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes)
+    else:
+        needed = program_bytes(compiled)
+    return math.inf if needed is None else float(needed)
 
 
 def _memory_of(devices: Sequence[jax.Device]) -> int | None:

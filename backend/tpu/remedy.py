@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from itertools import repeat
 
 from backend.chips import SLICES
 from backend.contract.request import GenerationRequest
-from backend.pipeline.candidates import TRIES, fewer_frames, share_of_tokens, smaller_sizes
+from backend.pipeline.candidates import fewer_frames, first_fitting, share_of_tokens, smaller_sizes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,22 +44,16 @@ Compiled = Callable[[str, GenerationRequest], int | None]
 
 def find_remedies(shortage: Shortage, compiled: Compiled) -> list[Remedy]:
     """At most one of each kind."""
-    remedies = []
-    for candidates in (_slices(shortage), _frames(shortage), _sizes(shortage)):
-        for _, (topology, request) in zip(range(TRIES), candidates, strict=False):
-            size = compiled(topology, request)
-            if size is not None:
-                remedies.append(
-                    Remedy(
-                        topology=topology,
-                        width=request.width,
-                        height=request.height,
-                        num_frames=request.num_frames,
-                        hbm_bytes_per_device=size,
-                    )
-                )
-                break
-    return remedies
+    share = share_of_tokens(weights=shortage.weights, needed=shortage.needed, capacity=shortage.capacity)
+    same_slice = (fewer_frames(shortage.request, share), smaller_sizes(shortage.request, share))
+    kinds = (_slices(shortage), *(zip(repeat(shortage.topology), requests, strict=False) for requests in same_slice))
+    fitting = filter(None, (first_fitting(candidates, lambda candidate: compiled(*candidate)) for candidates in kinds))
+    return [_remedy(topology, request, size) for (topology, request), size in fitting]
+
+
+def _remedy(topology: str, request: GenerationRequest, size: int) -> Remedy:
+    width, height, num_frames = request.width, request.height, request.num_frames
+    return Remedy(topology=topology, width=width, height=height, num_frames=num_frames, hbm_bytes_per_device=size)
 
 
 def _slices(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
@@ -66,18 +61,3 @@ def _slices(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
     for shape, num_devices in SLICES[chip].items():
         if num_devices > shortage.num_devices and shortage.needed * shortage.num_devices / num_devices <= shortage.capacity:
             yield f"{chip}:{shape}", shortage.request
-
-
-def _frames(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
-    for changed in fewer_frames(shortage.request, _share(shortage)):
-        yield shortage.topology, changed
-
-
-def _sizes(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
-    for changed in smaller_sizes(shortage.request, _share(shortage)):
-        yield shortage.topology, changed
-
-
-def _share(shortage: Shortage) -> float:
-    """The share of the tokens that there is room for."""
-    return share_of_tokens(weights=shortage.weights, needed=shortage.needed, capacity=shortage.capacity)

@@ -25,6 +25,7 @@ from backend.families import of_preset
 from backend.families.family import Family
 from backend.families.model import Model
 from backend.pipeline.load import describe_model
+from backend.pipeline.memory import program_bytes, weight_bytes
 from backend.pipeline.warm_up import calls
 from backend.runtime.devices import described_devices
 from backend.runtime.mesh import Layout
@@ -33,7 +34,6 @@ from backend.tpu.hlo_cost import predict
 from backend.tpu.kernels_cost import KernelCost
 from backend.tpu.published import published_step
 from backend.tpu.remedy import Remedy, Shortage, find_remedies
-from backend.weights.parking import device_bytes
 
 STEP = "denoise_step"  # the key of every family's program for one step
 
@@ -107,11 +107,11 @@ def report(slice_: Slice, inspector: Inspector) -> dict[str, Any]:
         call.program.prepare(*call.arguments)
         repeats[call.program.key] += 1
         if call.program.key in inspector.costs and call.program.key not in counted:
-            counted[call.program.key] = sum(_weight_bytes(slice_, among=call.arguments).values())
+            counted[call.program.key] = sum(weight_bytes(slice_.model, among=call.arguments).values())
     programs = {
         name: cost | {"repeats": repeats[name], "weight_argument_bytes": counted[name]} for name, cost in inspector.costs.items()
     }
-    return _summary(slice_, programs, _weight_bytes(slice_))
+    return _summary(slice_, programs, weight_bytes(slice_.model))
 
 
 def _program_cost(slice_: Slice, program: Program, compiled: jax.stages.Compiled, hlo: str, seconds: float) -> dict[str, Any]:
@@ -121,8 +121,7 @@ def _program_cost(slice_: Slice, program: Program, compiled: jax.stages.Compiled
     if program.key == STEP:  # libtpu's estimates for v5e lie below the published peak: never predict what no chip can do
         least = slice_.step_flops.matmul / slice_.chip.peak_flops / slice_.num_devices
         cost.seconds["matmul"] = max(cost.seconds["matmul"], least)
-    needed = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
-    needed += memory.generated_code_size_in_bytes - memory.alias_size_in_bytes
+    needed = program_bytes(compiled)
     return {
         "fits": needed <= slice_.chip.hbm_bytes,
         "hbm_bytes_per_device": needed,
@@ -148,11 +147,6 @@ def _refusal_cost(error: Exception, seconds: float) -> dict[str, Any]:
         "predicted_seconds": None,
         "breakdown": None,
     }
-
-
-def _weight_bytes(slice_: Slice, among: Any = None) -> dict[str, int]:
-    """Bytes at rest on each device, by network; 0 for one that is parked on the host. `among` is as in `device_bytes`."""
-    return {network.part: device_bytes(network.at_rest, network.tied, among) for network in slice_.model.networks}
 
 
 def _summary(slice_: Slice, programs: dict[str, dict], resident: dict[str, int]) -> dict[str, Any]:

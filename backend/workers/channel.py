@@ -1,16 +1,11 @@
-"""Messages between the engine and its worker: one JSON object per line over a pipe. Does not interpret them.
-
-engine -> worker: {"type": "run", "job_id", "request", "folder"}, {"type": "cancel", "job_id"}, {"type": "stop"}
-worker -> engine: {"type": "status", "state", "detail"}, {"type": "event", "job_id", "event"},
-                  {"type": "facts", "facts"}, {"type": "alive"}, {"type": "dying", "reason"}
-"""
+"""Messages between the engine and its worker: one JSON object per line over a pipe. Does not interpret them."""
 
 import json
 import threading
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-Message = dict[str, Any]
+from backend.workers.messages import Message, decode, encode
 
 
 class Channel:
@@ -22,7 +17,7 @@ class Channel:
 
     def send(self, message: Message) -> bool:
         """Sends one message; False if the other side is gone."""
-        line = json.dumps(message).encode("ascii") + b"\n"
+        line = json.dumps(encode(message)).encode("ascii") + b"\n"
         with self._lock:
             try:
                 self._outgoing.write(line)
@@ -32,11 +27,12 @@ class Channel:
         return True
 
     def receive(self) -> Iterator[Message]:
-        """The messages as they come, until the other side is gone. Raises: ValueError for a line that is not JSON."""
+        """The messages as they come, until the other side is gone. Raises: as `decode`, for a line
+        that is none."""
         for line in self._incoming:
             if not line.endswith(b"\n"):
                 return  # the other side died while it wrote this
-            yield json.loads(line)
+            yield decode(json.loads(line))
 
     def close(self) -> None:
         """Closes both directions."""

@@ -2,7 +2,7 @@
 
 from backend.contract.events import Failed
 from backend.errors import StudioError, is_memory_short, one_line
-from backend.workers.accord import FAILED
+from backend.workers.consensus import FAILED
 
 
 def explain(error: Exception) -> Failed:

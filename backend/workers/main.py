@@ -15,8 +15,8 @@ from pathlib import Path
 from backend.contract.request import find_preset
 from backend.contract.worker import AXES, HostPlace
 from backend.settings import leave_out_idle_libtpu, own_cores
-from backend.workers.accord import Together
 from backend.workers.channel import Channel
+from backend.workers.consensus import SeveralHosts
 from backend.workers.loop import Worker
 from backend.workers.pipeline import import_pipeline
 
@@ -61,14 +61,14 @@ def main() -> None:
     if arguments.profile is not None:
         leave_out_idle_libtpu()
         profile = arguments.profile, arguments.profile_steps
-    place, accord = None, None
+    place, consensus = None, None
     if arguments.hosts is not None:
         index, coordinator = arguments.host_index, arguments.coordinator
         place = HostPlace(index=index, count=arguments.hosts, coordinator=coordinator, bind=arguments.bind)
-        accord = Together(index, channel)
+        consensus = SeveralHosts(index, channel)
     options = {"mesh": mesh, "executables": arguments.executables}
     make = functools.partial(import_pipeline, arguments.pipeline, profile, place, **options)
-    worker = Worker(channel, make, arguments.model, accord=accord)
+    worker = Worker(channel, make, arguments.model, consensus=consensus)
     worker.run(find_preset(arguments.preset), arguments.warm_up)
 
 

@@ -3,25 +3,25 @@
 import functools
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from backend.contract.cues import Cue
 from backend.contract.events import Event, Proposal
 from backend.contract.request import GenerationRequest
-from backend.contract.worker import Device, HostPlace, Notice
+from backend.contract.worker import Device, HostPlace, UnusedAccelerator
 from backend.settings import from_environment
-from backend.workers.notice import notice_about
+from backend.workers.unused_accelerator import find_unused
 from presets import Preset
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """The functions that a worker needs; imported late, because they import jax. `check` returns the files of a model, which
-    `load` takes. An exception from the event function ends `check` and `load`. `notice` says which accelerator is not used and
-    why, from the devices or from the error in their place. `recall` withdraws the kernels that ended an earlier process, and is
-    given what makes one host's list those of all; `excuse` is called before the process ends because it is asked to.
+    `load` takes. An exception from the event function ends `check` and `load`. `find_unused` says which accelerator is not used
+    and why, from the devices or from the error in their place. `recall` withdraws the kernels that ended an earlier process, and
+    is given what makes one host's list those of all; `excuse` is called before the process ends because it is asked to.
     `would_fit` finds what to propose for a request that has run out of memory; it tells of each compilation before it begins."""
 
     check: Callable[[Preset, str | None, Callable[[Event], None]], Any]
@@ -29,12 +29,12 @@ class Pipeline:
     warm_up: Callable[[Any, GenerationRequest], Iterator[Event]]
     generate: Callable[[GenerationRequest, Any, Path, Callable[[], bool]], Iterator[Event]]
     live: Callable[[GenerationRequest, Any, Path, Callable[[], bool], Callable[[], list[Cue]]], Iterator[Event]]
-    devices: Callable[[], list[Device]]
-    notice: Callable[[Sequence[Device] | Exception], Notice | None]
-    refusals: Callable[[], tuple[str, ...]] = tuple
-    recall: Callable[[Callable[[str], list[str]]], object] = lambda agree: None
-    excuse: Callable[[], object] = lambda: None
-    would_fit: Callable[[GenerationRequest, Callable[[Event], None]], tuple[Proposal, ...]] = lambda request, tell: ()
+    device_facts: Callable[[], list[Device]]
+    find_unused: Callable[[Sequence[Device] | Exception], UnusedAccelerator | None]
+    refusals: Callable[[], tuple[str, ...]]
+    recall: Callable[[Callable[[str], list[str]]], object]
+    excuse: Callable[[], object]
+    would_fit: Callable[[GenerationRequest, Callable[[Event], None]], tuple[Proposal, ...]]
 
 
 def import_pipeline(
@@ -44,19 +44,7 @@ def import_pipeline(
     folder for traces, and the steps that are traced. The process joins those of other hosts, if it has a `place` among them."""
     if module is not None:
         stand_in = importlib.import_module(module)
-        return Pipeline(
-            check=stand_in.check,
-            load=stand_in.load,
-            warm_up=stand_in.warm_up,
-            generate=stand_in.generate,
-            live=getattr(stand_in, "live", None),
-            devices=stand_in.device_facts,
-            refusals=getattr(stand_in, "refusals", tuple),
-            recall=getattr(stand_in, "recall", lambda agree: None),
-            excuse=getattr(stand_in, "excuse", lambda: None),
-            would_fit=getattr(stand_in, "would_fit", lambda request, tell: ()),
-            notice=getattr(stand_in, "notice", lambda devices: None),
-        )
+        return Pipeline(**{field.name: getattr(stand_in, field.name) for field in fields(Pipeline)})
     from backend.runtime import hosts
 
     if place is not None:
@@ -81,10 +69,10 @@ def import_pipeline(
         warm_up=warm_up,
         generate=make,
         live=live,
-        devices=device_facts,
+        device_facts=device_facts,
         refusals=REFUSALS.sentences,
         recall=functools.partial(FIRST_RUNS.recall, from_environment().kernels_dir),
         excuse=FIRST_RUNS.excuse,
-        notice=notice_about,
+        find_unused=find_unused,
         would_fit=functools.partial(would_fit, mesh=options.get("mesh")),
     )

@@ -16,7 +16,8 @@ from typing import IO, Any
 from backend.contract.worker import HostPlace, Hosts, WorkerOptions
 from backend.settings import PROJECT_FOLDER, Settings, worker_environment
 from backend.shares import Share
-from backend.workers.channel import Channel, Message
+from backend.workers.channel import Channel
+from backend.workers.messages import Message, Stop
 from backend.workers.orphans import SERVER_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ _STACK_SECONDS = 1.0
 class WorkerPlan:
     """How to start a worker: what to load first, and whether to compile ahead. `pipeline` is for tests.
 
-    `name` begins its logs' names; `link` says how to reach it, one of `backend.workers.link.LINKS`; `share` is its part of the
+    `name` begins its logs' names; `link` says how to reach it, one of `backend.fleet.links.LINKS`; `share` is its part of the
     machine. A worker on several `hosts` is reached by the link "hosts"; its processes each have a `place` among them. `node` is
     what a link to another machine reaches it by, and `machine` which one that is, for the operator.
     """
@@ -103,7 +104,7 @@ class WorkerProcess:
 
     def stop(self) -> None:
         """Asks it to keep its work and to end, and kills it if it does not. Must not be called from a callback."""
-        self.send({"type": "stop"})
+        self.send(Stop())
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:

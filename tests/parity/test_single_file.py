@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from backend.checkpoints.own_file import source_with
-from backend.engine.weights_here import fits
 from backend.errors import ModelError
 from backend.families.wan.original import makers_name
 from backend.pipeline import load as load_module
 from backend.pipeline.load import merge_loras
 from backend.pipeline.model_files import check_model
 from backend.settings import from_environment
+from backend.stock.weights_here import fits
 from presets import LoraChoice
 from tests.parity.tiny_runs import Tiny, latents_of
 

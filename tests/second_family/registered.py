@@ -35,8 +35,21 @@ if "DOTS_CHECKPOINT" in os.environ:
     from backend.pipeline.model_files import check_model as check
     from backend.pipeline.warm_up import warm_up
     from backend.runtime.devices import device_facts
+    from tests.fake_pipeline import excuse, find_unused, live, recall, refusals, would_fit
 
-    __all__ = ["check", "device_facts", "generate", "load", "warm_up"]
+    __all__ = [
+        "check",
+        "device_facts",
+        "excuse",
+        "find_unused",
+        "generate",
+        "live",
+        "load",
+        "recall",
+        "refusals",
+        "warm_up",
+        "would_fit",
+    ]
 
 if __name__ == "__main__":
     module = sys.argv.pop(1)

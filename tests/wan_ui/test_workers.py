@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from backend.contract.events import Rate
 from backend.contract.shape import Shape
-from backend.contract.worker import Device, Notice, WorkerFacts, WorkerStatus, WorkerView, summary
+from backend.contract.worker import Device, UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView, summary
 from backend.engine.cleaning import NO_LIMITS, PARTS
 from backend.engine.estimate import Estimate
 from backend.settings import from_environment
@@ -177,11 +177,11 @@ def test_health_lists_several_workers():
     assert answer == {"worker": "busy", "waiting": 0, "workers": {"worker-1": "busy", "worker-2": "failed"}}
 
 
-IDLE = Notice(found="8 TPU v6e chips are here, but libtpu is not installed", mend="`pip install it`")
-CHOSEN = Notice(found="8 TPU v6e chips are here and left alone", mend="", is_fault=False)
+IDLE = UnusedAccelerator(found="8 TPU v6e chips are here, but libtpu is not installed", mend="`pip install it`")
+CHOSEN = UnusedAccelerator(found="8 TPU v6e chips are here and left alone", mend="", is_fault=False)
 
 
-def with_notice(notice: Notice | None, name: str = "worker") -> WorkerView:
+def with_notice(notice: UnusedAccelerator | None, name: str = "worker") -> WorkerView:
     view = worker(name)
     return replace(view, facts=replace(view.facts, notice=notice))
 

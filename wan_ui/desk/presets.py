@@ -1,11 +1,11 @@
-"""Which presets can be run here, and why the others cannot. `backend.engine.weights_here` looks for weights."""
+"""Which presets can be run here, and why the others cannot. `backend.stock.weights_here` looks for weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from backend.contract.request import GenerationRequest, find_preset
-from backend.engine.weights_here import has_weights
 from backend.errors import RequestError
+from backend.stock.weights_here import has_weights
 from presets import Preset, list_presets
 from presets.loader import Task
 

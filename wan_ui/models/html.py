@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from html import escape
 
-from backend.engine.downloads import Download
-from backend.engine.models import ModelRow
+from backend.stock.downloads import Download
+from backend.stock.models import ModelRow
 from presets import Preset
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.buttons import text_button

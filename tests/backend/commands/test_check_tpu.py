@@ -5,8 +5,8 @@ import argparse
 import pytest
 
 from backend.chips import CHIPS
-from backend.commands.apart import refuse_topology
 from backend.commands.check_tpu import check_tpu, table
+from backend.commands.module_process import refuse_topology
 from backend.contract.request import GenerationRequest
 from backend.errors import RequestError
 from backend.families import of_preset

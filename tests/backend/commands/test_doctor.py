@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from backend.commands import machine_checks as checks
-from backend.commands.apart import Ended, run_apart
 from backend.commands.doctor import Sheet, broken_off, devices_check, devices_refused
+from backend.commands.module_process import Ended, run_in_process
 from backend.contract.check import Check, worst
 from backend.contract.worker import Device
 from backend.settings import PROJECT_FOLDER, hub_address, module_environment
-from backend.tpu.one_step import step_checks, weights_check
-from backend.workers.notice import Surroundings
+from backend.trials.one_step import step_checks, weights_check
+from backend.workers.unused_accelerator import Surroundings
 from presets import load_preset
 from tests.clock import is_within
 from tests.fake_hub import serving
@@ -230,17 +230,17 @@ def module(tmp_path: Path, text: str) -> dict[str, str]:
 
 
 def test_a_process_that_dies_has_said_at_what(tmp_path, here):
-    text = "import os, sys; from backend.commands.apart import say; say({'progress': 'trying each kernel'}); "
+    text = "import os, sys; from backend.commands.module_process import say; say({'progress': 'trying each kernel'}); "
     text += "sys.stderr.write('Check failed: no chip\\n'); sys.stderr.flush(); os.abort()"
     said = []
-    ended = run_apart("it", [], module(tmp_path, text), said.append, 60)
+    ended = run_in_process("it", [], module(tmp_path, text), said.append, 60)
     assert said == [{"progress": "trying each kernel"}] and ended.report is None and not ended.was_late
     check = broken_off("trying each kernel", ended, 60)
     assert check.found == "while trying each kernel, the process ended with -6: Check failed: no chip"
 
 
 def test_a_process_that_says_nothing_for_too_long_is_ended(tmp_path):
-    ended = run_apart("it", [], module(tmp_path, "import time; time.sleep(60)"), pytest.fail, 0.5)
+    ended = run_in_process("it", [], module(tmp_path, "import time; time.sleep(60)"), pytest.fail, 0.5)
     assert ended.was_late and ended.report is None
     assert "said nothing for 1 s" in broken_off("starting", ended, 1.0).found
 

@@ -5,7 +5,7 @@ import pytest
 from backend.contract.cues import Cue, cues_of_actions, cues_of_prompts, merge_cues
 from backend.contract.request import GenerationRequest
 from backend.errors import RequestError
-from backend.pipeline.cued import Script, conditions_of, without
+from backend.pipeline.cue_conditions import Script, conditions_of, without
 from presets import Preset, list_presets, load_preset
 
 LIVE = load_preset("wan2.1-live-1.3b-480p")

@@ -3,8 +3,8 @@
 import pytest
 
 from backend.contract.events import Cancelled, Finished, Step
+from backend.fleet.links import LINKS
 from backend.shares import Share
-from backend.workers.link import LINKS
 from tests.backend.conftest import all_events, request, wait_for
 from tests.thread_link import ThreadLink
 

@@ -8,9 +8,10 @@ from backend.contract.events import Failed, Finished, Interrupted, Queued
 from backend.contract.shape import Shape
 from backend.contract.worker import Device, WorkerFacts
 from backend.engine import dispatcher
+from backend.fleet.links import LINKS
 from backend.shares import Share
 from backend.workers.death import LOST
-from backend.workers.link import LINKS
+from backend.workers.messages import Facts, Run
 from tests.backend.conftest import all_events, request, wait_for
 from tests.thread_link import ThreadLink
 
@@ -24,10 +25,10 @@ class LossyLink:
         self._on_exit = on_exit
         shape = Shape.of(request())
         facts = WorkerFacts(devices=(Device(name="d", kind="d"),), model=shape.model, warm=frozenset({shape}))
-        threading.Thread(target=on_message, args=({"type": "facts", "facts": facts.to_json()},)).start()
+        threading.Thread(target=on_message, args=(Facts(facts=facts),)).start()
 
     def send(self, message):
-        if message["type"] == "run":
+        if isinstance(message, Run):
             threading.Thread(target=self._on_exit, args=(LOST,)).start()
 
     def kill(self):

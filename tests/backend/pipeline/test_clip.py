@@ -14,8 +14,8 @@ from backend.media.clips import read_clip_facts
 from backend.media.video import read_frames, read_request
 from backend.pipeline import decoding
 from backend.pipeline import generate as pipeline
-from backend.pipeline.keep import Keeper
 from backend.pipeline.stage_files import EMBEDDINGS, LATENTS, STATE, read_conditions
+from backend.pipeline.state_saver import StateSaver
 from backend.pipeline.warm_up import calls, warm_up
 from backend.runtime import work
 from presets import load_preset
@@ -114,7 +114,7 @@ def test_the_same_request_makes_the_same_pixels(loaded, clip, tmp_path):
 def test_a_denoising_that_was_killed_goes_on_without_its_clip(loaded, clip, tmp_path, monkeypatch):
     """The clip's latents are among the files of the first stage."""
 
-    class EagerKeeper(Keeper):
+    class EagerSaver(StateSaver):
         def is_due(self):
             return True
 
@@ -122,7 +122,7 @@ def test_a_denoising_that_was_killed_goes_on_without_its_clip(loaded, clip, tmp_
             super().write(state)
             self._writing.exception()
 
-    monkeypatch.setattr(pipeline, "Keeper", EagerKeeper)
+    monkeypatch.setattr(pipeline, "StateSaver", EagerSaver)
     own = shutil.copy(clip, tmp_path / "own.mp4")
     request, whole, killed = make_request(own, steps=10), tmp_path / "whole", tmp_path / "killed"
     for event in pipeline.generate(request, loaded, whole, lambda: False):

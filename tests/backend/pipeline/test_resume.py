@@ -12,8 +12,8 @@ from backend.contract.request import GenerationRequest
 from backend.media.video import read_frames
 from backend.pipeline import decoding
 from backend.pipeline import generate as pipeline
-from backend.pipeline.keep import Keeper
 from backend.pipeline.stage_files import EMBEDDINGS, FRAMES, LATENTS, STATE
+from backend.pipeline.state_saver import StateSaver
 from presets import load_preset
 
 PRESET = load_preset("wan-tiny")
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 def at_every_step(monkeypatch):
     """Keeps the state after every step and piece, and waits until it is written."""
 
-    class EagerKeeper(Keeper):
+    class EagerSaver(StateSaver):
         def is_due(self):
             return True
 
@@ -41,7 +41,7 @@ def at_every_step(monkeypatch):
             self._writing.exception()
 
     for module in (pipeline, decoding):
-        monkeypatch.setattr(module, "Keeper", EagerKeeper)
+        monkeypatch.setattr(module, "StateSaver", EagerSaver)
 
 
 def a_request(**changes) -> GenerationRequest:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from backend.engine.catalogue import Entry
-from backend.engine.downloads import Download
-from backend.engine.models import ModelRow
-from backend.engine.outlook import outlook
+from backend.stock.catalogue import Entry
+from backend.stock.compatibility import compatibility
+from backend.stock.downloads import Download
+from backend.stock.models import ModelRow
 from presets import list_presets
 from wan_ui.desk.visit import Visit
 from wan_ui.models.html import models_html, name_of
@@ -28,7 +28,7 @@ def row(num_bytes=None, begun=0, total=0, download=None, source=BIG) -> ModelRow
         download=download,
         total_bytes=total,
         weight_bytes=40_000_000_000 if kind == "model" else 0,
-        outlook=outlook(users, []) if kind == "model" else None,
+        outlook=compatibility(users, []) if kind == "model" else None,
     )
 
 

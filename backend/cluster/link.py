@@ -1,0 +1,185 @@
+"""How the studio talks to a worker on a node of the cluster: a link over the calls of a Ray actor.
+
+What the worker says is asked for in numbered batches, so that an answer which got lost on the way is given again; the files that
+an event names lie in the job's folder before the event is passed on. What may be named is checked here.
+"""
+
+import logging
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from backend.cluster.node import Ended, Item, LogText
+from backend.cluster.transfer import Inbox, Piece, check_name, files_in, pieces_of
+from backend.contract.events import Interrupted
+from backend.files import is_disk_full
+from backend.workers.death import HOST_LOST, LOST
+from backend.workers.messages import Alive, Cancel, JobEvent, Message, Run
+from backend.workers.process import WorkerPlan
+
+_ANSWER_SECONDS = 20.0  # for one call, among them those that carry 4 MB
+_TAKE_SECONDS = 6.0  # for a batch; the node waits one second for something to say
+_AWAY_SECONDS = 3.0  # without an answer, before the worker counts as lost
+_AGAIN_SECONDS = 0.25
+_STOP_SECONDS = 8.5  # the node waits 7 for the worker; a server may take ten in all
+_REST_SECONDS = 1.0  # then, for the last files
+
+logger = logging.getLogger(__name__)
+
+
+class ClusterLink:
+    """One worker process on a node. It calls `on_message` and `on_exit` from a thread of its own, `on_exit` once, at the end."""
+
+    pid = None
+
+    def __init__(self, plan: WorkerPlan, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[int], None]):
+        self._plan, self._node, self._log = plan, plan.node, log
+        self._on_message, self._on_exit = on_message, on_exit
+        self._outgoing: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._job: tuple[str, Path] | None = None  # the job whose files may come, and its folder
+        self._has_failed = threading.Event()  # a message could not be sent
+        self._reader = threading.Thread(target=self._read, name="cluster-worker", daemon=True)
+        self._reader.start()
+
+    def send(self, message: Message) -> None:
+        """Sends a message after those before it; if the worker is lost, the message is dropped."""
+        self._outgoing.put(message)
+
+    def kill(self) -> None:
+        """Ends a worker that does not answer, or leaves it alone if its node does not answer either."""
+        try:
+            self._ask("kill")
+        except Exception:  # whatever Ray says: nobody is there any more
+            logger.warning("The node of worker %s does not answer", self._plan.name)
+            self._has_failed.set()
+
+    def stop(self) -> None:
+        """Asks the worker to keep its work and to end; its last files come back. Must not be called from a callback."""
+        try:
+            self._ask("stop", seconds=_STOP_SECONDS)
+        except Exception:
+            logger.warning("The node of worker %s does not answer", self._plan.name)
+        self._has_failed.set()
+        self._reader.join(_REST_SECONDS)
+
+    def _read(self) -> None:
+        """Takes what the worker says until it has ended or is lost."""
+        code = LOST
+        try:
+            self._ask("open", replace(self._plan, node=None))
+            threading.Thread(target=self._write, name="cluster-messages", daemon=True).start()
+            code = self._listen()
+        except Exception as error:
+            if _is_of_ray(error):
+                logger.warning("Worker %s is lost: %s", self._plan.name, str(error).strip().partition("\n")[0])
+            else:
+                logger.exception("What worker %s said could not be handled; it is ended", self._plan.name)
+                self.kill()
+                code = -signal.SIGKILL
+        self._outgoing.put(None)
+        self._on_exit(code)
+
+    def _listen(self) -> int:
+        """Handles what the worker says; returns its exit code. Raises: RayError if it is lost, ValueError, OSError."""
+        number = 0
+        while True:
+            number += 1
+            items = self._take(number)
+            if any(isinstance(item, Piece) for item in items):
+                self._on_message(Alive())  # a slow network is no silence
+            for item in items:
+                if isinstance(item, Ended):
+                    return LOST if item.code == HOST_LOST else item.code  # it is no slice any more: another one is asked for
+                self._handle(item)
+            if not items and self._has_failed.is_set():
+                return LOST
+
+    def _take(self, number: int) -> list[Item]:
+        """A batch; asks again for a while if the node does not answer."""
+        from ray.exceptions import ActorUnavailableError, GetTimeoutError
+
+        until, seconds = None, _TAKE_SECONDS
+        while True:
+            try:
+                return self._ask("take", number, seconds=seconds)
+            except (ActorUnavailableError, GetTimeoutError):
+                until = until or time.monotonic() + _AWAY_SECONDS
+                seconds = until - time.monotonic()
+                if seconds <= 0 or self._has_failed.is_set():
+                    raise
+                time.sleep(_AGAIN_SECONDS)
+
+    def _handle(self, item: Item) -> None:
+        if isinstance(item, Piece):
+            self._keep(item)
+        elif isinstance(item, LogText):
+            with self._log.open("ab") as file:
+                file.write(item.data)
+        else:
+            if isinstance(item, JobEvent):
+                self._check(item)
+            self._on_message(item)
+
+    def _keep(self, piece: Piece) -> None:
+        """Writes a piece into the folder of the job that this worker has; others' are dropped."""
+        job_id, folder = self._job or ("", None)
+        if piece.job_id != job_id or folder is None:
+            return
+        try:
+            Inbox(folder).take(piece)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self._job = None
+            full = Interrupted(cause="The disk is full", fix="Make room", by="disk")
+            self._on_message(JobEvent(job_id=job_id, event=full))
+            self.send(Cancel(job_id=job_id))
+
+    def _check(self, message: JobEvent) -> None:
+        """Raises: ValueError if the event names a file that is not in the job's folder."""
+        event, (job_id, folder) = message.event, self._job or ("", None)
+        if message.job_id != job_id:
+            return  # about an earlier job: the supervisor drops it
+        if (preview := getattr(event, "preview", None)) is not None:
+            check_name(preview)
+        if (result := getattr(event, "result", None)) is not None:
+            path = Path(result.path)
+            if path.parent != folder or not (folder / check_name(path.name)).is_file():
+                raise ValueError(f"{path} must be a file in the job's folder")
+
+    def _write(self) -> None:
+        """Sends the messages one after the other; before a job its files."""
+        try:
+            while (message := self._outgoing.get()) is not None:
+                if isinstance(message, Run):
+                    self._send_files(message.job_id, message.folder)
+                self._ask("send", message)
+        except Exception:
+            logger.warning("Worker %s takes no more messages", self._plan.name, exc_info=True)
+            self._has_failed.set()
+
+    def _send_files(self, job_id: str, folder: Path) -> None:
+        self._ask("begin", job_id)
+        self._job = job_id, folder
+        for name in files_in(folder):
+            if not name.startswith("previews/"):
+                for piece in pieces_of(job_id, folder, name):
+                    self._ask("put", piece)
+
+    def _ask(self, method: str, *values: Any, seconds: float = _ANSWER_SECONDS) -> Any:
+        """The answer of the actor's method. Raises: RayError, also for what the method raised."""
+        import ray
+
+        return ray.get(getattr(self._node, method).remote(*values), timeout=seconds)
+
+
+def _is_of_ray(error: Exception) -> bool:
+    """Whether the other side is gone, rather than that it has said something wrong."""
+    from ray.exceptions import RayError
+
+    return isinstance(error, RayError)

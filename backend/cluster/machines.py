@@ -1,0 +1,324 @@
+"""The machines of a Ray cluster as workers: every free TPU slice or node is one, those that come and go are taken in and let go.
+
+Ray is imported when a cluster is asked for; without one nobody needs it (`requirements-cluster.txt`).
+"""
+
+import logging
+import math
+import re
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+from backend.cluster.node import NodeMember, NodeWorker, fingerprint
+from backend.contract.worker import Hosts, WorkerView
+from backend.errors import RequestError, StudioError, one_line
+from backend.workers.process import WorkerPlan
+
+LINK = "cluster"
+SLICE_LABEL, TOPOLOGY_LABEL, HOST_LABEL = "ray.io/tpu-slice-name", "ray.io/tpu-topology", "ray.io/tpu-worker-id"
+_HEAD = re.compile(r"TPU-.+-head")  # the resource of a slice's first host
+_ADDRESS = re.compile(r"auto|(\[[0-9a-fA-F:]+\]|[A-Za-z0-9_.\-]+):\d{1,5}")
+_LOOK_SECONDS = 1.0
+_AGAIN_SECONDS, _SOON_SECONDS = 30.0, 3.0  # until a machine that cannot work is asked again; one whose worker was lost
+_CONNECT_SECONDS, _CLOSE_SECONDS = 5.0, 2.0
+_PORT_SECONDS = 10.0  # for a slice's first host to find a free one
+_CALLS_AT_ONCE = 8  # of one worker's methods
+
+Node = Mapping[str, Any]  # as `ray.nodes()` gives it
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """One node of a berth, where others reach it, and what a worker takes of its resources."""
+
+    node: str
+    address: str
+    cpus: float = 0.0
+    gpus: float = 0.0
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Berth:
+    """Where one worker can be: all hosts of a slice, the first one first, or one node."""
+
+    key: str
+    machine: str
+    hosts: tuple[Host, ...]
+
+    @property
+    def name(self) -> str:
+        """The worker's name; says nothing about the machine's address."""
+        return f"node-{self.hosts[0].node[:8]}"
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """The ids of its nodes."""
+        return frozenset(host.node for host in self.hosts)
+
+
+def berths(nodes: Sequence[Node]) -> list[Berth]:
+    """The berths of a cluster: its whole TPU slices; if no machine has a TPU, every node that offers CPUs."""
+    alive = [node for node in nodes if node["Alive"]]
+    with_chips = [node for node in alive if node["Resources"].get("TPU", 0) >= 1]
+    if not with_chips:
+        return [_whole(node) for node in alive if node["Resources"].get("CPU", 0) >= 1]
+    slices: dict[str, list[Node]] = defaultdict(list)
+    for node in with_chips:
+        slices[_slice_of(node)].append(node)
+    return [_slice(key, hosts) for key, hosts in slices.items() if _is_whole(hosts)]
+
+
+def _slice_of(node: Node) -> str:
+    """The slice's name if it has several hosts, else the node's id: nodes of one host each may all have the same name."""
+    labels = node.get("Labels") or {}
+    is_alone = _chips(labels) <= node["Resources"]["TPU"]
+    return node["NodeID"] if is_alone else labels.get(SLICE_LABEL) or node["NodeID"]
+
+
+def _chips(labels: Mapping[str, str]) -> int:
+    """The chips of the whole slice, by its topology, such as "2x4"; 0 if the node does not say."""
+    sides = labels.get(TOPOLOGY_LABEL, "").split("x")
+    return math.prod(map(int, sides)) if all(map(str.isdecimal, sides)) else 0
+
+
+def _is_whole(hosts: Sequence[Node]) -> bool:
+    return sum(node["Resources"]["TPU"] for node in hosts) >= _chips(hosts[0].get("Labels") or {})
+
+
+def _slice(key: str, hosts: Sequence[Node]) -> Berth:
+    hosts = sorted(hosts, key=lambda node: int((node.get("Labels") or {}).get(HOST_LABEL) or 0))
+    slice_name = (hosts[0].get("Labels") or {}).get(SLICE_LABEL)
+    machine = ", ".join(filter(None, (slice_name, _machine(hosts[0]))))
+    return Berth(key=key, machine=machine, hosts=tuple(map(_with_chips, hosts)))
+
+
+def _with_chips(node: Node) -> Host:
+    taken = {name: count for name, count in node["Resources"].items() if name == "TPU" or _HEAD.fullmatch(name)}
+    return Host(node=node["NodeID"], address=node["NodeManagerAddress"], resources=taken)
+
+
+def _whole(node: Node) -> Berth:
+    offered = node["Resources"]
+    host = Host(node=node["NodeID"], address=node["NodeManagerAddress"], cpus=offered["CPU"], gpus=offered.get("GPU", 0.0))
+    return Berth(key=node["NodeID"], machine=_machine(node), hosts=(host,))
+
+
+def _machine(node: Node) -> str:
+    return node.get("NodeManagerHostname") or node.get("NodeManagerAddress") or ""
+
+
+@dataclass(kw_only=True)
+class _Held:
+    """A berth that was asked for: the actors on its hosts, and whether the fleet has its worker."""
+
+    berth: Berth
+    actors: list[Any]
+    answers: list[Any]  # of the project there
+    serving: list[Any] = field(default_factory=list)  # the members' answers, which come only when one ends
+    is_taken_in: bool = False
+
+
+class Fleet(Protocol):
+    """The workers, to which each machine adds one: `backend.fleet.fleet.Fleet`."""
+
+    def take_in(self, plan: WorkerPlan) -> None:
+        """Starts one more worker. Raises: OSError if it cannot be started."""
+
+    def let_go(self, name: str) -> None:
+        """The machine of this worker has gone, or is no longer wanted."""
+
+    def workers(self) -> tuple[WorkerView, ...]:
+        """All workers."""
+
+
+class Cluster:
+    """The connection to a Ray cluster. One thread looks every second which machines are there."""
+
+    def __init__(self, address: str):
+        """Raises: RequestError if this is no address, StudioError if Ray is not installed or no cluster answers."""
+        self._fingerprint = fingerprint()
+        self._held: dict[str, _Held] = {}
+        self._not_before: dict[str, float] = {}  # when a machine that cannot work is asked again, by the berth's key
+        self._complaints: dict[str, str] = {}
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        _connect(address)
+
+    def start(self, fleet: Fleet, plan: WorkerPlan) -> None:
+        """Takes machines into the fleet from now on, each by this plan."""
+        self._thread = threading.Thread(target=self._look_after, args=(fleet, plan), name="cluster", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Looks no longer after the machines; their workers stay until `disconnect`."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_SECONDS)
+
+    def disconnect(self) -> None:
+        """Gives all machines back. The fleet must be closed."""
+        import ray
+
+        ray.shutdown()
+
+    def _look_after(self, fleet: Fleet, plan: WorkerPlan) -> None:
+        while not self._closing.is_set():
+            try:
+                self._look(fleet, plan)
+            except Exception:  # whatever Ray raises while its head is away; the workers that are there go on
+                logger.exception("The cluster could not be looked at")
+            self._closing.wait(_LOOK_SECONDS)
+
+    def _look(self, fleet: Fleet, plan: WorkerPlan) -> None:
+        import ray
+
+        nodes = ray.nodes()
+        alive = {node["NodeID"] for node in nodes if node["Alive"]}
+        wanted = {berth.key: berth for berth in berths(nodes)}
+        working = {view.name: view.job_id is not None for view in fleet.workers()}
+        for key, held in list(self._held.items()):
+            is_gone = not alive.issuperset(held.berth.nodes)
+            is_lost = held.is_taken_in and (held.berth.name not in working or self._has_lost_a_member(held))
+            is_unwanted = key not in wanted and not working.get(held.berth.name, False)
+            if is_lost:
+                self._not_before[key] = time.monotonic() + _SOON_SECONDS
+            if is_gone or is_lost or is_unwanted:
+                self._give_up(key, fleet)
+        for key, berth in wanted.items():
+            if key not in self._held and time.monotonic() >= self._not_before.get(key, 0.0):
+                self._held[key] = self._ask_for(berth)
+        for key, held in list(self._held.items()):
+            if not held.is_taken_in and not ray.wait(held.answers, num_returns=len(held.answers), timeout=0)[1]:
+                self._take_in(key, fleet, plan)
+
+    def _has_lost_a_member(self, held: _Held) -> bool:
+        """Whether the actor on one of the other hosts has ended: its worker would wait for it for ever."""
+        import ray
+
+        ended = ray.wait(held.serving, timeout=0)[0] if held.serving else []
+        if ended:
+            try:
+                ray.get(ended)
+            except Exception as error:
+                self._complain(held.berth, f"{held.berth.machine} has lost one of its hosts: {_last_line(error)}")
+        return bool(ended)
+
+    def _ask_for(self, berth: Berth) -> _Held:
+        """Makes the actors, which wait in Ray's own queue while somebody else has a machine."""
+        first, *others = berth.hosts
+        actors = [_actor(NodeWorker, first).remote(berth.name), *(_actor(NodeMember, host).remote() for host in others)]
+        return _Held(berth=berth, actors=actors, answers=[actor.fingerprint.remote() for actor in actors])
+
+    def _take_in(self, key: str, fleet: Fleet, plan: WorkerPlan) -> None:
+        """The machines are ours: starts their worker, if all have the same project."""
+        import ray
+
+        held = self._held[key]
+        berth = held.berth
+        try:
+            if set(ray.get(held.answers)) != {self._fingerprint}:
+                raise StudioError("its copy of the project", "is another version", "bring both to the same")
+            hosts = self._gather(held) if len(berth.hosts) > 1 else None
+            fleet.take_in(replace(plan, link=LINK, name=berth.name, node=held.actors[0], machine=berth.machine, hosts=hosts))
+        except Exception as error:  # Ray's errors are many: without a project there, without a package, without a machine
+            self._complain(berth, f"{berth.machine} cannot work: {_last_line(error)}")
+            self._not_before[key] = time.monotonic() + _AGAIN_SECONDS
+            self._give_up(key, fleet)
+            return
+        held.is_taken_in = True
+        self._complaints.pop(key, None)
+
+    def _gather(self, held: _Held) -> Hosts:
+        """Sends the other hosts to the first one, which gets a port to meet at and a secret for this time."""
+        import ray
+
+        first, address = held.actors[0], held.berth.hosts[0].address
+        port = ray.get(first.free_port.remote(address), timeout=_PORT_SECONDS)
+        hosts = Hosts(count=len(held.actors), address=address, port=port, secret=secrets.token_urlsafe())
+        held.serving = [actor.serve.remote(hosts, index) for index, actor in enumerate(held.actors) if index]
+        return hosts
+
+    def _give_up(self, key: str, fleet: Fleet) -> None:
+        import ray
+
+        held = self._held.pop(key)
+        fleet.let_go(held.berth.name)
+        for actor in held.actors:
+            ray.kill(actor)
+
+    def _complain(self, berth: Berth, sentence: str) -> None:
+        """Says it in the server's log, once."""
+        if self._complaints.get(berth.key) != sentence:
+            self._complaints[berth.key] = sentence
+            logger.warning("%s", sentence)
+
+
+def _actor(kind: type, host: Host) -> Any:
+    """Ray's maker of actors of this class on this host, with all that a worker takes of it."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return ray.remote(kind).options(
+        num_cpus=host.cpus,
+        num_gpus=host.gpus,
+        resources=dict(host.resources),
+        scheduling_strategy=NodeAffinitySchedulingStrategy(host.node, soft=False),
+        max_concurrency=_CALLS_AT_ONCE,
+        max_restarts=0,
+    )
+
+
+def _connect(address: str) -> None:
+    """Joins the cluster as a driver, without Ray's own logging and its way with SIGTERM."""
+    if not _ADDRESS.fullmatch(address):
+        raise RequestError(f"cluster={address!r}", "must be HOST:PORT of the cluster's head, or auto", "check the address")
+    if find_spec("ray") is None:
+        raise StudioError("--cluster needs Ray, which", "is not installed here", "run `pip install -r requirements-cluster.txt`")
+    _check_answers(address)
+    import ray
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=address, log_to_driver=False, configure_logging=False, ignore_reinit_error=True)
+    except Exception as error:
+        raise _not_joined(address, _last_line(error)) from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def _check_answers(address: str) -> None:
+    """Raises: StudioError if nobody is there: Ray itself would try for a minute."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise _not_joined(address, str(error)) from error
+
+
+def _not_joined(address: str, why: str) -> StudioError:
+    port = "HOST:6379" if address == "auto" else address
+    return StudioError(
+        f"the cluster at {address}",
+        f"cannot be joined ({why})",
+        f"see that its head runs, and join this machine first: `ray start --address={port} --num-cpus=0`",
+    )
+
+
+def _last_line(error: Exception) -> str:
+    """Ray's errors carry the other machine's whole traceback; the last line says what it was."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return one_line(lines[-1])[:200] if lines else type(error).__name__

@@ -1,0 +1,1 @@
+"""Several workers side by side, each kept alive by its supervisor. Imports neither jax nor torch."""

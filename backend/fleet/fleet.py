@@ -1,0 +1,125 @@
+"""Several workers side by side: chooses the worker for a job, and knows which has it. The engine orders the queue.
+
+Workers on other machines come and go while the others work.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from backend.contract.cues import Cue
+from backend.contract.events import Event, Interrupted
+from backend.contract.request import GenerationRequest
+from backend.contract.shape import Shape
+from backend.contract.worker import WorkerView
+from backend.fleet.supervisor import Supervisor, WorkerLost
+from backend.workers.process import WorkerPlan
+
+
+class Fleet:
+    """A supervisor for each plan, of the start and taken in later; when a worker dies, only its own job is interrupted.
+
+    `on_event(job_id, event)` and `on_ready()` are called as a supervisor calls them, from its worker's thread.
+    """
+
+    def __init__(
+        self, plans: Sequence[WorkerPlan], on_event: Callable[[str, Event], None], on_ready: Callable[[], None] = lambda: None
+    ):
+        self._on_event, self._on_ready = on_event, on_ready
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._workers = tuple(map(self._supervisor, plans))
+        self._homes: dict[str, Supervisor] = {}  # the worker that has a job or has just ended it, by job id
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def start(self) -> None:
+        """Starts the workers that are not running."""
+        for worker in self._workers:
+            worker.start()
+
+    def take_in(self, plan: WorkerPlan) -> None:
+        """Starts one more worker; its name must differ from the others'. Raises: OSError if it cannot be started."""
+        worker = self._supervisor(plan)
+        with self._lock:
+            if self._is_closed:
+                return
+            worker.start()
+            self._workers += (worker,)
+
+    def let_go(self, name: str) -> None:
+        """The machine of this worker has gone, or is no longer wanted: its job, if it has one, is interrupted."""
+        for worker in self._workers:
+            if worker.view().name == name:
+                worker.lose()
+
+    def has_room(self) -> bool:
+        """Whether a fit worker is idle; if none is fit, any idle worker counts, so that the job's error says what is wrong."""
+        views = self.workers()
+        fit = [view for view in views if view.is_fit] or views
+        return any(view.job_id is None for view in fit)
+
+    def give(self, job_id: str, request: GenerationRequest, folder: Path, shape: Shape) -> bool:
+        """Gives the job to the idle worker that can begin it soonest; False if none is idle. Raises: OSError."""
+        views = [(worker, worker.view()) for worker in self._workers]
+        idle = [(worker, view) for worker, view in views if view.job_id is None]
+        for worker, _ in sorted(idle, key=lambda pair: _delay(pair[1], shape)):
+            self._homes[job_id] = worker
+            try:
+                worker.run(job_id, request, folder)
+                return True
+            except WorkerLost:  # in this moment
+                self._homes.pop(job_id, None)
+            except OSError:
+                self._homes.pop(job_id, None)
+                raise
+        return False
+
+    def cancel(self, job_id: str) -> None:
+        """Asks the worker that has this job to stop it; its final event follows."""
+        if worker := self._homes.get(job_id):
+            worker.cancel(job_id)
+
+    def say(self, job_id: str, cue: Cue) -> None:
+        """Tells the worker that has this job what is said to it."""
+        if worker := self._homes.get(job_id):
+            worker.say(job_id, cue)
+
+    def worker_of(self, job_id: str) -> WorkerView | None:
+        """The worker that has this job, also while its final event is passed on."""
+        worker = self._homes.get(job_id)
+        return worker.view() if worker else None
+
+    def workers(self) -> tuple[WorkerView, ...]:
+        """All workers, always in the same order."""
+        return tuple(worker.view() for worker in self._workers)
+
+    def close(self) -> None:
+        """Ends all workers at the same time. No callback comes afterwards."""
+        with self._lock:
+            self._is_closed = True
+        threads = [threading.Thread(target=worker.close, name="close") for worker in self._workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _supervisor(self, plan: WorkerPlan) -> Supervisor:
+        return Supervisor(plan, self._pass_on, self._on_ready, self._remove)
+
+    def _remove(self, lost: Supervisor) -> None:
+        with self._lock:
+            self._workers = tuple(worker for worker in self._workers if worker is not lost)
+
+    def _pass_on(self, job_id: str, event: Event) -> None:
+        if isinstance(event, Interrupted):  # the job may be given to another worker at once
+            self._homes.pop(job_id, None)
+        self._on_event(job_id, event)
+        if event.is_final:
+            self._homes.pop(job_id, None)
+
+
+def _delay(view: WorkerView, shape: Shape) -> tuple[bool, bool, bool]:
+    """What the worker lacks for a job of this shape, the slowest to get first: health, the model, the programs."""
+    return not view.is_fit, view.facts.model != shape.model, shape not in view.facts.warm

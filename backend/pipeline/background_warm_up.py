@@ -1,0 +1,50 @@
+"""Makes a video's programs ready in a thread of its own while the model's weights are read: stored ones are loaded from their
+files, others compiled. Reading waits for the disk, and this for the processor."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from backend.contract.events import Compiling, Event
+from backend.contract.request import GenerationRequest
+from backend.families.model import Model
+from backend.pipeline.warm_up import warm_up
+
+logger = logging.getLogger(__name__)
+
+
+class BackgroundWarmUp:
+    """A context: its thread begins with the block and ends, after the program that it is making, when the block does. What it
+    could not make is made again afterwards, and says then why. Does nothing without a `request`.
+    """
+
+    def __init__(self, model: Model, request: GenerationRequest | None, on_event: Callable[[Event], None]) -> None:
+        self._model, self._request, self._on_event = model, request, on_event
+        self._is_over = threading.Event()
+        self._making: Compiling | None = None
+        self._thread = threading.Thread(target=self._make, name="background-warm-up", daemon=True)
+
+    def __enter__(self) -> BackgroundWarmUp:
+        if self._request is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """After an error it does not wait: a model whose reading was stopped is not needed, and a program takes up to minutes."""
+        self._is_over.set()
+        if error is not None or self._request is None:
+            return
+        if self._thread.is_alive() and self._making is not None:
+            self._on_event(self._making)
+        self._thread.join()
+
+    def _make(self) -> None:
+        try:
+            for event in warm_up(self._model, self._request):
+                self._making = event
+                if self._is_over.is_set():
+                    return
+        except Exception as error:  # the same comes again when the video needs the program, and is explained there
+            logger.info("A program was not made in the background (%s)", error)

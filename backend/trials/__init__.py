@@ -1,0 +1,1 @@
+"""What `app.py doctor` tries on the devices of this machine."""

@@ -1,0 +1,151 @@
+"""One real denoising step of a preset on this machine's devices, without a checkpoint: what it needs, what was predicted, and
+what it takes. The weights are made up, so nothing is said of pictures.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from backend.accelerators import MOST_FLOPS_ON_A_CPU
+from backend.chips import CHIPS, DEVICE_KINDS, GIB, Chip, memory_bytes
+from backend.contract.check import Check
+from backend.contract.request import GenerationRequest, example_request
+from backend.errors import StudioError, one_line
+from backend.families import of_preset
+from backend.pipeline.load import describe_model
+from backend.pipeline.memory import weight_bytes
+from backend.pipeline.warm_up import calls
+from backend.runtime.program import Compilation, Program, compile_now, compile_with
+from backend.runtime.work import Call
+from backend.tpu.report import STEP, Inspector, Slice
+from backend.trials.kernels import REPORT
+from presets import Preset
+
+RUNS = 3
+SMALLER = "take a preset that needs less; `python app.py check-tpu` says what fits which slice"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The step's program with its arguments' shapes, compiled, and the seconds that were predicted for it, if there are any."""
+
+    call: Call
+    predicted_seconds: float | None
+
+
+@dataclass
+class _Kept:
+    """A lowered program that keeps what is compiled from it, with the options that the compiler takes."""
+
+    name: str
+    lowered: jax.stages.Lowered
+    compiled: jax.stages.Compiled | None = None
+
+    def compile(self, compiler_options: dict[str, Any]) -> jax.stages.Compiled:
+        self.compiled = compile_with(self.lowered, compiler_options)
+        return self.compiled
+
+
+class KeepingInspector(Inspector):
+    """An inspector for devices that are here: what it compiles can be run."""
+
+    def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
+        """The compiled program; its costs are kept, too."""
+        kept = _Kept(program.name, lowered)
+        super().__call__(program, kept)
+        return Compilation(kept.compiled)
+
+
+def step_checks(preset: Preset, memory: int | None, tell: Callable[[str], None]) -> Iterator[Check]:
+    """Whether the preset's weights fit, and how long one step takes on all devices. `memory` are the bytes that a device has, or
+    None if it does not report them. Ends after the first fault."""
+    devices, request = jax.devices(), example_request(preset)
+    family, _ = of_preset(preset)
+    flops = family.step_flops(preset.network_configs(), request.geometry(), 2 if request.is_guided else 1).total
+    if devices[0].platform == "cpu" and flops > MOST_FLOPS_ON_A_CPU:
+        found = f"one step of {preset.name} takes {flops / 1e12:,.0f} TFLOP, too much for a CPU"
+        mend = "take a TPU slice; `python app.py check-tpu` predicts without one"
+        yield Check(name="one step", state="warning", found=found, mend=mend)
+        return
+    chip = CHIPS.get(DEVICE_KINDS.get(devices[0].device_kind, ""))
+    inspector = None if chip is None else KeepingInspector(tell, only=STEP)
+    try:
+        model = describe_model(preset, devices, inspector or compile_now)
+    except StudioError as error:
+        yield Check(name="mesh", state="fault", found=error.cause, mend=error.fix)
+        return
+    room = memory or memory_bytes(devices[0].device_kind)
+    check = weights_check(preset.name, sum(weight_bytes(model).values()), room)
+    yield check
+    if check.state == "fault":
+        return
+    if inspector is not None:
+        inspector.slice = Slice(request=request, family=family, model=model, chip=chip, num_devices=len(devices))
+    yield timed_step(model, request, inspector, chip)
+
+
+def weights_check(name: str, needed: int, room: int | None) -> Check:
+    """Whether the weights at rest, `needed` bytes on each device, leave anything of its `room`."""
+    if room is None:
+        return Check(name="memory", state="skipped", found="the devices do not report their memory")
+    found = f"the weights of {name} take {needed / GIB:.2f} of {room / GIB:.1f} GiB on each device"
+    if needed < room:
+        return Check(name="memory", state="ok", found=found)
+    return Check(name="memory", state="fault", found=found, mend=SMALLER)
+
+
+def timed_step(model: Any, request: GenerationRequest, inspector: Inspector | None, chip: Chip | None) -> Check:
+    """How long one step takes, or why it does not run; with an `inspector` of the program, what was predicted, too."""
+    try:
+        prepared = _prepared(model, request, inspector)
+        if prepared is None:
+            needed = inspector.costs[STEP]["hbm_bytes_per_device"] / GIB
+            found = f"one step needs {needed:.1f} GiB on each device, which has {chip.hbm_bytes / GIB:.0f}"
+            return Check(name="one step", state="fault", found=found, mend=SMALLER)
+        seconds = min(_run(prepared.call) for _ in range(RUNS))
+    except Exception as error:  # whatever a compiler or a chip refuses: that is what this looks for
+        is_short = "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower()
+        found = one_line(f"{type(error).__name__}: {error}")[:400]
+        return Check(name="one step", state="fault", found=found, mend=SMALLER if is_short else REPORT)
+    predicted = prepared.predicted_seconds
+    beside = "nothing is predicted for these devices" if predicted is None else f"predicted {predicted:.3g} s"
+    size = f"{request.width}x{request.height}, {request.num_frames} frames"
+    return Check(name="one step", state="ok", found=f"{request.preset}, {size}: measured {seconds:.3g} s, {beside}")
+
+
+def _prepared(model: Any, request: GenerationRequest, inspector: Inspector | None) -> Prepared | None:
+    """Compiles the step; None if the compiler finds no room for it."""
+    call = next(call for call in calls(model, request) if call.program.key == STEP)
+    call.program.prepare(*call.arguments)
+    cost = {} if inspector is None else inspector.costs[STEP]
+    return Prepared(call=call, predicted_seconds=cost.get("predicted_seconds")) if cost.get("fits", True) else None
+
+
+def _run(call: Call) -> float:
+    """Seconds of one run, with arguments made before: a program uses some of them up."""
+    arguments = jax.block_until_ready(jax.tree.map(lambda leaf: _filler(leaf.shape, leaf.dtype, leaf.sharding)(), call.arguments))
+    started = time.perf_counter()
+    jax.block_until_ready(call.program(*arguments))
+    return time.perf_counter() - started
+
+
+@cache
+def _filler(shape: tuple[int, ...], dtype: jnp.dtype, sharding: jax.sharding.Sharding) -> Callable[[], jax.Array]:
+    """Makes an array where it lies: small waves, because zeros would send the attention its slow way; whole numbers are zero."""
+
+    def fill() -> jax.Array:
+        if not jnp.issubdtype(dtype, jnp.floating):
+            return jnp.zeros(shape, dtype)
+        waves = jnp.zeros(shape, jnp.float32)
+        for axis in range(len(shape)):
+            waves += jnp.sin((7.0 + axis) * jax.lax.broadcasted_iota(jnp.float32, shape, axis))
+        return (0.02 * waves).astype(dtype)
+
+    return jax.jit(fill, out_shardings=sharding)

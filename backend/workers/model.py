@@ -1,0 +1,145 @@
+"""The model in a worker's memory: how it is loaded, replaced, and compiled ahead. Knows no jobs but those that wait for it."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from backend.contract.events import Compiling, Event, Loading, Rate
+from backend.contract.request import GenerationRequest, example_request
+from backend.contract.shape import Shape
+from backend.contract.worker import UnusedAccelerator, WorkerFacts
+from backend.errors import DeviceError, KernelRefused, ModelError
+from backend.pipeline.live_events import until
+from backend.workers.consensus import Consensus
+from backend.workers.failures import outcome_of
+from backend.workers.pipeline import Pipeline
+from backend.workers.reports import Reports
+from backend.workers.tasks import Tasks
+from presets import Preset
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerModel:
+    """One model at a time, with the pipeline that runs it. A `model` given here replaces the presets' own."""
+
+    def __init__(
+        self, import_pipeline: Callable[[], Pipeline], model: str | None, reports: Reports, consensus: Consensus, tasks: Tasks
+    ):
+        self._import_pipeline, self._model = import_pipeline, model
+        self._reports, self._consensus, self._tasks = reports, consensus, tasks
+        self.pipeline: Pipeline | None = None
+        self.loaded: Any = None  # what the pipeline's `load` returned
+        self.is_of_use = False  # whether any request can be served, as far as is known
+        self.rates: dict[str, Rate] = {}  # of the last video
+        self._source: tuple[str, str] | None = None  # the checkpoint and the dtype
+        self._unused: UnusedAccelerator | None = None
+        self._warm: set[Shape] = set()  # whose programs are all compiled
+
+    def shape(self, request: GenerationRequest) -> Shape:
+        """What is compiled for this request."""
+        return Shape.of(request, self._model)
+
+    def add_warm(self, request: GenerationRequest) -> None:
+        """All programs of this request are compiled."""
+        self._warm.add(self.shape(request))
+
+    def load(
+        self, preset: Preset, is_stopped: Callable[[], bool] = lambda: False, request: GenerationRequest | None = None
+    ) -> None:
+        """Loads the preset's model, if it is not loaded already; meanwhile the programs of the `request` are made ready. The old
+        model is dropped only when the new one's files are here and checked, but before they are loaded: memory may not hold both.
+        Raises: Stopped about a second after `is_stopped`, but on several hosts, which would stop at different places.
+        """
+        wanted = (self._model or preset.model_source, preset.dtype)
+        if self._source == wanted:
+            return
+        self._start_runtime()
+        self._reports.status("loading", f"Loading {preset.title}")
+        report = until(is_stopped, self._report) if self._consensus.is_alone else self._report
+        files = self.pipeline.check(preset, self._model, report)
+        if len(set(self._reports.gather("checked", getattr(files, "mark", "")))) > 1:
+            raise ModelError("The hosts have different files", "of this model", "download it anew on each of them")
+        self.loaded = self._source = None
+        self._warm.clear()
+        self.loaded = self.pipeline.load(preset, self._model, report, files=files, request=request)
+        self._source, self.is_of_use = wanted, True
+        self.report_facts()
+
+    def load_again(self, refused: KernelRefused, preset: Preset, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Loads the model again, to be laid out without the refused kernel. Raises: Stopped."""
+        logger.warning("%s; loading the model again, to be laid out without it", refused.cause)
+        self._reports.gather(outcome_of(refused))
+        self.loaded = self._source = None
+        self.load(preset, is_stopped)
+
+    def warm_up(self, preset: Preset) -> None:
+        """Compiles the preset's own shapes ahead, on the model laid out without kernels that are refused; stops as soon as a job
+        waits."""
+        while True:
+            try:
+                return self._warm_up(example_request(preset))
+            except KernelRefused as refused:
+                self.load_again(refused, preset)
+
+    def _warm_up(self, request: GenerationRequest) -> None:
+        self._reports.status("warming", "Compiling ahead of the first video")
+        for event in self.pipeline.warm_up(self.loaded, request):
+            if not is_from_file(event) and self._consensus.decide("waiting", self._tasks.is_one_waiting()):
+                return
+            if isinstance(event, Compiling):
+                detail = f"Loaded {event.what} precompiled" if event.is_loaded else f"Compiling {event.what}"
+                self._reports.status("warming", detail)
+        self.add_warm(request)
+
+    def report_facts(self) -> None:
+        """Sends the facts."""
+        facts = WorkerFacts(
+            devices=tuple(self.pipeline.device_facts()),
+            model=self._source[0] if self._source else None,
+            warm=frozenset(self._warm),
+            versions=getattr(self.loaded, "versions", {}),
+            refused=self.pipeline.refusals(),
+            notice=self._unused,
+            rates=self.rates,
+        )
+        self._reports.facts(facts)
+
+    def _start_runtime(self) -> None:
+        """Imports the pipeline and asks for the devices, once. Then a preset may run, unless one model replaces all."""
+        if self.pipeline is not None:
+            return
+        self._reports.status("loading", "Starting the runtime")
+        pipeline = self._import_pipeline()
+        try:
+            self._unused = pipeline.find_unused(pipeline.device_facts())
+        except Exception as error:
+            self._unused = pipeline.find_unused(error)
+            if self._unused is None:
+                raise
+            self._reports.facts(WorkerFacts(notice=self._unused))
+            raise DeviceError(self._unused.found, fix=self._unused.mend) from error
+        pipeline.recall(lambda own: self._reports.gather("without", own))
+        self.pipeline, self.is_of_use = pipeline, self._model is None
+
+    def _report(self, event: Event) -> None:
+        """Reports the progress of loading, as the worker's status and as an event of each job that waits for it."""
+        if isinstance(event, Loading):
+            self._reports.status("loading", f"Loading {event.what}{_share(event)}")
+        elif isinstance(event, Compiling):  # the weights are here, and a program that was begun meanwhile is not ready
+            self._reports.status("warming", f"Compiling {event.what}")
+        for task in self._tasks.wanted():
+            self._reports.event(task.job_id, event)
+
+
+def is_from_file(event: Event) -> bool:
+    """Whether this is about a program that was read from a file, which one host may have and another may not."""
+    return isinstance(event, Compiling) and event.is_loaded
+
+
+def _share(event: Loading) -> str:
+    if not event.bytes_total:
+        return ""
+    speed, left = event.bytes_per_second, event.bytes_total - event.bytes_done
+    pace = f", {speed / 1e6:.1f} MB/s, {left / speed:.0f} s left" if speed else ""
+    return f" ({event.bytes_done / 1e6:.0f} of {event.bytes_total / 1e6:.0f} MB{pace})"

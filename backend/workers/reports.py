@@ -1,0 +1,32 @@
+"""What a worker reports to its engine: its status, its facts, and its jobs' events."""
+
+from backend.contract.events import Event
+from backend.contract.worker import WorkerFacts, WorkerState, WorkerStatus
+from backend.workers.channel import Channel
+from backend.workers.consensus import Consensus
+from backend.workers.messages import Facts, JobEvent, Status
+
+
+class Reports:
+    """Sends them, from any thread. Waiting for the other hosts repeats the last status, as a sign of progress."""
+
+    def __init__(self, channel: Channel, consensus: Consensus):
+        self._channel, self._consensus = channel, consensus
+        self._status: WorkerStatus | None = None
+
+    def status(self, state: WorkerState, detail: str) -> None:
+        """Sends what the worker is doing now."""
+        self._status = WorkerStatus(state=state, detail=detail)
+        self._channel.send(Status(status=self._status))
+
+    def facts(self, facts: WorkerFacts) -> None:
+        """Sends what the worker knows about its devices and its model."""
+        self._channel.send(Facts(facts=facts))
+
+    def event(self, job_id: str, event: Event) -> None:
+        """Sends what has happened to a job."""
+        self._channel.send(JobEvent(job_id=job_id, event=event))
+
+    def gather(self, what: str, value: str = "") -> list[str]:
+        """The values of all hosts, as `Consensus.gather`."""
+        return self._consensus.gather(what, value, lambda: self._channel.send(Status(status=self._status)))

@@ -1,0 +1,218 @@
+"""Says in a sentence why an accelerator that is here is not used, with the one command that mends it.
+
+`unused` compares what the system's files show with what jax took, `explain_refusal` reads the error of a runtime that took none.
+Imports neither jax nor torch.
+"""
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Self
+
+from backend.accelerators import Accelerator, Holder, find_holders
+from backend.contract.worker import Device, UnusedAccelerator
+from backend.settings import PROJECT_FOLDER, accelerators_here, chosen_platforms
+
+PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin")
+LOCK_FILE = "/tmp/libtpu_lockfile"  # libtpu's own, for the whole machine
+_TAIL_BYTES = 8_000  # of a log: libtpu's last words and the stack below them
+_GPU_NAMES = {"gpu", "cuda", "rocm"}  # of jax's platforms
+_TPU_REQUIREMENTS = "requirements-tpu.txt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """Everything that decides whether jax can use an accelerator: what is here, the platforms that somebody has chosen (none: jax
+    chooses), the installed packages that matter, how packages are installed here, and who has given device files open."""
+
+    accelerators: tuple[Accelerator, ...] = ()
+    platforms: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    installer: str = "pip install"
+    holders: Callable[[Sequence[str]], tuple[Holder, ...]] = lambda files: ()
+
+    @classmethod
+    def of_this_process(cls, root: Path = Path("/")) -> Self:
+        """Those of the machine whose files lie under `root`, and of this process's environment."""
+        return cls(
+            accelerators=accelerators_here(root),
+            platforms=chosen_platforms(),
+            versions=installed_versions(),
+            installer=_installer(),
+            holders=partial(find_holders, root),
+        )
+
+
+def find_unused(devices: Sequence[Device] | Exception, root: Path = Path("/")) -> UnusedAccelerator | None:
+    """Of this machine: `unused` for the devices that jax has taken, `explain_refusal` for the error in their place."""
+    here = Surroundings.of_this_process(root)
+    return explain_refusal(here, str(devices)) if isinstance(devices, Exception) else unused(here, devices)
+
+
+def unused(here: Surroundings, devices: Sequence[Device]) -> UnusedAccelerator | None:
+    """Why the first accelerator is not among `devices`, which are those that jax has taken; None if all are used."""
+    taken = {_platform(device) for device in devices}
+    left = [accelerator for accelerator in here.accelerators if accelerator.platform not in taken]
+    if not left or (taken - {"cpu"}):  # jax uses one kind of accelerator: where there are two, the other rests rightly
+        return None
+    return _why_unused(here, left[0])
+
+
+def explain_refusal(here: Surroundings, error: str) -> UnusedAccelerator | None:
+    """What a runtime's error says about the accelerator, None if it says nothing of one.
+
+    Sources: libtpu 0.0.51 without a TPU and with its lock held (made here); jax's issues 10192, 22416, gvisor's issue 11545.
+    """
+    tpu = next((one for one in here.accelerators if one.platform == "tpu"), None)
+    chips = str(tpu) if tpu else "the TPU chips"
+    if found := re.search(r"in use by (?:a )?process with pid (\d+)", error):
+        return _held(chips, int(found[1]), "")
+    if re.search(r"resource busy|already in used? by", error, re.IGNORECASE):
+        return _held_by_somebody(here, tpu, chips)
+    if "lockfile" in error:
+        holders = here.holders((LOCK_FILE, *(tpu.files if tpu else ())))
+        return _held(chips, holders[0].pid, holders[0].name) if holders else _locked(chips)
+    if re.search(r"PJRT.{0,40}API version|PJRT_\w+ size", error):
+        return _mismatch(here)
+    if re.search(r"libtpu\.so.{0,200}(No such file|cannot open)|(Failed to open|not found).{0,100}libtpu\.so", error):
+        found = "libtpu is installed, but its library cannot be loaded"
+        return UnusedAccelerator(found=found, mend=f"`{here.installer} --force-reinstall -r {_TPU_REQUIREMENTS}`")
+    if re.search(r"No \w+ device found", error) and tpu is None:
+        found = "jax was told to use a TPU, and this machine has none"
+        return UnusedAccelerator(found=found, mend="leave JAX_PLATFORMS out, or start on a TPU VM")
+    if tpu and re.search(r"Permission denied|Operation not permitted", error):
+        found = f"{chips} {tpu.are} here, but this user may not open {tpu.files[0] if tpu.files else 'them'}"
+        return UnusedAccelerator(found=found, mend=f"`sudo chmod a+rw {' '.join(tpu.files)}`")
+    if re.search(r"initialize backend '(cuda|gpu)'|CUDA_ERROR_", error):
+        return _gpu_refusal(here)
+    return None
+
+
+def unused_by_log(log: Path, root: Path = Path("/")) -> UnusedAccelerator | None:
+    """What the end of the log of a worker that died before it had devices says about the accelerator: some refusals of libtpu end
+    the process."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return None
+    return explain_refusal(Surroundings.of_this_process(root), text)
+
+
+def installed_versions() -> dict[str, str]:
+    """The versions of those of `PACKAGES` that are installed."""
+    return {name: found for name in PACKAGES if (found := _version(name))}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _platform(device: Device) -> str:
+    return "cpu" if device.kind == "cpu" else "tpu" if device.kind.upper().startswith("TPU") else "gpu"
+
+
+def _why_unused(here: Surroundings, accelerator: Accelerator) -> UnusedAccelerator:
+    names = _GPU_NAMES if accelerator.platform == "gpu" else {"tpu"}
+    if here.platforms and not names & set(here.platforms):
+        chosen = ",".join(here.platforms)
+        found = f"{accelerator} {accelerator.are} here and left alone, because JAX_PLATFORMS={chosen} says so"
+        return UnusedAccelerator(found=found, mend="leave JAX_PLATFORMS out to use what is here", is_fault=False)
+    return _tpu_idle(here, accelerator) if accelerator.platform == "tpu" else _gpu_idle(here, accelerator)
+
+
+def _tpu_idle(here: Surroundings, tpu: Accelerator) -> UnusedAccelerator:
+    if not tpu.files:
+        found = f"{tpu} {tpu.are} on this machine's bus, but there is no device file for {'them' if tpu.count > 1 else 'it'}"
+        mend = "start a container with `--privileged`; on the machine itself, create it again with the image of its chips"
+        return UnusedAccelerator(found=found, mend=mend)
+    if "libtpu" not in here.versions:
+        found = f"{tpu} {tpu.are} here, but libtpu is not installed, so everything runs on the CPU"
+        return UnusedAccelerator(found=found, mend=f"`{here.installer} -r {_TPU_REQUIREMENTS}`, then start again")
+    if holders := here.holders(tpu.files):
+        return _held(str(tpu), holders[0].pid, holders[0].name)
+    return UnusedAccelerator(found=f"{tpu} {tpu.are} here, but jax uses the CPU", mend="`python app.py doctor` says why")
+
+
+def _gpu_idle(here: Surroundings, gpu: Accelerator) -> UnusedAccelerator:
+    if not gpu.has_driver:
+        found = f"{gpu} {gpu.are} here, but NVIDIA's driver is not, so everything runs on the CPU"
+        return UnusedAccelerator(found=found, mend="`sudo ubuntu-drivers install`, then restart the machine")
+    if not gpu.files:
+        found = f"{gpu} {gpu.are} here, but no device file leads there, so everything runs on the CPU"
+        return UnusedAccelerator(found=found, mend="start the container with `--gpus all`")
+    jax = here.versions.get("jax", "")
+    plugins = {name: found for name, found in here.versions.items() if name.endswith("-plugin")}
+    if jax not in plugins.values():
+        what = next((f"{name} {found} does not belong to jax {jax}" for name, found in plugins.items()), "jax is built for CPUs")
+        found = f"{gpu} {gpu.are} here, but {what}, so everything runs on the CPU"
+        return UnusedAccelerator(found=found, mend=f'`{here.installer} "jax[cuda12]=={jax}"`, then start again')
+    return _gpu_refusal(here)
+
+
+def _gpu_refusal(here: Surroundings) -> UnusedAccelerator:
+    gpu = next((one for one in here.accelerators if one.platform == "gpu"), None)
+    found = f"{gpu} {gpu.are} here, but CUDA does not take it" if gpu else "jax was told to use a GPU, and this machine has none"
+    return UnusedAccelerator(
+        found=found, mend="`nvidia-smi` shows the driver, and who uses it" if gpu else "leave JAX_PLATFORMS out"
+    )
+
+
+def _held_by_somebody(here: Surroundings, tpu: Accelerator | None, chips: str) -> UnusedAccelerator:
+    """The holder, if this user may see it."""
+    holders = here.holders(tpu.files) if tpu else ()
+    if holders:
+        return _held(chips, holders[0].pid, holders[0].name)
+    where = tpu.files[0] if tpu and tpu.files else "/dev/vfio/0"
+    return UnusedAccelerator(
+        found=f"Another process holds {chips}", mend=f"`sudo fuser -v {where}` shows it; end it, then start again"
+    )
+
+
+def _held(chips: str, pid: int, name: str) -> UnusedAccelerator:
+    who = f"{pid} ({name})" if name else f"{pid}"
+    return UnusedAccelerator(found=f"Another process, {who}, holds {chips}", mend=f"`kill {pid}`, then start again")
+
+
+def _locked(chips: str) -> UnusedAccelerator:
+    """Processes of other users cannot be seen, so the file may be somebody's."""
+    found = f"libtpu's lock, {LOCK_FILE}, keeps {chips} from being used, and no process of yours has it"
+    return UnusedAccelerator(
+        found=found, mend=f"`sudo fuser -v {LOCK_FILE} || sudo rm {LOCK_FILE}` shows who has it, or removes it"
+    )
+
+
+def _mismatch(here: Surroundings) -> UnusedAccelerator:
+    """The pair that we compile with is tried first; where just that was refused, the one that jax was released with."""
+    pair = " and ".join(f"{name} {here.versions[name]}" for name in ("jaxlib", "libtpu") if name in here.versions)
+    is_ours = here.versions.get("libtpu") == pinned("libtpu")
+    jax = here.versions.get("jax", "")
+    mend = f'{here.installer} "jax[tpu]=={jax}"' if is_ours else f"{here.installer} -r {_TPU_REQUIREMENTS}"
+    return UnusedAccelerator(found=f"{pair or 'jax and libtpu'} do not belong together", mend=f"`{mend}`, then start again")
+
+
+def pinned(package: str) -> str:
+    """The version that our requirements for TPUs name, "" if they name none."""
+    lines = [(PROJECT_FOLDER / name).read_text("utf-8") for name in (_TPU_REQUIREMENTS, "requirements.txt")]
+    found = re.search(rf"^{re.escape(package)}==(\S+)", "\n".join(lines), re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _installer() -> str:
+    """The command that installs into this environment, from the project's folder. It names no folder outside, because visitors
+    see it too."""
+    prefix = Path(sys.prefix)
+    is_inside = prefix.is_relative_to(PROJECT_FOLDER)
+    where = str(prefix.relative_to(PROJECT_FOLDER)) if is_inside else ""
+    if importlib.util.find_spec("pip") is None:  # an environment that uv made
+        return f"uv pip install --python {where}" if where else "uv pip install"
+    return f"{where}/bin/pip install" if where else "python -m pip install"

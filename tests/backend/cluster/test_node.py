@@ -1,0 +1,153 @@
+"""The node's half of a worker of a cluster, without a cluster: a real worker process, its files and its words."""
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from backend.cluster.node import Ended, LogText, NodeMember, NodeWorker, fingerprint
+from backend.cluster.transfer import Inbox, Piece, pieces_of
+from backend.contract.events import Finished, Step
+from backend.settings import from_environment
+from backend.workers.messages import JobEvent, Run, Status
+from backend.workers.process import WorkerPlan
+from tests.backend.conftest import FAKE, request
+from tests.many_hosts import hosts
+
+JOB = "job-1"
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """The studio's plan, with its folders, which the node must not use."""
+    settings = from_environment(tmp_path / "studio")
+    return WorkerPlan(preset="wan-tiny", model=None, warm_up=False, settings=settings, pipeline=FAKE, name="node-1")
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch, plan):
+    monkeypatch.setenv("STUDIO_DATA_DIR", str(tmp_path / "node"))
+    node = NodeWorker("node-1")
+    node.open(plan)
+    yield node
+    node.kill()
+
+
+def hear(node, until, first: int = 1) -> list:
+    """What the worker says, up to the item that `until` is true for."""
+    heard, number, end = [], first, time.monotonic() + 30
+    while not any(map(until, heard)):
+        assert time.monotonic() < end, "waited in vain"
+        heard += node.take(number)
+        number += 1
+    return heard
+
+
+def events_of(heard: list) -> list:
+    return [item.event for item in heard if isinstance(item, JobEvent)]
+
+
+def is_final(item) -> bool:
+    return isinstance(item, JobEvent) and item.event.is_final
+
+
+def run(node, folder, **changes) -> None:
+    """Begins a job whose folder the studio has at `folder`."""
+    message = Run(job_id=JOB, request=request(**changes), folder=folder)
+    node.begin(JOB)
+    for name in ("image.png",) if (folder / "image.png").exists() else ():
+        for piece in pieces_of(JOB, folder, name):
+            node.put(piece)
+    node.send(message)
+
+
+def test_a_video_is_made_there_and_its_files_come_before_the_event_that_names_them(node, tmp_path):
+    folder = tmp_path / "studio/runs" / JOB
+    folder.mkdir(parents=True)
+    run(node, folder)
+    inbox = Inbox(folder)
+    for item in hear(node, is_final):
+        if isinstance(item, Piece):
+            inbox.take(item)
+        elif is_final(item):
+            event = item.event
+            assert isinstance(event, Finished) and event.result.path == str(folder / "video.mp4")
+            assert (folder / "video.mp4").read_bytes()[4:8] == b"ftyp"
+        elif isinstance(item, JobEvent) and getattr(item.event, "preview", None):
+            assert (folder / item.event.preview).is_file()
+    assert (folder / "steps_done").read_text() == "3"
+
+
+def test_the_jobs_picture_is_there_and_is_named_where_the_studio_has_it(node, tmp_path):
+    from PIL import Image
+
+    folder = tmp_path / "studio/runs" / JOB
+    folder.mkdir(parents=True)
+    Image.new("RGB", (64, 64), "blue").save(folder / "image.png")
+    run(node, folder, image=str(folder / "image.png"))
+    (folder / "image.png").unlink()  # what is made there must use its own copy
+    [*_, last] = events_of(hear(node, is_final))
+    assert isinstance(last, Finished) and last.result.request.image == str(folder / "image.png")
+
+
+def test_work_goes_on_where_it_was_if_its_files_come_along(node, tmp_path):
+    folder = tmp_path / "studio/runs" / JOB
+    folder.mkdir(parents=True)
+    node.begin(JOB)
+    node.put(Piece(job_id=JOB, name="steps_done", data=b"2"))
+    node.send(Run(job_id=JOB, request=request(), folder=folder))
+    steps = [event.index for event in events_of(hear(node, is_final)) if isinstance(event, Step)]
+    assert steps == [2, 3]
+
+
+def test_a_new_job_finds_nothing_of_the_one_before(node, tmp_path):
+    run(node, tmp_path)
+    hear(node, is_final)
+    node.begin("job-2")
+    assert [path.name for path in (tmp_path / "node/cluster/node-1/runs").iterdir()] == ["job-2"]
+
+
+def test_the_same_number_gives_the_same_batch_again(node):
+    first = node.take(1)
+    while not first:
+        first = node.take(1)
+    assert node.take(1) == first and node.take(2) != first
+
+
+def test_its_log_comes_too_and_its_end_last(node):
+    hear(node, lambda item: isinstance(item, Status) and item.status.state == "ready")
+    node.kill()
+    heard = hear(node, lambda item: isinstance(item, Ended), first=1000)
+    assert heard[-1] == Ended(code=-9)
+    assert any(isinstance(item, LogText) and item.data for item in heard)  # the stacks
+
+
+def test_a_worker_of_two_hosts_waits_for_the_second_and_works_with_it(node, plan, tmp_path):
+    """It is opened twice, as when the studio has lost it meanwhile: the port must be free again."""
+    two = hosts(2)
+    for _ in range(2):
+        node.open(replace(plan, hosts=two))
+        hear(node, lambda item: isinstance(item, Status) and "number 1 of 2" in item.status.detail, first=1)
+    threading.Thread(target=NodeMember().serve, args=(two, 1), daemon=True).start()
+    folder = tmp_path / "studio/runs" / JOB
+    folder.mkdir(parents=True)
+    run(node, folder)
+    [*_, last] = events_of(hear(node, is_final, first=1000))
+    assert isinstance(last, Finished)
+
+
+@pytest.mark.parametrize("name", ["../1", "a/b", "", "..", ".1"])
+def test_a_jobs_id_that_leads_elsewhere_is_refused(node, name):
+    with pytest.raises(ValueError):
+        node.begin(name)
+
+
+def test_the_fingerprint_is_that_of_what_runs(tmp_path):
+    (tmp_path / "backend").mkdir()
+    (tmp_path / "backend/a.py").write_text("1")
+    first = fingerprint(tmp_path)
+    (tmp_path / "backend/notes.txt").write_text("not run")
+    assert fingerprint(tmp_path) == first != fingerprint()
+    (tmp_path / "backend/a.py").write_text("2")
+    assert fingerprint(tmp_path) != first

@@ -1,0 +1,115 @@
+"""Files between machines: whole, under names that stay in the job's folder."""
+
+import os
+
+import pytest
+
+from backend.cluster import transfer
+from backend.cluster.transfer import Changes, Inbox, Piece, check_name, files_in, moved, pieces_of
+
+BAD_NAMES = [
+    "", ".", "..", "../x", "/etc/passwd", "a/../b", "a/b/c", ".hidden", "previews/.part", "a//b", "a\0b", "a\n", "a/", "~/x",
+    "a\\b", "x" * 101, 7, None,
+]  # fmt: skip
+
+
+@pytest.fixture
+def there(tmp_path):
+    folder = tmp_path / "there"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return folder
+
+
+def carry(changes: Changes, inbox: Inbox) -> list[Piece]:
+    pieces = [piece for group in changes.look() for piece in group]
+    for piece in pieces:
+        inbox.take(piece)
+    return pieces
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_name_that_could_lead_elsewhere_is_refused_and_nothing_is_written(name, here, tmp_path):
+    with pytest.raises(ValueError, match="must be the name of a file in the job's folder"):
+        Inbox(here).take(Piece(job_id="1", name=name, data=b"x"))
+    assert list(here.iterdir()) == [] and not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("name", ["video.mp4", "previews/step-001.png", "stage2_state.safetensors", "references-1.png"])
+def test_the_names_of_a_jobs_files_are_allowed(name):
+    assert check_name(name) == name
+
+
+def test_new_and_changed_files_are_carried_and_gone_ones_removed(there, here):
+    changes, inbox = Changes("1", there), Inbox(here)
+    (there / "previews").mkdir()
+    (there / "previews/a.png").write_bytes(b"a")
+    (there / "state").write_bytes(b"one")
+    carry(changes, inbox)
+    assert (here / "previews/a.png").read_bytes() == b"a" and (here / "state").read_bytes() == b"one"
+    (there / "new").write_bytes(b"two!")
+    os.replace(there / "new", there / "state")
+    (there / "previews/a.png").unlink()
+    assert {(piece.name, piece.is_gone) for piece in carry(changes, inbox)} == {("state", False), ("previews/a.png", True)}
+    assert (here / "state").read_bytes() == b"two!" and not (here / "previews/a.png").exists()
+    assert carry(changes, inbox) == []
+
+
+def test_what_was_there_before_is_not_carried(there, here):
+    (there / "image.png").write_bytes(b"given")
+    assert carry(Changes("1", there), Inbox(here)) == []
+
+
+def test_a_large_file_comes_in_pieces_and_appears_when_it_is_whole(there, here, monkeypatch):
+    monkeypatch.setattr(transfer, "PIECE_BYTES", 1000)
+    content = os.urandom(2500)
+    (there / "video.mp4").write_bytes(content)
+    pieces = list(pieces_of("1", there, "video.mp4"))
+    assert [len(piece.data) for piece in pieces] == [1000, 1000, 500]
+    inbox = Inbox(here)
+    inbox.take(pieces[0]), inbox.take(pieces[1])
+    assert not (here / "video.mp4").exists()
+    inbox.take(pieces[2])
+    assert (here / "video.mp4").read_bytes() == content and len(list(here.iterdir())) == 1
+
+
+def test_an_empty_file_is_a_file(there, here):
+    (there / "empty").touch()
+    for piece in pieces_of("1", there, "empty"):
+        Inbox(here).take(piece)
+    assert (here / "empty").read_bytes() == b""
+
+
+def test_a_file_that_has_gone_has_no_pieces(there):
+    assert list(pieces_of("1", there, "never")) == []
+
+
+def test_a_file_that_begins_again_replaces_what_had_come_of_it(here):
+    inbox = Inbox(here)
+    inbox.take(Piece(job_id="1", name="state", data=b"half", is_last=False))
+    inbox.take(Piece(job_id="1", name="state", data=b"new"))
+    assert (here / "state").read_bytes() == b"new"
+
+
+def test_links_hidden_files_and_what_is_quicker_made_again_stay(there, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    (there / "link").symlink_to(tmp_path / "secret")
+    (there / "folder").symlink_to(tmp_path)
+    (there / ".state.part").touch()
+    (there / "stage3_frames.safetensors").touch()
+    (there / "deep/deeper").mkdir(parents=True)
+    (there / "deep/deeper/file").touch()
+    (there / "state").touch()
+    assert list(files_in(there)) == ["state"]
+
+
+def test_names_in_a_message_follow_the_folder_and_nothing_else_does():
+    message = {"path": "/a/job/video.mp4", "folder": "/a/job", "n": [1, None, "/a/job2/x"], "prompt": "in /a/job/ there"}
+    expected = {"path": "/b/video.mp4", "folder": "/b", "n": [1, None, "/a/job2/x"], "prompt": "in /a/job/ there"}
+    assert moved(message, "/a/job", "/b") == expected and moved(expected, "/b", "/a/job") == message

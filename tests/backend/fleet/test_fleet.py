@@ -1,0 +1,222 @@
+"""Which worker gets a job, told by links that a test plays itself."""
+
+import pytest
+
+from backend.contract.events import Finished, Interrupted
+from backend.contract.shape import Shape
+from backend.contract.worker import Device, WorkerFacts, WorkerStatus, summary
+from backend.fleet.fleet import Fleet
+from backend.fleet.links import LINKS
+from backend.fleet.supervisor import WorkerLost
+from backend.settings import from_environment
+from backend.workers.death import LOST
+from backend.workers.messages import Facts, JobEvent, Status
+from backend.workers.process import WorkerPlan
+from tests.backend.conftest import request
+from tests.wan_ui.builders import a_job, a_result
+
+SHAPE = Shape.of(request())
+WIDE = Shape.of(request(width=128))
+
+
+class PlayedLink:
+    """A worker that does what the test says."""
+
+    opened: dict[str, "PlayedLink"] = {}
+    refuses = False
+
+    def __init__(self, plan, log, on_message, on_exit):
+        if self.refuses:
+            raise OSError("no memory")
+        self.plan, self.on_message, self.on_exit, self.sent, self.pid = plan, on_message, on_exit, [], 7
+        self.opened[plan.name] = self
+
+    def send(self, message):
+        self.sent.append((type(message).__name__.lower(), getattr(message, "job_id", None)))
+
+    def stop(self):
+        self.sent.append(("stop", None))
+
+    def kill(self):
+        self.sent.append(("kill", None))
+        self.on_exit(-9)
+
+    def is_in(self, state):
+        self.on_message(Status(status=WorkerStatus(state=state, detail=state)))
+
+    def has(self, *warm: Shape, model: str = SHAPE.model):
+        facts = WorkerFacts(devices=(Device(name="d", kind="square"),), model=model, warm=frozenset(warm))
+        self.on_message(Facts(facts=facts))
+
+    def ends(self, job_id):
+        event = Finished(a_result(a_job()))
+        self.on_message(JobEvent(job_id=job_id, event=event))
+
+
+@pytest.fixture
+def links(monkeypatch):
+    monkeypatch.setitem(LINKS, "played", PlayedLink)
+    monkeypatch.setattr(PlayedLink, "opened", {})
+    return PlayedLink.opened
+
+
+@pytest.fixture
+def heard():
+    return []
+
+
+@pytest.fixture
+def fleet(links, heard, tmp_path):
+    settings = from_environment(tmp_path)
+    plans = [
+        WorkerPlan(preset="wan-tiny", model=None, warm_up=False, settings=settings, link="played", name=name) for name in "ab"
+    ]
+    fleet = Fleet(plans, lambda job_id, event: heard.append((job_id, event.kind)), lambda: heard.append("ready"))
+    fleet.start()
+    yield fleet
+    fleet.close()
+
+
+def a_plan(tmp_path, name: str) -> WorkerPlan:
+    settings = from_environment(tmp_path)
+    return WorkerPlan(preset="wan-tiny", model=None, warm_up=False, settings=settings, link="played", name=name, machine="far")
+
+
+def give(fleet, job_id: str, shape: Shape = SHAPE) -> str | None:
+    """Who got the job; None if nobody was idle."""
+    return fleet.worker_of(job_id).name if fleet.give(job_id, request(), "folder", shape) else None
+
+
+def test_jobs_fill_the_idle_workers_and_no_more(fleet):
+    assert [give(fleet, "1"), give(fleet, "2")] == ["a", "b"]
+    assert not fleet.has_room() and give(fleet, "3") is None
+
+
+def test_the_worker_that_has_the_programs_comes_first_then_one_that_has_the_model(fleet, links):
+    links["b"].has(WIDE)
+    assert give(fleet, "1") == "b"  # it has the model
+    links["b"].ends("1")
+    links["a"].has(SHAPE)
+    assert [give(fleet, "2", WIDE), give(fleet, "3")] == ["b", "a"]
+
+
+def test_a_cancel_goes_to_the_right_worker(fleet, links):
+    give(fleet, "1"), give(fleet, "2")
+    fleet.cancel("2")
+    fleet.cancel("nobody's")
+    assert ("cancel", "2") in links["b"].sent and all(kind != "cancel" for kind, _ in links["a"].sent)
+
+
+def test_a_final_event_makes_a_worker_idle_and_its_home_is_known_until_then(fleet, links, heard):
+    give(fleet, "1")
+    links["a"].ends("1")
+    assert heard == [("1", "finished")] and fleet.worker_of("1") is None and fleet.workers()[0].job_id is None
+
+
+def test_a_dead_worker_interrupts_its_own_job_alone(fleet, links, heard):
+    give(fleet, "1"), give(fleet, "2")
+    links["a"].on_exit(-9)
+    assert heard == [("1", "interrupted")]
+    assert [worker.job_id for worker in fleet.workers()] == [None, "2"]
+
+
+def test_who_died_gets_no_job_before_it_is_ready_again(fleet, links, heard):
+    give(fleet, "1"), give(fleet, "2")
+    links["a"].on_exit(-9)
+    assert fleet.workers()[0].status.state == "starting" and not fleet.has_room()
+    links["a"].is_in("ready")
+    assert heard[-1] == "ready" and fleet.has_room() and give(fleet, "3") == "a"
+
+
+def test_a_failed_worker_gets_no_job_while_another_can_work(fleet, links):
+    links["a"].is_in("failed")
+    assert give(fleet, "1") == "b" and not fleet.has_room()
+
+
+def test_where_all_have_failed_a_job_is_given_to_say_why(fleet, links):
+    links["a"].is_in("failed")
+    links["b"].is_in("failed")
+    assert fleet.has_room() and give(fleet, "1") == "a"
+
+
+def test_a_worker_that_cannot_be_started_keeps_no_job(fleet, links, monkeypatch):
+    for name in "ab":
+        for _ in range(3):
+            links[name].on_exit(1)
+    monkeypatch.setattr(PlayedLink, "refuses", True)
+    with pytest.raises(OSError, match="no memory"):
+        give(fleet, "1")
+    assert fleet.worker_of("1") is None and fleet.workers()[0].job_id is None
+
+
+def test_closing_stops_every_worker(fleet, links):
+    fleet.close()
+    assert all(link.sent == [("stop", None)] for link in links.values())
+
+
+def test_together_they_have_failed_only_if_all_have(fleet, links):
+    links["a"].is_in("failed")
+    links["b"].is_in("loading")
+    assert summary(fleet.workers()).state == "loading"
+    links["b"].is_in("failed")
+    assert summary(fleet.workers()).state == "failed"
+
+
+def test_the_kind_of_devices_counts_them(fleet, links):
+    assert fleet.workers()[0].device_kind == ""
+    chips = tuple(Device(name=str(number), kind="TPU v6 lite") for number in range(4))
+    links["a"].on_message(Facts(facts=WorkerFacts(devices=chips)))
+    assert fleet.workers()[0].device_kind == "4 TPU v6 lite"
+
+
+def test_a_worker_is_taken_in_while_the_others_work(fleet, links, tmp_path):
+    give(fleet, "1"), give(fleet, "2")
+    assert not fleet.has_room()
+    fleet.take_in(a_plan(tmp_path, "c"))
+    assert fleet.has_room() and give(fleet, "3") == "c" and len(fleet) == 3
+    assert [(worker.name, worker.machine) for worker in fleet.workers()] == [("a", ""), ("b", ""), ("c", "far")]
+
+
+def test_a_lost_worker_is_gone_before_its_job_is_interrupted(fleet, links, heard):
+    seen = []
+    fleet._on_event = lambda job_id, event: seen.append((job_id, event, [worker.name for worker in fleet.workers()]))
+    give(fleet, "1"), give(fleet, "2")
+    links["a"].on_exit(LOST)
+    [(job_id, event, names)] = seen
+    assert (job_id, names) == ("1", ["b"]) and isinstance(event, Interrupted) and event.by == "loss"
+    assert give(fleet, "1") is None and len(links) == 2  # nobody is started in its place
+
+
+def test_what_a_lost_worker_still_says_is_not_heard(fleet, links, heard):
+    give(fleet, "1")
+    links["a"].on_exit(LOST)
+    links["a"].ends("1")
+    links["a"].on_exit(-9)
+    assert heard == [("1", "interrupted")] and len(fleet) == 1
+
+
+def test_who_is_let_go_is_killed_and_its_job_goes_on_elsewhere(fleet, links, heard):
+    give(fleet, "1")
+    fleet.let_go("a")
+    fleet.let_go("nobody")
+    assert heard == [("1", "interrupted")] and [worker.name for worker in fleet.workers()] == ["b"]
+    assert give(fleet, "1") == "b"
+
+
+def test_a_worker_that_is_lost_in_this_moment_is_passed_over(fleet, links, monkeypatch):
+    def lost(self, *job):
+        raise WorkerLost
+
+    monkeypatch.setattr(fleet._workers[0], "run", lost.__get__(fleet._workers[0]))
+    assert give(fleet, "1") == "b" and give(fleet, "2") is None and fleet.worker_of("2") is None
+
+
+def test_a_fleet_may_be_empty(links, tmp_path):
+    fleet = Fleet([], lambda job_id, event: None)
+    fleet.start()
+    assert not fleet.has_room() and fleet.workers() == () and summary(fleet.workers()).state == "starting"
+    fleet.take_in(a_plan(tmp_path, "a"))
+    assert give(fleet, "1") == "a"
+    fleet.close()
+    fleet.take_in(a_plan(tmp_path, "b"))  # too late
+    assert len(fleet) == 1 and "b" not in links

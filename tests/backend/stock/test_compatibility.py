@@ -1,0 +1,74 @@
+"""Whether a machine can run a model, by its devices and by figures that are kept as data."""
+
+import pytest
+
+from backend.chips import SLICES
+from backend.contract.worker import Device
+from backend.stock.compatibility import _num_devices, compatibility
+from presets import Preset, list_presets
+from presets.needs import needs_of
+
+GIB = 2**30
+
+
+def users(name: str) -> list[Preset]:
+    """The presets with the same model as this one."""
+    model = next(preset.model for preset in list_presets() if preset.name == name)
+    return [preset for preset in list_presets() if preset.model == model]
+
+
+def devices(count: int, kind: str, gib: float | None = None) -> list[Device]:
+    return [Device(name=str(number), kind=kind, bytes_limit=gib and int(gib * GIB)) for number in range(count)]
+
+
+BIG = "wan2.1-t2v-14b-720p"
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "verdict"),
+    [
+        (BIG, [], "unknown"),
+        (BIG, devices(1, "cpu"), "slow"),
+        ("wan-tiny", devices(1, "cpu"), "runs"),
+        ("wan-live-tiny", devices(1, "cpu"), "runs"),
+        ("wan-tiny", devices(1, "an unknown device"), "runs"),
+        (BIG, devices(1, "TPU v6 lite", 31.25), "untried"),
+        (BIG, devices(1, "TPU v5 lite"), "short"),
+        (BIG, devices(4, "TPU v6 lite", 31.25), "runs"),
+        (BIG, devices(16, "TPU v6 lite"), "runs"),
+        (BIG, devices(4, "TPU v5 lite"), "untried"),
+        (BIG, devices(8, "TPU v5 lite"), "runs"),
+        (BIG, devices(1, "NVIDIA H200", 140), "untried"),
+        (BIG, devices(1, "NVIDIA T4", 15), "short"),
+        (BIG, devices(1, "an unknown device"), "untried"),
+        ("wan2.2-ti2v-5b-720p", devices(1, "TPU v6 lite"), "runs"),
+    ],
+)
+def test_the_verdict(name, machine, verdict):
+    assert compatibility(users(name), machine).verdict == verdict
+
+
+def test_the_slice_shown_is_the_smallest_of_this_machines_chips_or_of_any():
+    assert compatibility(users(BIG), []).smallest.slice == "v6e:2x2"
+    assert compatibility(users(BIG), devices(1, "cpu")).smallest.slice == "v6e:2x2"
+    assert compatibility(users(BIG), devices(1, "TPU v5p")).smallest.slice == "v5p:2x2x2"
+
+
+def test_the_memory_is_that_of_all_devices_together():
+    assert compatibility(users(BIG), devices(8, "TPU v6 lite")).memory_bytes == 8 * 32 * GIB
+    assert compatibility(users(BIG), devices(2, "an unknown device")).memory_bytes is None
+
+
+def test_of_every_model_the_weights_are_known():
+    assert [preset.name for preset in list_presets() if needs_of(preset.model) is None] == []
+
+
+def test_every_slice_that_is_kept_has_as_many_devices_as_the_compiler_knows():
+    kept = {one.slice for preset in list_presets() if (needs := needs_of(preset.model)) for one in needs.slices}
+    assert {"v6e:4x8", "v5p:4x4x4"} <= kept
+    known = {f"{chip}:{shape}": count for chip, shapes in SLICES.items() for shape, count in shapes.items()}
+    counted = {name: _num_devices(name) for name in kept}
+    assert counted["v6e:4x8"] == 32 and counted["v5p:4x4x4"] == 64
+    assert all(known[name] == count for name, count in counted.items() if name in known)
+    for preset in list_presets():
+        assert compatibility([preset], ()).verdict == "unknown"

@@ -1,0 +1,91 @@
+"""What the page may do with models, and what is refused: a model in use, one that is unknown, one that came with the studio."""
+
+from pathlib import Path
+
+import pytest
+
+from backend.errors import RequestError, StudioError
+from backend.stock import catalogue
+from backend.stock.catalogue import entries
+from presets import load_preset
+from tests.backend.conftest import request, wait_for
+from tests.fake_hub import REPOSITORY, FakeHub
+from tests.hub_runs import snapshot
+
+pytestmark = pytest.mark.demo_model
+BIG = load_preset("wan2.2-ti2v-5b-720p").model_copy(update={"model": REPOSITORY})
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch, hub: FakeHub) -> Path:
+    """A cache of its own, and two models: the embedded one and one on the tests' Hub."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
+    monkeypatch.setattr(catalogue, "list_presets", lambda: [load_preset("wan-tiny"), BIG])
+    return tmp_path / "home"
+
+
+def fetched(engine) -> None:
+    engine.models.fetch(REPOSITORY)
+    wait_for(lambda: row(engine).entry.is_here and row(engine).download is None, 60)
+
+
+def row(engine):
+    return next(one for one in engine.models.rows() if one.entry.source == REPOSITORY)
+
+
+def test_a_model_comes_and_goes(make_engine, home):
+    engine = make_engine()
+    assert not row(engine).entry.is_here and row(engine).download is None
+    before = engine.models.changes()
+    fetched(engine)
+    assert row(engine).total_bytes and engine.models.changes() > before
+    with pytest.raises(RequestError, match="is on this machine already"):
+        engine.models.fetch(REPOSITORY)
+    assert engine.remove_model(REPOSITORY) > 20_000_000
+    assert not row(engine).entry.is_here and row(engine).total_bytes == 0 and not snapshot(home).exists()
+
+
+def test_a_model_that_a_job_needs_stays(make_engine, home, monkeypatch):
+    engine = make_engine()
+    fetched(engine)
+    monkeypatch.setattr("backend.stock.models.find_preset", lambda name: BIG)  # the job's, as far as files are concerned
+    job = engine.submit(request("a slow red square", steps=50))
+    with pytest.raises(StudioError, match="is needed by a video that waits or is being made"):
+        engine.remove_model(REPOSITORY)
+    assert row(engine).entry.is_here
+    engine.cancel(job.id)
+    wait_for(lambda: engine.job(job.id).has_ended)
+    assert engine.remove_model(REPOSITORY) > 0
+
+
+def test_a_model_that_is_being_downloaded_stays(make_engine, hub: FakeHub, home):
+    engine = make_engine()
+    hub.chunk_seconds = 0.3
+    engine.models.fetch(REPOSITORY)
+    with pytest.raises(StudioError, match="pause the download first"):
+        engine.remove_model(REPOSITORY)
+    engine.models.pause(REPOSITORY)
+    wait_for(lambda: row(engine).download is None)
+    engine.remove_model(REPOSITORY)
+
+
+@pytest.mark.parametrize("source", ["owner/nobody", "../../etc", "/etc/passwd", "", "embedded:wan-tiny"])
+def test_only_what_presets_use_and_the_hub_has_can_be_fetched_or_removed(make_engine, home, source):
+    engine = make_engine()
+    for do in (engine.models.fetch, engine.remove_model):
+        with pytest.raises(RequestError):
+            do(source)
+    assert engine.models.downloads.all() == []
+
+
+def test_entries_are_what_the_command_lists():
+    sources = [entry.source for entry in entries()]
+    assert len(sources) == len(set(sources)) and sources[0] == "embedded:wan-tiny"
+    embedded = next(entry for entry in entries() if entry.source == "embedded:wan-tiny")
+    assert embedded.is_here and not embedded.is_on_hub
+    loras = [entry for entry in entries() if entry.kind == "lora"]
+    assert loras and all(entry.is_on_hub and ":" in entry.source for entry in loras)
+    excluded = [entry for entry in entries() if any("South Korea" in licence for licence in entry.licences)]
+    assert excluded and all("hunyuan" in entry.source for entry in excluded)

@@ -1,0 +1,24 @@
+"""Prints what `doctor` says of the demo model's step on a described v6e chip, which can compile it and cannot run it, and on the same
+chip with a megabyte of memory: a process of its own, because libtpu reads its settings before jax is imported."""
+
+import dataclasses
+import sys
+
+from backend.contract.request import example_request, find_preset
+from backend.contract.worker import AXES
+from backend.tpu.report import STEP, describe_slice
+from backend.trials.one_step import KeepingInspector, timed_step
+
+
+def main() -> None:
+    for hbm_bytes in (None, 2**20):
+        inspector = KeepingInspector(lambda text: None, only=STEP)
+        described = describe_slice(example_request(find_preset("wan-tiny")), "v6e:1x1", dict.fromkeys(AXES), inspector)
+        chip = described.chip if hbm_bytes is None else dataclasses.replace(described.chip, hbm_bytes=hbm_bytes)
+        inspector.slice = dataclasses.replace(described, chip=chip)
+        check = timed_step(described.model, described.request, inspector, chip)
+        sys.stdout.write(f"{inspector.costs[STEP]['predicted_seconds']} {check}\n".replace("\n ", " ").rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""An accelerator that is here and not used is named with the one step that mends it; what is used, or left alone on purpose, is no
+fault. Errors are those of the real runtimes: made here, or quoted from where the code says."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from backend.contract.worker import Device, UnusedAccelerator, WorkerFacts
+from backend.settings import PROJECT_FOLDER
+from backend.workers import unused_accelerator as module
+from backend.workers.unused_accelerator import LOCK_FILE, Surroundings, explain_refusal, find_unused, pinned, unused
+from tests.made_up_machine import gpu_machine, open_in, plain_machine, tpu_machine
+
+CPU, TPU, GPU = (Device(name="d", kind=kind) for kind in ("cpu", "TPU v6 lite", "NVIDIA H200"))
+VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2"}
+WITH_LIBTPU = VERSIONS | {"libtpu": "0.0.51"}
+PREFIX = "Unable to initialize backend 'tpu': "
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    """The surroundings on a machine that `lay_out` makes up, with these packages and JAX_PLATFORMS."""
+
+    def make(lay_out, versions=VERSIONS, platforms="", **how) -> Surroundings:
+        monkeypatch.setattr(module, "installed_versions", lambda: versions)
+        monkeypatch.setattr(module, "_installer", lambda: ".venv/bin/pip install")
+        monkeypatch.setenv("JAX_PLATFORMS", platforms)
+        monkeypatch.delenv("TPU_ACCELERATOR_TYPE", raising=False)
+        return Surroundings.of_this_process(lay_out(tmp_path, **how))
+
+    return make
+
+
+def test_where_there_is_nothing_there_is_nothing_to_say(here):
+    assert unused(here(plain_machine), [CPU]) is None
+
+
+@pytest.mark.parametrize(("lay_out", "device"), [(tpu_machine, TPU), (gpu_machine, GPU)])
+def test_what_is_used_is_not_spoken_of(here, lay_out, device):
+    assert unused(here(lay_out), [device]) is None
+
+
+def test_a_gpu_beside_a_tpu_rests_rightly(here, tmp_path):
+    gpu_machine(tmp_path / "gpu")
+    surroundings = here(tpu_machine)
+    both = Surroundings(accelerators=(*surroundings.accelerators, *here(gpu_machine_in("gpu")).accelerators))
+    assert unused(both, [TPU]) is None
+
+
+def gpu_machine_in(name):
+    return lambda folder: folder / name
+
+
+def test_a_tpu_without_libtpu(here):
+    assert str(unused(here(tpu_machine), [CPU])) == (
+        "8 TPU v6e chips are here, but libtpu is not installed, so everything runs on the CPU; "
+        "`.venv/bin/pip install -r requirements-tpu.txt`, then start again"
+    )
+    assert (PROJECT_FOLDER / "requirements-tpu.txt").is_file()
+
+
+def test_a_tpu_whose_files_a_container_hides(here):
+    said = unused(here(tpu_machine, WITH_LIBTPU, count=1, files=None), [CPU])
+    assert "1 TPU v6e chip is on this machine's bus, but there is no device file" in said.found and "--privileged" in said.mend
+
+
+def test_a_tpu_that_another_process_holds(here):
+    def held(folder):
+        open_in(tpu_machine(folder), "/dev/vfio/0")
+        return folder
+
+    said = unused(here(held, WITH_LIBTPU), [CPU])
+    assert str(said) == "Another process, 4321 (python3), holds 8 TPU v6e chips; `kill 4321`, then start again"
+
+
+def test_a_tpu_that_jax_passes_over_without_a_reason(here):
+    assert unused(here(tpu_machine, WITH_LIBTPU), [CPU]).mend == "`python app.py doctor` says why"
+
+
+@pytest.mark.parametrize(("lay_out", "what"), [(tpu_machine, "8 TPU v6e chips are"), (gpu_machine, "1 NVIDIA H200 is")])
+def test_a_choice_is_said_and_is_no_fault(here, lay_out, what):
+    said = unused(here(lay_out, WITH_LIBTPU, "cpu"), [CPU])
+    assert not said.is_fault
+    assert said.found == f"{what} here and left alone, because JAX_PLATFORMS=cpu says so"
+
+
+@pytest.mark.parametrize("platforms", ["cuda,cpu", "gpu"])
+def test_a_choice_of_gpus_is_no_choice_against_them(here, platforms):
+    assert unused(here(gpu_machine, VERSIONS, platforms), [CPU]).is_fault
+
+
+@pytest.mark.parametrize(
+    ("versions", "how", "found", "mend"),
+    [
+        (VERSIONS, {"driver": False, "files": False}, "NVIDIA's driver is not", "`sudo ubuntu-drivers install`"),
+        (VERSIONS, {"files": False}, "no device file leads there", "--gpus all"),
+        (VERSIONS, {}, "jax is built for CPUs", '`.venv/bin/pip install "jax[cuda12]==0.10.2"`'),
+        (VERSIONS | {"jax-cuda12-plugin": "0.9.0"}, {}, "jax-cuda12-plugin 0.9.0 does not belong to jax 0.10.2", "jax[cuda12]==0.10.2"),
+        (VERSIONS | {"jax-cuda12-plugin": "0.10.2"}, {}, "CUDA does not take it", "`nvidia-smi`"),
+    ],
+)  # fmt: skip
+def test_a_gpu_that_is_not_used(here, versions, how, found, mend):
+    said = unused(here(gpu_machine, versions, **how), [CPU])
+    assert said.is_fault and found in said.found and mend in said.mend
+
+
+@pytest.mark.parametrize(
+    ("error", "found", "mend"),
+    [
+        ("ABORTED: The TPU is already in use by process with pid 2718466. Not attempting to load libtpu.so in this process.",
+         "Another process, 2718466, holds 8 TPU v6e chips", "`kill 2718466`"),
+        ("UNKNOWN: TPU initialization failed: open(/dev/vfio/1): Device or resource busy: Device or resource busy; Couldn't open "
+         "iommu group /dev/vfio/1", "Another process holds 8 TPU v6e chips", "`sudo fuser -v /dev/vfio/0`"),
+        ('ABORTED: Internal error when accessing libtpu multi-process lockfile. Run "$ sudo rm /tmp/libtpu_lockfile".',
+         f"libtpu's lock, {LOCK_FILE}", f"|| sudo rm {LOCK_FILE}`"),
+        ("INVALID_ARGUMENT: Mismatched PJRT plugin PJRT API version (0.47) and framework PJRT API version 0.40).",
+         "jaxlib 0.10.2 and libtpu 0.0.51 do not belong together", '`.venv/bin/pip install "jax[tpu]==0.10.2"`'),
+        ("F0929 pjrt_c_api_helpers.cc:258: Unexpected PJRT_Plugin_Attributes_Args size: expected 32, got 24. The plugin is likely "
+         "built with a later version than the framework.", "do not belong together", "jax[tpu]==0.10.2"),
+        ("INTERNAL: Failed to open /home/x/libtpu/libtpu.so: /home/x/libtpu/libtpu.so: cannot open shared object file: No such file "
+         "or directory", "its library cannot be loaded", "--force-reinstall -r requirements-tpu.txt"),
+        ("UNKNOWN: TPU initialization failed: open(/dev/vfio/0): Permission denied", "this user may not open /dev/vfio/0", "`sudo chmod"),
+    ],
+)  # fmt: skip
+def test_a_runtimes_error_is_explained(here, error, found, mend):
+    said = explain_refusal(here(tpu_machine, WITH_LIBTPU), PREFIX + error)
+    assert said.is_fault and found in said.found and mend in said.mend
+
+
+def test_another_libtpu_than_ours_is_mended_by_ours(here):
+    other = here(tpu_machine, VERSIONS | {"libtpu": "0.0.42.1"})
+    assert explain_refusal(other, "Mismatched PJRT plugin PJRT API version (0.47)").mend.startswith(
+        "`.venv/bin/pip install -r requirements-tpu.txt`"
+    )
+    assert pinned("libtpu") == "0.0.51" and pinned("jax") and not pinned("no-such")
+
+
+def test_a_holder_that_can_be_seen_is_named(here):
+    def held(folder):
+        open_in(tpu_machine(folder), "/dev/vfio/0", name="train.py")
+        return folder
+
+    error = "open(/dev/vfio/0): Device or resource busy; Couldn't open iommu group /dev/vfio/0"
+    assert "4321 (train.py)" in explain_refusal(here(held, WITH_LIBTPU), error).found
+
+
+def test_an_error_about_something_else_is_left_alone(here):
+    assert explain_refusal(here(tpu_machine, WITH_LIBTPU), "RESOURCE_EXHAUSTED: no room") is None
+    assert explain_refusal(here(plain_machine), "No such file or directory: 'x'") is None
+
+
+def test_a_gpu_that_was_asked_for_and_is_not_here(here):
+    said = explain_refusal(here(plain_machine), "Unable to initialize backend 'cuda': CUDA_ERROR_NO_DEVICE")
+    assert "this machine has none" in said.found
+
+
+def test_the_worker_asks_with_devices_or_with_an_error(here, tmp_path):
+    here(tpu_machine)
+    assert "libtpu is not installed" in find_unused([CPU], tmp_path).found
+    assert "holds" in find_unused(RuntimeError("in use by process with pid 7"), tmp_path).found
+    assert find_unused(RuntimeError("else"), tmp_path) is None
+
+
+def test_it_travels_with_the_workers_facts():
+    for said in (None, UnusedAccelerator(found="found", mend="mend", is_fault=False)):
+        assert WorkerFacts.from_json(WorkerFacts(notice=said).to_json()).notice == said
+
+
+NEEDS_ROOT = pytest.mark.skipif(shutil.which("unshare") is None or os.geteuid() != 0, reason="needs root, to hide a lock file")
+
+
+def ask_for_a_tpu(command: list[str] | None = None, **more: str) -> str:
+    """What jax says when it is told to use a TPU, in a new process."""
+    asking = "import jax\ntry:\n    jax.devices()\nexcept RuntimeError as error:\n    print('SAID', error)"
+    variables = {"JAX_PLATFORMS": "tpu", "TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
+    words = [*(command or []), sys.executable, "-c", asking]
+    done = subprocess.run(words, env={**os.environ, **variables, **more}, capture_output=True, text=True, timeout=120)
+    return done.stdout.partition("SAID ")[2]
+
+
+@pytest.mark.tpu_compiler
+def test_libtpu_without_a_tpu(here):
+    pytest.importorskip("libtpu")
+    said = explain_refusal(here(plain_machine, WITH_LIBTPU), ask_for_a_tpu(ALLOW_MULTIPLE_LIBTPU_LOAD="1"))
+    assert said.found == "jax was told to use a TPU, and this machine has none"
+
+
+@pytest.mark.tpu_compiler
+@NEEDS_ROOT
+def test_libtpus_lock_that_a_process_holds(here, tmp_path):
+    """The lock file is the whole machine's, so this one is put in its place for the processes of this test only."""
+    pytest.importorskip("libtpu")
+    Path(LOCK_FILE).touch()
+    own = tmp_path / "lock"
+    own.touch()
+    hold = f"import fcntl, os, subprocess, sys; file = open({LOCK_FILE!r}, 'w'); fcntl.lockf(file, fcntl.LOCK_EX); "
+    hold += "sys.exit(subprocess.call(sys.argv[1:]))"
+    words = ["unshare", "-m", "sh", "-c", f'mount --bind {own} {LOCK_FILE} && exec "$@"', "sh", sys.executable, "-c", hold]
+    said = explain_refusal(here(tpu_machine, WITH_LIBTPU), ask_for_a_tpu(words))
+    assert said is not None and LOCK_FILE in str(said)
