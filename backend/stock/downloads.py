@@ -160,9 +160,8 @@ class Downloads:
             return None
         if error_lines:
             logger.warning("The download of %s wrote: %s", source, "\n".join(error_lines[-40:]))
-        cause = (
-            last.get("cause") or f"The download ended with {process.returncode}: {(error_lines or ['it said nothing'])[-1][:300]}"
-        )
+        last_line = error_lines[-1][:300] if error_lines else "it said nothing"
+        cause = last.get("cause") or f"The download ended with {process.returncode}: {last_line}"
         return Download(source=source, phase="failed", cause=cause, fix=last.get("fix") or "Try again: it goes on where it was")
 
     def _spawn(self, source: str, errors: Any) -> subprocess.Popen:
