@@ -406,8 +406,8 @@ class Store:
 
 def _as_stored(database: sqlite3.Connection, job_id: str, value: GenerationRequest | Event) -> str:
     """The JSON of a job's request or event, for the table."""
-    [folder] = database.execute("SELECT folder FROM jobs WHERE id = ?", (job_id,)).fetchone()
-    return json.dumps(relative(value.to_json(), folder))
+    rows = database.execute("SELECT folder FROM jobs WHERE id = ?", (job_id,)).fetchall()
+    return json.dumps(relative(value.to_json(), rows[0]["folder"]) if rows else value.to_json())
 
 
 def _event(row: sqlite3.Row) -> Event:
