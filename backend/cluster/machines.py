@@ -17,9 +17,10 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-from backend.cluster.node import NodeMember, NodeWorker, fingerprint
+from backend.cluster.node import NodeMember, NodeWorker
 from backend.contract.worker import Hosts, WorkerView
 from backend.errors import RequestError, StudioError, one_line
+from backend.slice.versions import fingerprint
 from backend.workers.process import WorkerPlan
 
 LINK = "cluster"

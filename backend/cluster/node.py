@@ -4,7 +4,6 @@ An instance of `NodeWorker` is a Ray actor on that node, the first host of its s
 the slice has several. Neither imports Ray: `backend.cluster.machines` makes them actors.
 """
 
-import hashlib
 import shutil
 import threading
 from collections import deque
@@ -15,10 +14,11 @@ from pathlib import Path
 
 from backend.cluster.transfer import PIECE_BYTES, Changes, Inbox, Piece, check_name, message_moved
 from backend.contract.worker import Hosts
-from backend.settings import PROJECT_FOLDER, Settings, from_environment
+from backend.settings import Settings, from_environment
 from backend.shares import Share
 from backend.slice.link import SliceLink, free_port
 from backend.slice.member import Member
+from backend.slice.versions import fingerprint
 from backend.workers.messages import JobEvent, Message, Run
 from backend.workers.orphans import end_orphans
 from backend.workers.process import WorkerPlan, WorkerProcess
@@ -26,7 +26,6 @@ from backend.workers.process import WorkerPlan, WorkerProcess
 FOLDER = "cluster"
 _WAIT_SECONDS = 1.0  # for something to hand on
 _LOG_BYTES = 2**18  # at most, of the worker's log at a time
-_SOURCES = ("backend", "kernels", "presets")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,11 +232,3 @@ def plan_here(plan: WorkerPlan, settings: Settings) -> WorkerPlan:
     """The studio's plan for a worker of this machine; ends what an earlier studio has left here."""
     end_orphans(settings.data_dir)
     return replace(plan, settings=settings, link="hosts" if plan.hosts else "process", share=Share(), node=None)
-
-
-def fingerprint(project: Path = PROJECT_FOLDER) -> str:
-    """The hash of what the worker runs: two machines must have the same."""
-    digest = hashlib.sha256()
-    for path in sorted(path for room in _SOURCES for path in (project / room).rglob("*") if path.suffix in (".py", ".toml")):
-        digest.update(f"{path.relative_to(project)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()

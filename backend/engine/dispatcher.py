@@ -303,11 +303,11 @@ class Dispatcher:
         """The places of new jobs, and those of the first `count` that are no longer what was reported last."""
         before, self._announced, moved = self._announced, {}, []
         for place, entry in enumerate(self._waiting):
-            known = before.get(entry.job_id)
-            is_reported = known is None or (place < count and known != place)
+            old_place = before.get(entry.job_id)
+            is_reported = old_place is None or (place < count and old_place != place)
             if is_reported:
                 moved.append((entry.job_id, Queued(place)))
-            self._announced[entry.job_id] = place if is_reported else known
+            self._announced[entry.job_id] = place if is_reported else old_place
         return moved
 
     def _learn(self, job_id: str, event: Event) -> None:

@@ -83,8 +83,8 @@ def _scaled(run: Run, request: GenerationRequest, shape: Shape, tokens: int) -> 
 
 
 def _compiling(runs: Sequence[Run]) -> float | None:
-    known = [run.seconds["compile"] for run in runs if run.seconds.get("compile", 0.0) > _COMPILED_SECONDS]
-    return median(known[:20]) if known else None
+    seconds = [run.seconds["compile"] for run in runs if run.seconds.get("compile", 0.0) > _COMPILED_SECONDS]
+    return median(seconds[:20]) if seconds else None
 
 
 def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> float | None:

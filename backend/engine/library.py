@@ -47,8 +47,8 @@ class Library:
 
     def prompts(self, owner: str, most: int) -> list[str]:
         """The owner's last prompts, newest first, each once."""
-        said = (job.request.prompt for job in self._store.jobs(owner, most=4 * most))
-        return list(dict.fromkeys(prompt for prompt in said if prompt))[:most]
+        prompts = (job.request.prompt for job in self._store.jobs(owner, most=4 * most))
+        return list(dict.fromkeys(filter(None, prompts)))[:most]
 
     def star(self, job_id: str, is_starred: bool) -> None:
         """Marks a video as one of the best, or takes the mark away."""

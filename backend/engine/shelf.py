@@ -86,9 +86,9 @@ class Shelf:
 
     def compare(self, owner: str, jobs: tuple[str, ...]) -> Comparison:
         """Keeps a comparison under an id that cannot be guessed."""
-        made = Comparison(id=secrets.token_hex(8), owner=owner, jobs=jobs)
-        self._run("INSERT INTO comparisons VALUES (?, ?, ?, ?)", (made.id, owner, json.dumps(jobs), time.time()))
-        return made
+        comparison = Comparison(id=secrets.token_hex(8), owner=owner, jobs=jobs)
+        self._run("INSERT INTO comparisons VALUES (?, ?, ?, ?)", (comparison.id, owner, json.dumps(jobs), time.time()))
+        return comparison
 
     def comparison(self, comparison_id: str) -> Comparison | None:
         """The comparison with this id; None if there is none."""

@@ -171,16 +171,12 @@ class Store:
 
     def star(self, job_id: str, is_starred: bool) -> None:
         """Marks a job as one of the best, or takes the mark away."""
-        with self._transaction() as database:
-            database.execute("UPDATE jobs SET starred = ? WHERE id = ?", (int(is_starred), job_id))
+        self._change("UPDATE jobs SET starred = ? WHERE id = ?", (int(is_starred), job_id))
 
     def delete(self, job_id: str, is_deleted: bool) -> None:
         """Puts an ended job into the bin, or takes it out again. Its files stay until `forget`."""
-        with self._transaction() as database:
-            database.execute(
-                "UPDATE jobs SET deleted = ? WHERE id = ? AND state NOT IN ('queued', 'running')",
-                (time.time() if is_deleted else None, job_id),
-            )
+        sql = "UPDATE jobs SET deleted = ? WHERE id = ? AND state NOT IN ('queued', 'running')"
+        self._change(sql, (time.time() if is_deleted else None, job_id))
 
     def ended_jobs(self) -> list[EndedJob]:
         """All ended jobs, oldest first."""
@@ -226,8 +222,7 @@ class Store:
 
     def put(self, job_id: str, place: float) -> None:
         """Gives a job another place in line."""
-        with self._transaction() as database:
-            database.execute("UPDATE jobs SET place = ? WHERE id = ?", (place, job_id))
+        self._change("UPDATE jobs SET place = ? WHERE id = ?", (place, job_id))
 
     def revise(self, job_id: str, request: GenerationRequest) -> bool:
         """Replaces the request of a waiting job; False if it is no longer waiting."""
@@ -278,25 +273,21 @@ class Store:
 
     def start(self, job_id: str) -> bool:
         """Marks a waiting job as running; False if it is no longer waiting."""
-        with self._transaction() as database:
-            sql = "UPDATE jobs SET state = 'running', started = COALESCE(started, ?), held = 0 WHERE id = ? AND state = 'queued'"
-            return database.execute(sql, (time.time(), job_id)).rowcount == 1
+        sql = "UPDATE jobs SET state = 'running', started = COALESCE(started, ?), held = 0 WHERE id = ? AND state = 'queued'"
+        return self._change(sql, (time.time(), job_id)) == 1
 
     def stop(self, job_id: str) -> None:
         """Remembers that a running job is to end, also if its worker dies before it does."""
-        with self._transaction() as database:
-            database.execute("UPDATE jobs SET stopped = 1 WHERE id = ? AND state = 'running'", (job_id,))
+        self._change("UPDATE jobs SET stopped = 1 WHERE id = ? AND state = 'running'", (job_id,))
 
     def put_back(self, job_id: str, is_held: bool) -> None:
         """Makes a running job wait again; a held one until `release`."""
-        with self._transaction() as database:
-            sql = "UPDATE jobs SET state = 'queued', held = ? WHERE id = ? AND state = 'running'"
-            database.execute(sql, (int(is_held), job_id))
+        sql = "UPDATE jobs SET state = 'queued', held = ? WHERE id = ? AND state = 'running'"
+        self._change(sql, (int(is_held), job_id))
 
     def release(self, job_id: str) -> None:
         """Lets a held job go on."""
-        with self._transaction() as database:
-            database.execute("UPDATE jobs SET held = 0 WHERE id = ?", (job_id,))
+        self._change("UPDATE jobs SET held = 0 WHERE id = ?", (job_id,))
 
     def interruptions(self, job_id: str) -> list[Interrupted]:
         """How often and why its work was interrupted, oldest first."""
@@ -347,8 +338,7 @@ class Store:
 
     def hand_over(self, job_id: str, engine: str) -> None:
         """Gives a job to another engine."""
-        with self._transaction() as database:
-            database.execute("UPDATE jobs SET engine = ? WHERE id = ?", (engine, job_id))
+        self._change("UPDATE jobs SET engine = ? WHERE id = ?", (engine, job_id))
 
     def close(self) -> None:
         """Closes the file; the store cannot be used afterwards."""
@@ -404,6 +394,11 @@ class Store:
                 self._database.execute("ROLLBACK")
             raise
 
+    def _change(self, sql: str, values: tuple) -> int:
+        """One statement in a transaction of its own; how many rows it has changed."""
+        with self._transaction() as database:
+            return database.execute(sql, values).rowcount
+
     def _rows(self, sql: str, values: tuple | dict) -> list[sqlite3.Row]:
         with self._lock:
             return self._database.execute(sql, values).fetchall()
@@ -411,8 +406,8 @@ class Store:
 
 def _as_stored(database: sqlite3.Connection, job_id: str, value: GenerationRequest | Event) -> str:
     """The JSON of a job's request or event, for the table."""
-    [folder] = database.execute("SELECT folder FROM jobs WHERE id = ?", (job_id,)).fetchone()
-    return json.dumps(relative(value.to_json(), folder))
+    rows = database.execute("SELECT folder FROM jobs WHERE id = ?", (job_id,)).fetchall()
+    return json.dumps(relative(value.to_json(), rows[0]["folder"]) if rows else value.to_json())
 
 
 def _event(row: sqlite3.Row) -> Event:

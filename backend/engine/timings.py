@@ -39,12 +39,12 @@ class Timings:
         """All shots of a storyboard together; what is compiled is compiled for the first."""
         preset = find_preset(request.preset)
         shots = [shot_request(request, index, preset, "/") for index in range(len(request.shots))]
-        found = [
+        estimates = [
             self.estimate(shot, Shape.of(shot, shape.model), worker, is_warm or place > 0) for place, shot in enumerate(shots)
         ]
-        if None in found:
+        if None in estimates:
             return None
-        return replace(found[0], seconds=sum(one.seconds for one in found))
+        return replace(estimates[0], seconds=sum(one.seconds for one in estimates))
 
     def learn(self, entry: Waiting, event: Finished, device_kind: str) -> None:
         """Keeps the seconds of a finished video."""

@@ -60,7 +60,7 @@ class Supervisor:
         self._log: Path | None = None
         self._status = WorkerStatus(state="starting", detail="The worker has not been started")
         self._facts = WorkerFacts()
-        self._told: UnusedAccelerator | None = None
+        self._last_unused: UnusedAccelerator | None = None
 
     def start(self) -> None:
         """Starts the worker if there is none."""
@@ -169,8 +169,8 @@ class Supervisor:
     def _take_facts(self, facts: WorkerFacts) -> None:
         """Keeps them; an accelerator that is not used, by mistake, is said in the server's log once."""
         with self._lock:
-            is_new, self._facts = facts.notice != self._told, facts
-            self._told = facts.notice or self._told
+            is_new, self._facts = facts.notice != self._last_unused, facts
+            self._last_unused = facts.notice or self._last_unused
         if is_new and facts.notice is not None and facts.notice.is_fault:
             logger.warning("%s", facts.notice)
 

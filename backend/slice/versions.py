@@ -3,6 +3,8 @@
 import hashlib
 import importlib.metadata
 import platform
+from collections.abc import Sequence
+from pathlib import Path
 
 from backend.settings import PROJECT_FOLDER
 
@@ -10,12 +12,13 @@ _LIBRARIES = (
     *("jax", "jaxlib", "libtpu", "torch", "torchax", "diffusers", "transformers", "tokenizers", "sentencepiece"),
     *("numpy", "pillow", "imageio-ffmpeg", "safetensors"),
 )
-_PARTS, _SUFFIXES = ("backend", "kernels", "presets"), (".py", ".toml", ".json")
+_PARTS = ("backend", "kernels", "presets")
 
 
 def versions_here() -> dict[str, str]:
     """This host's, by name; "none" for a library that is not installed."""
-    return {"python": platform.python_version(), "this project": _own()} | {name: _version(name) for name in _LIBRARIES}
+    own = {"python": platform.python_version(), "this project": fingerprint(data=(".json",))[:12]}
+    return own | {name: _version(name) for name in _LIBRARIES}
 
 
 def difference(first: dict[str, str], other: dict[str, str]) -> str:
@@ -33,9 +36,9 @@ def _version(name: str) -> str:
         return "none"
 
 
-def _own() -> str:
-    """A short hash of the files that decide what is computed."""
-    digest = hashlib.sha256()
-    for path in sorted(path for part in _PARTS for path in (PROJECT_FOLDER / part).rglob("*") if path.suffix in _SUFFIXES):
-        digest.update(f"{path.relative_to(PROJECT_FOLDER)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
+def fingerprint(project: Path = PROJECT_FOLDER, data: Sequence[str] = ()) -> str:
+    """The hash of what a worker runs: code, presets, and files with these suffixes. Two machines must have the same."""
+    suffixes, digest = (".py", ".toml", *data), hashlib.sha256()
+    for path in sorted(path for part in _PARTS for path in (project / part).rglob("*") if path.suffix in suffixes):
+        digest.update(f"{path.relative_to(project)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -75,8 +75,8 @@ class Downloads:
     def begin(self, source: str) -> None:
         """Puts it in line; does nothing if it waits or runs already."""
         with self._lock:
-            known = self._shown.get(source)
-            if self._is_closed or (known is not None and known.is_active):
+            download = self._shown.get(source)
+            if self._is_closed or (download is not None and download.is_active):
                 return
             self._shown.pop(source, None)
             self._shown[source] = Download(source=source, phase="waiting", bytes_total=self._totals.get(source, 0))
@@ -88,13 +88,13 @@ class Downloads:
     def pause(self, source: str) -> None:
         """Takes it out of the line, or ends its process; what has arrived stays. A failure is forgotten."""
         with self._lock:
-            known = self._shown.get(source)
-            if known is None:
+            download = self._shown.get(source)
+            if download is None:
                 return
-            if known.phase in ("asking", "running"):
-                self._shown[source] = replace(known, phase="pausing")
+            if download.phase in ("asking", "running"):
+                self._shown[source] = replace(download, phase="pausing")
                 self._end_process()
-            elif known.phase != "pausing":
+            elif download.phase != "pausing":
                 del self._shown[source]
         self._on_change()
 
@@ -155,12 +155,13 @@ class Downloads:
             with self._lock:
                 self._process = None
             errors.seek(0)
-            said = errors.read().strip().splitlines()
+            error_lines = errors.read().strip().splitlines()
         if last.get("done"):
             return None
-        if said:
-            logger.warning("The download of %s wrote: %s", source, "\n".join(said[-40:]))
-        cause = last.get("cause") or f"The download ended with {process.returncode}: {(said or ['it said nothing'])[-1][:300]}"
+        if error_lines:
+            logger.warning("The download of %s wrote: %s", source, "\n".join(error_lines[-40:]))
+        last_line = error_lines[-1][:300] if error_lines else "it said nothing"
+        cause = last.get("cause") or f"The download ended with {process.returncode}: {last_line}"
         return Download(source=source, phase="failed", cause=cause, fix=last.get("fix") or "Try again: it goes on where it was")
 
     def _spawn(self, source: str, errors: Any) -> subprocess.Popen:
@@ -186,10 +187,10 @@ class Downloads:
             return
         done, total = message["bytes"]
         with self._lock:
-            known = self._shown[source]
-            if known.phase in ("asking", "running"):
+            download = self._shown[source]
+            if download.phase in ("asking", "running"):
                 self._shown[source] = replace(
-                    known, phase="running", bytes_done=done, bytes_total=total, bytes_per_second=speed(done)
+                    download, phase="running", bytes_done=done, bytes_total=total, bytes_per_second=speed(done)
                 )
             if self._totals.get(source) != total:
                 self._totals[source] = total

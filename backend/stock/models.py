@@ -117,18 +117,16 @@ class Models:
 
     def _entry(self, source: str) -> Entry:
         self._forget_look()
-        found = next((entry for entry in self._entries() if entry.source == source), None)
-        if found is None:
+        entry = next((entry for entry in self._entries() if entry.source == source), None)
+        if entry is None:
             raise RequestError(f"model={source[:80]!r}", "must be one that a preset uses", "choose one of the list")
-        return found
+        return entry
 
     def _entries(self) -> list[Entry]:
         with self._lock:
-            seen, found = self._seen
-            if time.monotonic() - seen > LOOK_SECONDS:
-                found = entries()
-                self._seen = time.monotonic(), found
-            return found
+            if time.monotonic() - self._seen[0] > LOOK_SECONDS:
+                self._seen = time.monotonic(), entries()
+            return self._seen[1]
 
     def _changed(self) -> None:
         with self._lock:

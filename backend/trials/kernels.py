@@ -72,9 +72,9 @@ def _tried(name: str, trial: Trial) -> Check:
         outcome = trial()
     except Exception as error:  # whatever a compiler or a chip refuses: that is what this looks for
         return Check(name=name, state="fault", found=one_line(f"{type(error).__name__}: {error}")[:400], mend=REPORT)
-    said = f"differs from the reference by {outcome.difference:.2g}, {outcome.allowed:.2g} allowed"
+    comparison = f"differs from the reference by {outcome.difference:.2g}, {outcome.allowed:.2g} allowed"
     is_close = outcome.difference <= outcome.allowed  # never for NaN
-    return Check(name=name, state="ok" if is_close else "fault", found=said, mend="" if is_close else REPORT)
+    return Check(name=name, state="ok" if is_close else "fault", found=comparison, mend="" if is_close else REPORT)
 
 
 def option_trials(options: Mapping[str, Any], devices: Sequence[jax.Device]) -> dict[str, Trial]:

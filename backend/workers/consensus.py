@@ -32,25 +32,22 @@ class Consensus(Protocol):
         """Takes a message that is part of this; False for any other. Called from the thread that reads messages."""
 
 
-class SingleProcess:
+class SingleProcess(Consensus):
     """The consensus of a worker that is one process."""
 
     is_alone = True
 
     def decide(self, what: str, value: Any) -> Any:
-        """See `Consensus`."""
         return value
 
     def gather(self, what: str, value: str, waiting: Callable[[], object] = lambda: None) -> list[str]:
-        """See `Consensus`."""
         return [value]
 
     def take(self, message: Message) -> bool:
-        """See `Consensus`."""
         return False
 
 
-class SeveralHosts:
+class SeveralHosts(Consensus):
     """The consensus of one of several processes; the first host's hub (`backend.slice.link`) passes on what they say."""
 
     is_alone = False
@@ -61,7 +58,7 @@ class SeveralHosts:
         self._gathered: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
 
     def decide(self, what: str, value: Any) -> Any:
-        """See `Consensus`. The first does not wait. Raises: RuntimeError if the hosts do not do the same."""
+        """The first does not wait. Raises: RuntimeError if the hosts do not do the same."""
         if self._is_first:
             self._channel.send(Decide(what=what, value=value))
             return value
@@ -71,7 +68,6 @@ class SeveralHosts:
         return message.value
 
     def gather(self, what: str, value: str, waiting: Callable[[], object] = lambda: None) -> list[str]:
-        """See `Consensus`."""
         self._channel.send(Gather(what=what, value=value))
         while True:
             try:
@@ -80,7 +76,6 @@ class SeveralHosts:
                 waiting()
 
     def take(self, message: Message) -> bool:
-        """See `Consensus`."""
         if isinstance(message, Decide):
             self._decided.put(message)
         elif isinstance(message, Gathered):

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from backend.contract.cues import Cue
 from backend.contract.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Interrupted, VideoResult
@@ -162,8 +162,8 @@ class Worker:
             if is_device_lost(error) or (not self._consensus.is_alone and is_of_runtime(error)):
                 self._channel.send(Dying(reason=f"A device was lost ({one_line(str(error))[:200]})"))
                 self._end(DEVICE_LOST)
-            failed = self._explain(error)
-        return (self._with_proposals(failed, task) if failed.is_short and self._consensus.is_alone else failed.event), outcome
+            failed, is_short = self._explain(error), is_memory_short(error) and not isinstance(error, StudioError)
+        return (self._with_proposals(failed, task) if is_short and self._consensus.is_alone else failed), outcome
 
     def _make_on_what_serves(self, task: Task) -> Event:
         """As `_make`; where a kernel is refused, on the model laid out anew without it. Each is refused once at most."""
@@ -212,14 +212,15 @@ class Worker:
         models = [self._model.shape(other.request).model for other in self._tasks.wanted()]
         return self._model.shape(task.request).model not in models
 
-    def _explain(self, error: Exception) -> "_Explained":
+    def _explain(self, error: Exception) -> Failed:
         """The error explained, and kept for the status."""
         failed = explain(error)
         self._trouble = f"{failed.cause}; {failed.fix}"
-        return _Explained(event=failed, is_short=is_memory_short(error) and not isinstance(error, StudioError))
+        return failed
 
-    def _with_proposals(self, failed: "_Explained", task: Task) -> Failed:
-        """The failure with what would fit. If the weights alone found no room, a shorter video would find none either."""
+    def _with_proposals(self, failed: Failed, task: Task) -> Failed:
+        """The failure with what would fit. Called when the error itself is gone, which would keep its arrays on the devices. If
+        the weights alone found no room, a shorter video would find none either."""
         if self._model.loaded is None:
             return Failed("There is not enough memory for this model", "Take a model that needs less, or more chips: see Models")
         self._reports.status("busy", "Looking for what would fit")
@@ -232,9 +233,9 @@ class Worker:
         except Exception:
             logger.exception("What would fit could not be found")
         if not proposals:
-            return failed.event
+            return failed
         fix = f"It would fit at {', or at '.join(map(str, proposals))}"
-        return Failed(failed.event.cause, fix, proposals)
+        return Failed(failed.cause, fix, proposals)
 
     def _begin(self, task: Task) -> bool:
         if self._consensus.decide("begin", not self._tasks.begin(task)):
@@ -250,14 +251,6 @@ class Worker:
             self._reports.status("ready", "Ready, with no model loaded")
         else:
             self._reports.status("failed", self._trouble)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Explained:
-    """A failure, and whether it is that memory ran out. Without the error itself, which would keep its arrays on the devices."""
-
-    event: Failed
-    is_short: bool
 
 
 def _with_seconds(event: Event, **seconds: float) -> Event:

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from backend.cluster.node import Ended, LogText, NodeMember, NodeWorker, fingerprint
+from backend.cluster.node import Ended, LogText, NodeMember, NodeWorker
 from backend.cluster.transfer import Inbox, Piece, pieces_of
 from backend.contract.events import Finished, Step
 from backend.settings import from_environment
+from backend.slice.versions import fingerprint
 from backend.workers.messages import JobEvent, Run, Status
 from backend.workers.process import WorkerPlan
 from tests.backend.conftest import FAKE, request

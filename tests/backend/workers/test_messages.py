@@ -1,0 +1,71 @@
+"""Every message comes out of JSON as it went in, and what is none is refused."""
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from backend.contract.cues import Cue
+from backend.contract.events import Step
+from backend.contract.worker import Device, WorkerFacts, WorkerStatus
+from backend.workers.messages import (
+    Alive,
+    Cancel,
+    Decide,
+    Dying,
+    Exit,
+    Facts,
+    Gather,
+    Gathered,
+    Hello,
+    JobEvent,
+    Leave,
+    Message,
+    Refused,
+    Run,
+    RunWithFiles,
+    Say,
+    Start,
+    Status,
+    Stop,
+    decode,
+    encode,
+)
+from tests.backend.conftest import request
+
+MESSAGES = [
+    Run(job_id="a", request=request(), folder=Path("/runs/a")),
+    Cancel(job_id="a"),
+    Say(job_id="a", cue=Cue(block=2, prompt="a blue square")),
+    Stop(),
+    Leave(),
+    Alive(),
+    Status(status=WorkerStatus(state="ready", detail="Ready")),
+    Facts(facts=WorkerFacts(devices=(Device(name="d", kind="cpu"),), model="m")),
+    JobEvent(job_id="a", event=Step(1, 3, 0.5, 1.0, "previews/1.png")),
+    Dying(reason="A device was lost"),
+    Decide(what="cues", value=[{"block": 0}]),
+    Gather(what="made", value=""),
+    Gathered(values=["", ""]),
+    Hello(index=1, count=2, versions={"jax": "1"}),
+    Refused(reason="other versions"),
+    Start(preset="wan-tiny", model=None, warm_up=True, pipeline=None, mesh={"dp": None, "sp": 2}, port=7),
+    RunWithFiles(job_id="a", request=request(), inputs={"image": ["image.png"]}, names=["image.png"]),
+    Exit(code=-9),
+]
+
+
+def test_all_kinds_are_here():
+    assert {type(message) for message in MESSAGES} == set(get_args(Message))
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_comes_out_of_json_as_it_went_in(message):
+    assert decode(json.loads(json.dumps(encode(message)))) == message
+
+
+@pytest.mark.parametrize("data", [{}, {"type": "Nothing"}, {"type": "Exit"}, {"type": "Exit", "code": 1, "more": 2}])
+def test_what_is_no_message_is_refused(data):
+    with pytest.raises((TypeError, LookupError, ValueError)):
+        decode(data)
