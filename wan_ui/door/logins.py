@@ -218,7 +218,8 @@ class LoginForm:
 
 
 def _refusal(scope: Scope, wait: float) -> JSONResponse:
-    text = texts_for(Headers(scope=scope)).login_pause.format(seconds=ceil(wait))
+    texts = texts_for(Headers(scope=scope))
+    text = texts.login_pause.format(seconds=ceil(wait))
     return refused(scope, HTTPStatus.TOO_MANY_REQUESTS, text, {"retry-after": str(ceil(wait))})
 
 
@@ -226,7 +227,8 @@ def _logged_out(scope: Scope) -> Response:
     """Ends the login of whoever asks, if one of our pages asks: a picture's address on another page is a GET without an origin,
     and the door has refused other origins already."""
     if scope["method"] != "POST" or "origin" not in Headers(scope=scope):
-        return refused(scope, HTTPStatus.METHOD_NOT_ALLOWED, texts_for(Headers(scope=scope)).logout_by_post, {"allow": "POST"})
+        texts = texts_for(Headers(scope=scope))
+        return refused(scope, HTTPStatus.METHOD_NOT_ALLOWED, texts.logout_by_post, {"allow": "POST"})
     answer = RedirectResponse(scope.get("root_path", "") + "/", HTTPStatus.SEE_OTHER)
     if needs_login(scope):
         for name, token in _tokens(scope).items():

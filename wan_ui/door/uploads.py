@@ -166,8 +166,8 @@ class FileCheck:
             return
         message = await receive()
         if message["type"] == "http.request" and not _is_clean(message.get("body", b"")):
-            text = texts_for(Headers(scope=scope)).file_refused
-            await refused(scope, HTTPStatus.BAD_REQUEST, text)(scope, receive, send)
+            texts = texts_for(Headers(scope=scope))
+            await refused(scope, HTTPStatus.BAD_REQUEST, texts.file_refused)(scope, receive, send)
             return
         await self.app(scope, first(message, receive), send)
 
