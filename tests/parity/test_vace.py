@@ -83,13 +83,13 @@ def request_of(made: Tiny, files: dict[str, str], use: str, **changes) -> Genera
     return made.request(**{name: path(value) for name, value in USES[use].items()}, **changes)
 
 
-def run_reference(made: Tiny, request: GenerationRequest) -> np.ndarray:
-    """diffusers' latents, without the references' frames."""
+def run_reference(made: Tiny, request: GenerationRequest, *changes: object) -> np.ndarray:
+    """diffusers' latents, without the references' frames. `changes` say what a test has changed in the reference."""
     inputs = open_inputs(request)
     source = source_of(request, inputs)
     shown = [] if source is None else [np.asarray(source.frames), np.asarray(source.is_new)]
     shown += [np.asarray(picture) for picture in inputs["references"]] if request.references else []
-    return kept(lambda: _run_reference(made, request, inputs, source), made.weights, request, *shown)
+    return kept(lambda: _run_reference(made, request, inputs, source), made.weights, request, *shown, *changes)
 
 
 def _run_reference(made: Tiny, request: GenerationRequest, inputs, source) -> np.ndarray:

@@ -66,5 +66,5 @@ def test_the_latents_are_those_of_diffusers_pipeline_window_by_window(family, us
     assert request.window_frames == 4 * WINDOW - 3
     whole = run_reference(made, request)
     in_windows(made.reference, len(request.references))
-    ours, theirs = latents_of(request, made.loaded), run_reference(made, request)
+    ours, theirs = latents_of(request, made.loaded), run_reference(made, request, "in windows")
     assert np.abs(ours - theirs).max() <= LATENT_TOLERANCE < np.abs(whole - theirs).max() / 20

@@ -52,7 +52,7 @@ def rows() -> dict[tuple[str, str], tuple[float, float]]:
     """GiB a chip and seconds of a step by preset and slice, from the tables of docs/performance.md."""
     found = {}
     for line in (PROJECT_FOLDER / "docs/performance.md").read_text("utf-8").splitlines():
-        row = re.match(r"\| ([\w.-]+)[^|]*\| ([\w]+:[\dx]+)[^|]*\| ([\d.]+) of [^|]*\| ([\d.]+)", line)
+        row = re.match(r"\| ([\w.-]+)[^|]*\| ([\w]+:[\dx]+)[^|]*\| ([\d.]+) of [^|]*\| \**([\d.]+)", line)
         if row:
             found[row[1], row[2]] = float(row[3]), float(row[4])
     return found
