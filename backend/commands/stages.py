@@ -1,5 +1,6 @@
 """The commands `encode`, `denoise` and `decode`: starts each in a process of its own, so that this process needs no JAX."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,11 +12,11 @@ _STOP_SECONDS = 20.0  # the stage ends within `backend.commands.stages_run.STOP_
 
 
 def run_stage(words: Sequence[str]) -> int:
-    """`python -m backend.commands.stages_run` with these words, on this process's own output; its exit code.
+    """Runs `backend.commands.stages_run` with these words, on this process's own output; its exit code.
 
-    Ctrl+C is passed on once, as SIGTERM; then this waits until the stage has written its state.
+    Ctrl+C is passed on once, as SIGTERM; then this waits until the stage has written its state. The stage ends with this process.
     """
-    command = [sys.executable, "-m", "backend.commands.stages_run", *words]
+    command = [sys.executable, "-m", "backend.commands.stages_run", str(os.getpid()), *words]
     with subprocess.Popen(command, env=module_environment(), start_new_session=True) as process:
         try:
             return process.wait()

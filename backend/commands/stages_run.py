@@ -1,7 +1,7 @@
 """Runs one stage of a video in a folder, continuing from the files that are there.
 
-`python -m backend.commands.stages_run denoise --run DIR`, started by `backend.commands.stages` with the words of `app.py`. Loads
-only the networks that the stage uses.
+`python -m backend.commands.stages_run PARENT denoise --run DIR`, started by `backend.commands.stages` with its process's number
+and the words of `app.py`. Loads only the networks that the stage uses.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 from backend.checkpoints.loras import adopt_lora, check_lora
 from backend.commands.arguments import model_of, request_of, worker_options_of
 from backend.commands.command_line import FAILED, OK, WRONG_REQUEST, parse, print_error
+from backend.commands.parent import end_with
 from backend.commands.progress import Progress
 from backend.contract.events import Cancelled, Event, Finished
 from backend.contract.guided_steps import first_steps
@@ -48,7 +49,6 @@ from backend.runtime.first_runs import FIRST_RUNS
 from backend.settings import Settings, from_environment
 
 STOP_SECONDS = 8.0
-_LISTEN_SECONDS = 0.5
 VIDEO = "video.mp4"
 NEXT = {"encode": "denoise", "denoise": "decode"}
 CHANGEABLE = tuple(one.name for one in FIELDS if one.help and one.stage == "denoise")  # by `denoise`
@@ -81,10 +81,11 @@ def run_here(arguments: argparse.Namespace) -> int:
             load_seconds = time.monotonic() - began
             run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=stop.is_set)
             try:
-                message = _show_events(_STAGES[arguments.command](run), progress)
+                with contextlib.closing(_STAGES[arguments.command](run)) as stage:  # an error of the terminal too saves the state
+                    message = _show_events(stage, progress)
                 break
             except KernelRefused:  # the model is loaded again, and laid out without that kernel
-                del loaded, run
+                del loaded, run, stage
     progress.end()
     if message is not None:
         print_error(message)
@@ -238,22 +239,17 @@ def _print_result(arguments: argparse.Namespace, product: Path, seconds: dict[st
 @contextlib.contextmanager
 def _stop_on_signal(stop: threading.Event, folder: Path) -> Iterator[None]:
     """The first SIGINT or SIGTERM sets `stop`, which ends the stage between two steps. A second one, or `STOP_SECONDS` in which
-    the stage could not end, as while it compiles, end the process: what the folder holds by then is kept. The death of the
-    process that has started this one ends it, too."""
-    is_over, parent = threading.Event(), os.getppid()
+    the stage could not end, as while it compiles, end the process: what the folder holds by then is kept."""
+    is_over = threading.Event()
     come, gone = os.pipe()
     os.set_blocking(gone, False)
 
-    def has_come(seconds: float) -> bool:
+    def has_come(seconds: float | None = None) -> bool:
         readable, _, _ = select.select([come], [], [], seconds)
         return bool(readable and os.read(come, 1))
 
     def listen() -> None:
-        while not has_come(_LISTEN_SECONDS):
-            if is_over.is_set():
-                return
-            if os.getppid() != parent:
-                os._exit(FAILED)
+        has_come()
         if is_over.is_set():  # what has come is the byte below
             return
         stop.set()
@@ -282,8 +278,9 @@ def _stop_on_signal(stop: threading.Event, folder: Path) -> Iterator[None]:
 
 def main() -> int:
     """Runs the stage that the command line names."""
+    end_with(int(sys.argv[1]))
     try:
-        return run_here(parse(sys.argv[1:]))
+        return run_here(parse(sys.argv[2:]))
     except RequestError as error:
         print_error(error)
         return WRONG_REQUEST
