@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import pytest
 from tests import kept
 from tests.many_devices import QUICK
 
+gc.disable()  # until everything is imported
 os.environ.setdefault("XLA_FLAGS", QUICK)  # jax reads it when the first test needs a device
 os.environ.setdefault("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none")  # for GPUs; its folder's path would count in each key
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it: tiny networks run up to 25 times faster so (measured)
@@ -37,7 +39,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What the tests of this process compile by themselves is kept where workers keep theirs."""
+    """What was imported stays, and is not looked through for garbage again. What the tests of this process compile by themselves is
+    kept where workers keep theirs."""
+    gc.freeze()
+    gc.enable()
     if "jax" in sys.modules:
         config = sys.modules["jax"].config
         config.update("jax_compilation_cache_dir", str(kept.programs()))

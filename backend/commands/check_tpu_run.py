@@ -11,11 +11,13 @@ import dataclasses
 from backend.commands.module_process import say
 from backend.contract.request import example_request, find_preset
 from backend.contract.worker import AXES
+from backend.imports import hide_unused_libraries
 from backend.tpu.live_rate import live_rate
 from backend.tpu.report import Inspector, describe_slice, remedies, report
 
 
 def main() -> None:
+    hide_unused_libraries()
     about = "Started by `app.py check-tpu`, not by hand."
     parser = argparse.ArgumentParser(prog="backend.commands.check_tpu_run", description=about)
     parser.add_argument("--preset", required=True)

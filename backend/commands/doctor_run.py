@@ -16,10 +16,12 @@ from backend.commands.module_process import say
 from backend.contract.check import Check
 from backend.contract.request import find_preset
 from backend.errors import one_line
+from backend.imports import hide_unused_libraries
 
 
 def main() -> None:
     """Devices, then every kernel and every compile option once, then one real step."""
+    hide_unused_libraries()
     parser = argparse.ArgumentParser(prog="backend.commands.doctor_run", description="Started by `app.py doctor`, not by hand.")
     parser.add_argument("--preset", required=True)
     arguments = parser.parse_args()

@@ -17,6 +17,7 @@ from backend.contract.control import is_controlled
 from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.worker import AXES
 from backend.families.model import Model
+from backend.imports import hide_unused_libraries
 from backend.pipeline.load import describe_model
 from backend.pipeline.warm_up import warm_up
 from backend.runtime.devices import described_devices
@@ -72,6 +73,7 @@ def _folder(preset: Preset) -> Path | None:
 
 
 def main() -> None:
+    hide_unused_libraries()
     about = "Started by `app.py precompile`, not by hand."
     parser = argparse.ArgumentParser(prog="backend.commands.precompile_run", description=about)
     parser.add_argument("--preset", required=True)

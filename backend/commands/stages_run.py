@@ -31,6 +31,7 @@ from backend.contract.settings import FIELDS
 from backend.engine.folder import REQUEST, open_inputs, read_request, write_request
 from backend.errors import KernelRefused, RequestError, StudioError
 from backend.files import folder_lock
+from backend.imports import hide_unused_libraries
 from backend.media.video import read_request as read_video_request
 from backend.pipeline.chunks import chunks_of
 from backend.pipeline.generate import decode, denoise, encode_conditions, finished_latents, prepare
@@ -278,6 +279,7 @@ def _stop_on_signal(stop: threading.Event, folder: Path) -> Iterator[None]:
 
 def main() -> int:
     """Runs the stage that the command line names."""
+    hide_unused_libraries()
     end_with(int(sys.argv[1]))
     try:
         return run_here(parse(sys.argv[2:]))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from backend.contract.request import find_preset
 from backend.contract.worker import AXES, HostPlace
+from backend.imports import hide_unused_libraries
 from backend.settings import leave_out_idle_libtpu, own_cores
 from backend.workers.channel import Channel
 from backend.workers.consensus import SeveralHosts
@@ -35,6 +36,7 @@ def take_channel() -> Channel:
 
 def main() -> None:
     """Runs one worker until its engine is gone."""
+    hide_unused_libraries()
     parser = argparse.ArgumentParser(prog="backend.workers.main", description="Started by the engine, not by hand.")
     parser.add_argument("--preset", required=True, help="the preset to load first")
     parser.add_argument("--model", help="a checkpoint in place of the presets' own")

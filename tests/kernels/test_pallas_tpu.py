@@ -221,7 +221,7 @@ def test_options_reach_the_kernel(monkeypatch):
 
 @pytest.mark.parametrize(
     "norm, tests_bounds",  # with a constant maximum, and with a running one
-    [(1.0, True), (200.0, True), (1.0, False), pytest.param(200.0, False, marks=pytest.mark.slow)],
+    [(1.0, True), (1.0, False), *(pytest.param(200.0, tests, marks=pytest.mark.slow) for tests in (True, False))],
 )
 def test_each_sample_sees_as_many_keys_as_it_is_told(norm, tests_bounds):
     """Counts within a block, at a block's end, within the first block, and all keys; what lies after them does not count."""

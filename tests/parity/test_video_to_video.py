@@ -175,7 +175,8 @@ def by_hand(made, request: GenerationRequest) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "family, strength", [("wan2.2-t2v", 0.9), ("wan2.2-t2v", 0.3), ("wan2.2-ti2v", 0.8), ("wan2.1-t2v", 0.8)]
+    "family, strength",
+    [("wan2.2-t2v", 0.9), ("wan2.2-t2v", 0.3), pytest.param("wan2.2-ti2v", 0.8, marks=pytest.mark.slow), ("wan2.1-t2v", 0.8)],
 )
 def test_two_experts_and_the_5b_follow_the_same_loop(family, strength, tiny, clip):
     """The last case shows that the loop by hand is the pipeline's."""

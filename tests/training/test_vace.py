@@ -144,7 +144,7 @@ def test_the_checkpoint_is_a_vace_that_shares_wan_tinys_parts_and_can_be_scored(
 
 @pytest.mark.demo_model
 @pytest.mark.parametrize(
-    "use", ["edges", "box", *(pytest.param(use, marks=pytest.mark.slow) for use in ("keyframes", "margins", "after"))]
+    "use", ["box", *(pytest.param(use, marks=pytest.mark.slow) for use in ("edges", "keyframes", "margins", "after"))]
 )
 def test_the_committed_model_makes_what_it_is_shown(committed, use):
     loaded, preset = committed

@@ -110,10 +110,10 @@ def test_a_new_job_finds_nothing_of_the_one_before(node, tmp_path):
 
 
 def test_the_same_number_gives_the_same_batch_again(node):
-    first = node.take(1)
-    while not first:
-        first = node.take(1)
-    assert node.take(1) == first and node.take(2) != first
+    number = 1
+    while not (first := node.take(number)):  # nothing was said for a second
+        number += 1
+    assert node.take(number) == first and node.take(number + 1) != first
 
 
 def test_its_log_comes_too_and_its_end_last(node):

@@ -221,7 +221,10 @@ def test_a_dead_parent_takes_its_worker_with_it_and_the_next_engine_goes_on(make
     parent.communicate(timeout=10)
     wait_for(lambda: not is_alive(int(pid)), seconds=8)
     engine = make_engine()
-    assert steps_of(engine, running)[:2] == [1, 2] and isinstance(all_events(engine, running)[-1], Finished)
+    assert isinstance(all_events(engine, running)[-1], Finished)
+    steps = steps_of(engine, running)
+    assert steps == sorted(set(steps)) and steps[-1] == 6, "a step was made again"
+    assert len(steps) >= 5  # the state of one may have been kept whose event the dying server did not hear
     (stop,) = interruptions_of(engine, running)
     assert stop.by == "server"
     assert isinstance(all_events(engine, waiting)[-1], Finished)

@@ -42,16 +42,22 @@ for word in words:
 
 
 @pytest.mark.parametrize(
-    "example", [None, pytest.param(PRESET.image_examples[0], marks=pytest.mark.slow)], ids=["text", "picture"]
+    ("example", "spoken"),
+    [
+        (None, WORDS[:1]),
+        pytest.param(None, WORDS[1:], marks=pytest.mark.slow),
+        pytest.param(PRESET.image_examples[0], WORDS, marks=pytest.mark.slow),
+    ],
+    ids=["text", "text-slow", "picture"],
 )
-def test_the_word_in_quotes_sets_the_speed(tmp_path, example):
+def test_the_word_in_quotes_sets_the_speed(tmp_path, example, spoken):
     image = "" if example is None else str(example.path)
     prompt = "a large red circle moving right on a black background"
     environment = without_quick() | {"STUDIO_DATA_DIR": str(tmp_path / "data")}
-    words = [sys.executable, "-c", MAKE, str(tmp_path), prompt, image, *WORDS]
+    words = [sys.executable, "-c", MAKE, str(tmp_path), prompt, image, *spoken]
     done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    for word in WORDS:
+    for word in spoken:
         seen = detect(torch.from_numpy(np.stack(list(read_frames(Path(tmp_path / word / "video.mp4"))))))
         assert (seen.colour, seen.shape, seen.motion, seen.background) == ("red", "circle", "right", "black")
         assert seen.speed == word

@@ -64,7 +64,7 @@ def test_library_videos_are_compared_too(visit):
     assert "steps" in page.locator(".differences").inner_text()
 
 
-@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), pytest.param(390, 844, marks=pytest.mark.slow)])
 def test_the_hint_can_be_read_whole_and_the_view_fills_the_page(visit, width, height):
     page = visit(width=width, height=height)
     page.locator('#views [data-view="compare"]').click()

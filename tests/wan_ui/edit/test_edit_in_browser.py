@@ -59,7 +59,7 @@ def slide(page, selector: str, value: float) -> None:
     )
 
 
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", [1440, pytest.param(390, marks=pytest.mark.slow)])
 def test_a_clip_is_dropped_trimmed_made_and_compared_with_what_it_was(visit, clip, width):
     page = visit(width=width, height=900 if width > 760 else 844)
     open_edit(page)
@@ -124,29 +124,19 @@ def test_a_part_is_moved_by_its_middle_and_by_keys(visit, clip):
     assert "17 frames" in end and float(end.split(" to ")[1].split(" s")[0]) <= 4.02, "it stays within the clip"
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("notes.mp4", "must be a video"),
-        ("cut.mp4", "is cut off or damaged"),
-        ("short.mp4", "is too short"),
-    ],
-)
-def test_what_cannot_be_used_is_said_in_one_sentence(visit, tmp_path, name, words):
+def test_what_cannot_be_used_is_said_in_one_sentence(visit, tmp_path):
     page = visit()
     open_edit(page)
-    path = tmp_path / name
-    if name == "notes.mp4":
-        path.write_text("words " * 200)
-    elif name == "cut.mp4":
-        whole = counting_clip(tmp_path / "whole.mp4", 40, 10)
-        path.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
-    else:
-        counting_clip(path, 2, 16)
-    drop(page, path)
-    until(page, "words => document.querySelector('.edit > .note').innerText.includes(words)", words)
-    assert page.locator(".edit > .note").inner_text().count(". ") <= 1
-    assert page.locator("#edit-make").is_disabled()
+    notes, cut, short = (tmp_path / f"{name}.mp4" for name in ("notes", "cut", "short"))
+    notes.write_text("words " * 200)
+    whole = counting_clip(tmp_path / "whole.mp4", 40, 10)
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    counting_clip(short, 2, 16)
+    for path, words in ((notes, "must be a video"), (cut, "is cut off or damaged"), (short, "is too short")):
+        drop(page, path)
+        until(page, "words => document.querySelector('.edit > .note').innerText.includes(words)", words)
+        assert page.locator(".edit > .note").inner_text().count(". ") <= 1
+        assert page.locator("#edit-make").is_disabled()
 
 
 def test_a_gif_and_a_chosen_file_are_clips_too(visit, tmp_path):

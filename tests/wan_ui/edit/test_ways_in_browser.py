@@ -94,7 +94,7 @@ def asked_for(data_dir, job: str) -> dict:
     return json.loads((data_dir / "runs" / job / "request.json").read_text())
 
 
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", [1440, pytest.param(390, marks=pytest.mark.slow)])
 def test_a_clip_is_dropped_trimmed_painted_over_made_and_compared(visit, clip, data_dir, width):
     page = visit(width=width, height=900 if width > 760 else 844)
     open_edit(page)

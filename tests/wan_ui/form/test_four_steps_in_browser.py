@@ -40,7 +40,7 @@ def kept_settings(page, name: str) -> dict:
     return json.loads(download.value.path().read_text())["presets"][name]
 
 
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", [1440, pytest.param(390, marks=pytest.mark.slow)])
 def test_the_settings_of_four_steps_are_there_where_they_are_of_use(width, visit):
     page = visit(width=width, height=900)
     assert page.locator("#guided-steps").count() == 0 or not page.locator("#guided-steps").is_visible()
