@@ -21,7 +21,7 @@ KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace")  # the order within a series, by
 VARIANTS = ("draft", "fast", "turbo", "distilled")  # of a preset, by the end of the name
 
 Task = Literal["t2v", "i2v"]
-Solver = Literal["unipc", "euler", "euler-distilled", "lcm"]
+Solver = Literal["unipc", "euler", "euler-distilled", "lcm", "ltx", "ltx-distilled"]
 ANY_MODEL: tuple[Solver, ...] = ("unipc", "euler", "euler-distilled")  # solvers for which a model needs no training of its own
 Expert = Literal["both", "high", "low"]
 Need = Literal["may", "must"]
@@ -135,6 +135,10 @@ class Preset(BaseModel):
     fps: PositiveInt
     steps: PositiveInt
     guidance: tuple[float, ...] = Field(min_length=1)
+    sound_guidance: float | None = Field(default=None, ge=0)
+    perturbed_guidance: tuple[float, float] = (0.0, 0.0)
+    modality_guidance: tuple[float, float] = (1.0, 1.0)
+    guidance_rescale: tuple[Share, Share] = (0.0, 0.0)
     flow_shift: float = Field(gt=0)
     solver: Solver
     solvers: tuple[Solver, ...] = ANY_MODEL  # offered for choice

@@ -139,6 +139,18 @@ class VideoSettings(BaseModel):
     fps: int = _row(far=(1, 1000), stage="encode", help="frames a second (the preset's own)", label="fps")
     steps: int = _row(far=(1, 100_000), help="denoising steps (the preset's own)", label="steps", offered=(1, 1, 1))
     guidance: tuple[float, ...] = _row(metavar="X[,Y]", help="one number per expert; 1 or less is off")
+    sound_guidance: float | None = _row(
+        None, limits=(0, 30), usual="leave it out to have that of the picture",
+        help="guidance of the sound, of models that make one (the preset's own)")
+    perturbed_guidance: tuple[float, float] = _row(
+        (0.0, 0.0), limits=(0, 30), metavar="X,Y", usual="1 is usual, 0 is off",
+        help="guidance away from a step without one layer's self-attention, of picture and sound (the preset's own)")
+    modality_guidance: tuple[float, float] = _row(
+        (1.0, 1.0), limits=(0, 30), metavar="X,Y", usual="3 is usual, 1 is off",
+        help="guidance away from picture and sound that know nothing of each other (the preset's own)")
+    guidance_rescale: tuple[float, float] = _row(
+        (0.0, 0.0), limits=(0, 1), metavar="X,Y", usual="0.7 is usual, 0 is off",
+        help="how much of the spread that guidance adds is taken back, of picture and sound (the preset's own)")
     flow_shift: float = _row(
         help="larger values spend more steps at high noise (the preset's own)", label="flow_shift", offered=(1, 12, 0.1))
     solver: Solver = _row("unipc", is_stored=True, help="the sampler (the preset's own)", label="solver")

@@ -7,11 +7,12 @@ from backend.families.causal_wan.action_family import ACTION_WAN
 from backend.families.causal_wan.family import CAUSAL_WAN
 from backend.families.family import Family, Kind, refusal
 from backend.families.hunyuan.family import HUNYUAN
+from backend.families.ltx.family import LTX
 from backend.families.wan.family import WAN
 from backend.families.wan_vace.family import WAN_VACE
 from presets import Preset
 
-FAMILIES: tuple[Family, ...] = (WAN, CAUSAL_WAN, ACTION_WAN, WAN_VACE, HUNYUAN)
+FAMILIES: tuple[Family, ...] = (WAN, CAUSAL_WAN, ACTION_WAN, WAN_VACE, HUNYUAN, LTX)
 """A family whose files look like another's comes after that."""
 
 

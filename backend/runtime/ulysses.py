@@ -66,9 +66,7 @@ def _own_heads(projected, norms, tables, *, layout: Layout, eps: float, use_pall
     )
     prepared = prepare(projected, norms, tables, how)
     query, key, value = (to_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
-    if group < sp:
-        across = [list(range(offset, sp, group)) for offset in range(group)]
-        key, value = (jax.lax.all_gather(array, "sp", axis=1, tiled=True, axis_index_groups=across) for array in (key, value))
+    key, value = (_of_all_groups(array, group, sp) for array in (key, value))
     own = jax.lax.axis_index("sp") % group * (heads // group) if sp > 1 else 0
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), prepared.bounds)
     return _OwnHeads(query=query, key=key, value=value, bounds=bounds, group=group)
@@ -80,6 +78,35 @@ def _local_attention(projected, norms, tables, *, layout: Layout, attend: Callab
     own = _own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas)
     attended = attend(own.query, own.key, own.value, own.bounds)
     return to_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas)
+
+
+def spread_attention(
+    layout: Layout, attend: Callable, query: jax.Array, key: jax.Array, value: jax.Array, *, heads: int
+) -> jax.Array:
+    """As `self_attention`, of queries, keys and values [B, S, W] of so many heads that are prepared already: normalised and
+    rotated. `attend` is given None for the bounds."""
+    local = functools.partial(_local_spread_attention, layout=layout, attend=attend, heads=heads // layout.size("tp"))
+    if not layout.maps_chips:
+        return attend(query, key, value, None)
+    flat = P("dp", "sp", "tp")
+    return jax.shard_map(local, mesh=layout.mesh, in_specs=(flat,) * 3, out_specs=flat, check_vma=False)(query, key, value)
+
+
+def _local_spread_attention(*projected: jax.Array, layout: Layout, attend: Callable, heads: int) -> jax.Array:
+    sp = layout.size("sp")
+    group = math.gcd(heads, sp)
+    grouped = (jnp.moveaxis(array.reshape(*array.shape[:2], group, -1), 2, 0) for array in projected)
+    query, key, value = (to_heads(array, group, sp) for array in grouped)
+    key, value = (_of_all_groups(array, group, sp) for array in (key, value))
+    return to_tokens(attend(query, key, value, None), group, sp, use_pallas=False)
+
+
+def _of_all_groups(array: jax.Array, group: int, sp: int) -> jax.Array:
+    """The tokens [B, S, W] of all groups of chips, which have the same heads, from those of this chip's group."""
+    if group == sp:
+        return array
+    across = [list(range(offset, sp, group)) for offset in range(group)]
+    return jax.lax.all_gather(array, "sp", axis=1, tiled=True, axis_index_groups=across)
 
 
 @jax.tree_util.register_dataclass

@@ -9,6 +9,8 @@ for Wan (flow prediction, flow sigmas, `lower_order_final`); Euler as diffusers'
 (ModelTC/LightX2V, denoising_step_list [1000, 750, 500, 250] with sample_shift 5). "lcm" has the same noise levels, from whole
 timesteps before the shift (three steps: 1000, 666, 333), but a step goes from the clean estimate to the next level with fresh
 noise, as diffusers' `FlowMatchLCMScheduler` does: only models that were trained for it take it, and each adds the noise itself.
+"ltx" is Euler as LTX-2's pipelines run it: the shift grows with the video's tokens (times the request's own), and the last noise
+level is 0.1; "ltx-distilled" on the eight levels that its distilled models were trained on, or on so many of them.
 """
 
 from __future__ import annotations
@@ -91,8 +93,17 @@ def take_step(
     return SamplerState(sample=sample, before=corrected, clean=clean, older=state.clean)
 
 
-def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | None = None) -> Schedule:
-    """The tables for this many steps, or for the `last` ones of them, which begin as if no step had been before.
+LTX_DISTILLED = (1.0, 0.99375, 0.9875, 0.98125, 0.975, 0.909375, 0.725, 0.421875)
+_LTX_SHIFTS, _LTX_TOKENS, _LTX_LAST = (
+    (0.95, 2.05),
+    (1024, 4096),
+    0.1,
+)  # logarithms of the shift for so many tokens
+
+
+def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | None = None, num_tokens: int = 0) -> Schedule:
+    """The tables for this many steps, or for the `last` ones of them, which begin as if no step had been before. `num_tokens` are
+    the video's, by which "ltx" shifts.
 
     Raises: ValueError for an unknown solver. Source of `last`: diffusers' video-to-video pipelines, `get_timesteps`.
     """
@@ -106,16 +117,30 @@ def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | Non
     if solver == "lcm":
         whole = np.arange(steps, -1, -1) * NUM_TRAIN_TIMESTEPS // steps
         return _euler_schedule(_shifted(whole / NUM_TRAIN_TIMESTEPS, flow_shift)[first:])
-    raise ValueError(f"solver={solver!r} must be unipc, euler, euler-distilled or lcm")
+    if solver == "ltx":
+        return _euler_schedule(np.append(_ltx_sigmas(steps, flow_shift, num_tokens), 0.0)[first:])
+    if solver == "ltx-distilled":
+        chosen = np.rint(np.linspace(0, len(LTX_DISTILLED) - 1, steps)).astype(int) if steps > 1 else [0]
+        return _euler_schedule(np.append(np.array(LTX_DISTILLED)[chosen], 0.0)[first:])
+    raise ValueError(f"solver={solver!r} must be unipc, euler, euler-distilled, lcm, ltx or ltx-distilled")
 
 
 def schedule_of(request: GenerationRequest) -> Schedule:
     """The tables of the steps that the request does: with a clip, only the last ones."""
-    return make_schedule(request.solver, request.steps, request.flow_shift, request.num_steps)
+    tokens = request.geometry().num_tokens
+    return make_schedule(request.solver, request.steps, request.flow_shift, request.num_steps, tokens)
 
 
 def _shifted(sigmas: np.ndarray, flow_shift: float) -> np.ndarray:
     return flow_shift * sigmas / (1 + (flow_shift - 1) * sigmas)
+
+
+def _ltx_sigmas(steps: int, flow_shift: float, num_tokens: int) -> np.ndarray:
+    """Source: diffusers' `LTX2Pipeline.calculate_shift` and `FlowMatchEulerDiscreteScheduler.stretch_shift_to_terminal`."""
+    slope = (_LTX_SHIFTS[1] - _LTX_SHIFTS[0]) / (_LTX_TOKENS[1] - _LTX_TOKENS[0])
+    shift = math.exp(_LTX_SHIFTS[0] + slope * (num_tokens - _LTX_TOKENS[0]))
+    clean = 1 - _shifted(np.linspace(1, 1 / steps, steps), shift * flow_shift)
+    return 1 - clean * (1 - _LTX_LAST) / clean[-1] if steps > 1 else 1 - clean
 
 
 def _euler(steps: int, flow_shift: float, first: int) -> Schedule:

@@ -105,7 +105,7 @@ def test_an_image_for_a_text_model_is_refused():
         ({"width": 81.5}, "width=81.5 is refused"),
         ({"width": math.nan}, "width=nan is refused"),
         ({"width": "wide"}, "width='wide' is refused"),
-        ({"solver": "magic"}, "solver='magic' is refused: input should be 'unipc', 'euler', 'euler-distilled' or 'lcm'"),
+        ({"solver": "magic"}, "solver='magic' is refused: input should be 'unipc', 'euler', 'euler-distilled', 'lcm', "),
         ({"colour": "red"}, "colour='red' is refused"),
         ({"prompt": 3}, "prompt=3 is refused"),
         ({"image_focus": (0.5, 1.5)}, "image_focus.1=1.5 is refused"),

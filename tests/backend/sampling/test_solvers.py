@@ -54,8 +54,24 @@ def test_four_distilled_steps_are_those_that_the_loras_were_trained_on():
     np.testing.assert_allclose(schedule.timesteps, [1000, 937.5, 833.3333, 625], atol=1e-3)
 
 
+@pytest.mark.parametrize(("steps", "tokens"), [(2, 8), (8, 1024), (30, 6144), (40, 14_080)])
+def test_ltx_shifts_by_the_videos_tokens_and_ends_at_a_tenth(steps, tokens):
+    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, shift_terminal=0.1)
+    mu = 0.95 + (2.05 - 0.95) / (4096 - 1024) * (tokens - 1024)  # diffusers, LTX2Pipeline: calculate_shift
+    scheduler.set_timesteps(steps, sigmas=np.linspace(1.0, 1 / steps, steps), mu=mu)
+    schedule = make_schedule("ltx", steps, 1.0, num_tokens=tokens)
+    np.testing.assert_allclose(schedule.sigmas, scheduler.sigmas.numpy(), atol=1e-6)
+    assert schedule.sigmas[-2] == pytest.approx(0.1)
+
+
+def test_ltx_in_eight_steps_has_its_makers_levels_and_in_fewer_some_of_them():
+    eight, three = (make_schedule("ltx-distilled", steps, 1.0).sigmas for steps in (8, 3))
+    np.testing.assert_allclose(eight, [1, 0.99375, 0.9875, 0.98125, 0.975, 0.909375, 0.725, 0.421875, 0], atol=1e-6)
+    assert set(three) < set(eight) and (three[0], three[-1]) == (1, 0)
+
+
 def test_an_unknown_solver_is_refused():
-    with pytest.raises(ValueError, match="must be unipc, euler, euler-distilled or lcm"):
+    with pytest.raises(ValueError, match="must be unipc, euler, euler-distilled, lcm, ltx or ltx-distilled"):
         make_schedule("heun", 4, 3.0)
 
 

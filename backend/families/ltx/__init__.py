@@ -1,0 +1,1 @@
+"""LTX-2.x: pictures and stereo sound in one pass."""

@@ -1,0 +1,123 @@
+"""LTX-2's autoencoders: the video's, whose decoder sees what comes after, so that a video is decoded whole; and the sound's."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from diffusers import AutoencoderKLLTX2Audio, AutoencoderKLLTX2Video
+from diffusers.pipelines.ltx2 import vocoder as vocoders
+
+from backend.contract.geometry import Geometry
+from backend.families.kit.arithmetic import count_flops
+from backend.families.kit.modules import shapes_of
+from backend.runtime.mesh import Layout
+from backend.runtime.torch_modules import call_module
+
+Weights = Mapping[str, jax.Array]
+
+
+class VideoAutoencoder:
+    """Modules of the video's autoencoder; weights are passed to every call. All methods are pure, to be compiled. Pixels are
+    float32 in [-1, 1]; latents are as the transformer sees them."""
+
+    def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
+        with torch.device("meta"):
+            self._vae = AutoencoderKLLTX2Video.from_config(dict(config)).eval()
+        self._layout = layout
+
+    @property
+    def latent_channels(self) -> int:
+        return self._vae.config.latent_channels
+
+    def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
+        """The checkpoint's shapes and where they rest, without the weights."""
+        return self._layout.describe(shapes_of(self._vae, dtype), self._layout.everywhere)
+
+    def encode(self, weights: Weights, pixels: jax.Array) -> jax.Array:
+        """Latents [1, C, F, H, W] float32 of pixels [1, 3, 8 F - 7, height, width]."""
+        pixels = self._spread(pixels.astype(_dtype(weights)))
+        moments = call_module(self._vae, weights, _encode, pixels).astype(jnp.float32)
+        mean, std = _statistics(weights)
+        return (moments[:, : self.latent_channels] - mean) * self._vae.config.scaling_factor / std
+
+    @jax.named_scope("decoder")
+    def decode(self, weights: Weights, latents: jax.Array) -> jax.Array:
+        """The pixels [1, 3, 8 F - 7, height, width] of a whole video's latents [1, C, F, H, W]."""
+        mean, std = _statistics(weights)
+        plain = latents.astype(jnp.float32) * std / self._vae.config.scaling_factor + mean
+        return call_module(self._vae, weights, _decode, self._spread(plain.astype(_dtype(weights))))
+
+    def place_decoded(self, shapes: Any) -> Any:
+        """Where the result of `decode` lies: spread over space."""
+        return self._layout.describe_spread({"pixels": shapes})["pixels"]
+
+    def _spread(self, array: jax.Array) -> jax.Array:
+        return self._layout.constrain(array, self._layout.space(*array.shape[3:]))
+
+    @functools.lru_cache(maxsize=32)  # noqa: B019  an autoencoder lives as long as its worker's model
+    def decode_flops(self, geometry: Geometry) -> float:
+        """The operations of decoding a whole video."""
+        return count_flops(lambda: self._vae.decode(torch.empty(geometry.latent_shape(self.latent_channels))))
+
+    @functools.lru_cache(maxsize=32)  # noqa: B019
+    def encode_flops(self, geometry: Geometry) -> float:
+        """Those of encoding a picture."""
+        return count_flops(lambda: self._vae.encode(torch.empty(1, 3, 1, geometry.height, geometry.width)))
+
+
+class SoundDecoder:
+    """The sound's autoencoder and its vocoder, from latents to samples."""
+
+    def __init__(self, config: Mapping[str, Any], vocoder: Mapping[str, Any], layout: Layout) -> None:
+        with torch.device("meta"):
+            self._vae = AutoencoderKLLTX2Audio.from_config(dict(config)).eval()
+            self._vocoder = getattr(vocoders, vocoder["_class_name"]).from_config(dict(vocoder)).eval()
+        self._layout, self._buffers = layout, {}
+        if hasattr(self._vocoder, "resampler"):  # its filter is in no checkpoint
+            ratio = vocoder["output_sampling_rate"] // vocoder["input_sampling_rate"]
+            with torch.device("cpu"):
+                made = vocoders.UpSample1d(ratio=ratio, window_type="hann")
+            self._buffers = {"resampler.filter": np.asarray(made.filter)}
+
+    def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes and places of the autoencoder's weights."""
+        return self._layout.describe(shapes_of(self._vae, dtype), self._layout.everywhere)
+
+    def describe_vocoder(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
+        """Those of the vocoder's."""
+        return self._layout.describe(shapes_of(self._vocoder, dtype), self._layout.everywhere)
+
+    def decode(self, weights: Weights, vocoder: Weights, latents: jax.Array) -> jax.Array:
+        """Samples [channels, N] float32 in [-1, 1] of latents [1, C, L, M], whose mean and spread are per channel and bin."""
+        _, channels, length, bins = latents.shape
+        packed = latents.swapaxes(1, 2).reshape(1, length, channels * bins).astype(jnp.float32)
+        plain = packed * weights["latents_std"].astype(jnp.float32) + weights["latents_mean"].astype(jnp.float32)
+        plain = plain.reshape(1, length, channels, bins).swapaxes(1, 2).astype(weights["latents_std"].dtype)
+        mel = call_module(self._vae, weights, _decode, plain)
+        buffers = {name: jnp.asarray(value) for name, value in self._buffers.items()}
+        return call_module(self._vocoder, {**vocoder, **buffers}, lambda module, spectrum: module(spectrum), mel)[0].astype(
+            jnp.float32
+        )
+
+
+def _encode(vae: AutoencoderKLLTX2Video, pixels: torch.Tensor) -> torch.Tensor:
+    return vae.encode(pixels).latent_dist.mode()
+
+
+def _decode(vae: Any, latents: torch.Tensor) -> torch.Tensor:
+    return vae.decode(latents, return_dict=False)[0]
+
+
+def _statistics(weights: Weights) -> tuple[jax.Array, jax.Array]:
+    """Mean and spread of the latents' channels, [1, C, 1, 1, 1]."""
+    return tuple(weights[f"latents_{name}"].astype(jnp.float32).reshape(1, -1, 1, 1, 1) for name in ("mean", "std"))
+
+
+def _dtype(weights: Weights) -> jnp.dtype:
+    return weights["decoder.conv_in.conv.weight"].dtype

@@ -1,0 +1,146 @@
+"""Recognises which LTX-2 a checkpoint is from its configurations alone, and refuses all others. Reads no file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from backend.checkpoints.checkpoint import Checkpoint
+from backend.checkpoints.loras import LoraName
+from backend.chips import StepFlops
+from backend.contract.geometry import Geometry
+from backend.families.family import Configs, Kind, refusal
+from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, width_of
+from presets import Preset
+
+if TYPE_CHECKING:
+    from backend.families.ltx.model import LtxModel
+
+TEXT_TOKENS = 1024  # that a prompt is padded to; source: diffusers, LTX2Pipeline, max_sequence_length
+MEL_SCALE = 4  # mel frames a latent of sound, and mel bins; source: diffusers, AutoencoderKLLTX2Audio
+PIPELINES = ("LTX2Pipeline", "LTX2ImageToVideoPipeline", "LTX2ConditionPipeline")
+TRANSFORMER, AUTOENCODER, SOUND_AUTOENCODER = "LTX2VideoTransformer3DModel", "AutoencoderKLLTX2Video", "AutoencoderKLLTX2Audio"
+VOCODERS = ("LTX2Vocoder", "LTX2VocoderWithBWE")
+NEEDED_ENTRIES = {
+    "transformer": ("in_channels", "num_layers", "num_attention_heads", "attention_head_dim", "audio_num_attention_heads",
+                    "audio_attention_head_dim", "cross_attention_dim", "rope_type"),
+    "connectors": ("caption_channels", "text_proj_in_factor"),
+    "vae": ("latent_channels", "spatial_compression_ratio", "temporal_compression_ratio"),
+    "audio_vae": ("latent_channels", "mel_bins", "sample_rate", "mel_hop_length"),
+    "vocoder": ("output_sampling_rate",),
+    "text_encoder": (),
+}  # fmt: skip
+SUPPORTED = "LTX-2.0 and 2.3 as diffusers lays them out"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LtxKind(Kind):
+    """One kind of LTX-2. `name` as in `KINDS`; in newer ones each stream's attention to the other reads the other's noise level
+    (`crosses_timesteps`), and the self-attention of a layer can be left out (`can_perturb`). The sound has `sound_latents` a
+    second, each of `sound_shape` channels and mel bins."""
+
+    tasks: tuple[str, ...] = ("t2v", "i2v")
+    scales: tuple[int, int] = (32, 8)
+    patch: int = 1
+    crosses_timesteps: bool = True
+    can_perturb: bool = True
+    sound_latents: float = 25.0
+    sound_shape: tuple[int, int] = (8, 16)
+
+
+OLD = LtxKind(name="ltx-2.0", takes={"image": "may"}, crosses_timesteps=False, can_perturb=False)
+NEW = LtxKind(name="ltx-2.3", takes={"image": "may"})
+
+# diffusers' name -> the one in the makers' files; source: diffusers, scripts/convert_ltx2_to_diffusers.py
+ORIGINAL_NAMES = (
+    (r"^proj_in$", "patchify_proj"), (r"^audio_proj_in$", "audio_patchify_proj"), (r"^time_embed\.", "adaln_single."),
+    (r"^audio_time_embed\.", "audio_adaln_single."), (r"\.norm_q$", ".q_norm"), (r"\.norm_k$", ".k_norm"),
+)  # fmt: skip
+
+
+class LtxFamily:
+    """LTX-2. See `backend.families.family.Family`."""
+
+    name = "ltx"
+    supports = SUPPORTED
+
+    def recognise(self, index: Mapping[str, Any], configs: Configs) -> LtxKind | None:
+        """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""
+        if index.get("_class_name") not in PIPELINES:
+            return None
+        check_parts(index, configs, NEEDED_ENTRIES, "a whole LTX-2 checkpoint")
+        classes = {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,), "audio_vae": (SOUND_AUTOENCODER,), "vocoder": VOCODERS}
+        check_classes(configs, classes, SUPPORTED)
+        _check(configs)
+        sound, transformer = configs["audio_vae"], configs["transformer"]
+        kind = NEW if transformer.get("perturbed_attn") else OLD
+        return dataclasses.replace(
+            kind,
+            scales=_scales(configs["vae"]),
+            sound_rate=configs["vocoder"]["output_sampling_rate"],
+            sound_latents=sound["sample_rate"] / sound["mel_hop_length"] / MEL_SCALE,
+            sound_shape=(sound["latent_channels"], sound["mel_bins"] // MEL_SCALE),
+        )
+
+    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> None:
+        """See `Family`: its transformer lies in the checkpoint's folder."""
+
+    def of_preset(self, preset: Preset, configs: Configs) -> LtxKind | None:
+        """The kind of a preset's model, without its checkpoint."""
+        if configs["transformer"].get("_class_name") != TRANSFORMER:
+            return None
+        return self.recognise(index_of(configs, _class_name=PIPELINES[0]), configs)
+
+    def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
+        """The first tensor, whose shape depends on the inputs, and one of the last layer."""
+        config = configs[part]
+        if part == "transformer":
+            width = width_of(config)
+            last = f"transformer_blocks.{config['num_layers'] - 1}.attn1.to_q.weight"
+            return {"proj_in.weight": (width, config["in_channels"]), last: (width, width)}
+        return {}
+
+    def step_flops(self, configs: Configs, geometry: Geometry, branches: int) -> StepFlops:
+        """Self-attention of the video's tokens, their attention to the text, projections and feed-forward, and the keys that both
+        streams take of the text; what else the sound costs is a hundredth of it."""
+        config = configs["transformer"]
+        width, tokens, layers = width_of(config), geometry.num_tokens, config["num_layers"] * branches
+        sound = config["audio_num_attention_heads"] * config["audio_attention_head_dim"]
+        across = 4 * tokens * width * sound + 4 * tokens * sound * width
+        own = 2 * tokens * width * width * (4 + 2 + 8) + across
+        text = 2 * TEXT_TOKENS * (2 * width * width + 2 * sound * sound) + 4 * tokens * TEXT_TOKENS * width
+        return StepFlops(
+            attention=4 * tokens**2 * width * layers, matmul=(own + text) * layers, head_width=config["attention_head_dim"]
+        )
+
+    def lora_names(self, stem: str) -> tuple[LoraName, ...]:
+        """See `Family`. ComfyUI has the makers' names."""
+        return (LoraName(renamed(stem, ORIGINAL_NAMES)),)
+
+    def model(self) -> type[LtxModel]:
+        """Imported late, because it imports jax and torch."""
+        from backend.families.ltx.model import LtxModel
+
+        return LtxModel
+
+
+LTX = LtxFamily()
+
+
+def _scales(config: Mapping[str, Any]) -> tuple[int, int]:
+    """Pixels per latent, in space and in time."""
+    return config["spatial_compression_ratio"], config["temporal_compression_ratio"]
+
+
+def _check(configs: Configs) -> None:
+    """Raises: ModelError if the networks do not belong together, or are built in a way that was never published."""
+    transformer, latents = configs["transformer"], configs["vae"]["latent_channels"]
+    if transformer["in_channels"] != latents:
+        raise channels_refusal(configs, latents, SUPPORTED)
+    if transformer["rope_type"] != "split":
+        raise refusal(f"its transformer turns its heads in a way that is {transformer['rope_type']}", [SUPPORTED])
+    if transformer.get("use_keyframes_abs_pos_embedding"):
+        raise refusal("it is LTX-2.5, whose text encoder is not here yet", [SUPPORTED])
+    if configs["vae"].get("timestep_conditioning") or any(configs["vae"].get("decoder_inject_noise", ())):
+        raise refusal("its decoder adds noise", [SUPPORTED])

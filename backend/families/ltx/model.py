@@ -1,0 +1,295 @@
+"""LTX-2's networks, their programs, and the work from a request to pixels and sound. See `backend.families.model.Model`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from backend.contract.request import GenerationRequest
+from backend.families.kit.arithmetic import encoder_flops
+from backend.families.kit.networks import DENOISE, ENCODE, encoder_network, read_tokenizer, text_network
+from backend.families.kit.pixels import as_float32, pixels_of
+from backend.families.layouts import plan_layouts
+from backend.families.ltx.autoencoders import SoundDecoder, VideoAutoencoder
+from backend.families.ltx.guidance import Branches, Scales, guided_step, scales_of
+from backend.families.ltx.text_encoder import Connectors, TextEncoder, installed_name
+from backend.families.ltx.transformer import Context, Denoiser, layer_matrix_bytes
+from backend.families.model import (
+    SOUND,
+    VIDEO,
+    AttentionLengths,
+    Carry,
+    Conditions,
+    Inputs,
+    Latents,
+    ModelPlan,
+    Network,
+    Stage,
+    States,
+    Weights,
+)
+from backend.runtime.mesh import Layout
+from backend.runtime.program import Compiler, Program
+from backend.runtime.work import Call, Effect, OnHost, Put, Work
+from backend.sampling.plan import PlannedStep
+from backend.sampling.solvers import StepInputs, start
+from backend.weights.parking import device_bytes, on_devices
+from backend.weights.stacked import StackedWeights
+
+DECODE: frozenset[Stage] = frozenset({"decode"})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Programs:
+    """One mesh, the networks laid out on it, and their programs; the step's by the branches that it runs."""
+
+    layout: Layout
+    compiler: Compiler
+    denoiser: Denoiser
+    vae: VideoAutoencoder
+    sound: SoundDecoder
+    encode_text: Program
+    encode_image: Program
+    prepare_text: Program
+    decode: Program
+    decode_sound: Program
+
+    @functools.lru_cache(maxsize=8)  # noqa: B019  they live as long as their worker's model
+    def step(self, branches: Branches) -> Program:
+        """The denoising step with these branches."""
+        run = functools.partial(_step, self.denoiser, branches)
+        return Program("the denoising step", run, key="denoise_step", donated=(1,), layout=self.layout, compiler=self.compiler)
+
+
+def _step(
+    denoiser: Denoiser,
+    branches: Branches,
+    weights: StackedWeights,
+    states: States,
+    row: StepInputs,
+    context: Context,
+    scales: tuple[Scales, Scales],
+) -> States:
+    """One guided step of both streams."""
+    samples = (states[name].sample for name in (VIDEO, SOUND))
+    velocities = denoiser.velocities(weights, *samples, row.timestep, context)
+    named = zip((VIDEO, SOUND), velocities, scales, strict=True)
+    return {name: guided_step(states[name], own, branches, scale, row) for name, own, scale in named}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LtxLane:
+    """What all steps with the same branches share."""
+
+    expert: int
+    is_guided: bool
+    programs: Programs
+    branches: Branches
+    context: Context
+    scales: tuple[Scales, Scales]
+
+    @property
+    def layout(self) -> Layout:
+        return self.programs.layout
+
+
+class LtxModel:
+    """One LTX-2 checkpoint without its weights. A video is one chunk, and is decoded in one piece: its decoder is not causal."""
+
+    decode_stride = 1 << 30
+
+    def __init__(self, plan: ModelPlan) -> None:
+        self.kind, self.dtype, self._configs = plan.kind, plan.dtype, plan.configs
+        self._text = TextEncoder(plan.configs["text_encoder"], read_tokenizer(plan))
+        self._connectors = Connectors(plan.configs["connectors"])
+        layouts = plan_layouts(plan, layer_matrix_bytes)
+        self._guided, self._unguided = (self._make_programs(plan, layout) for layout in layouts)
+        self.networks = tuple(self._networks(plan))
+
+    def _make_programs(self, plan: ModelPlan, layout: Layout) -> Programs:
+        configs, program = plan.configs, functools.partial(Program, layout=layout, compiler=plan.compiler)
+        denoiser = Denoiser(configs["transformer"], layout, self.kind.crosses_timesteps)
+        vae, sound = VideoAutoencoder(configs["vae"], layout), SoundDecoder(configs["audio_vae"], configs["vocoder"], layout)
+        return Programs(
+            layout=layout,
+            compiler=plan.compiler,
+            denoiser=denoiser,
+            vae=vae,
+            sound=sound,
+            encode_text=program("the text encoder", self._encode_text, key="text_encode"),
+            encode_image=program("the encoder", vae.encode, key="image_encode"),
+            prepare_text=program("the prompt's tokens", denoiser.embed_text, key="prompt_tokens"),
+            decode=program("the decoder", vae.decode, key="vae_decode", places=vae.place_decoded),
+            decode_sound=program("the sound", sound.decode, key="sound_decode"),
+        )
+
+    def _encode_text(self, encoder: Any, connectors: Any, ids: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return self._connectors.embed(connectors, self._text.states(encoder, ids, mask), mask)
+
+    def _networks(self, plan: ModelPlan) -> Iterator[Network]:
+        layout, denoiser, vae, sound = (getattr(self._guided, name) for name in ("layout", "denoiser", "vae", "sound"))
+        transformer = denoiser.describe_weights(self.dtype)
+        others = device_bytes(transformer) if "denoise" in plan.stages else 0
+        yield text_network(self._text, plan, layout, others, renamed=installed_name)
+        yield encoder_network("connectors", self._connectors, plan, layout)
+        yield Network(part="transformer", stages=DENOISE, described=transformer, expert=0)
+        yield Network(part="vae", stages=ENCODE | DENOISE | DECODE, described=vae.describe_weights(self.dtype))
+        yield Network(part="audio_vae", stages=DECODE, described=sound.describe_weights(self.dtype))
+        yield Network(part="vocoder", stages=DECODE, described=sound.describe_vocoder(self.dtype))
+
+    def layout(self, is_guided: bool) -> Layout:
+        """See `Model`."""
+        return self._programs(is_guided).layout
+
+    def latent_shapes(self, request: GenerationRequest) -> dict[str, tuple[int, ...]]:
+        """See `Model`. The sound's are [1, C, L, mel bins], as long as the video."""
+        channels, bins = self.kind.sound_shape
+        length = round(request.num_frames / request.fps * self.kind.sound_latents)
+        return {VIDEO: self._video_shape(request), SOUND: (1, channels, length, bins)}
+
+    def _video_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
+        return request.geometry().latent_shape(self._guided.vae.latent_channels)
+
+    def notes(self, request: GenerationRequest) -> list[str]:
+        """Which prompts are cut."""
+        return list(self._tokens(request).notes)
+
+    def prompts_for_all_programs(self, example: str) -> list[str]:
+        """One: all prompts have one length."""
+        return [example]
+
+    def _tokens(self, request: GenerationRequest) -> Any:
+        negative = [request.negative_prompt] if request.reads_negative_prompt else []
+        return self._text.tokenize([request.prompt, *negative])
+
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+        """See `Model`: the connectors' embeddings of each prompt, and a picture's latents."""
+        programs, tokens, conditions = self._programs(request.is_guided), self._tokens(request), {}
+        with on_devices(weights["text_encoder"]) as resting:
+            made = yield Call(programs.encode_text, (resting, weights["connectors"], tokens.ids, tokens.mask))
+            for name, embeddings in zip(_TEXTS, made, strict=True):
+                conditions[name] = yield OnHost(as_float32, (embeddings,))
+        for picture in inputs.get("image", ()):
+            latents = yield Call(programs.encode_image, (weights["vae"], pixels_of(picture, self.dtype)))
+            conditions["first_frame"] = yield OnHost(as_float32, (latents,))
+        return conditions
+
+    def lane(
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
+    ) -> Generator[Effect, Any, tuple[LtxLane, None]]:
+        """See `Model`."""
+        branches = Branches.of(request, planned, self.kind)
+        programs = self._programs(len(branches.texts) % 2 == 0)  # else they do not divide by two halves of the chips
+        rows = functools.partial(_rows, texts=branches.texts, dtype=self.dtype)
+        texts = yield OnHost(rows, tuple(conditions[name] for name in _TEXTS))
+        text, sound_text = yield Call(programs.prepare_text, (weights["transformer"], *texts))
+        shapes = self.latent_shapes(request)
+        places = yield from programs.denoiser.places(shapes[VIDEO], shapes[SOUND][2], request.fps)
+        flags = (np.array(one, np.float32) for one in (branches.perturbed, branches.isolated))
+        perturbed, isolated, first_frame, scales = yield Put(
+            (*flags, conditions.get("first_frame"), scales_of(request)), programs.layout.replicated
+        )
+        context = Context(
+            text=text,
+            sound_text=sound_text,
+            perturbed=perturbed,
+            isolated=isolated,
+            places=places,
+            first_frame=first_frame,
+        )
+        is_guided = planned.is_guided
+        return LtxLane(expert=0, is_guided=is_guided, programs=programs, branches=branches, context=context, scales=scales), None
+
+    def encode_flops(self, request: GenerationRequest) -> float:
+        """See `Model`."""
+        described = {network.part: network.described for network in self.networks}
+        count = math.prod(self._tokens(request).ids.shape)
+        text = sum(encoder_flops(described[part], count) for part in ("text_encoder", "connectors"))
+        return text + (self._guided.vae.encode_flops(request.geometry()) if request.image else 0.0)
+
+    def decode_flops(self, request: GenerationRequest) -> float:
+        """See `Model`. Those of the sound are not counted."""
+        return self._guided.vae.decode_flops(request.geometry())
+
+    def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
+        """See `Model`."""
+        return {name: start(jnp.asarray(drawn)) for name, drawn in noise.items()}
+
+    def step(
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        lane: LtxLane,
+        states: States,
+        row: StepInputs,
+        carry: Carry,
+        index: int,
+    ) -> Generator[Effect, Any, tuple[States, None]]:
+        """See `Model`."""
+        arguments = (weights["transformer"], states, row, lane.context, lane.scales)
+        return (yield Call(lane.programs.step(lane.branches), arguments)), None
+
+    def settle(self, weights: Weights, request: GenerationRequest, lane: LtxLane, clean: Latents, carry: Carry) -> Work:
+        """Does nothing."""
+        yield from ()
+        return carry
+
+    def spared_steps(self, carry: Carry) -> int:
+        """None: there is no step cache."""
+        return 0
+
+    def finish(self, conditions: Conditions, latents: Latents) -> Work:
+        """See `Model`: a picture's own latents are the first frame's."""
+        if "first_frame" not in conditions:
+            yield from ()
+            return latents
+        video = yield OnHost(_with_first_frame, (conditions["first_frame"], latents[VIDEO]))
+        return {**latents, VIDEO: video}
+
+    def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Work:
+        """See `Model`."""
+        return (yield Call(self._programs(request.is_guided).decode, (weights["vae"], latents))), None
+
+    def decode_sound(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
+        """See `Model`."""
+        program = self._programs(request.is_guided).decode_sound
+        return (yield Call(program, (weights["audio_vae"], weights["vocoder"], latents)))
+
+    def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
+        """See `Model`."""
+        programs, shape = self._programs(request.is_guided), self._video_shape(request)
+        layout, denoiser = programs.layout, programs.denoiser
+        heads, sp = denoiser.heads // layout.size("tp"), layout.size("sp")
+        padded, group = denoiser.padded_tokens(shape), math.gcd(heads, sp)
+        return AttentionLengths(
+            heads=heads // group,
+            head_width=denoiser.head_width,
+            queries=padded * group // sp,
+            keys=denoiser.num_tokens(shape),
+            text_heads=heads,
+            text_queries=padded // sp,
+            text=self._text.length,
+            batch=max(1, (2 if request.is_guided else 1) // layout.size("dp")),
+        )
+
+    def _programs(self, is_guided: bool) -> Programs:
+        return self._guided if is_guided else self._unguided
+
+
+_TEXTS = ("prompt_embeds", "sound_prompt_embeds")
+
+
+def _rows(xp: Any, *embeddings: Any, texts: tuple[int, ...], dtype: jnp.dtype) -> tuple[Any, ...]:
+    """The embeddings of the prompt that each branch reads."""
+    return tuple(xp.stack([array[row] for row in texts]).astype(dtype) for array in embeddings)
+
+
+def _with_first_frame(xp: Any, first: Any, latents: Any) -> Any:
+    return xp.concatenate([first, latents[:, :, 1:]], axis=2)

@@ -1,0 +1,47 @@
+"""Where the tokens of LTX-2's two streams stand in time and space, and the rotary tables that follow, made on the host.
+
+The angles are fractions of (20 s, 2048 pixels, 2048 pixels), different for every head, made in float64 as the checkpoints ask
+(diffusers, `LTX2AudioVideoRotaryPosEmbed`, "split"); video and sound attend to one another by time alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+import torch
+from diffusers.models.transformers.transformer_ltx2 import LTX2AudioVideoRotaryPosEmbed, LTX2VideoTransformer3DModel
+
+Tables = tuple[jax.Array, jax.Array]
+"""Cosine and sine [S, H, D / 2], float32, of the first half of each head's channels with the second."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Places:
+    """The tables of both streams: for the attention to themselves, and for that to one another."""
+
+    video: Tables
+    sound: Tables
+    video_time: Tables
+    sound_time: Tables
+
+
+def places_of(model: LTX2VideoTransformer3DModel, size: tuple[int, int, int], num_sound: int, fps: float, padded: int) -> Places:
+    """Host tables for latents of `size` (F, H, W) and so many latents of sound; the video's are padded to `padded` tokens."""
+    with torch.device("cpu"), torch.no_grad():
+        video = model.rope.prepare_video_coords(1, *size, torch.device("cpu"), fps=fps)
+        sound = model.audio_rope.prepare_audio_coords(1, num_sound, torch.device("cpu"))
+        return Places(
+            video=_tables(model.rope, video, padded),
+            sound=_tables(model.audio_rope, sound),
+            video_time=_tables(model.cross_attn_rope, video[:, :1], padded),
+            sound_time=_tables(model.cross_attn_audio_rope, sound[:, :1]),
+        )
+
+
+def _tables(rope: LTX2AudioVideoRotaryPosEmbed, coordinates: torch.Tensor, padded: int | None = None) -> Tables:
+    tables = [table[0].transpose(0, 1).float().numpy() for table in rope(coordinates)]
+    rows = 0 if padded is None else padded - len(tables[0])
+    return tuple(np.pad(table, ((0, rows), (0, 0), (0, 0))) for table in tables)

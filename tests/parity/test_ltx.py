@@ -1,0 +1,177 @@
+"""LTX-2 gives diffusers' picture and sound: tiny random checkpoints in the real layout, same prompt, picture and seed, float32."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.numpy import load_file
+
+from backend.contract import settings as settings_module
+from backend.contract.events import Finished
+from backend.contract.request import GenerationRequest
+from backend.families.model import SOUND, VIDEO
+from backend.media.sound import Sound
+from backend.pipeline import generate as pipeline_module
+from backend.pipeline import load as load_module
+from backend.pipeline.loaded import LoadedModel
+from presets import Preset, load_preset
+from tests.kept import digest, kept
+from tests.parity.tiny_ltx import KINDS, SIDE, make_parts, make_preset, pipeline_of
+from tests.parity.tiny_runs import video_of
+
+pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
+
+LATENT_TOLERANCE = 1e-3  # the project's bar
+LEAST_PSNR = 50.0  # in dB over the video, pixels in [0, 1]; the project's bar
+LEAST_SNR = 40.0  # in dB over the waveform; the project's bar
+ALL = dict(sound_guidance=7.0, perturbed_guidance=(1.0, 0.5), modality_guidance=(3.0, 2.0), guidance_rescale=(0.7, 0.3))
+OFF = dict(guidance=(1.0,), sound_guidance=1.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tiny:
+    """One kind's checkpoint, loaded by us and by diffusers."""
+
+    preset: Preset
+    loaded: LoadedModel
+    parts: dict[str, Any]
+
+    @functools.cached_property
+    def weights(self) -> str:
+        """A digest of the checkpoint's files."""
+        return digest(Path(self.preset.model))
+
+    def request(self, **changes) -> GenerationRequest:
+        own = dict(prompt="a dog barks at the sea", negative_prompt="silence", seed=5, num_frames=9)
+        return GenerationRequest.from_preset(self.preset, **own | changes)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Callable[[str], Tiny]:
+    """Makes each kind once; requests find its preset by name."""
+    presets: dict[str, Preset] = {}
+
+    @functools.cache
+    def make(kind: str) -> Tiny:
+        parts, folder = make_parts(kind), tmp_path_factory.mktemp(kind) / "model"
+        pipeline_of(parts).save_pretrained(folder)
+        preset = presets[f"tiny-{kind}"] = make_preset(kind, folder)
+        return Tiny(preset=preset, loaded=load_module.load(preset, None, lambda event: None), parts=parts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(settings_module, "load_preset", lambda name: presets[name] if name in presets else load_preset(name))
+        yield make
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory) -> str:
+    """As large as the video, so that nothing is resized on the way."""
+    rows, columns = np.mgrid[:SIDE, :SIDE]
+    pixels = np.stack([4 * rows, 255 - 3 * columns, (rows * columns) % 256], -1).astype(np.uint8)
+    path = tmp_path_factory.mktemp("pictures") / "first.png"
+    Image.fromarray(pixels).save(path)
+    return str(path)
+
+
+def run_reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray]:
+    """diffusers' latents of picture and sound, normalised as ours are."""
+    both = kept(lambda: np.concatenate([latents.ravel() for latents in _reference(made, request)]), made.weights, request)
+    shapes = made.loaded.model.latent_shapes(request)
+    video, sound = np.split(both, [math.prod(shapes[VIDEO])])
+    return video.reshape(shapes[VIDEO]), sound.reshape(shapes[SOUND])
+
+
+def _reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray]:
+    sounds = request.sound_guidance if request.sound_guidance is not None else request.guidance[0]
+    rescales = request.guidance_rescale
+    given = {"image": Image.open(request.image), "image_crf": 0} if request.image else {}
+    video, sound = pipeline_of(made.parts, bool(request.image))(
+        **given,
+        prompt=request.prompt,
+        negative_prompt=request.negative_prompt,
+        height=request.height,
+        width=request.width,
+        num_frames=request.num_frames,
+        frame_rate=float(request.fps),
+        num_inference_steps=request.steps,
+        guidance_scale=request.guidance[0],
+        audio_guidance_scale=sounds,
+        stg_scale=request.perturbed_guidance[0],
+        audio_stg_scale=request.perturbed_guidance[1],
+        modality_scale=request.modality_guidance[0],
+        audio_modality_scale=request.modality_guidance[1],
+        guidance_rescale=rescales[0],
+        audio_guidance_rescale=rescales[1],
+        spatio_temporal_guidance_blocks=[2],
+        use_cross_timestep=made.loaded.model.kind.crosses_timesteps,
+        generator=torch.Generator().manual_seed(request.seed),
+        output_type="latent",
+        return_dict=False,
+    )
+    vae, sound_vae = made.parts["vae"], made.parts["audio_vae"]
+    video = (video - vae.latents_mean.view(1, -1, 1, 1, 1)) / vae.latents_std.view(1, -1, 1, 1, 1)
+    packed = (sound.transpose(1, 2).flatten(2) - sound_vae.latents_mean) / sound_vae.latents_std
+    return video.numpy(), packed.unflatten(2, (sound.shape[1], -1)).transpose(1, 2).numpy()
+
+
+def finished(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Our latents of both streams, and the waveform [channels, samples]."""
+    with tempfile.TemporaryDirectory() as folder:
+        *_, last = pipeline_module.generate(request, made.loaded, Path(folder), lambda: False)
+        assert isinstance(last, Finished) and last.result.has_sound, last
+        latents = load_file(Path(folder) / "stage2_latents.safetensors")
+        return latents["latents"], latents["sound.latents"], Sound.read(Path(folder) / "stage3_sound.wav").samples
+
+
+CASES = [(KINDS[0], {}, 2), (KINDS[1], ALL, 2), (KINDS[1], OFF, 2)]
+MORE_CASES = [(KINDS[0], ALL, 8), (KINDS[1], ALL, 8), (KINDS[1], dict(ALL, guidance=(1.0,), sound_guidance=1.0), 2)]
+
+
+@pytest.mark.parametrize("kind, changes, steps", CASES + [pytest.param(*case, marks=pytest.mark.slow) for case in MORE_CASES])
+def test_picture_and_sound_equal_diffusers(tiny, kind, changes, steps):
+    made = tiny(kind)
+    request = made.request(steps=steps, **changes)
+    video, sound, _ = finished(made, request)
+    expected = run_reference(made, request)
+    assert np.abs(video - expected[0]).max() <= LATENT_TOLERANCE and np.abs(sound - expected[1]).max() <= LATENT_TOLERANCE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_is_the_first_frame(tiny, picture, kind):
+    made = tiny(kind)
+    request = made.request(steps=2, image=picture, **OFF)
+    video, sound, _ = finished(made, request)
+    expected = run_reference(made, request)
+    assert np.abs(video - expected[0]).max() <= LATENT_TOLERANCE and np.abs(sound - expected[1]).max() <= LATENT_TOLERANCE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_latents_become_diffusers_pixels_and_waveform(tiny, kind):
+    made = tiny(kind)
+    request = made.request(steps=2, **OFF)
+    video, sound, waveform = finished(made, request)
+    pixels, expected = _decoded(made, video, sound)
+    error = np.square(video_of(request, made.loaded, video).clip(0, 1) - pixels).mean()
+    assert -10 * np.log10(max(error, 1e-12)) >= LEAST_PSNR
+    noise = np.square(waveform - expected[:, : waveform.shape[1]]).mean()
+    assert 10 * np.log10(np.square(expected).mean() / max(noise, 1e-12)) >= LEAST_SNR
+
+
+@torch.no_grad()
+def _decoded(made: Tiny, video: np.ndarray, sound: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    vae, sound_vae, vocoder = (made.parts[name] for name in ("vae", "audio_vae", "vocoder"))
+    plain = torch.from_numpy(video) * vae.latents_std.view(1, -1, 1, 1, 1) + vae.latents_mean.view(1, -1, 1, 1, 1)
+    pixels = vae.decode(plain, return_dict=False)[0][0].permute(1, 2, 3, 0)
+    packed = torch.from_numpy(sound).transpose(1, 2).flatten(2) * sound_vae.latents_std + sound_vae.latents_mean
+    spectrum = sound_vae.decode(packed.unflatten(2, (sound.shape[1], -1)).transpose(1, 2), return_dict=False)[0]
+    return ((pixels + 1) / 2).clamp(0, 1).numpy(), vocoder(spectrum)[0].numpy()
