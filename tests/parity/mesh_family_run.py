@@ -17,12 +17,13 @@ from backend.contract import settings as settings_module
 from backend.contract.request import GenerationRequest
 from backend.pipeline import generate as pipeline
 from backend.pipeline import load as load_module
-from tests.parity import tiny_checkpoints, tiny_hunyuan
+from tests.parity import tiny_checkpoints, tiny_hunyuan, tiny_ltx
 
 
 def main() -> None:
     family, folder, output, changes = sys.argv[1:]
-    preset = (tiny_hunyuan if family in tiny_hunyuan.KINDS else tiny_checkpoints).make_preset(family, Path(folder))
+    makers = {kind: maker for maker in (tiny_hunyuan, tiny_ltx) for kind in maker.KINDS}
+    preset = makers.get(family, tiny_checkpoints).make_preset(family, Path(folder))
     settings_module.load_preset = lambda name: preset
     given = json.loads(changes)
     if (copies := given.pop("copies", None)) is not None:
@@ -32,7 +33,8 @@ def main() -> None:
     request = GenerationRequest.from_preset(preset, **settings)
     with tempfile.TemporaryDirectory() as place:
         list(pipeline.generate(request, loaded, Path(place), lambda: False))
-        np.save(output, load_file(Path(place) / "stage2_latents.safetensors")["latents"])
+        saved = sorted(load_file(Path(place) / "stage2_latents.safetensors").items())
+        np.save(output, np.concatenate([values.ravel() for name, values in saved if name.endswith("latents")]))  # of all streams
     sys.stdout.write(loaded.model.layout(True).plan_text + "\n")
 
 

@@ -26,7 +26,7 @@ from backend.pipeline import load as load_module
 from backend.pipeline.loaded import LoadedModel
 from presets import Preset, load_preset
 from tests.kept import digest, kept
-from tests.parity.tiny_ltx import KINDS, SIDE, make_parts, make_preset, pipeline_of
+from tests.parity.tiny_ltx import KINDS, SIDE, make_parts, make_preset, pipeline_of, write_checkpoint
 from tests.parity.tiny_runs import video_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
@@ -63,8 +63,8 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Callable[[str], T
 
     @functools.cache
     def make(kind: str) -> Tiny:
-        parts, folder = make_parts(kind), tmp_path_factory.mktemp(kind) / "model"
-        pipeline_of(parts).save_pretrained(folder)
+        parts = make_parts(kind)
+        folder = write_checkpoint(parts, tmp_path_factory.mktemp(kind) / "model")
         preset = presets[f"tiny-{kind}"] = make_preset(kind, folder)
         return Tiny(preset=preset, loaded=load_module.load(preset, None, lambda event: None), parts=parts)
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from backend.settings import PROJECT_FOLDER
+from tests.parity import tiny_hunyuan, tiny_ltx
 from tests.parity.tiny_checkpoints import make_checkpoint
-from tests.parity.tiny_hunyuan import KINDS, make_parts, write_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.demo_model]  # minutes: seven kinds compiled for eight devices
 
@@ -34,11 +34,14 @@ CASES = {
     "wan2.2-vace": {"keyframes": ["last"], "keyframe_at": [4], "references": ["first", "last"], "control_scale": 0.5},
     "hunyuanvideo-1.5-t2v": {"guidance_interval": [0.0, 0.5], "step_cache": 0.3},
     "hunyuanvideo-1.5-i2v": {"image": "first", "negative_prompt": 'no "text"'},
+    "ltx-2.0": {"image": "first", "guidance_interval": [0.0, 0.5]},
+    "ltx-2.3": {"perturbed_guidance": [1.0, 0.5], "modality_guidance": [3.0, 2.0], "guidance_rescale": [0.7, 0.3]},
 }
 COPIES = {"wan2.2-i2v": 5, "wan2.2-vace": 8}  # matrices of a layer that are gathered when an expert's turn comes
 OTHER_MESHES = {  # a second stack that is cut over tp too; steps that change the mesh where tp lies within it
     "wan2.2-vace": {"dp": 1, "sp": 1, "tp": 2},
     "wan2.2-ti2v": {"dp": 2, "sp": 2, "tp": 2},
+    "ltx-2.3": {"dp": 2, "sp": 2, "tp": 2},
 }
 
 
@@ -54,7 +57,8 @@ def latents(family: str, folder: Path, changes: dict, devices: int) -> tuple[np.
 @pytest.mark.parametrize("family", CASES)
 def test_eight_devices_equal_one(family, pictures, tmp_path):
     place = tmp_path / "model"
-    folder = write_checkpoint(make_parts(family), place) if family in KINDS else make_checkpoint(family, place)
+    maker = next((maker for maker in (tiny_hunyuan, tiny_ltx) if family in maker.KINDS), None)
+    folder = make_checkpoint(family, place) if maker is None else maker.write_checkpoint(maker.make_parts(family), place)
     paths = {"first": pictures["image"], "last": pictures["last_image"]}
 
     def path(value):

@@ -56,6 +56,12 @@ def pipeline_of(parts: dict[str, Any], has_picture: bool = False) -> LTX2Pipelin
     return made
 
 
+def write_checkpoint(parts: dict[str, Any], folder: Path) -> Path:
+    """The components in this folder, as the makers publish theirs."""
+    pipeline_of(parts).save_pretrained(folder)
+    return folder
+
+
 def make_preset(kind: str, folder: Path) -> Preset:
     """A preset for the kind's tiny checkpoint."""
     demo = load_preset("wan-tiny").model_dump()
