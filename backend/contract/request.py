@@ -19,6 +19,7 @@ from backend.contract.numbers import (
     check_guidance_interval,
     check_nag,
     check_size,
+    check_sound,
     check_whole,
 )
 from backend.contract.settings import FIELDS, GUIDED_STEPS, INPUTS, SETTINGS, Shot, VideoSettings, by_role, find_preset
@@ -133,6 +134,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     check_guidance_interval(request.guidance_interval)
     _check_limits(request, preset)
     check_nag(request.nag, preset)
+    check_sound(request, preset)
     check_loras(request.loras, preset)
     check_cues(request, preset)
     check_windows(preset, request.context_windows)

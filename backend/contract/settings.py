@@ -253,7 +253,8 @@ class VideoSettings(BaseModel):
     @property
     def is_guided(self) -> bool:
         """Whether the branch without the prompt runs too, in any step."""
-        return any(value > 1.0 for value in self.guidance) and self.guidance_interval[0] < self.guidance_interval[1]
+        values = (*self.guidance, self.sound_guidance or 0)
+        return any(value > 1.0 for value in values) and self.guidance_interval[0] < self.guidance_interval[1]
 
     @property
     def uses_nag(self) -> bool:

@@ -19,17 +19,25 @@ class PlannedStep:
 
 
 def plan_steps(
-    timesteps: Sequence[float], guidance: Sequence[float], boundary: float | None, interval: tuple[float, float]
+    timesteps: Sequence[float],
+    guidance: Sequence[float],
+    boundary: float | None,
+    interval: tuple[float, float],
+    sound_guidance: float | None = None,
 ) -> list[PlannedStep]:
     """One entry a step. The first expert works while the timestep is at least `boundary` * 1000; guidance runs from step
-    int(start * steps) up to, not including, step int(end * steps), if the expert's own guidance is above 1.
+    int(start * steps) up to, not including, step int(end * steps), if the expert's own guidance or the sound's is above 1.
 
     Source: diffusers' Wan pipelines for the boundary, its guiders (`BaseGuidance`) for the interval.
     """
     first, last = (int(share * len(timesteps)) for share in interval)
     experts = [int(boundary is not None and timestep < boundary * NUM_TRAIN_TIMESTEPS) for timestep in timesteps]
     return [
-        PlannedStep(expert=expert, guidance=guidance[expert], is_guided=guidance[expert] > 1 and first <= index < last)
+        PlannedStep(
+            expert=expert,
+            guidance=guidance[expert],
+            is_guided=max(guidance[expert], sound_guidance or 0) > 1 and first <= index < last,
+        )
         for index, expert in enumerate(experts)
     ]
 
@@ -45,4 +53,5 @@ class Plan:
 def plan_of(request: GenerationRequest, boundary: float | None) -> Plan:
     """The plan of this request, by which steps are run, compiled ahead and counted; `boundary` is the model's."""
     schedule = schedule_of(request)
-    return Plan(schedule=schedule, steps=plan_steps(schedule.timesteps, request.guidance, boundary, request.guidance_interval))
+    guidance = request.guidance, boundary, request.guidance_interval, request.sound_guidance
+    return Plan(schedule=schedule, steps=plan_steps(schedule.timesteps, *guidance))

@@ -134,7 +134,12 @@ def finished(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.nda
 
 
 CASES = [(KINDS[0], {}, 2), (KINDS[1], ALL, 2), (KINDS[1], OFF, 2)]
-MORE_CASES = [(KINDS[0], ALL, 8), (KINDS[1], ALL, 8), (KINDS[1], dict(ALL, guidance=(1.0,), sound_guidance=1.0), 2)]
+MORE_CASES = [
+    (KINDS[0], dict(guidance=(1.0,), sound_guidance=5.0), 2),
+    (KINDS[0], ALL, 8),
+    (KINDS[1], ALL, 8),
+    (KINDS[1], dict(ALL, guidance=(1.0,), sound_guidance=1.0), 2),
+]
 
 
 @pytest.mark.parametrize("kind, changes, steps", CASES + [pytest.param(*case, marks=pytest.mark.slow) for case in MORE_CASES])

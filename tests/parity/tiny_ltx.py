@@ -95,6 +95,7 @@ def make_preset(kind: str, folder: Path) -> Preset:
         takes_last_image=False,
         takes={},
         continues=False,
+        sound=True,
     )
     return Preset(**demo | own)
 

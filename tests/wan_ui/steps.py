@@ -34,6 +34,15 @@ def until(page, expression: str, arg=None) -> None:
     page.wait_for_function(expression, arg=arg)
 
 
+def held(page, requests: list) -> None:
+    """Waits until a request is held back, which a route of the test puts into this list."""
+    for _ in range(1200):
+        if requests:
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError("no such request came within a minute")
+
+
 def ready(page) -> None:
     until(page, "document.querySelector('.status')?.dataset.state === 'ready'")
     until(page, "typeof window.studioAct === 'function'")

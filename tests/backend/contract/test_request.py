@@ -117,6 +117,14 @@ def test_a_wrong_type_is_a_request_error_too(changes, beginning):
     assert message.startswith(beginning) and len(message) < 200
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"sound_guidance": 7}, {"perturbed_guidance": (1, 1)}, {"modality_guidance": (3, 3)}, {"guidance_rescale": (0.7, 0)}],
+)
+def test_what_is_for_models_with_a_sound_is_refused_elsewhere(changes):
+    assert refusal(**changes) == f"{next(iter(changes))} was given and wan-tiny makes no sound; leave it out"
+
+
 def test_a_missing_field_is_named():
     with pytest.raises(RequestError, match="task is missing"):
         GenerationRequest(preset="wan-tiny", prompt="x")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.wan_ui.conftest import _serving, _studio
-from tests.wan_ui.steps import until
+from tests.wan_ui.steps import held, rest, until
 
 pytestmark = pytest.mark.browser
 
@@ -84,24 +84,24 @@ def test_one_number_guides_the_first_steps_and_the_request_says_so(visit):
 
 
 def test_a_number_typed_faster_than_the_server_answers_counts_whole(visit):
-    page, held = visit(), []
+    page, requests = visit(), []
     choose(page, "Wan 2.2 text to video A14B, 480p, 4 steps")
     put(page, "guided-steps", "1")
     until(page, VALUE.format("guidance", "3.5"))
 
     def handle(route):
-        if not held and f'{{"data":[1,"{FAST}"' in route.request.post_data:
-            held.append(route)
+        if not requests and f'{{"data":[1,"{FAST}"' in route.request.post_data:
+            requests.append(route)
         else:
             route.continue_()
 
+    rest(page)  # an answer on its way would draw the field again, and what is typed meanwhile would be lost
     page.route("**/run/predict", handle)
     page.locator("#steps input[type=number]").select_text()
     page.keyboard.type("1")
-    while not held:
-        page.wait_for_timeout(50)
+    held(page, requests)
     page.keyboard.type("2")
     page.wait_for_timeout(300)
     with page.expect_response(lambda answer: f'{{"data":[1,"{FAST}",12]' in (answer.request.post_data or "")) as answer:
-        held[0].continue_()
+        requests[0].continue_()
     assert answer.value.json()["data"] == [9]

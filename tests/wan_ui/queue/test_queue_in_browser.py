@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.wan_ui.conftest import _serving
-from tests.wan_ui.steps import generate, lists, made, press, until
+from tests.wan_ui.steps import generate, held, lists, made, press, until
 from wan_ui.door.access import Access
 
 pytestmark = pytest.mark.browser
@@ -43,11 +43,11 @@ def test_the_queue_can_be_put_in_order_changed_and_thinned_out(visit):
 
 
 def test_an_answer_that_comes_late_does_not_bring_an_older_queue_back(visit):
-    page, held, holds = visit(), [], [True]
+    page, answers, holds = visit(), [], [True]
 
     def handle(route):
         if holds and '"data":[]' in route.request.post_data:  # what is drawn when the page follows no video any more
-            held.append((route, route.fetch()))
+            answers.append((route, route.fetch()))
         else:
             route.continue_()
 
@@ -56,13 +56,12 @@ def test_an_answer_that_comes_late_does_not_bring_an_older_queue_back(visit):
     page.route("**/run/predict", handle)
     generate(page, "one that is soon over")
     lists(page, "one that is soon over")
-    while not held:
-        page.wait_for_timeout(50)
+    held(page, answers)
     page.locator("#stop").click()
     until(page, "document.querySelector('.queue').dataset.count === '0'")
-    assert any('data-count=\\"0\\"' not in answer.text() for _, answer in held), "an answer with the older queue is on its way"
+    assert any('data-count=\\"0\\"' not in answer.text() for _, answer in answers), "an answer with the older queue is on its way"
     holds.clear()
-    for route, answer in held:
+    for route, answer in answers:
         route.fulfill(response=answer)
     page.wait_for_timeout(1000)
     assert page.locator(".queue").get_attribute("data-count") == "0"
