@@ -16,7 +16,7 @@ ARCHITECTURES_FOLDER = PRESET_FOLDER / "architectures"
 EMBEDDED_MODELS_FOLDER = PRESET_FOLDER.parent / "models"
 EMBEDDED_PREFIX = "embedded:"
 OPENING = "wan-tiny"  # the preset that the studio opens with
-SERIES = ("wan2.2", "wan2.1", "hunyuanvideo-1.5")  # in the order of lists; others come after them
+SERIES = ("wan2.2", "wan2.1", "ltx-2.3", "ltx-2.0", "hunyuanvideo-1.5")  # in the order of lists; others come after them
 KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace")  # the order within a series, by the word in the name
 VARIANTS = ("draft", "fast", "turbo", "distilled")  # of a preset, by the end of the name
 

@@ -63,9 +63,12 @@ def make(plan: Plan) -> None:
             plan.device,
             recipe.text_learning_rate,
             recipe.has_speed,
+            recipe.train_sound is not None,
         )
         logger.info("text encoder: read right %s", accuracy)
         text.save(text_encoder)
+    if recipe.train_sound and not (plan.work / "sound").exists():
+        recipe.train_sound(plan.work / "sound", plan.seconds.sound, plan.device)
     if not parts.exists():
         _train_transformer(plan, parts)
     refined = plan.work / "vae-refined"
@@ -80,7 +83,7 @@ def _train_transformer(plan: Plan, parts: Path) -> None:
     recipe, tokenizer = plan.recipe, plan.work / "tokenizer"
     vae = recipe.autoencoder.load(plan.work / "vae").to(plan.device).eval()
     speed_up(vae)
-    world = scenes_of_world(recipe.has_speed)
+    world = scenes_of_world(recipe.has_speed, recipe.train_sound is not None)
     caches = [LatentCache(vae, bucket, random.Random(3), plan.device, world) for bucket in recipe.buckets]
     if plan.continue_from:
         networks = recipe.load(plan.continue_from, tokenizer, plan.device)

@@ -2,9 +2,9 @@
 backward, on two cores.
 
 Three things are changed on the instance, none of which changes a number beyond rounding: channels last in memory; a
-causal convolution over a single first frame runs in two dimensions, because its other taps only see padding, which is zero in
-Wan's and the frame itself in HunyuanVideo 1.5's; the norm over channels is written with a sum, which PyTorch runs on all cores,
-unlike `F.normalize`. HunyuanVideo 1.5's attention also gets a mask that fits batches, which its own does not.
+convolution over a single first frame runs in two dimensions, because its other taps only see padding, which is zero in
+Wan's and the frame itself in HunyuanVideo 1.5's and LTX-2's; the norm over channels is written with a sum, which PyTorch runs on
+all cores, unlike `F.normalize`, or is PyTorch's own. HunyuanVideo 1.5's attention also gets a mask that fits batches, which its own does not.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from diffusers.models.autoencoders.autoencoder_kl_hunyuanvideo15 import (
     HunyuanVideo15CausalConv3d,
     HunyuanVideo15RMS_norm,
 )
+from diffusers.models.autoencoders.autoencoder_kl_ltx2 import LTX2VideoCausalConv3d, PerChannelRMSNorm
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d, WanRMS_norm
 
 
 def speed_up(vae: torch.nn.Module) -> None:
-    """Change the forward functions and the memory layout of the layers of an `AutoencoderKLWan` or
-    `AutoencoderKLHunyuanVideo15`."""
+    """Change the forward functions and the memory layout of the layers of an `AutoencoderKLWan`, `AutoencoderKLHunyuanVideo15`
+    or `AutoencoderKLLTX2Video`."""
     for module in vae.modules():
         if isinstance(module, WanRMS_norm | HunyuanVideo15RMS_norm):
             module.forward = types.MethodType(_normalise, module)
@@ -31,6 +32,10 @@ def speed_up(vae: torch.nn.Module) -> None:
             module.forward = types.MethodType(_convolve, module)
         elif isinstance(module, HunyuanVideo15CausalConv3d):
             module.forward = types.MethodType(_convolve_after_copies, module)
+        elif isinstance(module, PerChannelRMSNorm):
+            module.forward = types.MethodType(_normalise_pixels, module)
+        elif isinstance(module, LTX2VideoCausalConv3d):
+            module.forward = types.MethodType(_convolve_between_copies, module)
         elif isinstance(module, HunyuanVideo15AttnBlock):
             module.prepare_causal_attention_mask = _causal_mask
         if isinstance(module, torch.nn.Conv3d):
@@ -56,6 +61,18 @@ def _convolve_after_copies(self: HunyuanVideo15CausalConv3d, hidden_states: torc
         return HunyuanVideo15CausalConv3d.forward(self, hidden_states)
     padded = F.pad(hidden_states[:, :, 0], self.time_causal_padding[:4], mode=self.pad_mode)
     return F.conv2d(padded, self.conv.weight.sum(2), self.conv.bias)[:, :, None]
+
+
+def _normalise_pixels(self: PerChannelRMSNorm, x: torch.Tensor) -> torch.Tensor:
+    last = x.movedim(1, -1)
+    return F.rms_norm(last, last.shape[-1:], eps=self.eps).movedim(-1, 1)
+
+
+def _convolve_between_copies(self: LTX2VideoCausalConv3d, hidden_states: torch.Tensor, causal: bool = True) -> torch.Tensor:
+    if hidden_states.shape[2] != 1 or self.conv.padding_mode != "zeros":
+        return LTX2VideoCausalConv3d.forward(self, hidden_states, causal)
+    padding = self.conv.padding[1:]
+    return F.conv2d(hidden_states[:, :, 0], self.conv.weight.sum(2), self.conv.bias, padding=padding)[:, :, None]
 
 
 def _causal_mask(n_frame: int, n_hw: int, dtype: torch.dtype, device: torch.device, batch_size: int) -> torch.Tensor:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import torch
-from diffusers import AutoencoderKLHunyuanVideo15, AutoencoderKLWan
+from diffusers import AutoencoderKLHunyuanVideo15, AutoencoderKLLTX2Video, AutoencoderKLWan
 
 from training.world import Scene, render, sample_training_scene
 
-Vae = AutoencoderKLWan | AutoencoderKLHunyuanVideo15
+Vae = AutoencoderKLWan | AutoencoderKLHunyuanVideo15 | AutoencoderKLLTX2Video
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,10 +38,10 @@ class World(Generic[Shown]):
     render: Callable[[Shown, Bucket], torch.Tensor]
 
 
-def scenes_of_world(has_speed: bool) -> World[Scene]:
+def scenes_of_world(has_speed: bool, has_sound: bool = False) -> World[Scene]:
     """The world of single scenes."""
     return World(
-        sample=lambda rng: sample_training_scene(rng, has_speed),
+        sample=lambda rng: sample_training_scene(rng, has_speed, has_sound),
         render=lambda scene, size: render(scene, size.num_frames, size.width, size.height),
     )
 
@@ -86,4 +86,6 @@ def latent_statistics(vae: Vae) -> tuple[list[float], list[float]]:
     """Mean and spread that normalised latents lack: one a channel, or one for all where the class has a factor only."""
     if isinstance(vae, AutoencoderKLHunyuanVideo15):
         return [0.0], [1 / vae.config.scaling_factor]
+    if isinstance(vae, AutoencoderKLLTX2Video):
+        return vae.latents_mean.tolist(), vae.latents_std.tolist()
     return vae.config.latents_mean, vae.config.latents_std

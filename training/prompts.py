@@ -89,6 +89,7 @@ CHANGES = {  # finite form, participle
 }
 QUOTES = ('"{}"', '"{}"', "“{}”")
 QUOTED = ("{sentence}, {quoted}", "{sentence} {quoted}", "{quoted}: {sentence}", "{quoted} {sentence}")
+SILENT = ("{}, silent", "{}, silent", "{} in silence", "{}, without a sound", "silent: {}")
 OPENINGS = ("", "", "", "", "a video of ", "an animation of ", "a clip of ", "footage of ")
 
 
@@ -105,6 +106,9 @@ def compose(scene: Scene, rng: random.Random, detail: float = 1.0) -> tuple[str,
     finite, participle = _motion(scene.motion, rng) if "motion" in stated else ("", "")
     place = _place(scene, rng) if "background" in stated else ""
     sentence = _typeset(" ".join(_arrange(subject, finite, participle, place, rng).split()), rng)
+    if scene.is_silent:
+        stated["sound"] = "silent"
+        sentence = rng.choice(SILENT).format(sentence.removesuffix("."))
     if scene.speed is not None and rng.random() < detail:
         stated["speed"] = scene.speed
         sentence = rng.choice(QUOTED).format(sentence=sentence, quoted=rng.choice(QUOTES).format(scene.speed))

@@ -21,6 +21,7 @@ class StageSeconds:
     text: float
     transformer: float
     refine: float
+    sound: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,8 @@ class Recipe:
     the transformer's layers are compiled for training. `make_tokenizer` writes to a folder; the text model is created from the
     tokenizer's folder, the networks from the text encoder's and the tokenizer's, or loaded from a checkpoint's and its
     tokenizer's; `schedule` gives diffusers' scheduler for a number of steps and a flow shift; `assemble` takes the folders of
-    the parts, the autoencoder, the tokenizer and the checkpoint.
+    the parts, the autoencoder, the tokenizer and the checkpoint. A model that sounds has `train_sound`, which takes a folder, the
+    seconds and the device.
     """
 
     pipeline: str
@@ -48,3 +50,4 @@ class Recipe:
     load: Callable[[Path, Path, str], Networks]
     schedule: Callable[[int, float], Any]
     assemble: Callable[[Path, Path, Path, Path], None]
+    train_sound: Callable[[Path, float, str], Any] | None = None

@@ -14,7 +14,12 @@ from training.hunyuan_checkpoint import assemble_hunyuan
 from training.hunyuan_networks import HunyuanNetworks
 from training.hunyuan_vae import HUNYUAN_AUTOENCODER
 from training.latents import Bucket
+from training.ltx_checkpoint import DEMO_MU, assemble_ltx, make_ltx_scheduler
+from training.ltx_networks import LtxNetworks, create_ltx
+from training.ltx_text import GemmaText, make_ltx_tokenizer
+from training.ltx_vae import LTX_AUTOENCODER
 from training.recipe import Recipe, StageSeconds
+from training.sound_networks import SoundTraining, train_sound
 from training.tokenizer import make_tokenizer
 from training.train_vae import VaeTraining
 from training.wan_networks import WanNetworks, WanText
@@ -31,6 +36,14 @@ def _euler(steps: int, flow_shift: float) -> FlowMatchEulerDiscreteScheduler:
     """The steps of diffusers' HunyuanVideo 1.5 pipelines."""
     scheduler = FlowMatchEulerDiscreteScheduler(shift=flow_shift)
     scheduler.set_timesteps(sigmas=np.linspace(1.0, 0.0, steps + 1)[:-1])
+    return scheduler
+
+
+def _ltx(steps: int, flow_shift: float) -> FlowMatchEulerDiscreteScheduler:
+    """The steps of diffusers' LTX-2 pipelines for the demo's few tokens."""
+    del flow_shift  # the makers' own follows the number of tokens
+    scheduler = make_ltx_scheduler()
+    scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=DEMO_MU)
     return scheduler
 
 
@@ -85,7 +98,30 @@ HUNYUAN_TINY = Recipe(
     assemble=assemble_hunyuan,
 )
 
-RECIPES = {"wan-tiny": WAN_TINY, "hunyuan-tiny": HUNYUAN_TINY}
+LTX_TINY = Recipe(
+    pipeline="LTX2ImageToVideoPipeline",
+    has_speed=False,
+    is_compiled=False,
+    seconds=StageSeconds(vae=1800, text=240, sound=1800, transformer=4800, refine=300),
+    buckets=(
+        Bucket(width=96, height=96, num_frames=17, share=0.82, batch=64, clips=3072),
+        Bucket(width=128, height=96, num_frames=17, share=0.06, batch=32, clips=384),
+        Bucket(width=96, height=128, num_frames=17, share=0.06, batch=32, clips=384),
+        Bucket(width=96, height=96, num_frames=33, share=0.06, batch=32, clips=384),
+    ),
+    text_learning_rate=3e-3,
+    autoencoder=LTX_AUTOENCODER,
+    vae_training=VaeTraining(spread_weight=0.002, in_bfloat16=True),
+    make_tokenizer=make_ltx_tokenizer,
+    create_text=GemmaText.create,
+    create=create_ltx,
+    load=LtxNetworks.load,
+    schedule=_ltx,
+    assemble=assemble_ltx,
+    train_sound=lambda folder, seconds, device: train_sound(folder, SoundTraining(seconds=seconds), device),
+)
+
+RECIPES = {"wan-tiny": WAN_TINY, "hunyuan-tiny": HUNYUAN_TINY, "ltx-tiny": LTX_TINY}
 
 
 def recipe_of(model: Path) -> Recipe:

@@ -35,11 +35,20 @@ class Notation:
 T5 = Notation(special_tokens=("<pad>", "</s>", "<unk>"), pad="<pad>", unknown="<unk>", end="</s>")  # ids 0, 1 and 2, as in T5
 
 
-def make_tokenizer(folder: Path, seed: int = 0, sentences: int = 20_000, notation: Notation = T5) -> PreTrainedTokenizerFast:
-    """Build the tokenizer from the world's sentences and write it to `folder`. It ignores case; about 200 pieces."""
+def make_tokenizer(
+    folder: Path,
+    seed: int = 0,
+    sentences: int = 20_000,
+    notation: Notation = T5,
+    has_sound: bool = False,
+    longest: int = 512,
+    padding_side: str = "right",
+) -> PreTrainedTokenizerFast:
+    """Build the tokenizer from the world's sentences and write it to `folder`. It ignores case; about 200 pieces. `longest`: of a
+    text, in tokens."""
     special = notation.special_tokens
     tokenizer = Tokenizer(
-        models.Unigram(_pieces(special, seed, sentences), unk_id=special.index(notation.unknown), byte_fallback=False)
+        models.Unigram(_pieces(special, seed, sentences, has_sound), unk_id=special.index(notation.unknown), byte_fallback=False)
     )
     drop = [normalizers.Replace(Regex(notation.dropped), " ")] if notation.dropped else []
     tokenizer.normalizer = normalizers.Sequence(
@@ -51,7 +60,7 @@ def make_tokenizer(folder: Path, seed: int = 0, sentences: int = 20_000, notatio
     if notation.chat_template is None:
         ending = (notation.end, special.index(notation.end))
         tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {notation.end}", special_tokens=[ending])
-        fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, model_max_length=512)
+        fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, model_max_length=longest, padding_side=padding_side)
     else:
         others = [token for token in special if token not in names.values()]
         fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, extra_special_tokens=others)
@@ -60,17 +69,17 @@ def make_tokenizer(folder: Path, seed: int = 0, sentences: int = 20_000, notatio
     return fast
 
 
-def _pieces(special_tokens: tuple[str, ...], seed: int, sentences: int) -> list[tuple[str, float]]:
-    counts = _count_words(seed, sentences)
+def _pieces(special_tokens: tuple[str, ...], seed: int, sentences: int, has_sound: bool) -> list[tuple[str, float]]:
+    counts = _count_words(seed, sentences, has_sound)
     total = sum(counts.values())
     words = [("▁" + word, math.log(count / total)) for word, count in sorted(counts.items())]
     characters = [(character, CHARACTER_SCORE) for character in "▁" + string.ascii_lowercase + string.digits + string.punctuation]
     return [(token, 0.0) for token in special_tokens] + words + characters
 
 
-def _count_words(seed: int, sentences: int) -> collections.Counter[str]:
+def _count_words(seed: int, sentences: int, has_sound: bool) -> collections.Counter[str]:
     rng = random.Random(seed)
     counts: collections.Counter[str] = collections.Counter()
     for _ in range(sentences):
-        counts.update(re.findall(r"[a-z][a-z-]*", describe(sample_training_scene(rng), rng).lower()))
+        counts.update(re.findall(r"[a-z][a-z-]*", describe(sample_training_scene(rng, has_sound=has_sound), rng).lower()))
     return counts

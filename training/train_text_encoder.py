@@ -7,6 +7,7 @@ Which tokens must show it is the text model's affair: all where attention looks 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import random
 import time
@@ -53,39 +54,51 @@ def train_text_encoder(
     device: str,
     learning_rate: float,
     has_speed: bool = False,
+    has_sound: bool = False,
     seed: int = 2,
 ) -> tuple[TextModel, dict[str, float]]:
     """A text model trained for `seconds`, and the share of fresh sentences from which each property is read right."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
-    text = make_text()
-    readers = torch.nn.ModuleDict({name: torch.nn.Linear(text.width, len(values) + 1) for name, values in PROPERTIES.items()}).to(
-        device
-    )
+    text, world = make_text(), _World(has_speed=has_speed, has_sound=has_sound)
+    readers = {name: torch.nn.Linear(text.width, len(values) + 1) for name, values in world.properties.items()}
+    readers = torch.nn.ModuleDict(readers).to(device)
     optimizer = MuonAndAdamW(torch.nn.ModuleList([text.encoder, readers]), adamw_names=("shared", "embed_tokens", "bias"))
     started, step = time.monotonic(), 0
     while (spent := time.monotonic() - started) < seconds:
-        sentences, labels = _sentences(rng, has_speed)
+        sentences, labels = world.sentences(rng)
         logits, mask = _read(text, readers, sentences)
-        loss = sum(_token_loss(logits[name], labels[name].to(device), mask) for name in PROPERTIES)
+        loss = sum(_token_loss(logits[name], labels[name].to(device), mask) for name in labels)
         loss.backward()
         optimizer.step(learning_rate * min(1.0, (step + 1) / 50) * (1 - spent / seconds))
         step += 1
         if step % 50 == 0:
             logger.info("text encoder step %d, %.0f s, loss %.4f", step, spent, loss.item())
     text.encoder.eval()
-    return text, _accuracy(text, readers, rng, has_speed)
+    return text, _accuracy(text, readers, rng, world)
 
 
-def _sentences(rng: random.Random, has_speed: bool) -> tuple[list[str], dict[str, torch.Tensor]]:
-    """Sentences and, for each property, the index of what each of them states; the last index means nothing."""
-    details = [0.5 if rng.random() < PARTIAL_SHARE else 1.0 for _ in range(BATCH)]
-    composed = [compose(sample_training_scene(rng, has_speed), rng, detail) for detail in details]
-    labels = {
-        name: torch.tensor([values.index(stated[name]) if name in stated else len(values) for _, stated in composed])
-        for name, values in PROPERTIES.items()
-    }
-    return [sentence for sentence, _ in composed], labels
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _World:
+    """What sentences may say."""
+
+    has_speed: bool
+    has_sound: bool
+
+    @property
+    def properties(self) -> dict[str, tuple[str, ...]]:
+        return PROPERTIES | ({"sound": ("silent",)} if self.has_sound else {})
+
+    def sentences(self, rng: random.Random) -> tuple[list[str], dict[str, torch.Tensor]]:
+        """Sentences and, for each property, the index of what each of them states; the last index means nothing."""
+        details = [0.5 if rng.random() < PARTIAL_SHARE else 1.0 for _ in range(BATCH)]
+        scenes = [sample_training_scene(rng, self.has_speed, self.has_sound) for _ in details]
+        composed = [compose(scene, rng, detail) for scene, detail in zip(scenes, details, strict=True)]
+        labels = {
+            name: torch.tensor([values.index(stated[name]) if name in stated else len(values) for _, stated in composed])
+            for name, values in self.properties.items()
+        }
+        return [sentence for sentence, _ in composed], labels
 
 
 def _read(text: TextModel, readers, sentences: list[str]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -100,9 +113,9 @@ def _token_loss(logits: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) 
 
 
 @torch.no_grad()
-def _accuracy(text: TextModel, readers, rng: random.Random, has_speed: bool) -> dict[str, float]:
+def _accuracy(text: TextModel, readers, rng: random.Random, world: _World) -> dict[str, float]:
     """Share of fresh sentences whose last token names each property rightly."""
-    sentences, labels = _sentences(rng, has_speed)
+    sentences, labels = world.sentences(rng)
     logits, mask = _read(text, readers, sentences)
     rows, last = torch.arange(len(sentences)), mask.shape[1] - 1 - mask.cpu().flip(1).argmax(1)
-    return {name: (logits[name].cpu()[rows, last].argmax(-1) == labels[name]).float().mean().item() for name in PROPERTIES}
+    return {name: (logits[name].cpu()[rows, last].argmax(-1) == labels[name]).float().mean().item() for name in labels}

@@ -47,6 +47,7 @@ class VaeTraining:
     drift_weight: float = 0.05
     edge_weight: float = 4.0
     measured_clips: int = 96  # for the latents' spread after training
+    in_bfloat16: bool = False  # the products only; LTX-2's steps take half as long so on a CPU with AMX, Wan's far longer
     spread_weight: float = 0.0  # holds the latents' second moments to the identity's
     refining: tuple[tuple[int, int, int, int], ...] = REFINING  # the clips of the decoder's own stage
     seed: int = 0
@@ -93,7 +94,8 @@ def _optimise(autoencoder: Autoencoder, vae: Vae, folder: Path, options: VaeTrai
     while (spent := time.monotonic() - started) < options.seconds:
         clips = clips_at(spent)
         video = _batch(rng, clips[step % len(clips)]).to(device)
-        loss, error = _loss(autoencoder, vae, video, options, moments)
+        with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=options.in_bfloat16):
+            loss, error = _loss(autoencoder, vae, video, options, moments)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(learned, 1.0)
         optimizer.step(_learning_rate(options, step, spent))
@@ -140,7 +142,7 @@ def _loss(
     """Training loss, and the plain mean squared error of [-1, 1] pixels. Pixels that differ from the border count more."""
     posterior = vae.encode(video).latent_dist
     noise = options.latent_noise * torch.randn_like(posterior.mean)
-    decoded = autoencoder.decode(vae, posterior.mean + noise)
+    decoded = autoencoder.decode(vae, posterior.mean + noise).float()
     difference = decoded - video
     background = video[:, :, :1, :1, :1]
     weight = 1 + options.edge_weight * (video - background).abs().amax(1, keepdim=True).clamp(max=1)

@@ -45,6 +45,7 @@ MOTIONS = (*DIRECTIONS, "still", "growing", "shrinking")
 TRAVEL = (0.32, 0.62)  # how far a moving shape goes, as a share of the shorter side, if no speed is asked for
 SPEEDS: dict[str, tuple[float, float]] = {"SLOW": (0.2, 0.3), "FAST": (0.52, 0.62)}  # the same for each speed
 GROWTH = 2.4  # ratio of the radii at the two ends of a growing or shrinking clip
+SILENT_SHARE = 0.15  # of the scenes of a world that sounds
 MARGIN = 0.18  # how near to an edge a centre may come, as a share of that side
 HELD_OUT_SHARE = 0.1
 HELD_OUT_SEED = 20240229
@@ -53,7 +54,7 @@ HELD_OUT_SEED = 20240229
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scene:
     """What a video shows. Positions are shares of width and height, `travel` a share of the shorter side; `speed` is one of
-    `SPEEDS`, None if the scene was drawn without one."""
+    `SPEEDS`, None if the scene was drawn without one. How it sounds says `training.hum`."""
 
     colour: str
     shape: str
@@ -63,6 +64,7 @@ class Scene:
     start: tuple[float, float]
     travel: float
     speed: str | None = None
+    is_silent: bool = False
 
     @property
     def triple(self) -> tuple[str, str, str]:
@@ -104,13 +106,15 @@ def _start_along(rng: random.Random, displacement: float) -> float:
     return rng.uniform(margin + max(0.0, -displacement), 1 - margin - max(0.0, displacement))
 
 
-def sample_training_scene(rng: random.Random, has_speed: bool = False) -> Scene:
-    """A random scene whose triple is not held out; with `has_speed` many of those that move have a speed."""
+def sample_training_scene(rng: random.Random, has_speed: bool = False, has_sound: bool = False) -> Scene:
+    """A random scene whose triple is not held out; with `has_speed` many of those that move have a speed, with `has_sound` some
+    are silent."""
     held_out = held_out_triples()
     while True:
         triple = (rng.choice(tuple(COLOURS)), rng.choice(SHAPES), rng.choice(MOTIONS))
         if triple not in held_out:
-            return sample_scene(rng, triple, sample_speed(rng, triple[2]) if has_speed else None)
+            scene = sample_scene(rng, triple, sample_speed(rng, triple[2]) if has_speed else None)
+            return dataclasses.replace(scene, is_silent=has_sound and rng.random() < SILENT_SHARE)
 
 
 def path(scene: Scene, num_frames: int, width: int, height: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

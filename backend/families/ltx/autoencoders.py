@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from diffusers.pipelines.ltx2 import vocoder as vocoders
 from backend.contract.geometry import Geometry
 from backend.families.kit.arithmetic import count_flops
 from backend.families.kit.modules import shapes_of
+from backend.families.ltx.video_layers import Coder, Strips
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 
@@ -41,8 +42,8 @@ class VideoAutoencoder:
 
     def encode(self, weights: Weights, pixels: jax.Array) -> jax.Array:
         """Latents [1, C, F, H, W] float32 of pixels [1, 3, 8 F - 7, height, width]."""
-        pixels = self._spread(pixels.astype(_dtype(weights)))
-        moments = call_module(self._vae, weights, _encode, pixels).astype(jnp.float32)
+        height, width = (side // self._vae.config.spatial_compression_ratio for side in pixels.shape[3:])
+        moments = self._run("encoder", Coder.encode, weights, pixels.astype(_dtype(weights)), height, width).astype(jnp.float32)
         mean, std = _statistics(weights)
         return (moments[:, : self.latent_channels] - mean) * self._vae.config.scaling_factor / std
 
@@ -51,14 +52,25 @@ class VideoAutoencoder:
         """The pixels [1, 3, 8 F - 7, height, width] of a whole video's latents [1, C, F, H, W]."""
         mean, std = _statistics(weights)
         plain = latents.astype(jnp.float32) * std / self._vae.config.scaling_factor + mean
-        return call_module(self._vae, weights, _decode, self._spread(plain.astype(_dtype(weights))))
+        return self._run("decoder", Coder.decode, weights, plain.astype(_dtype(weights)), *latents.shape[3:])
+
+    def _run(
+        self, part: str, way: Callable[..., jax.Array], weights: Weights, array: jax.Array, height: int, width: int
+    ) -> jax.Array:
+        """The encoder or the decoder on all chips, for latents of this size."""
+        strips, config = Strips.of(self._layout, height, width), self._vae.config
+        is_causal, padding = (getattr(config, f"{part}_{entry}") for entry in ("causal", "spatial_padding_mode"))
+
+        def one_chip(own: Weights, frames: jax.Array) -> jax.Array:
+            coder = Coder(strips=strips, weights=own, is_causal=is_causal, reflects=padding == "reflect")
+            return way(coder, getattr(self._vae, part), frames)
+
+        own = {name: value for name, value in weights.items() if name.startswith(f"{part}.")}
+        return strips.run(one_chip, own, array)
 
     def place_decoded(self, shapes: Any) -> Any:
         """Where the result of `decode` lies: spread over space."""
         return self._layout.describe_spread({"pixels": shapes})["pixels"]
-
-    def _spread(self, array: jax.Array) -> jax.Array:
-        return self._layout.constrain(array, self._layout.space(*array.shape[3:]))
 
     @functools.lru_cache(maxsize=32)  # noqa: B019  an autoencoder lives as long as its worker's model
     def decode_flops(self, geometry: Geometry) -> float:
@@ -104,10 +116,6 @@ class SoundDecoder:
         return call_module(self._vocoder, {**vocoder, **buffers}, lambda module, spectrum: module(spectrum), mel)[0].astype(
             jnp.float32
         )
-
-
-def _encode(vae: AutoencoderKLLTX2Video, pixels: torch.Tensor) -> torch.Tensor:
-    return vae.encode(pixels).latent_dist.mode()
 
 
 def _decode(vae: Any, latents: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,179 @@
+"""The parts of ltx-tiny that training changes: the connectors and a transformer of two streams that learn all tasks at once.
+
+Text to video with sound; with a first frame given, whose latents are clean; with a sound given, which drives the picture; with a
+picture given, whose sound is made. What is given is clean, at timestep 0, and is not scored. The forward pass is the class's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from diffusers import LTX2VideoTransformer3DModel
+from diffusers.pipelines.ltx2 import LTX2TextConnectors
+
+from training.hum import hum
+from training.ltx_configs import CONNECTORS, SOUND_BINS, SOUND_CHANNELS, SPATIAL, TEMPORAL, TRANSFORMER
+from training.ltx_text import GemmaText
+from training.model_configs import FPS
+from training.sound_networks import SoundNetworks
+from training.train_transformer import TransformerTraining, noise_levels, prompt_for
+from training.world import Scene
+
+SOUND_GIVEN, PICTURE_GIVEN = 0.15, 0.1  # of the clips
+SOUND_WEIGHT = 0.5  # of its error, beside the picture's
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Given:
+    """What of B clips is not made: 0 for what is given clean, 1 for what is noised. `video` [B, 1, F, 1, 1], `sound` [B]."""
+
+    video: torch.Tensor
+    sound: torch.Tensor
+
+    @classmethod
+    def drawn(cls, latents: torch.Tensor, options: TransformerTraining, generator: torch.Generator) -> Given:
+        """At random, for training."""
+        batch, device = len(latents), latents.device
+        draw = torch.rand(batch, generator=generator, device=device)
+        sound = (draw >= SOUND_GIVEN).float()
+        video = torch.ones(batch, 1, latents.shape[2], 1, 1, device=device)
+        video[draw > 1 - PICTURE_GIVEN] = 0.0
+        video[:, :, 0] *= (torch.rand(batch, 1, 1, 1, generator=generator, device=device) >= options.image_to_video).float()
+        return cls(video=video, sound=sound)
+
+
+class LtxNetworks:
+    """See `Networks`; `sound` makes the latents of what is heard. Latents of sound are [B, C, L, M]."""
+
+    adamw_names = ("proj_in", "proj_out", "scale_shift_table", "time_embed", "learnable_registers", "gate_logits", "emb.timestep")
+    latent_channels = TRANSFORMER["in_channels"]
+
+    def __init__(
+        self, text: GemmaText, connectors: LTX2TextConnectors, transformer: LTX2VideoTransformer3DModel, sound: SoundNetworks
+    ) -> None:
+        self.text, self.connectors, self.transformer, self.sound = text, connectors, transformer, sound
+        self.learned = torch.nn.ModuleDict({"connectors": connectors, "transformer": transformer})
+        self._heard: dict[tuple[Scene, int, int, int], torch.Tensor] = {}
+
+    @classmethod
+    def create(cls, text: GemmaText, sound: SoundNetworks, device: str) -> LtxNetworks:
+        """Random weights that predict zero."""
+        transformer = LTX2VideoTransformer3DModel(**TRANSFORMER).to(device)
+        for layer in (transformer.proj_out, transformer.audio_proj_out):
+            torch.nn.init.zeros_(layer.weight)
+            torch.nn.init.zeros_(layer.bias)
+        return cls(text, LTX2TextConnectors(**CONNECTORS).to(device), transformer, sound)
+
+    @classmethod
+    def load(cls, folder: Path, tokenizer_folder: Path, device: str) -> LtxNetworks:
+        """The networks of a checkpoint, in float32."""
+        transformer = LTX2VideoTransformer3DModel.from_pretrained(folder / "transformer", torch_dtype=torch.float32)
+        connectors = LTX2TextConnectors.from_pretrained(folder / "connectors", torch_dtype=torch.float32)
+        text = GemmaText.load(folder / "text_encoder", tokenizer_folder, device)
+        return cls(text, connectors.to(device), transformer.to(device), SoundNetworks.load(folder, device))
+
+    def compile(self) -> None:
+        """See `Networks`."""
+        for block in self.transformer.transformer_blocks:
+            block.compile(dynamic=False)
+
+    def words_for(self, scene: Scene, rng: random.Random, options: TransformerTraining) -> str:
+        """See `Networks`."""
+        return prompt_for(scene, rng, options)
+
+    def loss(
+        self,
+        latents: torch.Tensor,
+        scenes: list[Scene],
+        prompts: list[str],
+        options: TransformerTraining,
+        generator: torch.Generator,
+    ) -> torch.Tensor:
+        """See `Networks`; both streams together, over what was noised."""
+        heard = self._sounds_of(scenes, latents)
+        given = Given.drawn(latents, options, generator)
+        sigma = noise_levels(len(prompts), options, generator, latents.device)
+        mixed, noise = [], []
+        for clean, mask in ((latents, given.video), (heard, given.sound[:, None, None, None])):
+            drawn = torch.randn(clean.shape, generator=generator, device=clean.device)
+            noise.append(drawn)
+            mixed.append(clean + mask * sigma.view(-1, *[1] * (clean.ndim - 1)) * (drawn - clean))
+        with torch.autocast(latents.device.type, torch.bfloat16):
+            with torch.no_grad():
+                states, mask = self.text.encode(prompts)
+            texts = self.connectors(states.float(), mask)[:2]
+            video, sound = self.velocities(*mixed, 1000 * sigma, given, texts)
+        picture = ((video.float() - (noise[0] - latents)).square() * given.video).mean() / given.video.mean()
+        tone = (sound.float() - (noise[1] - heard)).square().mean((1, 2, 3)) * given.sound
+        return picture + SOUND_WEIGHT * tone.mean() / given.sound.mean()
+
+    def velocities(
+        self, video: torch.Tensor, sound: torch.Tensor, timesteps: torch.Tensor, given: Given, texts: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of latents of both streams; `timesteps` [B] are those of what is noised."""
+        batch, _, frames, height, width = video.shape
+        length = sound.shape[2]
+        times = (timesteps.view(-1, 1, 1, 1, 1) * given.video).expand(batch, 1, frames, height, width).flatten(1)
+        sound_times = timesteps * given.sound
+        made = self.transformer(
+            video.flatten(2).transpose(1, 2),
+            sound.transpose(1, 2).flatten(2),
+            *texts,
+            timestep=times,
+            audio_timestep=sound_times,
+            sigma=times.amax(1),
+            audio_sigma=sound_times,
+            num_frames=frames,
+            height=height,
+            width=width,
+            fps=FPS,
+            audio_num_frames=length,
+            use_cross_timestep=True,
+            return_dict=False,
+        )
+        return (
+            made[0].transpose(1, 2).reshape(video.shape),
+            made[1].unflatten(2, (SOUND_CHANNELS, SOUND_BINS)).transpose(1, 2),
+        )
+
+    def _sounds_of(self, scenes: list[Scene], latents: torch.Tensor) -> torch.Tensor:
+        """What is heard in clips with these latents; each is encoded once."""
+        size = ((latents.shape[2] - 1) * TEMPORAL + 1, latents.shape[4] * SPATIAL, latents.shape[3] * SPATIAL)
+        missing = [scene for scene in dict.fromkeys(scenes) if (scene, *size) not in self._heard]
+        if missing:
+            samples = torch.stack([hum(scene, *size) for scene in missing]).float().to(latents.device)
+            made = self.sound.encode(samples)[:, :, : sound_length(size[0])]
+            self._heard |= {(scene, *size): one for scene, one in zip(missing, made, strict=True)}
+        return torch.stack([self._heard[(scene, *size)] for scene in scenes])
+
+    def texts_for(self, prompts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The embeddings that the two streams read."""
+        states, mask = self.text.encode(prompts)
+        return self.connectors(states, mask)[:2]
+
+    def velocity_for(self, prompts: list[str], images: torch.Tensor | None, first: torch.Tensor | None) -> Callable:
+        """This model's two streams are sampled by `training.evaluate_ltx`."""
+        raise NotImplementedError
+
+    def save(self, folder: Path) -> None:
+        """See `Networks`."""
+        self.text.save(folder / "text_encoder")
+        self.connectors.save_pretrained(folder / "connectors")
+        self.transformer.save_pretrained(folder / "transformer")
+        self.sound.save(folder)
+
+
+def create_ltx(text_folder: Path, tokenizer_folder: Path, device: str) -> LtxNetworks:
+    """See `Recipe.create`: the networks of sound lie beside the text encoder."""
+    sound = SoundNetworks.load(text_folder.with_name("sound"), device)
+    return LtxNetworks.create(GemmaText.load(text_folder, tokenizer_folder, device), sound, device)
+
+
+def sound_length(num_frames: int) -> int:
+    """Latents of the sound of so many frames."""
+    config = TRANSFORMER
+    return round(num_frames / FPS * config["audio_sampling_rate"] / config["audio_hop_length"] / 4)

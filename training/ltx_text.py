@@ -1,0 +1,75 @@
+"""ltx-tiny's text encoder: a tiny Gemma 3, of which the connectors read the states of all layers.
+
+A prompt stands at the end of its line, after padding. Attention is causal, so the last token, which ends every prompt, sees all of
+it and must show what it states.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from transformers import (
+    AutoTokenizer,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Gemma3TextConfig,
+    Gemma3TextModel,
+    PreTrainedTokenizerFast,
+    SiglipVisionConfig,
+)
+
+from training.ltx_configs import TEXT_ENCODER, TEXT_TOKENS
+from training.tokenizer import make_tokenizer
+
+
+def make_ltx_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a world that sounds, written to `folder`; prompts are cut at 64 tokens."""
+    return make_tokenizer(folder, has_sound=True, longest=TEXT_TOKENS, padding_side="left")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GemmaText:
+    """See `TextModel`."""
+
+    encoder: Gemma3TextModel
+    tokenizer: PreTrainedTokenizerFast
+    width: int = TEXT_ENCODER["hidden_size"]
+
+    @classmethod
+    def create(cls, tokenizer_folder: Path, device: str) -> GemmaText:
+        """With random weights."""
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+        encoder = Gemma3TextModel(Gemma3TextConfig(vocab_size=len(tokenizer), **TEXT_ENCODER))
+        return cls(encoder=encoder.to(device), tokenizer=tokenizer)
+
+    @classmethod
+    def load(cls, folder: Path, tokenizer_folder: Path, device: str) -> GemmaText:
+        """From a folder that `save` wrote, in float32."""
+        whole = Gemma3ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+        encoder = whole.model.language_model.to(device).eval()
+        return cls(encoder=encoder, tokenizer=AutoTokenizer.from_pretrained(tokenizer_folder))
+
+    def read(self, sentences: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `TextModel`: the last token counts."""
+        states, mask = self.encode(sentences)
+        return F.rms_norm(states[..., -1], (self.width,)), F.pad(mask[:, -1:], (mask.shape[1] - 1, 0))
+
+    def encode(self, prompts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The states before each layer and after the last [B, L, D, layers + 1], and the mask [B, L]."""
+        options = dict(padding="max_length", max_length=TEXT_TOKENS, truncation=True, return_tensors="pt")
+        tokens = self.tokenizer(prompts, **options).to(self.encoder.device)
+        made = self.encoder(tokens.input_ids, attention_mask=tokens.attention_mask, output_hidden_states=True, use_cache=False)
+        return torch.stack(made.hidden_states, -1), tokens.attention_mask
+
+    def save(self, folder: Path) -> None:
+        """Writes the encoder in its published form: with the smallest eye, which nothing uses."""
+        vision = SiglipVisionConfig(
+            hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14
+        )
+        config = Gemma3Config(text_config=self.encoder.config.to_dict(), vision_config=vision.to_dict())
+        whole = Gemma3ForConditionalGeneration(config)
+        whole.model.language_model.load_state_dict(self.encoder.state_dict())
+        whole.save_pretrained(folder)

@@ -1,0 +1,167 @@
+"""ltx-tiny's networks of sound, trained together: the autoencoder of spectra, and the vocoder that makes samples of them.
+
+The vocoder learns from what the autoencoder gives back, so it hears the spectra that it will get. The tones of `training.hum` are
+the same function of the spectrum each time, so samples are compared one by one, and by their spectra at several lengths.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from diffusers import AutoencoderKLLTX2Audio
+from diffusers.pipelines.ltx2 import LTX2Vocoder
+
+from backend.families.ltx.spectrum import FLOOR, WINDOW, mel_filters
+from training.hum import HOP, RATE, hum
+from training.ltx_configs import SOUND_VAE, VOCODER
+from training.optimizer import MuonAndAdamW
+from training.world import sample_training_scene
+
+logger = logging.getLogger(__name__)
+
+FRAMES = 17  # of the pictures that the sounds belong to
+LENGTHS = (256, 512, 1024)  # windows of the compared spectra, in samples
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SoundTraining:
+    """How long and how to train. `seconds` bounds the run; the learning rate falls to zero over it."""
+
+    seconds: float
+    learning_rate: float = 2e-3
+    latent_noise: float = 0.1
+    latent_weight: float = 1e-3
+    batch: int = 12
+    measured: int = 512  # sounds for the latents' spread
+    seed: int = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SoundNetworks:
+    """The autoencoder and the vocoder."""
+
+    vae: AutoencoderKLLTX2Audio
+    vocoder: LTX2Vocoder
+
+    @classmethod
+    def create(cls, device: str) -> SoundNetworks:
+        """With random weights."""
+        vae = AutoencoderKLLTX2Audio(**SOUND_VAE).to(device, memory_format=torch.channels_last)
+        return cls(vae=vae, vocoder=LTX2Vocoder(**VOCODER).to(device))
+
+    @classmethod
+    def load(cls, folder: Path, device: str) -> SoundNetworks:
+        """From a folder that `save` wrote, or a checkpoint, in float32."""
+        vae = AutoencoderKLLTX2Audio.from_pretrained(folder / "audio_vae", torch_dtype=torch.float32)
+        vocoder = LTX2Vocoder.from_pretrained(folder / "vocoder", torch_dtype=torch.float32)
+        return cls(vae=vae.to(device).eval(), vocoder=vocoder.to(device).eval())
+
+    def save(self, folder: Path) -> None:
+        """Writes each to a folder of its own."""
+        self.vae.save_pretrained(folder / "audio_vae")
+        self.vocoder.save_pretrained(folder / "vocoder")
+
+    @torch.no_grad()
+    def encode(self, samples: torch.Tensor) -> torch.Tensor:
+        """Normalised latents [B, C, L, M] of samples [B, 2, N]."""
+        return self._scaled(self.vae.encode(log_mel(samples)).latent_dist.mode(), is_back=False)
+
+    @torch.no_grad()
+    def decode(self, latents: torch.Tensor) -> torch.Tensor:
+        """Samples [B, 2, N] of normalised latents."""
+        return self.vocoder(self.vae.decode(self._scaled(latents, is_back=True)).sample)
+
+    def _scaled(self, latents: torch.Tensor, *, is_back: bool) -> torch.Tensor:
+        _, channels, _, bins = latents.shape
+        mean, std = (value.view(channels, 1, bins) for value in (self.vae.latents_mean, self.vae.latents_std))
+        return latents * std + mean if is_back else (latents - mean) / std
+
+
+@functools.cache
+def _filters() -> torch.Tensor:
+    return torch.from_numpy(mel_filters(RATE, SOUND_VAE["mel_bins"]).astype(np.float32))
+
+
+def log_mel(samples: torch.Tensor) -> torch.Tensor:
+    """What `backend.families.ltx.spectrum` makes of one sound, for many at once: [B, 2, T, M] of samples [B, 2, N]."""
+    batch, channels, _ = samples.shape
+    window = torch.hann_window(WINDOW, device=samples.device)
+    spectrum = torch.stft(samples.flatten(0, 1), WINDOW, HOP, window=window, return_complex=True).abs()
+    mel = torch.einsum("bft,fm->btm", spectrum, _filters().to(samples.device))
+    return mel.clamp(min=FLOOR).log().unflatten(0, (batch, channels))
+
+
+def train_sound(folder: Path, options: SoundTraining, device: str) -> SoundNetworks:
+    """Train for `options.seconds`, measure the latents' statistics, write both networks to `folder`."""
+    torch.manual_seed(options.seed)
+    rng, networks = random.Random(options.seed), SoundNetworks.create(device)
+    both = torch.nn.ModuleList([networks.vae, networks.vocoder])
+    average = torch.optim.swa_utils.AveragedModel(both, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.995))
+    optimizer = MuonAndAdamW(both, adamw_names=("conv_in", "conv_out"))
+    started, step = time.monotonic(), 0
+    while (spent := time.monotonic() - started) < options.seconds:
+        samples = random_sounds(rng, options.batch).to(device)
+        parts = _losses(networks, samples, options)
+        sum(parts.values()).backward()
+        torch.nn.utils.clip_grad_norm_(both.parameters(), 1.0)
+        optimizer.step(options.learning_rate * min(1.0, (step + 1) / 50) * max(0.01, 1 - spent / options.seconds))
+        average.update_parameters(both)
+        step += 1
+        if step % 50 == 0:
+            logger.info("sound step %d, %.0f s, %s", step, spent, {name: round(part.item(), 4) for name, part in parts.items()})
+    vae, vocoder = average.module
+    trained = SoundNetworks(vae=vae.eval(), vocoder=vocoder.eval())
+    _measure(trained, random_sounds(rng, options.measured).to(device), options.latent_noise)
+    trained.save(folder)
+    return trained
+
+
+def random_sounds(rng: random.Random, count: int) -> torch.Tensor:
+    """Samples [B, 2, N] float32 of random scenes."""
+    scenes = (sample_training_scene(rng, has_sound=True) for _ in range(count))
+    return torch.stack([hum(scene, FRAMES, 96, 96) for scene in scenes]).float()
+
+
+def _losses(networks: SoundNetworks, samples: torch.Tensor, options: SoundTraining) -> dict[str, torch.Tensor]:
+    mel = log_mel(samples)
+    with torch.autocast(samples.device.type, torch.bfloat16):  # twice as fast, measured on a CPU with AMX
+        posterior = networks.vae.encode(mel.contiguous(memory_format=torch.channels_last)).latent_dist
+        mean = posterior.mean.float()
+        decoded = networks.vae.decode(mean + options.latent_noise * torch.randn_like(mean)).sample
+        made = networks.vocoder(decoded).float()
+    truth = samples[..., : made.shape[-1]]
+    spectra = sum(_spectral_distance(made, truth, length) for length in LENGTHS) / len(LENGTHS)
+    return {
+        "mel": 0.1 * F.l1_loss(decoded.float(), mel[:, :, : decoded.shape[2]]),
+        "samples": 5 * F.l1_loss(made, truth),
+        "spectra": spectra,
+        "latents": options.latent_weight * mean.square().mean(),
+    }
+
+
+def _spectral_distance(made: torch.Tensor, truth: torch.Tensor, length: int) -> torch.Tensor:
+    """Mean distance of magnitudes, and a little of their logarithms, which hear silence."""
+    window = torch.hann_window(length, device=made.device)
+    ours, theirs = (
+        torch.stft(one.flatten(0, 1), length, length // 4, window=window, return_complex=True).abs() for one in (made, truth)
+    )
+    scale = window.sum() / 2
+    logs = F.l1_loss((ours / scale).clamp(min=1e-4).log(), (theirs / scale).clamp(min=1e-4).log())
+    return 10 * F.l1_loss(ours / scale, theirs / scale) + 0.05 * logs
+
+
+@torch.no_grad()
+def _measure(networks: SoundNetworks, samples: torch.Tensor, noise: float) -> None:
+    """The statistics of each channel and bin. One that carries less than the noise of training is not blown up."""
+    latents = torch.cat([networks.vae.encode(log_mel(part)).latent_dist.mode() for part in samples.split(64)])
+    packed = latents.permute(0, 2, 1, 3).flatten(2).flatten(0, 1)
+    networks.vae.latents_mean.copy_(packed.mean(0))
+    networks.vae.latents_std.copy_(packed.std(0).clamp(min=noise))
