@@ -5,6 +5,7 @@ misbehave: "explode" raises, "memory" raises as if memory were short (see `would
 each time, "trip" only the first time, "lost" loses the device in the second step, "full" fills the disk there, "noise" prints a
 lot, "refuse" needs a kernel that is refused until the model is loaded again, "slow" makes each step take a second, "compile" compiles for two seconds, "vanish" ends without a result, "freeze" stops
 all threads before the third step, the first time, and "hang" only this one. Of several hosts "alone" fails the last one only.
+With "hums" in its prompt a video has a sound (see `hum`).
 """
 
 import errno
@@ -42,7 +43,7 @@ from backend.contract.worker import Device
 from backend.errors import KernelRefused, ModelError
 from backend.media.clips import read_clip_facts
 from backend.media.pictures import crop_to, load_checked_image
-from backend.media.sound import add_sound
+from backend.media.sound import Sound, add_sound, put_sound
 from backend.media.source import original
 from backend.media.video import write_video
 from presets import Preset
@@ -289,11 +290,13 @@ def _result(request: GenerationRequest, folder: Path, background: numpy.ndarray,
     path = folder / "video.mp4"
     grounds = original(request) if request.video or request.control else [background] * request.num_frames
     frames = (_frame(ground, index / request.num_frames) for index, ground in enumerate(grounds))
+    size = request.width, request.height
     has_sound = bool(request.video) and not request.extend and read_clip_facts(request.video).has_sound
     if write:
         write_video(frames, path, fps=request.fps, request=request)
-        if has_sound:
-            size = request.width, request.height
+        if "hums" in request.prompt:
+            put_sound(path, hum(request), size)
+        elif has_sound:
             add_sound(path, request.video, request.trim[0], request.num_frames / request.fps, size)
     return VideoResult(
         path=str(path),
@@ -304,5 +307,15 @@ def _result(request: GenerationRequest, folder: Path, background: numpy.ndarray,
         seconds={"encode": 0.01, "denoise": 0.4, "decode": 0.1},
         request=request,
         versions={"fake": "1"},
-        has_sound=has_sound,
+        has_sound=has_sound or "hums" in request.prompt,
     )
+
+
+def hum(request: GenerationRequest) -> Sound:
+    """A tone as long as the video: on the left it swells three times, on the right it grows. 220 Hz for seeds that 4 divides,
+    440, 660 and 880 for those after them."""
+    seconds, rate = request.num_frames / request.fps, 24_000
+    times = numpy.arange(round(seconds * rate)) / rate
+    tone = numpy.sin(2 * numpy.pi * 220 * (1 + request.seed % 4) * times)
+    left, right = numpy.sin(3 * numpy.pi * times / seconds) ** 2, 0.5 * times / seconds
+    return Sound(samples=0.8 * numpy.stack([tone * left, tone * right]).astype(numpy.float32), rate=rate)

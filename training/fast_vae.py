@@ -4,7 +4,8 @@ backward, on two cores.
 Three things are changed on the instance, none of which changes a number beyond rounding: channels last in memory; a
 convolution over a single first frame runs in two dimensions, because its other taps only see padding, which is zero in
 Wan's and the frame itself in HunyuanVideo 1.5's and LTX-2's; the norm over channels is written with a sum, which PyTorch runs on
-all cores, unlike `F.normalize`, or is PyTorch's own. HunyuanVideo 1.5's attention also gets a mask that fits batches, which its own does not.
+all cores, unlike `F.normalize`, or is PyTorch's own. HunyuanVideo 1.5's attention also gets a mask that fits batches, which its
+own does not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How a scene sounds: its shape hums, and what one sees is what one hears.
 
-The higher the shape, the higher the tone; left and right are heard where they are seen; each kind of shape has its own overtones;
-larger is louder; a silent scene is silent. Tones are notes: whole multiples of 50 Hz, so that each begins anew, at zero, with each
-frame of the spectrum. A vocoder sees spectra without phases, and can learn such tones exactly.
+The higher the shape, the higher the tone; left and right are heard where they are seen; each kind of shape has its own
+overtones; larger is louder; a silent scene is silent. Tones are notes: whole multiples of 50 Hz, so that each begins anew, at
+zero, with each frame of the spectrum. A vocoder sees spectra without phases, and can learn such tones exactly.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ltx-tiny's text encoder: a tiny Gemma 3, of which the connectors read the states of all layers.
 
-A prompt stands at the end of its line, after padding. Attention is causal, so the last token, which ends every prompt, sees all of
-it and must show what it states.
+A prompt stands at the end of its line, after padding. Attention is causal, so the last token, which ends every prompt, sees all
+of it and must show what it states.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from presets.loader import EXAMPLES_FOLDER
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.media import media_route, video_route
 from wan_ui.desk.rewriter import PromptRewriter
+from wan_ui.desk.sound import sound_route
 from wan_ui.door.access import Access
 from wan_ui.door.connections import LimitedConnection
 from wan_ui.door.door import Door
@@ -34,7 +35,7 @@ from wan_ui.routes.mcp import mcp_route
 from wan_ui.routes.metrics import health_route, metrics_route
 from wan_ui.routes.videos import videos_routes
 from wan_ui.studio import build
-from wan_ui.theme import ASSETS, favicon, studio_theme, stylesheet
+from wan_ui.theme import favicon, script, studio_theme, stylesheet
 from wan_ui.view import View, rules_of
 from wan_ui.views import VIEWS
 from wan_ui.words.english import ENGLISH
@@ -145,7 +146,7 @@ def serve(
         prevent_thread_lock=True,
         theme=studio_theme(),
         css_paths=[stylesheet()],
-        js=(ASSETS / "studio.js").read_text(encoding="utf-8"),
+        js=script(),
         favicon_path=favicon(),
         allowed_paths=[str(EXAMPLES_FOLDER)],
         footer_links=[],
@@ -172,6 +173,7 @@ def _routes(desk: Desk, views: Sequence[View], *, is_open: bool) -> list[Route]:
     return [
         media_route(engine, access),
         video_route(engine, access),
+        sound_route(engine, access),
         upload_route(),
         changes_route(desk),
         health_route(engine, access, is_open=is_open),

@@ -62,6 +62,11 @@ def stylesheet() -> Path:
     return ASSETS / "studio.css"
 
 
+def script() -> str:
+    """The page's own script, and the part of it that knows of sound."""
+    return "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in ("studio.js", "sound.js"))
+
+
 def favicon() -> Path:
     """The icon in the browser's tab."""
     return ASSETS / "favicon.png"

@@ -257,6 +257,13 @@ class VideoSettings(BaseModel):
         return any(value > 1.0 for value in values) and self.guidance_interval[0] < self.guidance_interval[1]
 
     @property
+    def num_branches(self) -> int:
+        """How often the network runs in a step with all its guidances: with the prompt, without it, with one layer's attention left
+        out, with picture and sound apart."""
+        apart = any(scale > 0 for scale in self.perturbed_guidance) + any(scale > 1 for scale in self.modality_guidance)
+        return 1 + self.is_guided + apart
+
+    @property
     def uses_nag(self) -> bool:
         """Whether the negative prompt acts in the attention of the steps without guidance."""
         return self.nag > 1.0 and bool(self.negative_prompt.strip()) and self.has_unguided_steps

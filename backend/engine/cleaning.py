@@ -330,8 +330,8 @@ class Cleaner:
 
 
 def _is_export(path: Path, whole: Collection[str]) -> bool:
-    """Whether this file is the video of one of these comparisons, or is being written."""
-    return path.stem in whole or (path.name.startswith(".") and _age(path) < _HOUR)
+    """Whether this file is a video of one of these comparisons, silent or with a sound, or is being written."""
+    return path.name.partition(".")[0] in whole or (path.name.startswith(".") and _age(path) < _HOUR)
 
 
 def _size_for_plan(job: EndedJob) -> Size:

@@ -96,6 +96,6 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
     preset = find_preset(request.preset)
     family, kind = of_preset(preset)
     geometry = step_geometry(request)
-    flops = family.step_flops(preset.network_configs(), geometry, 2 if request.is_guided else 1)
+    flops = family.step_flops(preset.network_configs(), geometry, request.num_branches)
     calls = -(-geometry.num_latent_frames // (kind.chunk or geometry.num_latent_frames)) * mean_calls(request)
     return OVER_FLOOR * flops.floor_seconds(chip, len(devices)) * request.num_steps * calls

@@ -1,5 +1,7 @@
 """Finds, stars, deletes and restores the videos that were made. Runs nothing."""
 
+from collections.abc import Sequence
+
 from backend.contract.events import Failed, VideoResult
 from backend.engine.job import Job, Selection
 from backend.engine.store import Store
@@ -23,6 +25,10 @@ class Library:
     def result(self, job_id: str) -> VideoResult | None:
         """The job's video with its seconds and versions, if it left one."""
         return self._store.result(job_id)
+
+    def with_sound(self, job_ids: Sequence[str]) -> frozenset[str]:
+        """Those of these jobs whose video has sound."""
+        return self._store.with_sound(job_ids)
 
     def page(self, owner: str | None, *, after: str | None = None, most: int, oldest_first: bool = False) -> list[Job]:
         """At most so many jobs that are not deleted, in the order in which they came or against it: the first ones, or those that

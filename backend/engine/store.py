@@ -4,7 +4,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,6 +55,13 @@ DELETE FROM events WHERE job_id = :job AND (SELECT ended FROM jobs WHERE id = :j
     UNION SELECT sequence FROM events WHERE job_id = :job AND json_extract(event, '$.kind') = 'interrupted'
     UNION SELECT COALESCE(MAX(sequence), 0) FROM events WHERE job_id = :job AND json_extract(event, '$.preview') IS NOT NULL
         AND (SELECT has_video FROM jobs WHERE id = :job) = 0)
+"""
+# Old results do not say whether they have sound: the request decides, as in `VideoResult.from_json`.
+_WITH_SOUND = """
+SELECT id FROM jobs JOIN events ON job_id = id WHERE id IN (SELECT value FROM json_each(?))
+    AND sequence = (SELECT MAX(sequence) FROM events WHERE job_id = id) AND json_extract(event, '$.result.path') IS NOT NULL
+    AND COALESCE(json_extract(event, '$.result.has_sound'),
+        json_extract(request, '$.video') IS NOT NULL AND json_extract(request, '$.extend') IS NULL)
 """
 _EVENTS = "(SELECT job_id, sequence, event, folder FROM events JOIN jobs ON jobs.id = job_id)"
 _MOST_LOG_BYTES = 64 * 2**20  # of the write-ahead log, when it has been taken into the file
@@ -244,6 +251,11 @@ class Store:
     def result(self, job_id: str) -> VideoResult | None:
         """The job's video, if it has one."""
         return getattr(self.last_event(job_id), "result", None)
+
+    def with_sound(self, job_ids: Sequence[str]) -> frozenset[str]:
+        """Those of these jobs whose video has sound."""
+        rows = self._rows(_WITH_SOUND, (json.dumps(list(job_ids)),))
+        return frozenset(row["id"] for row in rows)
 
     def failures(self, most: int) -> list[tuple[Job, Failed]]:
         """The jobs that failed last, with their reasons, newest first."""

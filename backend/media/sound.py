@@ -16,6 +16,7 @@ from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
 from backend.media.clips import MAX_PIXELS
 
+MODEL_SOUND = "stage3_sound.wav"  # in a job's folder, while it is kept: as the model made it, before AAC
 SOUND_SECONDS = 120.0  # for putting a sound into a video, or reading it: far above what a loaded machine needs
 _AAC = ("-c:a", "aac", "-b:a", "192k")
 _LOUDEST = 32767
@@ -59,8 +60,25 @@ def read_sound(path: Path) -> Sound:
     """The sound of a video of ours. Raises: VideoFileError if it has none, or cannot be read."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "sound.wav"
-        _run(ffmpeg.command("-i", str(path), "-map", "0:a:0", "-c:a", "pcm_s16le", str(out)), "the sound could not be read:")
+        _decode(path, out)
         return Sound.read(out)
+
+
+def write_sound(video: Path, seconds: float, exact: Path | None, path: Path) -> None:
+    """Writes the sound of a video of ours as a WAV file of 16 bits and this length: that of the file `exact` if it can be read,
+    else the video's. Leaves no other file in the folder. Raises: VideoFileError, OSError."""
+    sound = _model_sound(exact)
+    if sound is None:
+        _decode(video, path)
+        sound = Sound.read(path)
+    sound.part(0, seconds).write(path)
+
+
+def _model_sound(path: Path | None) -> Sound | None:
+    try:
+        return Sound.read(path) if path else None
+    except (OSError, wave.Error, EOFError):
+        return None
 
 
 def put_sound(video: Path, sound: Sound, size: tuple[int, int]) -> None:
@@ -79,6 +97,11 @@ def add_sound(video: Path, clip: str | Path, start: float, seconds: float, size:
     """
     source = [*ffmpeg.within_limits(MAX_PIXELS), "-ss", f"{start:.6f}", "-t", f"{seconds:.6f}", "-i", str(clip)]
     _mux(video, source, (*_AAC, "-ac", "2"), size, "the clip's sound could not be kept:")
+
+
+def _decode(video: Path, path: Path) -> None:
+    line = ffmpeg.command("-y", "-i", str(video), "-map", "0:a:0", "-c:a", "pcm_s16le", "-f", "wav", str(path))
+    _run(line, "the sound could not be read:")
 
 
 def _mux(video: Path, source: Sequence[str], encoding: Sequence[str], size: tuple[int, int], failure: str) -> None:

@@ -1,4 +1,4 @@
-"""Several videos side by side as one, each with its label. The file carries all their requests."""
+"""Several videos side by side as one, each with its label, with the sound of one or none. The file carries all their requests."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from backend.contract.request import GenerationRequest
-from backend.media.video import FORMAT, Frame, read_frames, write_frames
+from backend.files import replacing
+from backend.media.sound import put_sound, read_sound
+from backend.media.video import FORMAT, Frame, read_facts, read_frames, write_frames
 
 LABEL_HEIGHT = 28  # pixels
 SMALLEST_TILE = 320  # pixels wide: below that a label cannot be read, so small videos are enlarged
@@ -19,23 +21,31 @@ _INK, _PAPER = (235, 235, 235), (18, 18, 20)
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """One video and the text below it."""
+    """One video, the text below it, and the video's frames a second, if they are not those of the whole."""
 
     path: Path
     label: str
+    fps: int | None = None
 
 
-def write_tiled(tiles: Sequence[Tile], requests: Sequence[GenerationRequest], path: Path) -> int:
-    """Writes the tiles in two columns (or one row of two); a shorter video stays on its last frame. Returns the frame count.
+def write_tiled(tiles: Sequence[Tile], requests: Sequence[GenerationRequest], path: Path, sound: Path | None = None) -> int:
+    """Writes the tiles in two columns (or one row of two), each at its own speed; a shorter video stays on its last frame. The
+    sound is that of the video `sound`, as long as the whole; without one there is none. Returns the frame count.
 
     Raises: VideoFileError.
     """
     comment = json.dumps({"format": FORMAT, "compared": [request.for_sharing() for request in requests]}, ensure_ascii=True)
-    return write_frames(_frames(tiles), path, fps=max(request.fps for request in requests), comment=comment)
+    fps = max(request.fps for request in requests)
+    with replacing(path) as part:
+        count = write_frames(_frames(tiles, fps), part, fps=fps, comment=comment)
+        if sound is not None:
+            facts = read_facts(part)
+            put_sound(part, read_sound(sound).part(0, count / fps), (facts.width, facts.height))
+    return count
 
 
-def _frames(tiles: Sequence[Tile]) -> Iterator[Frame]:
-    readers = [read_frames(tile.path) for tile in tiles]
+def _frames(tiles: Sequence[Tile], fps: int) -> Iterator[Frame]:
+    readers = [_at_rate(read_frames(tile.path), tile.fps or fps, fps) for tile in tiles]
     latest: list[Frame | None] = [None] * len(tiles)
     captions: list[Image.Image] = []
     while True:
@@ -46,6 +56,15 @@ def _frames(tiles: Sequence[Tile]) -> Iterator[Frame]:
         cell = _cell(latest)
         captions = captions or [_caption(tile.label, cell[0]) for tile in tiles]
         yield _sheet(latest, captions, cell)
+
+
+def _at_rate(frames: Iterator[Frame], own_fps: int, fps: int) -> Iterator[Frame]:
+    """The frames of a slower video, each as often as the faster rate needs it."""
+    shown = 0
+    for index, frame in enumerate(frames, 1):
+        until = max(shown + 1, round(index * fps / own_fps))
+        yield from [frame] * (until - shown)
+        shown = until
 
 
 def _cell(frames: Sequence[Frame | None]) -> tuple[int, int]:

@@ -33,7 +33,8 @@ def stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[str, fl
 def _denoise_flops(loaded: LoadedModel, request: GenerationRequest) -> float:
     plan = plan_of(request, loaded.model.kind.boundary).steps
     configs, geometry = find_preset(request.preset).network_configs(), step_geometry(request)
-    of_branches = [loaded.family.step_flops(configs, geometry, branches).total for branches in (1, 2)]
+    most, fewest = request.num_branches, request.num_branches - request.is_guided
+    of_branches = [loaded.family.step_flops(configs, geometry, branches).total for branches in (fewest, most)]
     num_chunks = sum(1 for _ in chunks_of(loaded.model, request))
     return num_chunks * sum(of_branches[step.is_guided] * step_calls(request, index) for index, step in enumerate(plan))
 

@@ -55,8 +55,8 @@ class Slice:
     @property
     def step_flops(self) -> StepFlops:
         """The arithmetic of one step, or of one context window in it, all branches together."""
-        configs, branches = find_preset(self.request.preset).network_configs(), 2 if self.request.is_guided else 1
-        return self.family.step_flops(configs, step_geometry(self.request), branches)
+        configs = find_preset(self.request.preset).network_configs()
+        return self.family.step_flops(configs, step_geometry(self.request), self.request.num_branches)
 
 
 def describe_slice(request: GenerationRequest, topology: str, mesh: dict[str, int | None], compiler: Compiler) -> Slice:

@@ -25,7 +25,7 @@ def a_job(folder: Path = Path("/data/runs/job-1"), owner: str = "visitor-1", **o
     )
 
 
-def a_result(job: Job, **seconds: float) -> VideoResult:
+def a_result(job: Job, *, has_sound: bool = False, **seconds: float) -> VideoResult:
     request = job.request
     return VideoResult(
         path=str(job.folder / "video.mp4"),
@@ -36,7 +36,7 @@ def a_result(job: Job, **seconds: float) -> VideoResult:
         seconds=seconds or {"denoise": 3.0, "total": 4.2},
         request=request,
         versions={},
-        has_sound=request.video is not None,
+        has_sound=has_sound or request.video is not None,
     )
 
 

@@ -255,6 +255,7 @@ def test_another_visitor_neither_sees_nor_changes_a_job(url):
     assert job in said(visitor.call("act_2", {}, {"what": "none", "job": job}))
     for path in ("video.mp4", "request.json", "..%2F..%2Foperator.key", "previews/step-001.png", "%00.png"):
         assert httpx.get(f"{url}studio/media/{job}/{path}").status_code == 404
+    assert httpx.get(f"{url}studio/sound/{job}.wav").status_code == 404
     assert httpx.get(f"{url}studio/video/{job}/{'0' * 64}/video.mp4").status_code == 404
 
 

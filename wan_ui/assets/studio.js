@@ -1,5 +1,6 @@
-// The page's own script: views, keys, buttons that carry data-act, dropping files, players. Talks to the server only through
-// window.studioAct and window.studioDrop, which wan_ui/parts/buttons.py provides. Listens on the document, because panels are redrawn.
+// The page's own script: views, keys, buttons that carry data-act, dropping files, players; sound.js follows. Talks to the server
+// only through window.studioAct and window.studioDrop, which wan_ui/parts/buttons.py provides. Listens on the document, because
+// panels are redrawn.
 
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -119,6 +120,8 @@ const plainKey = event => {
   else if (card && event.key === 'c') act('compare', 'add', {job: card.dataset.job});
   else if (card && event.key === 'Delete') act('queue', 'delete', {job: card.dataset.job});
   else if (event.key === ',' || event.key === '.') step(event.key === ',' ? -1 : 1);
+  else if (event.key === 'm') toggleSound();
+  else if (/^[1-4]$/.test(event.key) && isShown($('.compare'))) hear(Number(event.key));
   else if (event.key === ' ' && !event.target.closest?.('button, a, summary, video, input, [role=option]')) {
     event.preventDefault();
     isShown($('.compare')) ? playTogether() : toggle($('.stage video'));
@@ -215,10 +218,6 @@ document.addEventListener('click', event => {
   const name = event.target.closest('[data-player]')?.dataset.player, video = $('.stage video');
   if (name === 'back' || name === 'forward') step(name === 'back' ? -1 : 1);
   if (name === 'play' || event.target.matches('.stage video')) toggle(video);
-  if (name === 'sound') {
-    video.muted = !video.muted;
-    event.target.closest('button').setAttribute('aria-pressed', !video.muted);
-  }
   if (name === 'loop') {
     video.loop = !video.loop;
     event.target.closest('button').setAttribute('aria-pressed', video.loop);
@@ -239,9 +238,15 @@ const showStageTime = () => {
   player.dataset.playing = !video.paused;
 };
 
-// Compare: all videos follow the longest, the leader. Where one drifts by more than a frame it is put right.
+// Compare: all videos follow the longest, the leader. Where one drifts by more than a frame it is put right. A video that is
+// heard sets the pace instead, so that its sound has no gaps. It starts a little later than the silent ones (0.04 s, measured),
+// so these go slower or faster for a moment: putting them right at each loop would be seen.
 const together = () => $$('.compare figure video').filter(video => video.getAttribute('src'));
-const leader = () => together().reduce((best, video) => (video.duration || 0) > (best?.duration || 0) ? video : best, null);
+const leader = () => {
+  const longest = together().reduce((best, video) => (video.duration || 0) > (best?.duration || 0) ? video : best, null);
+  const loud = heardVideo();
+  return loud?.duration > longest?.duration - 0.05 ? loud : longest;  // of those that are about as long, the one that is heard
+};
 const playTogether = () => {
   const lead = leader(), isPaused = lead?.paused;
   for (const video of together()) isPaused ? video.play().catch(() => {}) : video.pause();
@@ -264,9 +269,13 @@ const followLeader = () => {
     seekTogether(0);
     for (const video of together()) video.play().catch(() => {});
   }
+  const loud = heardVideo(), pace = loud && !loud.paused && !loud.ended && !loud.seeking ? loud : lead;
   for (const video of together()) {
-    const wanted = Math.min(lead.currentTime, (video.duration || 0) - 0.01);
-    if (video !== lead && !video.seeking && Math.abs(video.currentTime - wanted) > 1 / fps) video.currentTime = Math.max(0, wanted);
+    const wanted = Math.min(pace.currentTime, (video.duration || 0) - 0.01);
+    const gap = video === pace ? 0 : wanted - video.currentTime;
+    const isLed = pace === loud, rate = isLed && Math.abs(gap) > 0.01 ? 1 + Math.max(-0.25, Math.min(0.25, 4 * gap)) : 1;
+    if (video.playbackRate !== rate) video.playbackRate = rate;
+    if (!video.seeking && Math.abs(gap) > (isLed ? 3 : 1) / fps) video.currentTime = Math.max(0, wanted);
     if (video !== lead && video.paused !== lead.paused && !video.ended) lead.paused ? video.pause() : video.play().catch(() => {});
   }
   const scrub = $('[data-compare=scrub]', section);
@@ -356,6 +365,8 @@ const tick = now => {
   last = now;
   showPlace();
   showStageTime();
+  showSound();
+  showHeard();
   startCompared();
   followLeader();
   drawView(now);

@@ -8,7 +8,7 @@ from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest
 from backend.engine.job import Job
 from wan_ui.desk.media import BEFORE, media_url
-from wan_ui.parts.buttons import icon_button, quiet_button
+from wan_ui.parts.buttons import icon_button, quiet_button, sound_button
 from wan_ui.parts.icons import icon
 from wan_ui.parts.progress import StageView, spoken_seconds
 from wan_ui.parts.values import NO_PICTURE, value_words
@@ -29,6 +29,11 @@ class Cell:
     @property
     def result(self) -> VideoResult | None:
         return self.view.result
+
+    @property
+    def has_sound(self) -> bool:
+        """Whether its player can be heard: the clip that a video was made from is shown without its sound."""
+        return bool(self.result and self.result.has_sound and not self.is_original)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +60,8 @@ def compare_html(side: Side, texts: Texts) -> str:
         )
     requests = [cell.job.request for cell in side.cells]
     labels = [texts.compare_before, texts.compare_after] if side.has_original else labels_of(requests, texts)
-    cells = "".join(_cell(cell, label, texts) for cell, label in zip(side.cells, labels, strict=True))
+    named = enumerate(zip(side.cells, labels, strict=True), 1)
+    cells = "".join(_cell(cell, number, label, texts) for number, (cell, label) in named)
     done = sum(cell.is_original or cell.result is not None for cell in side.cells)
     ratio = max(request.width / request.height for request in requests)
     return (
@@ -68,7 +74,7 @@ def compare_html(side: Side, texts: Texts) -> str:
     )
 
 
-def _cell(cell: Cell, label: str, texts: Texts) -> str:
+def _cell(cell: Cell, number: int, label: str, texts: Texts) -> str:
     job, view = cell.job, cell.view
     file = BEFORE if cell.is_original else view.result.path if view.result else None
     video = (
@@ -78,10 +84,12 @@ def _cell(cell: Cell, label: str, texts: Texts) -> str:
     )
     source = media_url(job, view.preview) if view.preview and not file else NO_PICTURE
     state = "" if file else _state(cell, texts)
+    words, attributes = texts.compare_hear.format(number=number), f'data-compare="sound"{"" if cell.has_sound else " hidden"}'
     return (
-        f'<figure data-job="{escape(job.id)}" data-state="{job.state}" data-fps="{job.request.fps}">'
+        f'<figure data-job="{escape(job.id)}" data-state="{job.state}" data-fps="{job.request.fps}"'
+        f' data-sound="{"true" if cell.has_sound else "false"}">'
         f'<div class="screen">{video}<img src="{source}" alt=""{" hidden" if file else ""}>'
-        f'<p class="state">{escape(state)}</p></div>'
+        f'<p class="state">{escape(state)}</p></div>{sound_button(words, attributes)}'
         f"<figcaption>{escape(label)}</figcaption></figure>"
     )
 

@@ -1,4 +1,5 @@
-"""Serves a comparison as one tiled mp4, made when it is first asked for, to those who may see its videos."""
+"""Serves a comparison as one tiled mp4, silent or with the sound of one of its videos, made when it is first asked for, to those
+who may see its videos."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,12 +23,14 @@ from wan_ui.words.english import ENGLISH
 
 
 def compare_route(engine: Engine, access: Access) -> Route:
-    """`/studio/compare/ID.mp4`. Answers 404 for somebody else's comparison, as if there were none."""
+    """`/studio/compare/ID.mp4`, with `?sound=2` the sound of the second tile. Answers 404 for somebody else's comparison, as if
+    there were none, and for a tile that is not there or has no sound."""
     making = asyncio.Lock()  # one video at a time: each decodes up to four
 
     async def serve(request: Request) -> Response:
         found = await asyncio.to_thread(_found, engine, request, access)
-        path = None if found is None else await unless_gone(request, _tiled(engine, found, asker(request), making))
+        work = None if found is None else _tiled(engine, found, request.query_params.get("sound", ""), asker(request), making)
+        path = None if work is None else await unless_gone(request, work)
         return sent(path, cache="private, no-store")
 
     return Route("/studio/compare/{comparison_id}.mp4", serve, methods=["GET", "HEAD"])
@@ -39,9 +42,12 @@ def _found(engine: Engine, request: Request, access: Access) -> Comparison | Non
     return found if found is not None and access.may_see(request.cookies, found.owner) else None
 
 
-async def _tiled(engine: Engine, found: Comparison, who: For, making: asyncio.Lock) -> Path | None:
+async def _tiled(engine: Engine, found: Comparison, tile: str, who: For, making: asyncio.Lock) -> Path | None:
+    heard = await asyncio.to_thread(_heard, engine, found, tile) if tile else None
+    if tile and heard is None:
+        return None
     folder = engine.settings.comparisons_dir
-    path = folder / f"{found.id}.mp4"  # a safe name: the store has just found this id
+    path = folder / (f"{found.id}.{tile}.mp4" if tile else f"{found.id}.mp4")  # safe names: the id and the tile were just found
     if path.is_file():
         return path
     async with making:
@@ -51,16 +57,30 @@ async def _tiled(engine: Engine, found: Comparison, who: For, making: asyncio.Lo
             jobs = [await asyncio.to_thread(engine.job, job_id) for job_id in found.jobs]
             original = await before(jobs[0], engine.cage, who) if len(jobs) == 1 else None
             folder.mkdir(exist_ok=True)
-            work = (_tiles(jobs, original), [job.request for job in jobs], path)
+            work = (_tiles(jobs, original), [job.request for job in jobs], path, heard)
             await engine.cage.opened(Opening(work=write_tiled, arguments=work, seconds=EXPORT_SECONDS), who)
         except (StudioError, OSError):
             return None
         return path
 
 
+def _heard(engine: Engine, found: Comparison, tile: str) -> Path | None:
+    """The video whose sound this tile has, by its number from 1; None if there is no such tile, or it is silent. The clip beside
+    a video that was made from it is the first of two tiles, and silent."""
+    try:
+        jobs = [engine.job(job_id) for job_id in found.jobs]
+    except StudioError:
+        return None
+    tiles = {str(number): job for number, job in enumerate(jobs, 1)}
+    if len(jobs) == 1 and jobs[0].request.has_original:
+        tiles = {"2": jobs[0]}
+    job = tiles.get(tile)
+    return job.folder / VIDEO if job and engine.library.with_sound([job.id]) else None
+
+
 def _tiles(jobs: Sequence[Job], original: Path | None) -> list[Tile]:
     if original is not None:
-        video = jobs[0].folder / VIDEO
+        video = jobs[0].folder / VIDEO  # as fast as the clip beside it
         return [Tile(path=original, label=ENGLISH.compare_before), Tile(path=video, label=ENGLISH.compare_after)]
     labels = labels_of([job.request for job in jobs], ENGLISH)
-    return [Tile(path=job.folder / VIDEO, label=label) for job, label in zip(jobs, labels, strict=True)]
+    return [Tile(path=job.folder / VIDEO, label=label, fps=job.request.fps) for job, label in zip(jobs, labels, strict=True)]

@@ -52,7 +52,7 @@ def media_route(engine: Engine, access: Access) -> Route:
     posters = asyncio.Semaphore(1)  # a library asks for many at once
 
     async def serve(request: Request) -> Response:
-        job = await asyncio.to_thread(_owned_job, engine, request, access)
+        job = await asyncio.to_thread(owned_job, engine, request, access)
         path = None if job is None else await unless_gone(request, _file(engine, job, request, posters))
         return sent(path, cache="private, max-age=86400")
 
@@ -92,7 +92,8 @@ def _kept_video(engine: Engine, job_id: str) -> Path | None:
     return None if job.deleted else file_below(job.folder, VIDEO)
 
 
-def _owned_job(engine: Engine, request: Request, access: Access) -> Job | None:
+def owned_job(engine: Engine, request: Request, access: Access) -> Job | None:
+    """The job in the request's address, if the caller may see it."""
     try:
         job = engine.job(request.path_params["job_id"])
     except JobNotFound:

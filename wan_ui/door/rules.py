@@ -56,6 +56,7 @@ ROUTES: Rules = {
     f"{API}/file={{path_or_url:path}}": "login",
     "/studio/media/{job_id}/{name:path}": "visitor",
     "/studio/video/{job_id}/{ticket}/video.mp4": "visitor",
+    "/studio/sound/{job_id}.wav": "visitor",
     "/metrics": "operator",
     "/mcp": "program",
     VIDEOS: "owner",

@@ -85,11 +85,13 @@ class LibraryHandlers(Panel):
     def _grid(self, values: Values, visit: Visit) -> str:
         selection = self.panel.selection(values, visit)
         library = self.desk.engine.library
+        jobs = tuple(library.videos(selection))
         shelf = Shelf(
-            jobs=tuple(library.videos(selection)),
+            jobs=jobs,
             count=library.count(selection),
             chosen=values[self.panel.chosen] or "",
             is_filtered=_is_filtered(selection),
+            sounding=library.with_sound([job.id for job in jobs]),
         )
         return library_html(shelf, visit.texts)
 

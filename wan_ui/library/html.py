@@ -12,17 +12,19 @@ from wan_ui.parts.buttons import icon_button, text_button
 from wan_ui.parts.icons import icon
 from wan_ui.parts.progress import spoken_seconds
 from wan_ui.parts.values import pairs_html, rate_words, value_words
+from wan_ui.stage.html import sound_download
 from wan_ui.words.english import Texts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shelf:
-    """The grid's content: jobs with a video, how many there are in all, and the chosen one."""
+    """The grid's content: jobs with a video, how many there are in all, the chosen one, and those with sound."""
 
     jobs: tuple[Job, ...]
     count: int
     chosen: str = ""
     is_filtered: bool = False
+    sounding: frozenset[str] = frozenset()
 
 
 def library_html(shelf: Shelf, texts: Texts) -> str:
@@ -31,7 +33,7 @@ def library_html(shelf: Shelf, texts: Texts) -> str:
     if not shelf.jobs:
         words = texts.library_none if shelf.is_filtered else texts.library_empty
         return f'<section class="library"><p class="hint empty">{escape(words)}</p></section>'
-    cards = "".join(_card(job, job.id == shelf.chosen, texts) for job in shelf.jobs)
+    cards = "".join(_card(job, shelf, texts) for job in shelf.jobs)
     more = f'<p class="more">{text_button("choose:more", texts.library_more)}</p>' if shelf.count > len(shelf.jobs) else ""
     return (
         f'<section class="library"><p class="count">{escape(count)}</p>'
@@ -39,9 +41,10 @@ def library_html(shelf: Shelf, texts: Texts) -> str:
     )
 
 
-def _card(job: Job, is_chosen: bool, texts: Texts) -> str:
-    request, one = job.request, {"job": job.id}
-    ratio = f"{request.width / request.height:.4f}"
+def _card(job: Job, shelf: Shelf, texts: Texts) -> str:
+    request, one, is_chosen, sounds = job.request, {"job": job.id}, job.id == shelf.chosen, job.id in shelf.sounding
+    label = f"{request.prompt}{texts.between}{texts.with_sound}" if sounds else request.prompt
+    ratio, mark = f"{request.width / request.height:.4f}", _sound_mark(texts) if sounds else ""
     if job.deleted:
         buttons = icon_button("queue:restore", "again", texts.restore, **one)
     else:
@@ -52,11 +55,16 @@ def _card(job: Job, is_chosen: bool, texts: Texts) -> str:
         )
     return (
         f'<li role="option" aria-selected="{"true" if is_chosen else "false"}" tabindex="0" data-job="{escape(job.id)}"'
-        f' data-starred="{"true" if job.is_starred else "false"}" data-act="choose:choose" aria-label="{escape(request.prompt)}">'
+        f' data-starred="{"true" if job.is_starred else "false"}" data-act="choose:choose" aria-label="{escape(label)}">'
         f'<div class="tile" style="--ratio: {ratio}"><img src="{media_url(job, "poster.webp")}" alt="" loading="lazy">'
-        f'<video muted loop playsinline preload="none" data-src="{media_url(job, "video.mp4")}"></video></div>'
+        f'<video muted loop playsinline preload="none" data-src="{media_url(job, "video.mp4")}"></video>{mark}</div>'
         f'<p>{escape(request.prompt)}</p><span class="buttons">{buttons}</span></li>'
     )
+
+
+def _sound_mark(texts: Texts) -> str:
+    words = escape(texts.with_sound)
+    return f'<span class="sound-mark" role="img" aria-label="{words}" title="{words}">{icon("sound")}</span>'
 
 
 def detail_html(job: Job | None, result: VideoResult | None, texts: Texts, owner: str = "") -> str:
@@ -92,7 +100,7 @@ def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bo
         f"{text_button('fill:continue', texts.go_on, name='go_on', hint=texts.go_on_hint, **one)}"
         f"{text_button('edit:clip', texts.edit_this, name='edit', hint=texts.edit_this_hint, **one)}"
         f'<a href="{media_url(job, result.path)}" download="{escape(name)}">{icon("download")}'
-        f"<span>{escape(texts.download)}</span></a>"
+        f"<span>{escape(texts.download)}</span></a>{sound_download(job, result, texts)}"
         f"{text_button('choose:folder', texts.open_folder, name='show', **one) if is_operator else ''}</div>"
     )
 

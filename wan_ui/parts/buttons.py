@@ -63,6 +63,15 @@ def quiet_button(name: str, label: str, attributes: str) -> str:
     return f'<button type="button" class="quiet-button" title="{words}" aria-label="{words}" {attributes}>{icon(name)}</button>'
 
 
+def sound_button(label: str, attributes: str) -> str:
+    """A button with a speaker, which is crossed out until the button is pressed."""
+    words = escape(label)
+    return (
+        f'<button type="button" class="quiet-button sound-button" title="{words}" aria-label="{words}" aria-pressed="false"'
+        f" {attributes}>{icon('sound')}{icon('muted')}</button>"
+    )
+
+
 def text_button(act: str, label: str, *, name: str = "", hint: str = "", **data: str) -> str:
     """A button with words, and an icon before them if it has one."""
     title = f' title="{escape(hint)}"' if hint else ""

@@ -15,7 +15,8 @@ from backend.contract.request import GenerationRequest
 from backend.engine.job import Job
 from backend.errors import RequestError
 from wan_ui.desk.media import media_url
-from wan_ui.parts.buttons import icon_button, quiet_button, text_button
+from wan_ui.desk.sound import sound_url
+from wan_ui.parts.buttons import icon_button, quiet_button, sound_button, text_button
 from wan_ui.parts.icons import icon
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView, progress_words, queue_place, spoken_seconds
@@ -151,21 +152,34 @@ def _windows(request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
 
 
 def _player(view: StageView, job: Job | None, texts: Texts) -> str:
-    """Play, frame by frame, position, loop: the page's script moves them."""
+    """Play, frame by frame, position over the sound's waveform, loop, sound: the page's script moves them."""
     result = view.result
     facts = f'data-fps="{result.fps}" data-frames="{result.num_frames}"' if result else ""
-    sound = _key("sound", texts.sound, is_hidden=not (result and result.has_sound))
+    has_sound = bool(result and result.has_sound)
     return (
-        f'<div class="player" {facts}{_hidden(not result)}>{_key("back", texts.frame_back)}{_key("play", texts.play)}'
-        f'{_key("forward", texts.frame_on)}<input type="range" min="0" max="{result.num_frames - 1 if result else 1}" step="1"'
-        f' value="0" data-player="scrub" aria-label="{escape(texts.scrub)}"><output></output>'
-        f"{_key('loop', texts.loop, is_pressed=True)}{sound}</div>"
+        f'<div class="player" {facts} data-sound="{_flag(has_sound)}"{_hidden(not result)}>'
+        f"{_key('back', texts.frame_back)}{_key('play', texts.play)}{_key('forward', texts.frame_on)}"
+        f'<span class="track"><canvas class="wave" aria-hidden="true"{_hidden(not has_sound)}></canvas>'
+        f'<input type="range" min="0" max="{result.num_frames - 1 if result else 1}" step="1"'
+        f' value="0" data-player="scrub" aria-label="{escape(texts.scrub)}"></span><output></output>'
+        f"{_key('loop', texts.loop, is_pressed=True)}{_loudness(has_sound, texts)}</div>"
     )
 
 
-def _key(name: str, label: str, is_pressed: bool = False, is_hidden: bool = False) -> str:
+def _loudness(has_sound: bool, texts: Texts) -> str:
+    """Sound on or off, and how loud; the page's script remembers both."""
+    words = escape(texts.sound), escape(texts.sound_refused)
+    attributes = f'data-player="sound" data-words="{words[0]}" data-refused-words="{words[1]}"{_hidden(not has_sound)}'
+    return (
+        f"{sound_button(texts.sound, attributes)}"
+        f'<input type="range" class="volume" min="0" max="100" step="1" data-player="volume"'
+        f' aria-label="{escape(texts.volume)}"{_hidden(not has_sound)}>'
+    )
+
+
+def _key(name: str, label: str, is_pressed: bool = False) -> str:
     pressed = ' aria-pressed="true"' if is_pressed else ""
-    return quiet_button(name, label, f'data-player="{name}"{pressed}{_hidden(is_hidden)}')
+    return quiet_button(name, label, f'data-player="{name}"{pressed}')
 
 
 def _actions(view: StageView, job: Job | None, texts: Texts, model: Model) -> str:
@@ -198,7 +212,18 @@ def _download(view: StageView, job: Job, texts: Texts) -> str:
     name = f"{job.request.preset}-{job.request.seed}{PurePath(view.result.path).suffix}"
     return (
         f'<a id="download" href="{media_url(job, view.result.path)}" download="{escape(name)}">'
-        f"{icon('download')}<span>{escape(texts.download)}</span></a>"
+        f"{icon('download')}<span>{escape(texts.download)}</span></a>{sound_download(job, view.result, texts)}"
+    )
+
+
+def sound_download(job: Job, result: VideoResult, texts: Texts) -> str:
+    """The link to the video's sound, if it has one; it stands beside that to the video."""
+    if not result.has_sound:
+        return ""
+    name = f"{job.request.preset}-{job.request.seed}.wav"
+    return (
+        f'<a class="sound-download" href="{sound_url(job)}" download="{escape(name)}">{icon("sound")}'
+        f"<span>{escape(texts.download_sound)}</span></a>"
     )
 
 

@@ -30,6 +30,8 @@ class Texts:
         ("Alt Q", "Show or hide the queue"),
         (", .", "One frame back, one frame on"),
         ("Space", "Play or pause"),
+        ("M", "Sound on or off"),
+        ("1 – 4", "In Compare: hear this video; again: none"),
         ("← → ↑ ↓", "Move in the library; Enter shows the video"),
         ("S C Del", "Star, compare, delete the chosen video"),
         ("?", "This list"),
@@ -260,6 +262,9 @@ class Texts:
     play: str = "Play or pause"
     loop: str = "Loop"
     sound: str = "Sound on or off"
+    sound_refused: str = "Your browser begins videos without sound. Press here to hear it."
+    volume: str = "Volume"
+    with_sound: str = "with sound"
     scrub: str = "Position in the video"
     close: str = "Close"
     loaded: str = "Settings loaded, with the seed {seed}."
@@ -314,6 +319,7 @@ class Texts:
     compare_export: str = "Save as one video"
     copy_link: str = "Copy link"
     compare_linked: str = "The link is in the clipboard. Only you see the videos behind it; others get the settings."
+    compare_hear: str = "Hear video {number} (key {number})"
     compare_wipe: str = "Wipe"
     compare_wipe_left: str = "Left video"
     compare_wipe_right: str = "Right video"
@@ -513,6 +519,7 @@ class Texts:
         ("total", "Total"),
     )
     download: str = "Download"
+    download_sound: str = "Sound (wav)"
     keep_seed: str = "Use this seed"
 
     worker_starting: str = "Starting…"

@@ -16,6 +16,7 @@ from diffusers.pipelines.ltx2 import vocoder as vocoders
 from backend.contract.geometry import Geometry
 from backend.families.kit.arithmetic import count_flops
 from backend.families.kit.modules import shapes_of
+from backend.families.ltx.sound_layers import with_products
 from backend.families.ltx.video_layers import Coder, Strips
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
@@ -89,7 +90,7 @@ class SoundDecoder:
     def __init__(self, config: Mapping[str, Any], vocoder: Mapping[str, Any], layout: Layout) -> None:
         with torch.device("meta"):
             self._vae = AutoencoderKLLTX2Audio.from_config(dict(config)).eval()
-            self._vocoder = getattr(vocoders, vocoder["_class_name"]).from_config(dict(vocoder)).eval()
+            self._vocoder = with_products(getattr(vocoders, vocoder["_class_name"]).from_config(dict(vocoder)).eval())
         self._layout, self._buffers = layout, {}
         if hasattr(self._vocoder, "resampler"):  # its filter is in no checkpoint
             ratio = vocoder["output_sampling_rate"] // vocoder["input_sampling_rate"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,8 +48,8 @@ class Strips:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Coder:
-    """The encoder or the decoder on one chip. `is_causal`: no frame sees a later one. Beyond the picture's border are zeros or, if
-    it `reflects`, the picture again."""
+    """The encoder or the decoder on one chip. `is_causal`: no frame sees a later one. Beyond the picture's border are zeros or,
+    if it `reflects`, the picture again."""
 
     strips: Strips
     weights: Weights

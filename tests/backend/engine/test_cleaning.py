@@ -296,15 +296,17 @@ def test_saved_comparisons_go_with_their_videos_and_after_a_month(engine, age):
     exports.mkdir()
     found = [engine.shelf.compare("ann", jobs) for jobs in ((one, two), (two, three), (one, three), (three,))]
     for comparison in found:
-        (exports / f"{comparison.id}.mp4").write_bytes(bytes(100))
+        (exports / f"{comparison.id}.mp4").write_bytes(bytes(50))
+        (exports / f"{comparison.id}.2.mp4").write_bytes(bytes(50))
     (exports / "unknown.mp4").write_bytes(bytes(100))
     (exports / ".old.mp4.ab12.part").write_bytes(bytes(100))
     (exports / ".new.mp4.ab12.part").write_bytes(bytes(100))
     os.utime(exports / ".old.mp4.ab12.part", (time.time() - 2 * HOUR,) * 2)
-    os.utime(exports / f"{found[2].id}.mp4", (time.time() - 31 * DAY,) * 2)
+    for name in (f"{found[2].id}.mp4", f"{found[2].id}.2.mp4"):
+        os.utime(exports / name, (time.time() - 31 * DAY,) * 2)
     engine._store.forget(two)
     assert engine.cleaner.clean() == {"comparisons": 500}
-    assert names(exports) == {f"{found[3].id}.mp4", ".new.mp4.ab12.part"}
+    assert names(exports) == {f"{found[3].id}.mp4", f"{found[3].id}.2.mp4", ".new.mp4.ab12.part"}
     engine.library.delete(three)
     assert engine.cleaner.clean() == {"comparisons": 100} and engine.shelf.comparison(found[3].id)
     engine._store.forget(three)

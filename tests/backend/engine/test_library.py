@@ -37,6 +37,16 @@ def test_videos_are_found_by_words_star_and_preset(engine):
     assert engine.library.prompts("ann", 2) == ["explode", "blue 圆 100%"]
 
 
+def test_videos_with_sound_are_told_apart(engine):
+    silent, sounding, failed = made(engine, "a red square"), made(engine, "a square that hums"), made(engine, "explode")
+    assert engine.library.with_sound([silent, sounding, failed, "nothing"]) == {sounding}
+    assert engine.library.with_sound([silent]) == engine.library.with_sound([]) == frozenset()
+    engine._store._database.execute("UPDATE events SET event = json_remove(event, '$.result.has_sound')")
+    assert engine.library.with_sound([silent, sounding]) == frozenset()
+    engine._store._database.execute("UPDATE jobs SET request = json_set(request, '$.video', 'input-video.mp4')")
+    assert engine.library.with_sound([silent, failed]) == {silent}, "an old result of a clip"
+
+
 def test_what_is_deleted_can_be_taken_back_and_goes_only_much_later(engine, make_engine):
     job = made(engine, "a red square")
     engine.library.delete(job)

@@ -6,6 +6,7 @@ import numpy
 import pytest
 
 from backend.media.mp4 import read_comment
+from backend.media.sound import Sound, put_sound, read_sound
 from backend.media.tiles import LABEL_HEIGHT, Tile, write_tiled
 from backend.media.video import read_facts, read_frames, write_video
 from tests.backend.conftest import request
@@ -37,3 +38,23 @@ def test_three_videos_become_one(tiles, tmp_path):
     assert frames[0][cell_height : cell_height + LABEL_HEIGHT, :100].max() > 150, "there is a label"
     told = json.loads(read_comment(tmp_path / "all.mp4"))
     assert [one["seed"] for one in told["compared"]] == [0, 1, 2]
+
+
+def test_a_slower_video_keeps_its_speed_and_its_sound_fits_the_whole(tmp_path):
+    tiles, requests = [], [request(seed=1, fps=8), request(seed=2, fps=16)]
+    for number, one in enumerate(requests):
+        path = tmp_path / f"{number}.mp4"
+        frames = (numpy.full((96, 96, 3), 10 * index, numpy.uint8) for index in range(9))
+        write_video(frames, path, fps=one.fps, request=one)
+        tiles.append(Tile(path=path, label=str(one.fps), fps=one.fps))
+    tone = numpy.sin(numpy.arange(9000) / 3, dtype=numpy.float32)[None] / 2
+    put_sound(tiles[0].path, Sound(samples=tone, rate=8000), (96, 96))
+    assert write_tiled(tiles, requests, tmp_path / "both.mp4", tiles[0].path) == 18
+    frames = list(read_frames(tmp_path / "both.mp4"))
+    width = frames[0].shape[1] // 2
+    levels = [[int(half[100:200, 100:200].mean()) for half in (frame[:, :width], frame[:, width:])] for frame in frames]
+    assert [round(slow / 10) for slow, _ in levels] == [index // 2 for index in range(18)]
+    assert [round(fast / 10) for _, fast in levels] == [*range(9), *[8] * 9]
+    sound = read_sound(tmp_path / "both.mp4")
+    assert sound.samples.shape[1] / sound.rate == 18 / 16
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

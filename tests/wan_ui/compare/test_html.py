@@ -1,5 +1,7 @@
 """What the table and the labels say of compared settings."""
 
+import re
+
 from presets import load_preset
 from tests.wan_ui.builders import a_job, a_request, a_result
 from wan_ui.compare.html import Cell, Side, compare_html, differences, labels_of
@@ -24,4 +26,14 @@ def test_a_video_stands_beside_the_clip_that_it_was_made_from():
     html = compare_html(Side(id="abc", cells=(Cell(job=job, view=made.view, is_original=True), made)), ENGLISH)
     assert html.count("<video") == 2 and "studio/media/job-1/before.mp4" in html and "studio/media/job-1/video.mp4" in html
     assert 'data-original="true"' in html and "<figcaption>Before</figcaption>" in html and "0.5" in html
+    assert re.findall(r'data-sound="(\w+)"', html) == ["false", "true"] and html.count('data-compare="sound" hidden') == 1
     assert ENGLISH.compare_same not in html and ENGLISH.compare_export in html
+
+
+def test_only_videos_with_sound_have_a_speaker():
+    job = a_job()
+    results = [a_result(job), a_result(job, has_sound=True), None]
+    cells = tuple(Cell(job=job, view=StageView(phase="denoising", result=result)) for result in results)
+    html = compare_html(Side(id="abc", cells=cells), ENGLISH)
+    assert re.findall(r'data-compare="sound"( hidden)?>', html) == [" hidden", "", " hidden"]
+    assert 'aria-label="Hear video 2 (key 2)" aria-pressed="false"' in html and html.count("<video muted ") == 3

@@ -90,6 +90,22 @@ def test_a_video_from_a_clip_is_compared_with_it_and_goes_back_to_edit():
     assert "<dt>Steps</dt><dd>4</dd>" in facts and "<dt>Strength</dt><dd>0.5</dd>" in facts and "Strength" not in drawn[0]
 
 
+def test_a_video_with_sound_has_a_waveform_a_volume_and_its_sound_to_save():
+    job = a_job()
+    silent, sounding = (
+        stage_html(StageView(phase="finished", result=a_result(job, has_sound=has_sound)), job, ENGLISH)
+        for has_sound in (False, True)
+    )
+    assert (
+        Skeleton(silent[: silent.index('class="actions"')]).tags == Skeleton(sounding[: sounding.index('class="actions"')]).tags
+    )
+    for part in ('<canvas class="wave"', 'data-player="sound"', 'data-player="volume"'):
+        assert [html.partition(part)[2].partition(">")[0].endswith("hidden") for html in (silent, sounding)] == [True, False]
+    link = '<a class="sound-download" href="studio/sound/job-1.wav" download="wan-tiny-7.wav">'
+    assert [html.count(link) for html in (silent, sounding)] == [0, 1]
+    assert 'aria-pressed="false" data-player="sound"' in sounding and "<video muted " in sounding
+
+
 def test_the_reading_of_weights_says_its_speed_too_and_a_download_is_called_one():
     def shown(*values) -> str:
         return stage_html(advance(StageView(), events.Loading(*values)), a_job(), ENGLISH)

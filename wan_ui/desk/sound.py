@@ -1,0 +1,59 @@
+"""Serves the sound of a job's video as a WAV file, to those who may see the video. Keeps no file."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from backend.contract.events import VideoResult
+from backend.engine.engine import Engine
+from backend.engine.job import Job
+from backend.errors import StudioError
+from backend.media.cage import LONG_SECONDS, Cage, For, Opening
+from backend.media.sound import MODEL_SOUND, write_sound
+from wan_ui.desk.media import VIDEO, owned_job
+from wan_ui.desk.opening import asker, unless_gone
+from wan_ui.door.access import Access
+
+_PREFIX = "studio/sound"
+_HEADERS = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"}
+
+
+def sound_url(job: Job) -> str:
+    """The address of the sound of this job's video."""
+    return f"{_PREFIX}/{quote(job.id)}.wav"
+
+
+def sound_route(engine: Engine, access: Access) -> Route:
+    """The route that `sound_url` points to. Answers 404 alike for somebody else's job, a missing one and a silent video."""
+
+    async def serve(request: Request) -> Response:
+        job = await asyncio.to_thread(owned_job, engine, request, access)
+        result = await asyncio.to_thread(engine.library.result, job.id) if job else None
+        if result is None or not result.has_sound:
+            return _nothing()
+        sound = await unless_gone(request, _made(engine.cage, job, result, asker(request)))
+        return _nothing() if sound is None else Response(sound, media_type="audio/wav", headers=_HEADERS)
+
+    return Route(f"/{_PREFIX}/{{job_id}}.wav", serve, methods=["GET"])
+
+
+async def _made(cage: Cage, job: Job, result: VideoResult, who: For) -> bytes | None:
+    """The WAV file; None if the sound cannot be read."""
+    exact = job.folder / MODEL_SOUND if result.request == job.request else None
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sound.wav"
+        work = (job.folder / VIDEO, result.num_frames / result.fps, exact, path)
+        try:
+            await cage.opened(Opening(work=write_sound, arguments=work, seconds=LONG_SECONDS), who)
+            return await asyncio.to_thread(path.read_bytes)
+        except (StudioError, OSError):
+            return None
+
+
+def _nothing() -> Response:
+    return PlainTextResponse("Not found", status_code=404)
