@@ -18,7 +18,7 @@ from backend.checkpoints.verify import verify
 from backend.contract.events import Cancelled, Compiling, Finished, Step
 from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
-from backend.errors import ModelError, RequestError
+from backend.errors import ModelError, RequestError, VideoFileError
 from backend.families.model import SOUND, VIDEO
 from backend.media.sound import Sound, read_sound
 from backend.media.video import read_facts, read_frames
@@ -110,6 +110,17 @@ def test_it_makes_a_sound_as_long_as_the_video_from_latents_of_its_own(loaded, t
     assert np.corrcoef(own.samples[:, :samples].ravel(), heard.samples[:, :samples].ravel())[0, 1] > 0.9
     other = pipeline.generate(a_request(seed=2), loaded, tmp_path / "other", lambda: False)
     assert list(other) and np.abs(Sound.read(tmp_path / "other" / "stage3_sound.wav").samples - own.samples).max() > 0.1
+
+
+def test_without_its_sound_the_video_is_the_same_and_silent(loaded, tmp_path):
+    *_, sounding = pipeline.generate(a_request(), loaded, tmp_path / "sounding", lambda: False)
+    *_, silent = pipeline.generate(a_request(keeps_sound=False), loaded, tmp_path / "silent", lambda: False)
+    assert sounding.result.has_sound and not silent.result.has_sound
+    frames = [np.stack(list(read_frames(tmp_path / name / "video.mp4"))) for name in ("sounding", "silent")]
+    np.testing.assert_array_equal(*frames)
+    with pytest.raises(VideoFileError, match="the sound could not be read"):
+        read_sound(tmp_path / "silent" / "video.mp4")
+    assert not (tmp_path / "silent" / "stage3_sound.wav").exists()
 
 
 def test_a_stopped_video_has_its_sound_so_far(loaded, tmp_path):

@@ -31,7 +31,7 @@ def hum(scene: Scene, num_frames: int, width: int, height: int) -> torch.Tensor:
     count = round(num_frames / FPS * RATE)
     if scene.is_silent:
         return torch.zeros(2, count)
-    time = torch.arange(count) / RATE
+    time = torch.arange(count, dtype=torch.float64) / RATE
     x, y, radius = (_at(values, time * FPS) for values in path(scene, num_frames, width, height))
     held = (torch.arange(count) // HOP * HOP + HOP // 2).clamp(max=count - 1)  # a note lasts a whole frame of the spectrum
     note = notes(y[held] / height)
@@ -48,7 +48,7 @@ def notes(down: torch.Tensor) -> torch.Tensor:
 
 
 def _at(values: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
-    """Values [F] of whole frames, in double precision, at any times between them; after the last frame the last one."""
+    """Values [F] of whole frames at any times between them; after the last frame the last one."""
     before = frames.long().clamp(max=len(values) - 1)
     after = (before + 1).clamp(max=len(values) - 1)
     share = (frames - before).clamp(0, 1).double()

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable
+import types
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from diffusers import LTX2VideoTransformer3DModel
 from diffusers.pipelines.ltx2 import LTX2TextConnectors
 
@@ -57,6 +58,8 @@ class LtxNetworks:
     ) -> None:
         self.text, self.connectors, self.transformer, self.sound = text, connectors, transformer, sound
         self.learned = torch.nn.ModuleDict({"connectors": connectors, "transformer": transformer})
+        for norm in (one for one in self.learned.modules() if isinstance(one, torch.nn.RMSNorm)):
+            norm.forward = types.MethodType(_normalise, norm)
         self._heard: dict[tuple[Scene, int, int, int], torch.Tensor] = {}
 
     @classmethod
@@ -155,16 +158,17 @@ class LtxNetworks:
         states, mask = self.text.encode(prompts)
         return self.connectors(states, mask)[:2]
 
-    def velocity_for(self, prompts: list[str], images: torch.Tensor | None, first: torch.Tensor | None) -> Callable:
-        """This model's two streams are sampled by `training.evaluate_ltx`."""
-        raise NotImplementedError
-
     def save(self, folder: Path) -> None:
         """See `Networks`."""
         self.text.save(folder / "text_encoder")
         self.connectors.save_pretrained(folder / "connectors")
         self.transformer.save_pretrained(folder / "transformer")
         self.sound.save(folder)
+
+
+def _normalise(self: torch.nn.RMSNorm, values: torch.Tensor) -> torch.Tensor:
+    """In float32 where products are in bfloat16: PyTorch has no fast norm for a mixture."""
+    return F.rms_norm(values.float(), self.normalized_shape, self.weight, self.eps).to(values.dtype)
 
 
 def create_ltx(text_folder: Path, tokenizer_folder: Path, device: str) -> LtxNetworks:

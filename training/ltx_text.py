@@ -25,9 +25,9 @@ from training.ltx_configs import TEXT_ENCODER, TEXT_TOKENS
 from training.tokenizer import make_tokenizer
 
 
-def make_ltx_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+def make_ltx_tokenizer(folder: Path, sentences: int = 20_000) -> PreTrainedTokenizerFast:
     """The tokenizer of a world that sounds, written to `folder`; prompts are cut at 64 tokens."""
-    return make_tokenizer(folder, has_sound=True, longest=TEXT_TOKENS, padding_side="left")
+    return make_tokenizer(folder, sentences=sentences, has_sound=True, longest=TEXT_TOKENS, padding_side="left")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import torch
 from training.fast_vae import speed_up
 from training.latents import Vae, encode, latent_statistics
 from training.recipes import Recipe, recipe_of
-from training.train_transformer import Networks
+from training.train_transformer import SampledNetworks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Settings:
 class Sampler:
     """A checkpoint's networks in float32."""
 
-    def __init__(self, networks: Networks, vae: Vae, recipe: Recipe, device: str) -> None:
+    def __init__(self, networks: SampledNetworks, vae: Vae, recipe: Recipe, device: str) -> None:
         self.networks, self.vae, self.recipe, self.device = networks, vae, recipe, device
 
     @classmethod

@@ -45,7 +45,7 @@ class TransformerTraining:
 
 
 class Networks(Protocol):
-    """A demo model's text encoder and transformer, for training and for sampling many clips at once.
+    """A demo model's text encoder and transformer, for training.
 
     `learned` is what training changes; of its parameters those whose names hold one of `adamw_names` go to AdamW.
     """
@@ -70,6 +70,13 @@ class Networks(Protocol):
     ) -> torch.Tensor:
         """Mean squared error of the predicted velocity (noise - data) of noised latents [B, C, F, H, W]."""
 
+    def save(self, folder: Path) -> None:
+        """Writes each part to a folder of its own."""
+
+
+class SampledNetworks(Networks, Protocol):
+    """Those of a model that makes pictures alone, for sampling many clips at once too."""
+
     def velocity_for(
         self, prompts: list[str], images: torch.Tensor | None, first: torch.Tensor | None
     ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
@@ -78,9 +85,6 @@ class Networks(Protocol):
 
     def finish(self, latents: torch.Tensor, first: torch.Tensor | None) -> torch.Tensor:
         """What is decoded after the last step."""
-
-    def save(self, folder: Path) -> None:
-        """Writes each part to a folder of its own."""
 
 
 def train_transformer(

@@ -31,6 +31,7 @@ from backend.engine.engine import Engine
 from backend.engine.folder import open_inputs
 from backend.engine.job import Job
 from backend.errors import OutputError, RequestError, VideoFileError
+from backend.media.sound import read_sound
 from backend.settings import from_environment
 
 TIMED = ("load", "compile", "encode", "denoise", "decode", "total")
@@ -163,7 +164,14 @@ def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[
         "rates": {stage: dataclasses.asdict(rate) for stage, rate in result.rates.items()},
         "preset": result.request.preset,
         "job_id": job.id,
-    }
+    } | (_sound_summary(path) if result.has_sound else {})
+
+
+def _sound_summary(path: Path) -> dict[str, Any]:
+    """What is said of a video's sound."""
+    sound = read_sound(path)
+    channels, count = sound.samples.shape
+    return {"sound": {"sample_rate": sound.rate, "channels": channels, "seconds": round(count / sound.rate, 3)}}
 
 
 def _no_more(result: VideoResult) -> dict[str, Any]:

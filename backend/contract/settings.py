@@ -55,8 +55,8 @@ class Setting:
 
     The commands `generate` and `encode` take it, or with the stage "denoise" that command too, if there is `help`; its option has
     the setting's name unless `flag` says another. Programs may set it if it is `for_programs`. The form shows it if it has a
-    `label`, the name of its words in `wan_ui.words`; of a number less may be `offered`, from, to and in steps of, than its limits
-    allow. What is `personal` is in no preset of a visitor's own.
+    `label`, the name of its words in `wan_ui.words`, for presets whose field `needs` is true, if one is named; of a number less may
+    be `offered`, from, to and in steps of, than its limits allow. What is `personal` is in no preset of a visitor's own.
     """
 
     part: Subject = "core"
@@ -73,6 +73,7 @@ class Setting:
     label: str = ""
     offered: tuple[float, float, float] | None = None
     personal: bool = False
+    needs: str = ""
     name: str = ""
     type: Any = None
     default: Any = None
@@ -122,7 +123,8 @@ class VideoSettings(BaseModel):
     `control_kind` makes of it, `control_scale` strongly; a `mask`, white where `video` is made anew; `margins` of new pixels
     around it (left, top, right, bottom); `extend` for a video that begins with the clip's last `overlap` frames, or ends with its
     first; `references`, pictures of what is to be seen; `keyframes`, pictures that are the frames `keyframe_at`, counted from 0.
-    Where nothing of the clip is made anew, the video `keeps_pixels` as they are.
+    Where nothing of the clip is made anew, the video `keeps_pixels` as they are. It `keeps_sound`: its model's, or else its
+    clip's.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -217,6 +219,9 @@ class VideoSettings(BaseModel):
         0.0, limits=(0, 1), usual="0 is off, 0.05 to 0.15 is usual", is_stored=True, for_programs=False, label="step_cache",
         offered=(0, 0.3, 0.01),
         help="relative change below which a step reuses the last one's work; 0 is off (the preset's own)")
+    keeps_sound: bool = _row(
+        True, stage="encode", flag="--no-sound", label="keeps_sound", needs="sound",
+        help="a video without sound, even if its model makes one or its clip has one")
     action: str | None = _row(None, part="live", for_programs=False)
     cues: tuple[Cue, ...] = _row((), part="live")
     is_open: bool = _row(False, part="live", for_programs=False)

@@ -3,7 +3,7 @@
 import subprocess
 import tempfile
 import wave
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -17,6 +17,7 @@ from backend.media import mp4 as mp4_boxes
 from backend.media.clips import MAX_PIXELS
 
 MODEL_SOUND = "stage3_sound.wav"  # in a job's folder, while it is kept: as the model made it, before AAC
+FADE_SECONDS = 0.02  # where two sounds meet
 SOUND_SECONDS = 120.0  # for putting a sound into a video, or reading it: far above what a loaded machine needs
 _AAC = ("-c:a", "aac", "-b:a", "192k")
 _LOUDEST = 32767
@@ -50,10 +51,26 @@ class Sound:
         return type(self)(samples=np.pad(kept, ((0, 0), (0, count - kept.shape[1]))), rate=self.rate)
 
 
-def joined(sounds: Iterable[Sound]) -> Sound:
-    """Sounds of one rate and as many channels, one after another."""
-    sounds = list(sounds)
-    return Sound(samples=np.concatenate([sound.samples for sound in sounds], axis=1), rate=sounds[0].rate)
+def joined(sounds: Sequence[Sound], overlaps: Sequence[float]) -> Sound:
+    """Sounds of one rate and as many channels, one after another, without clicks: each but the first begins so many seconds before
+    the end of the one before it, which it also fills. Where both are heard, one fades into the other with equal power, over
+    `FADE_SECONDS` at most, up to where the first one ends; without an overlap both fade at the seam. The length is the sum of
+    all, less the overlaps, exact to a sample."""
+    rate, made, seconds = sounds[0].rate, sounds[0].samples, sounds[0].samples.shape[1] / sounds[0].rate
+    for sound, overlap in zip(sounds[1:], overlaps, strict=True):
+        seconds += sound.samples.shape[1] / rate - overlap
+        left_out = max(0, made.shape[1] + sound.samples.shape[1] - round(seconds * rate))
+        fade = min(round(FADE_SECONDS * rate), left_out or made.shape[1], sound.samples.shape[1])
+        rising = np.sin(np.linspace(0, np.pi / 2, fade, dtype=np.float32))
+        before, after = made.copy(), sound.samples.copy()
+        before[:, before.shape[1] - fade :] *= rising[::-1]
+        if left_out:
+            after[:, left_out - fade : left_out] *= rising
+            before[:, before.shape[1] - fade :] += after[:, left_out - fade : left_out]
+        else:
+            after[:, :fade] *= rising
+        made = np.concatenate([before, after[:, left_out:]], axis=1)
+    return Sound(samples=made, rate=rate)
 
 
 def read_sound(path: Path) -> Sound:

@@ -43,7 +43,7 @@ def decode_all(run: Run | Described, latents: Latents) -> Work:
     carry = None
     for first in range(0, latents[VIDEO].shape[2], run.model.decode_stride):
         _, carry = yield from decode_piece(run, latents[VIDEO], first, carry)
-    if SOUND in latents:
+    if SOUND in latents and run.request.keeps_sound:
         yield from run.model.decode_sound(run.weights, run.request, latents[SOUND])
 
 
@@ -140,7 +140,7 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
     """Writes the mp4 of these frames, uint8 [F, H, W, 3] in pieces, with the sound of the latents, or else that of the clip."""
     request, path, has_sound = run.request, run.folder / "video.mp4", False
     with run.clock.measure("decode"):
-        sound = _sound_of(run, latents[SOUND]) if SOUND in latents else None
+        sound = _sound_of(run, latents[SOUND]) if SOUND in latents and request.keeps_sound else None
         pieces = run.grade(pieces)
         count = sum(map(len, pieces))
         if HERE.is_first:
@@ -165,7 +165,8 @@ def _add_sound(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bo
         if sound is not None:
             put_sound(path, sound.part(0, seconds), size)
             return True
-        if request.video is None or request.extend is not None or not read_clip_facts(request.video).has_sound:
+        has_own = request.video is not None and request.extend is None and request.keeps_sound
+        if not has_own or not read_clip_facts(request.video).has_sound:
             return False
         add_sound(path, request.video, Part.of(request).start, seconds, size)
         return True

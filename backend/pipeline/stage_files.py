@@ -27,14 +27,14 @@ from backend.contract.request import GenerationRequest
 from backend.contract.settings import INPUTS
 from backend.families.model import VIDEO, Conditions, Latents
 from backend.files import replacing
-from backend.media.sound import Sound
+from backend.media.sound import MODEL_SOUND, Sound
 from backend.pipeline.run import Denoised, Run
 from backend.runtime.hosts import HERE, put
 from backend.sampling.solvers import SamplerState
 
 CONFIG = "generation_config.json"
 EMBEDDINGS, STATE, LATENTS = "stage1_embeddings.safetensors", "stage2_state.safetensors", "stage2_latents.safetensors"
-FRAMES, SOUND = "stage3_frames.safetensors", "stage3_sound.wav"
+FRAMES = "stage3_frames.safetensors"
 ENCODED_BY = (
     *("preset", "task", "prompt", "negative_prompt", "width", "height", "num_frames"),
     *(one.name for one in INPUTS),
@@ -140,7 +140,7 @@ def _by_stream(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarr
 
 def write_sound(run: Run, sound: Sound) -> None:
     """Write the sound that the model has made."""
-    sound.write(run.folder / SOUND)
+    sound.write(run.folder / MODEL_SOUND)
 
 
 def write_frames(run: Run, decoded: Decoded) -> None:

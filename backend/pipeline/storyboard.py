@@ -24,13 +24,12 @@ from backend.contract.shots import CARRIED, FOLDER, FRAMES, LAST, LAST_FRAMES, L
 from backend.errors import RequestError, StudioError
 from backend.files import remove_half_written, replacing
 from backend.media.grading import Look, grade_frames
-from backend.media.sound import Sound, joined, put_sound, read_sound
+from backend.media.sound import MODEL_SOUND, Sound, joined, put_sound, read_sound
 from backend.media.video import read_frames, write_exact_frames, write_video
 from backend.pipeline.generate import generate
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.previews import PREVIEW_FOLDER
 from backend.pipeline.profiling import Profile
-from backend.pipeline.stage_files import SOUND
 from backend.runtime.hosts import HERE
 
 
@@ -177,7 +176,7 @@ class Story:
                 has_sound, notes = False, {**notes, f"The video has no sound: {error.cause}": None}
         for previews in self.folder.glob(f"{FOLDER}/*/{PREVIEW_FOLDER}"):
             shutil.rmtree(previews)
-        for name in (FRAMES, SOUND):
+        for name in (FRAMES, MODEL_SOUND):
             for file in self.folder.glob(f"{FOLDER}/*/{name}"):
                 file.unlink()
         names = {name for result in results for name in result.seconds}
@@ -199,17 +198,15 @@ class Story:
             yield from itertools.islice(frames, self.carried(index), None)
 
     def _sound(self, results: Sequence[VideoResult]) -> Sound:
-        """The shots' sounds, one after another, without those of the frames that are left out; silence for a shot without one."""
+        """The shots' sounds, one fading into the other within the frames that are left out; silence for a shot without one."""
         sounds = [self._sound_of(index) if result.has_sound else None for index, result in enumerate(results)]
         silence = next(sound for sound in sounds if sound is not None).part(0, 0)
-        parts, fps = [], self._request.fps
-        for index, (result, sound) in enumerate(zip(results, sounds, strict=True)):
-            left_out = self.carried(index)
-            parts.append((sound or silence).part(left_out / fps, (result.num_frames - left_out) / fps))
-        return joined(parts)
+        fps = self._request.fps
+        parts = [(sound or silence).part(0, result.num_frames / fps) for result, sound in zip(results, sounds, strict=True)]
+        return joined(parts, [self.carried(index) / fps for index in range(1, len(parts))])
 
     def _sound_of(self, index: int) -> Sound:
-        exact = self.folder_of(index) / SOUND
+        exact = self.folder_of(index) / MODEL_SOUND
         return Sound.read(exact) if exact.exists() else read_sound(self.folder_of(index) / VIDEO)
 
     def _read(self, index: int) -> dict | None:

@@ -62,6 +62,7 @@ CHINESE = Texts(
     solver="采样器",
     guidance_start="引导起点（步数的百分比）",
     guidance_end="引导终点（步数的百分比）",
+    keeps_sound="带声音",
     step_cache="复用相近的步（0 为关闭）",
     storyboard="分镜",
     storyboard_hint="每个镜头从上一个镜头的最后几帧接着往下。秒数留空则用下面的时长。",

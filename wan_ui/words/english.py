@@ -76,6 +76,7 @@ class Texts:
     solver: str = "Sampler"
     guidance_start: str = "Guidance from (% of steps)"
     guidance_end: str = "Guidance until (% of steps)"
+    keeps_sound: str = "With sound"
     step_cache: str = "Reuse similar steps (0 is off)"
     storyboard: str = "Storyboard"
     storyboard_hint: str = "Each shot goes on from the last frames of the one before. Empty seconds are the length below."

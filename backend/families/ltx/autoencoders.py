@@ -15,7 +15,7 @@ from diffusers.pipelines.ltx2 import vocoder as vocoders
 
 from backend.contract.geometry import Geometry
 from backend.families.kit.arithmetic import count_flops
-from backend.families.kit.modules import shapes_of
+from backend.families.kit.modules import call, shapes_of
 from backend.families.ltx.sound_layers import with_products
 from backend.families.ltx.video_layers import Coder, Strips
 from backend.runtime.mesh import Layout
@@ -106,17 +106,18 @@ class SoundDecoder:
         """Those of the vocoder's."""
         return self._layout.describe(shapes_of(self._vocoder, dtype), self._layout.everywhere)
 
-    def decode(self, weights: Weights, vocoder: Weights, latents: jax.Array) -> jax.Array:
-        """Samples [channels, N] float32 in [-1, 1] of latents [1, C, L, M], whose mean and spread are per channel and bin."""
+    def decode(self, weights: Weights, latents: jax.Array) -> jax.Array:
+        """The spectrum [1, channels, T, bins] of latents [1, C, L, M], whose mean and spread are per channel and bin."""
         _, channels, length, bins = latents.shape
         packed = latents.swapaxes(1, 2).reshape(1, length, channels * bins).astype(jnp.float32)
         plain = packed * weights["latents_std"].astype(jnp.float32) + weights["latents_mean"].astype(jnp.float32)
         plain = plain.reshape(1, length, channels, bins).swapaxes(1, 2).astype(weights["latents_std"].dtype)
-        mel = call_module(self._vae, weights, _decode, plain)
+        return call_module(self._vae, weights, _decode, plain)
+
+    def vocode(self, vocoder: Weights, spectrum: jax.Array) -> jax.Array:
+        """Samples [channels, N] float32 in [-1, 1] of a spectrum."""
         buffers = {name: jnp.asarray(value) for name, value in self._buffers.items()}
-        return call_module(self._vocoder, {**vocoder, **buffers}, lambda module, spectrum: module(spectrum), mel)[0].astype(
-            jnp.float32
-        )
+        return call_module(self._vocoder, {**vocoder, **buffers}, call, spectrum)[0].astype(jnp.float32)
 
 
 def _decode(vae: Any, latents: torch.Tensor) -> torch.Tensor:

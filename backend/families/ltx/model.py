@@ -60,6 +60,7 @@ class Programs:
     prepare_text: Program
     decode: Program
     decode_sound: Program
+    vocode: Program
 
     @functools.lru_cache(maxsize=8)  # noqa: B019  they live as long as their worker's model
     def step(self, branches: Branches) -> Program:
@@ -108,7 +109,7 @@ class LtxModel:
     def __init__(self, plan: ModelPlan) -> None:
         self.kind, self.dtype, self._configs = plan.kind, plan.dtype, plan.configs
         self._text = TextEncoder(plan.configs["text_encoder"], read_tokenizer(plan))
-        self._connectors = Connectors(plan.configs["connectors"])
+        self._connectors = Connectors(plan.configs["connectors"], self._text.length)
         layouts = plan_layouts(plan, layer_matrix_bytes)
         self._guided, self._unguided = (self._make_programs(plan, layout) for layout in layouts)
         self.networks = tuple(self._networks(plan))
@@ -127,7 +128,8 @@ class LtxModel:
             encode_image=program("the encoder", vae.encode, key="image_encode"),
             prepare_text=program("the prompt's tokens", denoiser.embed_text, key="prompt_tokens"),
             decode=program("the decoder", vae.decode, key="vae_decode", places=vae.place_decoded),
-            decode_sound=program("the sound", sound.decode, key="sound_decode"),
+            decode_sound=program("the sound's spectrum", sound.decode, key="sound_decode"),
+            vocode=program("the vocoder", sound.vocode, key="vocoder"),
         )
 
     def _encode_text(self, encoder: Any, connectors: Any, ids: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -259,8 +261,9 @@ class LtxModel:
 
     def decode_sound(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
         """See `Model`."""
-        program = self._programs(request.is_guided).decode_sound
-        return (yield Call(program, (weights["audio_vae"], weights["vocoder"], latents)))
+        programs = self._programs(request.is_guided)
+        spectrum = yield Call(programs.decode_sound, (weights["audio_vae"], latents))
+        return (yield Call(programs.vocode, (weights["vocoder"], spectrum)))
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
         """See `Model`."""

@@ -39,7 +39,7 @@ class TextTokens:
 
 
 class TextEncoder(Tokenized):
-    """See `backend.families.kit.text.TextEncoder`. `length` is what text is padded to."""
+    """See `backend.families.kit.text.TextEncoder`. Text is padded to `length`, or to what the tokenizer takes at most."""
 
     _columns = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight")
 
@@ -50,7 +50,8 @@ class TextEncoder(Tokenized):
         self._buffers["embed_tokens.embed_scale"] = np.float32(settings.hidden_size**0.5)
         with torch.device("meta"):
             self._model = Gemma3TextModel(settings).eval()
-        self._tokenizer, self._lengths = tokenizer, (length,)
+        longest = length if tokenizer is None else min(length, tokenizer.model_max_length)
+        self._tokenizer, self._lengths = tokenizer, (longest,)
 
     @property
     def length(self) -> int:

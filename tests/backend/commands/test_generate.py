@@ -34,6 +34,12 @@ def test_json_is_one_object_and_nothing_else(tmp_path, capsys):
     assert "Step 3 of 3" in told.err and "Decoding frame 32 of 33" in told.err
 
 
+def test_of_a_video_with_sound_json_says_how_it_sounds(tmp_path, capsys):
+    assert run(tmp_path, "--json", "--frames", "33", prompt="a red square hums") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["sound"] == {"sample_rate": 24000, "channels": 2, "seconds": pytest.approx(33 / 16, abs=0.05)}  # AAC's frames
+
+
 def test_a_live_videos_json_says_its_blocks_and_their_actions_too(tmp_path, capsys):
     words = ["live", "--preset", "wan-live-tiny", "--prompt", "a red circle", "--seconds", "2", "--actions", "right*2,up*1"]
     arguments = parse([*words, "--seed", "5", "--json", "--data-dir", str(tmp_path / "data")])
