@@ -55,8 +55,9 @@ class Setting:
 
     The commands `generate` and `encode` take it, or with the stage "denoise" that command too, if there is `help`; its option has
     the setting's name unless `flag` says another. Programs may set it if it is `for_programs`. The form shows it if it has a
-    `label`, the name of its words in `wan_ui.words`, for presets whose field `needs` is true, if one is named; of a number less may
-    be `offered`, from, to and in steps of, than its limits allow. What is `personal` is in no preset of a visitor's own.
+    `label`, the name of its words in `wan_ui.words`, and only for presets whose field `needs` is true, if one is named; of a
+    number less may be `offered`, from, to and in steps of, than its limits allow. What is `personal` is in no preset of a
+    visitor's own.
     """
 
     part: Subject = "core"
@@ -263,8 +264,8 @@ class VideoSettings(BaseModel):
 
     @property
     def num_branches(self) -> int:
-        """How often the network runs in a step with all its guidances: with the prompt, without it, with one layer's attention left
-        out, with picture and sound apart."""
+        """How often the network runs in a step with all its guidances: with the prompt, without it, with one layer's attention
+        left out, with picture and sound apart."""
         apart = any(scale > 0 for scale in self.perturbed_guidance) + any(scale > 1 for scale in self.modality_guidance)
         return 1 + self.is_guided + apart
 

@@ -52,10 +52,10 @@ class Sound:
 
 
 def joined(sounds: Sequence[Sound], overlaps: Sequence[float]) -> Sound:
-    """Sounds of one rate and as many channels, one after another, without clicks: each but the first begins so many seconds before
-    the end of the one before it, which it also fills. Where both are heard, one fades into the other with equal power, over
-    `FADE_SECONDS` at most, up to where the first one ends; without an overlap both fade at the seam. The length is the sum of
-    all, less the overlaps, exact to a sample."""
+    """Sounds of one rate and as many channels, one after another, without clicks: each but the first begins so many seconds
+    before the end of the one before it. Where both are heard, one fades into the other with equal power, over `FADE_SECONDS` at
+    most, up to where the first one ends; without an overlap both fade at the seam. The length is the sum of all, less the
+    overlaps, exact to a sample."""
     rate, made, seconds = sounds[0].rate, sounds[0].samples, sounds[0].samples.shape[1] / sounds[0].rate
     for sound, overlap in zip(sounds[1:], overlaps, strict=True):
         seconds += sound.samples.shape[1] / rate - overlap
