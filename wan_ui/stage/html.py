@@ -159,7 +159,7 @@ def _player(view: StageView, job: Job | None, texts: Texts) -> str:
     return (
         f'<div class="player" {facts} data-sound="{_flag(has_sound)}"{_hidden(not result)}>'
         f"{_key('back', texts.frame_back)}{_key('play', texts.play)}{_key('forward', texts.frame_on)}"
-        f'<span class="track"><canvas class="wave" aria-hidden="true"{_hidden(not has_sound)}></canvas>'
+        f'<span class="scrubber"><canvas class="wave" aria-hidden="true"{_hidden(not has_sound)}></canvas>'
         f'<input type="range" min="0" max="{result.num_frames - 1 if result else 1}" step="1"'
         f' value="0" data-player="scrub" aria-label="{escape(texts.scrub)}"></span><output></output>'
         f"{_key('loop', texts.loop, is_pressed=True)}{_loudness(has_sound, texts)}</div>"

@@ -8,16 +8,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
 from diffusers import AutoencoderKLLTX2Audio, AutoencoderKLLTX2Video
 from diffusers.pipelines.ltx2 import vocoder as vocoders
 
 from backend.contract.geometry import Geometry
 from backend.families.kit.arithmetic import count_flops
-from backend.families.kit.modules import call, shapes_of
-from backend.families.ltx.sound_layers import with_products
+from backend.families.kit.modules import shapes_of
 from backend.families.ltx.video_layers import Coder, Strips
+from backend.families.ltx.vocoder import vocode, vocode_wider
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 
@@ -90,13 +89,8 @@ class SoundDecoder:
     def __init__(self, config: Mapping[str, Any], vocoder: Mapping[str, Any], layout: Layout) -> None:
         with torch.device("meta"):
             self._vae = AutoencoderKLLTX2Audio.from_config(dict(config)).eval()
-            self._vocoder = with_products(getattr(vocoders, vocoder["_class_name"]).from_config(dict(vocoder)).eval())
-        self._layout, self._buffers = layout, {}
-        if hasattr(self._vocoder, "resampler"):  # its filter is in no checkpoint
-            ratio = vocoder["output_sampling_rate"] // vocoder["input_sampling_rate"]
-            with torch.device("cpu"):
-                made = vocoders.UpSample1d(ratio=ratio, window_type="hann")
-            self._buffers = {"resampler.filter": np.asarray(made.filter)}
+            self._vocoder = getattr(vocoders, vocoder["_class_name"]).from_config(dict(vocoder)).eval()
+        self._layout = layout
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
         """The shapes and places of the autoencoder's weights."""
@@ -116,8 +110,8 @@ class SoundDecoder:
 
     def vocode(self, vocoder: Weights, spectrum: jax.Array) -> jax.Array:
         """Samples [channels, N] float32 in [-1, 1] of a spectrum."""
-        buffers = {name: jnp.asarray(value) for name, value in self._buffers.items()}
-        return call_module(self._vocoder, {**vocoder, **buffers}, call, spectrum)[0].astype(jnp.float32)
+        way = vocode_wider if isinstance(self._vocoder, vocoders.LTX2VocoderWithBWE) else vocode
+        return way(vocoder, self._vocoder.config, spectrum[0]).astype(jnp.float32)
 
 
 def _decode(vae: Any, latents: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,201 @@
+"""LTX-2's vocoders: samples from a spectrum. The arithmetic of diffusers' classes, as few large matrix products in loops.
+
+The TPU's compiler takes minutes for a vocoder's many narrow convolutions one by one. So the blocks of a level, which differ in
+how many neighbours they see, work side by side, the narrower kernels filled up with zeros, and in a loop over how far apart the
+neighbours are. Arrays are [..., C, N]: channels and samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Weights = Mapping[str, jax.Array]
+SNAKE_EPS = 1e-9  # source: diffusers, SnakeBeta
+LAST_SLOPE = 0.01  # of the last ramp; source: diffusers, LTX2Vocoder
+QUIETEST = 1e-5  # before a logarithm; source: diffusers, MelSTFT
+RESAMPLER_WIDTH, RESAMPLER_ROLLOFF = 6, 0.99  # source: diffusers, UpSample1d with a Hann window
+
+
+def vocode(weights: Weights, settings: Mapping[str, Any], spectrum: jax.Array) -> jax.Array:
+    """Samples [channels, N] of a spectrum [channels, T, bins], by an `LTX2Vocoder` with these settings."""
+    values = spectrum.swapaxes(1, 2).reshape(-1, spectrum.shape[1])
+    values = _convolve(weights, "conv_in", values)
+    is_ramp, kinds = settings["act_fn"] == "leaky_relu", len(settings["resnet_kernel_sizes"])
+    for place, stride in enumerate(settings["upsample_factors"]):
+        values = _ramp(values, settings["leaky_relu_negative_slope"]) if is_ramp else values
+        values = _enlarge(weights, f"upsamplers.{place}", values, stride)
+        blocks = [_named(weights, f"resnets.{place * kinds + kind}") for kind in range(kinds)]
+        values = _level(blocks, settings, values)
+    values = _ramp(values, LAST_SLOPE) if is_ramp else _wave(_named(weights, "act_out"), values, settings["antialias_ratio"])
+    values = _convolve(weights, "conv_out", values)
+    ends = {"tanh": jnp.tanh, "clamp": lambda samples: samples.clip(-1, 1)}
+    return ends.get(settings["final_act_fn"], lambda samples: samples)(values)
+
+
+def vocode_wider(weights: Weights, settings: Mapping[str, Any], spectrum: jax.Array) -> jax.Array:
+    """Likewise by an `LTX2VocoderWithBWE`: what a first vocoder makes, and overtones that a second one adds to it."""
+    first = {name: settings[name] for name in settings if not name.startswith("bwe_")}
+    second = {name.removeprefix("bwe_"): settings[name] for name in settings if name.startswith("bwe_")}
+    samples = vocode(_named(weights, "vocoder"), first, spectrum)
+    count, hop = samples.shape[1], settings["hop_length"]
+    samples = jnp.pad(samples, ((0, 0), (0, -count % hop)))
+    mel = _log_mel(_named(weights, "mel_stft"), samples, hop, settings["window_length"])
+    rate, wanted = settings["input_sampling_rate"], settings["output_sampling_rate"]
+    made = vocode(_named(weights, "bwe_generator"), second, mel) + _resampled(samples, wanted // rate)
+    return made.clip(-1, 1)[:, : count * wanted // rate]
+
+
+def _level(blocks: Sequence[Weights], settings: Mapping[str, Any], values: jax.Array) -> jax.Array:
+    """The mean of the blocks that see the same values."""
+    taps, (dilations, *others) = max(settings["resnet_kernel_sizes"]), settings["resnet_dilations"]
+    assert all(other == dilations for other in others), "blocks of a level look equally far"
+    reach, rounds = (taps - 1) // 2 * max(dilations), range(len(dilations))
+    stacked = {}
+    for name in (key.replace(".0.", ".{}.", 1) for key in blocks[0] if key.split(".")[1] == "0"):
+        rows = [[_widened(block[name.format(place)], taps if "convs" in name else 0) for block in blocks] for place in rounds]
+        stacked[name.replace(".{}.", ".")] = jnp.stack([jnp.stack(row) for row in rows])
+
+    def add(now: jax.Array, one: tuple[jax.Array, Weights]) -> tuple[jax.Array, None]:
+        dilation, own = one
+        hidden = now
+        for part, apart in (("1", dilation), ("2", 1)):
+            hidden = _activated(_named(own, f"acts{part}"), settings, hidden)
+            hidden = _product(jnp.pad(hidden, ((0, 0), (0, 0), (reach, reach))), own[f"convs{part}.weight"], apart, reach)
+            hidden += own[f"convs{part}.bias"][..., None]
+        return now + hidden, None
+
+    start = jnp.broadcast_to(values, (len(blocks), *values.shape))
+    return jax.lax.scan(add, start, (jnp.asarray(dilations), stacked))[0].mean(0)
+
+
+def _widened(value: jax.Array, taps: int) -> jax.Array:
+    """A kernel [N', C, k] with zeros on both sides; other values unchanged."""
+    missing = (taps - value.shape[-1]) // 2 if taps and value.ndim == 3 else 0
+    return jnp.pad(value, ((0, 0), (0, 0), (missing, missing))) if missing else value
+
+
+def _activated(own: Weights, settings: Mapping[str, Any], values: jax.Array) -> jax.Array:
+    if settings["act_fn"] == "leaky_relu":
+        return _ramp(values, settings["leaky_relu_negative_slope"])
+    return _wave(own, values, settings["antialias_ratio"]) if settings["antialias"] else _snake(own, values)
+
+
+def _ramp(values: jax.Array, slope: float) -> jax.Array:
+    return jnp.where(values > 0, values, values * slope)
+
+
+def _wave(own: Weights, values: jax.Array, ratio: int) -> jax.Array:
+    """`_snake` at a higher rate, so that its overtones fold nowhere."""
+    values = _snake(_named(own, "act"), _filter_up(values, own["upsample.filter"], ratio))
+    return _filter_down(values, own["downsample.filter"], ratio)
+
+
+def _snake(own: Weights, values: jax.Array) -> jax.Array:
+    steepness = jnp.exp(own["alpha"])[..., None]
+    height = jnp.exp(own["beta"])[..., None] if "beta" in own else steepness
+    return values + jnp.sin(values * steepness) ** 2 / (height + SNAKE_EPS)
+
+
+def _convolve(weights: Weights, name: str, values: jax.Array) -> jax.Array:
+    weight = weights[f"{name}.weight"]
+    reach = (weight.shape[2] - 1) // 2
+    made = _product(jnp.pad(values, ((0, 0), (reach, reach))), weight, 1, reach)
+    return made + weights[f"{name}.bias"][:, None] if f"{name}.bias" in weights else made
+
+
+def _product(padded: jax.Array, weight: jax.Array, dilation: Any, reach: int) -> jax.Array:
+    """[..., N', N] of values with `reach` more on each side and a weight [..., N', C, taps] whose taps are so far apart."""
+    taps, count = weight.shape[-1], padded.shape[-1] - 2 * reach
+    starts = [reach + (tap - (taps - 1) // 2) * dilation for tap in range(taps)]
+    seen = jnp.concatenate([jax.lax.dynamic_slice_in_dim(padded, start, count, axis=-1) for start in starts], axis=-2)
+    return _matmul(weight.swapaxes(-1, -2).reshape(*weight.shape[:-2], -1), seen)
+
+
+def _matmul(matrix: jax.Array, values: jax.Array) -> jax.Array:
+    return jnp.matmul(matrix, values, preferred_element_type=jnp.float32).astype(values.dtype)
+
+
+def _enlarge(weights: Weights, name: str, values: jax.Array, stride: int) -> jax.Array:
+    """A transposed convolution with a weight [C, N', taps]."""
+    weight = weights[f"{name}.weight"]
+    size, parts = weight.shape[2], -(-weight.shape[2] // stride)
+    matrix = jnp.pad(weight, ((0, 0), (0, 0), (0, parts * stride - size))).reshape(weight.shape[0], -1).T
+    spread = _matmul(matrix, values).reshape(-1, parts, stride, values.shape[1])
+    first, count = (size - stride) // 2, (values.shape[1] - 1) * stride + size
+    made = _interleaved([spread[:, part] for part in range(parts)])[:, first : count - first]
+    return made + weights[f"{name}.bias"][:, None]
+
+
+def _interleaved(parts: Sequence[jax.Array]) -> jax.Array:
+    """[..., (N + parts - 1) s] of arrays [..., s, N], each a place later than the one before it, added up."""
+    last = len(parts) - 1
+    wide = sum(jnp.pad(one, [(0, 0)] * (one.ndim - 1) + [(part, last - part)]) for part, one in enumerate(parts))
+    swapped = wide.swapaxes(-1, -2)
+    return swapped.reshape(*swapped.shape[:-2], -1)
+
+
+def _filter_up(values: jax.Array, kernel: jax.Array, ratio: int) -> jax.Array:
+    """`ratio` values for each, through a filter [..., 1, 1, taps] of an even number of them."""
+    size = kernel.shape[-1]
+    more = size // ratio - 1
+    first, last = (more * ratio + (size - ratio + extra) // 2 for extra in (0, 1))
+    return ratio * _spread(jnp.pad(values, _sides(values, more, more), mode="edge"), kernel, ratio)[..., first:-last]
+
+
+def _spread(values: jax.Array, kernel: jax.Array, ratio: int) -> jax.Array:
+    size = kernel.shape[-1]
+    parts = -(-size // ratio)
+    kernel = jnp.pad(kernel, [(0, 0)] * (kernel.ndim - 1) + [(0, parts * ratio - size)]).astype(values.dtype)
+    steps = [kernel[..., part * ratio : (part + 1) * ratio].swapaxes(-1, -2) for part in range(parts)]  # [..., 1, s, 1]
+    return _interleaved([values[..., None, :] * step for step in steps])[..., : (values.shape[-1] - 1) * ratio + size]
+
+
+def _filter_down(values: jax.Array, kernel: jax.Array, ratio: int) -> jax.Array:
+    """Every `ratio`-th value after a filter [..., 1, 1, taps]."""
+    size = kernel.shape[-1]
+    padded = jnp.pad(values, _sides(values, size // 2 + size % 2 - 1, size // 2), mode="edge")
+    count = (padded.shape[-1] - size) // ratio + 1
+    padded = jnp.pad(padded, _sides(padded, 0, -padded.shape[-1] % ratio + ratio))
+    phases = padded.reshape(*padded.shape[:-1], -1, ratio)
+    taps = (kernel[..., 0, tap, None].astype(values.dtype) for tap in range(size))  # [..., 1, 1]
+    return sum(one * phases[..., tap // ratio : tap // ratio + count, tap % ratio] for tap, one in enumerate(taps))
+
+
+def _sides(values: jax.Array, left: int, right: int) -> list[tuple[int, int]]:
+    return [(0, 0)] * (values.ndim - 1) + [(left, right)]
+
+
+def _log_mel(weights: Weights, samples: jax.Array, hop: int, window: int) -> jax.Array:
+    """The logarithm of the mel spectrum [channels, T, bins] of samples [channels, N], of which no frame sees a later one."""
+    basis = weights["stft_fn.forward_basis"][:, 0]
+    size, parts = basis.shape[1], -(-basis.shape[1] // hop)
+    padded = jnp.pad(samples, ((0, 0), (max(0, window - hop), 0)))
+    frames = (padded.shape[1] - size) // hop + 1
+    padded = jnp.pad(padded, ((0, 0), (0, (frames + parts - 1) * hop - padded.shape[1])))
+    cut = padded.reshape(len(samples), -1, hop).swapaxes(1, 2)
+    seen = jnp.concatenate([cut[..., part : part + frames] for part in range(parts)], axis=1)
+    waves = _matmul(jnp.pad(basis, ((0, 0), (0, parts * hop - size))), seen)
+    real, imaginary = jnp.split(waves, 2, axis=1)
+    mel = _matmul(weights["mel_basis"].astype(samples.dtype), jnp.sqrt(real**2 + imaginary**2))
+    return jnp.log(mel.clip(QUIETEST)).swapaxes(1, 2)
+
+
+def _resampled(samples: jax.Array, ratio: int) -> jax.Array:
+    """At `ratio` times the rate, through a Hann-windowed sinc, which is in no checkpoint."""
+    width = int(np.ceil(RESAMPLER_WIDTH / RESAMPLER_ROLLOFF))
+    size = 2 * width * ratio + 1
+    time = (np.arange(size) / ratio - width) * RESAMPLER_ROLLOFF
+    window = np.cos(time.clip(-RESAMPLER_WIDTH, RESAMPLER_WIDTH) * np.pi / RESAMPLER_WIDTH / 2) ** 2
+    kernel = jnp.asarray((np.sinc(time) * window * RESAMPLER_ROLLOFF / ratio).reshape(1, 1, -1), samples.dtype)
+    made = ratio * _spread(jnp.pad(samples, _sides(samples, width, width), mode="edge"), kernel, ratio)
+    return made[..., 2 * width * ratio : made.shape[-1] - (size - ratio)]
+
+
+def _named(weights: Weights, name: str) -> dict[str, jax.Array]:
+    """The weights of one module, by their names in it."""
+    return {key.removeprefix(f"{name}."): value for key, value in weights.items() if key.startswith(f"{name}.")}
