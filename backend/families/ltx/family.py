@@ -26,7 +26,7 @@ NEEDED_ENTRIES = {
     "transformer": ("in_channels", "num_layers", "num_attention_heads", "attention_head_dim", "audio_num_attention_heads",
                     "audio_attention_head_dim", "cross_attention_dim", "rope_type"),
     "connectors": ("caption_channels", "text_proj_in_factor"),
-    "vae": ("latent_channels", "spatial_compression_ratio", "temporal_compression_ratio"),
+    "vae": ("latent_channels", "decoder_block_out_channels", "spatial_compression_ratio", "temporal_compression_ratio"),
     "audio_vae": ("latent_channels", "mel_bins", "sample_rate", "mel_hop_length"),
     "vocoder": ("output_sampling_rate",),
     "text_encoder": (),
@@ -99,6 +99,13 @@ class LtxFamily:
             width = width_of(config)
             last = f"transformer_blocks.{config['num_layers'] - 1}.attn1.to_q.weight"
             return {"proj_in.weight": (width, config["in_channels"]), last: (width, width)}
+        if part == "vae":
+            widest = config["decoder_block_out_channels"][-1]
+            return {"decoder.conv_in.conv.weight": (widest, config["latent_channels"], 3, 3, 3)}
+        if part == "text_encoder":
+            text = config.get("text_config", config)
+            last = f"layers.{text['num_hidden_layers'] - 1}.mlp.down_proj.weight"
+            return {last: (text["hidden_size"], text["intermediate_size"])}
         return {}
 
     def step_flops(self, configs: Configs, geometry: Geometry, branches: int) -> StepFlops:

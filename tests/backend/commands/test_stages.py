@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -31,7 +32,7 @@ from tests.clock import is_within
 
 pytestmark = pytest.mark.demo_model
 PROMPT = "a red circle moving right on a black background"
-STEPS = 40  # so many take longer than the two seconds after which a state is kept
+STEPS = 40
 
 
 def words_of(stage: str, folder: Path, *words: str) -> list[str]:
@@ -125,18 +126,33 @@ def test_a_stopped_denoising_goes_on_and_comes_to_the_same(encoded, whole, tmp_p
     np.testing.assert_allclose(latents(stopped), latents(whole), atol=1e-5)
 
 
+WAITING = """
+import sys, time
+from backend.pipeline.state_saver import StateSaver
+
+def save_and_wait(self, copy, save=StateSaver.save, saved=[]):
+    save(self, copy)
+    self._writing.result()
+    saved.append(copy)
+    if len(saved) == 3:
+        print("waiting", flush=True)
+        time.sleep(600)
+
+StateSaver.save, StateSaver.__init__.__defaults__ = save_and_wait, (0.0,)
+from backend.commands.stages_run import main
+main()
+"""
+
+
 def killed_midway(encoded: Path, folder: Path) -> Path:
-    """A run whose denoising was killed after a step that it had kept; once more where it was done before the kill came."""
-    for attempt in range(5):
-        killed = copy_of(encoded, folder / f"killed{attempt}")
-        with started("denoise", killed) as process:
-            for line in process.stderr:
-                if line.startswith("Step ") and (killed / "stage2_state.safetensors").exists():
-                    process.kill()
-                    break
-        if not (killed / "stage2_latents.safetensors").exists():
-            return killed
-    raise AssertionError("every run was done before it could be killed")
+    """A run whose denoising was killed after its third step, which it had kept: it waits there, however fast the processor is."""
+    killed = copy_of(encoded, folder / "killed")
+    words = [sys.executable, "-c", WAITING, str(os.getpid()), *words_of("denoise", killed)]
+    with subprocess.Popen(words, cwd=PROJECT_FOLDER, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout.readline() == "waiting\n"
+        process.kill()
+    assert process.returncode == -signal.SIGKILL and not (killed / "stage2_latents.safetensors").exists()
+    return killed
 
 
 def test_a_killed_denoising_goes_on_from_its_last_kept_step(encoded, whole, tmp_path, capsys):
@@ -144,7 +160,7 @@ def test_a_killed_denoising_goes_on_from_its_last_kept_step(encoded, whole, tmp_
     capsys.readouterr()
     run("denoise", killed)
     told = capsys.readouterr().err
-    assert "Step 1 of" not in told and f"Step {STEPS} of {STEPS}" in told
+    assert "Step 2 of" not in told and "Step 3 of" in told and f"Step {STEPS} of {STEPS}" in told
     np.testing.assert_array_equal(latents(killed), latents(whole))
 
 
