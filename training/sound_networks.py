@@ -100,10 +100,16 @@ def log_mel(samples: torch.Tensor) -> torch.Tensor:
 
 
 def train_sound(folder: Path, options: SoundTraining, device: str) -> SoundNetworks:
-    """Train for `options.seconds`, measure the latents' statistics, write both networks to `folder`."""
+    """Train for `options.seconds`, measure the latents' statistics, write both networks to `folder`.
+
+    A snapshot beside `folder`, which a run that was stopped left, is where it begins.
+    """
     torch.manual_seed(options.seed)
+    snapshot = folder.with_name(f"{folder.name}-snapshot")
     rng, networks = random.Random(options.seed), SoundNetworks.create(device)
-    both = torch.nn.ModuleList([networks.vae, networks.vocoder])
+    if snapshot.exists():
+        networks = SoundNetworks.load(snapshot, device)
+    both = torch.nn.ModuleList([networks.vae, networks.vocoder]).train()
     average = torch.optim.swa_utils.AveragedModel(both, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.995))
     optimizer = MuonAndAdamW(both, adamw_names=("conv_in", "conv_out"))
     started, step = time.monotonic(), 0
@@ -115,6 +121,8 @@ def train_sound(folder: Path, options: SoundTraining, device: str) -> SoundNetwo
         optimizer.step(options.learning_rate * min(1.0, (step + 1) / 50) * max(0.01, 1 - spent / options.seconds))
         average.update_parameters(both)
         step += 1
+        if step % 500 == 0:
+            SoundNetworks(vae=average.module[0], vocoder=average.module[1]).save(snapshot)
         if step % 50 == 0:
             logger.info("sound step %d, %.0f s, %s", step, spent, {name: round(part.item(), 4) for name, part in parts.items()})
     vae, vocoder = average.module

@@ -33,6 +33,7 @@ IMAGES = ((64, 64, 1, 64),)  # width, height, frames, batch; drawn in turn
 CLIPS = ((64, 64, 9, 8), (96, 96, 17, 3), (64, 64, 9, 8), (96, 96, 17, 3), (64, 64, 1, 32))
 REFINING = ((96, 96, 17, 3), (64, 64, 9, 8), (96, 96, 17, 3), (128, 96, 17, 2))
 REFINING_RATE = 1e-3
+SNAPSHOT = "vae-snapshot"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,10 +71,14 @@ class Autoencoder:
 
 
 def train_vae(autoencoder: Autoencoder, folder: Path, options: VaeTraining, device: str) -> Vae:
-    """Train for `options.seconds`, measure the latent statistics, write the VAE to `folder`."""
+    """Train for `options.seconds`, measure the latent statistics, write the VAE to `folder`.
+
+    A snapshot beside `folder`, which a run that was stopped left, is where it begins.
+    """
     torch.manual_seed(options.seed)
-    vae = autoencoder.create().to(device)
-    image_seconds = options.image_share * options.seconds
+    snapshot = folder.with_name(SNAPSHOT)
+    vae = (autoencoder.load(snapshot) if snapshot.exists() else autoencoder.create()).to(device)
+    image_seconds = 0.0 if snapshot.exists() else options.image_share * options.seconds
     trained = _optimise(autoencoder, vae, folder, options, device, lambda spent: IMAGES if spent < image_seconds else CLIPS)
     latents = random_latents(trained, random.Random(options.seed), device, options.measured_clips)
     moments = torch.linalg.eigvalsh(latents @ latents.T / latents.shape[1])
@@ -105,7 +110,7 @@ def _optimise(autoencoder: Autoencoder, vae: Vae, folder: Path, options: VaeTrai
         if step % 50 == 0:
             logger.info("vae step %d, %.0f s, PSNR %.2f dB", step, spent, _psnr(running))
         if step % 500 == 0:
-            average.module.save_pretrained(folder.with_name("vae-snapshot"))
+            average.module.save_pretrained(folder.with_name(SNAPSHOT))
     return average.module.eval()
 
 
