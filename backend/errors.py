@@ -40,6 +40,10 @@ class ClipError(RequestError):
     """A clip, a video that another is made from, cannot be used."""
 
 
+class SoundError(RequestError):
+    """A sound, which a video follows, cannot be used."""
+
+
 class OutputError(RequestError):
     """The video, or a command's files, cannot be written to the place that was given."""
 

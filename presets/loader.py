@@ -159,7 +159,7 @@ class Preset(BaseModel):
     actions: tuple[str, ...] = ()
     combines_actions: bool = False  # "forward+left" is one action too
     reads_prompt: bool = True
-    sound: bool = False  # its videos have a sound of their own
+    makes_sound: bool = False  # its videos have a sound of their own
 
     size_multiple: PositiveInt
     vae_scale_spatial: PositiveInt

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, Gemma3ForConditionalGeneration
 
 from training.checkpoint import round_matrices
 
-DEMO_TOKENS = 45  # of 96 x 96 pixels and 17 frames
+DEMO_TOKENS = 180  # of 96 x 96 pixels and 17 frames
 DEMO_MU = 0.95 + (DEMO_TOKENS - 1024) * (2.05 - 0.95) / (4096 - 1024)
 FLOAT32_PARTS = ("time_embed", "scale_shift_table", "norm")  # what diffusers keeps in float32 in a bfloat16 model
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-LATENT_CHANNELS = 64
-SPATIAL, TEMPORAL = 32, 4  # pixels a latent
+LATENT_CHANNELS = 32
+SPATIAL, TEMPORAL = 16, 4  # pixels a latent
 SOUND_CHANNELS, SOUND_BINS = 2, 16  # of a latent of sound
 TEXT_TOKENS = 64  # what a prompt is padded to, and the connectors' registers that stand there instead
 
 VAE = dict(
     latent_channels=LATENT_CHANNELS,
-    block_out_channels=(64, 128, 128),
-    down_block_types=("LTX2VideoDownBlock3D",) * 3,
-    layers_per_block=(1, 1, 1, 1),
-    spatio_temporal_scaling=(True,) * 3,
-    downsample_type=("spatial", "spatiotemporal", "spatiotemporal"),
-    decoder_block_out_channels=(64, 64, 128),
-    decoder_layers_per_block=(2, 2, 1, 1),
-    decoder_spatio_temporal_scaling=(True,) * 3,
-    decoder_inject_noise=(False,) * 4,
-    upsample_type=("spatial", "spatiotemporal", "spatiotemporal"),
-    upsample_residual=(True,) * 3,
-    upsample_factor=(2, 1, 2),
+    block_out_channels=(64, 128),
+    down_block_types=("LTX2VideoDownBlock3D",) * 2,
+    layers_per_block=(2, 1, 1),
+    spatio_temporal_scaling=(True,) * 2,
+    downsample_type=("spatiotemporal",) * 2,
+    decoder_block_out_channels=(64, 128),
+    decoder_layers_per_block=(2, 2, 1),
+    decoder_spatio_temporal_scaling=(True,) * 2,
+    decoder_inject_noise=(False,) * 3,
+    upsample_type=("spatiotemporal",) * 2,
+    upsample_residual=(True,) * 2,
+    upsample_factor=(1, 2),
     patch_size=4,
     encoder_causal=True,
     decoder_causal=False,

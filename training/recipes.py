@@ -111,7 +111,7 @@ LTX_TINY = Recipe(
     ),
     text_learning_rate=3e-3,
     autoencoder=LTX_AUTOENCODER,
-    vae_training=VaeTraining(spread_weight=0.002, in_bfloat16=True),
+    vae_training=VaeTraining(learning_rate=2e-3, spread_weight=0.002, in_bfloat16=True),
     make_tokenizer=make_ltx_tokenizer,
     create_text=GemmaText.create,
     create=create_ltx,

@@ -85,18 +85,23 @@ class SoundNetworks:
         return latents * std + mean if is_back else (latents - mean) / std
 
 
-@functools.cache
-def _filters() -> torch.Tensor:
-    return torch.from_numpy(mel_filters(RATE, SOUND_VAE["mel_bins"]).astype(np.float32))
-
-
 def log_mel(samples: torch.Tensor) -> torch.Tensor:
-    """What `backend.families.ltx.spectrum` makes of one sound, for many at once: [B, 2, T, M] of samples [B, 2, N]."""
+    """The spectrum of ltx-tiny's sounds, [B, 2, T, M] of samples [B, 2, N]."""
+    return log_mel_of(samples, RATE, HOP, SOUND_VAE["mel_bins"])
+
+
+def log_mel_of(samples: torch.Tensor, rate: int, hop: int, bins: int) -> torch.Tensor:
+    """What `backend.families.ltx.spectrum` makes of one sound, for many at once: [B, C, T, bins] of samples [B, C, N]."""
     batch, channels, _ = samples.shape
     window = torch.hann_window(WINDOW, device=samples.device)
-    spectrum = torch.stft(samples.flatten(0, 1), WINDOW, HOP, window=window, return_complex=True).abs()
-    mel = torch.einsum("bft,fm->btm", spectrum, _filters().to(samples.device))
+    spectrum = torch.stft(samples.flatten(0, 1), WINDOW, hop, window=window, return_complex=True).abs()
+    mel = torch.einsum("bft,fm->btm", spectrum, _filters(rate, bins).to(samples.device))
     return mel.clamp(min=FLOOR).log().unflatten(0, (batch, channels))
+
+
+@functools.cache
+def _filters(rate: int, bins: int) -> torch.Tensor:
+    return torch.from_numpy(mel_filters(rate, bins).astype(np.float32))
 
 
 def train_sound(folder: Path, options: SoundTraining, device: str) -> SoundNetworks:

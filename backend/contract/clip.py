@@ -118,8 +118,10 @@ def check_clip(request: VideoSettings, preset: Preset) -> None:
         if given is not None:
             raise RequestError(f"{given} was given", "but no clip, to which it belongs", "give it as video, or leave this out")
         return
-    if request.extend is not None:  # see `control.check_control`
+    if request.extend is not None or request.make == "sound":  # see `control.check_control`, `sound.check_sound`
         return
+    if preset.makes_sound:
+        raise RequestError("video was given", f"and {preset.name} makes a clip's sound only", "ask it to make the sound")
     if request.task != "t2v":
         raise RequestError("image was given", "beside video, and a video begins with one of them", "leave one out")
     check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)

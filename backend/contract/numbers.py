@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from backend.contract.geometry import is_frame_count, nearest_frame_counts, nearest_sizes
-from backend.contract.settings import VideoSettings
 from backend.errors import RequestError
 from presets import Preset
 
@@ -85,16 +84,6 @@ def check_nag(nag: float, preset: Preset) -> None:
     if nag and not preset.takes_nag:
         fix = "leave it out, or take a preset in few steps that has it"
         raise RequestError(f"nag={nag:g}", f"cannot be used by {preset.name}", fix)
-
-
-SOUND_SETTINGS = ("sound_guidance", "perturbed_guidance", "modality_guidance", "guidance_rescale")
-
-
-def check_sound(given: VideoSettings, preset: Preset) -> None:
-    """Raises: RequestError for a setting of models that make a sound with the picture, for a preset without one."""
-    for name in SOUND_SETTINGS if not preset.sound else ():
-        if getattr(given, name) != getattr(preset, name):
-            raise RequestError(f"{name} was given", f"and {preset.name} makes no sound", "leave it out")
 
 
 def _either(values: list[int]) -> str:

@@ -19,11 +19,11 @@ from backend.contract.numbers import (
     check_guidance_interval,
     check_nag,
     check_size,
-    check_sound,
     check_whole,
 )
 from backend.contract.settings import FIELDS, GUIDED_STEPS, INPUTS, SETTINGS, Shot, VideoSettings, by_role, find_preset
 from backend.contract.shots import check_shots, read_shots, total_frames
+from backend.contract.sound import check_sound
 from backend.contract.texts import MAX_CHARACTERS, check_text
 from backend.contract.windows import check_windows
 from backend.errors import RequestError, short
@@ -55,7 +55,8 @@ class GenerationRequest(VideoSettings):
         if is_controlled(preset) or values.get("extend"):
             values |= part_of_control(values, given, preset)
         elif values.get("video"):
-            values = {"strength": STRENGTH} | values | part_of_clip(values, given)
+            usual = {} if values.get("make") == "sound" else {"strength": STRENGTH}
+            values = usual | values | part_of_clip(values, given)
         if "shots" in given:
             shots = read_shots(given["shots"], preset, values["fps"])
             values |= {"shots": shots, "prompt": given.get("prompt") or _prompt_of(shots[0])}

@@ -19,8 +19,9 @@ from presets.loader import Solver, Task
 ControlKind = Literal["as-is", "edges", "grey"]
 Extend = Literal["after", "before"]
 Focus = Annotated[float, Field(ge=0, le=1)]
-Subject = Literal["core", "picture", "clip", "control", "live", "story"]
-Media = Literal["picture", "video", "either"]
+Made = Literal["video", "sound"]
+Subject = Literal["core", "picture", "clip", "control", "sound", "live", "story"]
+Media = Literal["picture", "video", "either", "sound"]
 
 
 class Cue(BaseModel):
@@ -49,7 +50,7 @@ class Shot(BaseModel):
 class Setting:
     """A row of the table. Its value is the preset's own where the preset has one of this name, else the `default`.
 
-    `part` says what it is about, `media` that it is an input: absolute paths of pictures or clips. A number must lie within
+    `part` says what it is about, `media` that it is an input: absolute paths of pictures, clips, sounds. A number must lie within
     `limits` in a new request, where not the preset has its own, and within `far` in one from a link or a video: far beyond every
     preset's limits, now and earlier; `usual` is what an error proposes. One that `is_stored` is so even where it is the default.
 
@@ -126,6 +127,9 @@ class VideoSettings(BaseModel):
     first; `references`, pictures of what is to be seen; `keyframes`, pictures that are the frames `keyframe_at`, counted from 0.
     Where nothing of the clip is made anew, the video `keeps_pixels` as they are. It `keeps_sound`: its model's, or else its
     clip's.
+
+    Models that make a sound take one too: the picture follows the `sound` from its moment `sound_start` (seconds) on, and the
+    video has that sound as it is. If they `make` the "sound" alone, the pictures are those of the `video`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -221,8 +225,17 @@ class VideoSettings(BaseModel):
         offered=(0, 0.3, 0.01),
         help="relative change below which a step reuses the last one's work; 0 is off (the preset's own)")
     keeps_sound: bool = _row(
-        True, stage="encode", flag="--no-sound", label="keeps_sound", needs="sound",
+        True, stage="encode", flag="--no-sound", label="keeps_sound", needs="makes_sound",
         help="a video without sound, even if its model makes one or its clip has one")
+    sound: str | None = _row(
+        None, part="sound", media="sound", stage="encode", for_programs=False,
+        help="a sound (wav, mp3, m4a, ogg, flac, or that of a video) that the picture follows, of models that make one")
+    sound_start: float = _row(
+        0.0, part="sound", far=(0, 1_000_000), stage="encode",
+        help="the moment of that sound at which the video begins, in seconds (0)")
+    make: Made = _row(
+        "video", part="sound", stage="encode",
+        help="what is made: a video, or the sound of --video, whose pictures stay as they are (video)")
     action: str | None = _row(None, part="live", for_programs=False)
     cues: tuple[Cue, ...] = _row((), part="live")
     is_open: bool = _row(False, part="live", for_programs=False)
@@ -291,12 +304,12 @@ class VideoSettings(BaseModel):
 
     @property
     def is_from_pictures(self) -> bool:
-        """Whether it has no inputs but a first and a last picture."""
-        return all(SETTINGS[role].part == "picture" for role in self.inputs())
+        """Whether it has no inputs but a first and a last picture, and a sound."""
+        return all(SETTINGS[role].part in ("picture", "sound") for role in self.inputs())
 
     @property
     def reads_clip(self) -> bool:
-        """Whether frames of a clip are brought to the video's rate."""
+        """Whether frames of a clip, or a sound, are brought to the video's rate."""
         return any(SETTINGS[role].media != "picture" for role in self.inputs())
 
     @property
@@ -344,7 +357,7 @@ GUIDED_STEPS = Setting(
 SETTINGS: Mapping[str, Setting] = {one.name: one for one in (*FIELDS, GUIDED_STEPS)}
 INPUTS = tuple(one for one in FIELDS if one.media)
 FOR_PROGRAMS = frozenset(one.name for one in SETTINGS.values() if one.for_programs)
-FROM_INPUTS = frozenset(one.name for one in FIELDS if one.part in ("picture", "clip", "control"))
+FROM_INPUTS = frozenset(one.name for one in FIELDS if one.part in ("picture", "clip", "control", "sound"))
 """What a video is made from beside its words, and what says how that is used: in no link."""
 
 

@@ -72,6 +72,8 @@ def check_shots(request: VideoSettings, preset: Preset) -> None:
     if preset.live or not (starts_from_picture or extends(preset)):
         rule = f"but {preset.name} starts from no picture, as each shot must from the last frame of the one before"
         raise RequestError("shots were given,", rule, "take a preset for image to video")
+    if request.sound:
+        raise RequestError("sound was given", "beside shots, which make their own", "leave it out, or make one shot")
     for name in ("last_image", "video", "mask", "control", "keyframes"):
         if getattr(request, name):
             raise RequestError(

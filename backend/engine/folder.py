@@ -12,21 +12,23 @@ from PIL.Image import Image
 from backend.contract.clip import Part
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import INPUTS, SETTINGS, Setting
+from backend.contract.sound import SoundPart
 from backend.errors import RequestError
 from backend.files import replacing, sync
 from backend.media.cage import LONG_SECONDS, QUICK_SECONDS, Opening, Steps
 from backend.media.clips import check_part, read_clip_facts
+from backend.media.given_sounds import check_sound_part, read_sound_facts
 from backend.media.masks import check_shape, is_picture
 from backend.media.pictures import load_checked_image
 
 REQUEST = "request.json"
 Inputs = Mapping[str, tuple[Image | Path, ...]]
-"""A request's inputs by role: pictures opened and checked, clips as files that have the part that is wanted of them."""
+"""A request's inputs by role: pictures opened and checked, clips and sounds as files that have the wanted part."""
 
 
 def written(request: GenerationRequest, folder: Path) -> Steps[GenerationRequest]:
     """Writes the inputs and `request.json` into the folder, as steps: what opens the inputs is done in the cage. The returned
-    request names those files. Raises: ImageError, ClipError, OSError."""
+    request names those files. Raises: ImageError, ClipError, SoundError, OSError."""
     if request.inputs():
         is_long = any(one.media != "picture" for one in INPUTS if one.name in request.inputs())
         seconds = LONG_SECONDS if is_long else QUICK_SECONDS
@@ -49,15 +51,15 @@ def moved_into(request: GenerationRequest, folder: Path, place: Path) -> Generat
 
 def keep_inputs(request: GenerationRequest, folder: Path) -> dict[str, list[str]]:
     """Opens the request's inputs and writes them into the folder; their paths by role. Opens strangers' files: for the cage.
-    Raises: ImageError, ClipError, OSError."""
+    Raises: ImageError, ClipError, SoundError, OSError."""
     return {
-        role: [str(_keep(one, folder / _stem(role, place))) for place, one in enumerate(given)]
+        role: [str(_keep(one, folder / _stem(role, place), role)) for place, one in enumerate(given)]
         for role, given in open_inputs(request).items()
     }
 
 
 def open_inputs(request: GenerationRequest) -> Inputs:
-    """The request's inputs by role. Raises: ImageError, ClipError."""
+    """The request's inputs by role. Raises: ImageError, ClipError, SoundError."""
     given = request.inputs()
     opened = {one.name: tuple(_open(one, path, request) for path in given[one.name]) for one in INPUTS if one.name in given}
     if request.mask and request.video:
@@ -68,6 +70,9 @@ def open_inputs(request: GenerationRequest) -> Inputs:
 def _open(one: Setting, path: str, request: GenerationRequest) -> Image | Path:
     if one.media == "picture" or one.media == "either" and is_picture(path):
         return load_checked_image(path)
+    if one.media == "sound":
+        check_sound_part(path, SoundPart.of(request))
+        return Path(path)
     check_part(path, Part.of(request, one.name))
     return Path(path)
 
@@ -76,7 +81,8 @@ def write_request(request: GenerationRequest, inputs: Inputs, folder: Path) -> G
     """Writes the inputs and `request.json` into the folder, where a power cut leaves them; the returned request names those
     files."""
     paths = {
-        role: [str(_keep(one, folder / _stem(role, place))) for place, one in enumerate(given)] for role, given in inputs.items()
+        role: [str(_keep(one, folder / _stem(role, place), role)) for place, one in enumerate(given)]
+        for role, given in inputs.items()
     }
     request = request.with_inputs(paths)
     write_request_file(request, folder)
@@ -91,12 +97,13 @@ def write_request_file(request: GenerationRequest, folder: Path) -> None:
 
 def _stem(role: str, place: int) -> str:
     """A file's name without its ending: "image"; "input-video", because "video" is the result's; "references-2"."""
-    name = f"input-{role}" if role == "video" else role
+    name = f"input-{role}" if role in ("video", "sound") else role
     return f"{name}-{place + 1}" if SETTINGS[role].many else name
 
 
-def _keep(one: Image | Path, stem: Path) -> Path:
-    path = stem.with_suffix(read_clip_facts(one).suffix if isinstance(one, Path) else ".png")
+def _keep(one: Image | Path, stem: Path, role: str) -> Path:
+    facts_of = read_sound_facts if SETTINGS[role].media == "sound" else read_clip_facts
+    path = stem.with_suffix(facts_of(one).suffix if isinstance(one, Path) else ".png")
     if isinstance(one, Path):
         if one != path:  # a waiting request that is changed may keep its clip
             shutil.copyfile(one, path)

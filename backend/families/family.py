@@ -102,7 +102,7 @@ def check_preset(kind: Kind, preset: Preset, source: str) -> None:
         "pixels a latent": _pair(kind.scales[0], preset.vae_scale_spatial),
         "frames a latent": _pair(kind.scales[1], preset.vae_scale_temporal),
         "pixels a token": _pair(kind.scales[0] * kind.patch, preset.size_multiple),
-        "sound": _pair(kind.sound_rate is not None, preset.sound),
+        "sound": _pair(kind.sound_rate is not None, preset.makes_sound),
         "going on after clips": (kind.continues, preset.continues, kind.continues or not preset.continues),
     }
     for name, (found, expected, fits) in facts.items():

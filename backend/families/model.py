@@ -35,7 +35,8 @@ Conditions = Mapping[str, np.ndarray]
 """All inputs of the denoiser besides noise, as host arrays by name. The stage files store them unchanged."""
 
 Inputs = Mapping[str, Sequence[Image.Image | np.ndarray]]
-"""The request's opened inputs by role: pictures cropped to the video's size, videos as uint8 [F, H, W, 3]."""
+"""The request's opened inputs by role: pictures cropped to the video's size, videos as uint8 [F, H, W, 3], sounds as float32
+[2, N] with 16,000 samples a second."""
 
 VIDEO, SOUND = "video", "sound"
 """The names of a model's streams: every model makes the one, and those whose `Kind` has a `sound_rate` the other too."""

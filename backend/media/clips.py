@@ -36,7 +36,7 @@ _SHAPE = re.compile(r"SAR (\d+):(\d+)")
 _RATE = re.compile(r"([\d.]+)(k?) fps")
 _TURN = re.compile(r"rotation of (-?[\d.]+) degrees")
 _INPUT = re.compile(r"Input #0, ([\w,]+), from")
-_CUT = re.compile(r"partial file|ended prematurely|moov atom not found|Truncat")
+CUT = re.compile(r"partial file|ended prematurely|moov atom not found|Truncat")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +198,7 @@ def _counted_seconds(path: Path, stated: float | None) -> float:
     """The seconds of pictures, by going through the file: a header may say anything, or nothing."""
     counting = ["-i", str(path), "-map", "0:v:0", "-c", "copy", "-f", "null", "-progress", "pipe:1", "-"]
     done = _run(counting, COUNT_SECONDS, path)
-    if _CUT.search(done.errors):
+    if CUT.search(done.errors):
         raise _cut_off(path)
     progress = dict(line.partition("=")[::2] for line in done.output.splitlines())
     frames, last = progress.get("frame", ""), progress.get("out_time_us", "")
@@ -242,7 +242,7 @@ def _run(arguments: list[str], seconds: float, path: Path) -> ffmpeg.Done:
 
 
 def _unreadable(report: str, path: Path) -> ClipError:
-    if _CUT.search(report) and mp4_boxes.is_mp4(path):
+    if CUT.search(report) and mp4_boxes.is_mp4(path):
         return _cut_off(path)
     return ClipError(f"clip {path.name!r}", f"must be a video ({', '.join(FORMATS)})", "choose another file")
 

@@ -19,13 +19,13 @@ MEMORY_BYTES = 2**30  # that ffmpeg may map, its own 130 MB and its threads' sta
 THREADS = ("-threads", "2")
 TOO_LARGE = re.compile(r"Picture size (?P<width>\d+)x(?P<height>\d+) exceeds specified max pixel count")
 _DURATION = re.compile(r"Duration: (\d+):(\d+):([\d.]+)")
-_DEMUXERS = "mov,mp4,matroska,webm,gif"
+CLIPS, SOUNDS = "mov,mp4,matroska,webm,gif", "mov,mp4,matroska,webm,wav,mp3,ogg,flac,aac"  # demuxers
 _DECODERS = ",".join(
     (
         *("h264", "hevc", "libdav1d", "av1", "libaom-av1", "vp8", "vp9", "libvpx", "libvpx-vp9", "mpeg4", "mpeg2video", "mjpeg"),
         *("prores", "dnxhd", "gif", "png", "ffv1", "qtrle", "rawvideo"),
         *("aac", "mp3", "mp3float", "opus", "libopus", "vorbis", "flac", "alac", "ac3", "eac3"),
-        *("pcm_s16le", "pcm_s16be", "pcm_s24le", "pcm_s24be", "pcm_s32le", "pcm_f32le", "pcm_u8"),
+        *("pcm_s16le", "pcm_s16be", "pcm_s24le", "pcm_s24be", "pcm_s32le", "pcm_f32le", "pcm_f64le", "pcm_u8"),
     )
 )
 
@@ -40,9 +40,9 @@ def telling(*arguments: str) -> list[str]:
     return [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-nostats", "-nostdin", *arguments]
 
 
-def within_limits(max_pixels: int) -> list[str]:
+def within_limits(max_pixels: int, demuxers: str = CLIPS) -> list[str]:
     """The options that stand before the `-i` of each file that may be a stranger's; `max_pixels` is a frame's."""
-    safe = ["-protocol_whitelist", "file", "-format_whitelist", _DEMUXERS, "-codec_whitelist", _DECODERS]
+    safe = ["-protocol_whitelist", "file", "-format_whitelist", demuxers, "-codec_whitelist", _DECODERS]
     return [*safe, "-max_pixels", str(max_pixels), *THREADS]
 
 

@@ -13,9 +13,12 @@ import numpy as np
 
 from backend.contract.clip import Part
 from backend.contract.events import Cancelled, Decoding, Event, Finished, VideoResult
+from backend.contract.request import GenerationRequest
+from backend.contract.sound import SoundPart
 from backend.errors import StudioError
 from backend.families.model import SOUND, VIDEO, Carry, Latents
 from backend.media.clips import read_clip_facts
+from backend.media.given_sounds import read_original, read_sound_facts
 from backend.media.sound import Sound, add_sound, put_sound
 from backend.media.source import Kept
 from backend.media.video import write_video
@@ -28,6 +31,8 @@ from backend.pipeline.state_saver import StateSaver, saved_if_closed
 from backend.runtime.hosts import HERE, whole
 from backend.runtime.work import OnHost, Work, describe
 from backend.runtime.work import run as do
+
+AUDIBLE_SECONDS = 0.05  # a silence at the end that is worth a note
 
 
 def decode_piece(run: Run | Described, latents: Any, first: int = 0, carry: Carry = None) -> Work:
@@ -43,7 +48,7 @@ def decode_all(run: Run | Described, latents: Latents) -> Work:
     carry = None
     for first in range(0, latents[VIDEO].shape[2], run.model.decode_stride):
         _, carry = yield from decode_piece(run, latents[VIDEO], first, carry)
-    if SOUND in latents and run.request.keeps_sound:
+    if SOUND in latents and _makes_sound(run.request):
         yield from run.model.decode_sound(run.weights, run.request, latents[SOUND])
 
 
@@ -137,10 +142,13 @@ def with_kept(kept: Kept | None, pixels: np.ndarray, first: int) -> np.ndarray:
 
 
 def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoResult:
-    """Writes the mp4 of these frames, uint8 [F, H, W, 3] in pieces, with the sound of the latents, or else that of the clip."""
+    """Writes the mp4 of these frames, uint8 [F, H, W, 3] in pieces, with the sound that was given, that of the latents, or else
+    that of the clip."""
     request, path, has_sound = run.request, run.folder / "video.mp4", False
     with run.clock.measure("decode"):
-        sound = _sound_of(run, latents[SOUND]) if SOUND in latents and request.keeps_sound else None
+        sound = _given_sound(run) if request.sound else None
+        if SOUND in latents and _makes_sound(request):
+            sound = _sound_of(run, latents[SOUND])
         pieces = run.grade(pieces)
         count = sum(map(len, pieces))
         if HERE.is_first:
@@ -149,6 +157,23 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
                 write_sound(run, sound)
             has_sound = _add_sound(run, path, count, sound)
     return run.result(path, count, has_sound=has_sound)
+
+
+def _makes_sound(request: GenerationRequest) -> bool:
+    """Whether the sound's latents become one that is heard."""
+    return request.keeps_sound and not request.sound
+
+
+def _given_sound(run: Run) -> Sound | None:
+    """The request's own sound as it is. Where it ends before the video, the notes say so."""
+    request = run.request
+    if not request.keeps_sound:
+        return None
+    part = SoundPart.of(request)
+    left = read_sound_facts(request.sound).seconds - part.start
+    if left < part.seconds - AUDIBLE_SECONDS:
+        run.notes.append(f"The sound ends after {left:.1f} s; the rest of the video is silent.")
+    return read_original(request.sound, part)
 
 
 def _sound_of(run: Run, latents: Any) -> Sound:

@@ -10,8 +10,10 @@ from PIL import Image
 from backend.contract.clip import Part
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import INPUTS, Setting
+from backend.contract.sound import SoundPart
 from backend.families.model import Inputs
 from backend.media.clips import read_part
+from backend.media.given_sounds import CHANNELS, HEARD_RATE, read_heard
 from backend.media.masks import read_mask
 from backend.media.pictures import crop_to, fit_on_white, load_checked_image
 from backend.media.source import Kept
@@ -19,12 +21,15 @@ from backend.media.source import Kept
 
 def open_inputs(request: GenerationRequest, opened: Kept | None = None, roles: Collection[str] | None = None) -> Inputs:
     """The request's inputs by role, or those of these roles, at the video's size: pictures cropped, but references whole on
-    white; of clips the part that is wanted, at the video's rate. What is `opened` already is taken from there."""
+    white; of clips and sounds the part that is wanted, clips at the video's rate. What is `opened` already stays as it
+    is."""
     size = (request.width, request.height)
 
     def open_one(one: Setting, path: str) -> Image.Image | np.ndarray:
         if one.media == "either":
             return read_mask(path, Part.of(request, one.name))
+        if one.media == "sound":
+            return read_heard(path, SoundPart.of(request))
         if one.media == "video":
             return read_part(path, Part.of(request, one.name))
         picture = load_checked_image(path)
@@ -44,11 +49,13 @@ def kept_pixels(request: GenerationRequest) -> Kept | None:
 
 
 def blank_inputs(request: GenerationRequest) -> Inputs:
-    """Black inputs of the right sizes for each input that the request names; the files need not exist."""
+    """Black and silent inputs of the right sizes for each input that the request names; the files need not exist."""
 
     def blank(one: Setting) -> Image.Image | np.ndarray:
         if one.media == "picture":
             return Image.new("RGB", (request.width, request.height))
+        if one.media == "sound":
+            return np.zeros((CHANNELS, round(SoundPart.of(request).seconds * HEARD_RATE)), np.float32)
         part = Part.of(request, one.name)
         shape = (part.num_frames, *part.size[::-1])
         return np.zeros(shape, bool) if one.media == "either" else np.zeros((*shape, 3), np.uint8)

@@ -38,7 +38,19 @@ FRAMES = "stage3_frames.safetensors"
 ENCODED_BY = (
     *("preset", "task", "prompt", "negative_prompt", "width", "height", "num_frames"),
     *(one.name for one in INPUTS),
-    *("image_focus", "action", "cues", "trim", "control_kind", "margins", "extend", "overlap", "keyframe_at"),
+    *(
+        "image_focus",
+        "action",
+        "cues",
+        "trim",
+        "control_kind",
+        "margins",
+        "extend",
+        "overlap",
+        "keyframe_at",
+        "sound_start",
+        "make",
+    ),
 )
 
 

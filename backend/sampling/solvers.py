@@ -67,6 +67,11 @@ def start(noise: jax.Array) -> SamplerState:
     return SamplerState(sample=noise, before=before, clean=clean, older=older)
 
 
+def held(latents: jax.Array) -> SamplerState:
+    """The state of clean latents that no step changes."""
+    return dataclasses.replace(start(latents), clean=jnp.array(latents, copy=True))  # a step uses up each of them
+
+
 def noised(clean: jax.Array, noise: jax.Array, sigma: float) -> jax.Array:
     """Clean latents at this noise level. Source: `add_noise` of diffusers' flow schedulers, (1 - sigma) clean + sigma noise."""
     return (1 - sigma) * clean + sigma * noise

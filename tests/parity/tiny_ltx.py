@@ -93,9 +93,9 @@ def make_preset(kind: str, folder: Path) -> Preset:
         negative_prompt="",
         max_prompt_tokens=1024,
         takes_last_image=False,
-        takes={},
+        takes={"sound": "may", "video": "may"},
         continues=False,
-        sound=True,
+        makes_sound=True,
     )
     return Preset(**demo | own)
 

@@ -42,5 +42,5 @@ def preset_of(folder: Path) -> Preset:
     own |= {"width": 32, "height": 32, "num_frames": 9, "sizes": [[32, 32], [32, 48]], "frame_counts": [5, 9], "solver": "euler"}
     own |= {"size_multiple": 4, "vae_scale_spatial": 4, "vae_scale_temporal": 2, "frame_step": 2, "takes": {"references": "may"}}
     own |= {"min_width": 16, "min_height": 16, "min_frames": 3, "solvers": ["euler"]}
-    own |= {"sound": True, "zh": None, "trained_frames": None, "windows_above": None, "continues": False}
+    own |= {"makes_sound": True, "zh": None, "trained_frames": None, "windows_above": None, "continues": False}
     return Preset(**demo | own)

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from diffusers import AutoencoderKLLTX2Audio, AutoencoderKLLTX2Video
 from diffusers.pipelines.ltx2 import vocoder as vocoders
@@ -15,6 +16,8 @@ from diffusers.pipelines.ltx2 import vocoder as vocoders
 from backend.contract.geometry import Geometry
 from backend.families.kit.arithmetic import count_flops
 from backend.families.kit.modules import shapes_of
+from backend.families.ltx.family import MEL_SCALE
+from backend.families.ltx.spectrum import log_mel
 from backend.families.ltx.video_layers import Coder, Strips
 from backend.families.ltx.vocoder import vocode, vocode_wider
 from backend.runtime.mesh import Layout
@@ -83,8 +86,8 @@ class VideoAutoencoder:
         return count_flops(lambda: self._vae.encode(torch.empty(1, 3, 1, geometry.height, geometry.width)))
 
 
-class SoundDecoder:
-    """The sound's autoencoder and its vocoder, from latents to samples."""
+class SoundNetworks:
+    """The sound's autoencoder and its vocoder: from a spectrum to latents, and from latents to samples."""
 
     def __init__(self, config: Mapping[str, Any], vocoder: Mapping[str, Any], layout: Layout) -> None:
         with torch.device("meta"):
@@ -100,18 +103,38 @@ class SoundDecoder:
         """Those of the vocoder's."""
         return self._layout.describe(shapes_of(self._vocoder, dtype), self._layout.everywhere)
 
+    def spectrum(self, samples: np.ndarray, length: int) -> np.ndarray:
+        """The spectrum [1, channels, T, bins] float32 of samples [channels, N], with frames for so many latents; on the host."""
+        config, frames = self._vae.config, length * MEL_SCALE
+        missing = max(0, frames * config.mel_hop_length - samples.shape[1])
+        samples = np.pad(samples, ((0, 0), (0, missing)))
+        return log_mel(samples, config.sample_rate, config.mel_hop_length, config.mel_bins)[None, :, :frames]
+
+    def encode(self, weights: Weights, spectrum: jax.Array) -> jax.Array:
+        """Latents [1, C, L, M] float32 of a spectrum [1, channels, T, bins], as the transformer sees them."""
+        made = call_module(self._vae, weights, _encode, spectrum.astype(weights["latents_std"].dtype)).astype(jnp.float32)
+        mean, std = (self._statistics(weights, name, made.shape) for name in ("mean", "std"))
+        return (made - mean) / std
+
+    @staticmethod
+    def _statistics(weights: Weights, name: str, shape: tuple[int, ...]) -> jax.Array:
+        """Mean or spread of the latents' channels and bins, [1, C, 1, M]."""
+        return weights[f"latents_{name}"].astype(jnp.float32).reshape(1, shape[1], 1, shape[3])
+
     def decode(self, weights: Weights, latents: jax.Array) -> jax.Array:
         """The spectrum [1, channels, T, bins] of latents [1, C, L, M], whose mean and spread are per channel and bin."""
-        _, channels, length, bins = latents.shape
-        packed = latents.swapaxes(1, 2).reshape(1, length, channels * bins).astype(jnp.float32)
-        plain = packed * weights["latents_std"].astype(jnp.float32) + weights["latents_mean"].astype(jnp.float32)
-        plain = plain.reshape(1, length, channels, bins).swapaxes(1, 2).astype(weights["latents_std"].dtype)
-        return call_module(self._vae, weights, _decode, plain)
+        mean, std = (self._statistics(weights, name, latents.shape) for name in ("mean", "std"))
+        plain = latents.astype(jnp.float32) * std + mean
+        return call_module(self._vae, weights, _decode, plain.astype(weights["latents_std"].dtype))
 
     def vocode(self, vocoder: Weights, spectrum: jax.Array) -> jax.Array:
         """Samples [channels, N] float32 in [-1, 1] of a spectrum."""
         way = vocode_wider if isinstance(self._vocoder, vocoders.LTX2VocoderWithBWE) else vocode
         return way(vocoder, self._vocoder.config, spectrum[0]).astype(jnp.float32)
+
+
+def _encode(vae: Any, spectrum: torch.Tensor) -> torch.Tensor:
+    return vae.encode(spectrum, return_dict=False)[0].mode()
 
 
 def _decode(vae: Any, latents: torch.Tensor) -> torch.Tensor:

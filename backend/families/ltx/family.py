@@ -10,7 +10,7 @@ from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.contract.geometry import Geometry
-from backend.families.family import Configs, Kind, refusal
+from backend.families.family import Configs, Kind, Need, refusal
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, width_of
 from presets import Preset
 
@@ -49,8 +49,9 @@ class LtxKind(Kind):
     sound_shape: tuple[int, int] = (8, 16)
 
 
-OLD = LtxKind(name="ltx-2.0", takes={"image": "may"}, crosses_timesteps=False, can_perturb=False)
-NEW = LtxKind(name="ltx-2.3", takes={"image": "may"})
+INPUTS: Mapping[str, Need] = {"image": "may", "video": "may", "sound": "may"}
+OLD = LtxKind(name="ltx-2.0", takes=INPUTS, crosses_timesteps=False, can_perturb=False)
+NEW = LtxKind(name="ltx-2.3", takes=INPUTS)
 
 # diffusers' name -> the one in the makers' files; source: diffusers, scripts/convert_ltx2_to_diffusers.py
 ORIGINAL_NAMES = (

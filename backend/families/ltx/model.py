@@ -15,9 +15,9 @@ import numpy as np
 from backend.contract.request import GenerationRequest
 from backend.families.kit.arithmetic import encoder_flops
 from backend.families.kit.networks import DENOISE, ENCODE, encoder_network, read_tokenizer, text_network
-from backend.families.kit.pixels import as_float32, pixels_of
+from backend.families.kit.pixels import as_float32, clip_pixels, pixels_of
 from backend.families.layouts import plan_layouts
-from backend.families.ltx.autoencoders import SoundDecoder, VideoAutoencoder
+from backend.families.ltx.autoencoders import SoundNetworks, VideoAutoencoder
 from backend.families.ltx.guidance import Branches, Scales, guided_step, scales_of
 from backend.families.ltx.text_encoder import Connectors, TextEncoder, installed_name
 from backend.families.ltx.transformer import Context, Denoiser, layer_matrix_bytes
@@ -39,11 +39,12 @@ from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work
 from backend.sampling.plan import PlannedStep
-from backend.sampling.solvers import StepInputs, start
+from backend.sampling.solvers import StepInputs, held, start
 from backend.weights.parking import device_bytes, on_devices
 from backend.weights.stacked import StackedWeights
 
 DECODE: frozenset[Stage] = frozenset({"decode"})
+STREAMS = (VIDEO, SOUND)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,35 +55,39 @@ class Programs:
     compiler: Compiler
     denoiser: Denoiser
     vae: VideoAutoencoder
-    sound: SoundDecoder
+    sound: SoundNetworks
     encode_text: Program
     encode_image: Program
     prepare_text: Program
     decode: Program
+    encode_sound: Program
     decode_sound: Program
     vocode: Program
 
     @functools.lru_cache(maxsize=8)  # noqa: B019  they live as long as their worker's model
-    def step(self, branches: Branches) -> Program:
-        """The denoising step with these branches."""
-        run = functools.partial(_step, self.denoiser, branches)
+    def step(self, branches: Branches, given: str | None) -> Program:
+        """The denoising step with these branches, where one stream may be given."""
+        run = functools.partial(_step, self.denoiser, branches, given)
         return Program("the denoising step", run, key="denoise_step", donated=(1,), layout=self.layout, compiler=self.compiler)
 
 
 def _step(
     denoiser: Denoiser,
     branches: Branches,
+    given: str | None,
     weights: StackedWeights,
     states: States,
     row: StepInputs,
     context: Context,
     scales: tuple[Scales, Scales],
 ) -> States:
-    """One guided step of both streams."""
-    samples = (states[name].sample for name in (VIDEO, SOUND))
-    velocities = denoiser.velocities(weights, *samples, row.timestep, context)
-    named = zip((VIDEO, SOUND), velocities, scales, strict=True)
-    return {name: guided_step(states[name], own, branches, scale, row) for name, own, scale in named}
+    """One guided step of both streams; a given one stays as it is, at timestep 0."""
+    samples = (states[name].sample for name in STREAMS)
+    timesteps = tuple(jnp.zeros_like(row.timestep) if name == given else row.timestep for name in STREAMS)
+    velocities = denoiser.velocities(weights, *samples, timesteps, context)
+    named = zip(STREAMS, velocities, scales, strict=True)
+    made = {name: guided_step(states[name], own, branches, scale, row) for name, own, scale in named if name != given}
+    return {name: made.get(name, states[name]) for name in STREAMS}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,6 +98,7 @@ class LtxLane:
     is_guided: bool
     programs: Programs
     branches: Branches
+    given: str | None
     context: Context
     scales: tuple[Scales, Scales]
 
@@ -117,7 +123,7 @@ class LtxModel:
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> Programs:
         configs, program = plan.configs, functools.partial(Program, layout=layout, compiler=plan.compiler)
         denoiser = Denoiser(configs["transformer"], layout, self.kind.crosses_timesteps)
-        vae, sound = VideoAutoencoder(configs["vae"], layout), SoundDecoder(configs["audio_vae"], configs["vocoder"], layout)
+        vae, sound = VideoAutoencoder(configs["vae"], layout), SoundNetworks(configs["audio_vae"], configs["vocoder"], layout)
         return Programs(
             layout=layout,
             compiler=plan.compiler,
@@ -127,6 +133,7 @@ class LtxModel:
             encode_text=program("the text encoder", self._encode_text, key="text_encode"),
             encode_image=program("the encoder", vae.encode, key="image_encode"),
             prepare_text=program("the prompt's tokens", denoiser.embed_text, key="prompt_tokens"),
+            encode_sound=program("the encoder of sound", sound.encode, key="sound_encode"),
             decode=program("the decoder", vae.decode, key="vae_decode", places=vae.place_decoded),
             decode_sound=program("the sound's spectrum", sound.decode, key="sound_decode"),
             vocode=program("the vocoder", sound.vocode, key="vocoder"),
@@ -143,7 +150,7 @@ class LtxModel:
         yield encoder_network("connectors", self._connectors, plan, layout)
         yield Network(part="transformer", stages=DENOISE, described=transformer, expert=0)
         yield Network(part="vae", stages=ENCODE | DENOISE | DECODE, described=vae.describe_weights(self.dtype))
-        yield Network(part="audio_vae", stages=DECODE, described=sound.describe_weights(self.dtype))
+        yield Network(part="audio_vae", stages=ENCODE | DECODE, described=sound.describe_weights(self.dtype))
         yield Network(part="vocoder", stages=DECODE, described=sound.describe_vocoder(self.dtype))
 
     def layout(self, is_guided: bool) -> Layout:
@@ -172,7 +179,7 @@ class LtxModel:
         return self._text.tokenize([request.prompt, *negative])
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
-        """See `Model`: the connectors' embeddings of each prompt, and a picture's latents."""
+        """See `Model`: the connectors' embeddings of each prompt, and the latents of what is given."""
         programs, tokens, conditions = self._programs(request.is_guided), self._tokens(request), {}
         with on_devices(weights["text_encoder"]) as resting:
             made = yield Call(programs.encode_text, (resting, weights["connectors"], tokens.ids, tokens.mask))
@@ -181,6 +188,13 @@ class LtxModel:
         for picture in inputs.get("image", ()):
             latents = yield Call(programs.encode_image, (weights["vae"], pixels_of(picture, self.dtype)))
             conditions["first_frame"] = yield OnHost(as_float32, (latents,))
+        for frames in inputs.get("video", ()):
+            latents = yield Call(programs.encode_image, (weights["vae"], clip_pixels(frames, self.dtype)))
+            conditions[_GIVEN[VIDEO]] = yield OnHost(as_float32, (latents,))
+        for samples in inputs.get("sound", ()):
+            spectrum = programs.sound.spectrum(samples, self.latent_shapes(request)[SOUND][2])
+            latents = yield Call(programs.encode_sound, (weights["audio_vae"], spectrum))
+            conditions[_GIVEN[SOUND]] = yield OnHost(as_float32, (latents,))
         return conditions
 
     def lane(
@@ -206,8 +220,9 @@ class LtxModel:
             places=places,
             first_frame=first_frame,
         )
-        is_guided = planned.is_guided
-        return LtxLane(expert=0, is_guided=is_guided, programs=programs, branches=branches, context=context, scales=scales), None
+        given = next((name for name in STREAMS if _GIVEN[name] in conditions), None)
+        how = dict(expert=0, is_guided=planned.is_guided, programs=programs, branches=branches, given=given)
+        return LtxLane(**how, context=context, scales=scales), None
 
     def encode_flops(self, request: GenerationRequest) -> float:
         """See `Model`."""
@@ -221,8 +236,12 @@ class LtxModel:
         return self._guided.vae.decode_flops(request.geometry())
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
-        """See `Model`."""
-        return {name: start(jnp.asarray(drawn)) for name, drawn in noise.items()}
+        """See `Model`: a given stream's latents stand in place of its noise."""
+        given = {name: conditions.get(_GIVEN[name]) for name in STREAMS}
+        return {
+            name: start(jnp.asarray(drawn)) if given[name] is None else held(jnp.asarray(given[name]))
+            for name, drawn in noise.items()
+        }
 
     def step(
         self,
@@ -236,7 +255,7 @@ class LtxModel:
     ) -> Generator[Effect, Any, tuple[States, None]]:
         """See `Model`."""
         arguments = (weights["transformer"], states, row, lane.context, lane.scales)
-        return (yield Call(lane.programs.step(lane.branches), arguments)), None
+        return (yield Call(lane.programs.step(lane.branches, lane.given), arguments)), None
 
     def settle(self, weights: Weights, request: GenerationRequest, lane: LtxLane, clean: Latents, carry: Carry) -> Work:
         """Does nothing."""
@@ -287,6 +306,7 @@ class LtxModel:
 
 
 _TEXTS = ("prompt_embeds", "sound_prompt_embeds")
+_GIVEN = {VIDEO: "given_video", SOUND: "given_sound"}  # the conditions that hold a whole stream's latents
 
 
 def _rows(xp: Any, *embeddings: Any, texts: tuple[int, ...], dtype: jnp.dtype) -> tuple[Any, ...]:

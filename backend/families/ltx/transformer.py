@@ -113,11 +113,12 @@ class Denoiser(StackedTransformer):
         return own, self._call_outer("audio_caption_projection", weights, sound_text)
 
     def velocities(
-        self, weights: StackedWeights, video: jax.Array, sound: jax.Array, timestep: jax.Array, context: Context
+        self, weights: StackedWeights, video: jax.Array, sound: jax.Array, timesteps: tuple[jax.Array, ...], context: Context
     ) -> tuple[jax.Array, jax.Array]:
         """Velocities (noise - data) float32 of `video` [1, C, F, H, W] and `sound` [1, C, L, M], one for each branch.
 
-        `timestep` is a scalar, 0 to 1000. The picture's latents replace the first frame's, at timestep 0.
+        `timesteps` are two scalars, 0 to 1000: the video's and the sound's. The picture's latents replace the first frame's, at
+        timestep 0.
         """
         dtype, branches = weights.outer["proj_out.weight"].dtype, len(context.text)
         num_tokens, padded = self.num_tokens(video.shape), self.padded_tokens(video.shape)
@@ -130,7 +131,7 @@ class Denoiser(StackedTransformer):
         heard = self._call_outer("audio_proj_in", weights, _sound_tokens(sound).astype(dtype))
         tokens, heard = (jnp.broadcast_to(array, (branches, *array.shape[1:])) for array in (tokens, heard))
         still = 0 if context.first_frame is None else num_tokens // video.shape[2]
-        times = self._times(weights, timestep, bool(still), dtype)
+        times = self._times(weights, *timesteps, bool(still), dtype)
         run = functools.partial(self._run_layer, times=times, still=still, context=context)
         layers = (weights.stacks[BLOCKS], jnp.arange(self._model.config.num_layers))
         start = self._layout.constrain(tokens, self._layout.tokens), self._layout.constrain(heard, P("dp"))
@@ -141,23 +142,25 @@ class Denoiser(StackedTransformer):
         out = self._finish(weights, "audio_", heard, times.sound_embedding[None])
         return velocity, out.reshape(branches, sound.shape[2], *sound.shape[1::2]).swapaxes(1, 2)
 
-    def _times(self, weights: StackedWeights, timestep: jax.Array, has_still: bool, dtype: jnp.dtype) -> _Times:
-        own = timestep[None]
+    def _times(self, weights: StackedWeights, timestep: jax.Array, heard: jax.Array, has_still: bool, dtype: jnp.dtype) -> _Times:
+        """Of the video's timestep and of that of what is heard."""
+        own, heard = timestep[None], heard[None]
         rows = jnp.stack([timestep, jnp.zeros_like(timestep)]) if has_still else own
         embed = functools.partial(self._embed_time, weights, dtype=dtype)
         scale = self._model.config.cross_attn_timestep_scale_multiplier / self._model.config.timestep_scale_multiplier
-        (video, video_embedding), (sound, sound_embedding) = embed("time_embed", rows), embed("audio_time_embed", own)
+        (video, video_embedding), (sound, sound_embedding) = embed("time_embed", rows), embed("audio_time_embed", heard)
         of_text = None
         if self._model.prompt_modulation and self._model.config.use_prompt_adaln_single:
-            of_text = embed("prompt_adaln", own)[0], embed("audio_prompt_adaln", own)[0]
-        across = own if self._crosses_timesteps else rows  # the other stream's level, or each token's own
+            of_text = embed("prompt_adaln", own)[0], embed("audio_prompt_adaln", heard)[0]
+        # the other stream's level, or each token's own
+        video_level, sound_level = (heard, own) if self._crosses_timesteps else (rows, heard)
         return _Times(
             video=video,
             sound=sound,
-            video_cross=embed("av_cross_attn_video_scale_shift", across)[0],
-            sound_cross=embed("av_cross_attn_audio_scale_shift", own)[0],
-            video_gate=embed("av_cross_attn_video_a2v_gate", across * scale)[0],
-            sound_gate=embed("av_cross_attn_audio_v2a_gate", own * scale)[0],
+            video_cross=embed("av_cross_attn_video_scale_shift", video_level)[0],
+            sound_cross=embed("av_cross_attn_audio_scale_shift", sound_level)[0],
+            video_gate=embed("av_cross_attn_video_a2v_gate", video_level * scale)[0],
+            sound_gate=embed("av_cross_attn_audio_v2a_gate", sound_level * scale)[0],
             of_text=of_text,
             video_embedding=video_embedding,
             sound_embedding=sound_embedding,

@@ -1,0 +1,142 @@
+"""Opens sounds from strangers: files of sound, and the sound of videos. Says what they are, and reads a part of one.
+
+As with clips (`backend.media.clips`), a file's name says nothing about it, and ffmpeg has limits of memory and of time. Only the
+wanted part is decoded.
+"""
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from backend.contract.sound import SoundPart
+from backend.errors import SoundError
+from backend.media import ffmpeg
+from backend.media.clips import CUT, MAX_PIXELS
+from backend.media.sound import Sound
+
+FORMATS = "wav, mp3, m4a, ogg, flac, or the sound of a video"
+HEARD_RATE = 16_000  # samples a second of what LTX-2's autoencoder of sound hears
+CHANNELS = 2
+MAX_SECONDS = 3600.0
+MAX_RATE = 48_000  # samples a second that are kept; a video's sound has no more
+READ_SECONDS = 20.0
+COUNT_SECONDS = 60.0
+SHORT = 0.5  # seconds that a whole file may lack of what its header says
+_SUFFIXES = {"wav": ".wav", "mp3": ".mp3", "ogg": ".ogg", "flac": ".flac", "aac": ".aac", "webm": ".webm"}  # else as mp4
+_STREAM = re.compile(r"Audio: .*?, (?P<rate>\d+) Hz, (?P<channels>[^,\n]+)")
+_INPUT = re.compile(r"Input #0, ([\w,]+), from")
+_GUESSED = "Estimating duration from bitrate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoundFacts:
+    """A sound of so many `seconds`, with `rate` samples each; `suffix` of a copy's name, by the content."""
+
+    seconds: float
+    rate: int
+    suffix: str
+
+
+def read_sound_facts(path: str | Path) -> SoundFacts:
+    """What the sound is. Goes through all of it once, and decodes nothing.
+
+    Raises: SoundError, with a sentence of its own for each reason why a sound cannot be used.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise SoundError(f"sound {path.name!r}", "must be a file, and there is none at that path", "check the path")
+    if path.stat().st_size == 0:
+        raise SoundError(f"sound {path.name!r}", "must be a sound, and this file is empty", "give another file")
+    report = _run(["-i", str(path)], READ_SECONDS, path).errors
+    header, _, _ = report.partition("Output #0")
+    stream, kind, stated = _STREAM.search(header), _INPUT.search(header), ffmpeg.stated_seconds(header)
+    if kind is None:
+        raise _cut_off(path) if CUT.search(report) else _no_sound(path, f"must be a sound ({FORMATS})")
+    if stream is None:
+        raise _no_sound(path, "must have a sound, and this is a video without one" if "Video: " in header else "must have one")
+    _check_seconds(stated or 0.0, path)
+    seconds = _counted_seconds(path)
+    if stated and _GUESSED not in report and seconds < stated - SHORT:
+        raise _cut_off(path)
+    suffix = next((ending for name, ending in _SUFFIXES.items() if name in kind[1].split(",")), ".mp4")
+    return SoundFacts(seconds=seconds, rate=int(stream["rate"]), suffix=suffix)
+
+
+def check_sound_part(path: str | Path, part: SoundPart) -> SoundFacts:
+    """The sound's facts, if it has a beginning of this part: where it ends sooner, silence follows. Raises: SoundError."""
+    facts, name = read_sound_facts(path), Path(path).name
+    if part.start >= facts.seconds:
+        rule = f"must lie within the {facts.seconds:.2f} s of {name!r}"
+        raise SoundError(f"sound_start={part.start:g}", rule, "begin earlier")
+    return facts
+
+
+def read_heard(path: str | Path, part: SoundPart) -> np.ndarray:
+    """The part as a model hears it: samples float32 [2, N], `HEARD_RATE` a second. Raises: SoundError."""
+    check_sound_part(path, part)
+    return _read(Path(path), part, HEARD_RATE).samples
+
+
+def read_original(path: str | Path, part: SoundPart) -> Sound:
+    """The part as it is, in stereo, with 48,000 samples a second at most. Raises: SoundError."""
+    facts = check_sound_part(path, part)
+    return _read(Path(path), part, min(facts.rate, MAX_RATE))
+
+
+def _read(path: Path, part: SoundPart, rate: int) -> Sound:
+    wanted = ["-ss", f"{part.start:.6f}", "-t", f"{part.seconds:.6f}", "-i", str(path)]
+    raw = ["-map", "0:a:0", "-vn", "-ac", str(CHANNELS), "-ar", str(rate), "-f", "f32le", "-"]
+    line = ffmpeg.command(*_limits(), *wanted, *raw)
+    most = (round(part.seconds * rate) + rate) * CHANNELS * 4
+    with ffmpeg.running(line, errors=subprocess.DEVNULL) as process, ffmpeg.time_limit(COUNT_SECONDS, process):
+        found = process.stdout.read(most)
+    values = np.frombuffer(found[: len(found) // (4 * CHANNELS) * 4 * CHANNELS], "<f4").reshape(-1, CHANNELS)
+    if not len(values):
+        raise _cut_off(path)
+    samples = np.nan_to_num(values.T.astype(np.float32), posinf=1, neginf=-1).clip(-1, 1)
+    return Sound(samples=samples, rate=rate).part(0, part.seconds)
+
+
+def _counted_seconds(path: Path) -> float:
+    """By going through the file: a header may say anything, or nothing."""
+    counting = ["-i", str(path), "-map", "0:a:0", "-c", "copy", "-f", "null", "-progress", "pipe:1", "-"]
+    done = _run(counting, COUNT_SECONDS, path)
+    if CUT.search(done.errors):
+        raise _cut_off(path)
+    last = dict(line.partition("=")[::2] for line in done.output.splitlines()).get("out_time_us", "")
+    seconds = int(last) / 1e6 if last.strip().isdecimal() else 0.0
+    if seconds <= 0:
+        raise _no_sound(path, "must have a sound, and this one has no samples")
+    _check_seconds(seconds, path)
+    return seconds
+
+
+def _check_seconds(seconds: float, path: Path) -> None:
+    if seconds > MAX_SECONDS:
+        what = f"sound {path.name!r} lasts {seconds / 60:.0f} minutes and"
+        raise SoundError(what, f"must last at most {MAX_SECONDS / 60:.0f}", "cut out the part that you want first")
+
+
+def _run(arguments: list[str], seconds: float, path: Path) -> ffmpeg.Done:
+    """Runs ffmpeg on a stranger's file, to its end. Raises: SoundError if that takes too long."""
+    try:
+        return ffmpeg.run(ffmpeg.telling(*_limits(), *arguments), seconds)
+    except subprocess.TimeoutExpired:
+        what = f"sound {path.name!r} could not be read within {seconds:.0f} s and"
+        raise SoundError(what, "must be shorter or simpler", "cut out the part that you want first") from None
+
+
+def _limits() -> list[str]:
+    return ffmpeg.within_limits(MAX_PIXELS, ffmpeg.SOUNDS)
+
+
+def _no_sound(path: Path, rule: str) -> SoundError:
+    return SoundError(f"sound {path.name!r}", rule, "choose another file")
+
+
+def _cut_off(path: Path) -> SoundError:
+    what = f"sound {path.name!r} is cut off or damaged and"
+    return SoundError(what, "must be a whole file", "copy or download it again")

@@ -1,0 +1,155 @@
+"""A sound that the picture follows, and a sound made for a clip, are a plain loop over diffusers' classes as the makers describe it:
+what is given is encoded once, stays clean at timestep 0, and the other stream is denoised. float32, tiny random checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from backend.contract.request import GenerationRequest
+from backend.contract.sound import SoundPart
+from backend.families.model import SOUND, VIDEO
+from backend.media.given_sounds import read_heard, read_original
+from backend.media.sound import Sound, read_sound
+from backend.media.video import read_frames, write_frames
+from backend.pipeline import generate as pipeline_module
+from backend.pipeline.inputs import open_inputs
+from tests.parity.test_ltx import LATENT_TOLERANCE, LEAST_PSNR, LEAST_SNR, Tiny, finished, tiny  # noqa: F401
+from tests.parity.tiny_ltx import KINDS, SIDE, pipeline_of
+from training.sound_networks import log_mel_of
+
+pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
+
+RATE = 44_100
+FPS = 24
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory) -> Path:
+    """Two seconds that rise on the left and fall on the right."""
+    time = np.arange(2 * RATE) / RATE
+    left, right = np.sin(2 * np.pi * (200 + 300 * time) * time), np.sin(2 * np.pi * (900 - 200 * time) * time)
+    path = tmp_path_factory.mktemp("sounds") / "sweep.wav"
+    Sound(samples=0.5 * np.stack([left, right]).astype(np.float32), rate=RATE).write(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory) -> Path:
+    """A silent clip of a brightening slope."""
+    path = tmp_path_factory.mktemp("clips") / "slope.mp4"
+    rows = np.linspace(0, 200, SIDE)[:, None, None] + np.zeros((SIDE, SIDE, 3))
+    write_frames(((rows + 2 * number).clip(0, 255).astype(np.uint8) for number in range(17)), path, fps=FPS, comment="")
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_picture_follows_a_given_sound(tiny, sweep, kind, tmp_path):  # noqa: F811
+    made = tiny(kind)
+    request = made.request(steps=2, sound=str(sweep), sound_start=0.25, guidance=(2.0,))
+    *_, last = pipeline_module.generate(request, made.loaded, tmp_path, lambda: False)
+    video = _latents(tmp_path, "latents")
+    sound = _encoded_sound(made, request)
+    expected = _reference(made, request, {SOUND: sound})
+    assert np.abs(_latents(tmp_path, "sound.latents") - sound).max() <= LATENT_TOLERANCE
+    assert np.abs(video - expected).max() <= LATENT_TOLERANCE
+    heard, given = read_sound(Path(last.result.path)), read_original(sweep, SoundPart.of(request))
+    assert heard.rate == RATE and given.rate == RATE
+    count = round(request.num_frames / request.fps * RATE)
+    error = np.square(heard.samples[:, :count] - given.samples).mean()
+    assert 10 * np.log10(np.square(given.samples).mean() / error) > 20  # AAC's own loss, found nowhere near
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sound_is_made_for_a_clip(tiny, clip, kind, tmp_path):  # noqa: F811
+    made = tiny(kind)
+    request = made.request(steps=2, video=str(clip), make="sound", sound_guidance=2.0)
+    *_, last = pipeline_module.generate(request, made.loaded, tmp_path, lambda: False)
+    given = _encoded_video(made, request)
+    expected = _reference(made, request, {VIDEO: given})
+    assert np.abs(_latents(tmp_path, "latents") - given).max() <= LATENT_TOLERANCE
+    assert np.abs(_latents(tmp_path, "sound.latents") - expected).max() <= LATENT_TOLERANCE
+    shown, own = np.stack(list(read_frames(Path(last.result.path)))), open_inputs(request)["video"][0]
+    assert last.result.has_sound and np.abs(shown.astype(int) - own).mean() < 1  # the clip's own pixels, through H.264
+
+
+def _latents(folder: Path, name: str) -> np.ndarray:
+    from safetensors.numpy import load_file
+
+    return load_file(folder / "stage2_latents.safetensors")[name]
+
+
+@torch.no_grad()
+def _encoded_sound(made: Tiny, request: GenerationRequest) -> np.ndarray:
+    """diffusers' latents of what is heard, normalised: [1, C, L, M]."""
+    vae, length = made.parts["audio_vae"], made.loaded.model.latent_shapes(request)[SOUND][2]
+    samples = torch.from_numpy(read_heard(request.sound, SoundPart.of(request)))[None]
+    config = vae.config
+    padded = torch.nn.functional.pad(samples, (0, length * 4 * config.mel_hop_length - samples.shape[2]))
+    mel = log_mel_of(padded, config.sample_rate, config.mel_hop_length, config.mel_bins)[:, :, : 4 * length]
+    latents = vae.encode(mel).latent_dist.mode()
+    packed = (latents.transpose(1, 2).flatten(2) - vae.latents_mean) / vae.latents_std
+    return packed.unflatten(2, (latents.shape[1], -1)).transpose(1, 2).numpy()
+
+
+@torch.no_grad()
+def _encoded_video(made: Tiny, request: GenerationRequest) -> np.ndarray:
+    vae = made.parts["vae"]
+    frames = torch.from_numpy(open_inputs(request)["video"][0]).permute(3, 0, 1, 2)[None].float() / 127.5 - 1
+    latents = vae.encode(frames).latent_dist.mode()
+    return ((latents - vae.latents_mean.view(1, -1, 1, 1, 1)) / vae.latents_std.view(1, -1, 1, 1, 1)).numpy()
+
+
+@torch.no_grad()
+def _reference(made: Tiny, request: GenerationRequest, given: dict[str, np.ndarray]) -> np.ndarray:
+    """The made stream's clean latents, normalised, by a plain loop with classifier-free guidance."""
+    shapes, parts = made.loaded.model.latent_shapes(request), made.parts
+    generator = torch.Generator().manual_seed(request.seed)
+    states = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    states |= {name: torch.from_numpy(array) for name, array in given.items()}
+    (name,) = shapes.keys() - given.keys()
+    pipeline = pipeline_of(parts)
+    scale = request.guidance[0] if name == VIDEO else request.sound_guidance
+    texts = []
+    for prompt in (request.prompt, request.negative_prompt):
+        embeds, mask, *_ = pipeline.encode_prompt(prompt, do_classifier_free_guidance=False)
+        texts.append(parts["connectors"](embeds, mask)[:2])
+    scheduler = parts["scheduler"]
+    tokens = int(np.prod(shapes[VIDEO][2:]))
+    mu = 0.95 + (tokens - 1024) * (2.05 - 0.95) / (4096 - 1024)
+    scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / request.steps, request.steps), mu=mu)
+    for step, sigma in enumerate(scheduler.sigmas[:-1]):
+        levels = {one: (torch.zeros(1) if one in given else 1000 * sigma[None]) for one in shapes}
+        clean = [states[name] - sigma * _velocities(made, states, levels, text, request)[name] for text in texts]
+        guided = clean[0] + (scale - 1) * (clean[0] - clean[1])
+        velocity = (states[name] - guided) / sigma
+        states[name] = states[name] + (scheduler.sigmas[step + 1] - sigma) * velocity
+    return states[name].numpy()
+
+
+def _velocities(made: Tiny, states, levels, text, request: GenerationRequest) -> dict[str, torch.Tensor]:
+    video, sound = states[VIDEO], states[SOUND]
+    frames, height, width = video.shape[2:]
+    video_out, sound_out = made.parts["transformer"](
+        video.flatten(2).transpose(1, 2),
+        sound.transpose(1, 2).flatten(2),
+        *text,
+        timestep=levels[VIDEO][:, None].expand(1, frames * height * width),
+        audio_timestep=levels[SOUND],
+        sigma=levels[VIDEO],
+        audio_sigma=levels[SOUND],
+        num_frames=frames,
+        height=height,
+        width=width,
+        fps=float(request.fps),
+        audio_num_frames=sound.shape[2],
+        use_cross_timestep=made.loaded.model.kind.crosses_timesteps,
+        return_dict=False,
+    )
+    return {
+        VIDEO: video_out.transpose(1, 2).reshape(video.shape),
+        SOUND: sound_out.unflatten(2, (sound.shape[1], -1)).transpose(1, 2),
+    }
