@@ -123,6 +123,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     check_control(request, preset)
     if not is_controlled(preset):
         check_clip(request, preset)
+    check_sound(request, preset)
     check_size(preset, request.width, request.height, request.num_frames)
     check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
     check_whole("steps", request.steps, 1, preset.max_steps, preset.steps)
@@ -135,7 +136,6 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     check_guidance_interval(request.guidance_interval)
     _check_limits(request, preset)
     check_nag(request.nag, preset)
-    check_sound(request, preset)
     check_loras(request.loras, preset)
     check_cues(request, preset)
     check_windows(preset, request.context_windows)

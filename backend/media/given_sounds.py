@@ -28,6 +28,7 @@ SHORT = 0.5  # seconds that a whole file may lack of what its header says
 _SUFFIXES = {"wav": ".wav", "mp3": ".mp3", "ogg": ".ogg", "flac": ".flac", "aac": ".aac", "webm": ".webm"}  # else as mp4
 _STREAM = re.compile(r"Audio: .*?, (?P<rate>\d+) Hz, (?P<channels>[^,\n]+)")
 _INPUT = re.compile(r"Input #0, ([\w,]+), from")
+_ENDLESS = 2**32 - 1  # what a WAV file says that was written before its length was known
 _GUESSED = "Estimating duration from bitrate"
 
 
@@ -50,6 +51,8 @@ def read_sound_facts(path: str | Path) -> SoundFacts:
         raise SoundError(f"sound {path.name!r}", "must be a file, and there is none at that path", "check the path")
     if path.stat().st_size == 0:
         raise SoundError(f"sound {path.name!r}", "must be a sound, and this file is empty", "give another file")
+    if _lacks_its_end(path):
+        raise _cut_off(path)
     report = _run(["-i", str(path)], READ_SECONDS, path).errors
     header, _, _ = report.partition("Output #0")
     stream, kind, stated = _STREAM.search(header), _INPUT.search(header), ffmpeg.stated_seconds(header)
@@ -127,6 +130,16 @@ def _run(arguments: list[str], seconds: float, path: Path) -> ffmpeg.Done:
     except subprocess.TimeoutExpired:
         what = f"sound {path.name!r} could not be read within {seconds:.0f} s and"
         raise SoundError(what, "must be shorter or simpler", "cut out the part that you want first") from None
+
+
+def _lacks_its_end(path: Path) -> bool:
+    """Whether this is a WAV file that is shorter than it says, which ffmpeg does not mind."""
+    with path.open("rb") as file:
+        head = file.read(12)
+    if head[:4] != b"RIFF" or head[8:] != b"WAVE":
+        return False
+    stated = int.from_bytes(head[4:8], "little")
+    return stated != _ENDLESS and stated + 8 > path.stat().st_size + 1
 
 
 def _limits() -> list[str]:

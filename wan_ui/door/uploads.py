@@ -30,7 +30,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend.engine.lock import EngineLock
-from backend.errors import ClipError, ImageError
+from backend.errors import ClipError, ImageError, SoundError
 from backend.settings import from_environment, use_upload_folder
 from presets.loader import EXAMPLES_FOLDER
 from wan_ui.door.access import Access
@@ -47,7 +47,7 @@ LEAST_FREE = 1_000_000_000  # bytes on the disk, below which nothing more is tak
 _MOST_FILES = 5000  # of a visitor within an hour: each upload counts as at least this part of MOST_BYTES
 _HOUR = 3600.0
 _FOLDER = ".uploads"
-Sent = Literal["image", "clip", "mask"]  # what a path is said to be
+Sent = Literal["image", "clip", "mask", "sound"]  # what a path is said to be
 _CALLS = (f"{API}/run/", f"{API}/call/", f"{API}/queue/join")
 
 
@@ -78,15 +78,15 @@ def known_as(path: Path) -> str:
 
 
 def uploaded_path(file: dict[str, Any], what: Sent = "image") -> Path:
-    """The path of a file that was uploaded to this server. Raises: ImageError or ClipError for any other path."""
+    """The path of a file that was uploaded to this server. Raises: as `checked_upload`."""
     return checked_upload(file.get("path") if is_file_obj_with_meta(file) else None, what)
 
 
 def checked_upload(path: Any, what: Sent = "image") -> Path:
     """This path, if it is a file below Gradio's upload folder.
 
-    Raises: ImageError, or ClipError where a clip or a mask is meant, with the same words for every cause, so that the answer does
-    not show what exists on the server.
+    Raises: ImageError, SoundError, or ClipError where a clip or a mask is meant, with the same words for every cause, so that the
+    answer does not show what exists on the server.
     """
     folder = Path(get_upload_folder()).resolve()
     try:
@@ -94,7 +94,7 @@ def checked_upload(path: Any, what: Sent = "image") -> Path:
     except (OSError, ValueError):
         found = folder
     if not found.is_relative_to(folder) or not os.path.isfile(found):  # Path.is_file fails for very long names
-        error = ImageError if what == "image" else ClipError
+        error = {"image": ImageError, "sound": SoundError}.get(what, ClipError)
         raise error(what, "must be an uploaded file", "upload it first, for example with handle_file()")
     return found
 

@@ -26,6 +26,7 @@ from wan_ui.desk.presets import full_preset, preset_choices
 from wan_ui.desk.visit import Visit
 from wan_ui.door.uploads import checked_upload, picture_for_cache, to_cache
 from wan_ui.form.form import Form, without_inputs
+from wan_ui.form.own_sound import takes_sound
 from wan_ui.form.picture import CENTRE
 from wan_ui.parts.buttons import Act, text_button
 from wan_ui.parts.events import Updates
@@ -136,7 +137,8 @@ class FillHandlers:
         if preset is None:
             return self._use(job, texts)
         pictures = [role for role in job.request.inputs() if role in self.form.image.by_role]
-        same = {name: getattr(job.request, name) for name in ("prompt", "seed", "image_focus", *pictures)}
+        heard = ("sound", "sound_start") if takes_sound(preset) else ()
+        same = {name: getattr(job.request, name) for name in ("prompt", "seed", "image_focus", *pictures, *heard)}
         shots = {"shots": job.request.shots} if job.request.shots else {}
         request = GenerationRequest.from_preset(preset, **same, **shots)
         message = Message(text=texts.loaded_full.format(title=preset.words(texts.language).title), view="create")
@@ -211,10 +213,11 @@ class FillHandlers:
             raise StudioError(texts.loaded_elsewhere.format(preset=request.preset).rstrip("."))
 
     def _pictures(self, request: GenerationRequest) -> Updates:
-        """Loads a job's pictures, copied to where Gradio may show them."""
+        """Loads a job's pictures and its sound, copied to where Gradio may show them."""
         parts = self.form.image.by_role
         copies = {role: to_cache(paths[0]) for role, paths in request.inputs().items() if role in parts}
-        return {part: copies.get(role) for role, part in parts.items()} if copies else {}
+        pictures = {part: copies.get(role) for role, part in parts.items()} if copies else {}
+        return pictures | self.form.sound.load(request, to_cache(request.sound) if request.sound else None)
 
     def _refused(self, error: StudioError, texts: Texts) -> Updates:
         return {self.message: Message.refusal(error).html(texts)}

@@ -16,6 +16,7 @@ from backend.errors import RequestError
 from presets import list_presets
 from wan_ui.desk.presets import CanRun, preset_choices
 from wan_ui.form.loras import read_loras
+from wan_ui.form.own_sound import SoundPanel, takes_sound, uploaded_sound
 from wan_ui.form.picture import PICTURES, ImagePanel, uploaded_picture
 from wan_ui.form.prompt import PromptPanel
 from wan_ui.form.settings import PLAIN, SettingsPanel
@@ -44,6 +45,7 @@ class Draft:
     def _values(self) -> dict[str, Any]:
         preset = find_preset(self.given["preset"])
         unused = {*PICTURES} - preset.inputs.keys() if self.given["task"] == "i2v" else {*PICTURES, "image_focus"}
+        unused |= set() if takes_sound(preset) and self.given.get("sound") else {"sound", "sound_start"}
         given = {name: value for name, value in self.given.items() if value is not None or SETTINGS[name].slider}
         values = preset.model_dump(include=set(SETTINGS))
         values |= {name: value for name, value in given.items() if name not in unused | {"shots"}}
@@ -85,6 +87,7 @@ class Form:
     prompt: PromptPanel
     settings: SettingsPanel
     image: ImagePanel
+    sound: SoundPanel
     own: gr.HTML
     actions: Actions
     editing: gr.State
@@ -99,6 +102,8 @@ class Form:
             self.prompt.shots.lines,
             *image.by_role.values(),
             image.focus,
+            self.sound.file,
+            self.sound.start,
             settings.preset,
             settings.seed,
             settings.is_seed_random,
@@ -106,9 +111,14 @@ class Form:
         }
 
     @property
+    def notes(self) -> list[gr.HTML]:
+        """What is said of errors, in the order of `Notes`."""
+        return [self.prompt.note, self.image.note, self.sound.note, self.settings.note]
+
+    @property
     def filled(self) -> list[gr.Component]:
         """The components that loading settings may change, in a fixed order."""
-        return [self.tabs, self.prompt.shots.editor, *sorted(self.inputs, key=lambda component: component._id)]
+        return [self.tabs, self.prompt.shots.editor, self.sound.box, *sorted(self.inputs, key=lambda component: component._id)]
 
     def show(self, request: GenerationRequest, texts: Texts, can_run: CanRun) -> dict[gr.Component, Any]:
         """Gradio updates that put a request's settings into the controls; prompt, seed and pictures stay as they are."""
@@ -124,6 +134,7 @@ class Form:
             self.tabs: gr.update(selected=request.task),
             self.settings.preset: gr.update(choices=named, value=preset.name),
             self.image.last_image: gr.update(visible="last_image" in preset.inputs),
+            **self.sound.show(preset),
             **self.settings.values(request, preset, texts),
             **self.prompt.shots.show(request, texts),
         }
@@ -140,7 +151,7 @@ class Form:
     def read(self, values: dict[gr.Component, Any]) -> Draft:
         """The values of `inputs` as a draft; draws the seed if it should be a new one each time.
 
-        Raises: RequestError for a size that cannot be read, ImageError for a picture that was not uploaded.
+        Raises: RequestError for a size that cannot be read, ImageError or SoundError for a file that was not uploaded.
         """
         settings = self.settings
         controls = {name: values[control] for name, control in settings.controls.items()}
@@ -150,6 +161,8 @@ class Form:
             given={
                 **{one.name: controls[one.name] or "" if one.type is str else controls[one.name] for one in PLAIN},
                 **self._pictures(values),
+                "sound": uploaded_sound(values[self.sound.file]),
+                "sound_start": values[self.sound.start] or 0.0,
                 "task": values[self.task],
                 "preset": values[settings.preset] or "",
                 "prompt": values[self.prompt.prompt] or "",

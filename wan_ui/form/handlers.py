@@ -81,7 +81,7 @@ class FormHandlers:
 
     def _wire_presets(self) -> None:
         form, settings = self.form, self.form.settings
-        chosen = [form.prompt.examples, form.image.examples, form.image.last_image, *settings.follows_preset]
+        chosen = [form.prompt.examples, form.image.examples, form.image.last_image, form.sound.box, *settings.follows_preset]
         switched = [form.task, settings.preset, settings.preset_note, form.actions.generate, *chosen]
         for tab, task in zip(form.tab_items, ("t2v", "i2v"), strict=True):
             tab.select(self.chooser(task), settings.preset, switched, **QUIET, **LAST)
@@ -119,7 +119,7 @@ class FormHandlers:
     def notes(self, notes: Notes) -> Updates:
         """Shows each note at the control that it is about."""
         form = self.form
-        return dict(zip((form.prompt.note, form.image.note, form.settings.note), notes.html(), strict=True))
+        return dict(zip(form.notes, notes.html(), strict=True))
 
     def estimate(self, values: Values, request: gr.Request) -> str:
         """The line at the Generate button, for the form as it is."""
@@ -183,6 +183,7 @@ class FormHandlers:
             ),
             form.image.examples: picture_examples_html(preset, texts),
             form.image.last_image: gr.update(visible="last_image" in preset.inputs),
+            **form.sound.show(preset),
         }
 
     def guide_first(self, count: float, name: str | None, steps: float, guidance: float, low: float) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from wan_ui.desk.desk import Desk
 from wan_ui.desk.presets import PresetChoices, preset_choices
 from wan_ui.form.form import Actions, Form
 from wan_ui.form.own_presets import build_own_presets
+from wan_ui.form.own_sound import build_sound_panel
 from wan_ui.form.picture import ImagePanel, build_image_panel
 from wan_ui.form.prompt import build_prompt_panel
 from wan_ui.form.settings import build_settings_panel
@@ -23,6 +24,7 @@ def build_form(desk: Desk, texts: Texts, labels: Texts) -> Form:
     with gr.Column(elem_id="asked-for"):
         tabs, tab_items, image = _build_tabs(preset, texts, labels)
         prompt = build_prompt_panel(preset, texts, labels, desk.rewriter is not None)
+        sound = build_sound_panel(preset, labels)
         own = build_own_presets(texts)
         settings = build_settings_panel(choices, preset, texts, labels)
     return Form(
@@ -32,6 +34,7 @@ def build_form(desk: Desk, texts: Texts, labels: Texts) -> Form:
         prompt=prompt,
         settings=settings,
         image=image,
+        sound=sound,
         own=own,
         actions=_build_actions(choices, labels),
         editing=gr.State(None),

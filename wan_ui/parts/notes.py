@@ -7,7 +7,7 @@ from typing import Literal
 
 import gradio as gr
 
-from backend.errors import ImageError, StudioError
+from backend.errors import ImageError, SoundError, StudioError
 
 _PATH = re.compile(r"(?<![\w:/.])(?:/[^\s/'\":;,()]+){2,}/?")
 
@@ -18,10 +18,11 @@ watch('value', () => {
 });
 """
 
-Place = Literal["prompt", "image", "settings"]
+Place = Literal["prompt", "image", "sound", "settings"]
 _PLACES: dict[str, Place] = {
     **dict.fromkeys(("prompt", "negative_prompt", "shot", "shots"), "prompt"),
     **dict.fromkeys(("image", "last_image"), "image"),
+    **dict.fromkeys(("sound", "sound_start"), "sound"),
 }
 
 
@@ -31,11 +32,12 @@ class Notes:
 
     prompt: str = ""
     image: str = ""
+    sound: str = ""
     settings: str = ""
 
-    def html(self) -> tuple[str, str, str]:
-        """The three notes as HTML, in the order of the fields."""
-        return note_html(self.prompt), note_html(self.image), note_html(self.settings)
+    def html(self) -> tuple[str, ...]:
+        """The notes as HTML, in the order of the fields."""
+        return tuple(note_html(text) for text in (self.prompt, self.image, self.sound, self.settings))
 
 
 def build_note(elem_id: str) -> gr.HTML:
@@ -52,6 +54,8 @@ def place_of(error: StudioError) -> Place:
     """The place of an error, whose first word is the name of the wrong field."""
     if isinstance(error, ImageError):
         return "image"
+    if isinstance(error, SoundError):
+        return "sound"
     name = re.match(r"\w*", error.what).group()
     return _PLACES.get(name, "settings")
 

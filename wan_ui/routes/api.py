@@ -30,7 +30,7 @@ from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView
 
 FILES = {
-    **dict.fromkeys(("video", "control", "mask"), (dict, "a file")),
+    **dict.fromkeys(("video", "control", "mask", "sound"), (dict, "a file")),
     "references": (list, "a list of files"),
     "keyframes": (list, 'a list of {"frame": 0, "image": a file}'),
 }
@@ -64,6 +64,8 @@ def _generate_with(desk: Desk) -> Callable:
                 flow_shift, solver, seed, and for live presets cues: a list
                 of {"block": 8, "prompt": "...", "action": "left"}, either of the last two, that hold from that block on;
                 video: a clip as an uploaded file, which is made anew, with strength (0 to 1) and trim ([from, to] in seconds);
+                for models that make sound: sound (an uploaded file, which the picture follows) with sound_start (seconds), make
+                ("sound" for that of the video alone, whose pictures stay), keeps_sound (false for none);
                 for presets of VACE: control and mask (uploaded files), references (a list of them), keyframes (a list of
                 {"frame": 0, "image": a file}), control_kind ("as-is", "edges", "grey"), control_scale, margins (a list:
                 left, top, right, bottom, in pixels), extend ("after" or "before" the video), overlap (frames), keeps_pixels
@@ -141,7 +143,7 @@ class Wanted:
         return GenerationRequest.from_preset(preset, prompt=self.prompt, **self._paths(), **self.settings)
 
     def _paths(self) -> dict[str, Any]:
-        """The uploaded files' paths by the request's fields. Raises: ImageError, ClipError, RequestError."""
+        """The uploaded files' paths by the request's fields. Raises: ImageError, ClipError, SoundError, RequestError."""
         files = {name: value for name, value in {"image": self.image, **self.files}.items() if value}
         paths: dict[str, Any] = {}
         for name, value in files.items():
@@ -152,7 +154,7 @@ class Wanted:
             elif name == "references":
                 paths[name] = tuple(_path(one, "image") for one in value)
             else:
-                paths[name] = _path(value, "image" if name == "image" else "clip")
+                paths[name] = _path(value, name if name in ("image", "sound") else "clip")
         return paths
 
 

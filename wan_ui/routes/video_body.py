@@ -1,8 +1,8 @@
-"""Reads what a program sends to make a video: JSON, or multipart with a picture or a clip as a file. Checks sizes, not values.
+"""Reads what a program sends to make a video: JSON, or multipart with files: a picture, a clip, a sound. Checks sizes, no values.
 
 A body goes to the disk as it comes and is parsed once it is whole, two at a time: whoever sends slowly or much holds no memory.
 Multipart has only texts, so a list comes as `guidance[]` and an object as `input_reference[image_url]`, as OpenAI's clients write
-them. A picture and a clip may also come as data URLs (RFC 2397); other addresses are never fetched.
+them. Each of them may also come as a data URL (RFC 2397); other addresses are never fetched.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from backend.contract.settings import FOR_PROGRAMS, SETTINGS
-from backend.errors import ClipError, DataFolderError, ImageError, RequestError, one_line
+from backend.errors import ClipError, DataFolderError, ImageError, RequestError, SoundError, one_line
 from wan_ui.door.json_body import parsed
 from wan_ui.door.limits import JSON_BYTES
 from wan_ui.door.uploads import LARGEST_BODY
 
 AT_ONCE = 2  # parsed; a body with a data URL takes about three times its size in memory
-PICTURE, CLIP = "input_reference", "video"
+PICTURE, CLIP, SOUND = FILES = ("input_reference", "video", "sound")
 _LONG = 10_000  # characters: shorter data URLs stay where they are
 _MOST_DATA = 8
 _SHORTER = "shorten it, and send pictures and clips as files or data URLs"
@@ -35,8 +35,10 @@ _READ_ON = 2  # times the limit are read, but not kept: a caller who is cut off 
 _MOST_FIELDS = 100
 _PIECE = 2**16
 _LISTS = {name for name in FOR_PROGRAMS if SETTINGS[name].many}
-_REFERENCE = re.compile(rf"({PICTURE}|{CLIP})\[(image_url|video_url|file_id)\]")
-_ADDRESSES = {PICTURE: ("image_url", "image/png"), CLIP: ("video_url", "video/mp4")}
+_REFERENCE = re.compile(rf"({'|'.join(FILES)})\[(image_url|video_url|audio_url|file_id)\]")
+_ADDRESSES = {PICTURE: ("image_url", "image/png"), CLIP: ("video_url", "video/mp4"), SOUND: ("audio_url", "audio/wav")}
+_NAMED = f"{PICTURE}, {CLIP} or {SOUND}"
+_WRONG = {PICTURE: (ImageError, "the picture"), CLIP: (ClipError, "the clip"), SOUND: (SoundError, "the sound")}
 
 
 class BodyTooLarge(RequestError):
@@ -45,12 +47,13 @@ class BodyTooLarge(RequestError):
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """The fields by name, values as they came (from multipart: texts, and lists of them), and the picture and the clip, if any,
-    as files."""
+    """The fields by name, values as they came (from multipart: texts, and lists of them), and the picture, the clip and the
+    sound, if any, as files."""
 
     fields: dict[str, Any]
     picture: Path | None
     clip: Path | None = None
+    sound: Path | None = None
 
 
 class BodyReader:
@@ -79,10 +82,8 @@ class BodyReader:
         async with self._turns:
             fields, files = await _from_form(request, body) if is_form else (await asyncio.to_thread(_from_json, body), {})
             try:
-                kept = [
-                    await asyncio.to_thread(_kept_file, fields, files.get(name), name, folder / name) for name in (PICTURE, CLIP)
-                ]
-                return Sent(fields=fields, picture=kept[0], clip=kept[1])
+                kept = [await asyncio.to_thread(_kept_file, fields, files.get(name), name, folder / name) for name in FILES]
+                return Sent(fields=fields, picture=kept[0], clip=kept[1], sound=kept[2])
             finally:
                 for file in files.values():
                     await file.close()
@@ -121,13 +122,13 @@ def _from_json(body: Path) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise RequestError("the body", "must be a JSON object", 'for example {"prompt": "a red circle"}')
     given = {name: value for name, value in fields.items() if value is not None}
-    for name in (PICTURE, CLIP):
+    for name in FILES:
         if isinstance(given.get(name), dict):
             given[name] = {key: cut.pop(value, value) if isinstance(value, str) else value for key, value in given[name].items()}
         elif isinstance(given.get(name), str):
             given[name] = cut.pop(given[name], given[name])
     if cut:
-        raise RequestError("a data URL", f"may stand in {PICTURE} or {CLIP} only, once", "leave the others out")
+        raise RequestError("a data URL", f"may stand in {_NAMED} only, once", "leave the others out")
     return given
 
 
@@ -147,18 +148,24 @@ def _without_data(body: bytes) -> tuple[bytes, dict[str, memoryview]]:
 
 
 async def _from_form(request: Request, body: Path) -> tuple[dict[str, Any], dict[str, UploadFile]]:
-    """The texts of a form by name, and its file, if any."""
+    """The texts of a form by name, and its files."""
     with body.open("rb") as file:
-        parser = MultiPartParser(request.headers, _pieces(file), max_files=1, max_fields=_MOST_FIELDS, max_part_size=LARGEST_BODY)
+        parser = MultiPartParser(
+            request.headers, _pieces(file), max_files=len(FILES), max_fields=_MOST_FIELDS, max_part_size=LARGEST_BODY
+        )
         try:
             form = await parser.parse()
         except (MultiPartException, KeyError, ValueError) as error:
             why = getattr(error, "message", "it is no multipart form")
-            raise RequestError("the body", f"cannot be read ({why})", f"send texts and one file, {PICTURE} or {CLIP}") from None
+            raise RequestError("the body", f"cannot be read ({why})", f"send texts, and files as {_NAMED}") from None
     texts = sum(len(value) for name, value in form.multi_items() if isinstance(value, str) and not _REFERENCE.fullmatch(name))
     if texts > JSON_BYTES.of_visitor:
         raise BodyTooLarge("the form's texts", f"must have at most {JSON_BYTES.of_visitor // 1_000_000} MB together", _SHORTER)
-    return await _sorted(form)
+    try:
+        return _sorted(form)
+    except RequestError:
+        await form.close()
+        raise
 
 
 async def _pieces(file: BinaryIO) -> AsyncGenerator[bytes, None]:
@@ -167,14 +174,15 @@ async def _pieces(file: BinaryIO) -> AsyncGenerator[bytes, None]:
         await asyncio.sleep(0)  # others get a turn
 
 
-async def _sorted(form: FormData) -> tuple[dict[str, Any], dict[str, UploadFile]]:
+def _sorted(form: FormData) -> tuple[dict[str, Any], dict[str, UploadFile]]:
     fields: dict[str, Any] = {}
     files: dict[str, UploadFile] = {}
     for name, value in form.multi_items():
         if isinstance(value, UploadFile):
-            if name not in (PICTURE, CLIP):
-                await value.close()
-                raise RequestError(f"{one_line(name)[:60]} is a file and", f"only {PICTURE} or {CLIP} may be one", "leave it out")
+            if name in files:
+                raise RequestError(f"{name} was given", "twice, and may be one file", "leave one out")
+            if name not in FILES:
+                raise RequestError(f"{one_line(name)[:60]} is a file and", f"only {_NAMED} may be one", "leave it out")
             files[name] = value
         elif name.endswith("[]"):
             fields.setdefault(name[:-2], []).append(value)
@@ -213,7 +221,7 @@ def _decoded(address: Any, name: str) -> bytes:
     key, kind = _ADDRESSES[name]
     if isinstance(address, memoryview):  # cut out of JSON, where a slash may stand with a backslash before it
         address = bytes(address).replace(b"\\/", b"/").decode("ascii", "replace")
-    wrong, what = (ImageError, "the picture") if name == PICTURE else (ClipError, "the clip")
+    wrong, what = _WRONG[name]
     head, comma, data = address.partition(",") if isinstance(address, str) else ("", "", "")
     if not (head.startswith("data:") and head.endswith(";base64") and comma):
         fix = f'send it as a file, or as {{"{key}": "data:{kind};base64,..."}}'

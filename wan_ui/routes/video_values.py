@@ -19,9 +19,9 @@ from backend.errors import RequestError, one_line, short
 from presets import Preset
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView
-from wan_ui.routes.video_body import CLIP, PICTURE, Sent
+from wan_ui.routes.video_body import FILES, Sent
 
-FIELDS = ("model", "prompt", "seconds", "size", PICTURE, CLIP)
+FIELDS = ("model", "prompt", "seconds", "size", *FILES)
 STATUS = {"queued": "queued", "running": "in_progress", "finished": "completed", "failed": "failed", "cancelled": "failed"}
 _SIZE = re.compile(r"([0-9]{1,5})x([0-9]{1,5})")
 _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
@@ -45,7 +45,7 @@ def to_request(sent: Sent, usual: str) -> GenerationRequest:
         raise UnknownField(one_line(unknown[0])[:60], f"is not known; there may be {known}", "correct its name or leave it out")
     preset = _preset(_text(sent.fields, "model") or usual)
     settings |= _sides(sent.fields, preset) | _length(sent.fields, preset)
-    files = {"image": sent.picture, "video": sent.clip}
+    files = {"image": sent.picture, "video": sent.clip, "sound": sent.sound}
     given = {name: str(path) for name, path in files.items() if path}
     return GenerationRequest.from_preset(preset, prompt=_text(sent.fields, "prompt"), **given, **settings)
 

@@ -92,7 +92,7 @@ class StageHandlers(Panel):
     def _queued(self) -> list[gr.Component]:
         """The components that `submit` may change."""
         stage, form = self.panel, self.form
-        notes = [form.prompt.note, form.image.note, form.settings.note]
+        notes = form.notes
         kept = [form.editing, form.settings.seed, form.session, form.prompt.history]
         return [stage.job_id, stage.view, stage.queue, *notes, *kept]
 

@@ -205,6 +205,9 @@ class Texts:
     image_hint: str = "Click the picture to move the crop."
     image_examples: str = "Or start from one of these"
     last_image: str = "Last frame (optional)"
+    own_sound: str = "Your own sound"
+    own_sound_file: str = "The picture follows it: a file, or a recording"
+    own_sound_start: str = "Begin at this second of it"
     image_pad: str = "Add bars instead"
 
     generate: str = "Generate"

@@ -86,6 +86,7 @@ def test_what_the_form_cannot_hold_of_a_live_video_is_said():
 def test_what_would_fit_fills_the_form_and_nothing_else_does():
     loaded = []
     form = Mock(show=lambda request, *_: loaded.append(request) or {}, show_prompt=lambda *_, **__: {}, editing="editing")
+    form.sound.load.return_value = {}
     handlers = FillHandlers(desk=Mock(), form=form, message="message")
     job = a_job(num_frames=33, width=128)
     said = handlers._fits(job, "96x96x17", ENGLISH)

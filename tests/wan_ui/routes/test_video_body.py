@@ -29,7 +29,7 @@ def site(tmp_path) -> TestClient:
             sent = await reader.read(request, tmp_path)
         except StudioError as error:
             return JSONResponse({"error": type(error).__name__, "words": str(error)}, 400)
-        files = {name: getattr(sent, name) for name in ("picture", "clip")}
+        files = {name: getattr(sent, name) for name in ("picture", "clip", "sound")}
         kept = {name: Path(path).read_bytes().decode() for name, path in files.items() if path}
         return JSONResponse({"fields": sent.fields, "picture": None} | kept)
 
@@ -59,6 +59,15 @@ def test_a_picture_may_come_as_a_data_url(site, given):
 
 
 CLIP = "data:video/mp4;base64," + base64.b64encode(b"frames").decode()
+
+
+def test_a_sound_comes_as_a_file_or_as_a_data_url_and_a_picture_beside_it(site):
+    address = "data:audio/wav;base64," + base64.b64encode(b"tones").decode()
+    told = site.post("/", data={"sound_start": "1"}, files={"sound": b"tones", "input_reference": b"pixels"}).json()
+    assert (told["sound"], told["picture"], told["fields"]) == ("tones", "pixels", {"sound_start": "1"})
+    assert site.post("/", json={"sound": {"audio_url": address}}).json()["sound"] == "tones"
+    wrong = site.post("/", json={"sound": "/etc/passwd"}).json()
+    assert wrong["error"] == "SoundError" and "sound must hold the sound itself" in wrong["words"]
 
 
 def test_a_clip_comes_as_a_file_or_as_a_data_url(site):
@@ -121,12 +130,13 @@ def test_what_cannot_be_read_is_refused(site, body, kind):
     assert answer.status_code == 400 and answer.json()["error"] == "RequestError"
 
 
-def test_a_form_has_one_file_and_few_fields(site):
+def test_a_form_has_one_file_of_each_name_and_few_fields(site):
     two = [("input_reference", b"a"), ("input_reference", b"b")]
     assert site.post("/", files=two).status_code == 400
-    assert site.post("/", files=[("input_reference", b"a"), ("video", b"b")]).status_code == 400
+    assert site.post("/", files=[("input_reference", b"a"), ("sound", b"b")]).status_code == 200
+    assert site.post("/", files=[("input_reference", b"a"), ("sound", b"b"), ("sound", b"c")]).status_code == 400
     other = site.post("/", files={"audio": b"a"}).json()
-    assert "audio is a file and only input_reference or video may be one" in other["words"]
+    assert "audio is a file and only input_reference, video or sound may be one" in other["words"]
     assert site.post("/", data={f"field{n}": "x" for n in range(200)}, files={"input_reference": b"p"}).status_code == 400
 
 

@@ -1,0 +1,59 @@
+"""A sound of the visitor's own, which the picture follows: a file or a recording, and where in it the video begins.
+
+Element ids: `own-sound`, `input-sound`, `sound-start`, `sound-note`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from backend.contract.request import GenerationRequest
+from presets import Preset
+from wan_ui.door.uploads import checked_upload
+from wan_ui.parts.notes import build_note
+from wan_ui.words.english import Texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoundPanel:
+    """The panel's components; `box` is seen for presets that take a sound."""
+
+    box: gr.Accordion
+    file: gr.Audio
+    start: gr.Number
+    note: gr.HTML
+
+    def show(self, preset: Preset) -> dict[gr.Component, Any]:
+        """Gradio updates for this preset."""
+        return {self.box: gr.update(visible=takes_sound(preset))}
+
+    def load(self, request: GenerationRequest, path: str | None) -> dict[gr.Component, Any]:
+        """Gradio updates that show a request's sound, which lies at `path`."""
+        return {self.file: path, self.start: request.sound_start, self.box: gr.update(open=path is not None)}
+
+
+def takes_sound(preset: Preset) -> bool:
+    """Whether the picture of the preset's model can follow a sound."""
+    return "sound" in preset.inputs
+
+
+def build_sound_panel(preset: Preset, labels: Texts) -> SoundPanel:
+    """Builds the panel."""
+    with gr.Accordion(labels.own_sound, open=False, elem_id="own-sound", visible=takes_sound(preset)) as box:
+        file = gr.Audio(
+            label=labels.own_sound_file,
+            sources=["upload", "microphone"],
+            type="filepath",
+            editable=False,
+            buttons=[],
+            elem_id="input-sound",
+        )
+        start = gr.Number(label=labels.own_sound_start, value=0, minimum=0, step=0.1, elem_id="sound-start", min_width=100)
+        note = build_note("sound-note")
+    return SoundPanel(box=box, file=file, start=start, note=note)
+
+
+def uploaded_sound(file: Any) -> str | None:
+    """The path of a sound as the page sends it, unopened. Raises: SoundError for a path that is not an upload's."""
+    return str(checked_upload(file.get("path"), "sound")) if isinstance(file, dict) else None
