@@ -25,7 +25,7 @@ from wan_ui.desk.visit import Visit
 from wan_ui.door.uploads import known_as, to_cache
 from wan_ui.edit.clip import described
 from wan_ui.edit.html import clip_presets, edit_html
-from wan_ui.edit.ways import not_shown, way_of
+from wan_ui.edit.ways import not_shown, way_of, ways_of
 from wan_ui.form.fill import proposed_size
 from wan_ui.parts.buttons import Act
 from wan_ui.parts.events import RAW, Updates, Values
@@ -129,7 +129,11 @@ class EditHandlers(Panel):
         same = ("prompt", "negative_prompt", "width", "height", "num_frames")
         settings = {name: getattr(request, name) for name in same}
         own = {"preset": preset.name, "steps": preset.steps, "guidance": preset.guidance, "seed": ""}
-        return settings | own | {"way": "anew", "clip": clip, "start": 0.0, "end": clip["seconds"], "time": time.monotonic()}
+        return (
+            settings
+            | own
+            | {"way": ways_of(preset)[0], "clip": clip, "start": 0.0, "end": clip["seconds"], "time": time.monotonic()}
+        )
 
     def _drawn(self, visit: Visit, fill: Mapping[str, Any] | None = None) -> str:
         return edit_html(clip_presets(self.desk.offers(visit)), visit.texts, fill)
@@ -158,6 +162,7 @@ def settings_of(request: GenerationRequest, seconds: float = 0.0) -> dict[str, A
     """What the view's script asks for again, but for files; `seconds` is how long the clip is."""
     same = ("preset", "prompt", "negative_prompt", "width", "height", "num_frames", "steps", "guidance", "seed", "strength")
     own = ("control_kind", "control_scale", "margins", "extend", "overlap", "keeps_pixels") if request.strength is None else ()
+    own = (*own, "keeps_sound")
     settings = {name: value for name in (*same, *own) if (value := getattr(request, name)) is not None}
     return settings | {"way": way_of(request)} | _part_of(request, seconds)
 

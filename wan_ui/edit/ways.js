@@ -102,12 +102,13 @@ const ways = (() => {
     const part = clip.facts && {clip: clip.facts.path, start: clip.start, num_frames: clip.frames};
     const shared = {references: references().map(one => one.path), control_scale: number('#edit-scale')};
     const keyframes = pictures.keys().map(({frame, path}) => ({frame, image: path}));
-    const keeps = {keeps_pixels: find('#edit-keeps').checked};
+    const keeps = {keeps_pixels: find('#edit-keeps').checked}, heard = {keeps_sound: find('#edit-keeps-sound').checked};
     return {way, ...{
-      anew: () => ({...part, strength: number('#edit-strength')}),
+      anew: () => ({...part, ...heard, strength: number('#edit-strength')}),
       follow: () => ({...part, ...shared, control_kind: find('#edit-kind').value}),
-      paint: () => ({...part, ...shared, ...keeps, mask}),
-      widen: () => ({...part, ...shared, ...keeps, margins: margins()}),
+      paint: () => ({...part, ...shared, ...keeps, ...heard, mask}),
+      widen: () => ({...part, ...shared, ...keeps, ...heard, margins: margins()}),
+      sound: () => ({...part}),
       extend: () => ({
         ...part, ...shared, num_frames: pictures.lastFrame() + 1, end: clip.end(),
         extend: find('#edit-where').value, overlap: number('#edit-overlap'),
@@ -158,6 +159,7 @@ const ways = (() => {
     }
     find('.scale output').textContent = Number(find('#edit-scale').value).toFixed(2);
     find('#edit-keeps').checked = given.keeps_pixels ?? true;
+    find('#edit-keeps-sound').checked = given.keeps_sound ?? true;
     if (given.margins) SIDES.forEach((side, place) => { find(`#edit-${side}`).value = given.margins[place]; });
     pictures.restore((given.keyframes ?? []).map(known), (given.references ?? []).map(known));
     showFrame();

@@ -1,7 +1,7 @@
 """What can be made of a clip, way by way: which models can, and a request's fields from what the page sent, whatever that is.
 
 A model that makes clips anew by their strength has that way, and that of going on if its videos can begin with frames of a clip;
-one with control blocks has all others.
+one with control blocks has all others but that of making a sound, which belongs to models that make one.
 """
 
 from collections.abc import Mapping
@@ -14,20 +14,25 @@ from backend.errors import RequestError, short
 from presets import Preset
 from wan_ui.door.uploads import checked_upload
 
-Way = Literal["anew", "follow", "paint", "widen", "extend", "keys"]
+Way = Literal["anew", "follow", "paint", "widen", "extend", "keys", "sound"]
 WAYS: tuple[Way, ...] = get_args(Way)
+WITH_CLIPS_SOUND: tuple[Way, ...] = ("anew", "paint", "widen")  # whose videos have the clip's sound, if they keep it
 _FAR = 1e6  # seconds, frames, pixels
 
 
 def ways_of(preset: Preset) -> tuple[Way, ...]:
     """What this model can make of a clip, or without one of pictures."""
+    if preset.makes_sound:
+        return ("sound",)
     if is_controlled(preset):
-        return WAYS[1:]
+        return tuple(way for way in WAYS if way not in ("anew", "sound"))
     return ("anew", "extend") if extends(preset) else ("anew",)
 
 
 def way_of(request: GenerationRequest) -> Way:
     """The way whose settings the request has."""
+    if request.make == "sound":
+        return "sound"
     if request.strength is not None:
         return "anew"
     given = (("extend", request.extend), ("widen", request.margins), ("paint", request.mask), ("follow", request.control))
@@ -47,10 +52,12 @@ def fields_of(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     way = given.get("way", ways[0])
     if way not in ways:
         raise RequestError(f"way={short(way)}", f"must be one of {', '.join(ways)} for {preset.name}", "take another model")
+    fields = _FIELDS[way](given, preset)
+    if way in WITH_CLIPS_SOUND:
+        fields |= {"keeps_sound": given.get("keeps_sound")}
     if not is_controlled(preset):
-        return _FIELDS[way](given, preset)
-    shared = {"references": _references(given), "control_scale": _number(given, "control_scale")}
-    return {**_FIELDS[way](given, preset), **shared}
+        return fields
+    return {**fields, "references": _references(given), "control_scale": _number(given, "control_scale")}
 
 
 def _anew(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
@@ -93,6 +100,10 @@ def _extend(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     }
 
 
+def _sound(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    return {**_part(given, preset), "video": _upload(given, "clip"), "make": "sound"}
+
+
 def _keys(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     frames = given.get("keyframes") or []
     if not (isinstance(frames, list) and all(_is_keyframe(one) for one in frames)):
@@ -109,7 +120,7 @@ def _keys(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     }
 
 
-_FIELDS = {"anew": _anew, "follow": _follow, "paint": _paint, "widen": _widen, "extend": _extend, "keys": _keys}
+_FIELDS = {"anew": _anew, "follow": _follow, "paint": _paint, "widen": _widen, "extend": _extend, "keys": _keys, "sound": _sound}
 
 
 def _part(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:

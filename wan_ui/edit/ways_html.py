@@ -10,7 +10,7 @@ from html import escape
 from backend.contract.control import MAX_REFERENCES, OVERLAPS
 from backend.contract.settings import SETTINGS
 from presets import Preset
-from wan_ui.edit.ways import WAYS, ways_of
+from wan_ui.edit.ways import WAYS, WITH_CLIPS_SOUND, ways_of
 from wan_ui.parts.buttons import quiet_button
 from wan_ui.parts.icons import icon
 from wan_ui.words.english import Texts
@@ -45,7 +45,7 @@ def canvas(texts: Texts) -> str:
 
 def below_clip(texts: Texts) -> str:
     """The brush, or the margins."""
-    return f"{_brush(texts)}{_margins(texts)}{_keeps(texts)}"
+    return f"{_brush(texts)}{_margins(texts)}{_keeps(texts)}{_keeps_sound(texts)}"
 
 
 def below_timeline(texts: Texts) -> str:
@@ -91,6 +91,11 @@ def _margins(texts: Texts) -> str:
 
 def _keeps(texts: Texts) -> str:
     return f'<div class="keeps" data-of="paint widen">{_check("edit-keeps", texts.edit_keeps, is_checked=True)}</div>'
+
+
+def _keeps_sound(texts: Texts) -> str:
+    ways = " ".join(WITH_CLIPS_SOUND)
+    return f'<div class="keeps" data-of="{ways}">{_check("edit-keeps-sound", texts.edit_keeps_sound, is_checked=True)}</div>'
 
 
 def _follow(texts: Texts) -> str:

@@ -120,6 +120,7 @@ def test_a_video_is_made_from_the_part_and_its_clip_is_its_visitors_alone(engine
     assert settings_of(request) | {"clip": 0} == {
         "clip": 0, "preset": "wan-tiny", "prompt": "a red square", "negative_prompt": "", "width": 96, "height": 96,
         "num_frames": 17, "steps": 4, "guidance": (4.0,), "seed": 3, "strength": 0.5, "way": "anew", "start": 0.5, "end": 1.5625,
+        "keeps_sound": True,
     }  # fmt: skip
 
 

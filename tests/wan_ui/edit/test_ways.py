@@ -321,12 +321,23 @@ def test_what_would_fit_is_asked_of_the_same_part(engine, visitor, clip):
 
 
 def test_the_view_shows_only_ways_that_a_model_can_go():
-    anew, vace = find_preset("wan2.1-t2v-1.3b-480p"), find_preset(VACE)
-    assert ways_of(anew) == ("anew",) and ways_of(vace) == WAYS[1:]
+    anew, vace, ltx = find_preset("wan2.1-t2v-1.3b-480p"), find_preset(VACE), find_preset("ltx-2.3-704p")
+    assert ways_of(anew) == ("anew",) and ways_of(ltx) == ("sound",) and {"anew", "sound"} == {*WAYS} - {*ways_of(vace)}
     for texts in (ENGLISH, CHINESE):
         assert 'class="choose" hidden' in edit_html([anew], texts)
-        both = edit_html(clip_presets(lambda preset: preset.name in ("wan-tiny", VACE)), texts)
+        both = edit_html(clip_presets(lambda preset: preset.name in ("wan-tiny", VACE, ltx.name)), texts)
         assert all(f'value="{way}"' in both for way in WAYS) and 'class="choose">' in both and texts.edit_way_paint in both
+
+
+def test_a_sound_is_made_for_a_part_of_a_clip(tmp_path, monkeypatch):
+    clip = tmp_path / "clip.mp4"
+    clip.write_bytes(b"clip")
+    monkeypatch.setattr("wan_ui.door.uploads.get_upload_folder", lambda: str(tmp_path))
+    preset = find_preset("ltx-2.3-704p")
+    fields = fields_of({"way": "sound", "clip": str(clip), "start": 0.5, "num_frames": 49}, preset)
+    request = GenerationRequest.from_preset(preset, prompt="rain on a tin roof", **fields)
+    assert (request.make, request.video, request.strength, request.num_frames) == ("sound", str(clip), None, 49)
+    assert way_of(request) == "sound" and not not_shown(request) and request.trim == (0.5, 0.5 + 49 / 24)
 
 
 def test_what_one_way_does_not_show_is_named():
