@@ -21,7 +21,7 @@ from tests.wan_ui.builders import a_job
 from wan_ui.desk.media import BEFORE
 from wan_ui.edit.handlers import EditHandlers, _fitting, settings_of
 from wan_ui.edit.html import clip_presets, edit_html
-from wan_ui.edit.ways import WAYS, not_shown, way_of, ways_of
+from wan_ui.edit.ways import WAYS, fields_of, not_shown, way_of, ways_of
 from wan_ui.words.chinese import CHINESE
 from wan_ui.words.english import ENGLISH
 
