@@ -20,11 +20,13 @@ from training.hum import hum
 from training.ltx_configs import CONNECTORS, SOUND_BINS, SOUND_CHANNELS, SPATIAL, TEMPORAL, TRANSFORMER
 from training.ltx_text import GemmaText
 from training.model_configs import FPS
+from training.prompts import describe_look
 from training.sound_networks import SoundNetworks
 from training.train_transformer import TransformerTraining, noise_levels, prompt_for
 from training.world import Scene
 
 SOUND_GIVEN, PICTURE_GIVEN = 0.15, 0.1  # of the clips
+LOOK_ONLY = 0.1  # of the prompts
 SOUND_WEIGHT = 0.5  # of its error, beside the picture's
 
 
@@ -85,8 +87,8 @@ class LtxNetworks:
             block.compile(dynamic=False)
 
     def words_for(self, scene: Scene, rng: random.Random, options: TransformerTraining) -> str:
-        """See `Networks`."""
-        return prompt_for(scene, rng, options)
+        """See `Networks`. Some say how the shape looks, and leave its motion to a sound or a picture that is given."""
+        return describe_look(scene, rng) if rng.random() < LOOK_ONLY else prompt_for(scene, rng, options)
 
     def loss(
         self,

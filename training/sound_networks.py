@@ -150,14 +150,20 @@ def _losses(networks: SoundNetworks, samples: torch.Tensor, options: SoundTraini
         mean = posterior.mean.float()
         decoded = networks.vae.decode(mean + options.latent_noise * torch.randn_like(mean)).sample
         made = networks.vocoder(decoded).float()
-    truth = samples[..., : made.shape[-1]]
+    truth, heard = _with_sides(samples[..., : made.shape[-1]]), decoded.float()
+    made, wanted = _with_sides(made), mel[:, :, : decoded.shape[2]]
     spectra = sum(_spectral_distance(made, truth, length) for length in LENGTHS) / len(LENGTHS)
     return {
-        "mel": 0.1 * F.l1_loss(decoded.float(), mel[:, :, : decoded.shape[2]]),
+        "mel": 0.1 * F.l1_loss(heard, wanted) + 0.2 * F.l1_loss(heard[:, 0] - heard[:, 1], wanted[:, 0] - wanted[:, 1]),
         "samples": 5 * F.l1_loss(made, truth),
         "spectra": spectra,
         "latents": options.latent_weight * mean.square().mean(),
     }
+
+
+def _with_sides(samples: torch.Tensor) -> torch.Tensor:
+    """Left, right, and twice what is between them: [B, 3, N] of samples [B, 2, N]. Without it both sides become one."""
+    return torch.cat([samples, 2 * (samples[:, :1] - samples[:, 1:])], 1)
 
 
 def _spectral_distance(made: torch.Tensor, truth: torch.Tensor, length: int) -> torch.Tensor:

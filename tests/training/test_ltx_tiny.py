@@ -133,7 +133,7 @@ def plan(little, tmp_path_factory) -> Plan:
 
 def test_the_stages_end_in_a_checkpoint_for_both_tasks(plan):
     _, kind = recognise(open_checkpoint(plan.output))
-    assert (kind.name, kind.tasks, kind.scales) == ("ltx-2.3", ("t2v", "i2v"), (32, 4))
+    assert (kind.name, kind.tasks, kind.scales) == ("ltx-2.3", ("t2v", "i2v"), (16, 4))
     assert (kind.sound_rate, kind.sound_latents, kind.sound_shape) == (RATE, 12.5, (2, 16))
     assert sum(path.stat().st_size for path in plan.output.rglob("*") if path.is_file()) < MOST_BYTES
 
@@ -152,10 +152,10 @@ def test_what_is_given_is_not_scored_and_something_can_be_learned(networks):
     options = TransformerTraining()
     scenes = [sample_training_scene(rng, has_sound=True) for _ in range(4)]
     prompts = [networks.words_for(scene, rng, options) for scene in scenes]
-    loss = networks.loss(torch.randn(4, 64, 2, 3, 3), scenes, prompts, options, generator)
+    loss = networks.loss(torch.randn(4, 32, 2, 3, 3), scenes, prompts, options, generator)
     loss.backward()
     assert torch.isfinite(loss) and networks.transformer.audio_proj_out.weight.grad.abs().max() > 0
-    given = Given.drawn(torch.zeros(400, 64, 2, 3, 3), options, torch.Generator().manual_seed(0))
+    given = Given.drawn(torch.zeros(400, 32, 2, 3, 3), options, torch.Generator().manual_seed(0))
     whole, first = given.video[:, 0, 1, 0, 0] == 0, given.video[:, 0, 0, 0, 0] == 0
     assert 0.05 < whole.float().mean() < 0.15 and first[whole].all() and 0.3 < first.float().mean() < 0.6
     assert 0.1 < (given.sound == 0).float().mean() < 0.2 and not ((given.sound == 0) & whole).any()

@@ -1,0 +1,63 @@
+"""Hears tone, side, kind of tone and loudness in the sounds of the synthetic world, without any learned part."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+
+from training.hum import LOWEST, NOTE, OCTAVES, OVERTONES
+
+WINDOW = 1024  # samples that a look at the spectrum takes in
+QUIET = -50.0  # dBFS, below which nothing is heard
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Heard:
+    """What is heard at each of F moments: the tone `pitch` [F] in Hz, the `side` [F] from 0, left, to 1, right; the `kind` of
+    tone, as one of `training.world.SHAPES`; how loud all of it is, `level` in dBFS."""
+
+    pitch: torch.Tensor
+    side: torch.Tensor
+    kind: str
+    level: float
+
+
+def hear(samples: torch.Tensor, rate: int, moments: torch.Tensor) -> Heard:
+    """Listens to samples [2, N] around these moments [F], in seconds."""
+    samples = samples.double()
+    level = 20 * math.log10(max(samples.square().mean().sqrt().item(), 1e-9))
+    padded = torch.nn.functional.pad(samples, (WINDOW // 2, WINDOW))
+    starts = (moments * rate).long().clamp(0, samples.shape[1] - 1)
+    pieces = torch.stack([padded[:, start : start + WINDOW] for start in starts])  # [F, 2, WINDOW]
+    spectrum = torch.fft.rfft(pieces * torch.hann_window(WINDOW, dtype=torch.float64)).abs()
+    loud = spectrum.square().sum(-1).sqrt()
+    side = torch.atan2(loud[:, 1], loud[:, 0]) * 2 / math.pi
+    notes, kinds = _notes(), tuple(OVERTONES)
+    scores = _scores(spectrum.square().sum(1).sqrt(), rate, notes)  # [F, kinds, notes]
+    kind = scores.amax(2).sum(0).argmax().item()
+    return Heard(pitch=notes[scores[:, kind].argmax(1)], side=side, kind=kinds[kind], level=level)
+
+
+def semitones(heard: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """How far apart tones in Hz are."""
+    return 12 * (heard / wanted).log2().abs()
+
+
+def _notes() -> torch.Tensor:
+    """The tones of the world, in Hz, and a few beyond."""
+    highest = LOWEST * 2**OCTAVES
+    return torch.arange(round(LOWEST / NOTE) - 2, round(highest / NOTE) + 3, dtype=torch.float64) * NOTE
+
+
+def _scores(spectrum: torch.Tensor, rate: int, notes: torch.Tensor) -> torch.Tensor:
+    """How well each kind's overtones on each note explain the spectra [F, bins]: largest where both are right (Cauchy-Schwarz)."""
+    most = max(map(len, OVERTONES.values()))
+    at = (notes[:, None] * torch.arange(1, most + 1) * WINDOW / rate).round().long()  # [notes, overtones]
+    near = torch.stack([spectrum[:, at + offset] for offset in (-1, 0, 1)]).amax(0)  # [F, notes, overtones]
+    patterns = torch.zeros(len(OVERTONES), most, dtype=torch.float64)
+    for row, strengths in enumerate(OVERTONES.values()):
+        patterns[row, : len(strengths)] = torch.tensor(strengths)
+    patterns /= patterns.norm(dim=1, keepdim=True)
+    return torch.einsum("fno,ko->fkn", near, patterns)
