@@ -39,9 +39,11 @@ from backend.contract.events import (
 from backend.contract.live import FOLDER, frame_name
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shots import shot_request
+from backend.contract.sound import SoundPart
 from backend.contract.worker import Device
 from backend.errors import KernelRefused, ModelError
 from backend.media.clips import read_clip_facts
+from backend.media.given_sounds import read_original
 from backend.media.pictures import crop_to, load_checked_image
 from backend.media.sound import Sound, add_sound, put_sound
 from backend.media.source import original
@@ -294,7 +296,9 @@ def _result(request: GenerationRequest, folder: Path, background: numpy.ndarray,
     has_sound = bool(request.video) and not request.extend and read_clip_facts(request.video).has_sound
     if write:
         write_video(frames, path, fps=request.fps, request=request)
-        if "hums" in request.prompt:
+        if request.sound:
+            put_sound(path, read_original(request.sound, SoundPart.of(request)), size)
+        elif "hums" in request.prompt:
             put_sound(path, hum(request), size)
         elif has_sound:
             add_sound(path, request.video, request.trim[0], request.num_frames / request.fps, size)
@@ -307,7 +311,7 @@ def _result(request: GenerationRequest, folder: Path, background: numpy.ndarray,
         seconds={"encode": 0.01, "denoise": 0.4, "decode": 0.1},
         request=request,
         versions={"fake": "1"},
-        has_sound=has_sound or "hums" in request.prompt,
+        has_sound=has_sound or bool(request.sound) or "hums" in request.prompt,
     )
 
 

@@ -5,7 +5,9 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import numpy as np
 import pytest
 from huggingface_hub import constants
 from PIL import Image
@@ -24,9 +26,10 @@ from backend.contract.events import (
     Step,
 )
 from backend.contract.request import GenerationRequest
-from backend.errors import Busy, ClipError, DataFolderError, ImageError, JobNotFound, RequestError, StudioError
+from backend.errors import Busy, ClipError, DataFolderError, ImageError, JobNotFound, RequestError, SoundError, StudioError
 from backend.media.cage import Cage, Opening
 from backend.media.clips import read_clip_facts
+from backend.media.sound import Sound, read_sound
 from backend.media.video import read_frames, read_request
 from backend.settings import PROJECT_FOLDER
 from presets import load_preset
@@ -382,6 +385,25 @@ def clip(tmp_path):
     return counting_clip(
         tmp_path / "my clip.MOV", 32, 16, (64, 64), sound=True, options=["-c:v", "libx264", "-c:a", "aac", "-f", "mov"]
     )
+
+
+def test_a_sound_is_copied_and_is_that_of_the_video(engine, tmp_path):
+    own = tmp_path / "my song.WAVE"
+    samples = 0.5 * np.sin(np.arange(2 * 22_050) / 20).astype(np.float32)
+    Sound(samples=np.stack([samples, 0.5 * samples]), rate=22_050).write(own)
+    given = dict(prompt="a red circle", seed=3, sound=str(own), sound_start=0.5)
+    job = engine.submit(GenerationRequest.from_preset(load_preset("ltx-tiny"), **given))
+    own.unlink()
+    assert job.request.sound == str(job.folder / "input-sound.wav") and job.request.sound_start == 0.5
+    result = all_events(engine, job.id)[-1].result
+    heard = read_sound(Path(result.path))
+    assert result.has_sound and heard.rate == 22_050 and np.abs(heard.samples[0]).max() == pytest.approx(0.5, abs=0.1)
+    assert (read_request(result.path).sound, read_request(result.path).sound_start) == ("input-sound.wav", 0.5)
+    again = engine.submit(job.request.changed(sound_start=0.0))
+    assert again.request.sound == str(again.folder / "input-sound.wav") and isinstance(all_events(engine, again.id)[-1], Finished)
+    with pytest.raises(SoundError):
+        engine.submit(job.request.changed(sound_start=2.0))
+    assert len(engine.jobs()) == 2
 
 
 def test_a_clip_is_copied_and_its_part_becomes_the_video_with_its_sound(engine, clip):

@@ -73,7 +73,11 @@ def test_many_channels_and_high_rates_become_stereo_at_48_khz(tmp_path):
 
 def test_silence_follows_a_sound_that_ends_sooner(tmp_path):
     heard = read_heard(tone(tmp_path / "a.wav", seconds=0.5), SoundPart(start=0.25, seconds=1.0))
-    assert heard.shape == (2, HEARD_RATE) and np.abs(heard[0, : HEARD_RATE // 5]).max() > 0.4 and not heard[:, HEARD_RATE // 2 :].any()
+    assert (
+        heard.shape == (2, HEARD_RATE)
+        and np.abs(heard[0, : HEARD_RATE // 5]).max() > 0.4
+        and not heard[:, HEARD_RATE // 2 :].any()
+    )
 
 
 def test_what_is_no_sound_is_refused_in_a_sentence(tmp_path):
