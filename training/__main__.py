@@ -68,13 +68,18 @@ def make(plan: Plan) -> None:
         logger.info("text encoder: read right %s", accuracy)
         text.save(text_encoder)
     if recipe.train_sound and not (plan.work / "sound").exists():
-        recipe.train_sound(plan.work / "sound", plan.seconds.sound, plan.device)
+        recipe.train_sound(plan.work / "sound", plan.seconds.sound, plan.device, None)
     if not parts.exists():
         _train_transformer(plan, parts)
     refined = plan.work / "vae-refined"
     if not refined.exists():
         options = dataclasses.replace(recipe.vae_training, seconds=plan.seconds.refine, learning_rate=REFINING_RATE)
         refine_decoder(autoencoder, autoencoder.load(vae), refined, options, plan.device)
+    if recipe.train_sound:
+        heard = plan.work / "sound-refined"
+        if not heard.exists():
+            recipe.train_sound(heard, plan.seconds.refine, plan.device, plan.work / "sound")
+        shutil.copytree(heard, parts, dirs_exist_ok=True)
     recipe.assemble(parts, refined, tokenizer, plan.output)
     logger.info("the checkpoint is in %s; score it with: python -m training.evaluate --model %s", plan.output, plan.output)
 

@@ -52,7 +52,7 @@ def _notes() -> torch.Tensor:
 
 
 def _scores(spectrum: torch.Tensor, rate: int, notes: torch.Tensor) -> torch.Tensor:
-    """How well each kind's overtones on each note explain the spectra [F, bins]: largest where both are right (Cauchy-Schwarz)."""
+    """How well each kind's overtones on each note explain the spectra [F, bins], [F, kinds, notes]: most where both are right."""
     most = max(map(len, OVERTONES.values()))
     at = (notes[:, None] * torch.arange(1, most + 1) * WINDOW / rate).round().long()  # [notes, overtones]
     near = torch.stack([spectrum[:, at + offset] for offset in (-1, 0, 1)]).amax(0)  # [F, notes, overtones]

@@ -2,10 +2,11 @@
 
 python -m training.evaluate_ltx --videos 200 --json models/ltx-tiny/scores.json
 
-Half of the videos are from text, half begin with a picture; every sixth is asked to be silent. `pitch` is the share of frames in
-which the tone is within two semitones of where the shape is seen, `side` the share of those off the middle that are heard on their
-side, `kind` the share of videos whose tone is that of the shape, `silence` the share of silent ones below -50 dBFS. A quarter as
-many videos more follow a sound that rises, falls, or wanders to one side, with a prompt that says nothing of motion: `follows`.
+Half of the videos are from text, half begin with a picture; every sixth is asked to be silent. `pitch` is the share of frames
+in which the tone is within two semitones of where the shape is seen, `side` the share of those off the middle that are heard
+on their side, `kind` the share of videos whose tone is that of the shape, `silence` the share of silent ones below -50 dBFS.
+A quarter as many videos more follow a sound that rises, falls, or wanders to one side, with a prompt that says nothing of
+motion: `follows`.
 """
 
 from __future__ import annotations
@@ -121,7 +122,11 @@ def evaluate(model: Path, videos: int, seed: int, **settings: Any) -> dict[str, 
         seen = detect(video)
         add("given_sound", {name: [getattr(seen, name) == getattr(scene, name)] for name in ("colour", "shape", "background")})
         add("given_sound", {"follows": [seen.motion == scene.motion]})
-    return {task: {name: round(sum(right) / len(right), 4) for name, right in each.items() if right} for task, each in found.items()}
+    return {task: {name: _share(right) for name, right in each.items() if right} for task, each in found.items()}
+
+
+def _share(right: list[bool]) -> float:
+    return round(sum(right) / len(right), 4)
 
 
 def main() -> None:

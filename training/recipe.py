@@ -33,7 +33,7 @@ class Recipe:
     tokenizer's folder, the networks from the text encoder's and the tokenizer's, or loaded from a checkpoint's and its
     tokenizer's; `schedule` gives diffusers' scheduler for a number of steps and a flow shift; `assemble` takes the folders of
     the parts, the autoencoder, the tokenizer and the checkpoint. A model that sounds has `train_sound`, which takes a folder, the
-    seconds and the device.
+    seconds, the device, and, to train what comes after the latents further, the folder of networks that are trained.
     """
 
     pipeline: str
@@ -50,4 +50,4 @@ class Recipe:
     load: Callable[[Path, Path, str], Networks]
     schedule: Callable[[int, float], Any]
     assemble: Callable[[Path, Path, Path, Path], None]
-    train_sound: Callable[[Path, float, str], Any] | None = None
+    train_sound: Callable[[Path, float, str, Path | None], Any] | None = None

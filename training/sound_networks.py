@@ -104,16 +104,18 @@ def _filters(rate: int, bins: int) -> torch.Tensor:
     return torch.from_numpy(mel_filters(rate, bins).astype(np.float32))
 
 
-def train_sound(folder: Path, options: SoundTraining, device: str) -> SoundNetworks:
+def train_sound(folder: Path, options: SoundTraining, device: str, trained: Path | None = None) -> SoundNetworks:
     """Train for `options.seconds`, measure the latents' statistics, write both networks to `folder`.
 
-    A snapshot beside `folder`, which a run that was stopped left, is where it begins.
+    A snapshot beside `folder`, which a run that was stopped left, is where it begins. Networks that are `trained` already, in a
+    folder, are trained further while their encoder, and so the latents, do not change.
     """
     torch.manual_seed(options.seed)
     snapshot = folder.with_name(f"{folder.name}-snapshot")
-    rng, networks = random.Random(options.seed), SoundNetworks.create(device)
-    if snapshot.exists():
-        networks = SoundNetworks.load(snapshot, device)
+    rng, begun = random.Random(options.seed), snapshot if snapshot.exists() else trained
+    networks = SoundNetworks.load(begun, device) if begun else SoundNetworks.create(device)
+    if trained:
+        networks.vae.encoder.requires_grad_(False)
     both = torch.nn.ModuleList([networks.vae, networks.vocoder]).train()
     average = torch.optim.swa_utils.AveragedModel(both, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.995))
     optimizer = MuonAndAdamW(both, adamw_names=("conv_in", "conv_out"))
@@ -131,10 +133,11 @@ def train_sound(folder: Path, options: SoundTraining, device: str) -> SoundNetwo
         if step % 50 == 0:
             logger.info("sound step %d, %.0f s, %s", step, spent, {name: round(part.item(), 4) for name, part in parts.items()})
     vae, vocoder = average.module
-    trained = SoundNetworks(vae=vae.eval(), vocoder=vocoder.eval())
-    _measure(trained, random_sounds(rng, options.measured).to(device), options.latent_noise)
-    trained.save(folder)
-    return trained
+    made = SoundNetworks(vae=vae.eval(), vocoder=vocoder.eval())
+    if not trained:
+        _measure(made, random_sounds(rng, options.measured).to(device), options.latent_noise)
+    made.save(folder)
+    return made
 
 
 def random_sounds(rng: random.Random, count: int) -> torch.Tensor:

@@ -113,7 +113,7 @@ def little() -> Recipe:
         buckets=buckets,
         vae_training=training,
         make_tokenizer=functools.partial(make_ltx_tokenizer, sentences=2000),
-        train_sound=lambda folder, seconds, device: train_sound(folder, sound, device),
+        train_sound=lambda folder, seconds, device, trained: train_sound(folder, sound, device, trained),
     )
 
 
