@@ -41,8 +41,10 @@ def takes_sound(preset: Preset) -> bool:
 def build_sound_panel(preset: Preset, labels: Texts) -> SoundPanel:
     """Builds the panel."""
     with gr.Accordion(labels.own_sound, open=False, elem_id="own-sound", visible=takes_sound(preset)) as box:
+        gr.Markdown(labels.own_sound_file, elem_classes="hint")
         file = gr.Audio(
-            label=labels.own_sound_file,
+            label=labels.own_sound,
+            show_label=False,
             sources=["upload", "microphone"],
             type="filepath",
             editable=False,

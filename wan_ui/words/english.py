@@ -209,7 +209,7 @@ class Texts:
     image_examples: str = "Or start from one of these"
     last_image: str = "Last frame (optional)"
     own_sound: str = "Your own sound"
-    own_sound_file: str = "The picture follows it: a file, or a recording"
+    own_sound_file: str = "The picture follows it: a file, or a recording."
     own_sound_start: str = "Begin at this second of it"
     image_pad: str = "Add bars instead"
 

@@ -1,0 +1,59 @@
+"""A sound of the visitor's own, in a real Chromium: seen for models that take one, heard in the video, brought back, refused."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from backend.media.sound import Sound, read_sound
+from presets import load_preset
+from tests.wan_ui.conftest import _serving, _studio
+from tests.wan_ui.steps import made
+from wan_ui.words.english import ENGLISH
+
+pytestmark = pytest.mark.browser
+
+PRESET = load_preset("ltx-tiny")
+
+
+@pytest.fixture(scope="module")
+def studio(data_dir):
+    with _serving("fake", data_dir, more=["--offer", PRESET.name]) as server:
+        yield _studio("fake", server)
+
+
+def choose(page, title: str) -> None:
+    page.locator("#preset input").click()
+    page.get_by_role("option", name=title, exact=True).click()
+
+
+def test_a_sound_of_ones_own_becomes_that_of_the_video(visit, tmp_path):
+    own = tmp_path / "rising.wav"
+    waves = 0.5 * np.sin(np.linspace(0, 60, 44_100) ** 2).astype(np.float32)
+    Sound(samples=np.stack([waves, 0.2 * waves]), rate=22_050).write(own)
+    page = visit()
+    assert not page.locator("#own-sound").is_visible()
+    choose(page, PRESET.title)
+    page.locator("#own-sound button").first.click()
+    page.locator("#input-sound input[type=file]").set_input_files(own)
+    page.locator("#input-sound .waveform-container, #input-sound #waveform").first.wait_for()
+    page.locator("#sound-start input").fill("0.5")
+    made(page, "a red circle")
+    with page.expect_download() as download:
+        page.locator(".stage #download").first.click()
+    shutil.copy(download.value.path(), tmp_path / "made.mp4")
+    heard = read_sound(tmp_path / "made.mp4")
+    left, right = np.sqrt(np.square(heard.samples).mean(1))  # AAC keeps loudness, not peaks
+    assert heard.rate == 22_050 and left == pytest.approx(0.35, abs=0.05) and right == pytest.approx(0.07, abs=0.03)
+    page.locator("#sound-start input").fill("7")
+    page.locator("#prompt textarea").fill("a red circle that comes too late")
+    page.locator("#generate").click()
+    page.locator("#sound-note .note:not([hidden])").wait_for()
+    assert "must lie within the 2.00 s" in page.locator("#sound-note .note").inner_text()
+    page.locator("#input-sound button[aria-label=Clear], #input-sound button[title=Clear]").first.click()
+    page.locator('.stage [data-act="fill:use"]').first.click()
+    page.locator("#input-sound .waveform-container, #input-sound #waveform").first.wait_for()
+    assert page.locator("#sound-start input").input_value() == "0.5"
+    choose(page, load_preset("wan-tiny").title)
+    page.locator("#own-sound").wait_for(state="hidden")
+    assert ENGLISH.own_sound not in page.locator("#asked-for").inner_text()
