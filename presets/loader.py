@@ -160,6 +160,7 @@ class Preset(BaseModel):
     combines_actions: bool = False  # "forward+left" is one action too
     reads_prompt: bool = True
     makes_sound: bool = False  # its videos have a sound of their own
+    image_crf: int = Field(default=0, ge=0, le=51)  # of H.264, by which first pictures are compressed before it sees them
 
     size_multiple: PositiveInt
     vae_scale_spatial: PositiveInt

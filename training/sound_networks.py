@@ -116,6 +116,7 @@ def train_sound(folder: Path, options: SoundTraining, device: str, trained: Path
     networks = SoundNetworks.load(begun, device) if begun else SoundNetworks.create(device)
     if trained:
         networks.vae.encoder.requires_grad_(False)
+        _draw_apart(networks.vocoder)
     both = torch.nn.ModuleList([networks.vae, networks.vocoder]).train()
     average = torch.optim.swa_utils.AveragedModel(both, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.995))
     optimizer = MuonAndAdamW(both, adamw_names=("conv_in", "conv_out"))
@@ -162,6 +163,13 @@ def _losses(networks: SoundNetworks, samples: torch.Tensor, options: SoundTraini
         "spectra": spectra,
         "latents": options.latent_weight * mean.square().mean(),
     }
+
+
+@torch.no_grad()
+def _draw_apart(vocoder: LTX2Vocoder) -> None:
+    """Makes the weights of both sides' samples differ: a vocoder that has learned one sound for both hardly leaves it by itself."""
+    weight = vocoder.conv_out.weight
+    weight.add_(weight.std() * torch.randn_like(weight))
 
 
 def _with_sides(samples: torch.Tensor) -> torch.Tensor:

@@ -209,6 +209,10 @@ class VideoSettings(BaseModel):
         help="pictures that are these frames of the video, counted from 0")
     keyframe_at: tuple[int, ...] = _row((), part="control", far=(0, 100_000), for_programs=False)
     image_focus: tuple[Focus, Focus] = _row((0.5, 0.5), is_stored=True, for_programs=False, personal=True)
+    image_crf: int = _row(
+        0, limits=(0, 51), usual="33 is usual for LTX-2, 0 is off", stage="encode", metavar="N",
+        help="how strongly H.264 compresses the first picture before the model sees it, of models trained so; 0 is off (the "
+        "preset's own)")
     loras: tuple[LoraChoice, ...] = _row(
         (), is_stored=True, stage="encode", flag="--lora", metavar="FILE[:SCALE[:EXPERT]]", for_programs=False,
         help="a LoRA on top of the preset's own; repeat the option for more: a path, a name in the data folder's loras folder, "

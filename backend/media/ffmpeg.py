@@ -15,6 +15,7 @@ from typing import IO
 
 import imageio_ffmpeg
 
+PIPE = subprocess.PIPE
 MEMORY_BYTES = 2**30  # that ffmpeg may map, its own 130 MB and its threads' stacks included
 THREADS = ("-threads", "2")
 TOO_LARGE = re.compile(r"Picture size (?P<width>\d+)x(?P<height>\d+) exceeds specified max pixel count")

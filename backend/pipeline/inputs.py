@@ -13,6 +13,7 @@ from backend.contract.settings import INPUTS, Setting
 from backend.contract.sound import SoundPart
 from backend.families.model import Inputs
 from backend.media.clips import read_part
+from backend.media.compression import compressed
 from backend.media.given_sounds import CHANNELS, HEARD_RATE, read_heard
 from backend.media.masks import read_mask
 from backend.media.pictures import crop_to, fit_on_white, load_checked_image
@@ -20,9 +21,9 @@ from backend.media.source import Kept
 
 
 def open_inputs(request: GenerationRequest, opened: Kept | None = None, roles: Collection[str] | None = None) -> Inputs:
-    """The request's inputs by role, or those of these roles, at the video's size: pictures cropped, but references whole on
-    white; of clips and sounds the part that is wanted, clips at the video's rate. What is `opened` already stays as it
-    is."""
+    """The request's inputs by role, or those of these roles, at the video's size: pictures cropped, and compressed if the request
+    says so, but references whole on white; of clips and sounds the part that is wanted, clips at the video's rate. What is
+    `opened` already stays as it is."""
     size = (request.width, request.height)
 
     def open_one(one: Setting, path: str) -> Image.Image | np.ndarray:
@@ -33,7 +34,9 @@ def open_inputs(request: GenerationRequest, opened: Kept | None = None, roles: C
         if one.media == "video":
             return read_part(path, Part.of(request, one.name))
         picture = load_checked_image(path)
-        return fit_on_white(picture, *size) if one.name == "references" else crop_to(picture, *size, request.image_focus)
+        if one.name == "references":
+            return fit_on_white(picture, *size)
+        return compressed(crop_to(picture, *size, request.image_focus), request.image_crf)
 
     known = opened.inputs if opened else {}
     return {

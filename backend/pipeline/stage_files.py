@@ -49,6 +49,7 @@ ENCODED_BY = (
         "overlap",
         "keyframe_at",
         "sound_start",
+        "image_crf",
         "make",
     ),
 )

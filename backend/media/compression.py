@@ -1,0 +1,36 @@
+"""A picture as H.264 gives it back, a little worse: models that were trained on frames of videos expect that of a first picture.
+
+Source: diffusers, `pipelines/ltx2/utils.py`, `apply_image_conditioning_crf`: one frame, preset veryfast, yuv420p.
+"""
+
+import numpy as np
+from PIL import Image
+
+from backend.errors import ImageError
+from backend.media import ffmpeg
+
+SECONDS = 60.0  # far above what one frame takes on a loaded machine
+
+
+def compressed(picture: Image.Image, crf: int) -> Image.Image:
+    """The RGB picture, whose sides are even, after H.264 at this constant rate factor, 1 to 51; 0 leaves it as it is.
+
+    Raises: ImageError if ffmpeg fails.
+    """
+    if crf == 0:
+        return picture
+    size = f"{picture.width}x{picture.height}"
+    raw = ["-f", "rawvideo", "-pix_fmt", "rgb24"]
+    encoding = ["-c:v", "libx264", "-preset", "veryfast", "-crf", str(crf), "-pix_fmt", "yuv420p", "-threads", "1"]
+    stream = _through([*raw, "-s", size, "-r", "1", "-i", "-", *encoding, "-f", "h264", "-"], np.asarray(picture).tobytes())
+    pixels = _through(["-f", "h264", "-i", "-", "-frames:v", "1", *raw, "-"], stream)
+    if len(pixels) != picture.width * picture.height * 3:
+        raise ImageError("the first picture could not be compressed", "as the model expects it", "set image_crf to 0")
+    return Image.fromarray(np.frombuffer(pixels, np.uint8).reshape(picture.height, picture.width, 3))
+
+
+def _through(arguments: list[str], given: bytes) -> bytes:
+    """What ffmpeg makes of these bytes."""
+    with ffmpeg.running(ffmpeg.command(*arguments), stdin=ffmpeg.PIPE) as process, ffmpeg.time_limit(SECONDS, process):
+        made, _ = process.communicate(given)
+    return made

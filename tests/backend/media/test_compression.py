@@ -1,0 +1,25 @@
+"""A picture through H.264: a little worse, the more so the higher the rate factor, the same each time."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from backend.media.compression import compressed
+
+
+@pytest.fixture
+def picture() -> Image.Image:
+    rows, columns = np.mgrid[:96, :128]
+    noise = np.random.default_rng(0).integers(0, 40, (96, 128, 3))
+    return Image.fromarray((np.stack([rows, columns, rows + columns], -1) + noise).astype(np.uint8))
+
+
+def psnr(one: Image.Image, other: Image.Image) -> float:
+    return 10 * np.log10(255**2 / np.square(np.asarray(one, float) - np.asarray(other, float)).mean())
+
+
+def test_stronger_compression_makes_it_worse(picture):
+    assert compressed(picture, 0) is picture
+    found = [psnr(picture, compressed(picture, crf)) for crf in (1, 18, 33)]
+    assert found == sorted(found, reverse=True) and 20 < found[2] < 32 and compressed(picture, 33).size == picture.size
+    np.testing.assert_array_equal(compressed(picture, 33), compressed(picture, 33))
