@@ -38,8 +38,9 @@ from backend.families.model import (
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work
+from backend.sampling.fresh_noise import FreshNoise, fresh_noise, with_noise
 from backend.sampling.plan import PlannedStep
-from backend.sampling.solvers import StepInputs, start
+from backend.sampling.solvers import Schedule, StepInputs, schedule_of, start
 from backend.weights.parking import device_bytes, on_devices
 from backend.weights.stacked import StackedWeights
 
@@ -77,12 +78,19 @@ def _step(
     row: StepInputs,
     context: Context,
     scales: tuple[Scales, Scales],
+    noise: FreshNoise | None,
 ) -> States:
-    """One guided step of both streams."""
+    """One guided step of both streams, with the noise of an ancestral one."""
+    if context.first_frame is not None:  # the spread of the whole video counts in `rescale`, with the picture in its place
+        video = states[VIDEO]
+        states = {**states, VIDEO: dataclasses.replace(video, sample=_with_first_frame(jnp, context.first_frame, video.sample))}
     samples = (states[name].sample for name in (VIDEO, SOUND))
     velocities = denoiser.velocities(weights, *samples, row.timestep, context)
     named = zip((VIDEO, SOUND), velocities, scales, strict=True)
-    return {name: guided_step(states[name], own, branches, scale, row) for name, own, scale in named}
+    made = {name: guided_step(states[name], own, branches, scale, row) for name, own, scale in named}
+    if noise is None:
+        return made
+    return {name: with_noise(made[name], noise, stream) for stream, name in enumerate((VIDEO, SOUND))}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,6 +103,7 @@ class LtxLane:
     branches: Branches
     context: Context
     scales: tuple[Scales, Scales]
+    schedule: Schedule
 
     @property
     def layout(self) -> Layout:
@@ -206,8 +215,16 @@ class LtxModel:
             places=places,
             first_frame=first_frame,
         )
-        is_guided = planned.is_guided
-        return LtxLane(expert=0, is_guided=is_guided, programs=programs, branches=branches, context=context, scales=scales), None
+        lane = LtxLane(
+            expert=0,
+            is_guided=planned.is_guided,
+            programs=programs,
+            branches=branches,
+            context=context,
+            scales=scales,
+            schedule=schedule_of(request),
+        )
+        return lane, None
 
     def encode_flops(self, request: GenerationRequest) -> float:
         """See `Model`."""
@@ -235,7 +252,8 @@ class LtxModel:
         index: int,
     ) -> Generator[Effect, Any, tuple[States, None]]:
         """See `Model`."""
-        arguments = (weights["transformer"], states, row, lane.context, lane.scales)
+        noise = fresh_noise(lane.schedule, request.seed, index)
+        arguments = (weights["transformer"], states, row, lane.context, lane.scales, noise)
         return (yield Call(lane.programs.step(lane.branches), arguments)), None
 
     def settle(self, weights: Weights, request: GenerationRequest, lane: LtxLane, clean: Latents, carry: Carry) -> Work:
