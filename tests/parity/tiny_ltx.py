@@ -55,7 +55,7 @@ def make_parts(kind: str) -> dict[str, Any]:
         "transformer": _transformer(is_new, is_newest),
         "vocoder": _new_vocoder() if is_new else _vocoder(),
     }
-    parts["text_encoder"] = (_gemma4 if is_newest else _gemma)(len(parts["tokenizer"]))
+    parts["text_encoder"] = (make_gemma4 if is_newest else make_gemma)(len(parts["tokenizer"]))
     return parts
 
 
@@ -169,7 +169,8 @@ def _connectors(is_new: bool) -> LTX2TextConnectors:
     ).eval()
 
 
-def _gemma(vocab_size: int) -> Gemma3ForConditionalGeneration:
+def make_gemma(vocab_size: int) -> Gemma3ForConditionalGeneration:
+    """Two sliding layers and two full ones."""
     text = Gemma3TextConfig(
         hidden_size=WIDTH,
         intermediate_size=48,
@@ -190,9 +191,10 @@ def _gemma(vocab_size: int) -> Gemma3ForConditionalGeneration:
     return Gemma3ForConditionalGeneration(Gemma3Config(text_config=text.to_dict(), vision_config=vision.to_dict())).eval()
 
 
-def _gemma4(vocab_size: int) -> Gemma4UnifiedForConditionalGeneration:
-    """Two sliding layers and two full ones, whose heads are wider, with one head of keys, which are their values too."""
-    text = Gemma4UnifiedTextConfig(
+def make_gemma4(vocab_size: int, **changes: Any) -> Gemma4UnifiedForConditionalGeneration:
+    """Two sliding layers and two full ones, whose heads are wider, with one head of keys, which are their values too; `changes`
+    of its text's configuration."""
+    text = dict(
         hidden_size=WIDTH,
         intermediate_size=48,
         num_hidden_layers=4,
@@ -208,6 +210,7 @@ def _gemma4(vocab_size: int) -> Gemma4UnifiedForConditionalGeneration:
         sliding_window=12,
         initializer_range=0.2,
     )
+    text = Gemma4UnifiedTextConfig(**text | changes)
     vision = Gemma4UnifiedVisionConfig(mm_embed_dim=WIDTH, mm_posemb_size=4, output_proj_dims=WIDTH, patch_size=2)
     sound = Gemma4UnifiedAudioConfig(audio_embed_dim=8)
     parts = {"text_config": text, "vision_config": vision, "audio_config": sound}

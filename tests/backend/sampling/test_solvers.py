@@ -1,10 +1,12 @@
 """Both solvers against diffusers' schedulers, fed with the same velocities."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
+from diffusers import FlowMatchEulerDiscreteScheduler, LTXEulerAncestralRFScheduler, UniPCMultistepScheduler
 
 from backend.sampling.solvers import make_schedule, noised, start, take_step
 

@@ -1,0 +1,71 @@
+"""A checkpoint's own configurations say which LTX-2 it is; another version's preset does not take it."""
+
+from pathlib import Path
+
+import pytest
+
+from backend.checkpoints.checkpoint import Checkpoint
+from backend.errors import ModelError
+from backend.families import recognise
+from backend.families.family import check_preset
+from backend.families.ltx.family import LTX, PIPELINES
+from presets import load_preset
+
+PRESETS = {"ltx-2.0": "ltx-2.0-512p", "ltx-2.3": "ltx-2.3-704p", "ltx-2.5": "ltx-2.5-704p"}
+
+
+def checkpoint_of(name: str, **changes) -> Checkpoint:
+    """What the published checkpoint says; `changes` by part."""
+    configs = load_preset(PRESETS[name]).network_configs()
+    configs = {part: config | changes.get(part, {}) for part, config in configs.items()}
+    index = {part: ["library", "Class"] for part in (*configs, "tokenizer", "scheduler")} | {"_class_name": PIPELINES[0]}
+    return Checkpoint(folder=Path("model"), index=index, configs=configs)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_each_version_is_recognised(name):
+    family, kind = recognise(checkpoint_of(name))
+    assert (family, kind.name, kind.tasks) == (LTX, name, ("t2v", "i2v"))
+    assert (kind.sound_rate, kind.sound_latents, kind.sound_shape) == (24_000 if name == "ltx-2.0" else 48_000, 25, (8, 16))
+    assert kind.can_perturb == kind.crosses_timesteps == (name != "ltx-2.0")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("ltx-2.5", {"text_encoder": {"model_type": "gemma3"}}, "its transformer is that of LTX-2.5, its text encoder gemma3"),
+        (
+            "ltx-2.3",
+            {"text_encoder": {"model_type": "gemma4_unified"}},
+            "that of an older LTX-2, its text encoder gemma4_unified",
+        ),
+        ("ltx-2.5", {"transformer": {"rope_type": "interleaved"}}, "turns its heads in a way that is interleaved"),
+        ("ltx-2.3", {"vae": {"timestep_conditioning": True}}, "its decoder adds noise"),
+        ("ltx-2.0", {"transformer": {"in_channels": 64}}, "its transformer takes 64 channels and its VAE makes 128"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused_with_what_is_supported(name, changes, said):
+    with pytest.raises(ModelError) as caught:
+        recognise(checkpoint_of(name, **changes))
+    assert said in str(caught.value) and "LTX-2.0, 2.3 and 2.5" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [("ltx-2.0", "ltx-2.5-704p"), ("ltx-2.3", "ltx-2.5-704p-fast"), ("ltx-2.5", "ltx-2.3-704p"), ("ltx-2.5", "ltx-2.0-512p")],
+)
+def test_a_preset_of_another_version_is_refused_in_one_sentence(name, preset):
+    _, kind = recognise(checkpoint_of(name))
+    other = load_preset(preset).series
+    with pytest.raises(ModelError) as caught:
+        check_preset(kind, load_preset(preset), "model")
+    assert str(caught.value) == (
+        f"The model model is a {name} (version: {name}), and the preset {preset} is for another kind (version: {other}); "
+        f"take a preset of {name}, or another --model"
+    )
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_presets_own_version_is_taken(name):
+    _, kind = recognise(checkpoint_of(name))
+    check_preset(kind, load_preset(PRESETS[name]), "model")
