@@ -45,11 +45,11 @@ class Checkpoint:
         return part_tensors(self.folder, folder_of(part, self.transformer_folder))
 
 
-def split_source(source: str) -> tuple[str, str]:
+def split_source(source: str | Path) -> tuple[str, str]:
     """What "BASE#FOLDER" means: the checkpoint BASE, a folder or an id on the Hub, whose transformer lies in its FOLDER, such as
     "transformer_full". Any other source is its own base, and has its transformer in "transformer"."""
-    found = _FOLDER_SOURCE.fullmatch(source)
-    return (found["base"], found["transformer"]) if found else (source, TRANSFORMER)
+    found = _FOLDER_SOURCE.fullmatch(str(source))
+    return (found["base"], found["transformer"]) if found else (str(source), TRANSFORMER)
 
 
 def folder_of(part: str, transformer: str) -> str:

@@ -20,7 +20,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from backend.contract import settings as settings_module
-from backend.contract.events import Finished
+from backend.contract.events import Finished, Step
 from backend.contract.request import GenerationRequest
 from backend.families.model import SOUND, VIDEO
 from backend.media.sound import Sound
@@ -217,6 +217,23 @@ def test_a_picture_is_the_first_frame(tiny, picture, kind, changes, steps):
     video, sound, _ = finished(made, request)
     expected = run_reference(made, request)
     assert np.abs(video - expected[0]).max() <= LATENT_TOLERANCE and np.abs(sound - expected[1]).max() <= LATENT_TOLERANCE
+
+
+@pytest.mark.parametrize("stop", [1, 5])
+def test_ancestral_steps_go_on_after_a_stop_and_end_the_same(tiny, tmp_path, stop):
+    """Bit for bit, although each step's noise is made anew."""
+    made = tiny(KINDS[2])
+    request = made.request(steps=8, **ANCESTRAL)
+    events = pipeline_module.generate(request, made.loaded, tmp_path, lambda: False)
+    for event in events:
+        if isinstance(event, Step) and event.index == stop:
+            events.close()
+    rest = list(pipeline_module.generate(request, made.loaded, tmp_path, lambda: False))
+    assert [event.index for event in rest if isinstance(event, Step)][-1] == 8 and isinstance(rest[-1], Finished)
+    assert 0 < sum(isinstance(event, Step) for event in rest) <= 8 - stop
+    latents, (video, sound, _) = load_file(tmp_path / "stage2_latents.safetensors"), finished(made, request)
+    np.testing.assert_array_equal(latents["latents"], video)
+    np.testing.assert_array_equal(latents["sound.latents"], sound)
 
 
 @pytest.mark.parametrize("kind", KINDS)
