@@ -16,12 +16,19 @@ ARCHITECTURES_FOLDER = PRESET_FOLDER / "architectures"
 EMBEDDED_MODELS_FOLDER = PRESET_FOLDER.parent / "models"
 EMBEDDED_PREFIX = "embedded:"
 OPENING = "wan-tiny"  # the preset that the studio opens with
-SERIES = ("wan2.2", "wan2.1", "ltx-2.3", "ltx-2.0", "hunyuanvideo-1.5")  # in the order of lists; others come after them
+SERIES = (
+    "wan2.2",
+    "wan2.1",
+    "ltx-2.5",
+    "ltx-2.3",
+    "ltx-2.0",
+    "hunyuanvideo-1.5",
+)  # in the order of lists, then others
 KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace")  # the order within a series, by the word in the name
 VARIANTS = ("draft", "fast", "turbo", "distilled")  # of a preset, by the end of the name
 
 Task = Literal["t2v", "i2v"]
-Solver = Literal["unipc", "euler", "euler-distilled", "lcm", "ltx", "ltx-distilled"]
+Solver = Literal["unipc", "euler", "euler-distilled", "lcm", "ltx", "ltx-distilled", "ltx-ancestral"]
 ANY_MODEL: tuple[Solver, ...] = ("unipc", "euler", "euler-distilled")  # solvers for which a model needs no training of its own
 Expert = Literal["both", "high", "low"]
 Need = Literal["may", "must"]

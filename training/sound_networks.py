@@ -132,7 +132,8 @@ def train_sound(folder: Path, options: SoundTraining, device: str, trained: Path
         if step % 500 == 0:
             SoundNetworks(vae=average.module[0], vocoder=average.module[1]).save(snapshot)
         if step % 50 == 0:
-            logger.info("sound step %d, %.0f s, %s", step, spent, {name: round(part.item(), 4) for name, part in parts.items()})
+            shown = {name: round(part.item(), 4) for name, part in parts.items()}
+            logger.info("sound step %d, %.0f s, %s", step, spent, shown)
     vae, vocoder = average.module
     made = SoundNetworks(vae=vae.eval(), vocoder=vocoder.eval())
     if not trained:
@@ -167,7 +168,7 @@ def _losses(networks: SoundNetworks, samples: torch.Tensor, options: SoundTraini
 
 @torch.no_grad()
 def _draw_apart(vocoder: LTX2Vocoder) -> None:
-    """Makes the weights of both sides' samples differ: a vocoder that has learned one sound for both hardly leaves it by itself."""
+    """Makes the weights of both sides' samples differ: a vocoder with one sound for both hardly leaves it by itself."""
     weight = vocoder.conv_out.weight
     weight.add_(weight.std() * torch.randn_like(weight))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,17 +17,21 @@ from backend.errors import ModelError
 TRANSFORMER = "transformer"
 WITHOUT_WEIGHTS = ("tokenizer", "scheduler", "feature_extractor", "image_processor", "guider")
 """Parts of diffusers' pipelines that are no networks; a number may follow the name, as in tokenizer_2."""
+UNUSED = ("processor", "prompt_enhancer", "duration_head")  # parts of LTX-2's pipelines that we do without
+_FOLDER_SOURCE = re.compile(r"(?P<base>[^+:#]+)#(?P<transformer>transformer_\w+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A folder in diffusers' layout. `index` is its model_index.json, `configs` the config.json of each network by part. The
-    weights of a transformer may lie in one of the `own_files`, by part, instead, as its makers saved them."""
+    weights of a transformer may lie in one of the `own_files`, by part, instead, as its makers saved them; else that of the first
+    one lies in the folder named `transformer_folder`."""
 
     folder: Path
     index: dict[str, Any]
     configs: dict[str, dict[str, Any]]
     own_files: Mapping[str, OwnFile] = field(default_factory=dict)
+    transformer_folder: str = TRANSFORMER
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -35,7 +40,21 @@ class Checkpoint:
 
     def tensors(self, part: str) -> dict[str, TensorPlace]:
         """Where each of a part's tensors lies. Raises: ModelError for a file that is not whole."""
-        return own_tensors(self.own_files[part]) if part in self.own_files else part_tensors(self.folder, part)
+        if part in self.own_files:
+            return own_tensors(self.own_files[part])
+        return part_tensors(self.folder, folder_of(part, self.transformer_folder))
+
+
+def split_source(source: str | Path) -> tuple[str, str]:
+    """What "BASE#FOLDER" means: the checkpoint BASE, a folder or an id on the Hub, whose transformer lies in its FOLDER, such as
+    "transformer_full". Any other source is its own base, and has its transformer in "transformer"."""
+    found = _FOLDER_SOURCE.fullmatch(str(source))
+    return (found["base"], found["transformer"]) if found else (str(source), TRANSFORMER)
+
+
+def folder_of(part: str, transformer: str) -> str:
+    """The folder's name of a part of a checkpoint whose transformer lies in the folder `transformer`."""
+    return transformer if part == TRANSFORMER else part
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -43,16 +62,17 @@ def is_checkpoint(folder: Path) -> bool:
     return (folder / "model_index.json").is_file() or _torch_file(folder) is not None
 
 
-def open_checkpoint(folder: Path, own_files: Mapping[str, OwnFile] | None = None) -> Checkpoint:
+def open_checkpoint(folder: Path, own_files: Mapping[str, OwnFile] | None = None, transformer: str = TRANSFORMER) -> Checkpoint:
     """The folder's configurations, with transformers from `own_files` if some are given, or from a .pt file that lies there in
-    its transformer's place. Raises: ModelError if a configuration is missing or broken."""
+    its transformer's place, or from the folder `transformer`. Raises: ModelError if a configuration is missing or broken."""
     if own_files:
         return _with_own_files(folder, own_files)
-    if (torch_file := _torch_file(folder)) is not None:
+    if transformer == TRANSFORMER and (torch_file := _torch_file(folder)) is not None:
         return _with_own_files(folder, {TRANSFORMER: torch_file})
     index = read_json(folder / "model_index.json")
-    parts = [part for part in named_parts(index) if not part.startswith(WITHOUT_WEIGHTS)]
-    return Checkpoint(folder=folder, index=index, configs={part: read_json(folder / part / "config.json") for part in parts})
+    parts = [part for part in named_parts(index) if not part.startswith(WITHOUT_WEIGHTS) and part not in UNUSED]
+    configs = {part: read_json(folder / folder_of(part, transformer) / "config.json") for part in parts}
+    return Checkpoint(folder=folder, index=index, configs=configs, transformer_folder=transformer)
 
 
 def _torch_file(folder: Path) -> TorchFile | None:

@@ -29,7 +29,15 @@ from huggingface_hub import HfApi, RepoFile, constants, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import filter_repo_objects, tqdm
 
-from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint, is_checkpoint, named_parts, open_checkpoint
+from backend.checkpoints.checkpoint import (
+    TRANSFORMER,
+    Checkpoint,
+    folder_of,
+    is_checkpoint,
+    named_parts,
+    open_checkpoint,
+    split_source,
+)
 from backend.checkpoints.hub_file import HubFile, blobs_folder, fetch, forget_begun
 from backend.checkpoints.own_file import FileSource, OwnFile, file_source, is_on_hub, parts_of
 from backend.checkpoints.tensors import weight_files
@@ -39,6 +47,7 @@ from presets import list_presets
 
 PARTS = (
     *("transformer", "transformer_2", "vae", "text_encoder", "text_encoder_2", "image_encoder"),
+    *("connectors", "audio_vae", "vocoder"),
     *("image_processor", "feature_extractor", "scheduler", "guider"),
 )
 """Folders of diffusers' checkpoints that are fetched; others, such as copies in other precisions, are not."""
@@ -64,13 +73,14 @@ def ignore_progress(done: int, total: int) -> None:
 
 def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_progress) -> Checkpoint:
     """A checkpoint, opened: the folder `source`, or that id on the Hub, downloaded if need be; its transformers may be files of
-    their own, see `file_source`. Raises: ModelError."""
+    their own, see `file_source`, or lie in another folder, see `split_source`. Raises: ModelError."""
     if (named := file_source(source)) is not None:
         return _find_with_files(named, accept, on_bytes)
-    folder = Path(source).expanduser()
+    base, transformer = split_source(source)
+    folder = Path(base).expanduser()
     if folder.is_dir():
         if is_checkpoint(folder):
-            return open_checkpoint(folder)
+            return open_checkpoint(folder, transformer=transformer)
         raise ModelError(
             f"{folder.name}", "must hold model_index.json, as diffusers writes it", "give a diffusers checkpoint folder"
         )
@@ -79,7 +89,7 @@ def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_prog
     if (checkpoint := cached_checkpoint(source)) is not None:
         return checkpoint
     folder, torch_file = download_model(source, accept, on_bytes), cached_torch_file(source)
-    return open_checkpoint(folder, torch_file and {TRANSFORMER: torch_file})
+    return open_checkpoint(folder, torch_file and {TRANSFORMER: torch_file}, transformer)
 
 
 def _find_with_files(named: FileSource, accept: Accept, on_bytes: OnBytes) -> Checkpoint:
@@ -143,7 +153,7 @@ def cached_torch_file(source: str) -> TorchFile | None:
 
 
 def is_hub_id(source: str) -> bool:
-    """Whether this has the form owner/name, or that of a `TorchSource`."""
+    """Whether this has the form owner/name, which "#FOLDER" may follow, or that of a `TorchSource`."""
     if torch_source(source) is not None:
         return True
     return source.count("/") == 1 and not source.startswith(("/", ".", "~")) and ":" not in source
@@ -154,8 +164,9 @@ def cached_checkpoint(source: str) -> Checkpoint | None:
     if (named := torch_source(source)) is not None:
         folder, torch_file = _cached(named.base, PATTERNS_BESIDE_TORCH), cached_torch_file(source)
         return None if folder is None or torch_file is None else _whole(folder, {TRANSFORMER: torch_file})
-    folder = _cached(source, PATTERNS)
-    return None if folder is None else _whole(folder)
+    base, transformer = split_source(source)
+    folder = _cached(base, _from_folder(PATTERNS, transformer))
+    return None if folder is None else _whole(folder, transformer=transformer)
 
 
 def cached_model(source: str) -> Path | None:
@@ -174,17 +185,24 @@ def cached_file(source: str) -> Path | None:
 def newest_snapshot(source: str) -> Path | None:
     """The folder of a checkpoint in the cache, however incomplete; None if there is none."""
     named = torch_source(source)
-    folders = (blobs_folder(named.base if named else source).parent / "snapshots").glob("*")
+    base = named.base if named else split_source(source)[0]
+    folders = (blobs_folder(base).parent / "snapshots").glob("*")
     return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
-def _whole(folder: Path, own_files: Mapping[str, OwnFile] | None = None) -> Checkpoint | None:
+def _from_folder(patterns: Sequence[str], transformer: str) -> tuple[str, ...]:
+    """The same with the files of the folder `transformer` in place of those of "transformer"."""
+    folders = (pattern.partition("/") for pattern in patterns)
+    return tuple(folder_of(part, transformer) + slash + name for part, slash, name in folders)
+
+
+def _whole(folder: Path, own_files: Mapping[str, OwnFile] | None = None, transformer: str = TRANSFORMER) -> Checkpoint | None:
     """The checkpoint if every file that its own indexes name is there."""
     try:
-        checkpoint = open_checkpoint(folder, own_files)
+        checkpoint = open_checkpoint(folder, own_files, transformer)
         for part in checkpoint.parts:
             if part not in checkpoint.own_files:
-                weight_files(folder, part)
+                weight_files(folder, folder_of(part, transformer))
     except ModelError:
         return None
     tokenizers = [part for part in named_parts(checkpoint.index) if part.startswith("tokenizer")]
@@ -198,8 +216,10 @@ def download_model(source: str, accept: Accept, on_bytes: OnBytes = ignore_progr
     """
     if (named := torch_source(source)) is not None:
         return _download_beside_torch(named, accept, on_bytes)
-    accept(open_checkpoint(_download(source, CONFIGURATIONS, lambda done, total: on_bytes(0, 0))))
-    return _download(source, PATTERNS, on_bytes)
+    base, transformer = split_source(source)
+    folder = _download(base, _from_folder(CONFIGURATIONS, transformer), lambda done, total: on_bytes(0, 0))
+    accept(open_checkpoint(folder, transformer=transformer))
+    return _download(base, _from_folder(PATTERNS, transformer), on_bytes)
 
 
 def _download_beside_torch(named: TorchSource, accept: Accept, on_bytes: OnBytes) -> Path:
@@ -225,8 +245,9 @@ def places(source: str) -> dict[str, tuple[str, ...]]:
     """Which files make up a checkpoint, or are the one file that `source` names: patterns, by repository."""
     if (named := torch_source(source)) is not None:
         return {named.base: PATTERNS_BESIDE_TORCH, **places(named.file)}
-    repository, _, name = source.partition(":")
-    return {repository: (glob.escape(name),) if name else PATTERNS}
+    base, transformer = split_source(source)
+    repository, _, name = base.partition(":")
+    return {repository: (glob.escape(name),) if name else _from_folder(PATTERNS, transformer)}
 
 
 def wanted_files(source: str) -> list[HubFile]:

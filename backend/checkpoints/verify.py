@@ -52,13 +52,14 @@ def verify(
     recognise: Recognise,
     on_bytes: Callable[[int, int], None] | None = None,
     torch_file: TorchFile | None = None,
+    transformer: str = TRANSFORMER,
     complete: Callable[[Checkpoint], Checkpoint] = lambda checkpoint: checkpoint,
 ) -> Verification:
-    """Look at every file of the checkpoint, and at the `torch_file` that is its transformer if one is given; `complete` adds what
-    that file does not say. Raises nothing: the result lists what is wrong."""
+    """Look at every file of the checkpoint, whose transformer lies in its folder `transformer`, or is the `torch_file` if one is
+    given; `complete` adds what that file does not say. Raises nothing: the result lists what is wrong."""
     problems, kind = [], None
     try:
-        checkpoint = complete(open_checkpoint(folder, torch_file and {TRANSFORMER: torch_file}))
+        checkpoint = complete(open_checkpoint(folder, torch_file and {TRANSFORMER: torch_file}, transformer))
         family, recognised = recognise(checkpoint)
         kind = recognised.name
         for part in checkpoint.parts:

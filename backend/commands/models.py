@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+from backend.checkpoints.checkpoint import split_source
 from backend.checkpoints.hub import (
     cached_file,
     cached_model,
@@ -134,15 +135,18 @@ class _Line:
 
 
 def _verify(arguments: argparse.Namespace) -> bool:
-    results = [
-        verify(_local_folder(source), recognise, _Line(sys.stderr, source), cached_torch_file(source), completed)
-        for source in _verifiable(arguments.id)
-    ]
+    results = [_verified(source) for source in _verifiable(arguments.id)]
     if arguments.json:
         sys.stdout.write(json.dumps([_facts(result) for result in results], indent=2) + "\n")
     else:
         sys.stdout.write("\n".join(_sentences(result) for result in results) + "\n")
     return not any(result.problems for result in results)
+
+
+def _verified(source: str) -> Verification:
+    base, transformer = split_source(source)
+    line, torch_file = _Line(sys.stderr, source), cached_torch_file(source)
+    return verify(_local_folder(base), recognise, line, torch_file, transformer, completed)
 
 
 def _verifiable(given: str) -> list[str]:

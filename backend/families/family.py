@@ -35,7 +35,8 @@ class Kind:
     latents; `boundary` is the share of the noise below which the second of two experts works; `chunk` how many latent frames are
     made at once, None for the whole video. Inputs of the roles `first_only` are for the first chunk alone; `from_inputs` are the
     names of the denoiser's conditions that follow from the inputs alone, if texts that are said later need not make them again.
-    `sound_rate` are the samples a second of the sound that it makes with a video, None for silent videos.
+    `sound_rate` are the samples a second of the sound that it makes with a video, None for silent videos. `other_series`
+    are those of presets that are for other versions of it.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Kind:
     first_only: tuple[str, ...] = ()
     from_inputs: frozenset[str] = frozenset()
     sound_rate: int | None = None
+    other_series: tuple[str, ...] = ()
 
     def needs(self, role: str) -> bool:
         """Whether an input of this role must be given."""
@@ -104,6 +106,7 @@ def check_preset(kind: Kind, preset: Preset, source: str) -> None:
         "pixels a token": _pair(kind.scales[0] * kind.patch, preset.size_multiple),
         "sound": _pair(kind.sound_rate is not None, preset.makes_sound),
         "going on after clips": (kind.continues, preset.continues, kind.continues or not preset.continues),
+        "version": (kind.name, preset.series, preset.series not in kind.other_series),
     }
     for name, (found, expected, fits) in facts.items():
         if not fits:

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from backend.checkpoints.checkpoint import Checkpoint
+from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint, folder_of
 from backend.checkpoints.hub import OnBytes, find_checkpoint, find_file
 from backend.checkpoints.loras import find_lora
 from backend.checkpoints.speed import Speed
@@ -35,11 +35,17 @@ class ModelFiles:
     def mark(self) -> str:
         """Short, and another one for files of other names or sizes: hosts that make one video must have the same."""
         folder = self.checkpoint.folder
-        kept = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in _KEPT)
+        kept = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in _KEPT and self._is_used(path))
         sizes = [f"{path.relative_to(folder)} {path.stat().st_size}" for path in kept]
         own = [file if isinstance(file, Path) else file.path for file in self.checkpoint.own_files.values()]
         sizes = "\n".join(sizes + [f"{path.name} {path.stat().st_size}" for path in own if not path.is_relative_to(folder)])
         return hashlib.sha256(sizes.encode()).hexdigest()[:16]
+
+    def _is_used(self, path: Path) -> bool:
+        """Whether a file of the checkpoint's folder is not that of a transformer which another preset takes."""
+        part = path.relative_to(self.checkpoint.folder).parts[0]
+        own = {folder_of(part, self.checkpoint.transformer_folder) for part in self.checkpoint.parts}
+        return part in own or not part.startswith(TRANSFORMER)
 
 
 def check_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFiles:

@@ -11,6 +11,8 @@ timesteps before the shift (three steps: 1000, 666, 333), but a step goes from t
 noise, as diffusers' `FlowMatchLCMScheduler` does: only models that were trained for it take it, and each adds the noise itself.
 "ltx" is Euler as LTX-2's pipelines run it: the shift grows with the video's tokens (times the request's own), and the last noise
 level is 0.1; "ltx-distilled" on the eight levels that its distilled models were trained on, or on so many of them.
+"ltx-ancestral" has the levels of "ltx-distilled", but a step goes below the next level, and fresh noise brings it back up, as in
+diffusers' `LTXEulerAncestralRFScheduler` with eta 1: a model that takes it adds the noise itself, `Schedule.noise` times.
 """
 
 from __future__ import annotations
@@ -33,13 +35,15 @@ class Schedule:
     """Everything about the solver that is known before the first step.
 
     `sigmas` [N + 1] float32, the last one 0; `timesteps` [N] float32, the model's input; `corrector` [N, 5] and
-    `predictor` [N, 3] float32, each row the weights of one step's two linear combinations, in the order of `take_step`.
+    `predictor` [N, 3] float32, each row the weights of one step's two linear combinations, in the order of `take_step`; `noise`
+    [N] float32, the standard deviation of the noise that an ancestral step adds to its sample, None for other solvers.
     """
 
     sigmas: np.ndarray
     timesteps: np.ndarray
     corrector: np.ndarray
     predictor: np.ndarray
+    noise: np.ndarray | None = None
 
     @property
     def steps(self) -> int:
@@ -124,10 +128,11 @@ def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | Non
         return _euler_schedule(_shifted(whole / NUM_TRAIN_TIMESTEPS, flow_shift)[first:])
     if solver == "ltx":
         return _euler_schedule(np.append(_ltx_sigmas(steps, flow_shift, num_tokens), 0.0)[first:])
-    if solver == "ltx-distilled":
+    if solver in ("ltx-distilled", "ltx-ancestral"):
         chosen = np.rint(np.linspace(0, len(LTX_DISTILLED) - 1, steps)).astype(int) if steps > 1 else [0]
-        return _euler_schedule(np.append(np.array(LTX_DISTILLED)[chosen], 0.0)[first:])
-    raise ValueError(f"solver={solver!r} must be unipc, euler, euler-distilled, lcm, ltx or ltx-distilled")
+        sigmas = np.append(np.array(LTX_DISTILLED)[chosen], 0.0)[first:]
+        return _ancestral_schedule(sigmas) if solver == "ltx-ancestral" else _euler_schedule(sigmas)
+    raise ValueError(f"solver={solver!r} must be unipc, euler, euler-distilled, lcm, ltx, ltx-distilled or ltx-ancestral")
 
 
 def schedule_of(request: GenerationRequest) -> Schedule:
@@ -161,6 +166,19 @@ def _euler_schedule(sigmas: np.ndarray) -> Schedule:
     predictor = np.stack([ratio, 1 - ratio, np.zeros(steps)], 1)
     corrector = np.tile([1.0, 0, 0, 0, 0], (steps, 1))
     return _schedule(sigmas, sigmas[:-1] * NUM_TRAIN_TIMESTEPS, corrector, predictor)
+
+
+def _ancestral_schedule(sigmas: np.ndarray) -> Schedule:
+    """Euler down to s'^2 / s, then the signal scaled to its share at s', and noise up to s'.
+
+    Source: diffusers, `LTXEulerAncestralRFScheduler.step`, eta 1, s_noise 1.
+    """
+    now, following = sigmas[:-1], sigmas[1:]
+    down = following**2 / now
+    scale = (1 - following) / (1 - down)
+    predictor = np.stack([scale * down / now, scale * (1 - down / now), np.zeros(len(now))], 1)
+    noise = np.sqrt(np.maximum(following**2 - (scale * down) ** 2, 0)).astype(np.float32)
+    return dataclasses.replace(_euler_schedule(sigmas), predictor=predictor.astype(np.float32), noise=noise)
 
 
 def _unipc(steps: int, flow_shift: float, first: int) -> Schedule:
@@ -249,7 +267,8 @@ class StepInputs:
 
     @property
     def next_timestep(self) -> jax.Array:
-        """The timestep at which the step ends, 0 for the last: every solver's predictor begins with the ratio of the sigmas."""
+        """The timestep at which the step ends, 0 for the last: the predictor of every solver but "ltx-ancestral" begins with the
+        ratio of the sigmas."""
         return self.sigma * self.predictor[0] * NUM_TRAIN_TIMESTEPS
 
 

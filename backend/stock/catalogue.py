@@ -60,11 +60,15 @@ def licences_of(source: str) -> tuple[str, ...]:
 
 
 def bytes_of(source: str, path: Path) -> int:
-    """The bytes of a checkpoint's folder or of a file, with the transformer's own file if the checkpoint has one."""
+    """The bytes of a checkpoint's folder or of a file, with the transformer's own file if the checkpoint has one, and without a
+    transformer that is another's."""
+    from backend.checkpoints.checkpoint import TRANSFORMER, split_source
     from backend.checkpoints.hub import cached_torch_file
 
-    torch_file = cached_torch_file(source)
-    return _num_bytes(path) + (0 if torch_file is None else _num_bytes(torch_file.path))
+    torch_file, (_, own) = cached_torch_file(source), split_source(source)
+    others = [folder for folder in path.glob(f"{TRANSFORMER}*") if own != TRANSFORMER and folder.name != own]
+    own_bytes = _num_bytes(path) - sum(map(_num_bytes, others))
+    return own_bytes + (0 if torch_file is None else _num_bytes(torch_file.path))
 
 
 def _models() -> Iterator[Entry]:
@@ -97,12 +101,15 @@ def _folder_of(preset: Preset) -> Path | None:
 
 def _begun(model: str) -> int:
     """The bytes of a checkpoint that is not whole. Parts that another checkpoint has brought count once its own file is begun."""
-    from backend.checkpoints.hub import torch_source
+    from backend.checkpoints.checkpoint import TRANSFORMER, split_source
+    from backend.checkpoints.hub import newest_snapshot, torch_source
     from backend.checkpoints.hub_file import bytes_here
 
-    named = torch_source(model)
+    named, (base, transformer) = torch_source(model), split_source(model)
     if named is None:
-        return bytes_here(model)
+        snapshot = newest_snapshot(base)
+        has_begun = transformer == TRANSFORMER or snapshot is not None and (snapshot / transformer).is_dir()
+        return bytes_here(base) if has_begun else 0
     own = bytes_here(named.file.partition(":")[0])
     return own + bytes_here(named.base) if own else 0
 

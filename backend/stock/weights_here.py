@@ -5,7 +5,7 @@ Runs for every request and every page, so it reads only a few small files and ne
 
 from pathlib import Path
 
-from backend.checkpoints.checkpoint import Checkpoint, is_checkpoint, open_checkpoint
+from backend.checkpoints.checkpoint import Checkpoint, is_checkpoint, open_checkpoint, split_source
 from backend.checkpoints.own_file import file_source
 from backend.contract.request import GenerationRequest, find_preset
 from backend.errors import ModelError, RequestError
@@ -66,9 +66,10 @@ def _opened(source: str) -> Checkpoint | None:
         from backend.checkpoints.hub import cached_with_files
 
         return cached_with_files(named)
-    folder = Path(source).expanduser()
+    base, transformer = split_source(source)
+    folder = Path(base).expanduser()
     if is_checkpoint(folder):
-        return open_checkpoint(folder)
+        return open_checkpoint(folder, transformer=transformer)
     from backend.checkpoints.hub import cached_checkpoint, is_hub_id
 
     return cached_checkpoint(source) if is_hub_id(source) else None

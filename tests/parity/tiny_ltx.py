@@ -15,12 +15,22 @@ from diffusers import (
     LTX2VideoTransformer3DModel,
 )
 from diffusers.pipelines.ltx2 import LTX2TextConnectors, LTX2Vocoder, LTX2VocoderWithBWE
-from transformers import Gemma3Config, Gemma3ForConditionalGeneration, Gemma3TextConfig, SiglipVisionConfig
+from transformers import (
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Gemma3TextConfig,
+    Gemma4UnifiedAudioConfig,
+    Gemma4UnifiedConfig,
+    Gemma4UnifiedForConditionalGeneration,
+    Gemma4UnifiedTextConfig,
+    Gemma4UnifiedVisionConfig,
+    SiglipVisionConfig,
+)
 
 from presets import Preset, load_preset
 from tests.parity.tiny_hunyuan import make_tokenizer
 
-KINDS = ("ltx-2.0", "ltx-2.3")
+KINDS = ("ltx-2.0", "ltx-2.3", "ltx-2.5")
 SIDE = 64  # of a video, in pixels
 WIDTH, SOUND_WIDTH, LAYERS = 32, 16, 3  # channels of the two streams' tokens
 
@@ -28,7 +38,7 @@ WIDTH, SOUND_WIDTH, LAYERS = 32, 16, 3  # channels of the two streams' tokens
 def make_parts(kind: str) -> dict[str, Any]:
     """The components of diffusers' pipeline."""
     torch.manual_seed(sum(map(ord, kind)))
-    is_new = kind != "ltx-2.0"
+    is_new, is_newest = kind != "ltx-2.0", kind == "ltx-2.5"
     parts = {
         "scheduler": FlowMatchEulerDiscreteScheduler(
             use_dynamic_shifting=True,
@@ -42,10 +52,10 @@ def make_parts(kind: str) -> dict[str, Any]:
         "audio_vae": _sound_vae(),
         "tokenizer": make_tokenizer(),
         "connectors": _connectors(is_new),
-        "transformer": _transformer(is_new),
+        "transformer": _transformer(is_new, is_newest),
         "vocoder": _new_vocoder() if is_new else _vocoder(),
     }
-    parts["text_encoder"] = _gemma(len(parts["tokenizer"]))
+    parts["text_encoder"] = (make_gemma4 if is_newest else make_gemma)(len(parts["tokenizer"]))
     return parts
 
 
@@ -87,7 +97,7 @@ def make_preset(kind: str, folder: Path) -> Preset:
         sizes=[[SIDE, SIDE]],
         flow_shift=1.0,
         solver="ltx",
-        solvers=["ltx", "ltx-distilled"],
+        solvers=["ltx", "ltx-distilled", "ltx-ancestral"],
         tasks=["t2v", "i2v"],
         guidance=[3.0],
         negative_prompt="",
@@ -100,7 +110,7 @@ def make_preset(kind: str, folder: Path) -> Preset:
     return Preset(**demo | own)
 
 
-def _transformer(is_new: bool) -> LTX2VideoTransformer3DModel:
+def _transformer(is_new: bool, is_newest: bool) -> LTX2VideoTransformer3DModel:
     newer = dict(
         gated_attn=True,
         cross_attn_mod=True,
@@ -108,6 +118,8 @@ def _transformer(is_new: bool) -> LTX2VideoTransformer3DModel:
         audio_cross_attn_mod=True,
         use_prompt_embeddings=False,
         perturbed_attn=True,
+        ff_bias=not is_newest,
+        use_keyframes_abs_pos_embedding=is_newest,
     )
     model = LTX2VideoTransformer3DModel(
         in_channels=8,
@@ -157,7 +169,8 @@ def _connectors(is_new: bool) -> LTX2TextConnectors:
     ).eval()
 
 
-def _gemma(vocab_size: int) -> Gemma3ForConditionalGeneration:
+def make_gemma(vocab_size: int) -> Gemma3ForConditionalGeneration:
+    """Two sliding layers and two full ones."""
     text = Gemma3TextConfig(
         hidden_size=WIDTH,
         intermediate_size=48,
@@ -176,6 +189,36 @@ def _gemma(vocab_size: int) -> Gemma3ForConditionalGeneration:
         hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14
     )
     return Gemma3ForConditionalGeneration(Gemma3Config(text_config=text.to_dict(), vision_config=vision.to_dict())).eval()
+
+
+def make_gemma4(vocab_size: int, **changes: Any) -> Gemma4UnifiedForConditionalGeneration:
+    """Two sliding layers and two full ones, whose heads are wider, with one head of keys, which are their values too; `changes`
+    of its text's configuration."""
+    text = dict(
+        hidden_size=WIDTH,
+        intermediate_size=48,
+        num_hidden_layers=4,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=16,
+        global_head_dim=32,
+        num_global_key_value_heads=1,
+        attention_k_eq_v=True,
+        vocab_size=vocab_size,
+        max_position_embeddings=2048,
+        sliding_window=12,
+        initializer_range=0.2,
+    )
+    text = Gemma4UnifiedTextConfig(**text | changes)
+    vision = Gemma4UnifiedVisionConfig(mm_embed_dim=WIDTH, mm_posemb_size=4, output_proj_dims=WIDTH, patch_size=2)
+    sound = Gemma4UnifiedAudioConfig(audio_embed_dim=8)
+    parts = {"text_config": text, "vision_config": vision, "audio_config": sound}
+    config = Gemma4UnifiedConfig(**{name: part.to_dict() for name, part in parts.items()})
+    model = Gemma4UnifiedForConditionalGeneration(config).eval()
+    for index, layer in enumerate(model.model.language_model.layers):
+        layer.layer_scalar.fill_(1 + 0.1 * index)  # ones would hide a mix-up
+    return model
 
 
 def _vae() -> AutoencoderKLLTX2Video:

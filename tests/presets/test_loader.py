@@ -26,7 +26,7 @@ TURBO = ["wan2.2-ti2v-5b-720p-turbo"]
 VACE = ["wan2.1-vace-1.3b-480p", "wan2.1-vace-14b-720p", "wan2.2-vace-fun-a14b-720p"]
 STEP_DISTILLED = ["hunyuanvideo-1.5-i2v-480p-fast"]
 LIVE = ["wan2.1-live-1.3b-480p", "causal-forcing-1.3b-480p", "longlive-1.3b-480p", "matrix-game-2.0"]
-LTX = ["ltx-2.3-704p", "ltx-2.3-704p-fast", "ltx-2.0-512p"]
+LTX = ["ltx-2.5-704p", "ltx-2.5-704p-fast", "ltx-2.3-704p", "ltx-2.3-704p-fast", "ltx-2.0-512p"]
 EMBEDDED = ["wan-tiny", "hunyuan-tiny", "ltx-tiny", "wan-tiny-vace", "wan-live-tiny"]
 NAMES = [*EMBEDDED, *FULL, *HUNYUAN, *DRAFTS, *FAST, *TURBO, *VACE, *DISTILLED, *STEP_DISTILLED, *LTX, *LIVE]
 WAN = [name for name in FULL + DRAFTS + FAST + TURBO + VACE if name.startswith("wan2")]
@@ -41,7 +41,7 @@ def test_the_list_begins_with_the_demo_models_then_the_newest_wan_and_ends_with_
         *("wan2.2-t2v-a14b-720p", "wan2.2-t2v-a14b-720p-draft", "wan2.2-t2v-a14b-720p-fast"),
         "wan2.2-ti2v-5b-720p",
     ]
-    order = ["wan2.2", "wan2.1", "ltx-2.3", "ltx-2.0", "hunyuanvideo"]
+    order = ["wan2.2", "wan2.1", "ltx-2.5", "ltx-2.3", "ltx-2.0", "hunyuanvideo"]
     families = [next(each for each in order if name.startswith(each)) for name in names[len(EMBEDDED) : -4]]
     assert list(dict.fromkeys(families)) == order
     assert families == sorted(families, key=order.index) and names[-4:] == LIVE

@@ -31,7 +31,8 @@ NEEDED_ENTRIES = {
     "vocoder": ("output_sampling_rate",),
     "text_encoder": (),
 }  # fmt: skip
-SUPPORTED = "LTX-2.0 and 2.3 as diffusers lays them out"
+SUPPORTED = "LTX-2.0, 2.3 and 2.5 as diffusers lays them out"
+GEMMA_4 = "gemma4_unified"  # the model type of LTX-2.5's text encoder; that of the others is Gemma 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,8 +51,9 @@ class LtxKind(Kind):
 
 
 INPUTS: Mapping[str, Need] = {"image": "may", "video": "may", "sound": "may"}
-OLD = LtxKind(name="ltx-2.0", takes=INPUTS, crosses_timesteps=False, can_perturb=False)
-NEW = LtxKind(name="ltx-2.3", takes=INPUTS)
+NEWEST = LtxKind(name="ltx-2.5", takes=INPUTS, other_series=("ltx-2.0", "ltx-2.3"))
+NEW = LtxKind(name="ltx-2.3", takes=INPUTS, other_series=(NEWEST.name,))
+OLD = dataclasses.replace(NEW, name="ltx-2.0", crosses_timesteps=False, can_perturb=False)
 
 # diffusers' name -> the one in the makers' files; source: diffusers, scripts/convert_ltx2_to_diffusers.py
 ORIGINAL_NAMES = (
@@ -75,7 +77,8 @@ class LtxFamily:
         check_classes(configs, classes, SUPPORTED)
         _check(configs)
         sound, transformer = configs["audio_vae"], configs["transformer"]
-        kind = NEW if transformer.get("perturbed_attn") else OLD
+        newer = NEWEST if _reads_gemma_4(configs) else NEW
+        kind = newer if transformer.get("perturbed_attn") else OLD
         return dataclasses.replace(
             kind,
             scales=_scales(configs["vae"]),
@@ -141,6 +144,10 @@ def _scales(config: Mapping[str, Any]) -> tuple[int, int]:
     return config["spatial_compression_ratio"], config["temporal_compression_ratio"]
 
 
+def _reads_gemma_4(configs: Configs) -> bool:
+    return configs["text_encoder"].get("model_type") == GEMMA_4
+
+
 def _check(configs: Configs) -> None:
     """Raises: ModelError if the networks do not belong together, or are built in a way that was never published."""
     transformer, latents = configs["transformer"], configs["vae"]["latent_channels"]
@@ -148,7 +155,10 @@ def _check(configs: Configs) -> None:
         raise channels_refusal(configs, latents, SUPPORTED)
     if transformer["rope_type"] != "split":
         raise refusal(f"its transformer turns its heads in a way that is {transformer['rope_type']}", [SUPPORTED])
-    if transformer.get("use_keyframes_abs_pos_embedding"):
-        raise refusal("it is LTX-2.5, whose text encoder is not here yet", [SUPPORTED])
+    is_newest = not transformer.get("ff_bias", True)
+    if is_newest != _reads_gemma_4(configs):
+        found = configs["text_encoder"].get("model_type", "unknown")
+        version = "LTX-2.5" if is_newest else "an older LTX-2"
+        raise refusal(f"its transformer is that of {version}, its text encoder {found}", [SUPPORTED])
     if configs["vae"].get("timestep_conditioning") or any(configs["vae"].get("decoder_inject_noise", ())):
         raise refusal("its decoder adds noise", [SUPPORTED])

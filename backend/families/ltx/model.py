@@ -38,8 +38,9 @@ from backend.families.model import (
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work
+from backend.sampling.fresh_noise import FreshNoise, fresh_noise, with_noise
 from backend.sampling.plan import PlannedStep
-from backend.sampling.solvers import StepInputs, held, start
+from backend.sampling.solvers import Schedule, StepInputs, held, schedule_of, start
 from backend.weights.parking import device_bytes, on_devices
 from backend.weights.stacked import StackedWeights
 
@@ -80,13 +81,19 @@ def _step(
     row: StepInputs,
     context: Context,
     scales: tuple[Scales, Scales],
+    noise: FreshNoise | None,
 ) -> States:
-    """One guided step of both streams; a given one stays as it is, at timestep 0."""
+    """One guided step of both streams, with the noise of an ancestral one; a given stream stays as it is, at timestep 0."""
+    if context.first_frame is not None:  # the spread of the whole video counts in `rescale`, with the picture in its place
+        video = states[VIDEO]
+        states = {**states, VIDEO: dataclasses.replace(video, sample=_with_first_frame(jnp, context.first_frame, video.sample))}
     samples = (states[name].sample for name in STREAMS)
     timesteps = tuple(jnp.zeros_like(row.timestep) if name == given else row.timestep for name in STREAMS)
     velocities = denoiser.velocities(weights, *samples, timesteps, context)
     named = zip(STREAMS, velocities, scales, strict=True)
     made = {name: guided_step(states[name], own, branches, scale, row) for name, own, scale in named if name != given}
+    if noise is not None:
+        made = {name: with_noise(state, noise, STREAMS.index(name)) for name, state in made.items()}
     return {name: made.get(name, states[name]) for name in STREAMS}
 
 
@@ -101,6 +108,7 @@ class LtxLane:
     given: str | None
     context: Context
     scales: tuple[Scales, Scales]
+    schedule: Schedule
 
     @property
     def layout(self) -> Layout:
@@ -220,9 +228,17 @@ class LtxModel:
             places=places,
             first_frame=first_frame,
         )
-        given = next((name for name in STREAMS if _GIVEN[name] in conditions), None)
-        how = dict(expert=0, is_guided=planned.is_guided, programs=programs, branches=branches, given=given)
-        return LtxLane(**how, context=context, scales=scales), None
+        lane = LtxLane(
+            expert=0,
+            is_guided=planned.is_guided,
+            programs=programs,
+            branches=branches,
+            given=next((name for name in STREAMS if _GIVEN[name] in conditions), None),
+            context=context,
+            scales=scales,
+            schedule=schedule_of(request),
+        )
+        return lane, None
 
     def encode_flops(self, request: GenerationRequest) -> float:
         """See `Model`."""
@@ -254,7 +270,8 @@ class LtxModel:
         index: int,
     ) -> Generator[Effect, Any, tuple[States, None]]:
         """See `Model`."""
-        arguments = (weights["transformer"], states, row, lane.context, lane.scales)
+        noise = fresh_noise(lane.schedule, request.seed, index)
+        arguments = (weights["transformer"], states, row, lane.context, lane.scales, noise)
         return (yield Call(lane.programs.step(lane.branches, lane.given), arguments)), None
 
     def settle(self, weights: Weights, request: GenerationRequest, lane: LtxLane, clean: Latents, carry: Carry) -> Work:

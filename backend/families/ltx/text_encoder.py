@@ -1,4 +1,4 @@
-"""Prompts to the two streams' embeddings: Gemma 3's states of all layers, and the checkpoint's connectors, in one program.
+"""Prompts to the two streams' embeddings: Gemma's states of all layers, and the checkpoint's connectors, in one program.
 
 All layers' states of a prompt are 400 MB, so they never leave the program: only what the connectors make of them does. Text is
 padded on the left to one length, as diffusers' pipelines do.
@@ -7,6 +7,7 @@ padded on the left to one length, as diffusers' pipelines do.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -17,14 +18,16 @@ import numpy as np
 import torch
 from diffusers.models.modeling_utils import ModelMixin
 from diffusers.pipelines.ltx2.connectors import LTX2TextConnectors
-from transformers import Gemma3TextConfig, Gemma3TextModel, PreTrainedTokenizerBase
-from transformers.models.gemma3.modeling_gemma3 import Gemma3RotaryEmbedding
+from transformers import PreTrainedTokenizerBase
 
 from backend.families.kit.modules import Encoder, settings_of
 from backend.families.kit.text import TextEncoder as Tokenized
 from backend.families.kit.text import cut_notes
 from backend.families.ltx.attention import turned
-from backend.families.ltx.family import TEXT_TOKENS
+from backend.families.ltx.family import GEMMA_4, TEXT_TOKENS
+from backend.families.ltx.gemma import EMBEDDING_SCALE, Gemma, states_of
+from backend.families.ltx.gemma3 import Gemma3
+from backend.families.ltx.gemma4 import Gemma4
 from backend.runtime.torch_modules import call_module, torchax
 
 
@@ -39,17 +42,15 @@ class TextTokens:
 
 
 class TextEncoder(Tokenized):
-    """See `backend.families.kit.text.TextEncoder`. Text is padded to `length`, or to what the tokenizer takes at most."""
+    """See `backend.families.kit.text.TextEncoder`. `config` says which Gemma it is. Text is padded to `length`, or to what the
+    tokenizer takes at most."""
 
     _columns = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight")
 
     def __init__(self, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None, length: int = TEXT_TOKENS) -> None:
-        settings = Gemma3TextConfig(**settings_of(config.get("text_config", config)), attn_implementation="eager")
-        rotation = Gemma3RotaryEmbedding(settings)
-        self._buffers = {f"rotary_emb.{name}": value.numpy() for name, value in rotation.named_buffers()}
-        self._buffers["embed_tokens.embed_scale"] = np.float32(settings.hidden_size**0.5)
-        with torch.device("meta"):
-            self._model = Gemma3TextModel(settings).eval()
+        kind = Gemma4 if config.get("model_type") == GEMMA_4 else Gemma3
+        self._gemma: Gemma = kind(settings_of(config.get("text_config", config)))
+        self._model = self._gemma.model
         longest = length if tokenizer is None else min(length, tokenizer.model_max_length)
         self._tokenizer, self._lengths = tokenizer, (longest,)
 
@@ -75,8 +76,8 @@ class TextEncoder(Tokenized):
     def states(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
         """The states before each layer and after the last [B, L, D, layers + 1] of `TextTokens`. Pure, to be compiled."""
         dtype = weights["norm.weight"].dtype
-        buffers = {name: jnp.asarray(value) for name, value in self._buffers.items()}
-        buffers["embed_tokens.embed_scale"] = buffers["embed_tokens.embed_scale"].astype(dtype)
+        buffers = {name: jnp.asarray(value) for name, value in self._gemma.buffers.items()}
+        buffers[EMBEDDING_SCALE] = buffers[EMBEDDING_SCALE].astype(dtype)
         row, column = jnp.arange(ids.shape[1])[:, None], jnp.arange(ids.shape[1])[None]
         sees = (column <= row) & (mask[:, None] > 0)
         near = sees & (row - column < self._model.config.sliding_window)
@@ -84,17 +85,8 @@ class TextEncoder(Tokenized):
             name: jnp.where(seen[:, None], 0, jnp.finfo(dtype).min).astype(dtype)
             for name, seen in (("full_attention", sees), ("sliding_attention", near))
         }
-        return call_module(self._model, {**weights, **buffers}, _states, ids, masks)
-
-
-def _states(model: Gemma3TextModel, ids: torch.Tensor, masks: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    hidden, positions = model.embed_tokens(ids), torch.arange(ids.shape[1], device=ids.device)[None]
-    kinds, states = model.config.layer_types, []
-    rotations = {kind: model.rotary_emb(hidden, positions, kind) for kind in set(kinds)}
-    for layer, kind in zip(model.layers, kinds, strict=True):
-        states.append(hidden)
-        hidden = layer(hidden, attention_mask=masks[kind], position_embeddings=rotations[kind], position_ids=positions)
-    return torch.stack([*states, model.norm(hidden)], dim=-1)
+        run = functools.partial(states_of, self._gemma)
+        return call_module(self._model, {**weights, **buffers}, run, ids, masks)
 
 
 class Connectors(Encoder):

@@ -3,6 +3,9 @@
 Up to four branches run together: with the prompt, with the negative prompt, with the self-attention of one layer left out
 (perturbed), and with each stream for itself (isolated). The sound's tokens, some twenty-five a second, stand on every chip. Given
 frames have timestep 0, so two time embeddings serve all tokens; they are spread over the tokens inside a layer.
+
+LTX-2.5's `keyframes_abs_pos_embedding` is loaded and not used, as in diffusers' pipelines from text and from a picture. The
+makers' own code adds it to the first frame's tokens (Lightricks/LTX-2, `ltx_core/tools.py`, `_first_frame_keyframes_mask`).
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.utils import WeakFileLock
 
 from backend.checkpoints import hub_file
-from backend.checkpoints.hub import download_model
+from backend.checkpoints.hub import PARTS, download_model
 from backend.checkpoints.hub_file import HubFile, Stopped, fetch, forget_begun
 from backend.contract.events import Finished, Loading
 from backend.contract.request import example_request
 from backend.families import recognise
-from presets import load_preset
+from presets import list_presets, load_preset
 from tests.backend.conftest import all_events, request, wait_for
 from tests.clock import is_within
 from tests.fake_hub import REPOSITORY, FakeHub, Sent
@@ -62,6 +62,11 @@ def test_after_a_kill_only_the_missing_bytes_come(hub: FakeHub, tmp_path):
     assert app(tmp_path, NOWHERE, "models", "verify", REPOSITORY).returncode == 0
     weights = (snapshot(tmp_path) / WEIGHTS).resolve()
     assert weights.name == hashlib.sha256(weights.read_bytes()).hexdigest() and not begun(tmp_path)
+
+
+@pytest.mark.parametrize("preset", [one.name for one in list_presets() if one.architecture])
+def test_every_part_of_a_presets_model_is_fetched(preset):
+    assert set(load_preset(preset).architecture) <= set(PARTS)
 
 
 def test_the_library_finds_what_we_have_fetched(hub: FakeHub, tmp_path):

@@ -59,6 +59,13 @@ def test_the_base_goes_but_for_what_the_makers_file_needs(cache):
     assert index.is_file() and not transformer.exists()
 
 
+def test_of_two_transformers_in_one_repository_one_goes_alone(cache):
+    index, transformer = put(cache, BASE, "model_index.json"), put(cache, BASE, TRANSFORMER)
+    other = put(cache, BASE, TRANSFORMER.replace("transformer/", "transformer_full/"))
+    assert remove(f"{BASE}#transformer_full", (BASE,)) == 100
+    assert index.is_file() and transformer.is_file() and not other.exists()
+
+
 def test_one_file_of_many_goes_alone(cache):
     one, other = put(cache, "owner/loras", "a [v2].safetensors"), put(cache, "owner/loras", "a v.safetensors")
     assert remove("owner/loras:a [v2].safetensors", ()) == 100

@@ -33,6 +33,26 @@ def test_a_download_is_verified_and_works_offline(hub: FakeHub, tmp_path):
     assert found["family"] == "wan2.2-ti2v" and found["problems"] == [] and found["hashed"] == found["files"] == 10
 
 
+def test_a_transformer_in_another_folder_comes_in_the_others_place(hub: FakeHub, tmp_path):
+    """As that of LTX-2.5's base model does; parts of the pipeline that we do without do not count as missing."""
+    shutil.copytree(hub.folder / "transformer", hub.folder / "transformer_full")
+    index = hub.folder / "model_index.json"
+    named = json.loads(index.read_text("utf-8")) | {
+        "duration_head": ["ltx2", "LTX2DurationHead"],
+        "prompt_enhancer": [None, None],
+    }
+    index.write_text(json.dumps(named), "utf-8")
+    home, source = tmp_path / "home", f"{REPOSITORY}#transformer_full"
+    done = app(home, hub.url, "models", "download", source)
+    assert done.returncode == 0, done.stderr
+    parts = sorted(path.name for path in snapshot(home).iterdir() if path.is_dir())
+    assert "transformer_full" in parts and "transformer" not in parts
+    assert app(home, NOWHERE, "models", "download", source).returncode == 0
+    (found,) = json.loads(app(home, NOWHERE, "models", "verify", source, "--json").stdout)
+    assert found["problems"] == [] and found["hashed"] == found["files"] == 10
+    assert "the Hugging Face Hub cannot be reached" in app(home, NOWHERE, "models", "download", REPOSITORY).stderr
+
+
 def test_what_is_wrong_with_a_file_is_said(hub: FakeHub, tmp_path):
     home = tmp_path / "home"
     app(home, hub.url, "models", "download", REPOSITORY)

@@ -59,7 +59,7 @@ def test_loading_ends_where_its_report_is_refused(checkpoint):
 
 def test_a_checkpoint_is_opened_once_a_load(checkpoint, monkeypatch):
     opened = []
-    monkeypatch.setattr(hub, "open_checkpoint", lambda folder: opened.append(folder) or open_checkpoint(folder))
+    monkeypatch.setattr(hub, "open_checkpoint", lambda folder, **rest: opened.append(folder) or open_checkpoint(folder))
     files = check_model(PRESET, str(checkpoint), lambda event: None)
     load_module.load(PRESET, str(checkpoint), lambda event: None, files=files)
     assert opened == [checkpoint]

@@ -1,10 +1,12 @@
 """Both solvers against diffusers' schedulers, fed with the same velocities."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
+from diffusers import FlowMatchEulerDiscreteScheduler, LTXEulerAncestralRFScheduler, UniPCMultistepScheduler
 
 from backend.sampling.solvers import make_schedule, noised, start, take_step
 
@@ -70,8 +72,30 @@ def test_ltx_in_eight_steps_has_its_makers_levels_and_in_fewer_some_of_them():
     assert set(three) < set(eight) and (three[0], three[-1]) == (1, 0)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3, 8])
+def test_an_ancestral_step_with_noise_equals_diffusers(steps):
+    schedule, rng = make_schedule("ltx-ancestral", steps, 1.0), np.random.default_rng(steps)
+    scheduler = LTXEulerAncestralRFScheduler()
+    scheduler.set_timesteps(sigmas=schedule.sigmas.tolist())
+    np.testing.assert_allclose(schedule.timesteps, scheduler.timesteps[:-1].numpy(), atol=1e-3)
+    sample = torch.from_numpy(rng.standard_normal(SHAPE, np.float32))
+    state, theirs, ours = start(jnp.asarray(sample.numpy())), torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+    for index in range(steps):
+        velocity = rng.standard_normal(SHAPE, np.float32)
+        sample = scheduler.step(torch.from_numpy(velocity), scheduler.timesteps[index], sample, theirs, return_dict=False)[0]
+        state = take_step(state, velocity, schedule.sigmas[index], schedule.corrector[index], schedule.predictor[index])
+        noisy = state.sample + schedule.noise[index] * torch.randn(SHAPE, generator=ours).numpy()
+        state = dataclasses.replace(state, sample=noisy)
+        np.testing.assert_allclose(state.sample, sample.numpy(), atol=1e-5, err_msg=f"step {index}")  # float32: three products
+
+
+def test_only_the_ancestral_solver_asks_for_noise_and_its_last_step_for_none():
+    assert make_schedule("ltx-ancestral", 8, 1.0).noise[-1] == 0
+    assert all(make_schedule(solver, 8, 1.0).noise is None for solver in ("unipc", "euler", "lcm", "ltx", "ltx-distilled"))
+
+
 def test_an_unknown_solver_is_refused():
-    with pytest.raises(ValueError, match="must be unipc, euler, euler-distilled, lcm, ltx or ltx-distilled"):
+    with pytest.raises(ValueError, match="must be unipc, euler, euler-distilled, lcm, ltx, ltx-distilled or ltx-ancestral"):
         make_schedule("heun", 4, 3.0)
 
 

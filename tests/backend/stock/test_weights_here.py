@@ -82,6 +82,15 @@ def test_a_transformers_own_file_and_its_bases_other_parts_must_be_here(cache):
     assert not has_weights(preset)
 
 
+@pytest.mark.demo_model
+def test_a_transformer_in_another_folder_must_be_here_itself(cache):
+    distilled, base = load_preset("ltx-2.5-704p-fast"), load_preset("ltx-2.5-704p")
+    folder = Path(shutil.copytree(DEMO, snapshot(cache, distilled.model)))
+    assert has_weights(distilled) and not has_weights(base)
+    (folder / "transformer").rename(folder / "transformer_full")
+    assert has_weights(base) and not has_weights(distilled)
+
+
 def test_a_lora_that_is_not_here_is_refused_in_words(cache):
     with pytest.raises(RequestError, match=f"the LoRA {LORA} must be .*; leave it out, or .* models download {LORA}"):
         check_here(with_lora(LORA))

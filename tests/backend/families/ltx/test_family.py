@@ -1,54 +1,97 @@
-"""Which checkpoints are LTX-2, and one sentence for those that cannot be run."""
+"""A checkpoint's own configurations say which LTX-2 it is; another version's preset does not take it."""
 
-import copy
+from pathlib import Path
 
 import pytest
 
+from backend.checkpoints.checkpoint import Checkpoint
 from backend.contract.request import GenerationRequest
 from backend.errors import ModelError, RequestError
+from backend.families import recognise
 from backend.families.family import check_preset
 from backend.families.kit.parts import index_of
 from backend.families.ltx.family import LTX, PIPELINES
 from presets import load_preset
 
-PRESETS = [load_preset(name) for name in ("ltx-2.0-512p", "ltx-2.3-704p", "ltx-2.3-704p-fast")]
+PRESETS = {"ltx-2.0": "ltx-2.0-512p", "ltx-2.3": "ltx-2.3-704p", "ltx-2.5": "ltx-2.5-704p"}
+LTX_PRESETS = [*PRESETS.values(), "ltx-2.3-704p-fast", "ltx-2.5-704p-fast", "ltx-tiny"]
 
 
-def configs_of(preset) -> dict:
-    return copy.deepcopy(preset.network_configs())
+def checkpoint_of(name: str, **changes) -> Checkpoint:
+    """What the published checkpoint says; `changes` by part."""
+    configs = load_preset(PRESETS[name]).network_configs()
+    configs = {part: config | changes.get(part, {}) for part, config in configs.items()}
+    index = {part: ["library", "Class"] for part in (*configs, "tokenizer", "scheduler")} | {"_class_name": PIPELINES[0]}
+    return Checkpoint(folder=Path("model"), index=index, configs=configs)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_each_version_is_recognised(name):
+    family, kind = recognise(checkpoint_of(name))
+    assert (family, kind.name, kind.tasks) == (LTX, name, ("t2v", "i2v"))
+    assert (kind.sound_rate, kind.sound_latents, kind.sound_shape) == (24_000 if name == "ltx-2.0" else 48_000, 25, (8, 16))
+    assert kind.can_perturb == kind.crosses_timesteps == (name != "ltx-2.0")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("ltx-2.5", {"text_encoder": {"model_type": "gemma3"}}, "its transformer is that of LTX-2.5, its text encoder gemma3"),
+        (
+            "ltx-2.3",
+            {"text_encoder": {"model_type": "gemma4_unified"}},
+            "that of an older LTX-2, its text encoder gemma4_unified",
+        ),
+        ("ltx-2.5", {"transformer": {"rope_type": "interleaved"}}, "turns its heads in a way that is interleaved"),
+        ("ltx-2.3", {"vae": {"timestep_conditioning": True}}, "its decoder adds noise"),
+        ("ltx-2.0", {"transformer": {"in_channels": 64}}, "its transformer takes 64 channels and its VAE makes 128"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused_with_what_is_supported(name, changes, said):
+    with pytest.raises(ModelError) as caught:
+        recognise(checkpoint_of(name, **changes))
+    assert said in str(caught.value) and "LTX-2.0, 2.3 and 2.5" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [("ltx-2.0", "ltx-2.5-704p"), ("ltx-2.3", "ltx-2.5-704p-fast"), ("ltx-2.5", "ltx-2.3-704p"), ("ltx-2.5", "ltx-2.0-512p")],
+)
+def test_a_preset_of_another_version_is_refused_in_one_sentence(name, preset):
+    _, kind = recognise(checkpoint_of(name))
+    other = load_preset(preset).series
+    with pytest.raises(ModelError) as caught:
+        check_preset(kind, load_preset(preset), "model")
+    assert str(caught.value) == (
+        f"The model model is a {name} (version: {name}), and the preset {preset} is for another kind (version: {other}); "
+        f"take a preset of {name}, or another --model"
+    )
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_presets_own_version_is_taken(name):
+    _, kind = recognise(checkpoint_of(name))
+    check_preset(kind, load_preset(PRESETS[name]), "model")
+
+
+@pytest.mark.parametrize("name", LTX_PRESETS)
+def test_what_a_model_takes_is_what_its_preset_offers(name):
+    preset = load_preset(name)
+    kind = LTX.of_preset(preset, preset.network_configs())
+    assert kind.takes.keys() == preset.inputs.keys()
 
 
 def recognised(configs):
     return LTX.recognise(index_of(configs, _class_name=PIPELINES[0]), configs)
 
 
-@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
-def test_each_preset_is_of_its_kind(preset):
-    kind = recognised(configs_of(preset))
-    assert kind.name == ("ltx-2.0" if preset.name.startswith("ltx-2.0") else "ltx-2.3")
-    check_preset(kind, preset, "it")
-    assert kind.takes.keys() == preset.inputs.keys() and kind.sound_rate in (16_000, 24_000, 48_000)
-
-
 @pytest.mark.parametrize("part", ["vocoder", "audio_vae", "connectors", "vae", "text_encoder"])
 def test_a_missing_part_is_named(part):
-    configs = configs_of(PRESETS[1])
+    configs = load_preset("ltx-2.3-704p").network_configs()
     del configs[part]
     with pytest.raises(ModelError) as caught:
         recognised(configs)
     assert part in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 400
-
-
-def test_other_checkpoints_are_refused_or_left_to_others():
-    configs = configs_of(PRESETS[1])
-    assert LTX.recognise({"_class_name": "WanPipeline"}, configs) is None
-    configs["transformer"]["rope_type"] = "interleaved"
-    with pytest.raises(ModelError, match="turns its heads"):
-        recognised(configs)
-    configs = configs_of(PRESETS[1])
-    configs["transformer"]["in_channels"] = 64
-    with pytest.raises(ModelError, match="128"):
-        recognised(configs)
 
 
 @pytest.mark.parametrize(
@@ -63,5 +106,5 @@ def test_other_checkpoints_are_refused_or_left_to_others():
 )
 def test_what_does_not_fit_is_refused_in_a_sentence(given, said):
     with pytest.raises(RequestError) as caught:
-        GenerationRequest.from_preset(PRESETS[1], prompt="waves", **given)
+        GenerationRequest.from_preset(load_preset("ltx-2.3-704p"), prompt="waves", **given)
     assert said in str(caught.value)
