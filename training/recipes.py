@@ -102,7 +102,9 @@ LTX_TINY = Recipe(
     pipeline="LTX2ImageToVideoPipeline",
     has_speed=False,
     is_compiled=True,  # half the time of a step, measured
-    seconds=StageSeconds(vae=1800, text=240, sound=1800, transformer=4800, refine=300),
+    seconds=StageSeconds(
+        vae=1800, text=240, sound=1800, transformer=4800, refine=600
+    ),  # that of the pictures and that of the sound
     buckets=(
         Bucket(width=96, height=96, num_frames=17, share=0.82, batch=32, clips=1280),
         Bucket(width=128, height=96, num_frames=17, share=0.06, batch=16, clips=128),
