@@ -26,6 +26,7 @@ from backend.contract.events import (
     Step,
 )
 from backend.contract.request import GenerationRequest
+from backend.engine.engine import Engine
 from backend.errors import Busy, ClipError, DataFolderError, ImageError, JobNotFound, RequestError, SoundError, StudioError
 from backend.media.cage import Cage, Opening
 from backend.media.clips import read_clip_facts
@@ -387,23 +388,28 @@ def clip(tmp_path):
     )
 
 
-def test_a_sound_is_copied_and_is_that_of_the_video(engine, tmp_path):
+def test_a_sound_is_copied_and_is_that_of_the_video(tmp_path):
     own = tmp_path / "my song.WAVE"
     samples = 0.5 * np.sin(np.arange(2 * 22_050) / 20).astype(np.float32)
     Sound(samples=np.stack([samples, 0.5 * samples]), rate=22_050).write(own)
-    given = dict(prompt="a red circle", seed=3, sound=str(own), sound_start=0.5)
-    job = engine.submit(GenerationRequest.from_preset(load_preset("ltx-tiny"), **given))
-    own.unlink()
-    assert job.request.sound == str(job.folder / "input-sound.wav") and job.request.sound_start == 0.5
-    result = all_events(engine, job.id)[-1].result
-    heard = read_sound(Path(result.path))
-    assert result.has_sound and heard.rate == 22_050 and np.abs(heard.samples[0]).max() == pytest.approx(0.5, abs=0.1)
-    assert (read_request(result.path).sound, read_request(result.path).sound_start) == ("input-sound.wav", 0.5)
-    again = engine.submit(job.request.changed(sound_start=0.0))
-    assert again.request.sound == str(again.folder / "input-sound.wav") and isinstance(all_events(engine, again.id)[-1], Finished)
-    with pytest.raises(SoundError):
-        engine.submit(job.request.changed(sound_start=2.0))
-    assert len(engine.jobs()) == 2
+    given = dict(prompt="a red circle", seed=3, sound=str(own), sound_start=0.5, width=256, height=256, num_frames=9)
+    engine = Engine(tmp_path / "data", "square", pipeline=FAKE)
+    try:
+        job = engine.submit(GenerationRequest.from_preset(load_preset("ltx-2.3-704p"), **given))
+        own.unlink()
+        assert job.request.sound == str(job.folder / "input-sound.wav") and job.request.sound_start == 0.5
+        result = all_events(engine, job.id)[-1].result
+        heard = read_sound(Path(result.path))
+        assert result.has_sound and heard.rate == 22_050 and np.square(heard.samples[0]).mean() == pytest.approx(0.125, abs=0.02)
+        assert (read_request(result.path).sound, read_request(result.path).sound_start) == ("input-sound.wav", 0.5)
+        again = engine.submit(job.request.changed(sound_start=0.0))
+        assert again.request.sound == str(again.folder / "input-sound.wav")
+        assert isinstance(all_events(engine, again.id)[-1], Finished)
+        with pytest.raises(SoundError):
+            engine.submit(job.request.changed(sound_start=2.0))
+        assert len(engine.jobs()) == 2
+    finally:
+        engine.close()
 
 
 def test_a_clip_is_copied_and_its_part_becomes_the_video_with_its_sound(engine, clip):

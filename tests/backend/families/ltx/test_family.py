@@ -14,7 +14,7 @@ from backend.families.ltx.family import LTX, PIPELINES
 from presets import load_preset
 
 PRESETS = {"ltx-2.0": "ltx-2.0-512p", "ltx-2.3": "ltx-2.3-704p", "ltx-2.5": "ltx-2.5-704p"}
-LTX_PRESETS = [*PRESETS.values(), "ltx-2.3-704p-fast", "ltx-2.5-704p-fast", "ltx-tiny"]
+LTX_PRESETS = [*PRESETS.values(), "ltx-2.3-704p-fast", "ltx-2.5-704p-fast"]
 
 
 def checkpoint_of(name: str, **changes) -> Checkpoint:
