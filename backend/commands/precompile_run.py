@@ -54,14 +54,18 @@ def write_programs(preset: Preset, topology: str | None, folder: Path, mesh: dic
 
 def requests_of(preset: Preset, model: Model, sizes: dict) -> Iterator[GenerationRequest]:
     """The preset's own request for each task, once for each prompt length that needs programs of its own; one with a reference
-    picture, which makes the latents longer; one with a clip that is made anew, and one with a clip that goes on."""
+    picture, which makes the latents longer; one with a clip that is made anew, or whose sound is made; one with a sound; and one
+    with a clip that goes on."""
     for task in preset.tasks:
         for prompt in model.prompts_for_all_programs(preset.examples[0]):
             yield example_request(preset, task, prompt=prompt, **sizes)
     if "references" in preset.inputs:
         yield example_request(preset, "t2v", references=("/picture.png",), **sizes)
     if "video" in preset.inputs and not is_controlled(preset):
-        yield example_request(preset, "t2v", video="/clip.mp4", **sizes)
+        what = {"make": "sound"} if preset.makes_sound else {}
+        yield example_request(preset, "t2v", video="/clip.mp4", **what, **sizes)
+    if "sound" in preset.inputs:
+        yield example_request(preset, "t2v", sound="/sound.wav", **sizes)
     if preset.continues:
         yield example_request(preset, "t2v", video="/clip.mp4", extend="after", **sizes)
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -70,3 +71,11 @@ def test_a_mesh_that_the_devices_do_not_allow_is_refused_with_the_legal_ones(tmp
     words = ["--preset", "wan-tiny", "--prompt", PROMPT, "--data-dir", tmp_path, "--sp", 3, "--output", tmp_path / "out.mp4"]
     done = app("generate", *words)
     assert done.returncode == 1 and "--sp 3 on 1 chips must be one of: dp=1 sp=1 tp=1" in done.stderr
+
+
+def test_models_with_sound_are_compiled_for_a_given_sound_and_for_a_clips_own():
+    model = Mock(prompts_for_all_programs=lambda example: [example])
+    made = list(requests_of(load_preset("ltx-2.5-704p"), model, {}))
+    assert [(tuple(one.inputs()), one.make) for one in made] == [
+        ((), "video"), (("image",), "video"), (("video",), "sound"), (("sound",), "video"),
+    ]  # fmt: skip
