@@ -5,13 +5,12 @@ import re
 import subprocess
 import sys
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 
 from backend.commands.precompile_run import requests_of
 from backend.settings import PROJECT_FOLDER
-from presets import list_presets
+from presets import list_presets, load_preset
 
 PROMPT = "a red circle moving right on a black background"
 
@@ -74,7 +73,7 @@ def test_a_mesh_that_the_devices_do_not_allow_is_refused_with_the_legal_ones(tmp
 
 
 def test_models_with_sound_are_compiled_for_a_given_sound_and_for_a_clips_own():
-    model = Mock(prompts_for_all_programs=lambda example: [example])
+    model = SimpleNamespace(prompts_for_all_programs=lambda example: [example])
     made = list(requests_of(load_preset("ltx-2.5-704p"), model, {}))
     assert [(tuple(one.inputs()), one.make) for one in made] == [
         ((), "video"), (("image",), "video"), (("video",), "sound"), (("sound",), "video"),
