@@ -18,6 +18,7 @@ from backend.families.model import SOUND, VIDEO
 from backend.pipeline.denoising import initial_noise
 from tests.parity.test_ltx import (
     ALL,
+    ANCESTRAL,
     DISTILLED,
     LATENT_TOLERANCE,
     OFF,
@@ -67,6 +68,8 @@ def run_reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, n
         condition_module.LTX2VideoCondition(frames=Image.open(path), index=(place - 1) // 8 + 1 if place else 0, crf=0)
         for place, path in placed
     ]
+    if request.solver == "ltx-ancestral":
+        _keep_clean(pipeline, len(appended_frames(request)) * (SIDE // 32) ** 2)
     places, coordinates = iter(appended_frames(request)), pipeline._prepare_keyframe_coords
 
     def placed_coordinates(**given: Any) -> torch.Tensor:
@@ -80,10 +83,30 @@ def run_reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, n
         tokens = own.transpose(1, 2).flatten(2) if stream == SOUND else own.flatten(2).transpose(1, 2)
         return torch.cat([tokens, torch.zeros(1, shape[1] - tokens.shape[1], shape[2])], dim=1)
 
+    own = {"callback_on_step_end": pipeline.keep_clean} if request.solver == "ltx-ancestral" else {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(condition_module, "randn_tensor", our_noise)
         patch.setattr(pipeline, "_prepare_keyframe_coords", placed_coordinates, raising=False)
-        return normalised(made, *pipeline(conditions=conditions, **arguments_of(made, request)))
+        return normalised(made, *pipeline(conditions=conditions, **arguments_of(made, request), **own))
+
+
+def _keep_clean(pipeline: Any, num_appended: int) -> None:
+    """Gives diffusers' pipeline a `keep_clean` that puts the pictures' latents back after each ancestral step, which adds noise to
+    them too; and its scheduler noise for so many tokens more."""
+    noises = pipeline.scheduler.noises
+    padded = [torch.nn.functional.pad(video, (0, 0, 0, num_appended)) for video, *_ in noises]
+    pipeline.scheduler.noises = [[video, *rest] for video, (_, *rest) in zip(padded, noises, strict=True)]
+    prepare, prepared = pipeline.prepare_latents, []
+
+    def keep_clean(pipe: Any, index: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+        _, mask, clean, _ = prepared[0]
+        return {"latents": torch.where(mask > 0, clean, tensors["latents"])}
+
+    def prepare_latents(**given: Any) -> Any:
+        prepared.append(prepare(**given))
+        return prepared[0]
+
+    pipeline.prepare_latents, pipeline.keep_clean = prepare_latents, keep_clean
 
 
 CASES = [(KINDS[0], MIDDLE, OFF), (KINDS[1], ENDS, ALL), (KINDS[2], SEVERAL, DISTILLED)]
@@ -95,13 +118,14 @@ MORE_CASES = [
     (KINDS[2], MIDDLE, ALL),
     (KINDS[2], ENDS, ALL),
     (KINDS[2], ENDS, OFF),
+    (KINDS[2], ENDS, dict(ANCESTRAL, steps=8)),
 ]
 
 
 @pytest.mark.parametrize("kind, given, changes", CASES + [pytest.param(*case, marks=pytest.mark.slow) for case in MORE_CASES])
 def test_key_frames_equal_diffusers(tiny, pictures, kind, given, changes):  # noqa: F811
     made = tiny(kind)
-    request = request_of(made, pictures, given, steps=2, **changes)
+    request = request_of(made, pictures, given, **{"steps": 2} | changes)
     video, sound, _ = finished(made, request)
     expected = run_reference(made, request)
     assert np.abs(video - expected[0]).max() <= LATENT_TOLERANCE and np.abs(sound - expected[1]).max() <= LATENT_TOLERANCE
