@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from backend.contract.clip import check_trim, check_two_times, clip_frames, part_of_clip
+from backend.contract.keyframes import check_keyframes
 from backend.contract.numbers import check_whole
 from backend.contract.settings import Extend, VideoSettings, only_with
 from backend.errors import RequestError
@@ -47,10 +48,12 @@ def check_control(request: VideoSettings, preset: Preset) -> None:
     """Raises: RequestError for the first thing that the preset does not take, or that does not go with the others."""
     if not is_controlled(preset):
         taken = {"extend", "overlap", *(["keeps_pixels"] if request.extend else [])} if preset.continues else set()
+        taken |= {"keyframe_at"} if "keyframes" in preset.inputs else set()
         for name, absent in only_with("control").items():
             if name not in taken and getattr(request, name) != absent:
                 raise RequestError(f"{name} was given", f"but {preset.name} takes none", TAKE_CONTROL)
         _check_belongs(request)
+        check_keyframes(request)
         if request.extend is not None:
             _check_going_on(request, preset)
         return
@@ -62,7 +65,7 @@ def check_control(request: VideoSettings, preset: Preset) -> None:
     _check_clips(request, preset)
     _check_margins(request)
     _check_references(request)
-    _check_keyframes(request)
+    check_keyframes(request)
 
 
 def _check_belongs(request: VideoSettings) -> None:
@@ -146,16 +149,3 @@ def _check_references(request: VideoSettings) -> None:
     if len(request.references) > MAX_REFERENCES:
         count = len(request.references)
         raise RequestError(f"{count} references were given, and", f"at most {MAX_REFERENCES} can be", "leave some out")
-
-
-def _check_keyframes(request: VideoSettings) -> None:
-    if len(request.keyframes) != len(request.keyframe_at):
-        given = f"{len(request.keyframes)} keyframes were given with {len(request.keyframe_at)} places"
-        raise RequestError(given, "and each must have one", "say for each its frame's number, counted from 0")
-    last = request.num_frames - 1
-    for index, place in enumerate(request.keyframe_at):
-        if not 0 <= place <= last:
-            rule = f"must lie in the video's {request.num_frames} frames, 0 to {last}"
-            raise RequestError(f"the key frame at {place}", rule, f"{last} is the last one")
-        if place in request.keyframe_at[:index]:
-            raise RequestError(f"two key frames at {place} were given, and", "a frame can have one", "move or leave out one")

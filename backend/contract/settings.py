@@ -211,7 +211,7 @@ class VideoSettings(BaseModel):
     image_focus: tuple[Focus, Focus] = _row((0.5, 0.5), is_stored=True, for_programs=False, personal=True)
     image_crf: int = _row(
         0, limits=(0, 51), usual="33 is usual for LTX-2, 0 is off", stage="encode", metavar="N",
-        help="how strongly H.264 compresses the first picture before the model sees it, of models trained so; 0 is off (the "
+        help="how strongly H.264 compresses a given picture before the model sees it, of models trained so; 0 is off (the "
         "preset's own)")
     loras: tuple[LoraChoice, ...] = _row(
         (), is_stored=True, stage="encode", flag="--lora", metavar="FILE[:SCALE[:EXPERT]]", for_programs=False,

@@ -98,13 +98,15 @@ def run_reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, n
 
 
 def _reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray]:
-    made = dataclasses.replace(made, parts=made.parts | {"scheduler": scheduler_of(made, request)})
-    sounds = request.sound_guidance if request.sound_guidance is not None else request.guidance[0]
-    rescales = request.guidance_rescale
     given = {"image": Image.open(request.image), "image_crf": 0} if request.image else {}
+    parts = made.parts | {"scheduler": scheduler_of(made, request)}
+    return normalised(made, *pipeline_of(parts, bool(request.image))(**given, **arguments_of(made, request)))
+
+
+def arguments_of(made: Tiny, request: GenerationRequest) -> dict[str, Any]:
+    """What all of diffusers' pipelines of LTX-2 take of a request."""
     steps = {"num_inference_steps": request.steps} if request.solver == "ltx" else {"sigmas": schedule_of(request).sigmas[:-1]}
-    video, sound = pipeline_of(made.parts, bool(request.image))(
-        **given,
+    return dict(
         prompt=request.prompt,
         negative_prompt=request.negative_prompt,
         height=request.height,
@@ -113,19 +115,23 @@ def _reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.n
         frame_rate=float(request.fps),
         **steps,
         guidance_scale=request.guidance[0],
-        audio_guidance_scale=sounds,
+        audio_guidance_scale=request.guidance[0] if request.sound_guidance is None else request.sound_guidance,
         stg_scale=request.perturbed_guidance[0],
         audio_stg_scale=request.perturbed_guidance[1],
         modality_scale=request.modality_guidance[0],
         audio_modality_scale=request.modality_guidance[1],
-        guidance_rescale=rescales[0],
-        audio_guidance_rescale=rescales[1],
+        guidance_rescale=request.guidance_rescale[0],
+        audio_guidance_rescale=request.guidance_rescale[1],
         spatio_temporal_guidance_blocks=[2],
         use_cross_timestep=made.loaded.model.kind.crosses_timesteps,
         generator=torch.Generator().manual_seed(request.seed),
         output_type="latent",
         return_dict=False,
     )
+
+
+def normalised(made: Tiny, video: torch.Tensor, sound: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """The latents that diffusers' pipelines give, normalised as ours are."""
     vae, sound_vae = made.parts["vae"], made.parts["audio_vae"]
     video = (video - vae.latents_mean.view(1, -1, 1, 1, 1)) / vae.latents_std.view(1, -1, 1, 1, 1)
     packed = (sound.transpose(1, 2).flatten(2) - sound_vae.latents_mean) / sound_vae.latents_std

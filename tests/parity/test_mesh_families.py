@@ -35,8 +35,21 @@ CASES = {
     "hunyuanvideo-1.5-t2v": {"guidance_interval": [0.0, 0.5], "step_cache": 0.3},
     "hunyuanvideo-1.5-i2v": {"image": "first", "negative_prompt": 'no "text"'},
     "ltx-2.0": {"image": "first", "guidance_interval": [0.0, 0.5]},
-    "ltx-2.5": {"solver": "ltx-ancestral", "steps": 8, "guidance": [1.0], "sound_guidance": 1.0},
-    "ltx-2.3": {"perturbed_guidance": [1.0, 0.5], "modality_guidance": [3.0, 2.0], "guidance_rescale": [0.7, 0.3]},
+    "ltx-2.5": {
+        "solver": "ltx-ancestral",
+        "steps": 8,
+        "guidance": [1.0],
+        "sound_guidance": 1.0,
+        "keyframes": ["first", "last"],
+        "keyframe_at": [0, 5],
+    },
+    "ltx-2.3": {
+        "image": "first",
+        "last_image": "last",
+        "perturbed_guidance": [1.0, 0.5],
+        "modality_guidance": [3.0, 2.0],
+        "guidance_rescale": [0.7, 0.3],
+    },
 }
 COPIES = {"wan2.2-i2v": 5, "wan2.2-vace": 8}  # matrices of a layer that are gathered when an expert's turn comes
 OTHER_MESHES = {  # a second stack that is cut over tp too; steps that change the mesh where tp lies within it

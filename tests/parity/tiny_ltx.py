@@ -10,6 +10,7 @@ from diffusers import (
     AutoencoderKLLTX2Audio,
     AutoencoderKLLTX2Video,
     FlowMatchEulerDiscreteScheduler,
+    LTX2ConditionPipeline,
     LTX2ImageToVideoPipeline,
     LTX2Pipeline,
     LTX2VideoTransformer3DModel,
@@ -61,9 +62,18 @@ def make_parts(kind: str) -> dict[str, Any]:
 
 def pipeline_of(parts: dict[str, Any], has_picture: bool = False) -> LTX2Pipeline | LTX2ImageToVideoPipeline:
     """diffusers' pipeline of these components."""
-    made = (LTX2ImageToVideoPipeline if has_picture else LTX2Pipeline)(**parts)
-    made.set_progress_bar_config(disable=True)
-    return made
+    return _quiet((LTX2ImageToVideoPipeline if has_picture else LTX2Pipeline)(**parts))
+
+
+def condition_pipeline_of(parts: dict[str, Any]) -> LTX2ConditionPipeline:
+    """diffusers' pipeline from key frames. It pads as the tokenizer it is made with does: Gemma's pads on the left."""
+    parts["tokenizer"].padding_side = "left"
+    return _quiet(LTX2ConditionPipeline(**parts))
+
+
+def _quiet(pipeline: Any) -> Any:
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
 
 
 def write_checkpoint(parts: dict[str, Any], folder: Path) -> Path:
@@ -102,8 +112,8 @@ def make_preset(kind: str, folder: Path) -> Preset:
         guidance=[3.0],
         negative_prompt="",
         max_prompt_tokens=1024,
-        takes_last_image=False,
-        takes={"sound": "may", "video": "may"},
+        takes_last_image=True,
+        takes={"keyframes": "may", "sound": "may", "video": "may"},
         continues=False,
         makes_sound=True,
     )

@@ -10,7 +10,6 @@ from typing import Any
 import gradio as gr
 
 from backend.contract.clip import Part, trim_of
-from backend.contract.control import is_controlled
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
@@ -116,7 +115,7 @@ class EditHandlers(Panel):
             "clip": clip,
             "time": time.monotonic(),
         }  # new each time
-        if is_controlled(find_preset(request.preset)):
+        if "keyframes" in find_preset(request.preset).inputs:
             filled["references"] = [_known(path) for path in files.get("references", ())]
             keyframes = zip(request.keyframe_at, files.get("keyframes", ()), strict=True)
             filled["keyframes"] = [_known(path) | {"frame": frame} for frame, path in keyframes]

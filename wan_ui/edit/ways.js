@@ -46,7 +46,7 @@ const ways = (() => {
   // The lengths of a model whose videos need not be as long as a clip; the one that was chosen stays if it is offered.
   const showLengths = () => {
     const own = edit.limits(), field = find('#edit-length'), before = Number(field.value);
-    if (!own.ways.includes('extend')) return;
+    if (!['extend', 'keys'].some(way => own.ways.includes(way))) return;
     field.replaceChildren(...own.frame_counts.map(lengthOption));
     field.value = own.frame_counts.includes(before) ? before : own.num_frames;
     pictures.keepWithin();

@@ -50,7 +50,7 @@ class LtxKind(Kind):
     sound_shape: tuple[int, int] = (8, 16)
 
 
-INPUTS: Mapping[str, Need] = {"image": "may", "video": "may", "sound": "may"}
+INPUTS: Mapping[str, Need] = {role: "may" for role in ("image", "last_image", "keyframes", "video", "sound")}
 NEWEST = LtxKind(name="ltx-2.5", takes=INPUTS, other_series=("ltx-2.0", "ltx-2.3"))
 NEW = LtxKind(name="ltx-2.3", takes=INPUTS, other_series=(NEWEST.name,))
 OLD = dataclasses.replace(NEW, name="ltx-2.0", crosses_timesteps=False, can_perturb=False)

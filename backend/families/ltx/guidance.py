@@ -70,9 +70,12 @@ def scales_of(request: GenerationRequest) -> tuple[Scales, Scales]:
     return video, sound
 
 
-def guided_step(state: SamplerState, velocities: jax.Array, branches: Branches, scales: Scales, row: StepInputs) -> SamplerState:
-    """One step of the solver from the velocities [branches, ...] at `state.sample` [1, ...]."""
-    estimates = list(state.sample - row.sigma * velocities[:, None])
+def guided_step(
+    state: SamplerState, seen: jax.Array, velocities: jax.Array, branches: Branches, scales: Scales, row: StepInputs
+) -> SamplerState:
+    """One step of the solver from the velocities [branches, ...] at `seen` [1, ...]: the frames of `state.sample`, and after them
+    key frames, which count in the spread and are left out of the step."""
+    estimates = list(seen - row.sigma * velocities[:, None])
     own, rest = estimates[0], estimates[1:]
     clean = own
     if branches.has_negative:
@@ -83,4 +86,5 @@ def guided_step(state: SamplerState, velocities: jax.Array, branches: Branches, 
         clean = clean + (scales.isolated - 1) * (own - rest.pop(0))
     spread = jnp.std(own) / jnp.where(jnp.std(clean) == 0, 1, jnp.std(clean))
     clean = clean * (scales.rescale * spread + 1 - scales.rescale)
+    clean = clean[:, :, : state.sample.shape[2]]
     return take_step(state, (state.sample - clean) / row.sigma, row.sigma, row.corrector, row.predictor)

@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from backend.contract.keyframes import appended_frames
 from backend.contract.request import GenerationRequest
 from backend.families.kit.arithmetic import encoder_flops
 from backend.families.kit.networks import DENOISE, ENCODE, encoder_network, read_tokenizer, text_network
-from backend.families.kit.pixels import as_float32, clip_pixels, pixels_of
+from backend.families.kit.pixels import as_float32, clip_pixels, joined_frames, pixels_of
 from backend.families.layouts import plan_layouts
 from backend.families.ltx.autoencoders import SoundNetworks, VideoAutoencoder
 from backend.families.ltx.guidance import Branches, Scales, guided_step, scales_of
@@ -87,11 +88,13 @@ def _step(
     if context.first_frame is not None:  # the spread of the whole video counts in `rescale`, with the picture in its place
         video = states[VIDEO]
         states = {**states, VIDEO: dataclasses.replace(video, sample=_with_first_frame(jnp, context.first_frame, video.sample))}
-    samples = (states[name].sample for name in STREAMS)
+    seen = {name: states[name].sample for name in STREAMS}
+    if context.keyframes is not None:
+        seen[VIDEO] = jnp.concatenate([seen[VIDEO], context.keyframes], axis=2)
     timesteps = tuple(jnp.zeros_like(row.timestep) if name == given else row.timestep for name in STREAMS)
-    velocities = denoiser.velocities(weights, *samples, timesteps, context)
+    velocities = denoiser.velocities(weights, *seen.values(), timesteps, context)
     named = zip(STREAMS, velocities, scales, strict=True)
-    made = {name: guided_step(states[name], own, branches, scale, row) for name, own, scale in named if name != given}
+    made = {name: guided_step(states[name], seen[name], own, branches, scale, row) for name, own, scale in named if name != given}
     if noise is not None:
         made = {name: with_noise(state, noise, STREAMS.index(name)) for name, state in made.items()}
     return {name: made.get(name, states[name]) for name in STREAMS}
@@ -193,9 +196,12 @@ class LtxModel:
             made = yield Call(programs.encode_text, (resting, weights["connectors"], tokens.ids, tokens.mask))
             for name, embeddings in zip(_TEXTS, made, strict=True):
                 conditions[name] = yield OnHost(as_float32, (embeddings,))
-        for picture in inputs.get("image", ()):
-            latents = yield Call(programs.encode_image, (weights["vae"], pixels_of(picture, self.dtype)))
-            conditions["first_frame"] = yield OnHost(as_float32, (latents,))
+        for name, pictures in _pictures(request, inputs).items():
+            latents = []
+            for picture in pictures:
+                latents.append((yield Call(programs.encode_image, (weights["vae"], pixels_of(picture, self.dtype)))))
+            if latents:
+                conditions[name] = yield OnHost(joined_frames, tuple(latents))
         for frames in inputs.get("video", ()):
             latents = yield Call(programs.encode_image, (weights["vae"], clip_pixels(frames, self.dtype)))
             conditions[_GIVEN[VIDEO]] = yield OnHost(as_float32, (latents,))
@@ -215,10 +221,11 @@ class LtxModel:
         texts = yield OnHost(rows, tuple(conditions[name] for name in _TEXTS))
         text, sound_text = yield Call(programs.prepare_text, (weights["transformer"], *texts))
         shapes = self.latent_shapes(request)
-        places = yield from programs.denoiser.places(shapes[VIDEO], shapes[SOUND][2], request.fps)
+        places = yield from programs.denoiser.places(shapes[VIDEO], shapes[SOUND][2], request.fps, appended_frames(request))
         flags = (np.array(one, np.float32) for one in (branches.perturbed, branches.isolated))
-        perturbed, isolated, first_frame, scales = yield Put(
-            (*flags, conditions.get("first_frame"), scales_of(request)), programs.layout.replicated
+        pictures = (conditions.get(name) for name in ("first_frame", "keyframes"))
+        perturbed, isolated, first_frame, keyframes, scales = yield Put(
+            (*flags, *pictures, scales_of(request)), programs.layout.replicated
         )
         context = Context(
             text=text,
@@ -227,6 +234,7 @@ class LtxModel:
             isolated=isolated,
             places=places,
             first_frame=first_frame,
+            keyframes=keyframes,
         )
         lane = LtxLane(
             expert=0,
@@ -245,7 +253,8 @@ class LtxModel:
         described = {network.part: network.described for network in self.networks}
         count = math.prod(self._tokens(request).ids.shape)
         text = sum(encoder_flops(described[part], count) for part in ("text_encoder", "connectors"))
-        return text + (self._guided.vae.encode_flops(request.geometry()) if request.image else 0.0)
+        num_pictures = bool(request.image) + bool(request.last_image) + len(request.keyframes)
+        return text + (num_pictures * self._guided.vae.encode_flops(request.geometry()) if num_pictures else 0.0)
 
     def decode_flops(self, request: GenerationRequest) -> float:
         """See `Model`. Those of the sound are not counted."""
@@ -304,6 +313,7 @@ class LtxModel:
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
         """See `Model`."""
         programs, shape = self._programs(request.is_guided), self._video_shape(request)
+        shape = (*shape[:2], shape[2] + len(appended_frames(request)), *shape[3:])
         layout, denoiser = programs.layout, programs.denoiser
         heads, sp = denoiser.heads // layout.size("tp"), layout.size("sp")
         padded, group = denoiser.padded_tokens(shape), math.gcd(heads, sp)
@@ -324,6 +334,14 @@ class LtxModel:
 
 _TEXTS = ("prompt_embeds", "sound_prompt_embeds")
 _GIVEN = {VIDEO: "given_video", SOUND: "given_sound"}  # the conditions that hold a whole stream's latents
+
+
+def _pictures(request: GenerationRequest, inputs: Inputs) -> dict[str, list[Any]]:
+    """The pictures by the condition that holds their latents; those after the first frame in the order of `appended_frames`."""
+    placed = list(zip(request.keyframe_at, inputs.get("keyframes", ()), strict=True))
+    first = [*inputs.get("image", ()), *(picture for place, picture in placed if place == 0)]
+    later = [*(picture for place, picture in placed if place > 0), *inputs.get("last_image", ())]
+    return {"first_frame": first, "keyframes": later}
 
 
 def _rows(xp: Any, *embeddings: Any, texts: tuple[int, ...], dtype: jnp.dtype) -> tuple[Any, ...]:

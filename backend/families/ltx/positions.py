@@ -7,6 +7,7 @@ The angles are fractions of (20 s, 2048 pixels, 2048 pixels), different for ever
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -28,10 +29,20 @@ class Places:
     sound_time: Tables
 
 
-def places_of(model: LTX2VideoTransformer3DModel, size: tuple[int, int, int], num_sound: int, fps: float, padded: int) -> Places:
-    """Host tables for latents of `size` (F, H, W) and so many latents of sound; the video's are padded to `padded` tokens."""
+def places_of(
+    model: LTX2VideoTransformer3DModel,
+    size: tuple[int, int, int],
+    num_sound: int,
+    fps: float,
+    appended_at: Sequence[int],
+    padded: int,
+) -> Places:
+    """Host tables for latents of `size` (F, H, W) and so many latents of sound. The video's tokens are followed by those of a
+    picture at each of the pixel frames `appended_at`, and are padded to `padded` tokens."""
     with torch.device("cpu"), torch.no_grad():
         video = model.rope.prepare_video_coords(1, *size, torch.device("cpu"), fps=fps)
+        pictures = [_picture_coordinates(model, size, fps, frame) for frame in appended_at]
+        video = torch.cat([video, *pictures], dim=2)
         sound = model.audio_rope.prepare_audio_coords(1, num_sound, torch.device("cpu"))
         return Places(
             video=_tables(model.rope, video, padded),
@@ -39,6 +50,16 @@ def places_of(model: LTX2VideoTransformer3DModel, size: tuple[int, int, int], nu
             video_time=_tables(model.cross_attn_rope, video[:, :1], padded),
             sound_time=_tables(model.cross_attn_audio_rope, sound[:, :1]),
         )
+
+
+def _picture_coordinates(model: LTX2VideoTransformer3DModel, size: tuple[int, int, int], fps: float, frame: int) -> torch.Tensor:
+    """Those of a picture at a pixel frame, [1, 3, H * W, 2]: it lasts that one frame.
+
+    Source: diffusers, `LTX2ConditionPipeline._prepare_keyframe_coords`.
+    """
+    picture = model.rope.prepare_video_coords(1, 1, *size[1:], torch.device("cpu"), fps=1.0)
+    picture[:, 0] = (picture[:, 0] + frame) / fps
+    return picture
 
 
 def _tables(rope: LTX2AudioVideoRotaryPosEmbed, coordinates: torch.Tensor, padded: int | None = None) -> Tables:

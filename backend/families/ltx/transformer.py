@@ -1,22 +1,26 @@
 """The LTX-2 transformer as one scan over stacked layers of two streams: diffusers' own blocks, our attention, branches as rows.
 
 Up to four branches run together: with the prompt, with the negative prompt, with the self-attention of one layer left out
-(perturbed), and with each stream for itself (isolated). The sound's tokens, some twenty-five a second, stand on every chip. Given
-frames have timestep 0, so two time embeddings serve all tokens; they are spread over the tokens inside a layer.
+(perturbed), and with each stream for itself (isolated). The sound's tokens, some twenty-five a second, stand on every chip. The
+tokens of a first picture are the first frame's; those of a key frame follow the video's, with places of their own. Given frames
+have timestep 0, so two time embeddings serve all tokens; they are spread over the tokens inside a layer.
 
-LTX-2.5's `keyframes_abs_pos_embedding` is loaded and not used, as in diffusers' pipelines from text and from a picture. The
-makers' own code adds it to the first frame's tokens (Lightricks/LTX-2, `ltx_core/tools.py`, `_first_frame_keyframes_mask`).
+LTX-2.5's `keyframes_abs_pos_embedding` is loaded and not used, as in diffusers' pipelines from text, from a picture and from key
+frames. The makers' own code adds it to the first frame's tokens (Lightricks/LTX-2, `ltx_core/tools.py`,
+`_first_frame_keyframes_mask`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from diffusers import LTX2VideoTransformer3DModel
 from jax.sharding import PartitionSpec as P
@@ -45,8 +49,8 @@ SORTS = {
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
     """What all steps read besides the latents. `text` [B, T, D] and `sound_text` [B, T, D'] are the connectors' embeddings;
-    `perturbed` and `isolated` [B] are 1 for these branches, else 0; `first_frame` [1, C, 1, H, W] the clean latents of a picture,
-    None if there is none."""
+    `perturbed` and `isolated` [B] are 1 for these branches, else 0; `first_frame` [1, C, 1, H, W] and `keyframes` [1, C, K, H, W]
+    the clean latents of pictures, None if there are none."""
 
     text: jax.Array
     sound_text: jax.Array
@@ -54,6 +58,7 @@ class Context:
     isolated: jax.Array
     places: Places
     first_frame: jax.Array | None
+    keyframes: jax.Array | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,9 +105,11 @@ class Denoiser(StackedTransformer):
         for name, processor in self._processors.items():
             getattr(self._block, name).set_processor(processor)
 
-    def places(self, latent_shape: tuple[int, ...], num_sound: int, fps: float) -> Work:
-        """Work: the rotary tables for latents of this shape, B C F H W, and so many latents of sound."""
-        made = places_of(self._model, latent_shape[2:], num_sound, fps, self.padded_tokens(latent_shape))
+    def places(self, latent_shape: tuple[int, ...], num_sound: int, fps: float, appended_at: Sequence[int]) -> Work:
+        """Work: the rotary tables for latents of this shape, B C F H W, so many latents of sound, and key frames at the pixel
+        frames `appended_at`."""
+        padded = self.padded_tokens(latent_shape, room=len(appended_at) * math.prod(latent_shape[3:]))
+        made = places_of(self._model, latent_shape[2:], num_sound, fps, appended_at, padded)
         spread, whole = (self._layout.sharding(P(axis, "tp", None)) for axis in ("sp", None))
         video, video_time = yield Put((made.video, made.video_time), spread)
         sound, sound_time = yield Put((made.sound, made.sound_time), whole)
@@ -120,26 +127,24 @@ class Denoiser(StackedTransformer):
     ) -> tuple[jax.Array, jax.Array]:
         """Velocities (noise - data) float32 of `video` [1, C, F, H, W] and `sound` [1, C, L, M], one for each branch.
 
-        `timesteps` are two scalars, 0 to 1000: the video's and the sound's. The picture's latents replace the first frame's, at
-        timestep 0.
+        `timesteps` are two scalars, 0 to 1000: the video's and the sound's. The latents of pictures stand in `video` already, a
+        first frame's in its place and those of key frames after all others; their timestep is 0.
         """
         dtype, branches = weights.outer["proj_out.weight"].dtype, len(context.text)
         num_tokens, padded = self.num_tokens(video.shape), self.padded_tokens(video.shape)
         for processor in self._processors.values():
             processor.num_video = num_tokens
-        if context.first_frame is not None:
-            video = jnp.concatenate([context.first_frame, video[:, :, 1:]], axis=2)
         tokens = self._call_outer("proj_in", weights, _tokens(video).astype(dtype))
         tokens = jnp.pad(tokens, ((0, 0), (0, padded - num_tokens), (0, 0)))
         heard = self._call_outer("audio_proj_in", weights, _sound_tokens(sound).astype(dtype))
         tokens, heard = (jnp.broadcast_to(array, (branches, *array.shape[1:])) for array in (tokens, heard))
-        still = 0 if context.first_frame is None else num_tokens // video.shape[2]
-        times = self._times(weights, *timesteps, bool(still), dtype)
+        still = _still_tokens(context, video.shape, padded)
+        times = self._times(weights, *timesteps, still is not None, dtype)
         run = functools.partial(self._run_layer, times=times, still=still, context=context)
         layers = (weights.stacks[BLOCKS], jnp.arange(self._model.config.num_layers))
         start = self._layout.constrain(tokens, self._layout.tokens), self._layout.constrain(heard, P("dp"))
         (tokens, heard), _ = jax.lax.scan(lambda streams, layer: (run(streams, layer), None), start, layers)
-        spread = _of_tokens(times.video_embedding, still, padded)
+        spread = _of_tokens(times.video_embedding, still)
         out = self._finish(weights, "", tokens, spread)[:, :num_tokens]
         velocity = jnp.moveaxis(out, 1, 2).reshape(branches, -1, *video.shape[2:])
         out = self._finish(weights, "audio_", heard, times.sound_embedding[None])
@@ -175,16 +180,16 @@ class Denoiser(StackedTransformer):
         return self._call_outer(name, weights, times, function=embed)
 
     def _run_layer(
-        self, streams: tuple[jax.Array, jax.Array], layer: Any, times: _Times, still: int, context: Context
+        self, streams: tuple[jax.Array, jax.Array], layer: Any, times: _Times, still: np.ndarray | None, context: Context
     ) -> tuple[jax.Array, jax.Array]:
         """One block on the video's tokens [B, S, D] and the sound's [B, L, D']."""
         (block, index), (tokens, heard), places = layer, streams, context.places
-        branches, padded = tokens.shape[:2]
+        branches = len(tokens)
         own = jnp.where(index == self._perturbed_layer, 1 - context.perturbed, 1)[:, None, None]
         other = (1 - context.isolated)[:, None, None]
 
         def whole(rows: jax.Array) -> jax.Array:
-            spread = _of_tokens(rows, still if len(rows) > 1 else 0, padded)
+            spread = _of_tokens(rows, still if len(rows) > 1 else None)
             return jnp.broadcast_to(spread, (branches, *spread.shape[1:]))
 
         arguments = dict(
@@ -235,11 +240,21 @@ def _embed_time(module: torch.nn.Module, times: torch.Tensor, dtype: torch.dtype
     return call(functools.partial(module, batch_size=len(times), hidden_dtype=dtype), times)
 
 
-def _of_tokens(rows: jax.Array, still: int, tokens: int) -> jax.Array:
-    """Rows [N, ...] for the tokens: [1, 1, ...], or [1, S, ...] with the second row for the first `still` of them."""
-    if not still:
+def _still_tokens(context: Context, shape: tuple[int, ...], padded: int) -> np.ndarray | None:
+    """Which of the tokens of latents of this shape are those of pictures, bool [padded]; None if there are no pictures."""
+    if context.first_frame is None and context.keyframes is None:
+        return None
+    first = 0 if context.first_frame is None else 1
+    after = shape[2] - (0 if context.keyframes is None else context.keyframes.shape[2])
+    frames = np.arange(padded) // math.prod(shape[3:])
+    return (frames < first) | (frames >= after)
+
+
+def _of_tokens(rows: jax.Array, still: np.ndarray | None) -> jax.Array:
+    """Rows [N, ...] for the tokens: [1, 1, ...], or [1, S, ...] with the second row for those that are `still`, bool [S]."""
+    if still is None:
         return rows[None, :1]
-    return jnp.where((jnp.arange(tokens) < still)[:, None], rows[1], rows[0])[None]
+    return jnp.where(still[:, None], rows[1], rows[0])[None]
 
 
 def _tokens(latents: jax.Array) -> jax.Array:

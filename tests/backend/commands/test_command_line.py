@@ -220,6 +220,9 @@ def test_what_vace_is_shown_has_options_of_its_own(capsys):
     made = request_of(parse([*words, "--keyframe", "32:/z.png", "0:/a:b.png", "--video", "/v.mp4", "--extend", "before"]))
     assert (made.keyframe_at, made.keyframes) == ((0, 32), ("/a:b.png", "/z.png"))
     assert (made.extend, made.overlap, made.keeps_pixels) == ("before", 17, True)
+    ltx = ["generate", "--preset", "ltx-2.5-704p", "--prompt", "x", "--image", "/a.png", "--last-image", "/z.png"]
+    made = request_of(parse([*ltx, "--keyframe", "60:/k.png"]))
+    assert (made.task, made.keyframe_at, made.keyframes, made.last_image) == ("i2v", (60,), ("/k.png",), "/z.png")
     assert "must be four numbers of pixels" in refusal(capsys, *words, "--margins", "1,2,3")
     assert "must be four numbers of pixels" in refusal(capsys, *words, "--margins=-1,2,3,4")
     assert "must be a frame's number and a picture" in refusal(capsys, *words, "--keyframe", "first.png")

@@ -322,7 +322,7 @@ def test_what_would_fit_is_asked_of_the_same_part(engine, visitor, clip):
 
 def test_the_view_shows_only_ways_that_a_model_can_go():
     anew, vace, ltx = find_preset("wan2.1-t2v-1.3b-480p"), find_preset(VACE), find_preset("ltx-2.3-704p")
-    assert ways_of(anew) == ("anew",) and ways_of(ltx) == ("sound",) and {"anew", "sound"} == {*WAYS} - {*ways_of(vace)}
+    assert ways_of(anew) == ("anew",) and ways_of(ltx) == ("sound", "keys") and {"anew", "sound"} == {*WAYS} - {*ways_of(vace)}
     for texts in (ENGLISH, CHINESE):
         assert 'class="choose" hidden' in edit_html([anew], texts)
         both = edit_html(clip_presets(lambda preset: preset.name in ("wan-tiny", VACE, ltx.name)), texts)
@@ -338,6 +338,20 @@ def test_a_sound_is_made_for_a_part_of_a_clip(tmp_path, monkeypatch):
     request = GenerationRequest.from_preset(preset, prompt="rain on a tin roof", **fields)
     assert (request.make, request.video, request.strength, request.num_frames) == ("sound", str(clip), None, 49)
     assert way_of(request) == "sound" and not not_shown(request) and request.trim == (0.5, 0.5 + 49 / 24)
+
+
+def test_key_frames_of_a_model_without_control_blocks(tmp_path, monkeypatch):
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (20, 20)).save(tmp_path / name)
+    monkeypatch.setattr("wan_ui.door.uploads.get_upload_folder", lambda: str(tmp_path))
+    preset, keys = (
+        find_preset("ltx-2.3-704p"),
+        [{"frame": 48, "image": str(tmp_path / "b.png")}, {"frame": 7, "image": str(tmp_path / "a.png")}],
+    )
+    fields = fields_of({"way": "keys", "num_frames": 49, "keyframes": keys, "control_scale": 1, "references": []}, preset)
+    request = GenerationRequest.from_preset(preset, prompt="rain on a tin roof", **fields)
+    assert (request.keyframe_at, request.num_frames, request.references) == ((7, 48), 49, ())
+    assert way_of(request) == "keys" and not not_shown(request) and settings_of(request)["way"] == "keys"
 
 
 def test_what_one_way_does_not_show_is_named():

@@ -13,7 +13,7 @@ from tests.wan_ui.edit.test_edit_in_browser import make, open_edit, slide, taken
 from tests.wan_ui.steps import rest, until
 
 pytestmark = pytest.mark.browser
-VACE = "wan2.1-vace-1.3b-480p"
+VACE, LTX = "wan2.1-vace-1.3b-480p", "ltx-2.3-704p"
 PAINTED = """document.querySelector('#edit-canvas').getContext('2d')
   .getImageData(0, 0, 160, 120).data.filter((value, at) => at % 4 === 3 && value > 127).length"""
 DROP = """([bytes, name, share]) => {
@@ -26,7 +26,7 @@ DROP = """([bytes, name, share]) => {
 
 @pytest.fixture(scope="module")
 def studio(data_dir):
-    with _serving("fake", data_dir, more=["--offer", VACE]) as server:
+    with _serving("fake", data_dir, more=["--offer", VACE, "--offer", LTX]) as server:
         yield _studio("fake", server)
 
 
@@ -273,3 +273,18 @@ def test_the_demo_model_goes_on_after_a_clip_and_its_last_frame_begins_another_v
     page.locator('.stage [data-act="fill:continue"]').click()
     page.locator("#crop-preview img").wait_for()
     assert page.locator("#prompt textarea").input_value() == "and so on"
+
+
+def test_key_frames_of_a_model_that_sounds(visit, pictures, data_dir):
+    page = visit()
+    open_edit(page)
+    page.locator("#edit-preset").select_option(LTX)
+    page.locator('[name="edit-way"][value="keys"]').check(force=True)
+    page.locator('.edit[data-way="keys"]').wait_for()
+    assert page.locator("#edit-preset").input_value() == LTX and not page.locator("#edit-references").is_visible()
+    page.locator("#edit-length").select_option("49")
+    page.locator("#edit-keys-first").set_input_files(pictures[:2])
+    page.locator(".key").nth(1).wait_for()
+    assert page.locator(".chosen output").inner_text() == "Frame 48 of 48, at 2.00 s"
+    request = asked_for(data_dir, make(page, "a street musician, from red to green"))
+    assert (request["preset"], request["keyframe_at"], request["num_frames"]) == (LTX, [0, 48], 49)

@@ -1,0 +1,131 @@
+"""Key frames of LTX-2 are those of diffusers' `LTX2ConditionPipeline`: tiny random checkpoints, same pictures, noise and prompt,
+float32. That pipeline counts in latent frames, so it reaches the pixel frames 0 and 8n + 1 alone; as the makers' own code we take
+any, and the pipeline is told the others' places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from diffusers.pipelines.ltx2 import pipeline_ltx2_condition as condition_module
+from PIL import Image
+
+from backend.contract.keyframes import appended_frames
+from backend.contract.request import GenerationRequest
+from backend.families.model import SOUND, VIDEO
+from backend.pipeline.denoising import initial_noise
+from tests.parity.test_ltx import (
+    ALL,
+    ANCESTRAL,
+    DISTILLED,
+    LATENT_TOLERANCE,
+    OFF,
+    Tiny,
+    arguments_of,
+    finished,
+    normalised,
+    scheduler_of,
+    tiny,  # noqa: F401
+)
+from tests.parity.tiny_ltx import KINDS, SIDE, condition_pipeline_of
+
+pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
+
+FRAMES = 17
+MIDDLE = {"keyframes": ("second",), "keyframe_at": (9,)}
+ENDS = {"image": "first", "last_image": "second"}
+SEVERAL = {"keyframes": ("third", "first", "second"), "keyframe_at": (12, 0, 1), "last_image": None}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> dict[str, str]:
+    """Three pictures as large as the video, so that nothing is resized on the way."""
+    folder = tmp_path_factory.mktemp("pictures")
+    rows, columns = np.mgrid[:SIDE, :SIDE]
+    channels = {"first": (4 * rows, 255 - 3 * columns, rows * columns), "second": (255 - 2 * rows, rows + columns, 3 * columns),
+                "third": (rows * rows, 90 + 0 * rows, 4 * columns)}  # fmt: skip
+    for name, values in channels.items():
+        Image.fromarray(np.stack(values, -1).astype(np.uint8)).save(folder / f"{name}.png")
+    return {name: str(folder / f"{name}.png") for name in channels}
+
+
+def request_of(made: Tiny, pictures: dict[str, str], given: dict[str, Any], **changes) -> GenerationRequest:
+    paths = {name: tuple(pictures.get(one, one) for one in value) if isinstance(value, tuple) else pictures.get(value)
+             for name, value in given.items()}  # fmt: skip
+    return made.request(num_frames=FRAMES, **paths, **changes)
+
+
+def run_reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray]:
+    """diffusers' latents of picture and sound, from our noise, normalised as ours are."""
+    noise = initial_noise(request, made.loaded.model)
+    pipeline = condition_pipeline_of(made.parts | {"scheduler": scheduler_of(made, request)})
+    last = [(request.num_frames - 1, request.last_image)] if request.last_image else []
+    first = [(0, request.image)] if request.image else []
+    placed = [*first, *zip(request.keyframe_at, request.keyframes, strict=True), *last]
+    conditions = [
+        condition_module.LTX2VideoCondition(frames=Image.open(path), index=(place - 1) // 8 + 1 if place else 0, crf=0)
+        for place, path in placed
+    ]
+    if request.solver == "ltx-ancestral":
+        _keep_clean(pipeline, len(appended_frames(request)) * (SIDE // 32) ** 2)
+    places, coordinates = iter(appended_frames(request)), pipeline._prepare_keyframe_coords
+
+    def placed_coordinates(**given: Any) -> torch.Tensor:
+        place = next(places)
+        assert given["pixel_frame_idx"] == place or place % 8 != 1
+        return coordinates(**given | {"pixel_frame_idx": place})
+
+    def our_noise(shape: tuple[int, ...], **given: Any) -> torch.Tensor:
+        stream = SOUND if shape[1] == noise[SOUND].shape[2] else VIDEO
+        own = torch.from_numpy(np.array(noise[stream]))
+        tokens = own.transpose(1, 2).flatten(2) if stream == SOUND else own.flatten(2).transpose(1, 2)
+        return torch.cat([tokens, torch.zeros(1, shape[1] - tokens.shape[1], shape[2])], dim=1)
+
+    own = {"callback_on_step_end": pipeline.keep_clean} if request.solver == "ltx-ancestral" else {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(condition_module, "randn_tensor", our_noise)
+        patch.setattr(pipeline, "_prepare_keyframe_coords", placed_coordinates, raising=False)
+        return normalised(made, *pipeline(conditions=conditions, **arguments_of(made, request), **own))
+
+
+def _keep_clean(pipeline: Any, num_appended: int) -> None:
+    """Gives diffusers' pipeline a `keep_clean` that puts the pictures' latents back after each ancestral step, which adds noise to
+    them too; and its scheduler noise for so many tokens more."""
+    noises = pipeline.scheduler.noises
+    padded = [torch.nn.functional.pad(video, (0, 0, 0, num_appended)) for video, *_ in noises]
+    pipeline.scheduler.noises = [[video, *rest] for video, (_, *rest) in zip(padded, noises, strict=True)]
+    prepare, prepared = pipeline.prepare_latents, []
+
+    def keep_clean(pipe: Any, index: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+        _, mask, clean, _ = prepared[0]
+        return {"latents": torch.where(mask > 0, clean, tensors["latents"])}
+
+    def prepare_latents(**given: Any) -> Any:
+        prepared.append(prepare(**given))
+        return prepared[0]
+
+    pipeline.prepare_latents, pipeline.keep_clean = prepare_latents, keep_clean
+
+
+CASES = [(KINDS[0], MIDDLE, OFF), (KINDS[1], ENDS, ALL), (KINDS[2], SEVERAL, DISTILLED)]
+MORE_CASES = [
+    (KINDS[0], ENDS, ALL),
+    (KINDS[0], SEVERAL, OFF),
+    (KINDS[1], MIDDLE, ALL),
+    (KINDS[1], SEVERAL, OFF),
+    (KINDS[2], MIDDLE, ALL),
+    (KINDS[2], ENDS, ALL),
+    (KINDS[2], ENDS, OFF),
+    (KINDS[2], ENDS, dict(ANCESTRAL, steps=8)),
+]
+
+
+@pytest.mark.parametrize("kind, given, changes", CASES + [pytest.param(*case, marks=pytest.mark.slow) for case in MORE_CASES])
+def test_key_frames_equal_diffusers(tiny, pictures, kind, given, changes):  # noqa: F811
+    made = tiny(kind)
+    request = request_of(made, pictures, given, **{"steps": 2} | changes)
+    video, sound, _ = finished(made, request)
+    expected = run_reference(made, request)
+    assert np.abs(video - expected[0]).max() <= LATENT_TOLERANCE and np.abs(sound - expected[1]).max() <= LATENT_TOLERANCE
