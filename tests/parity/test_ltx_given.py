@@ -27,6 +27,11 @@ RATE = 44_100
 FPS = 24
 
 
+def by_turns(chosen: str) -> list:
+    """All kinds; those that are not chosen are slow."""
+    return [kind if kind == chosen else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+
+
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory) -> Path:
     """Two seconds that rise on the left and fall on the right."""
@@ -46,7 +51,7 @@ def clip(tmp_path_factory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", by_turns("ltx-2.3"))
 def test_the_picture_follows_a_given_sound(tiny, sweep, kind, tmp_path):  # noqa: F811
     made = tiny(kind)
     request = made.request(steps=2, sound=str(sweep), sound_start=0.25, guidance=(2.0,))
@@ -63,7 +68,7 @@ def test_the_picture_follows_a_given_sound(tiny, sweep, kind, tmp_path):  # noqa
     assert 10 * np.log10(np.square(given.samples).mean() / error) > 20  # AAC's own loss, found nowhere near
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", by_turns("ltx-2.0"))
 def test_a_sound_is_made_for_a_clip(tiny, clip, kind, tmp_path):  # noqa: F811
     made = tiny(kind)
     request = made.request(steps=2, video=str(clip), make="sound", sound_guidance=2.0)

@@ -12,7 +12,7 @@ from tests.many_devices import environment
 BOUND = 1e-5  # relative, float32: four layers of sums of up to 64 products, in another order
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_all_layers_states_are_transformers(devices):
     """Padding on the left, windows shorter than the prompt, heads of two widths, keys as values, factors of layers."""
     words = [sys.executable, "-W", "ignore", "-m", "tests.backend.families.ltx.gemma_run"]
