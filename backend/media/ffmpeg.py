@@ -20,7 +20,8 @@ MEMORY_BYTES = 2**30  # that ffmpeg may map, its own 130 MB and its threads' sta
 THREADS = ("-threads", "2")
 TOO_LARGE = re.compile(r"Picture size (?P<width>\d+)x(?P<height>\d+) exceeds specified max pixel count")
 _DURATION = re.compile(r"Duration: (\d+):(\d+):([\d.]+)")
-CLIPS, SOUNDS = "mov,mp4,matroska,webm,gif", "mov,mp4,matroska,webm,wav,mp3,ogg,flac,aac"  # demuxers
+DEMUXERS = "mov,mp4,matroska,webm,gif"
+SOUND_DEMUXERS = "mov,mp4,matroska,webm,wav,mp3,ogg,flac,aac"
 _DECODERS = ",".join(
     (
         *("h264", "hevc", "libdav1d", "av1", "libaom-av1", "vp8", "vp9", "libvpx", "libvpx-vp9", "mpeg4", "mpeg2video", "mjpeg"),
@@ -41,7 +42,7 @@ def telling(*arguments: str) -> list[str]:
     return [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-nostats", "-nostdin", *arguments]
 
 
-def within_limits(max_pixels: int, demuxers: str = CLIPS) -> list[str]:
+def within_limits(max_pixels: int, demuxers: str = DEMUXERS) -> list[str]:
     """The options that stand before the `-i` of each file that may be a stranger's; `max_pixels` is a frame's."""
     safe = ["-protocol_whitelist", "file", "-format_whitelist", demuxers, "-codec_whitelist", _DECODERS]
     return [*safe, "-max_pixels", str(max_pixels), *THREADS]

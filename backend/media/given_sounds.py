@@ -143,7 +143,7 @@ def _lacks_its_end(path: Path) -> bool:
 
 
 def _limits() -> list[str]:
-    return ffmpeg.within_limits(MAX_PIXELS, ffmpeg.SOUNDS)
+    return ffmpeg.within_limits(MAX_PIXELS, ffmpeg.SOUND_DEMUXERS)
 
 
 def _no_sound(path: Path, rule: str) -> SoundError:
