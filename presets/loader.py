@@ -167,6 +167,7 @@ class Preset(BaseModel):
     combines_actions: bool = False  # "forward+left" is one action too
     reads_prompt: bool = True
     makes_sound: bool = False  # its videos have a sound of their own
+    refines: bool = False  # its videos are made at half their size, and enlarged and refined by the last steps
     image_crf: int = Field(default=0, ge=0, le=51)  # of H.264, by which first pictures are compressed before it sees them
 
     size_multiple: PositiveInt
@@ -255,6 +256,11 @@ class Preset(BaseModel):
         image = {"image": "must" if self.tasks == ("i2v",) else "may"} if "i2v" in self.tasks else {}
         last_image = {"last_image": "must" if self.needs_last_image else "may"} if self.takes_last_image else {}
         return {**image, **last_image, **self.takes}
+
+    @property
+    def patch(self) -> int:
+        """How many latents a token has on each side. Sizes of a video that begins at half of them are even in tokens."""
+        return self.size_multiple // self.vae_scale_spatial // (2 if self.refines else 1)
 
     @property
     def num_experts(self) -> int:

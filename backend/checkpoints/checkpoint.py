@@ -18,6 +18,7 @@ TRANSFORMER = "transformer"
 WITHOUT_WEIGHTS = ("tokenizer", "scheduler", "feature_extractor", "image_processor", "guider")
 """Parts of diffusers' pipelines that are no networks; a number may follow the name, as in tokenizer_2."""
 UNUSED = ("processor", "prompt_enhancer", "duration_head")  # parts of LTX-2's pipelines that we do without
+UNNAMED = ("latent_upsampler",)  # a network of LTX-2 that lies beside the parts which model_index.json names
 _FOLDER_SOURCE = re.compile(r"(?P<base>[^+:#]+)#(?P<transformer>transformer_\w+)")
 
 
@@ -71,6 +72,7 @@ def open_checkpoint(folder: Path, own_files: Mapping[str, OwnFile] | None = None
         return _with_own_files(folder, {TRANSFORMER: torch_file})
     index = read_json(folder / "model_index.json")
     parts = [part for part in named_parts(index) if not part.startswith(WITHOUT_WEIGHTS) and part not in UNUSED]
+    parts += [part for part in UNNAMED if part not in parts and (folder / part / "config.json").is_file()]
     configs = {part: read_json(folder / folder_of(part, transformer) / "config.json") for part in parts}
     return Checkpoint(folder=folder, index=index, configs=configs, transformer_folder=transformer)
 

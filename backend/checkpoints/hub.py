@@ -47,7 +47,7 @@ from presets import list_presets
 
 PARTS = (
     *("transformer", "transformer_2", "vae", "text_encoder", "text_encoder_2", "image_encoder"),
-    *("connectors", "audio_vae", "vocoder"),
+    *("connectors", "audio_vae", "vocoder", "latent_upsampler"),
     *("image_processor", "feature_extractor", "scheduler", "guider"),
 )
 """Folders of diffusers' checkpoints that are fetched; others, such as copies in other precisions, are not."""

@@ -21,6 +21,7 @@ from backend.contract.numbers import (
     check_size,
     check_whole,
 )
+from backend.contract.refining import check_refining
 from backend.contract.settings import FIELDS, GUIDED_STEPS, INPUTS, SETTINGS, Shot, VideoSettings, by_role, find_preset
 from backend.contract.shots import check_shots, read_shots, total_frames
 from backend.contract.sound import check_sound
@@ -127,6 +128,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     check_size(preset, request.width, request.height, request.num_frames)
     check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
     check_whole("steps", request.steps, 1, preset.max_steps, preset.steps)
+    check_refining(request, preset)
     check_guidance(request.guidance, preset)
     check_flow_shift(request.flow_shift, preset)
     if request.solver not in preset.solvers:

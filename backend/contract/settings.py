@@ -340,7 +340,7 @@ class VideoSettings(BaseModel):
             num_frames=self.num_frames,
             spatial_scale=preset.vae_scale_spatial,
             temporal_scale=preset.vae_scale_temporal,
-            patch=preset.size_multiple // preset.vae_scale_spatial,
+            patch=preset.patch,
         )
 
 

@@ -10,11 +10,10 @@ import dataclasses
 from dataclasses import dataclass
 
 from backend.contract.geometry import Geometry, latent_frames
+from backend.contract.refining import COST, at_step, relative_costs
 from backend.contract.settings import VideoSettings
 from backend.errors import RequestError
 from presets import Preset
-
-_COST = 1.5  # a step's seconds grow with the tokens to this power: between 1 for its projections and 2 for its attention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +33,9 @@ def check_windows(preset: Preset, wanted: bool | None) -> None:
         raise RequestError("context_windows was given", f"but {preset.name} makes its videos without them", "leave it out")
 
 
-def step_geometry(request: VideoSettings) -> Geometry:
-    """The shape of what a step's program sees: a window, or the whole video."""
-    geometry, length = request.geometry(), request.window_frames
+def step_geometry(request: VideoSettings, step: int = 0) -> Geometry:
+    """The shape of what a step's program sees: a window, or the whole video at the size that it has in this step."""
+    geometry, length = at_step(request, step).geometry(), request.window_frames
     return geometry if length is None else dataclasses.replace(geometry, num_frames=length)
 
 
@@ -75,8 +74,9 @@ def step_calls(request: VideoSettings, step: int) -> int:
 def equal_tokens(request: VideoSettings) -> int:
     """The tokens of a video in one piece whose steps would take as long as this request's."""
     if request.window_frames is None:
-        return request.geometry().num_tokens
-    return round(step_geometry(request).num_tokens * mean_calls(request) ** (1 / _COST))
+        costs = relative_costs(request)
+        return round(step_geometry(request).num_tokens * (sum(costs) / len(costs)) ** (1 / COST)) if costs else 0
+    return round(step_geometry(request).num_tokens * mean_calls(request) ** (1 / COST))
 
 
 def mean_calls(request: VideoSettings) -> float:

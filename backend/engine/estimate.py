@@ -1,5 +1,6 @@
 """How long a video will take, from this machine's earlier videos or the published rates of its TPUs. Pure arithmetic."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -95,7 +96,8 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
     chip = CHIPS[names.pop()]
     preset = find_preset(request.preset)
     family, kind = of_preset(preset)
-    geometry = step_geometry(request)
-    flops = family.step_flops(preset.network_configs(), geometry, request.num_branches)
+    configs, geometry = preset.network_configs(), step_geometry(request)
+    of_step = functools.cache(lambda geometry: family.step_flops(configs, geometry, request.num_branches))
+    floors = [of_step(step_geometry(request, step)).floor_seconds(chip, len(devices)) for step in range(request.num_steps)]
     calls = -(-geometry.num_latent_frames // (kind.chunk or geometry.num_latent_frames)) * mean_calls(request)
-    return OVER_FLOOR * flops.floor_seconds(chip, len(devices)) * request.num_steps * calls
+    return OVER_FLOOR * sum(floors) * calls

@@ -36,7 +36,7 @@ class Kind:
     made at once, None for the whole video. Inputs of the roles `first_only` are for the first chunk alone; `from_inputs` are the
     names of the denoiser's conditions that follow from the inputs alone, if texts that are said later need not make them again.
     `sound_rate` are the samples a second of the sound that it makes with a video, None for silent videos. `other_series`
-    are those of presets that are for other versions of it.
+    are those of presets that are for other versions of it. `enlarges` if it has a network that doubles the size of latents.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Kind:
     from_inputs: frozenset[str] = frozenset()
     sound_rate: int | None = None
     other_series: tuple[str, ...] = ()
+    enlarges: bool = False
 
     def needs(self, role: str) -> bool:
         """Whether an input of this role must be given."""
@@ -103,7 +104,8 @@ def check_preset(kind: Kind, preset: Preset, source: str) -> None:
         "control clips": _pair("control" in kind.takes, "control" in preset.takes),
         "pixels a latent": _pair(kind.scales[0], preset.vae_scale_spatial),
         "frames a latent": _pair(kind.scales[1], preset.vae_scale_temporal),
-        "pixels a token": _pair(kind.scales[0] * kind.patch, preset.size_multiple),
+        "pixels a token": _pair(kind.scales[0] * kind.patch, preset.vae_scale_spatial * preset.patch),
+        "enlarging latents": (kind.enlarges, preset.refines, kind.enlarges or not preset.refines),
         "sound": _pair(kind.sound_rate is not None, preset.makes_sound),
         "going on after clips": (kind.continues, preset.continues, kind.continues or not preset.continues),
         "version": (kind.name, preset.series, preset.series not in kind.other_series),

@@ -182,6 +182,9 @@ class Model(Protocol):
     def finish(self, conditions: Conditions, latents: Latents) -> Generator[Effect, Any, Latents]:
         """Work: clean latents, with the latents of given frames put back in their places."""
 
+    def enlarge(self, weights: Weights, request: GenerationRequest, latents: Any) -> Generator[Effect, Any, Any]:
+        """Work: the video's clean latents at twice their size on both sides. Asked for only where the kind `enlarges`."""
+
     def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Generator[Effect, Any, Any]:
         """Work: the next piece's pixels [1, 3, F, H, W] in [-1, 1] and the carry for the piece after it; `latents` are the next
         `decode_stride` latent frames of the video, `carry` is None for the first piece."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,15 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from backend.contract.refining import HALF, REFINING_COST, first_size, refining_steps
 from backend.contract.request import GenerationRequest
-from backend.families.model import Carry, Conditions, Lane, Latents, Model, States
+from backend.families.model import VIDEO, Carry, Conditions, Lane, Latents, Model, States
 from backend.pipeline import cue_conditions
 from backend.pipeline.chunks import Chunk, chunks_of
 from backend.pipeline.run import Denoised, Described, Run
 from backend.runtime.work import Make, OnHost, Put, Wait, Work, calls_of, describe, describe_placed
 from backend.runtime.work import run as do
 from backend.sampling.plan import PlannedStep, plan_of
-from backend.sampling.solvers import StepInputs, step_inputs
+from backend.sampling.solvers import StepInputs, noised, step_inputs
 
 MOST_AHEAD = 4
 """Steps that may be called before the devices have done the first of them. With any number of calls in flight, steps of other TPU
@@ -49,8 +51,8 @@ class ChunkNoise:
 
 
 def initial_noise(request: GenerationRequest, model: Model) -> Latents:
-    """The whole video's noise, in the latents' shapes."""
-    chunks = list(chunks_of(model, request))
+    """The noise from which the whole video begins, in the latents' shapes then."""
+    chunks = list(chunks_of(model, first_size(request)))
     noise = ChunkNoise(request.seed, chunks)
     pieces = [noise.of(chunk.index) for chunk in chunks]
     return {name: np.concatenate([piece[name] for piece in pieces], axis=2) for name in pieces[0]}
@@ -73,12 +75,14 @@ class Denoising:
         self._conditions = cue_conditions.conditions_of(conditions, 0)
         plan = plan_of(request, run.model.kind.boundary)
         self.schedule, self._plan = plan.schedule, plan.steps
-        self._chunks = list(chunks_of(run.model, request))
-        self._noise = ChunkNoise(request.seed, self._chunks)
+        self._chunks = list(chunks_of(run.model, first_size(request)))
+        self._refined = list(chunks_of(run.model, request)) if refining_steps(request) else []
+        self._noise = ChunkNoise(request.seed, [*self._chunks, *self._refined])
         self.first_step = self.steps_done = begun.steps_done if begun else 0
         self._finished = list(begun.chunks) if begun else []
         self._states: States | None = begun.states if begun else None
         self._lane: Lane | None = None
+        self._lane_key: tuple[int, bool, bool] | None = None
         self._carry: Carry = None
         self._num_settled = 0  # chunks that the carry holds
         self._spared = begun.spared_steps if begun else 0
@@ -87,6 +91,11 @@ class Denoising:
     @property
     def total(self) -> int:
         return len(self._chunks) * self.schedule.steps
+
+    @property
+    def costs(self) -> list[float]:
+        """What each step costs beside the others, estimated from the video's size in it."""
+        return [REFINING_COST if planned.is_refining else 1.0 for planned in self._plan] * len(self._chunks)
 
     @property
     def has_cache(self) -> bool:
@@ -112,7 +121,7 @@ class Denoising:
         """The latents that the last step left of the present chunk, with given frames in their places. Waits for that step."""
         self._ahead = 0
         sample = {name: state.sample for name, state in self._states.items()}
-        return _as_float32(sample if self._finished else do(self._run.model.finish(self._conditions, sample)))
+        return _as_float32(sample if self._finished else do(self._run.model.finish(self._conditions_now(), sample)))
 
     def forget(self) -> None:
         """Frees the last chunk that the carry holds, in a video whose latents nobody asks for."""
@@ -123,7 +132,17 @@ class Denoising:
         """The clean estimate of the present chunk, with given frames in their places. Waits for the last step."""
         self._ahead = 0
         clean = {name: state.clean for name, state in self._states.items()}
-        return _as_float32(do(self._run.model.finish(self._conditions, clean)))
+        return _as_float32(do(self._run.model.finish(self._conditions_now(), clean)))
+
+    def _conditions_now(self) -> Conditions:
+        """Those at the size that the latents have after the steps so far."""
+        return self._conditions_at(self._plan[max(self.steps_done - 1, 0) % self.schedule.steps])
+
+    def _conditions_at(self, planned: PlannedStep) -> Conditions:
+        return conditions_at_size(self._conditions, planned.is_refining)
+
+    def _request_at(self, planned: PlannedStep) -> GenerationRequest:
+        return self._run.request if planned.is_refining else first_size(self._run.request)
 
     def wait(self) -> None:
         """Returns when the devices have done the last step."""
@@ -132,22 +151,23 @@ class Denoising:
     def warm_up(self) -> None:
         """One step of each expert, guided and unguided, whose program has not run yet in this process, from noise; its result is
         dropped. A program's first run also brings it onto the devices, which would count as the first step's time."""
-        model, request, run = self._run.model, self._run.request, self._run
+        model, run = self._run.model, self._run
         for index, planned in _first_of_each_lane(self._plan):
             row = step_inputs(self.schedule, index, planned.guidance)
             if self._has_run(planned, row, index):
                 continue
             with run.clock.measure("compile"):
-                lane, carry = do(model.lane(self._weights, request, self._conditions, planned, None))
-                states = jax.device_put(do(self._started(self._chunks[0])), lane.layout.replicated)
-                jax.block_until_ready(do(model.step(self._weights, request, lane, states, row, carry, index)))
+                own, conditions = self._request_at(planned), self._conditions_at(planned)
+                lane, carry = do(model.lane(self._weights, own, conditions, planned, None))
+                states = jax.device_put(do(self._first_states(planned)), lane.layout.replicated)
+                jax.block_until_ready(do(model.step(self._weights, own, lane, states, row, carry, index)))
                 del lane, carry, states  # before the next lane is made: its keys take much memory
 
     def _has_run(self, planned: PlannedStep, row: StepInputs, index: int) -> bool:
         """Whether every program of this lane's step has run on such arguments."""
-        model, request = self._run.model, self._run.request
-        lane, carry = describe(model.lane(self._weights, request, self._conditions, planned, None))
-        states = describe_placed(describe(self._started(self._chunks[0])), lane.layout.replicated)
+        model, request = self._run.model, self._request_at(planned)
+        lane, carry = describe(model.lane(self._weights, request, self._conditions_at(planned), planned, None))
+        states = describe_placed(describe(self._first_states(planned)), lane.layout.replicated)
         step = model.step(self._weights, request, lane, states, row, carry, index)
         return all(call.program.has_run(*call.arguments) for call in calls_of(step))
 
@@ -163,13 +183,15 @@ class Denoising:
         yield from self._settle_before(self._chunks[number])
         self._hear(number)
         planned = self._plan[index]
+        if planned.is_refining and not self._plan[index - 1].is_refining:
+            yield from self._enlarge(index)
         yield from self._enter(planned)
         if self._ahead == MOST_AHEAD:
             with self._run.clock.measure("denoise"):
                 yield from self._waited()
         row, started = step_inputs(self.schedule, index, planned.guidance), time.monotonic()
         with self._run.clock.measure("denoise"):
-            model, request = self._run.model, self._run.request
+            model, request = self._run.model, self._request_at(planned)
             step = model.step(self._weights, request, self._lane, self._states, row, self._carry, index)
             self._states, self._carry = yield from step
         self.steps_done += 1
@@ -202,27 +224,53 @@ class Denoising:
 
     def _started(self, chunk: Chunk) -> Work:
         """The states of this chunk before its first step."""
+        noise = yield self._drawn(chunk, chunk.index)
+        return (yield from self._start(first_size(self._run.request), self._conditions_at(self._plan[0]), noise))
+
+    def _drawn(self, chunk: Chunk, number: int) -> Make:
+        """The noise of this number, in the chunk's shapes."""
         described = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in chunk.shapes.items()}
-        noise = yield Make(lambda: self._noise.of(chunk.index), described)
-        model, request = self._run.model, self._run.request
-        return (yield OnHost(lambda xp, *given: model.start(request, *given), (self._conditions, noise)))
+        return Make(lambda: self._noise.of(number), described)
+
+    def _start(self, request: GenerationRequest, conditions: Conditions, latents: Latents) -> Work:
+        return (yield OnHost(lambda xp, *given: self._run.model.start(request, *given), (conditions, latents)))
+
+    def _enlarge(self, index: int) -> Work:
+        """The clean latents at the video's full size, with as much noise again as the step of this number begins with."""
+        model, before = self._run.model, self._conditions_at(self._plan[index - 1])
+        clean = yield from model.finish(before, {name: state.sample for name, state in self._states.items()})
+        with self._run.clock.measure("denoise"):
+            clean = {**clean, VIDEO: (yield from model.enlarge(self._weights, self._run.request, clean[VIDEO]))}
+        noise = yield self._drawn(self._refined[0], len(self._chunks))
+        mixed = yield OnHost(functools.partial(_noised, sigma=self.schedule.sigmas[index]), (clean, noise))
+        self._states = yield from self._start(self._run.request, self._conditions_at(self._plan[index]), mixed)
+
+    def _first_states(self, planned: PlannedStep) -> Work:
+        """States of the shapes that this step takes, from noise, by all programs that make them: for trying these."""
+        states = yield from self._started(self._chunks[0])
+        if not planned.is_refining:
+            return states
+        request, latents = self._run.request, {name: state.sample for name, state in states.items()}
+        latents[VIDEO] = yield from self._run.model.enlarge(self._weights, request, latents[VIDEO])
+        return (yield from self._start(request, self._conditions_at(planned), latents))
 
     def _enter(self, planned: PlannedStep) -> Work:
         """Makes this step's lane, unless it is in use already. What a lane holds takes much memory: the last lane is freed first;
         where experts take turns, with their copies of matrices, once no step that was called needs it."""
-        if self._lane is not None and (self._lane.expert, self._lane.is_guided) == (planned.expert, planned.is_guided):
+        if self._lane is not None and self._lane_key == planned.lane:
             return
         if self._lane is not None and self._run.model.kind.num_experts > 1:
             with self._run.clock.measure("denoise"):
                 yield from self._waited()
-        model, request, carry = self._run.model, self._run.request, self._carry
+        model, request, carry = self._run.model, self._request_at(planned), self._carry
         if not self._run.is_described:
             self._spared += model.spared_steps(carry)
         self._lane = self._carry = None
         with self._run.clock.measure("encode"):
-            work = model.lane(self._weights, request, self._conditions, planned, carry)
+            work = model.lane(self._weights, request, self._conditions_at(planned), planned, carry)
             del carry
             self._lane, self._carry = yield from work
+            self._lane_key = planned.lane
         if self._states is not None:
             self._states = yield Put(self._states, self._lane.layout.replicated)
 
@@ -237,12 +285,23 @@ def warms_up(model: Model, request: GenerationRequest) -> bool:
 
 
 def _first_of_each_lane(plan: Sequence[PlannedStep]) -> Iterator[tuple[int, PlannedStep]]:
-    """The number of the first step of each expert, guided and unguided, in their order."""
+    """The number of the first step of each expert, guided and unguided, and of each size, in their order."""
     seen = set()
     for index, planned in enumerate(plan):
-        if (planned.expert, planned.is_guided) not in seen:
-            seen.add((planned.expert, planned.is_guided))
+        if planned.lane not in seen:
+            seen.add(planned.lane)
             yield index, planned
+
+
+def conditions_at_size(conditions: Conditions, is_full: bool) -> Conditions:
+    """Those at the video's full size, or at the one at which its steps begin."""
+    full = {name: value for name, value in conditions.items() if not name.startswith(HALF)}
+    small = {name.removeprefix(HALF): value for name, value in conditions.items() if name.startswith(HALF)}
+    return full if is_full else full | small
+
+
+def _noised(xp: Any, clean: Latents, noise: Latents, *, sigma: float) -> Latents:
+    return {name: noised(xp.asarray(array), noise[name], np.float32(sigma)) for name, array in clean.items()}
 
 
 def _as_they_are(xp: Any, latents: Latents) -> Latents:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -13,13 +13,14 @@ import jax
 import numpy as np
 
 from backend.contract.events import Cancelled, Encoding, Event, Loading, Step, VideoResult
+from backend.contract.refining import is_refining, refining_steps
 from backend.contract.request import GenerationRequest
 from backend.errors import Stopped
 from backend.families.model import STAGES, VIDEO, Conditions, Latents, Stage
 from backend.files import remove_half_written
 from backend.pipeline import cue_conditions
 from backend.pipeline.decoding import decode, decode_frames, decode_piece, with_kept, write_result
-from backend.pipeline.denoising import Denoising, warms_up
+from backend.pipeline.denoising import Denoising, conditions_at_size, warms_up
 from backend.pipeline.inputs import open_inputs
 from backend.pipeline.live_events import live_events, until
 from backend.pipeline.load import merge_loras
@@ -41,6 +42,7 @@ from backend.pipeline.stage_files import (
 from backend.pipeline.state_saver import StateSaver, saved_if_closed
 from backend.pipeline.warm_up import warm_up
 from backend.runtime.hosts import HERE, whole
+from backend.runtime.work import Work
 from backend.runtime.work import run as do
 
 ANIMATED_STEP_SECONDS = 0.25  # a preview that is replaced sooner than this has no time to move
@@ -151,7 +153,7 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
     if warms_up(run.model, run.request):
         loop.warm_up()
     if begun is not None:
-        yield _going_on(run, begun.steps_done, loop.total)
+        yield _going_on(run, begun.steps_done, loop.costs)
     waiting: _StepReport | None = None
     tracer = trace_steps(run.profile, run.folder)
     with _previews(run) as previews, StateSaver(functools.partial(write_state, run)) as saver, tracer:
@@ -171,7 +173,7 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
                 elif not loop.has_cache and saver.is_due():
                     saver.save(loop.copy)
             waiting = _StepReport(
-                index=loop.steps_done, first=loop.first_step, total=loop.total, seconds=seconds, preview=preview
+                index=loop.steps_done, first=loop.first_step, costs=loop.costs, seconds=seconds, preview=preview
             )
         if waiting is not None:
             yield waiting.event(clock)
@@ -182,20 +184,25 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
     return loop.denoised()
 
 
-def _going_on(run: Run, steps_done: int, total: int) -> Step:
+def _going_on(run: Run, steps_done: int, costs: Sequence[float]) -> Step:
     """The event of the last step that an earlier process did; its seconds are the mean of that process's steps."""
-    seconds = run.clock.before.get("denoise", 0.0) / max(steps_done, 1)
-    left = seconds * (total - steps_done + DECODE_SHARE * total)
-    return Step(steps_done, total, seconds, left, find_preview(run.folder, steps_done))
+    spent = run.clock.before.get("denoise", 0.0)
+    left = _seconds_left(spent, costs, 0, steps_done) if steps_done else 0.0
+    return Step(steps_done, len(costs), spent / max(steps_done, 1), left, find_preview(run.folder, steps_done))
+
+
+def _seconds_left(spent: float, costs: Sequence[float], first: int, index: int) -> float:
+    """Seconds of the steps after the first `index` ones and of the decoder, where those from `first` on took `spent` seconds."""
+    return spent * (sum(costs[index:]) + DECODE_SHARE * sum(costs)) / sum(costs[first:index])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _StepReport:
-    """A finished step whose preview is still being made. `first` steps were done before this run."""
+    """A finished step whose preview is still being made. `first` steps were done before this run; `costs` are those of all."""
 
     index: int
     first: int
-    total: int
+    costs: Sequence[float]
     seconds: float
     preview: Future[str]
 
@@ -206,9 +213,8 @@ class _StepReport:
         """
         with clock.measure("denoise"):
             name = self.preview.result()
-        steps = self.total - self.index + DECODE_SHARE * self.total
-        left = steps * clock.seconds["denoise"] / (self.index - self.first)
-        return Step(self.index, self.total, self.seconds, left, name)
+        left = _seconds_left(clock.seconds["denoise"], self.costs, self.first, self.index)
+        return Step(self.index, len(self.costs), self.seconds, left, name)
 
 
 def _previews(run: Run) -> StepPreviews:
@@ -222,8 +228,17 @@ def _previews(run: Run) -> StepPreviews:
 
 
 def finished_latents(run: Run, conditions: Conditions, denoised: Denoised, clean: bool = False) -> Latents:
-    """The whole video's latents with given frames in their places; with `clean`, the clean estimate of a stopped denoising."""
-    return jax.tree.map(np.asarray, do(run.model.finish(conditions, denoised.latents(clean))))
+    """The whole video's latents at its full size, with given frames in their places; with `clean`, the clean estimate of a
+    denoising that was stopped."""
+    return jax.tree.map(np.asarray, do(_at_full_size(run, conditions, denoised.latents(clean), denoised.steps_done)))
+
+
+def _at_full_size(run: Run, conditions: Conditions, latents: Latents, steps_done: int) -> Work:
+    """Work: the latents after so many steps with given frames in their places; enlarged if no step has refined them yet."""
+    if refining_steps(run.request) and not is_refining(run.request, steps_done - 1):
+        latents = yield from run.model.finish(conditions_at_size(conditions, is_full=False), latents)
+        latents = {**latents, VIDEO: (yield from run.model.enlarge(run.weights, run.request, latents[VIDEO]))}
+    return (yield from run.model.finish(conditions_at_size(conditions, is_full=True), latents))
 
 
 def _partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> VideoResult | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import functools
+from collections.abc import Callable, Collection
 
 import numpy as np
 from PIL import Image
 
 from backend.contract.clip import Part
+from backend.contract.refining import HALF, first_size, refining_steps
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import INPUTS, Setting
 from backend.contract.sound import SoundPart
@@ -18,6 +20,8 @@ from backend.media.given_sounds import CHANNELS, HEARD_RATE, read_heard
 from backend.media.masks import read_mask
 from backend.media.pictures import crop_to, fit_on_white, load_checked_image
 from backend.media.source import Kept
+
+_PICTURES = tuple(one.name for one in INPUTS if one.media == "picture")
 
 
 def open_inputs(request: GenerationRequest, opened: Kept | None = None, roles: Collection[str] | None = None) -> Inputs:
@@ -39,9 +43,10 @@ def open_inputs(request: GenerationRequest, opened: Kept | None = None, roles: C
         return compressed(crop_to(picture, *size, request.image_focus), request.image_crf)
 
     known = opened.inputs if opened else {}
-    return {
+    inputs = {
         one.name: known.get(one.name) or tuple(open_one(one, path) for path in paths) for one, paths in _given(request, roles)
     }
+    return inputs | (_at_first_size(request, functools.partial(open_inputs, roles=_PICTURES)) if roles is None else {})
 
 
 def kept_pixels(request: GenerationRequest) -> Kept | None:
@@ -51,8 +56,9 @@ def kept_pixels(request: GenerationRequest) -> Kept | None:
     return Kept(request=request, inputs=open_inputs(request, roles=("video", "mask")))
 
 
-def blank_inputs(request: GenerationRequest) -> Inputs:
-    """Black and silent inputs of the right sizes for each input that the request names; the files need not exist."""
+def blank_inputs(request: GenerationRequest, roles: Collection[str] | None = None) -> Inputs:
+    """Black and silent inputs of the right sizes for each input that the request names, or for those of these roles; the files
+    need not exist."""
 
     def blank(one: Setting) -> Image.Image | np.ndarray:
         if one.media == "picture":
@@ -63,7 +69,15 @@ def blank_inputs(request: GenerationRequest) -> Inputs:
         shape = (part.num_frames, *part.size[::-1])
         return np.zeros(shape, bool) if one.media == "either" else np.zeros((*shape, 3), np.uint8)
 
-    return {one.name: tuple(blank(one) for _ in paths) for one, paths in _given(request)}
+    inputs = {one.name: tuple(blank(one) for _ in paths) for one, paths in _given(request, roles)}
+    return inputs | (_at_first_size(request, functools.partial(blank_inputs, roles=_PICTURES)) if roles is None else {})
+
+
+def _at_first_size(request: GenerationRequest, open_all: Callable[[GenerationRequest], Inputs]) -> Inputs:
+    """The pictures once more for the first steps of a video that begins at half its size, by their roles after `HALF`."""
+    if not refining_steps(request):
+        return {}
+    return {HALF + role: pictures for role, pictures in open_all(first_size(request)).items()}
 
 
 def _given(request: GenerationRequest, roles: Collection[str] | None = None) -> list[tuple[Setting, tuple[str, ...]]]:

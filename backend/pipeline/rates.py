@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from backend.chips import CHIPS, DEVICE_KINDS
 from backend.contract.events import VideoResult
+from backend.contract.geometry import Geometry
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.windows import step_calls, step_geometry
 from backend.pipeline.chunks import chunks_of
@@ -22,7 +24,7 @@ def stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[str, fl
     """Floating-point operations of a whole video by stage, as its networks need them; a multiplication and an addition are two.
 
     A stage that is left out has no number: denoising with the step cache, which leaves out parts of steps. NAG adds an
-    attention to the text, less than one per cent of a step, which is not counted.
+    attention to the text, less than one per cent of a step, which is not counted; nor is the network that enlarges latents.
     """
     flops = {"encode": loaded.model.encode_flops(request), "decode": loaded.model.decode_flops(request)}
     if not request.uses_step_cache:
@@ -32,11 +34,17 @@ def stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[str, fl
 
 def _denoise_flops(loaded: LoadedModel, request: GenerationRequest) -> float:
     plan = plan_of(request, loaded.model.kind.boundary).steps
-    configs, geometry = find_preset(request.preset).network_configs(), step_geometry(request)
+    configs = find_preset(request.preset).network_configs()
     most, fewest = request.num_branches, request.num_branches - request.is_guided
-    of_branches = [loaded.family.step_flops(configs, geometry, branches).total for branches in (fewest, most)]
+
+    @functools.cache
+    def of_step(geometry: Geometry, is_guided: bool) -> float:
+        return loaded.family.step_flops(configs, geometry, most if is_guided else fewest).total
+
     num_chunks = sum(1 for _ in chunks_of(loaded.model, request))
-    return num_chunks * sum(of_branches[step.is_guided] * step_calls(request, index) for index, step in enumerate(plan))
+    return num_chunks * sum(
+        of_step(step_geometry(request, index), step.is_guided) * step_calls(request, index) for index, step in enumerate(plan)
+    )
 
 
 def devices_peak(loaded: LoadedModel) -> float | None:

@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 
 from backend.contract.events import Compiling, Event
+from backend.contract.refining import first_size, refining_steps
 from backend.contract.request import GenerationRequest
-from backend.families.model import STAGES, VIDEO, Model, Stage
+from backend.families.model import STAGES, VIDEO, Latents, Model, Stage
 from backend.pipeline import cue_conditions
 from backend.pipeline.decoding import decode_all, decode_piece
-from backend.pipeline.denoising import Denoising
+from backend.pipeline.denoising import Denoising, conditions_at_size
 from backend.pipeline.inputs import blank_inputs
 from backend.pipeline.run import Described
 from backend.runtime.compile_times import CompileTimes, Forecast, kind_of
@@ -77,9 +78,16 @@ def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) 
         loop = Denoising(run, conditions)
         while loop.steps_done < loop.total:
             yield from loop.next_step()
-    described = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in model.latent_shapes(request).items()}
-    latents = describe(model.finish(cue_conditions.conditions_of(conditions, 0), described))
+    if "denoise" in stages and refining_steps(request):
+        yield from decode_piece(run, _described(model, first_size(request))[VIDEO])  # for the previews of the first steps
+    own = conditions_at_size(cue_conditions.conditions_of(conditions, 0), is_full=True)
+    latents = describe(model.finish(own, _described(model, request)))
     if "decode" in stages:
         yield from decode_all(run, latents)
     elif "denoise" in stages:
         yield from decode_piece(run, latents[VIDEO])  # for the steps' previews
+
+
+def _described(model: Model, request: GenerationRequest) -> Latents:
+    """The shapes of the request's latents."""
+    return {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in model.latent_shapes(request).items()}

@@ -5,17 +5,25 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from backend.contract.refining import is_refining
 from backend.contract.request import GenerationRequest
 from backend.sampling.solvers import NUM_TRAIN_TIMESTEPS, Schedule, schedule_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedStep:
-    """`expert` 0 is the only one or the high-noise one, 1 the low-noise one; `guidance` is used if `is_guided`."""
+    """`expert` 0 is the only one or the high-noise one, 1 the low-noise one; `guidance` is used if `is_guided`; one that
+    `is_refining` works at the video's full size, where those before it worked at half of it."""
 
     expert: int
     guidance: float
     is_guided: bool
+    is_refining: bool = False
+
+    @property
+    def lane(self) -> tuple[int, bool, bool]:
+        """The same for all steps that share what a model makes before the first of them."""
+        return self.expert, self.is_guided, self.is_refining
 
 
 def plan_steps(
@@ -54,4 +62,6 @@ def plan_of(request: GenerationRequest, boundary: float | None) -> Plan:
     """The plan of this request, by which steps are run, compiled ahead and counted; `boundary` is the model's."""
     schedule = schedule_of(request)
     guidance = request.guidance, boundary, request.guidance_interval, request.sound_guidance
-    return Plan(schedule=schedule, steps=plan_steps(schedule.timesteps, *guidance))
+    steps = plan_steps(schedule.timesteps, *guidance)
+    sized = [dataclasses.replace(step, is_refining=is_refining(request, index)) for index, step in enumerate(steps)]
+    return Plan(schedule=schedule, steps=sized)

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from backend.contract.keyframes import appended_frames
+from backend.contract.refining import REFINING_LEVELS, first_size, refining_steps
 from backend.contract.request import GenerationRequest
 from presets.loader import Solver
 
@@ -35,9 +36,10 @@ NUM_TRAIN_TIMESTEPS = 1000
 class Schedule:
     """Everything about the solver that is known before the first step.
 
-    `sigmas` [N + 1] float32, the last one 0; `timesteps` [N] float32, the model's input; `corrector` [N, 5] and
-    `predictor` [N, 3] float32, each row the weights of one step's two linear combinations, in the order of `take_step`; `noise`
-    [N] float32, the standard deviation of the noise that an ancestral step adds to its sample, None for other solvers.
+    `sigmas` [N + 1] float32, the noise before each step, and 0 at the end; `timesteps` [N] float32, the model's input;
+    `corrector` [N, 5] and `predictor` [N, 3] float32, each row the weights of one step's two linear combinations, in the order
+    of `take_step`; `noise` [N] float32, the standard deviation of the noise that an ancestral step adds to its sample, None for
+    other solvers.
     """
 
     sigmas: np.ndarray
@@ -137,11 +139,25 @@ def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | Non
 
 
 def schedule_of(request: GenerationRequest) -> Schedule:
-    """The tables of the steps that the request does: with a clip, only the last ones. Key frames are tokens too for "ltx", as in
-    diffusers' `LTX2ConditionPipeline`."""
-    geometry = request.geometry()
+    """The tables of the steps that the request does: with a clip, only the last ones; steps that refine come last. Key frames are
+    tokens too for "ltx", as in diffusers' `LTX2ConditionPipeline`."""
+    geometry, refining = first_size(request).geometry(), refining_steps(request)
     tokens = geometry.num_tokens // geometry.num_latent_frames * (geometry.num_latent_frames + len(appended_frames(request)))
-    return make_schedule(request.solver, request.steps, request.flow_shift, request.num_steps, tokens)
+    first = make_schedule(request.solver, request.steps - refining, request.flow_shift, request.num_steps - refining, tokens)
+    return _refined(first) if refining else first
+
+
+def _refined(first: Schedule) -> Schedule:
+    """A schedule that ends without noise, and then the steps of plain Euler that refine what has been enlarged.
+
+    Source: Lightricks/LTX-2, `ltx_pipelines/distilled.py`, whose second stage is Euler in all versions.
+    """
+    refining = _euler_schedule(np.append(REFINING_LEVELS, 0.0))
+    tables = {
+        name: np.concatenate([getattr(first, name), getattr(refining, name)]) for name in ("timesteps", "corrector", "predictor")
+    }
+    noise = None if first.noise is None else np.append(first.noise, np.zeros(refining.steps, np.float32))
+    return Schedule(sigmas=np.concatenate([first.sigmas[:-1], refining.sigmas]), noise=noise, **tables)
 
 
 def _shifted(sigmas: np.ndarray, flow_shift: float) -> np.ndarray:

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 
 from backend.chips import Chip, StepFlops, chip_of
+from backend.contract.refining import at_step
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.windows import step_geometry
 from backend.contract.worker import AXES
@@ -36,6 +37,7 @@ from backend.tpu.published import published_step
 from backend.tpu.remedy import Remedy, Shortage, find_remedies
 
 STEP = "denoise_step"  # the key of every family's program for one step
+REFINING_STEP = "refining_step"  # that of a step which refines a video at twice the size of those before
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,9 +56,13 @@ class Slice:
 
     @property
     def step_flops(self) -> StepFlops:
-        """The arithmetic of one step, or of one context window in it, all branches together."""
+        """The arithmetic of the first step, or of one context window in it, all branches together."""
+        return self.flops_of(0)
+
+    def flops_of(self, step: int) -> StepFlops:
+        """That of the step of this number."""
         configs = find_preset(self.request.preset).network_configs()
-        return self.family.step_flops(configs, step_geometry(self.request), self.request.num_branches)
+        return self.family.step_flops(configs, step_geometry(self.request, step), self.request.num_branches)
 
 
 def describe_slice(request: GenerationRequest, topology: str, mesh: dict[str, int | None], compiler: Compiler) -> Slice:
@@ -116,10 +122,11 @@ def report(slice_: Slice, inspector: Inspector) -> dict[str, Any]:
 
 def _program_cost(slice_: Slice, program: Program, compiled: jax.stages.Compiled, hlo: str, seconds: float) -> dict[str, Any]:
     memory = compiled.memory_analysis()
-    lengths = slice_.model.attention_lengths(slice_.request)
+    steps = {STEP: 0, REFINING_STEP: slice_.request.num_steps - 1}
+    lengths = slice_.model.attention_lengths(at_step(slice_.request, steps.get(program.key, 0)))
     cost = predict(hlo, slice_.chip, KernelCost(chip=slice_.chip, lengths=lengths))
-    if program.key == STEP:  # libtpu's estimates for v5e lie below the published peak: never predict what no chip can do
-        least = slice_.step_flops.matmul / slice_.chip.peak_flops / slice_.num_devices
+    if program.key in steps:  # libtpu's estimates for v5e lie below the published peak: never predict what no chip can do
+        least = slice_.flops_of(steps[program.key]).matmul / slice_.chip.peak_flops / slice_.num_devices
         cost.seconds["matmul"] = max(cost.seconds["matmul"], least)
     needed = program_bytes(compiled)
     return {

@@ -4,6 +4,7 @@ any, and the pipeline is told the others' places."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,9 @@ def run_reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, n
         condition_module.LTX2VideoCondition(frames=Image.open(path), index=(place - 1) // 8 + 1 if place else 0, crf=0)
         for place, path in placed
     ]
+    own: dict[str, Any] = {}
     if request.solver == "ltx-ancestral":
-        _keep_clean(pipeline, len(appended_frames(request)) * (SIDE // 32) ** 2)
+        own["callback_on_step_end"] = keep_clean(pipeline, len(appended_frames(request)) * (SIDE // 32) ** 2)
     places, coordinates = iter(appended_frames(request)), pipeline._prepare_keyframe_coords
 
     def placed_coordinates(**given: Any) -> torch.Tensor:
@@ -83,22 +85,21 @@ def run_reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, n
         tokens = own.transpose(1, 2).flatten(2) if stream == SOUND else own.flatten(2).transpose(1, 2)
         return torch.cat([tokens, torch.zeros(1, shape[1] - tokens.shape[1], shape[2])], dim=1)
 
-    own = {"callback_on_step_end": pipeline.keep_clean} if request.solver == "ltx-ancestral" else {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(condition_module, "randn_tensor", our_noise)
         patch.setattr(pipeline, "_prepare_keyframe_coords", placed_coordinates, raising=False)
         return normalised(made, *pipeline(conditions=conditions, **arguments_of(made, request), **own))
 
 
-def _keep_clean(pipeline: Any, num_appended: int) -> None:
-    """Gives diffusers' pipeline a `keep_clean` that puts the pictures' latents back after each ancestral step, which adds noise to
-    them too; and its scheduler noise for so many tokens more."""
+def keep_clean(pipeline: Any, num_appended: int) -> Callable[..., dict[str, Any]]:
+    """What diffusers' pipeline is to call after each ancestral step, which adds noise to the pictures' latents too: it puts them
+    back. Gives its scheduler noise for so many tokens more."""
     noises = pipeline.scheduler.noises
     padded = [torch.nn.functional.pad(video, (0, 0, 0, num_appended)) for video, *_ in noises]
     pipeline.scheduler.noises = [[video, *rest] for video, (_, *rest) in zip(padded, noises, strict=True)]
     prepare, prepared = pipeline.prepare_latents, []
 
-    def keep_clean(pipe: Any, index: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+    def put_back(pipe: Any, index: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
         _, mask, clean, _ = prepared[0]
         return {"latents": torch.where(mask > 0, clean, tensors["latents"])}
 
@@ -106,7 +107,8 @@ def _keep_clean(pipeline: Any, num_appended: int) -> None:
         prepared.append(prepare(**given))
         return prepared[0]
 
-    pipeline.prepare_latents, pipeline.keep_clean = prepare_latents, keep_clean
+    pipeline.prepare_latents = prepare_latents
+    return put_back
 
 
 CASES = [(KINDS[0], MIDDLE, OFF), (KINDS[1], ENDS, ALL), (KINDS[2], SEVERAL, DISTILLED)]

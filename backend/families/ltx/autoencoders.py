@@ -46,16 +46,14 @@ class VideoAutoencoder:
     def encode(self, weights: Weights, pixels: jax.Array) -> jax.Array:
         """Latents [1, C, F, H, W] float32 of pixels [1, 3, 8 F - 7, height, width]."""
         height, width = (side // self._vae.config.spatial_compression_ratio for side in pixels.shape[3:])
-        moments = self._run("encoder", Coder.encode, weights, pixels.astype(_dtype(weights)), height, width).astype(jnp.float32)
-        mean, std = _statistics(weights)
-        return (moments[:, : self.latent_channels] - mean) * self._vae.config.scaling_factor / std
+        moments = self._run("encoder", Coder.encode, weights, pixels.astype(_dtype(weights)), height, width)
+        return normalised(weights, moments[:, : self.latent_channels], self._vae.config.scaling_factor)
 
     @jax.named_scope("decoder")
     def decode(self, weights: Weights, latents: jax.Array) -> jax.Array:
         """The pixels [1, 3, 8 F - 7, height, width] of a whole video's latents [1, C, F, H, W]."""
-        mean, std = _statistics(weights)
-        plain = latents.astype(jnp.float32) * std / self._vae.config.scaling_factor + mean
-        return self._run("decoder", Coder.decode, weights, plain.astype(_dtype(weights)), *latents.shape[3:])
+        own = plain(weights, latents, self._vae.config.scaling_factor).astype(_dtype(weights))
+        return self._run("decoder", Coder.decode, weights, own, *latents.shape[3:])
 
     def _run(
         self, part: str, way: Callable[..., jax.Array], weights: Weights, array: jax.Array, height: int, width: int
@@ -139,6 +137,18 @@ def _encode(vae: Any, spectrum: torch.Tensor) -> torch.Tensor:
 
 def _decode(vae: Any, latents: torch.Tensor) -> torch.Tensor:
     return vae.decode(latents, return_dict=False)[0]
+
+
+def normalised(weights: Weights, latents: jax.Array, factor: float = 1.0) -> jax.Array:
+    """Latents [1, C, F, H, W] float32 as the transformer sees them, of those that the video's autoencoder makes."""
+    mean, std = _statistics(weights)
+    return (latents.astype(jnp.float32) - mean) * factor / std
+
+
+def plain(weights: Weights, latents: jax.Array, factor: float = 1.0) -> jax.Array:
+    """The opposite of `normalised`."""
+    mean, std = _statistics(weights)
+    return latents.astype(jnp.float32) * std / factor + mean
 
 
 def _statistics(weights: Weights) -> tuple[jax.Array, jax.Array]:

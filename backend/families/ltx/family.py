@@ -22,6 +22,7 @@ MEL_SCALE = 4  # mel frames a latent of sound, and mel bins; source: diffusers, 
 PIPELINES = ("LTX2Pipeline", "LTX2ImageToVideoPipeline", "LTX2ConditionPipeline")
 TRANSFORMER, AUTOENCODER, SOUND_AUTOENCODER = "LTX2VideoTransformer3DModel", "AutoencoderKLLTX2Video", "AutoencoderKLLTX2Audio"
 VOCODERS = ("LTX2Vocoder", "LTX2VocoderWithBWE")
+UPSAMPLER = "latent_upsampler"  # a part that model_index.json does not name
 NEEDED_ENTRIES = {
     "transformer": ("in_channels", "num_layers", "num_attention_heads", "attention_head_dim", "audio_num_attention_heads",
                     "audio_attention_head_dim", "cross_attention_dim", "rope_type"),
@@ -85,6 +86,7 @@ class LtxFamily:
             sound_rate=configs["vocoder"]["output_sampling_rate"],
             sound_latents=sound["sample_rate"] / sound["mel_hop_length"] / MEL_SCALE,
             sound_shape=(sound["latent_channels"], sound["mel_bins"] // MEL_SCALE),
+            enlarges=UPSAMPLER in configs,
         )
 
     def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> None:
@@ -106,6 +108,8 @@ class LtxFamily:
         if part == "vae":
             widest = config["decoder_block_out_channels"][-1]
             return {"decoder.conv_in.conv.weight": (widest, config["latent_channels"], 3, 3, 3)}
+        if part == UPSAMPLER:
+            return {"final_conv.weight": (config["in_channels"], config["mid_channels"], 3, 3, 3)}
         if part == "text_encoder":
             text = config.get("text_config", config)
             last = f"layers.{text['num_hidden_layers'] - 1}.mlp.down_proj.weight"
@@ -160,5 +164,19 @@ def _check(configs: Configs) -> None:
         found = configs["text_encoder"].get("model_type", "unknown")
         version = "LTX-2.5" if is_newest else "an older LTX-2"
         raise refusal(f"its transformer is that of {version}, its text encoder {found}", [SUPPORTED])
+    if UPSAMPLER in configs and not _doubles(configs[UPSAMPLER], latents):
+        raise refusal("its latent upsampler does not double the size of its latents", [SUPPORTED])
     if configs["vae"].get("timestep_conditioning") or any(configs["vae"].get("decoder_inject_noise", ())):
         raise refusal("its decoder adds noise", [SUPPORTED])
+
+
+def _doubles(upsampler: Mapping[str, Any], latents: int) -> bool:
+    """Whether it makes pictures of latents of so many channels twice as large, and no more of them."""
+    scale = upsampler.get("rational_spatial_scale", 2.0) if upsampler.get("use_rational_resampler", True) else 2.0
+    return (
+        upsampler["in_channels"],
+        upsampler["spatial_upsample"],
+        upsampler.get("temporal_upsample", False),
+        scale,
+        upsampler["dims"],
+    ) == (latents, True, False, 2.0, 3)

@@ -13,15 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from backend.contract.keyframes import appended_frames
+from backend.contract.refining import HALF, first_size
 from backend.contract.request import GenerationRequest
+from backend.families.family import Configs
 from backend.families.kit.arithmetic import encoder_flops
 from backend.families.kit.networks import DENOISE, ENCODE, encoder_network, read_tokenizer, text_network
 from backend.families.kit.pixels import as_float32, clip_pixels, joined_frames, pixels_of
 from backend.families.layouts import plan_layouts
 from backend.families.ltx.autoencoders import SoundNetworks, VideoAutoencoder
+from backend.families.ltx.family import UPSAMPLER
 from backend.families.ltx.guidance import Branches, Scales, guided_step, scales_of
 from backend.families.ltx.text_encoder import Connectors, TextEncoder, installed_name
 from backend.families.ltx.transformer import Context, Denoiser, layer_matrix_bytes
+from backend.families.ltx.upsampler import LatentUpsampler
 from backend.families.model import (
     SOUND,
     VIDEO,
@@ -65,12 +69,14 @@ class Programs:
     encode_sound: Program
     decode_sound: Program
     vocode: Program
+    enlarge: Program | None  # for a checkpoint with a latent upsampler
 
     @functools.lru_cache(maxsize=8)  # noqa: B019  they live as long as their worker's model
-    def step(self, branches: Branches, given: str | None) -> Program:
-        """The denoising step with these branches, where one stream may be given."""
+    def step(self, branches: Branches, given: str | None, is_refining: bool) -> Program:
+        """The denoising step with these branches, where one stream may be given; one that refines has a name of its own."""
         run = functools.partial(_step, self.denoiser, branches, given)
-        return Program("the denoising step", run, key="denoise_step", donated=(1,), layout=self.layout, compiler=self.compiler)
+        name, key = ("the refining step", "refining_step") if is_refining else ("the denoising step", "denoise_step")
+        return Program(name, run, key=key, donated=(1,), layout=self.layout, compiler=self.compiler)
 
 
 def _step(
@@ -106,6 +112,7 @@ class LtxLane:
 
     expert: int
     is_guided: bool
+    is_refining: bool
     programs: Programs
     branches: Branches
     given: str | None
@@ -127,6 +134,7 @@ class LtxModel:
         self.kind, self.dtype, self._configs = plan.kind, plan.dtype, plan.configs
         self._text = TextEncoder(plan.configs["text_encoder"], read_tokenizer(plan))
         self._connectors = Connectors(plan.configs["connectors"], self._text.length)
+        self._upsampler = self._make_upsampler(plan.configs) if self.kind.enlarges else None
         layouts = plan_layouts(plan, layer_matrix_bytes)
         self._guided, self._unguided = (self._make_programs(plan, layout) for layout in layouts)
         self.networks = tuple(self._networks(plan))
@@ -148,7 +156,12 @@ class LtxModel:
             decode=program("the decoder", vae.decode, key="vae_decode", places=vae.place_decoded),
             decode_sound=program("the sound's spectrum", sound.decode, key="sound_decode"),
             vocode=program("the vocoder", sound.vocode, key="vocoder"),
+            enlarge=program("the latent upsampler", self._upsampler.enlarge, key="latent_upsampler") if self._upsampler else None,
         )
+
+    @staticmethod
+    def _make_upsampler(configs: Configs) -> LatentUpsampler:
+        return LatentUpsampler(configs[UPSAMPLER], configs["vae"].get("scaling_factor", 1.0))
 
     def _encode_text(self, encoder: Any, connectors: Any, ids: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
         return self._connectors.embed(connectors, self._text.states(encoder, ids, mask), mask)
@@ -162,6 +175,8 @@ class LtxModel:
         yield Network(part="transformer", stages=DENOISE, described=transformer, expert=0)
         yield Network(part="vae", stages=ENCODE | DENOISE | DECODE, described=vae.describe_weights(self.dtype))
         yield Network(part="audio_vae", stages=ENCODE | DECODE, described=sound.describe_weights(self.dtype))
+        if self._upsampler:
+            yield Network(part=UPSAMPLER, stages=DENOISE, described=self._upsampler.describe_weights(self.dtype, layout))
         yield Network(part="vocoder", stages=DECODE, described=sound.describe_vocoder(self.dtype))
 
     def layout(self, is_guided: bool) -> Layout:
@@ -196,7 +211,8 @@ class LtxModel:
             made = yield Call(programs.encode_text, (resting, weights["connectors"], tokens.ids, tokens.mask))
             for name, embeddings in zip(_TEXTS, made, strict=True):
                 conditions[name] = yield OnHost(as_float32, (embeddings,))
-        for name, pictures in _pictures(request, inputs).items():
+        pictures_of = _pictures(request, inputs) | _pictures(request, inputs, HALF)
+        for name, pictures in pictures_of.items():
             latents = []
             for picture in pictures:
                 latents.append((yield Call(programs.encode_image, (weights["vae"], pixels_of(picture, self.dtype)))))
@@ -239,6 +255,7 @@ class LtxModel:
         lane = LtxLane(
             expert=0,
             is_guided=planned.is_guided,
+            is_refining=planned.is_refining,
             programs=programs,
             branches=branches,
             given=next((name for name in STREAMS if _GIVEN[name] in conditions), None),
@@ -254,7 +271,8 @@ class LtxModel:
         count = math.prod(self._tokens(request).ids.shape)
         text = sum(encoder_flops(described[part], count) for part in ("text_encoder", "connectors"))
         num_pictures = bool(request.image) + bool(request.last_image) + len(request.keyframes)
-        return text + (num_pictures * self._guided.vae.encode_flops(request.geometry()) if num_pictures else 0.0)
+        sizes = {one.geometry() for one in (request, first_size(request))} if num_pictures else ()
+        return text + num_pictures * sum(map(self._guided.vae.encode_flops, sizes))
 
     def decode_flops(self, request: GenerationRequest) -> float:
         """See `Model`. Those of the sound are not counted."""
@@ -281,7 +299,7 @@ class LtxModel:
         """See `Model`."""
         noise = fresh_noise(lane.schedule, request.seed, index)
         arguments = (weights["transformer"], states, row, lane.context, lane.scales, noise)
-        return (yield Call(lane.programs.step(lane.branches, lane.given), arguments)), None
+        return (yield Call(lane.programs.step(lane.branches, lane.given, lane.is_refining), arguments)), None
 
     def settle(self, weights: Weights, request: GenerationRequest, lane: LtxLane, clean: Latents, carry: Carry) -> Work:
         """Does nothing."""
@@ -299,6 +317,12 @@ class LtxModel:
             return latents
         video = yield OnHost(_with_first_frame, (conditions["first_frame"], latents[VIDEO]))
         return {**latents, VIDEO: video}
+
+    def enlarge(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
+        """See `Model`."""
+        programs = self._programs(request.is_guided)
+        latents = yield Put(latents, programs.layout.replicated)
+        return (yield Call(programs.enlarge, (weights[UPSAMPLER], weights["vae"], latents)))
 
     def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Work:
         """See `Model`."""
@@ -336,12 +360,13 @@ _TEXTS = ("prompt_embeds", "sound_prompt_embeds")
 _GIVEN = {VIDEO: "given_video", SOUND: "given_sound"}  # the conditions that hold a whole stream's latents
 
 
-def _pictures(request: GenerationRequest, inputs: Inputs) -> dict[str, list[Any]]:
-    """The pictures by the condition that holds their latents; those after the first frame in the order of `appended_frames`."""
-    placed = list(zip(request.keyframe_at, inputs.get("keyframes", ()), strict=True))
-    first = [*inputs.get("image", ()), *(picture for place, picture in placed if place == 0)]
-    later = [*(picture for place, picture in placed if place > 0), *inputs.get("last_image", ())]
-    return {"first_frame": first, "keyframes": later}
+def _pictures(request: GenerationRequest, inputs: Inputs, size: str = "") -> dict[str, list[Any]]:
+    """The pictures by the condition that holds their latents; those after the first frame in the order of `appended_frames`.
+    `size` stands before all names: `HALF` for those of the first size."""
+    placed = list(zip(request.keyframe_at, inputs.get(f"{size}keyframes", ()), strict=False))
+    first = [*inputs.get(f"{size}image", ()), *(picture for place, picture in placed if place == 0)]
+    later = [*(picture for place, picture in placed if place > 0), *inputs.get(f"{size}last_image", ())]
+    return {f"{size}first_frame": first, f"{size}keyframes": later}
 
 
 def _rows(xp: Any, *embeddings: Any, texts: tuple[int, ...], dtype: jnp.dtype) -> tuple[Any, ...]:
