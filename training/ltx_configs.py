@@ -125,6 +125,7 @@ TRANSFORMER = dict(
     num_layers=5,
     caption_channels=TEXT_ENCODER["hidden_size"],
     rope_type="split",
+    rope_theta=16.0,  # half a turn between neighbouring latents at the most: faster ones tell nothing of a place
     use_prompt_embeddings=False,
     perturbed_attn=True,
 )
