@@ -8,7 +8,7 @@ from typing import Literal
 from backend.chips import CHIPS, DEVICE_KINDS
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shape import Shape
-from backend.contract.windows import equal_tokens, mean_calls, step_geometry
+from backend.contract.windows import equal_tokens, mean_calls
 from backend.contract.worker import Device
 from backend.families import of_preset
 
@@ -95,7 +95,7 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
     chip = CHIPS[names.pop()]
     preset = find_preset(request.preset)
     family, kind = of_preset(preset)
-    geometry = step_geometry(request)
-    flops = family.step_flops(preset.network_configs(), geometry, request.num_branches)
+    geometry = request.geometry()
+    flops = family.step_flops(preset.network_configs(), request, request.num_branches)
     calls = -(-geometry.num_latent_frames // (kind.chunk or geometry.num_latent_frames)) * mean_calls(request)
     return OVER_FLOOR * flops.floor_seconds(chip, len(devices)) * request.num_steps * calls

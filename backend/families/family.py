@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
-from backend.contract.geometry import Geometry
+from backend.contract.settings import VideoSettings
 from backend.errors import ModelError
 from presets import Preset
 
@@ -84,8 +84,8 @@ class Family(Protocol):
         """The shapes of a few tensors of a part that differ between networks of different sizes, without building one. Files may
         have more in front of a tensor's name."""
 
-    def step_flops(self, configs: Configs, geometry: Geometry, branches: int) -> StepFlops:
-        """The arithmetic of one denoising step of a video of this shape."""
+    def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
+        """The arithmetic of one denoising step of this request, or of one context window in it."""
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
         """Other names of a transformer's module in LoRA files: those that the model's makers give it, and ComfyUI."""

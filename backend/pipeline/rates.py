@@ -7,7 +7,7 @@ import dataclasses
 from backend.chips import CHIPS, DEVICE_KINDS
 from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.windows import step_calls, step_geometry
+from backend.contract.windows import step_calls
 from backend.pipeline.chunks import chunks_of
 from backend.pipeline.loaded import LoadedModel
 from backend.sampling.plan import plan_of
@@ -32,9 +32,9 @@ def stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[str, fl
 
 def _denoise_flops(loaded: LoadedModel, request: GenerationRequest) -> float:
     plan = plan_of(request, loaded.model.kind.boundary).steps
-    configs, geometry = find_preset(request.preset).network_configs(), step_geometry(request)
+    configs = find_preset(request.preset).network_configs()
     most, fewest = request.num_branches, request.num_branches - request.is_guided
-    of_branches = [loaded.family.step_flops(configs, geometry, branches).total for branches in (fewest, most)]
+    of_branches = [loaded.family.step_flops(configs, request, branches).total for branches in (fewest, most)]
     num_chunks = sum(1 for _ in chunks_of(loaded.model, request))
     return num_chunks * sum(of_branches[step.is_guided] * step_calls(request, index) for index, step in enumerate(plan))
 

@@ -18,7 +18,6 @@ import jax
 
 from backend.chips import Chip, StepFlops, chip_of
 from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.windows import step_geometry
 from backend.contract.worker import AXES
 from backend.errors import bytes_needed
 from backend.families import of_preset
@@ -56,7 +55,7 @@ class Slice:
     def step_flops(self) -> StepFlops:
         """The arithmetic of one step, or of one context window in it, all branches together."""
         configs = find_preset(self.request.preset).network_configs()
-        return self.family.step_flops(configs, step_geometry(self.request), self.request.num_branches)
+        return self.family.step_flops(configs, self.request, self.request.num_branches)
 
 
 def describe_slice(request: GenerationRequest, topology: str, mesh: dict[str, int | None], compiler: Compiler) -> Slice:

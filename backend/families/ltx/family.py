@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
-from backend.contract.geometry import Geometry
+from backend.contract.keyframes import appended_frames
+from backend.contract.settings import VideoSettings
 from backend.families.family import Configs, Kind, Need, refusal
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, width_of
 from presets import Preset
@@ -112,11 +113,11 @@ class LtxFamily:
             return {last: (text["hidden_size"], text["intermediate_size"])}
         return {}
 
-    def step_flops(self, configs: Configs, geometry: Geometry, branches: int) -> StepFlops:
-        """Self-attention of the video's tokens, their attention to the text, projections and feed-forward, and the keys that both
-        streams take of the text; what else the sound costs is a hundredth of it."""
+    def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
+        """Self-attention of the video's tokens and of those of key frames, their attention to the text, projections and
+        feed-forward, and the keys that both streams take of the text; what else the sound costs is a hundredth of it."""
         config = configs["transformer"]
-        width, tokens, layers = width_of(config), geometry.num_tokens, config["num_layers"] * branches
+        width, tokens, layers = width_of(config), _step_tokens(request), config["num_layers"] * branches
         sound = config["audio_num_attention_heads"] * config["audio_attention_head_dim"]
         across = 4 * tokens * width * sound + 4 * tokens * sound * width
         own = 2 * tokens * width * width * (4 + 2 + 8) + across
@@ -137,6 +138,12 @@ class LtxFamily:
 
 
 LTX = LtxFamily()
+
+
+def _step_tokens(request: VideoSettings) -> int:
+    """The tokens of the video, and of the key frames that are appended to them."""
+    geometry = request.geometry()
+    return geometry.num_tokens // geometry.num_latent_frames * (geometry.num_latent_frames + len(appended_frames(request)))
 
 
 def _scales(config: Mapping[str, Any]) -> tuple[int, int]:
