@@ -12,9 +12,6 @@ from backend.contract.windows import equal_tokens, mean_calls
 from backend.contract.worker import Device
 from backend.families import of_preset
 
-# Derived: check-tpu's predictions over their floors on v6e-8 are 1.19 (14B, 720p) to 1.43 (5B), docs/performance.md.
-OVER_FLOOR = 1.3
-
 Basis = Literal["measured", "scaled", "predicted"]
 _SCALING = 1.5  # derived: between 1 (projections dominate, short videos) and 2 (attention dominates, long ones)
 _COMPILED_SECONDS = 0.5  # a run that compiled for less time found its programs ready
@@ -98,4 +95,4 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
     geometry = request.geometry()
     flops = family.step_flops(preset.network_configs(), request, request.num_branches)
     calls = -(-geometry.num_latent_frames // (kind.chunk or geometry.num_latent_frames)) * mean_calls(request)
-    return OVER_FLOOR * flops.floor_seconds(chip, len(devices)) * request.num_steps * calls
+    return kind.over_floor * flops.floor_seconds(chip, len(devices)) * request.num_steps * calls

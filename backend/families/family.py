@@ -36,7 +36,8 @@ class Kind:
     made at once, None for the whole video. Inputs of the roles `first_only` are for the first chunk alone; `from_inputs` are the
     names of the denoiser's conditions that follow from the inputs alone, if texts that are said later need not make them again.
     `sound_rate` are the samples a second of the sound that it makes with a video, None for silent videos. `other_series`
-    are those of presets that are for other versions of it.
+    are those of presets that are for other versions of it. `over_floor` says how many times the floor of its arithmetic a step
+    takes (`chips.StepFlops`), for estimates.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Kind:
     from_inputs: frozenset[str] = frozenset()
     sound_rate: int | None = None
     other_series: tuple[str, ...] = ()
+    over_floor: float = 1.3  # derived: check-tpu on v6e says 1.13 (14B, 720p) to 1.4 (small models), docs/performance.md
 
     def needs(self, role: str) -> bool:
         """Whether an input of this role must be given."""
