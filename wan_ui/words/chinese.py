@@ -121,6 +121,7 @@ CHINESE = Texts(
     edit_from="所选部分的起点（秒）",
     edit_to="所选部分的终点（秒）",
     edit_placeholder="要把它变成什么样？",
+    edit_placeholder_sound="要听到什么？",
     edit_strength="重绘幅度",
     edit_steps="{steps} 步中的 {count} 步",
     edit_seed="每次换新",

@@ -137,6 +137,7 @@ class Texts:
     edit_from: str = "Where the part begins, in seconds"
     edit_to: str = "Where the part ends, in seconds"
     edit_placeholder: str = "What should it become?"
+    edit_placeholder_sound: str = "What should be heard?"
     edit_strength: str = "How much is made anew"
     edit_steps: str = "{count} of {steps} steps"
     edit_seed: str = "new each time"

@@ -11,6 +11,7 @@ from tests.clip_files import run_ffmpeg
 from tests.wan_ui.conftest import _serving, _studio
 from tests.wan_ui.edit.test_edit_in_browser import make, open_edit, slide, taken
 from tests.wan_ui.steps import rest, until
+from wan_ui.words.english import ENGLISH
 
 pytestmark = pytest.mark.browser
 VACE, LTX = "wan2.1-vace-1.3b-480p", "ltx-2.3-704p"
@@ -279,8 +280,11 @@ def test_key_frames_of_a_model_that_sounds(visit, pictures, data_dir):
     page = visit()
     open_edit(page)
     page.locator("#edit-preset").select_option(LTX)
+    page.locator('.edit[data-way="sound"]').wait_for()
+    assert page.locator("#edit-prompt").get_attribute("placeholder") == ENGLISH.edit_placeholder_sound
     page.locator('[name="edit-way"][value="keys"]').check(force=True)
     page.locator('.edit[data-way="keys"]').wait_for()
+    assert page.locator("#edit-prompt").get_attribute("placeholder") == ENGLISH.edit_placeholder
     assert page.locator("#edit-preset").input_value() == LTX and not page.locator("#edit-references").is_visible()
     page.locator("#edit-length").select_option("49")
     page.locator("#edit-keys-first").set_input_files(pictures[:2])
