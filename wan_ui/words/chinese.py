@@ -262,6 +262,7 @@ CHINESE = Texts(
     loaded_first_frame="首帧取自视频本身。",
     loaded_cues="途中说过的话未载入；视频下方的“再做一次”会保留它们。",
     loaded_clip="未带上原来的片段或图片；点击视频下方的“再做一次”会保留它们。",
+    loaded_own_sound="视频的设置中没有画面所随的声音，请在“自带声音”中重新提供。",
     loaded_editing="您正在修改一个等待中的视频。",
     loaded_full="这是 {title} 的设置，满意后请点击生成。",
     loaded_fits="用这些设置内存放得下，满意后请点击生成。",

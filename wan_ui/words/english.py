@@ -282,6 +282,9 @@ class Texts:
     loaded_first_frame: str = "Its first frame was taken from the video itself."
     loaded_cues: str = "What changed while it was made live is left out; Same again, below the video, keeps it."
     loaded_clip: str = "The clip or the pictures that it was made from are left out; Same again, below the video, keeps them."
+    loaded_own_sound: str = (
+        "The sound that its picture followed is not in the video's settings: give it again under Your own sound."
+    )
     loaded_editing: str = "You are changing a video that waits."
     loaded_full: str = "These are the settings of {title}. Press Generate when you like them."
     loaded_fits: str = "With these settings it fits into the memory. Press Generate when you like them."
