@@ -172,7 +172,7 @@ def _flops(preset: Preset) -> float:
     from backend.families import of_preset
 
     family, _ = of_preset(preset)
-    return family.step_flops(preset.network_configs(), _request(preset).geometry().num_tokens, branches=2).total
+    return family.step_flops(preset.network_configs(), _request(preset), branches=2).total
 
 
 def table(rows: list[dict[str, Any]]) -> str:

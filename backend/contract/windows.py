@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from backend.contract.geometry import Geometry, latent_frames
-from backend.contract.refining import COST, at_step, relative_costs
+from backend.contract.refining import COST, first_size, relative_costs
 from backend.contract.settings import VideoSettings
 from backend.errors import RequestError
 from presets import Preset
@@ -33,9 +33,9 @@ def check_windows(preset: Preset, wanted: bool | None) -> None:
         raise RequestError("context_windows was given", f"but {preset.name} makes its videos without them", "leave it out")
 
 
-def step_geometry(request: VideoSettings, step: int = 0) -> Geometry:
-    """The shape of what a step's program sees: a window, or the whole video at the size that it has in this step."""
-    geometry, length = at_step(request, step).geometry(), request.window_frames
+def step_geometry(request: VideoSettings) -> Geometry:
+    """The shape of what a step's program sees: a window, or the whole video."""
+    geometry, length = request.geometry(), request.window_frames
     return geometry if length is None else dataclasses.replace(geometry, num_frames=length)
 
 
@@ -75,7 +75,7 @@ def equal_tokens(request: VideoSettings) -> int:
     """The tokens of a video in one piece whose steps would take as long as this request's."""
     if request.window_frames is None:
         costs = relative_costs(request)
-        return round(step_geometry(request).num_tokens * (sum(costs) / len(costs)) ** (1 / COST)) if costs else 0
+        return round(first_size(request).geometry().num_tokens * (sum(costs) / len(costs)) ** (1 / COST)) if costs else 0
     return round(step_geometry(request).num_tokens * mean_calls(request) ** (1 / COST))
 
 

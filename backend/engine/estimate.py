@@ -7,14 +7,12 @@ from statistics import median
 from typing import Literal
 
 from backend.chips import CHIPS, DEVICE_KINDS
+from backend.contract.refining import first_size, is_refining
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shape import Shape
-from backend.contract.windows import equal_tokens, mean_calls, step_geometry
+from backend.contract.windows import equal_tokens, mean_calls
 from backend.contract.worker import Device
 from backend.families import of_preset
-
-# Derived: check-tpu's predictions over their floors on v6e-8 are 1.19 (14B, 720p) to 1.43 (5B), docs/performance.md.
-OVER_FLOOR = 1.3
 
 Basis = Literal["measured", "scaled", "predicted"]
 _SCALING = 1.5  # derived: between 1 (projections dominate, short videos) and 2 (attention dominates, long ones)
@@ -96,8 +94,13 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
     chip = CHIPS[names.pop()]
     preset = find_preset(request.preset)
     family, kind = of_preset(preset)
-    configs, geometry = preset.network_configs(), step_geometry(request)
-    of_step = functools.cache(lambda geometry: family.step_flops(configs, geometry, request.num_branches))
-    floors = [of_step(step_geometry(request, step)).floor_seconds(chip, len(devices)) for step in range(request.num_steps)]
+    configs, geometry = preset.network_configs(), request.geometry()
+
+    @functools.cache
+    def floor(is_late: bool) -> float:
+        sized = request if is_late else first_size(request)
+        return family.step_flops(configs, sized, request.num_branches).floor_seconds(chip, len(devices))
+
+    floors = sum(floor(is_refining(request, step)) for step in range(request.num_steps))
     calls = -(-geometry.num_latent_frames // (kind.chunk or geometry.num_latent_frames)) * mean_calls(request)
-    return OVER_FLOOR * sum(floors) * calls
+    return kind.over_floor * floors * calls

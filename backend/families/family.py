@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
-from backend.contract.geometry import Geometry
+from backend.contract.settings import VideoSettings
 from backend.errors import ModelError
 from presets import Preset
 
@@ -37,6 +37,7 @@ class Kind:
     names of the denoiser's conditions that follow from the inputs alone, if texts that are said later need not make them again.
     `sound_rate` are the samples a second of the sound that it makes with a video, None for silent videos. `other_series`
     are those of presets that are for other versions of it. `enlarges` if it has a network that doubles the size of latents.
+    `over_floor` says how many times the floor of its arithmetic a step takes (`chips.StepFlops`), for estimates.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Kind:
     sound_rate: int | None = None
     other_series: tuple[str, ...] = ()
     enlarges: bool = False
+    over_floor: float = 1.3  # derived: check-tpu on v6e says 1.13 (14B, 720p) to 1.4 (small models), docs/performance.md
 
     def needs(self, role: str) -> bool:
         """Whether an input of this role must be given."""
@@ -85,8 +87,8 @@ class Family(Protocol):
         """The shapes of a few tensors of a part that differ between networks of different sizes, without building one. Files may
         have more in front of a tensor's name."""
 
-    def step_flops(self, configs: Configs, geometry: Geometry, branches: int) -> StepFlops:
-        """The arithmetic of one denoising step of a video of this shape."""
+    def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
+        """The arithmetic of one denoising step of this request, or of one context window in it."""
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
         """Other names of a transformer's module in LoRA files: those that the model's makers give it, and ComfyUI."""

@@ -49,6 +49,7 @@ ENCODED_BY = (
         "overlap",
         "keyframe_at",
         "sound_start",
+        "keeps_sound",
         "image_crf",
         "make",
     ),

@@ -53,7 +53,7 @@ def step_flops(name: str) -> float:
     preset = find_preset(name)
     family, _ = of_preset(preset)
     request = example_request(preset)
-    return family.step_flops(preset.network_configs(), request.geometry(), request.num_branches).total
+    return family.step_flops(preset.network_configs(), request, request.num_branches).total
 
 
 def _runs_on_processors(presets: Sequence[Preset]) -> bool:

@@ -19,7 +19,6 @@ import jax
 from backend.chips import Chip, StepFlops, chip_of
 from backend.contract.refining import at_step
 from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.windows import step_geometry
 from backend.contract.worker import AXES
 from backend.errors import bytes_needed
 from backend.families import of_preset
@@ -62,7 +61,7 @@ class Slice:
     def flops_of(self, step: int) -> StepFlops:
         """That of the step of this number."""
         configs = find_preset(self.request.preset).network_configs()
-        return self.family.step_flops(configs, step_geometry(self.request, step), self.request.num_branches)
+        return self.family.step_flops(configs, at_step(self.request, step), self.request.num_branches)
 
 
 def describe_slice(request: GenerationRequest, topology: str, mesh: dict[str, int | None], compiler: Compiler) -> Slice:

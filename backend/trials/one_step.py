@@ -68,7 +68,7 @@ def step_checks(preset: Preset, memory: int | None, tell: Callable[[str], None])
     None if it does not report them. Ends after the first fault."""
     devices, request = jax.devices(), example_request(preset)
     family, _ = of_preset(preset)
-    flops = family.step_flops(preset.network_configs(), request.geometry(), request.num_branches).total
+    flops = family.step_flops(preset.network_configs(), request, request.num_branches).total
     if devices[0].platform == "cpu" and flops > MOST_FLOPS_ON_A_CPU:
         found = f"one step of {preset.name} takes {flops / 1e12:,.0f} TFLOP, too much for a CPU"
         mend = "take a TPU slice; `python app.py check-tpu` predicts without one"

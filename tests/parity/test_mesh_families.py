@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from backend.settings import PROJECT_FOLDER
+from tests.clip_files import counting_clip
 from tests.parity import tiny_hunyuan, tiny_ltx
 from tests.parity.tiny_checkpoints import make_checkpoint
 
@@ -35,6 +36,7 @@ CASES = {
     "hunyuanvideo-1.5-t2v": {"guidance_interval": [0.0, 0.5], "step_cache": 0.3},
     "hunyuanvideo-1.5-i2v": {"image": "first", "negative_prompt": 'no "text"'},
     "ltx-2.0": {"image": "first", "guidance_interval": [0.0, 0.5]},
+    "ltx-2.0, going on": {"video": "clip", "extend": "after", "overlap": 9, "num_frames": 17, "guidance_interval": [0.0, 0.5]},
     "ltx-2.5": {
         "solver": "ltx-ancestral",
         "steps": 8,
@@ -68,17 +70,19 @@ def latents(family: str, folder: Path, changes: dict, devices: int) -> tuple[np.
     return np.load(output), done.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize("family", CASES)
-def test_eight_devices_equal_one(family, pictures, tmp_path):
+@pytest.mark.parametrize("case", CASES)
+def test_eight_devices_equal_one(case, pictures, tmp_path):
+    family = case.partition(",")[0]
     place = tmp_path / "model"
     maker = next((maker for maker in (tiny_hunyuan, tiny_ltx) if family in maker.KINDS), None)
     folder = make_checkpoint(family, place) if maker is None else maker.write_checkpoint(maker.make_parts(family), place)
     paths = {"first": pictures["image"], "last": pictures["last_image"]}
+    paths["clip"] = str(counting_clip(tmp_path / "clip.mp4", 25, 24, (64, 64), sound=True))
 
     def path(value):
         return [paths.get(one, one) for one in value] if isinstance(value, list) else paths.get(value, value)
 
-    changes = {name: path(value) for name, value in CASES[family].items()}
+    changes = {name: path(value) for name, value in CASES[case].items()}
     one, _ = latents(family, folder, changes, 1)
     eight, mesh = latents(family, folder, changes | {"copies": COPIES.get(family)}, 8)
     assert mesh == "dp=2 sp=4 tp=1"

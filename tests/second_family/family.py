@@ -34,9 +34,9 @@ class DotsFamily:
         width = configs["transformer"]["width"]
         return {"into.weight": (width, configs["transformer"]["channels"])} if part == "transformer" else {}
 
-    def step_flops(self, configs, geometry, branches):
+    def step_flops(self, configs, request, branches):
         width, layers = configs["transformer"]["width"], configs["transformer"]["layers"]
-        return StepFlops(attention=0.0, matmul=2 * geometry.num_tokens * width**2 * layers * branches, head_width=width)
+        return StepFlops(attention=0.0, matmul=2 * request.geometry().num_tokens * width**2 * layers * branches, head_width=width)
 
     def lora_names(self, stem):
         return ()

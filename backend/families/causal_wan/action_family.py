@@ -19,7 +19,7 @@ from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.json_files import AGAIN
 from backend.chips import StepFlops
 from backend.contract.cues import AND
-from backend.contract.geometry import Geometry
+from backend.contract.settings import VideoSettings
 from backend.errors import ModelError, RequestError
 from backend.families.causal_wan.family import BLOCK, SINK, TRAINED, WINDOW, CausalWanFamily, CausalWanKind, check_window
 from backend.families.family import Configs, refusal
@@ -145,9 +145,10 @@ class ActionWanFamily(CausalWanFamily):
             f"blocks.{shape.layers - 1}.action_model.keyboard_embed.0.weight": (shape.key_width, shape.keys),
         }
 
-    def step_flops(self, configs: Configs, geometry: Geometry, branches: int) -> StepFlops:
+    def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """Of one block, whose tokens see all of a full window. The action modules' attention to a few frames is left out."""
         kind, config, picture = _kind_of(configs), configs["transformer"], configs["image_encoder"]
+        geometry = request.geometry()
         frame = geometry.num_tokens // geometry.num_latent_frames
         queries = min(kind.chunk, geometry.num_latent_frames) * frame
         plain = flops_of(config, queries, kind.window * frame, branches)

@@ -21,7 +21,7 @@ from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.own_file import path_of
 from backend.checkpoints.torch_file import TorchFile
 from backend.chips import StepFlops
-from backend.contract.geometry import Geometry
+from backend.contract.settings import VideoSettings
 from backend.errors import ModelError
 from backend.families.family import Configs, refusal
 from backend.families.kit.parts import channels_refusal, index_of
@@ -94,9 +94,9 @@ class CausalWanFamily(WanFamily):
             return None
         return self.recognise(index_of(configs, _class_name=PIPELINES[0]), configs)
 
-    def step_flops(self, configs: Configs, geometry: Geometry, branches: int) -> StepFlops:
+    def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """Of one block, whose tokens see all of a full window."""
-        kind = _kind_of(configs)
+        kind, geometry = _kind_of(configs), request.geometry()
         frame = geometry.num_tokens // geometry.num_latent_frames
         frames = min(kind.chunk, geometry.num_latent_frames)
         return flops_of(configs["transformer"], frames * frame, kind.window * frame, branches)

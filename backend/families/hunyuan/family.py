@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
-from backend.contract.geometry import Geometry
+from backend.contract.settings import VideoSettings
+from backend.contract.windows import step_geometry
 from backend.families.family import Configs, Kind, refusal
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, t5_shapes, width_of
 from presets import Preset
@@ -140,11 +141,11 @@ class HunyuanFamily:
             return {"decoder.norm_out.gamma": (config.get("block_out_channels", (128,))[0], 1, 1, 1)}
         return {}
 
-    def step_flops(self, configs: Configs, geometry: Geometry, branches: int) -> StepFlops:
+    def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """Joint attention, projections and feed-forward of the video's tokens and of all that stands beside them."""
         config = configs["transformer"]
         width, layers = width_of(config), config["num_layers"] * branches
-        tokens = geometry.num_tokens + context_tokens(configs)
+        tokens = step_geometry(request).num_tokens + context_tokens(configs)
         wide = config.get("mlp_ratio", 4.0) * width
         matmul = 2 * tokens * width * (4 * width + 2 * wide) * layers
         return StepFlops(attention=4 * tokens**2 * width * layers, matmul=matmul, head_width=config["attention_head_dim"])

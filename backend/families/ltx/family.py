@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
-from backend.contract.geometry import Geometry
+from backend.contract.keyframes import appended_frames
+from backend.contract.settings import VideoSettings
 from backend.families.family import Configs, Kind, Need, refusal
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, width_of
 from presets import Preset
@@ -43,12 +44,14 @@ class LtxKind(Kind):
     second, each of `sound_shape` channels and mel bins."""
 
     tasks: tuple[str, ...] = ("t2v", "i2v")
+    continues: bool = True
     scales: tuple[int, int] = (32, 8)
     patch: int = 1
     crosses_timesteps: bool = True
     can_perturb: bool = True
     sound_latents: float = 25.0
     sound_shape: tuple[int, int] = (8, 16)
+    over_floor: float = 3.4  # derived: check-tpu says 0.197 s a step of ltx-2.0-512p on v6e:2x4, docs/performance.md
 
 
 INPUTS: Mapping[str, Need] = {role: "may" for role in ("image", "last_image", "keyframes", "video", "sound")}
@@ -116,11 +119,11 @@ class LtxFamily:
             return {last: (text["hidden_size"], text["intermediate_size"])}
         return {}
 
-    def step_flops(self, configs: Configs, geometry: Geometry, branches: int) -> StepFlops:
-        """Self-attention of the video's tokens, their attention to the text, projections and feed-forward, and the keys that both
-        streams take of the text; what else the sound costs is a hundredth of it."""
+    def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
+        """Self-attention of the video's tokens and of those of key frames, their attention to the text, projections and
+        feed-forward, and the keys that both streams take of the text; what else the sound costs is a hundredth of it."""
         config = configs["transformer"]
-        width, tokens, layers = width_of(config), geometry.num_tokens, config["num_layers"] * branches
+        width, tokens, layers = width_of(config), _step_tokens(request), config["num_layers"] * branches
         sound = config["audio_num_attention_heads"] * config["audio_attention_head_dim"]
         across = 4 * tokens * width * sound + 4 * tokens * sound * width
         own = 2 * tokens * width * width * (4 + 2 + 8) + across
@@ -141,6 +144,12 @@ class LtxFamily:
 
 
 LTX = LtxFamily()
+
+
+def _step_tokens(request: VideoSettings) -> int:
+    """The tokens of the video, and of the key frames that are appended to them."""
+    geometry = request.geometry()
+    return geometry.num_tokens // geometry.num_latent_frames * (geometry.num_latent_frames + len(appended_frames(request)))
 
 
 def _scales(config: Mapping[str, Any]) -> tuple[int, int]:

@@ -2,8 +2,9 @@
 
 Up to four branches run together: with the prompt, with the negative prompt, with the self-attention of one layer left out
 (perturbed), and with each stream for itself (isolated). The sound's tokens, some twenty-five a second, stand on every chip. The
-tokens of a first picture are the first frame's; those of a key frame follow the video's, with places of their own. Given frames
-have timestep 0, so two time embeddings serve all tokens; they are spread over the tokens inside a layer.
+tokens of a first picture are the first frame's; those of a key frame follow the video's, with places of their own. A video that
+goes on after a clip begins with that clip's frames and sound. What is given has timestep 0, so two time embeddings of each stream
+serve all tokens; they are spread over the tokens inside a layer.
 
 LTX-2.5's `keyframes_abs_pos_embedding` is loaded and not used, as in diffusers' pipelines from text, from a picture and from key
 frames. The makers' own code adds it to the first frame's tokens (Lightricks/LTX-2, `ltx_core/tools.py`,
@@ -49,8 +50,9 @@ SORTS = {
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
     """What all steps read besides the latents. `text` [B, T, D] and `sound_text` [B, T, D'] are the connectors' embeddings;
-    `perturbed` and `isolated` [B] are 1 for these branches, else 0; `first_frame` [1, C, 1, H, W] and `keyframes` [1, C, K, H, W]
-    the clean latents of pictures, None if there are none."""
+    `perturbed` and `isolated` [B] are 1 for these branches, else 0. Of what is given these are the clean latents, None if there
+    is nothing: `first_frame` [1, C, N, H, W] of a picture or of the frames of a clip with which the video begins, `keyframes`
+    [1, C, K, H, W] of pictures, `first_sound` [1, C, N, M] of the clip's sound, which counts if `is_heard` is 1."""
 
     text: jax.Array
     sound_text: jax.Array
@@ -59,6 +61,8 @@ class Context:
     places: Places
     first_frame: jax.Array | None
     keyframes: jax.Array | None
+    first_sound: jax.Array | None
+    is_heard: jax.Array | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,30 +142,38 @@ class Denoiser(StackedTransformer):
         tokens = jnp.pad(tokens, ((0, 0), (0, padded - num_tokens), (0, 0)))
         heard = self._call_outer("audio_proj_in", weights, _sound_tokens(sound).astype(dtype))
         tokens, heard = (jnp.broadcast_to(array, (branches, *array.shape[1:])) for array in (tokens, heard))
-        still = _still_tokens(context, video.shape, padded)
-        times = self._times(weights, *timesteps, still is not None, dtype)
-        run = functools.partial(self._run_layer, times=times, still=still, context=context)
+        still, still_sound = _still_tokens(context, video.shape, padded), _still_sound(context, sound.shape[2])
+        times = self._times(weights, *timesteps, still is not None, still_sound is not None, dtype)
+        run = functools.partial(self._run_layer, times=times, still=still, still_sound=still_sound, context=context)
         layers = (weights.stacks[BLOCKS], jnp.arange(self._model.config.num_layers))
         start = self._layout.constrain(tokens, self._layout.tokens), self._layout.constrain(heard, P("dp"))
         (tokens, heard), _ = jax.lax.scan(lambda streams, layer: (run(streams, layer), None), start, layers)
         spread = _of_tokens(times.video_embedding, still)
         out = self._finish(weights, "", tokens, spread)[:, :num_tokens]
         velocity = jnp.moveaxis(out, 1, 2).reshape(branches, -1, *video.shape[2:])
-        out = self._finish(weights, "audio_", heard, times.sound_embedding[None])
+        out = self._finish(weights, "audio_", heard, _of_tokens(times.sound_embedding, still_sound))
         return velocity, out.reshape(branches, sound.shape[2], *sound.shape[1::2]).swapaxes(1, 2)
 
-    def _times(self, weights: StackedWeights, timestep: jax.Array, heard: jax.Array, has_still: bool, dtype: jnp.dtype) -> _Times:
+    def _times(
+        self,
+        weights: StackedWeights,
+        timestep: jax.Array,
+        heard: jax.Array,
+        has_still: bool,
+        has_still_sound: bool,
+        dtype: jnp.dtype,
+    ) -> _Times:
         """Of the video's timestep and of that of what is heard."""
         own, heard = timestep[None], heard[None]
-        rows = jnp.stack([timestep, jnp.zeros_like(timestep)]) if has_still else own
+        rows, heard_rows = _with_zero(own, has_still), _with_zero(heard, has_still_sound)
         embed = functools.partial(self._embed_time, weights, dtype=dtype)
         scale = self._model.config.cross_attn_timestep_scale_multiplier / self._model.config.timestep_scale_multiplier
-        (video, video_embedding), (sound, sound_embedding) = embed("time_embed", rows), embed("audio_time_embed", heard)
+        (video, video_embedding), (sound, sound_embedding) = embed("time_embed", rows), embed("audio_time_embed", heard_rows)
         of_text = None
         if self._model.prompt_modulation and self._model.config.use_prompt_adaln_single:
             of_text = embed("prompt_adaln", own)[0], embed("audio_prompt_adaln", heard)[0]
         # the other stream's level, or each token's own
-        video_level, sound_level = (heard, own) if self._crosses_timesteps else (rows, heard)
+        video_level, sound_level = (heard, own) if self._crosses_timesteps else (rows, heard_rows)
         return _Times(
             video=video,
             sound=sound,
@@ -180,7 +192,13 @@ class Denoiser(StackedTransformer):
         return self._call_outer(name, weights, times, function=embed)
 
     def _run_layer(
-        self, streams: tuple[jax.Array, jax.Array], layer: Any, times: _Times, still: np.ndarray | None, context: Context
+        self,
+        streams: tuple[jax.Array, jax.Array],
+        layer: Any,
+        times: _Times,
+        still: np.ndarray | None,
+        still_sound: jax.Array | None,
+        context: Context,
     ) -> tuple[jax.Array, jax.Array]:
         """One block on the video's tokens [B, S, D] and the sound's [B, L, D']."""
         (block, index), (tokens, heard), places = layer, streams, context.places
@@ -188,7 +206,7 @@ class Denoiser(StackedTransformer):
         own = jnp.where(index == self._perturbed_layer, 1 - context.perturbed, 1)[:, None, None]
         other = (1 - context.isolated)[:, None, None]
 
-        def whole(rows: jax.Array) -> jax.Array:
+        def whole(rows: jax.Array, still: Any = still) -> jax.Array:
             spread = _of_tokens(rows, still if len(rows) > 1 else None)
             return jnp.broadcast_to(spread, (branches, *spread.shape[1:]))
 
@@ -198,11 +216,11 @@ class Denoiser(StackedTransformer):
             encoder_hidden_states=context.text,
             audio_encoder_hidden_states=context.sound_text,
             temb=whole(times.video),
-            temb_audio=whole(times.sound),
+            temb_audio=whole(times.sound, still_sound),
             temb_ca_scale_shift=whole(times.video_cross),
-            temb_ca_audio_scale_shift=whole(times.sound_cross),
+            temb_ca_audio_scale_shift=whole(times.sound_cross, still_sound),
             temb_ca_gate=whole(times.video_gate),
-            temb_ca_audio_gate=whole(times.sound_gate),
+            temb_ca_audio_gate=whole(times.sound_gate, still_sound),
             temb_prompt=None if times.of_text is None else whole(times.of_text[0]),
             temb_prompt_audio=None if times.of_text is None else whole(times.of_text[1]),
             video_rotary_emb=Turned(query=places.video, key=places.video, keeps=own),
@@ -244,13 +262,25 @@ def _still_tokens(context: Context, shape: tuple[int, ...], padded: int) -> np.n
     """Which of the tokens of latents of this shape are those of pictures, bool [padded]; None if there are no pictures."""
     if context.first_frame is None and context.keyframes is None:
         return None
-    first = 0 if context.first_frame is None else 1
+    first = 0 if context.first_frame is None else context.first_frame.shape[2]
     after = shape[2] - (0 if context.keyframes is None else context.keyframes.shape[2])
     frames = np.arange(padded) // math.prod(shape[3:])
     return (frames < first) | (frames >= after)
 
 
-def _of_tokens(rows: jax.Array, still: np.ndarray | None) -> jax.Array:
+def _still_sound(context: Context, length: int) -> jax.Array | None:
+    """Which of so many latents of sound are those of a clip, bool [L]; None if no clip is heard."""
+    if context.first_sound is None:
+        return None
+    return (jnp.arange(length) < context.first_sound.shape[2]) & (context.is_heard > 0)
+
+
+def _with_zero(timestep: jax.Array, has_still: bool) -> jax.Array:
+    """The timestep [1], and after it that of what is still, 0, if there is any."""
+    return jnp.concatenate([timestep, jnp.zeros_like(timestep)]) if has_still else timestep
+
+
+def _of_tokens(rows: jax.Array, still: np.ndarray | jax.Array | None) -> jax.Array:
     """Rows [N, ...] for the tokens: [1, 1, ...], or [1, S, ...] with the second row for those that are `still`, bool [S]."""
     if still is None:
         return rows[None, :1]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from backend.checkpoints.checkpoint import Checkpoint, named_parts
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
-from backend.contract.geometry import Geometry
+from backend.contract.settings import VideoSettings
+from backend.contract.windows import step_geometry
 from backend.errors import ModelError
 from backend.families.family import Configs, Kind, Need, refusal
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, t5_shapes, width_of
@@ -131,9 +132,10 @@ class WanFamily:
         last = f"blocks.{config['num_layers'] - 1}.ffn.net.0.proj.weight"
         return {"patch_embedding.weight": (width, config["in_channels"], *patch), last: (config["ffn_dim"], width)}
 
-    def step_flops(self, configs: Configs, geometry: Geometry, branches: int) -> StepFlops:
+    def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """See `Family`."""
-        return flops_of(configs["transformer"], geometry.num_tokens, geometry.num_tokens, branches)
+        tokens = step_geometry(request).num_tokens
+        return flops_of(configs["transformer"], tokens, tokens, branches)
 
     def original_name(self, stem: str) -> str:
         """A module's name in Wan's own checkpoints."""

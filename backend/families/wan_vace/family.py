@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from backend.checkpoints.json_files import AGAIN
 from backend.chips import StepFlops
-from backend.contract.geometry import Geometry
+from backend.contract.settings import VideoSettings
+from backend.contract.windows import step_geometry
 from backend.errors import ModelError
 from backend.families.family import Configs, Need, refusal
 from backend.families.kit.parts import index_of, width_of
@@ -64,9 +65,9 @@ class WanVaceFamily(WanFamily):
         patch = config.get("patch_size", (1, 2, 2))
         return shapes | {"vace_patch_embedding.weight": (width_of(config), config["vace_in_channels"], *patch)}
 
-    def step_flops(self, configs: Configs, geometry: Geometry, branches: int) -> StepFlops:
+    def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """As Wan's with as many layers more as there are control blocks, each with a matrix of its own after it."""
-        config, tokens = configs["transformer"], geometry.num_tokens
+        config, tokens = configs["transformer"], step_geometry(request).num_tokens
         blocks = len(config["vace_layers"])
         all_layers = flops_of({**config, "num_layers": config["num_layers"] + blocks}, tokens, tokens, branches)
         added = 2 * tokens * width_of(config) ** 2 * blocks * branches

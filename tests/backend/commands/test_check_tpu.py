@@ -86,9 +86,9 @@ def test_libtpu_is_told_that_there_is_no_tpu():
 def test_the_arithmetic_of_a_720p_step_is_what_others_count():
     preset = load_preset("wan2.1-t2v-14b-720p")
     family, _ = of_preset(preset)
-    geometry = GenerationRequest.from_preset(preset, prompt="x").geometry()
-    assert geometry.num_tokens == 75_600
-    flops = family.step_flops(preset.network_configs(), geometry, branches=2)
+    request = GenerationRequest.from_preset(preset, prompt="x")
+    assert request.geometry().num_tokens == 75_600
+    flops = family.step_flops(preset.network_configs(), request, branches=2)
     assert flops.attention == pytest.approx(9.364e15, rel=1e-3)
     assert flops.total == pytest.approx(13.05e15, rel=2e-3)  # without embeddings and the text's own keys
     assert flops.roofline_seconds(CHIPS["v6e"], 8) == pytest.approx(1.78, abs=0.01)

@@ -26,6 +26,8 @@ def test_every_presets_requests_can_be_made_and_cover_what_needs_programs_of_its
     assert {request.task for request in made} == set(preset.tasks)
     assert any(request.extend for request in made) is preset.continues
     assert any(request.references for request in made) is ("references" in preset.inputs)
+    assert any(request.last_image for request in made) is preset.takes_last_image
+    assert any(request.keyframes for request in made) is ("keyframes" in preset.inputs)
 
 
 @pytest.mark.demo_model
@@ -72,9 +74,10 @@ def test_a_mesh_that_the_devices_do_not_allow_is_refused_with_the_legal_ones(tmp
     assert done.returncode == 1 and "--sp 3 on 1 chips must be one of: dp=1 sp=1 tp=1" in done.stderr
 
 
-def test_models_with_sound_are_compiled_for_a_given_sound_and_for_a_clips_own():
+def test_models_with_sound_are_compiled_for_pictures_anywhere_for_a_given_sound_and_for_a_clips_own():
     model = SimpleNamespace(prompts_for_all_programs=lambda example: [example])
     made = list(requests_of(load_preset("ltx-2.5-704p"), model, {}))
     assert [(tuple(one.inputs()), one.make) for one in made] == [
-        ((), "video"), (("image",), "video"), (("video",), "sound"), (("sound",), "video"),
+        ((), "video"), (("image",), "video"), (("image", "last_image"), "video"), (("keyframes",), "video"),
+        (("video",), "sound"), (("sound",), "video"), (("video",), "video"),
     ]  # fmt: skip

@@ -6,13 +6,28 @@ from backend.contract.request import example_request, find_preset
 from backend.contract.windows import mean_calls
 from backend.contract.worker import Device
 from backend.engine.estimate import predicted_seconds
+from presets import list_presets
+from presets.needs import needs_of
 
 EIGHT = tuple(Device(name=f"tpu:{index}", kind="TPU v6 lite") for index in range(8))
 WAN = example_request(find_preset("wan2.1-t2v-14b-720p"))
 
 
+def on_eight_chips(preset) -> float | None:
+    """The seconds of a step that check-tpu says, if it was asked."""
+    needs = needs_of(preset.model)
+    known = needs.slices if needs else ()
+    return next((one.step_seconds for one in known if (one.preset, one.slice) == (preset.name, "v6e:2x4")), None)
+
+
 def test_wan_14b_on_eight_chips_lies_near_what_check_tpu_predicts():
     assert predicted_seconds(WAN, EIGHT) == pytest.approx(50 * 2.87, rel=0.1)  # docs/performance.md, the step on a TPU slice
+
+
+@pytest.mark.parametrize("preset", [one for one in list_presets() if on_eight_chips(one)], ids=lambda preset: preset.name)
+def test_what_the_compiler_says_of_eight_chips_is_what_is_predicted(preset):
+    predicted = predicted_seconds(example_request(preset), EIGHT)
+    assert predicted == pytest.approx(preset.steps * on_eight_chips(preset), rel=0.15)
 
 
 def test_half_the_chips_take_twice_as_long_and_one_branch_half():

@@ -29,8 +29,8 @@ def test_a_finished_video_has_rates_of_all_stages_and_no_share_of_an_unknown_pea
 
 def test_denoising_is_as_many_steps_with_one_branch_or_two(loaded):
     request = request_with(steps=4)
-    configs, geometry = load_preset("wan-tiny").network_configs(), request.geometry()
-    one, two = (WAN.step_flops(configs, geometry, branches).total for branches in (1, 2))
+    configs = load_preset("wan-tiny").network_configs()
+    one, two = (WAN.step_flops(configs, request, branches).total for branches in (1, 2))
     assert stage_flops(loaded, request)["denoise"] == 4 * two
     assert stage_flops(loaded, request_with(steps=4, guidance=(1.0,)))["denoise"] == 4 * one
     halved = request_with(steps=4, guidance_interval=(0.0, 0.5))
@@ -40,7 +40,7 @@ def test_denoising_is_as_many_steps_with_one_branch_or_two(loaded):
 def test_denoising_in_windows_is_as_many_programs(loaded):
     long, window = request_with(steps=4, num_frames=65), request_with(steps=4, num_frames=33)
     configs = load_preset("wan-tiny").network_configs()
-    one = WAN.step_flops(configs, window.geometry(), 2).total
+    one = WAN.step_flops(configs, window, 2).total
     run = sum(call.program.key == "denoise_step" for call in calls(loaded.model, long))
     assert stage_flops(loaded, long)["denoise"] == run * one and run > 8
 
@@ -48,7 +48,7 @@ def test_denoising_in_windows_is_as_many_programs(loaded):
 @pytest.mark.parametrize("strength", [0.5, 1.0])
 def test_denoising_of_a_clip_is_as_many_steps_as_are_done(loaded, strength):
     request = request_with(steps=6, video="/clip.mp4", trim=(0.0, 1.0625), strength=strength)
-    one = WAN.step_flops(load_preset("wan-tiny").network_configs(), request.geometry(), 2).total
+    one = WAN.step_flops(load_preset("wan-tiny").network_configs(), request, 2).total
     run = sum(call.program.key == "denoise_step" for call in calls(loaded.model, request))
     assert run == 6 * strength and stage_flops(loaded, request)["denoise"] == run * one
 

@@ -322,7 +322,11 @@ def test_what_would_fit_is_asked_of_the_same_part(engine, visitor, clip):
 
 def test_the_view_shows_only_ways_that_a_model_can_go():
     anew, vace, ltx = find_preset("wan2.1-t2v-1.3b-480p"), find_preset(VACE), find_preset("ltx-2.3-704p")
-    assert ways_of(anew) == ("anew",) and ways_of(ltx) == ("sound", "keys") and {"anew", "sound"} == {*WAYS} - {*ways_of(vace)}
+    assert (
+        ways_of(anew) == ("anew",)
+        and ways_of(ltx) == ("sound", "extend", "keys")
+        and {"anew", "sound"} == {*WAYS} - {*ways_of(vace)}
+    )
     for texts in (ENGLISH, CHINESE):
         assert 'class="choose" hidden' in edit_html([anew], texts)
         both = edit_html(clip_presets(lambda preset: preset.name in ("wan-tiny", VACE, ltx.name)), texts)

@@ -129,8 +129,8 @@ def test_fastvideos_names_become_diffusers(in_file, name):
 def test_a_steps_arithmetic_is_that_of_one_block_and_its_actions():
     family, kind = of_preset(PRESET)
     request = example_request(PRESET)
-    shapes = [request.geometry(), request.model_copy(update={"num_frames": 501}).geometry()]
-    one, other = (family.step_flops(PRESET.network_configs(), shape, branches=1) for shape in shapes)
+    requests = [request, request.model_copy(update={"num_frames": 501})]
+    one, other = (family.step_flops(PRESET.network_configs(), one, branches=1) for one in requests)
     tokens = 3 * 880
     actions = 15 * 2 * tokens * ((1536 + 1024 + 3 * 1024 + 1536) * 1024 + 2 * 1536 * 1024)
     plain = 30 * (2 * tokens * (6 * 1536 + 2 * 8960) * 1536 + 4 * tokens * 257 * 1536)

@@ -8,7 +8,7 @@ import torch
 from diffusers import WanTransformer3DModel
 
 from backend.checkpoints.checkpoint import Checkpoint
-from backend.contract.geometry import Geometry
+from backend.contract.request import example_request
 from backend.errors import ModelError
 from backend.families import of_preset, recognise
 from backend.families.causal_wan.family import PIPELINES
@@ -77,7 +77,7 @@ def test_what_cannot_be_is_refused(entries, said):
 def test_a_steps_arithmetic_is_that_of_one_block_and_a_full_window():
     preset = load_preset("wan2.1-live-1.3b-480p")
     family, kind = of_preset(preset)
-    shapes = [Geometry(width=832, height=480, num_frames=frames, spatial_scale=8) for frames in (81, 969)]
-    one, other = (family.step_flops(preset.network_configs(), shape, branches=1) for shape in shapes)
+    requests = [example_request(preset, num_frames=frames) for frames in (81, 969)]
+    one, other = (family.step_flops(preset.network_configs(), request, branches=1) for request in requests)
     assert kind.chunk == 3 and one == other
     assert one.attention == 4 * (3 * 1560) * (21 * 1560) * 1536 * 30

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from backend.checkpoints.checkpoint import Checkpoint
-from backend.contract.request import GenerationRequest
+from backend.contract.request import GenerationRequest, example_request
 from backend.errors import ModelError, RequestError
 from backend.families import recognise
 from backend.families.family import check_preset
@@ -79,6 +79,17 @@ def test_what_a_model_takes_is_what_its_preset_offers(name):
     preset = load_preset(name)
     kind = LTX.of_preset(preset, preset.network_configs())
     assert kind.takes.keys() == preset.inputs.keys()
+
+
+def test_key_frames_and_a_last_picture_are_tokens_of_a_step_and_a_first_one_is_none():
+    preset = load_preset("ltx-2.0-512p")
+
+    def attention_of(task, **given) -> float:
+        return LTX.step_flops(preset.network_configs(), example_request(preset, task, **given), 2).attention
+
+    plain, middle = attention_of("t2v"), dict(keyframes=("/a.png", "/b.png"), keyframe_at=(0, 60))
+    assert attention_of("i2v") == plain
+    assert attention_of("t2v", **middle) == attention_of("i2v", last_image="/b.png") == pytest.approx(plain * (17 / 16) ** 2)
 
 
 def recognised(configs):

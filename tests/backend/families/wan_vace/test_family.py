@@ -76,7 +76,7 @@ def test_a_step_is_so_much_more_work_than_the_plain_models():
 
 def flops(preset) -> StepFlops:
     family, _ = of_preset(preset)
-    return family.step_flops(preset.network_configs(), example_request(preset).geometry(), 2)
+    return family.step_flops(preset.network_configs(), example_request(preset), 2)
 
 
 def test_the_layers_fall_into_segments():
