@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.contract.keyframes import appended_frames
+from backend.contract.appended import Appended
 from backend.contract.request import GenerationRequest
 from presets.loader import Solver
 
@@ -137,10 +137,9 @@ def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | Non
 
 
 def schedule_of(request: GenerationRequest) -> Schedule:
-    """The tables of the steps that the request does: with a clip, only the last ones. Key frames are tokens too for "ltx", as in
-    diffusers' `LTX2ConditionPipeline`."""
-    geometry = request.geometry()
-    tokens = geometry.num_tokens // geometry.num_latent_frames * (geometry.num_latent_frames + len(appended_frames(request)))
+    """The tables of the steps that the request does: with a clip, only the last ones. Key frames and control clips are tokens too
+    for "ltx", as in diffusers' `LTX2ConditionPipeline` and `LTX2InContextPipeline`."""
+    tokens = request.geometry().num_tokens + Appended.of(request).num_tokens
     return make_schedule(request.solver, request.steps, request.flow_shift, request.num_steps, tokens)
 
 

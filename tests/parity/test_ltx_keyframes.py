@@ -69,7 +69,7 @@ def run_reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, n
         for place, path in placed
     ]
     if request.solver == "ltx-ancestral":
-        _keep_clean(pipeline, len(appended_frames(request)) * (SIDE // 32) ** 2)
+        keep_clean(pipeline, len(appended_frames(request)) * (SIDE // 32) ** 2)
     places, coordinates = iter(appended_frames(request)), pipeline._prepare_keyframe_coords
 
     def placed_coordinates(**given: Any) -> torch.Tensor:
@@ -90,7 +90,7 @@ def run_reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, n
         return normalised(made, *pipeline(conditions=conditions, **arguments_of(made, request), **own))
 
 
-def _keep_clean(pipeline: Any, num_appended: int) -> None:
+def keep_clean(pipeline: Any, num_appended: int) -> None:
     """Gives diffusers' pipeline a `keep_clean` that puts the pictures' latents back after each ancestral step, which adds noise to
     them too; and its scheduler noise for so many tokens more."""
     noises = pipeline.scheduler.noises
@@ -99,7 +99,7 @@ def _keep_clean(pipeline: Any, num_appended: int) -> None:
     prepare, prepared = pipeline.prepare_latents, []
 
     def keep_clean(pipe: Any, index: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        _, mask, clean, _ = prepared[0]
+        _, mask, clean, *_ = prepared[0]
         return {"latents": torch.where(mask > 0, clean, tensors["latents"])}
 
     def prepare_latents(**given: Any) -> Any:

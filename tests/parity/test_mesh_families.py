@@ -43,6 +43,15 @@ CASES = {
         "keyframes": ["first", "last"],
         "keyframe_at": [0, 5],
     },
+    "ltx-2.3 control": {
+        "control": "clip",
+        "control_scale": 0.7,
+        "control_downscale": 2,
+        "image": "first",
+        "keyframes": ["last"],
+        "keyframe_at": [5],
+        "guidance_interval": [0.0, 0.5],
+    },
     "ltx-2.3": {
         "image": "first",
         "last_image": "last",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TEXT_TOKENS = 1024  # that a prompt is padded to; source: diffusers, LTX2Pipeline, max_sequence_length
 MEL_SCALE = 4  # mel frames a latent of sound, and mel bins; source: diffusers, AutoencoderKLLTX2Audio
-PIPELINES = ("LTX2Pipeline", "LTX2ImageToVideoPipeline", "LTX2ConditionPipeline")
+PIPELINES = ("LTX2Pipeline", "LTX2ImageToVideoPipeline", "LTX2ConditionPipeline", "LTX2InContextPipeline")
 TRANSFORMER, AUTOENCODER, SOUND_AUTOENCODER = "LTX2VideoTransformer3DModel", "AutoencoderKLLTX2Video", "AutoencoderKLLTX2Audio"
 VOCODERS = ("LTX2Vocoder", "LTX2VocoderWithBWE")
 NEEDED_ENTRIES = {
@@ -52,7 +52,7 @@ class LtxKind(Kind):
     over_floor: float = 3.4  # derived: check-tpu says 0.197 s a step of ltx-2.0-512p on v6e:2x4, docs/performance.md
 
 
-INPUTS: Mapping[str, Need] = {role: "may" for role in ("image", "last_image", "keyframes", "video", "sound")}
+INPUTS: Mapping[str, Need] = {role: "may" for role in ("image", "last_image", "keyframes", "control", "video", "sound")}
 NEWEST = LtxKind(name="ltx-2.5", takes=INPUTS, other_series=("ltx-2.0", "ltx-2.3"))
 NEW = LtxKind(name="ltx-2.3", takes=INPUTS, other_series=(NEWEST.name,))
 OLD = dataclasses.replace(NEW, name="ltx-2.0", crosses_timesteps=False, can_perturb=False)

@@ -12,14 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.contract.keyframes import appended_frames
+from backend.contract.appended import Appended
 from backend.contract.request import GenerationRequest
 from backend.families.kit.arithmetic import encoder_flops
 from backend.families.kit.networks import DENOISE, ENCODE, encoder_network, read_tokenizer, text_network
 from backend.families.kit.pixels import as_float32, clip_pixels, joined_frames, pixels_of
 from backend.families.layouts import plan_layouts
 from backend.families.ltx.autoencoders import SoundNetworks, VideoAutoencoder
-from backend.families.ltx.guidance import Branches, Scales, guided_step, scales_of
+from backend.families.ltx.guidance import Branches, Scales, guided_estimate, scales_of, step_to
+from backend.families.ltx.in_context import CONTROL, control_noise, control_step, encoded_control, seen_tokens, with_control
 from backend.families.ltx.text_encoder import Connectors, TextEncoder, installed_name
 from backend.families.ltx.transformer import Context, Denoiser, layer_matrix_bytes
 from backend.families.model import (
@@ -88,16 +89,15 @@ def _step(
     if context.first_frame is not None:  # the spread of the whole video counts in `rescale`, with the picture in its place
         video = states[VIDEO]
         states = {**states, VIDEO: dataclasses.replace(video, sample=_with_first_frame(jnp, context.first_frame, video.sample))}
-    seen = {name: states[name].sample for name in STREAMS}
-    if context.keyframes is not None:
-        seen[VIDEO] = jnp.concatenate([seen[VIDEO], context.keyframes], axis=2)
+    seen = {VIDEO: seen_tokens(states[VIDEO].sample, states, context), SOUND: states[SOUND].sample}
     timesteps = tuple(jnp.zeros_like(row.timestep) if name == given else row.timestep for name in STREAMS)
     velocities = denoiser.velocities(weights, *seen.values(), timesteps, context)
     named = zip(STREAMS, velocities, scales, strict=True)
-    made = {name: guided_step(states[name], seen[name], own, branches, scale, row) for name, own, scale in named if name != given}
+    clean = {name: guided_estimate(seen[name], own, branches, scale, row) for name, own, scale in named}
+    made = {name: step_to(states[name], clean[name], row) for name in STREAMS if name != given}
     if noise is not None:
         made = {name: with_noise(state, noise, STREAMS.index(name)) for name, state in made.items()}
-    return {name: made.get(name, states[name]) for name in STREAMS}
+    return {**states, **made, **control_step(states, clean[VIDEO], context, row, noise is not None)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -202,6 +202,9 @@ class LtxModel:
                 latents.append((yield Call(programs.encode_image, (weights["vae"], pixels_of(picture, self.dtype)))))
             if latents:
                 conditions[name] = yield OnHost(joined_frames, tuple(latents))
+        for frames in inputs.get("control", ()):
+            program = programs.encode_image
+            conditions[CONTROL] = yield from encoded_control(program, weights["vae"], request, frames, self.dtype)
         for frames in inputs.get("video", ()):
             latents = yield Call(programs.encode_image, (weights["vae"], clip_pixels(frames, self.dtype)))
             conditions[_GIVEN[VIDEO]] = yield OnHost(as_float32, (latents,))
@@ -221,12 +224,11 @@ class LtxModel:
         texts = yield OnHost(rows, tuple(conditions[name] for name in _TEXTS))
         text, sound_text = yield Call(programs.prepare_text, (weights["transformer"], *texts))
         shapes = self.latent_shapes(request)
-        places = yield from programs.denoiser.places(shapes[VIDEO], shapes[SOUND][2], request.fps, appended_frames(request))
+        places = yield from programs.denoiser.places(shapes[VIDEO], shapes[SOUND][2], request.fps, Appended.of(request))
         flags = (np.array(one, np.float32) for one in (branches.perturbed, branches.isolated))
-        pictures = (conditions.get(name) for name in ("first_frame", "keyframes"))
-        perturbed, isolated, first_frame, keyframes, scales = yield Put(
-            (*flags, *pictures, scales_of(request)), programs.layout.replicated
-        )
+        shown = (*(conditions.get(name) for name in ("first_frame", "keyframes", CONTROL)), control_noise(request))
+        perturbed, isolated, *shown, scales = yield Put((*flags, *shown, scales_of(request)), programs.layout.replicated)
+        first_frame, keyframes, control, noise = shown
         context = Context(
             text=text,
             sound_text=sound_text,
@@ -235,6 +237,8 @@ class LtxModel:
             places=places,
             first_frame=first_frame,
             keyframes=keyframes,
+            control=control,
+            control_noise=noise,
         )
         lane = LtxLane(
             expert=0,
@@ -254,19 +258,25 @@ class LtxModel:
         count = math.prod(self._tokens(request).ids.shape)
         text = sum(encoder_flops(described[part], count) for part in ("text_encoder", "connectors"))
         num_pictures = bool(request.image) + bool(request.last_image) + len(request.keyframes)
-        return text + (num_pictures * self._guided.vae.encode_flops(request.geometry()) if num_pictures else 0.0)
+        vae, geometry = self._guided.vae, request.geometry()
+        shown = num_pictures * vae.encode_flops(geometry) if num_pictures else 0.0
+        if request.control:
+            sides = {side: getattr(geometry, side) // request.control_downscale for side in ("width", "height")}
+            shown += vae.encode_flops(dataclasses.replace(geometry, **sides), request.num_frames)
+        return text + shown
 
     def decode_flops(self, request: GenerationRequest) -> float:
         """See `Model`. Those of the sound are not counted."""
         return self._guided.vae.decode_flops(request.geometry())
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
-        """See `Model`: a given stream's latents stand in place of its noise."""
+        """See `Model`: a given stream's latents stand in place of its noise; a clip that is followed in part has a state too."""
         given = {name: conditions.get(_GIVEN[name]) for name in STREAMS}
-        return {
+        states = {
             name: start(jnp.asarray(drawn)) if given[name] is None else held(jnp.asarray(given[name]))
             for name, drawn in noise.items()
         }
+        return with_control(states, request, conditions)
 
     def step(
         self,
@@ -293,7 +303,8 @@ class LtxModel:
         return 0
 
     def finish(self, conditions: Conditions, latents: Latents) -> Work:
-        """See `Model`: a picture's own latents are the first frame's."""
+        """See `Model`: a picture's own latents are the first frame's; a control clip's are left out."""
+        latents = {name: latents[name] for name in STREAMS}
         if "first_frame" not in conditions:
             yield from ()
             return latents
@@ -313,15 +324,14 @@ class LtxModel:
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
         """See `Model`."""
         programs, shape = self._programs(request.is_guided), self._video_shape(request)
-        shape = (*shape[:2], shape[2] + len(appended_frames(request)), *shape[3:])
-        layout, denoiser = programs.layout, programs.denoiser
+        layout, denoiser, appended = programs.layout, programs.denoiser, Appended.of(request).num_tokens
         heads, sp = denoiser.heads // layout.size("tp"), layout.size("sp")
-        padded, group = denoiser.padded_tokens(shape), math.gcd(heads, sp)
+        padded, group = denoiser.padded_tokens(shape, room=appended), math.gcd(heads, sp)
         return AttentionLengths(
             heads=heads // group,
             head_width=denoiser.head_width,
             queries=padded * group // sp,
-            keys=denoiser.num_tokens(shape),
+            keys=denoiser.num_tokens(shape) + appended,
             text_heads=heads,
             text_queries=padded // sp,
             text=self._text.length,

@@ -2,8 +2,9 @@
 
 Up to four branches run together: with the prompt, with the negative prompt, with the self-attention of one layer left out
 (perturbed), and with each stream for itself (isolated). The sound's tokens, some twenty-five a second, stand on every chip. The
-tokens of a first picture are the first frame's; those of a key frame follow the video's, with places of their own. Given frames
-have timestep 0, so two time embeddings serve all tokens; they are spread over the tokens inside a layer.
+tokens of a first picture are the first frame's; those of a key frame and of a control clip follow the video's, with places of
+their own. What is given has timestep 0, or a share of the video's if a clip is followed in part; so two or three time embeddings
+serve all tokens, and are spread over the tokens inside a layer.
 
 LTX-2.5's `keyframes_abs_pos_embedding` is loaded and not used, as in diffusers' pipelines from text, from a picture and from key
 frames. The makers' own code adds it to the first frame's tokens (Lightricks/LTX-2, `ltx_core/tools.py`,
@@ -15,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ import torch
 from diffusers import LTX2VideoTransformer3DModel
 from jax.sharding import PartitionSpec as P
 
+from backend.contract.appended import Appended
 from backend.families.kit.modules import call
 from backend.families.kit.transformer import StackedTransformer
 from backend.families.ltx.attention import StreamAttention, Turned
@@ -49,8 +51,9 @@ SORTS = {
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
     """What all steps read besides the latents. `text` [B, T, D] and `sound_text` [B, T, D'] are the connectors' embeddings;
-    `perturbed` and `isolated` [B] are 1 for these branches, else 0; `first_frame` [1, C, 1, H, W] and `keyframes` [1, C, K, H, W]
-    the clean latents of pictures, None if there are none."""
+    `perturbed` and `isolated` [B] are 1 for these branches, else 0; `first_frame` [1, C, 1, H, W], `keyframes` [1, C, K, H, W]
+    and `control` [1, C, F', H', W'] the clean latents of pictures and of a control clip, None if there are none. `control_noise`
+    is the clip's share of the video's noise, a scalar above 0; None for a clip that is followed whole."""
 
     text: jax.Array
     sound_text: jax.Array
@@ -59,12 +62,14 @@ class Context:
     places: Places
     first_frame: jax.Array | None
     keyframes: jax.Array | None
+    control: jax.Array | None = None
+    control_noise: jax.Array | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Times:
-    """Modulations before each layer's own tables: rows for the step's timestep and, if frames are given, for 0. `of_text` is None
-    where the prompt's keys do not depend on the timestep."""
+    """Modulations before each layer's own tables: rows for the step's timestep and, if anything is given, for 0 and for that of a
+    clip that is followed in part. `of_text` is None where the prompt's keys do not depend on the timestep."""
 
     video: jax.Array
     sound: jax.Array
@@ -105,11 +110,10 @@ class Denoiser(StackedTransformer):
         for name, processor in self._processors.items():
             getattr(self._block, name).set_processor(processor)
 
-    def places(self, latent_shape: tuple[int, ...], num_sound: int, fps: float, appended_at: Sequence[int]) -> Work:
-        """Work: the rotary tables for latents of this shape, B C F H W, so many latents of sound, and key frames at the pixel
-        frames `appended_at`."""
-        padded = self.padded_tokens(latent_shape, room=len(appended_at) * math.prod(latent_shape[3:]))
-        made = places_of(self._model, latent_shape[2:], num_sound, fps, appended_at, padded)
+    def places(self, latent_shape: tuple[int, ...], num_sound: int, fps: float, appended: Appended) -> Work:
+        """Work: the rotary tables for latents of this shape, B C F H W, for so many latents of sound, and what is appended."""
+        padded = self.padded_tokens(latent_shape, room=appended.num_tokens)
+        made = places_of(self._model, latent_shape[2:], num_sound, fps, appended, padded)
         spread, whole = (self._layout.sharding(P(axis, "tp", None)) for axis in ("sp", None))
         video, video_time = yield Put((made.video, made.video_time), spread)
         sound, sound_time = yield Put((made.sound, made.sound_time), whole)
@@ -125,35 +129,34 @@ class Denoiser(StackedTransformer):
     def velocities(
         self, weights: StackedWeights, video: jax.Array, sound: jax.Array, timesteps: tuple[jax.Array, ...], context: Context
     ) -> tuple[jax.Array, jax.Array]:
-        """Velocities (noise - data) float32 of `video` [1, C, F, H, W] and `sound` [1, C, L, M], one for each branch.
+        """Velocities (noise - data) float32 of `video` [1, C, S] and `sound` [1, C, L, M], one for each branch.
 
-        `timesteps` are two scalars, 0 to 1000: the video's and the sound's. The latents of pictures stand in `video` already, a
-        first frame's in its place and those of key frames after all others; their timestep is 0.
+        `timesteps` are two scalars, 0 to 1000: the video's and the sound's. `video` are the tokens of all frames, with a first
+        picture's in their place, then those of key frames, then those of a control clip.
         """
         dtype, branches = weights.outer["proj_out.weight"].dtype, len(context.text)
-        num_tokens, padded = self.num_tokens(video.shape), self.padded_tokens(video.shape)
+        num_tokens = video.shape[2]
+        padded = num_tokens + -num_tokens % self._layout.token_multiple
         for processor in self._processors.values():
             processor.num_video = num_tokens
-        tokens = self._call_outer("proj_in", weights, _tokens(video).astype(dtype))
+        tokens = self._call_outer("proj_in", weights, jnp.moveaxis(video, 1, 2).astype(dtype))
         tokens = jnp.pad(tokens, ((0, 0), (0, padded - num_tokens), (0, 0)))
         heard = self._call_outer("audio_proj_in", weights, _sound_tokens(sound).astype(dtype))
         tokens, heard = (jnp.broadcast_to(array, (branches, *array.shape[1:])) for array in (tokens, heard))
-        still = _still_tokens(context, video.shape, padded)
-        times = self._times(weights, *timesteps, still is not None, dtype)
-        run = functools.partial(self._run_layer, times=times, still=still, context=context)
+        levels = _levels(context, num_tokens, padded)
+        times = self._times(weights, _given_times(timesteps[0], context), timesteps[1], dtype)
+        run = functools.partial(self._run_layer, times=times, levels=levels, context=context)
         layers = (weights.stacks[BLOCKS], jnp.arange(self._model.config.num_layers))
         start = self._layout.constrain(tokens, self._layout.tokens), self._layout.constrain(heard, P("dp"))
         (tokens, heard), _ = jax.lax.scan(lambda streams, layer: (run(streams, layer), None), start, layers)
-        spread = _of_tokens(times.video_embedding, still)
-        out = self._finish(weights, "", tokens, spread)[:, :num_tokens]
-        velocity = jnp.moveaxis(out, 1, 2).reshape(branches, -1, *video.shape[2:])
+        spread = _of_tokens(times.video_embedding, levels)
+        velocity = jnp.moveaxis(self._finish(weights, "", tokens, spread)[:, :num_tokens], 1, 2)
         out = self._finish(weights, "audio_", heard, times.sound_embedding[None])
         return velocity, out.reshape(branches, sound.shape[2], *sound.shape[1::2]).swapaxes(1, 2)
 
-    def _times(self, weights: StackedWeights, timestep: jax.Array, heard: jax.Array, has_still: bool, dtype: jnp.dtype) -> _Times:
-        """Of the video's timestep and of that of what is heard."""
-        own, heard = timestep[None], heard[None]
-        rows = jnp.stack([timestep, jnp.zeros_like(timestep)]) if has_still else own
+    def _times(self, weights: StackedWeights, rows: jax.Array, heard: jax.Array, dtype: jnp.dtype) -> _Times:
+        """Of the timesteps of the video's tokens, of which the first is the step's own, and of that of what is heard."""
+        own, heard = rows[:1], heard[None]
         embed = functools.partial(self._embed_time, weights, dtype=dtype)
         scale = self._model.config.cross_attn_timestep_scale_multiplier / self._model.config.timestep_scale_multiplier
         (video, video_embedding), (sound, sound_embedding) = embed("time_embed", rows), embed("audio_time_embed", heard)
@@ -180,7 +183,7 @@ class Denoiser(StackedTransformer):
         return self._call_outer(name, weights, times, function=embed)
 
     def _run_layer(
-        self, streams: tuple[jax.Array, jax.Array], layer: Any, times: _Times, still: np.ndarray | None, context: Context
+        self, streams: tuple[jax.Array, jax.Array], layer: Any, times: _Times, levels: np.ndarray | None, context: Context
     ) -> tuple[jax.Array, jax.Array]:
         """One block on the video's tokens [B, S, D] and the sound's [B, L, D']."""
         (block, index), (tokens, heard), places = layer, streams, context.places
@@ -189,7 +192,7 @@ class Denoiser(StackedTransformer):
         other = (1 - context.isolated)[:, None, None]
 
         def whole(rows: jax.Array) -> jax.Array:
-            spread = _of_tokens(rows, still if len(rows) > 1 else None)
+            spread = _of_tokens(rows, levels if len(rows) > 1 else None)
             return jnp.broadcast_to(spread, (branches, *spread.shape[1:]))
 
         arguments = dict(
@@ -240,26 +243,37 @@ def _embed_time(module: torch.nn.Module, times: torch.Tensor, dtype: torch.dtype
     return call(functools.partial(module, batch_size=len(times), hidden_dtype=dtype), times)
 
 
-def _still_tokens(context: Context, shape: tuple[int, ...], padded: int) -> np.ndarray | None:
-    """Which of the tokens of latents of this shape are those of pictures, bool [padded]; None if there are no pictures."""
-    if context.first_frame is None and context.keyframes is None:
+def _given_times(timestep: jax.Array, context: Context) -> jax.Array:
+    """The timesteps that tokens of the video have, [1 to 3]: the step's own, 0, and that of a clip that is followed in part."""
+    if all(latents is None for latents in (context.first_frame, context.keyframes, context.control)):
+        return timestep[None]
+    noisy = () if context.control_noise is None else (timestep * context.control_noise,)
+    return jnp.stack([timestep, jnp.zeros_like(timestep), *noisy])
+
+
+def _levels(context: Context, num_tokens: int, padded: int) -> np.ndarray | None:
+    """Which of these timesteps each token has, [padded]; None if nothing is given."""
+    first, pictures, control = (
+        0 if latents is None else math.prod(latents.shape[2:])
+        for latents in (context.first_frame, context.keyframes, context.control)
+    )
+    if not first + pictures + control:
         return None
-    first = 0 if context.first_frame is None else 1
-    after = shape[2] - (0 if context.keyframes is None else context.keyframes.shape[2])
-    frames = np.arange(padded) // math.prod(shape[3:])
-    return (frames < first) | (frames >= after)
+    levels = np.zeros(padded, np.int32)
+    levels[:first] = levels[num_tokens - pictures - control :] = 1
+    if context.control_noise is not None:
+        levels[num_tokens - control : num_tokens] = 2
+    return levels
 
 
-def _of_tokens(rows: jax.Array, still: np.ndarray | None) -> jax.Array:
-    """Rows [N, ...] for the tokens: [1, 1, ...], or [1, S, ...] with the second row for those that are `still`, bool [S]."""
-    if still is None:
+def _of_tokens(rows: jax.Array, levels: np.ndarray | None) -> jax.Array:
+    """Rows [N, ...] for the tokens: [1, 1, ...], or [1, S, ...] with the row of each token's level, [S]."""
+    if levels is None:
         return rows[None, :1]
-    return jnp.where(still[:, None], rows[1], rows[0])[None]
-
-
-def _tokens(latents: jax.Array) -> jax.Array:
-    """[1, C, F, H, W] -> [1, F * H * W, C]."""
-    return jnp.moveaxis(latents.reshape(*latents.shape[:2], -1), 1, 2)
+    spread = rows[0]
+    for level in range(1, len(rows)):
+        spread = jnp.where((levels == level)[:, None], rows[level], spread)
+    return spread[None]
 
 
 def _sound_tokens(latents: jax.Array) -> jax.Array:
