@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from backend.settings import PROJECT_FOLDER
+from tests.clip_files import counting_clip
 from tests.parity import tiny_hunyuan, tiny_ltx
 from tests.parity.tiny_checkpoints import make_checkpoint
 
@@ -43,7 +44,7 @@ CASES = {
         "keyframes": ["first", "last"],
         "keyframe_at": [0, 5],
     },
-    "ltx-2.3 control": {
+    "ltx-2.3 with a control clip": {
         "control": "clip",
         "control_scale": 0.7,
         "control_downscale": 2,
@@ -65,6 +66,7 @@ OTHER_MESHES = {  # a second stack that is cut over tp too; steps that change th
     "wan2.2-vace": {"dp": 1, "sp": 1, "tp": 2},
     "wan2.2-ti2v": {"dp": 2, "sp": 2, "tp": 2},
     "ltx-2.3": {"dp": 2, "sp": 2, "tp": 2},
+    "ltx-2.3 with a control clip": {"dp": 1, "sp": 2, "tp": 2},
 }
 
 
@@ -77,22 +79,23 @@ def latents(family: str, folder: Path, changes: dict, devices: int) -> tuple[np.
     return np.load(output), done.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize("family", CASES)
-def test_eight_devices_equal_one(family, pictures, tmp_path):
-    place = tmp_path / "model"
+@pytest.mark.parametrize("case", CASES)
+def test_eight_devices_equal_one(case, pictures, tmp_path):
+    place, (family, *_) = tmp_path / "model", case.split()
     maker = next((maker for maker in (tiny_hunyuan, tiny_ltx) if family in maker.KINDS), None)
     folder = make_checkpoint(family, place) if maker is None else maker.write_checkpoint(maker.make_parts(family), place)
-    paths = {"first": pictures["image"], "last": pictures["last_image"]}
+    paths = {"first": pictures["image"], "last": pictures["last_image"], "clip": str(tmp_path / "clip.mp4")}
+    counting_clip(tmp_path / "clip.mp4", 9, 24, (64, 64))
 
     def path(value):
         return [paths.get(one, one) for one in value] if isinstance(value, list) else paths.get(value, value)
 
-    changes = {name: path(value) for name, value in CASES[family].items()}
+    changes = {name: path(value) for name, value in CASES[case].items()}
     one, _ = latents(family, folder, changes, 1)
-    eight, mesh = latents(family, folder, changes | {"copies": COPIES.get(family)}, 8)
+    eight, mesh = latents(family, folder, changes | {"copies": COPIES.get(case)}, 8)
     assert mesh == "dp=2 sp=4 tp=1"
     assert np.abs(eight - one).max() <= LATENT_TOLERANCE
-    if (other := OTHER_MESHES.get(family)) is not None:
+    if (other := OTHER_MESHES.get(case)) is not None:
         cut, mesh = latents(family, folder, changes | {"mesh": other}, math.prod(other.values()))
         assert mesh == " ".join(f"{axis}={size}" for axis, size in other.items())
         assert np.abs(cut - one).max() <= LATENT_TOLERANCE
