@@ -16,12 +16,14 @@ from safetensors.torch import save_file
 
 from backend.contract.events import Step
 from backend.contract.request import GenerationRequest
+from backend.errors import ModelError
 from backend.families.ltx.in_context import CONTROL, level_ratio
 from backend.families.model import SOUND, VIDEO
 from backend.media.video import write_frames
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline.denoising import initial_noise
 from backend.pipeline.inputs import open_inputs
+from backend.pipeline.load import merge_loras
 from backend.sampling.solvers import make_schedule, step_inputs
 from backend.settings import from_environment
 from tests.parity.test_ltx import (
@@ -189,6 +191,21 @@ def test_a_lora_of_control_clips_equals_diffusers(tiny, clip, pictures, style): 
     given = dict(loras=({"source": path.name, "scale": 0.8},))
     request = request_of(made, clip, pictures, steps=2, **given, **SMALLER, **DISTILLED)
     assert_equal(made, request, (path, 0.8))
+    merge_loras(made.loaded, (), lambda event: None)
+
+
+def test_a_lora_of_smaller_clips_is_refused_with_a_larger_one(tiny, clip, pictures, tmp_path):  # noqa: F811
+    made, folder = tiny(KINDS[1]), from_environment().loras_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(in_context_lora(made, "makers"), folder / "smaller.safetensors", metadata={"reference_downscale_factor": "2"})
+    request = request_of(made, clip, pictures, steps=1, loras=({"source": "smaller.safetensors"},), **DISTILLED)
+    with pytest.raises(ModelError) as caught:
+        list(pipeline_module.generate(request, made.loaded, tmp_path, lambda: False))
+    assert str(caught.value) == (
+        "The LoRA smaller.safetensors was trained with control clips made 2 times smaller, and the request has "
+        "control_downscale=1; set control_downscale to 2"
+    )
+    assert not list(tmp_path.glob("*.safetensors")) and not list(tmp_path.glob("*.mp4"))
 
 
 @pytest.mark.parametrize("solver", ["ltx", "ltx-distilled", "ltx-ancestral"])

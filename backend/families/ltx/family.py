@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
-from backend.contract.keyframes import appended_frames
+from backend.contract.appended import Appended
 from backend.contract.settings import VideoSettings
 from backend.families.family import Configs, Kind, Need, refusal
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, width_of
@@ -115,8 +115,9 @@ class LtxFamily:
         return {}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Self-attention of the video's tokens and of those of key frames, their attention to the text, projections and
-        feed-forward, and the keys that both streams take of the text; what else the sound costs is a hundredth of it."""
+        """Self-attention of the video's tokens and of those of key frames and a control clip, their attention to the text,
+        projections and feed-forward, and the keys that both streams take of the text; what else the sound costs is a hundredth
+        of it."""
         config = configs["transformer"]
         width, tokens, layers = width_of(config), _step_tokens(request), config["num_layers"] * branches
         sound = config["audio_num_attention_heads"] * config["audio_attention_head_dim"]
@@ -142,9 +143,8 @@ LTX = LtxFamily()
 
 
 def _step_tokens(request: VideoSettings) -> int:
-    """The tokens of the video, and of the key frames that are appended to them."""
-    geometry = request.geometry()
-    return geometry.num_tokens // geometry.num_latent_frames * (geometry.num_latent_frames + len(appended_frames(request)))
+    """The tokens of the video, and those that are appended to them."""
+    return request.geometry().num_tokens + Appended.of(request).num_tokens
 
 
 def _scales(config: Mapping[str, Any]) -> tuple[int, int]:
