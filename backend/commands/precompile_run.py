@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 
 from backend.commands.module_process import say
-from backend.contract.control import is_controlled
+from backend.contract.control import is_controlled, sees_beside
 from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.worker import AXES
 from backend.families.model import Model
@@ -69,7 +69,7 @@ def requests_of(preset: Preset, model: Model, sizes: dict) -> Iterator[Generatio
     if "video" in preset.inputs and not is_controlled(preset):
         what = {"make": "sound"} if preset.makes_sound else {}
         yield example_request(preset, "t2v", video="/clip.mp4", **what, **sizes)
-    if "control" in preset.inputs and not is_controlled(preset):
+    if sees_beside(preset):
         yield example_request(preset, "t2v", control="/clip.mp4", **sizes)
     if "sound" in preset.inputs:
         yield example_request(preset, "t2v", sound="/sound.wav", **sizes)

@@ -19,9 +19,13 @@ LEAST_INNER = 16  # pixels that margins leave of each side
 
 
 def is_controlled(preset: Preset) -> bool:
-    """Whether the preset's model has control blocks, which see a clip with a mask. Others may take a control clip alone, whose
-    tokens stand beside the video's."""
+    """Whether the preset's model has control blocks, which see a clip with a mask."""
     return "mask" in preset.inputs
+
+
+def sees_beside(preset: Preset) -> bool:
+    """Whether the preset's model sees a control clip as tokens beside the video's."""
+    return "control" in preset.inputs and not is_controlled(preset)
 
 
 def extends(preset: Preset) -> tuple[Extend, ...]:
@@ -51,7 +55,7 @@ def check_control(request: VideoSettings, preset: Preset) -> None:
     if not is_controlled(preset):
         taken = {"extend", "overlap", *(["keeps_pixels"] if request.extend else [])} if preset.continues else set()
         taken |= {"keyframe_at"} if "keyframes" in preset.inputs else set()
-        taken |= {"control_kind", "control_scale", "control_downscale"} if "control" in preset.inputs else set()
+        taken |= {"control_kind", "control_scale", "control_downscale"} if sees_beside(preset) else set()
         for name, absent in only_with("control").items():
             if name not in taken and getattr(request, name) != absent:
                 raise RequestError(f"{name} was given", f"but {preset.name} takes none", TAKE_CONTROL)
@@ -59,8 +63,8 @@ def check_control(request: VideoSettings, preset: Preset) -> None:
         check_keyframes(request)
         if request.extend is not None:
             _check_going_on(request, preset)
-        if "control" in preset.inputs:
-            _check_in_context(request, preset)
+        if sees_beside(preset):
+            _check_beside(request, preset)
         return
     if request.control_downscale != 1:
         raise RequestError("control_downscale was given", f"but {preset.name} sees a clip in the video's size", "leave it out")
@@ -86,8 +90,8 @@ def _check_belongs(request: VideoSettings) -> None:
             )
 
 
-def _check_in_context(request: VideoSettings, preset: Preset) -> None:
-    """Of a model whose control clip stands beside the video, token by token."""
+def _check_beside(request: VideoSettings, preset: Preset) -> None:
+    """Of a control clip beside the video."""
     scale, downscale = request.control_scale, request.control_downscale
     if request.control is None:
         for name in ("control_scale", "control_downscale"):
