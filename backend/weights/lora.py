@@ -157,8 +157,8 @@ def _control_downscale(path: Path) -> int | None:
     """What the metadata says, where the makers of LTX-2 and diffusers write it, or None."""
     said = {} if path.suffix == TORCH_SUFFIX else read_metadata(path)
     try:
-        return int(said["reference_downscale_factor"])
-    except (KeyError, TypeError, ValueError):
+        return round(float(said["reference_downscale_factor"]))
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
