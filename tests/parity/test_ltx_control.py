@@ -24,6 +24,7 @@ from backend.pipeline import generate as pipeline_module
 from backend.pipeline.denoising import initial_noise
 from backend.pipeline.inputs import open_inputs
 from backend.pipeline.load import merge_loras
+from backend.pipeline.warm_up import calls
 from backend.sampling.solvers import make_schedule, step_inputs
 from backend.settings import from_environment
 from tests.parity.test_ltx import (
@@ -231,3 +232,19 @@ def test_a_clip_that_is_followed_in_part_goes_on_after_a_stop(tiny, clip, pictur
     assert latents.keys() == {"latents", "sound.latents"}
     np.testing.assert_array_equal(latents["latents"], video)
     np.testing.assert_array_equal(latents["sound.latents"], sound)
+
+
+@pytest.mark.parametrize("given", [{}, SMALLER, IN_PART | WITH_PICTURES])
+def test_its_tokens_count_wherever_a_step_is_described(tiny, clip, pictures, given):  # noqa: F811
+    """In the attention that predictions are about, and in the programs that are compiled ahead."""
+    made = tiny(KINDS[0])
+    request, model = request_of(made, clip, pictures, steps=2, **OFF, **given), made.loaded.model
+    appended = {(): 12, ("control_downscale",): 3}.get(tuple(given), 16)
+    assert (
+        model.attention_lengths(request).keys == model.attention_lengths(made.request(num_frames=FRAMES, **OFF)).keys + appended
+    )
+    keys = [call.program.key for call in calls(model, request)]
+    assert keys.count("denoise_step") == 2 and keys.count("image_encode") == 1 + 2 * ("image" in given)
+    step = next(call for call in calls(model, request) if call.program.key == "denoise_step")
+    states = step.arguments[1]
+    assert (CONTROL in states) == ("control_scale" in given)
