@@ -18,6 +18,7 @@ from presets import Preset
 
 STRENGTH = 0.8  # of a clip, where none is given: diffusers' own
 ROUNDING = 0.25  # of a frame: files give their length in hundredths of a second
+HUNDREDTHS = 0.00501  # seconds by which such a length may be off
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,8 +56,12 @@ class Part:
         )
 
     def within(self, seconds: float) -> Self:
-        """The same with its start, of a clip of so many seconds."""
-        return self if self.start is not None else dataclasses.replace(self, start=max(0.0, seconds - self.seconds))
+        """The same with its start, of a clip of so many seconds, as its file says: its last frame ends near that moment."""
+        if self.start is not None:
+            return self
+        whole = round(seconds * self.fps) / self.fps
+        end = whole if abs(whole - seconds) <= HUNDREDTHS else seconds
+        return dataclasses.replace(self, start=max(0.0, end - self.seconds))
 
     @property
     def seconds(self) -> float:

@@ -38,14 +38,14 @@ def part_of_control(values: Mapping[str, Any], given: Mapping[str, Any], preset:
     if values.get("extend"):
         try:
             length = min(values["num_frames"], preset.trained_frames or values["num_frames"])
-            fitting = [count for count in OVERLAPS if 2 * count <= length + 1 and _is_whole(count, preset)]
+            fitting = [count for count in OVERLAPS if 2 * count <= length + 1 and is_whole(count, preset)]
         except TypeError:
             fitting = []
         return {"overlap": fitting[0]} if fitting and "overlap" not in given else {}
     return part_of_clip(values, given) if values.get("video") or values.get("control") else {}
 
 
-def _is_whole(count: int, preset: Preset) -> bool:
+def is_whole(count: int, preset: Preset) -> bool:
     """Whether so many frames are whole latent frames of the preset's model."""
     return (count - preset.first_frames) % preset.frame_step == 0
 
@@ -123,8 +123,12 @@ def _check_going_on(request: VideoSettings, preset: Preset) -> None:
     if request.strength is not None:
         raise RequestError("strength was given", "beside extend, which leaves the clip as it is", "leave one out")
     _check_clips(request, preset)
+    early = next((place for place in request.keyframe_at if place < request.overlap), None)
+    if early is not None:
+        rule = f"must lie after the {request.overlap} frames with which the clip begins the video"
+        raise RequestError(f"the key frame at {early}", rule, f"{request.overlap} is the first")
     length = request.window_frames or request.num_frames
-    if not _is_whole(request.overlap, preset) or request.overlap >= length:
+    if not is_whole(request.overlap, preset) or request.overlap >= length:
         step = f"{preset.frame_step}n+{preset.first_frames} and below {length}"
         raise RequestError(f"overlap={request.overlap}", f"must be {step} for {preset.name}", f"{OVERLAPS[0]} is usual")
 

@@ -198,7 +198,7 @@ class VideoSettings(BaseModel):
         help="pixels that are made around --video, within the size")
     extend: Extend | None = _row(
         None, part="control", stage="encode",
-        help="go on where --video ends (the 5B and the demo too), or lead up to its beginning")
+        help="go on where --video ends (the 5B, LTX-2 and the demo too), or lead up to its beginning")
     overlap: int | None = _row(
         None, part="control", far=(1, 100_000), stage="encode",
         help="the clip's frames that such a video begins or ends with (17)")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from backend.contract.control import extends
+from backend.contract.control import extends, is_whole
 from backend.contract.geometry import nearest_frame_counts
 from backend.contract.settings import VideoSettings
 from backend.errors import RequestError, short
@@ -16,7 +16,7 @@ FOLDER = "shots"  # in the job's folder; in it one for each shot, by its number 
 LAST, LAST_FRAMES, LOOK = "last.png", "last.mp4", "look.json"  # the files of a shot that is whole; `LAST_FRAMES` has the last
 RESULT, VIDEO = "shot.json", "video.mp4"  # frames without any loss, as many as a later shot may begin with
 FRAMES = "frames.npy"  # its frames, uint8 [F, H, W, 3], until the storyboard ends: the video has lost a little
-CARRIED = (17, 9, 5)  # frames that a shot can begin with; 4n + 1: whole latent frames
+CARRIED = (17, 9, 5)  # frames that a shot can begin with, where they are whole latent frames
 _FIELDS = ("prompt", "num_frames", "seconds", "seed")
 
 
@@ -94,7 +94,8 @@ def carried_frames(request: VideoSettings, index: int, preset: Preset) -> int:
         return 1
     before, own = (_length(request, number) for number in (index - 1, index))
     window = preset.trained_frames or own
-    return next((count for count in CARRIED if 4 * count <= min(own, window) + 3 and count <= before), 1)
+    fitting = (count for count in CARRIED if 4 * count <= min(own, window) + 3 and count <= before)
+    return next((count for count in fitting if is_whole(count, preset)), 1)
 
 
 def shot_request(request: VideoSettings, index: int, preset: Preset, before: str) -> VideoSettings:

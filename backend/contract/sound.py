@@ -5,8 +5,8 @@ import dataclasses
 import math
 from typing import Self
 
-from backend.contract.clip import check_trim
-from backend.contract.settings import VideoSettings
+from backend.contract.clip import Part, check_trim
+from backend.contract.settings import VideoSettings, find_preset
 from backend.errors import RequestError
 from presets import Preset
 
@@ -24,6 +24,18 @@ class SoundPart:
     def of(cls, request: VideoSettings) -> Self:
         """What the request wants of its sound: as long as the video."""
         return cls(start=request.sound_start, seconds=request.num_frames / request.fps)
+
+    @classmethod
+    def of_clip(cls, request: VideoSettings, seconds: float) -> Self:
+        """What is heard of a clip of so many seconds, after which the video goes on: as long as the frames that it takes over."""
+        part = Part.of(request).within(seconds)
+        return cls(start=part.start, seconds=part.seconds)
+
+
+def hears_clip(request: VideoSettings) -> bool:
+    """Whether a video that goes on after a clip begins with that clip's sound too, if the clip has one."""
+    is_made = request.extend == "after" and find_preset(request.preset).makes_sound
+    return is_made and request.keeps_sound and request.sound is None
 
 
 def check_sound(request: VideoSettings, preset: Preset) -> None:

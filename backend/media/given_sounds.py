@@ -24,6 +24,7 @@ MAX_SECONDS = 3600.0
 MAX_RATE = 48_000  # samples a second that are kept; a video's sound has no more
 READ_SECONDS = 20.0
 COUNT_SECONDS = 60.0
+LEAD_SECONDS = 0.5  # that are decoded before the wanted part: a packet of AAC needs the one before it, the first one too
 SHORT = 0.5  # seconds that a whole file may lack of what its header says
 _SUFFIXES = {"wav": ".wav", "mp3": ".mp3", "ogg": ".ogg", "flac": ".flac", "aac": ".aac", "webm": ".webm"}  # else as mp4
 _STREAM = re.compile(r"Audio: .*?, (?P<rate>\d+) Hz, (?P<channels>[^,\n]+)")
@@ -90,7 +91,9 @@ def read_original(path: str | Path, part: SoundPart) -> Sound:
 
 
 def _read(path: Path, part: SoundPart, rate: int) -> Sound:
-    wanted = ["-ss", f"{part.start:.6f}", "-t", f"{part.seconds:.6f}", "-i", str(path)]
+    lead = min(part.start, LEAD_SECONDS)
+    sought = ["-ss", f"{part.start - lead:.6f}"] if lead < part.start else []
+    wanted = [*sought, "-t", f"{lead + part.seconds:.6f}", "-i", str(path), "-ss", f"{lead:.6f}"]
     raw = ["-map", "0:a:0", "-vn", "-ac", str(CHANNELS), "-ar", str(rate), "-f", "f32le", "-"]
     line = ffmpeg.command(*_limits(), *wanted, *raw)
     most = (round(part.seconds * rate) + rate) * CHANNELS * 4

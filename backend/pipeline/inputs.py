@@ -10,11 +10,11 @@ from PIL import Image
 from backend.contract.clip import Part
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import INPUTS, Setting
-from backend.contract.sound import SoundPart
+from backend.contract.sound import SoundPart, hears_clip
 from backend.families.model import Inputs
-from backend.media.clips import read_part
+from backend.media.clips import read_clip_facts, read_part
 from backend.media.compression import compressed
-from backend.media.given_sounds import CHANNELS, HEARD_RATE, read_heard
+from backend.media.given_sounds import CHANNELS, HEARD_RATE, read_heard, read_sound_facts
 from backend.media.masks import read_mask
 from backend.media.pictures import crop_to, fit_on_white, load_checked_image
 from backend.media.source import Kept
@@ -22,8 +22,8 @@ from backend.media.source import Kept
 
 def open_inputs(request: GenerationRequest, opened: Kept | None = None, roles: Collection[str] | None = None) -> Inputs:
     """The request's inputs by role, or those of these roles, at the video's size: pictures cropped, and compressed if the request
-    says so, but references whole on white; of clips and sounds the part that is wanted, clips at the video's rate. What is
-    `opened` already stays as it is."""
+    says so, but references whole on white; of clips and sounds the part that is wanted, clips at the video's rate. A clip after
+    which the video goes on may bring its sound. What is `opened` already stays as it is."""
     size = (request.width, request.height)
 
     def open_one(one: Setting, path: str) -> Image.Image | np.ndarray:
@@ -39,9 +39,10 @@ def open_inputs(request: GenerationRequest, opened: Kept | None = None, roles: C
         return compressed(crop_to(picture, *size, request.image_focus), request.image_crf)
 
     known = opened.inputs if opened else {}
-    return {
+    made = {
         one.name: known.get(one.name) or tuple(open_one(one, path) for path in paths) for one, paths in _given(request, roles)
     }
+    return made | {"sound": _clips_sound(request)} if roles is None and hears_clip(request) else made
 
 
 def kept_pixels(request: GenerationRequest) -> Kept | None:
@@ -58,12 +59,28 @@ def blank_inputs(request: GenerationRequest) -> Inputs:
         if one.media == "picture":
             return Image.new("RGB", (request.width, request.height))
         if one.media == "sound":
-            return np.zeros((CHANNELS, round(SoundPart.of(request).seconds * HEARD_RATE)), np.float32)
+            return _silence(SoundPart.of(request))
         part = Part.of(request, one.name)
         shape = (part.num_frames, *part.size[::-1])
         return np.zeros(shape, bool) if one.media == "either" else np.zeros((*shape, 3), np.uint8)
 
-    return {one.name: tuple(blank(one) for _ in paths) for one, paths in _given(request)}
+    made = {one.name: tuple(blank(one) for _ in paths) for one, paths in _given(request)}
+    if hears_clip(request):
+        made["sound"] = (_silence(SoundPart.of_clip(request, 0.0)),)
+    return made
+
+
+def _clips_sound(request: GenerationRequest) -> tuple[np.ndarray, ...]:
+    """What is heard of the clip after which the video goes on; nothing if it is silent there."""
+    facts = read_clip_facts(request.video)
+    part = SoundPart.of_clip(request, facts.seconds)
+    if not facts.has_sound or read_sound_facts(request.video).seconds <= part.start:
+        return ()
+    return (read_heard(request.video, part),)
+
+
+def _silence(part: SoundPart) -> np.ndarray:
+    return np.zeros((CHANNELS, round(part.seconds * HEARD_RATE)), np.float32)
 
 
 def _given(request: GenerationRequest, roles: Collection[str] | None = None) -> list[tuple[Setting, tuple[str, ...]]]:

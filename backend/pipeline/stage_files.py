@@ -50,6 +50,7 @@ ENCODED_BY = (
         "overlap",
         "keyframe_at",
         "sound_start",
+        "keeps_sound",
         "image_crf",
         "make",
     ),

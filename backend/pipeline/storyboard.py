@@ -6,6 +6,7 @@ its result. So a process that goes on after another begins with the first shot t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -135,11 +136,21 @@ class Story:
     def keep(self, index: int, result: VideoResult) -> VideoResult:
         """Notes that the shot is whole; its stages' files are no longer needed."""
         place = self.folder_of(index)
+        if self._carries_clip and result.has_sound:
+            self._put_sound_of_last_frames(index, result)
         with replacing(place / RESULT, is_durable=True) as part:
             part.write_text(json.dumps({"result": result.to_json()}, ensure_ascii=False), "utf-8")
         for file in place.glob("*.safetensors"):
             file.unlink()
         return result
+
+    def _put_sound_of_last_frames(self, index: int, result: VideoResult) -> None:
+        """Puts into the shot's last frames what is heard with them: a model that hears its clips goes on from there."""
+        fps, request = self._request.fps, self._request
+        seconds = min(max(CARRIED), result.num_frames) / fps
+        sound = self._sound_of(index).part(result.num_frames / fps - seconds, seconds)
+        with contextlib.suppress(StudioError):  # then the next shot's sound begins anew
+            put_sound(self.folder_of(index) / LAST_FRAMES, sound, (request.width, request.height))
 
     def grade(self, index: int, pieces: list[np.ndarray]) -> list[np.ndarray]:
         """The shot's frames in the first shot's colours; writes its last frames, from which the next one starts."""

@@ -60,15 +60,12 @@ def licences_of(source: str) -> tuple[str, ...]:
 
 
 def bytes_of(source: str, path: Path) -> int:
-    """The bytes of a checkpoint's folder or of a file, with the transformer's own file if the checkpoint has one, and without a
-    transformer that is another's."""
-    from backend.checkpoints.checkpoint import TRANSFORMER, split_source
+    """The bytes that downloading `source` brings of a checkpoint's folder or a file: other files that lie in the folder, such as
+    another checkpoint's transformer, do not count, and a transformer's own file does."""
     from backend.checkpoints.hub import cached_torch_file
 
-    torch_file, (_, own) = cached_torch_file(source), split_source(source)
-    others = [folder for folder in path.glob(f"{TRANSFORMER}*") if own != TRANSFORMER and folder.name != own]
-    own_bytes = _num_bytes(path) - sum(map(_num_bytes, others))
-    return own_bytes + (0 if torch_file is None else _num_bytes(torch_file.path))
+    torch_file = cached_torch_file(source)
+    return sum(map(_size, _own_files(source, path))) + (0 if torch_file is None else _size(torch_file.path))
 
 
 def _models() -> Iterator[Entry]:
@@ -100,20 +97,41 @@ def _folder_of(preset: Preset) -> Path | None:
 
 
 def _begun(model: str) -> int:
-    """The bytes of a checkpoint that is not whole. Parts that another checkpoint has brought count once its own file is begun."""
-    from backend.checkpoints.checkpoint import TRANSFORMER, split_source
+    """The bytes of a checkpoint that is not whole. Parts that another checkpoint has brought count once its own transformer is
+    begun; a transformer that is another's does not count."""
+    from backend.checkpoints.checkpoint import split_source
     from backend.checkpoints.hub import newest_snapshot, torch_source
     from backend.checkpoints.hub_file import bytes_here
 
     named, (base, transformer) = torch_source(model), split_source(model)
     if named is None:
         snapshot = newest_snapshot(base)
-        has_begun = transformer == TRANSFORMER or snapshot is not None and (snapshot / transformer).is_dir()
-        return bytes_here(base) if has_begun else 0
+        if snapshot is None:
+            return bytes_here(base)
+        own = {file.resolve() for file in _own_files(model, snapshot)}
+        others = {file.resolve() for file in _files(snapshot)} - own
+        return bytes_here(base) - sum(map(_size, others)) if (snapshot / transformer).is_dir() else 0
     own = bytes_here(named.file.partition(":")[0])
     return own + bytes_here(named.base) if own else 0
 
 
-def _num_bytes(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
+def _own_files(source: str, path: Path) -> list[Path]:
+    """The files in this folder that downloading `source` brings; all of a folder that came with the studio; a file itself."""
+    from huggingface_hub.utils import filter_repo_objects
+
+    from backend.checkpoints.hub import places
+
+    if path.is_file() or not is_downloadable(source):
+        return _files(path)
+    patterns = next(iter(places(source).values()))
+    return list(
+        filter_repo_objects(_files(path), allow_patterns=list(patterns), key=lambda file: file.relative_to(path).as_posix())
+    )
+
+
+def _files(path: Path) -> list[Path]:
+    return [file for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()]
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size

@@ -248,3 +248,14 @@ def test_its_tokens_count_wherever_a_step_is_described(tiny, clip, pictures, giv
     step = next(call for call in calls(model, request) if call.program.key == "denoise_step")
     states = step.arguments[1]
     assert (CONTROL in states) == ("control_scale" in given)
+
+
+@pytest.mark.slow
+def test_a_video_that_goes_on_follows_a_clip_too(tiny, clip, pictures, tmp_path):  # noqa: F811
+    """It begins with the frames of one clip, and another stands beside it."""
+    made = tiny(KINDS[1])
+    given = dict(video=clip, extend="after", overlap=9, keeps_pixels=False)
+    request = request_of(made, clip, pictures, steps=2, **DISTILLED, **SMALLER, **given)
+    follows, alone = (finished(made, one)[0] for one in (request, made.request(num_frames=FRAMES, steps=2, **DISTILLED, **given)))
+    np.testing.assert_array_equal(follows[:, :, :2], alone[:, :, :2])
+    assert np.abs(follows[:, :, 2:] - alone[:, :, 2:]).max() > 10 * LATENT_TOLERANCE

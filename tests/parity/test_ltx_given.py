@@ -4,6 +4,7 @@ what is given is encoded once, stays clean at timestep 0, and the other stream i
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,8 @@ def test_the_picture_follows_a_given_sound(tiny, sweep, kind, tmp_path):  # noqa
     request = made.request(steps=2, sound=str(sweep), sound_start=0.25, guidance=(2.0,))
     *_, last = pipeline_module.generate(request, made.loaded, tmp_path, lambda: False)
     video = _latents(tmp_path, "latents")
-    sound = _encoded_sound(made, request)
+    length = made.loaded.model.latent_shapes(request)[SOUND][2]
+    sound = encoded_sound(made, read_heard(request.sound, SoundPart.of(request)), length)
     expected = _reference(made, request, {SOUND: sound})
     assert np.abs(_latents(tmp_path, "sound.latents") - sound).max() <= LATENT_TOLERANCE
     assert np.abs(video - expected).max() <= LATENT_TOLERANCE
@@ -73,7 +75,7 @@ def test_a_sound_is_made_for_a_clip(tiny, clip, kind, tmp_path):  # noqa: F811
     made = tiny(kind)
     request = made.request(steps=2, video=str(clip), make="sound", sound_guidance=2.0)
     *_, last = pipeline_module.generate(request, made.loaded, tmp_path, lambda: False)
-    given = _encoded_video(made, request)
+    given = encoded_video(made, request)
     expected = _reference(made, request, {VIDEO: given})
     assert np.abs(_latents(tmp_path, "latents") - given).max() <= LATENT_TOLERANCE
     assert np.abs(_latents(tmp_path, "sound.latents") - expected).max() <= LATENT_TOLERANCE
@@ -88,10 +90,9 @@ def _latents(folder: Path, name: str) -> np.ndarray:
 
 
 @torch.no_grad()
-def _encoded_sound(made: Tiny, request: GenerationRequest) -> np.ndarray:
-    """diffusers' latents of what is heard, normalised: [1, C, L, M]."""
-    vae, length = made.parts["audio_vae"], made.loaded.model.latent_shapes(request)[SOUND][2]
-    samples = torch.from_numpy(read_heard(request.sound, SoundPart.of(request)))[None]
+def encoded_sound(made: Tiny, samples: np.ndarray, length: int) -> np.ndarray:
+    """diffusers' `length` latents of what is heard, float32 [2, N], normalised: [1, C, L, M]."""
+    vae, samples = made.parts["audio_vae"], torch.from_numpy(samples)[None]
     config = vae.config
     padded = torch.nn.functional.pad(samples, (0, length * 4 * config.mel_hop_length - samples.shape[2]))
     mel = log_mel_of(padded, config.sample_rate, config.mel_hop_length, config.mel_bins)[:, :, : 4 * length]
@@ -101,49 +102,61 @@ def _encoded_sound(made: Tiny, request: GenerationRequest) -> np.ndarray:
 
 
 @torch.no_grad()
-def _encoded_video(made: Tiny, request: GenerationRequest) -> np.ndarray:
+def encoded_video(made: Tiny, request: GenerationRequest) -> np.ndarray:
     vae = made.parts["vae"]
     frames = torch.from_numpy(open_inputs(request)["video"][0]).permute(3, 0, 1, 2)[None].float() / 127.5 - 1
     latents = vae.encode(frames).latent_dist.mode()
     return ((latents - vae.latents_mean.view(1, -1, 1, 1, 1)) / vae.latents_std.view(1, -1, 1, 1, 1)).numpy()
 
 
+def encoded_texts(made: Tiny, request: GenerationRequest) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The connectors' embeddings of the prompt and of the negative one, for both streams."""
+    pipeline, texts = pipeline_of(made.parts), []
+    for prompt in (request.prompt, request.negative_prompt):
+        embeds, mask, *_ = pipeline.encode_prompt(prompt, do_classifier_free_guidance=False)
+        texts.append(made.parts["connectors"](embeds, mask)[:2])
+    return texts
+
+
+def begun_scheduler(made: Tiny, request: GenerationRequest) -> Any:
+    """diffusers' scheduler with the base model's levels."""
+    tokens = int(np.prod(made.loaded.model.latent_shapes(request)[VIDEO][2:]))
+    mu = 0.95 + (tokens - 1024) * (2.05 - 0.95) / (4096 - 1024)
+    made.parts["scheduler"].set_timesteps(sigmas=np.linspace(1.0, 1 / request.steps, request.steps), mu=mu)
+    return made.parts["scheduler"]
+
+
 @torch.no_grad()
 def _reference(made: Tiny, request: GenerationRequest, given: dict[str, np.ndarray]) -> np.ndarray:
     """The made stream's clean latents, normalised, by a plain loop with classifier-free guidance."""
-    shapes, parts = made.loaded.model.latent_shapes(request), made.parts
+    shapes = made.loaded.model.latent_shapes(request)
     generator = torch.Generator().manual_seed(request.seed)
     states = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
     states |= {name: torch.from_numpy(array) for name, array in given.items()}
     (name,) = shapes.keys() - given.keys()
-    pipeline = pipeline_of(parts)
     scale = request.guidance[0] if name == VIDEO else request.sound_guidance
-    texts = []
-    for prompt in (request.prompt, request.negative_prompt):
-        embeds, mask, *_ = pipeline.encode_prompt(prompt, do_classifier_free_guidance=False)
-        texts.append(parts["connectors"](embeds, mask)[:2])
-    scheduler = parts["scheduler"]
-    tokens = int(np.prod(shapes[VIDEO][2:]))
-    mu = 0.95 + (tokens - 1024) * (2.05 - 0.95) / (4096 - 1024)
-    scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / request.steps, request.steps), mu=mu)
+    texts, scheduler = encoded_texts(made, request), begun_scheduler(made, request)
     for step, sigma in enumerate(scheduler.sigmas[:-1]):
         levels = {one: (torch.zeros(1) if one in given else 1000 * sigma[None]) for one in shapes}
-        clean = [states[name] - sigma * _velocities(made, states, levels, text, request)[name] for text in texts]
+        clean = [states[name] - sigma * velocities(made, states, levels, text, request)[name] for text in texts]
         guided = clean[0] + (scale - 1) * (clean[0] - clean[1])
         velocity = (states[name] - guided) / sigma
         states[name] = states[name] + (scheduler.sigmas[step + 1] - sigma) * velocity
     return states[name].numpy()
 
 
-def _velocities(made: Tiny, states, levels, text, request: GenerationRequest) -> dict[str, torch.Tensor]:
+def velocities(made: Tiny, states, levels, text, request: GenerationRequest, tokens=None) -> dict[str, torch.Tensor]:
+    """Those of diffusers' transformer. `levels` [1] are the streams' timesteps, `tokens` [1, S] those of their tokens, if they
+    differ."""
     video, sound = states[VIDEO], states[SOUND]
     frames, height, width = video.shape[2:]
+    tokens = {VIDEO: levels[VIDEO][:, None].expand(1, frames * height * width), SOUND: levels[SOUND]} | (tokens or {})
     video_out, sound_out = made.parts["transformer"](
         video.flatten(2).transpose(1, 2),
         sound.transpose(1, 2).flatten(2),
         *text,
-        timestep=levels[VIDEO][:, None].expand(1, frames * height * width),
-        audio_timestep=levels[SOUND],
+        timestep=tokens[VIDEO],
+        audio_timestep=tokens[SOUND],
         sigma=levels[VIDEO],
         audio_sigma=levels[SOUND],
         num_frames=frames,

@@ -121,7 +121,7 @@ def make_preset(kind: str, folder: Path) -> Preset:
         max_prompt_tokens=1024,
         takes_last_image=True,
         takes={"control": "may", "keyframes": "may", "sound": "may", "video": "may"},
-        continues=False,
+        continues=True,
         makes_sound=True,
     )
     return Preset(**demo | own)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from backend.contract.control import extends
 from backend.contract.request import GenerationRequest, find_preset
 from backend.errors import RequestError
 from backend.stock.weights_here import has_weights
@@ -34,6 +35,15 @@ def preset_choices(task: Task, can_run: CanRun = has_weights) -> PresetChoices:
     presets = [preset for preset in list_presets() if task in preset.tasks]
     available = tuple(preset for preset in presets if can_run(preset))
     return PresetChoices(available=available, elsewhere=tuple(preset for preset in presets if preset not in available))
+
+
+def goes_on_with_sound(request: GenerationRequest) -> bool:
+    """Whether the next video can begin with the end of the one of this request, picture and sound."""
+    try:
+        preset = find_preset(request.preset)
+    except RequestError:
+        return False
+    return preset.makes_sound and "after" in extends(preset)
 
 
 def full_preset(request: GenerationRequest) -> Preset | None:

@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 
 from backend.contract.clip import Part, trim_of
+from backend.contract.control import extends
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
@@ -49,7 +50,8 @@ class EditHandlers(Panel):
     @property
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
         """`edit:use` loads what a video was made from and its settings, `edit:full` with the model that its draft stands for,
-        `edit:fits` at a size and a length that would fit; `edit:clip` takes the video itself as the clip."""
+        `edit:fits` at a size and a length that would fit; `edit:clip` takes the video itself as the clip, `edit:continue` to go
+        on after its end."""
         return {"edit": self.act}
 
     def wire(self) -> None:
@@ -74,18 +76,19 @@ class EditHandlers(Panel):
         """Loads the clip or the pictures, and the settings, of a video that was made from them; or any video as a clip."""
         act, visit = Act.of(event), self.desk.visit(request)
         job = self.desk.job(act.job, visit)
-        if job is None or (job.request.is_from_pictures and act.what != "clip"):
+        takes_video = {"clip": visit.texts.loaded_as_clip, "continue": visit.texts.loaded_goes_on}
+        if job is None or (job.request.is_from_pictures and act.what not in takes_video):
             return {self.message: gr.skip()}
         try:
-            if act.what == "clip":
-                fill = yield from self._as_clip(job, self._preset_for(job.request, visit))
-                message = Message(text=visit.texts.loaded_as_clip, view="edit")
+            if act.what in takes_video:
+                fill = yield from self._as_clip(job, self._preset_for(job.request, visit), is_continued=act.what == "continue")
+                message = Message(text=takes_video[act.what], view="edit")
                 return {self.panel: self._drawn(visit, fill), self.message: message.html(visit.texts)}
             fill = yield from self._filled(job)
             if act.what == "fits":
                 fill |= _fitting(job.request, fill["start"], proposed_size(act.value))
         except (StudioError, OSError) as error:
-            what = "the video" if act.what == "clip" else "a file that this video was made from"
+            what = "the video" if act.what in takes_video else "a file that this video was made from"
             error = error if isinstance(error, StudioError) else StudioError(what, "is no longer there")
             return {self.message: Message.refusal(error).html(visit.texts)}
         full = full_preset(job.request) if act.what == "full" else None
@@ -123,17 +126,16 @@ class EditHandlers(Panel):
             filled["mask"] = (yield from _known_mask(files["mask"][0])) if files.get("mask") else None
         return filled
 
-    def _as_clip(self, job: Job, preset: Preset) -> Steps[dict[str, Any]]:
-        """The settings for the view's script with the job's video as the clip, whole. Raises: StudioError, OSError."""
+    def _as_clip(self, job: Job, preset: Preset, is_continued: bool = False) -> Steps[dict[str, Any]]:
+        """The settings for the view's script with the job's video as the clip, whole, or to go on after its end. Raises:
+        StudioError, OSError."""
         request, clip = job.request, (yield from _described(Path(to_cache(job.folder / "video.mp4"))))
         same = ("prompt", "negative_prompt", "width", "height", "num_frames")
         settings = {name: getattr(request, name) for name in same}
         own = {"preset": preset.name, "steps": preset.steps, "guidance": preset.guidance, "seed": ""}
-        return (
-            settings
-            | own
-            | {"way": ways_of(preset)[0], "clip": clip, "start": 0.0, "end": clip["seconds"], "time": time.monotonic()}
-        )
+        way = "extend" if is_continued and extends(preset) else ways_of(preset)[0]
+        whole = {"way": way, "clip": clip, "start": 0.0, "end": clip["seconds"], "time": time.monotonic()}
+        return settings | own | whole | ({"extend": "after"} if way == "extend" else {})
 
     def _drawn(self, visit: Visit, fill: Mapping[str, Any] | None = None) -> str:
         return edit_html(clip_presets(self.desk.offers(visit)), visit.texts, fill)

@@ -16,6 +16,7 @@ const ways = (() => {
     find(`[name="edit-way"][value="${way}"]`).checked = true;
     find('.choose .hint').textContent = find('[name="edit-way"]:checked').dataset.hint;
     find('.edit').dataset.way = way;
+    find('#edit-prompt').placeholder = way === 'sound' ? words().placeholder_sound : words().placeholder;
     for (const one of element.querySelectorAll('[data-of]')) one.hidden = !one.dataset.of.split(' ').includes(way);
     for (const one of element.querySelectorAll('[data-takes]')) one.hidden = !edit.limits().inputs.includes(one.dataset.takes);
     showScale(way);
@@ -71,7 +72,8 @@ const ways = (() => {
     if (current() !== 'extend' || !clip.facts) return;
     const length = pictures.lastFrame() + 1, field = find('#edit-overlap');
     const most = Math.min(clip.frames, (length + 1) / 2), {wanted} = field.dataset;
-    for (const option of field.options) option.disabled = Number(option.value) > most;
+    const {first_frames: first, frame_step: step} = edit.limits();
+    for (const option of field.options) option.disabled = option.value > most || (option.value - first) % step !== 0;
     field.value = [...field.options].find(one => !one.disabled && Number(one.value) <= (wanted ?? most)).value;
     const where = find('#edit-where').value, overlap = Number(field.value);
     const at = (where === 'after' ? clip.end() : clip.start).toFixed(2);

@@ -1,8 +1,8 @@
 """What can be made of a clip, way by way: which models can, and a request's fields from what the page sent, whatever that is.
 
-A model that makes clips anew by their strength has that way, and that of going on if its videos can begin with frames of a clip;
-one with control blocks has all others but that of making a sound, which belongs to models that make one; some of these follow a
-clip and have key frames too.
+A model that makes clips anew by their strength has that way; one with control blocks has all others but that of making a sound,
+which belongs to models that make one; some of these follow a clip and have key frames too. Any model whose videos can begin with
+frames of a clip has that of going on.
 """
 
 from collections.abc import Mapping
@@ -26,8 +26,8 @@ _FAR = 1e6  # seconds, frames, pixels
 def ways_of(preset: Preset) -> tuple[Way, ...]:
     """What this model can make of a clip, or without one of pictures."""
     if preset.makes_sound:
-        more = {"follow": sees_beside(preset), "keys": "keyframes" in preset.inputs}
-        return ("sound", *(way for way, is_offered in more.items() if is_offered))
+        more = ("follow", sees_beside(preset)), ("extend", bool(extends(preset))), ("keys", "keyframes" in preset.inputs)
+        return ("sound", *(way for way, can in more if can))
     if is_controlled(preset):
         return tuple(way for way in WAYS if way not in ("anew", "sound"))
     return ("anew", "extend") if extends(preset) else ("anew",)

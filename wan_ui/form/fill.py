@@ -171,14 +171,19 @@ class FillHandlers:
         request, texts = GenerationRequest.from_stored(stored), visit.texts
         again = text_button("fill:new", texts.loaded_seed_button) if request.task == "t2v" else ""
         text = texts.loaded.format(seed=request.seed)
-        if request.task == "t2v":
+        if request.task == "t2v" and request.sound is None:
             return self._loaded(request, texts, Message(text=text, button=again, view="create"))
         job = self._original(request, visit)
         if job is not None:
-            return self._loaded(request, texts, Message(text=text, view="create")) | self._pictures(job.request)
-        message = Message(text=f"{text} {texts.loaded_first_frame}", view="create")
-        picture = yield from _frame(path, 0)
-        return self._loaded(request, texts, message) | {self.form.image.image: picture, self.form.image.focus: CENTRE}
+            message = Message(text=text, button=again, view="create")
+            return self._loaded(request, texts, message) | self._pictures(job.request)
+        picture = None if request.task == "t2v" else (yield from _frame(path, 0))
+        missing = {texts.loaded_first_frame: picture, texts.loaded_own_sound: request.sound}
+        said = " ".join((text, *(words for words, value in missing.items() if value)))
+        filled = {self.form.image.image: picture, self.form.image.focus: CENTRE} if picture else {}
+        if request.sound:
+            filled |= self.form.sound.load(request, None)
+        return self._loaded(request, texts, Message(text=said, button=again, view="create")) | filled
 
     def _original(self, request: GenerationRequest, visit: Visit) -> Job | None:
         """The visitor's own job that made this video, if it is still here."""

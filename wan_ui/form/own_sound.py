@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.request import GenerationRequest
+from backend.contract.request import GenerationRequest, find_preset
 from presets import Preset
 from wan_ui.door.uploads import checked_upload
 from wan_ui.parts.notes import build_note
@@ -29,8 +29,9 @@ class SoundPanel:
         return {self.box: gr.update(visible=takes_sound(preset))}
 
     def load(self, request: GenerationRequest, path: str | None) -> dict[gr.Component, Any]:
-        """Gradio updates that show a request's sound, which lies at `path`."""
-        return {self.file: path, self.start: request.sound_start, self.box: gr.update(open=path is not None)}
+        """Gradio updates that show a request's sound, which lies at `path`, or ask for it again if it is not here."""
+        box = gr.update(visible=takes_sound(find_preset(request.preset)), open=request.sound is not None)
+        return {self.file: path, self.start: request.sound_start, self.box: box}
 
 
 def takes_sound(preset: Preset) -> bool:

@@ -12,7 +12,7 @@ from wan_ui.parts.buttons import icon_button, text_button
 from wan_ui.parts.icons import icon
 from wan_ui.parts.progress import spoken_seconds
 from wan_ui.parts.values import pairs_html, rate_words, value_words
-from wan_ui.stage.html import sound_download
+from wan_ui.stage.html import go_on_button, sound_download
 from wan_ui.words.english import Texts
 
 
@@ -97,7 +97,7 @@ def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bo
         f'<div class="actions">{text_button("show:show", texts.show, name="show", **one)}'
         f"{text_button(f'{group}:use', texts.use_settings, name='use', **one)}"
         f"{text_button('again:seed', texts.new_seed, name='dice', **one)}"
-        f"{text_button('fill:continue', texts.go_on, name='go_on', hint=texts.go_on_hint, **one)}"
+        f"{go_on_button(job, texts)}"
         f"{text_button('edit:clip', texts.edit_this, name='edit', hint=texts.edit_this_hint, **one)}"
         f'<a href="{media_url(job, result.path)}" download="{escape(name)}">{icon("download")}'
         f"<span>{escape(texts.download)}</span></a>{sound_download(job, result, texts)}"

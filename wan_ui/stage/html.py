@@ -15,6 +15,7 @@ from backend.contract.request import GenerationRequest
 from backend.engine.job import Job
 from backend.errors import RequestError
 from wan_ui.desk.media import media_url
+from wan_ui.desk.presets import goes_on_with_sound
 from wan_ui.desk.sound import sound_url
 from wan_ui.parts.buttons import icon_button, quiet_button, sound_button, text_button
 from wan_ui.parts.icons import icon
@@ -238,10 +239,16 @@ def _video_buttons(job: Job, texts: Texts, model: Model) -> list[str]:
         *original,
         *full,
         *_shot_buttons(job, texts),
-        text_button("fill:continue", texts.go_on, name="go_on", hint=texts.go_on_hint, **one),
+        go_on_button(job, texts),
         text_button("edit:clip", texts.edit_this, name="edit", hint=texts.edit_this_hint, **one),
         f'<span class="small">{"".join(_small_buttons(job, texts, group))}</span>',
     ]
+
+
+def go_on_button(job: Job, texts: Texts) -> str:
+    """Begins the next video: with the end of this one, if its model goes on with the sound too, or with its last frame."""
+    act, hint = ("edit", texts.go_on_sound_hint) if goes_on_with_sound(job.request) else ("fill", texts.go_on_hint)
+    return text_button(f"{act}:continue", texts.go_on, name="go_on", hint=hint, job=job.id)
 
 
 def _small_buttons(job: Job, texts: Texts, group: str) -> list[str]:

@@ -43,6 +43,7 @@ class LtxKind(Kind):
     second, each of `sound_shape` channels and mel bins."""
 
     tasks: tuple[str, ...] = ("t2v", "i2v")
+    continues: bool = True
     scales: tuple[int, int] = (32, 8)
     patch: int = 1
     crosses_timesteps: bool = True

@@ -14,6 +14,7 @@ import numpy as np
 
 from backend.contract.appended import Appended
 from backend.contract.request import GenerationRequest
+from backend.contract.sound import SoundPart, hears_clip
 from backend.families.kit.arithmetic import encoder_flops
 from backend.families.kit.networks import DENOISE, ENCODE, encoder_network, read_tokenizer, text_network
 from backend.families.kit.pixels import as_float32, clip_pixels, joined_frames, pixels_of
@@ -86,9 +87,13 @@ def _step(
     noise: FreshNoise | None,
 ) -> States:
     """One guided step of both streams, with the noise of an ancestral one; a given stream stays as it is, at timestep 0."""
-    if context.first_frame is not None:  # the spread of the whole video counts in `rescale`, with the picture in its place
-        video = states[VIDEO]
-        states = {**states, VIDEO: dataclasses.replace(video, sample=_with_first_frame(jnp, context.first_frame, video.sample))}
+    beginnings = {VIDEO: context.first_frame, SOUND: context.first_sound}
+    for name, first in beginnings.items():  # the spread of a whole stream counts in `rescale`, with what is given in its place
+        if first is not None:
+            drawn = states[name].sample
+            begun = _with_beginning(jnp, first, drawn)
+            begun = begun if name == VIDEO else jnp.where(context.is_heard > 0, begun, drawn)
+            states = {**states, name: dataclasses.replace(states[name], sample=begun)}
     seen = {VIDEO: seen_tokens(states[VIDEO].sample, states, context), SOUND: states[SOUND].sample}
     timesteps = tuple(jnp.zeros_like(row.timestep) if name == given else row.timestep for name in STREAMS)
     velocities = denoiser.velocities(weights, *seen.values(), timesteps, context)
@@ -174,6 +179,24 @@ class LtxModel:
         length = round(request.num_frames / request.fps * self.kind.sound_latents)
         return {VIDEO: self._video_shape(request), SOUND: (1, channels, length, bins)}
 
+    def _heard_shape(self, request: GenerationRequest) -> tuple[int, ...]:
+        """The shape of a given sound's latents: as long as the video, or of a clip's sound those that lie whole within the frames
+        that are taken over."""
+        shape = self.latent_shapes(request)[SOUND]
+        if not hears_clip(request):
+            return shape
+        seconds = SoundPart.of_clip(request, 0.0).seconds
+        return *shape[:2], max(1, int(seconds * self.kind.sound_latents + 1e-6)), shape[3]
+
+    def _first_sound(self, request: GenerationRequest, conditions: Conditions) -> tuple[Any, Any]:
+        """The latents of a clip's sound with which the video's begins, and 1 if there are any; those of a silent clip do not
+        count, in the same program. None for a video that hears no clip."""
+        if not hears_clip(request):
+            return None, None
+        if "first_sound" not in conditions:
+            return np.zeros(self._heard_shape(request), np.float32), np.float32(0)
+        return conditions["first_sound"], np.float32(1)
+
     def _video_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
         return request.geometry().latent_shape(self._guided.vae.latent_channels)
 
@@ -207,11 +230,11 @@ class LtxModel:
             conditions[CONTROL] = yield from encoded_control(program, weights["vae"], request, frames, self.dtype)
         for frames in inputs.get("video", ()):
             latents = yield Call(programs.encode_image, (weights["vae"], clip_pixels(frames, self.dtype)))
-            conditions[_GIVEN[VIDEO]] = yield OnHost(as_float32, (latents,))
+            conditions["first_frame" if request.extend else _GIVEN[VIDEO]] = yield OnHost(as_float32, (latents,))
         for samples in inputs.get("sound", ()):
-            spectrum = programs.sound.spectrum(samples, self.latent_shapes(request)[SOUND][2])
+            spectrum = programs.sound.spectrum(samples, self._heard_shape(request)[2])
             latents = yield Call(programs.encode_sound, (weights["audio_vae"], spectrum))
-            conditions[_GIVEN[SOUND]] = yield OnHost(as_float32, (latents,))
+            conditions["first_sound" if hears_clip(request) else _GIVEN[SOUND]] = yield OnHost(as_float32, (latents,))
         return conditions
 
     def lane(
@@ -227,7 +250,9 @@ class LtxModel:
         places = yield from programs.denoiser.places(shapes[VIDEO], shapes[SOUND][2], request.fps, Appended.of(request))
         flags = (np.array(one, np.float32) for one in (branches.perturbed, branches.isolated))
         shown = (*(conditions.get(name) for name in ("first_frame", "keyframes", CONTROL)), control_noise(request))
-        perturbed, isolated, *shown, scales = yield Put((*flags, *shown, scales_of(request)), programs.layout.replicated)
+        perturbed, isolated, *shown, (first_sound, is_heard), scales = yield Put(
+            (*flags, *shown, self._first_sound(request, conditions), scales_of(request)), programs.layout.replicated
+        )
         first_frame, keyframes, control, noise = shown
         context = Context(
             text=text,
@@ -237,6 +262,8 @@ class LtxModel:
             places=places,
             first_frame=first_frame,
             keyframes=keyframes,
+            first_sound=first_sound,
+            is_heard=is_heard,
             control=control,
             control_noise=noise,
         )
@@ -303,13 +330,12 @@ class LtxModel:
         return 0
 
     def finish(self, conditions: Conditions, latents: Latents) -> Work:
-        """See `Model`: a picture's own latents are the first frame's; a control clip's are left out."""
+        """See `Model`: what a stream begins with are the latents that were given for it; a control clip's are left out."""
         latents = {name: latents[name] for name in STREAMS}
-        if "first_frame" not in conditions:
-            yield from ()
-            return latents
-        video = yield OnHost(_with_first_frame, (conditions["first_frame"], latents[VIDEO]))
-        return {**latents, VIDEO: video}
+        for name, first in ((VIDEO, "first_frame"), (SOUND, "first_sound")):
+            if first in conditions:
+                latents = {**latents, name: (yield OnHost(_with_beginning, (conditions[first], latents[name])))}
+        return latents
 
     def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Work:
         """See `Model`."""
@@ -359,5 +385,6 @@ def _rows(xp: Any, *embeddings: Any, texts: tuple[int, ...], dtype: jnp.dtype) -
     return tuple(xp.stack([array[row] for row in texts]).astype(dtype) for array in embeddings)
 
 
-def _with_first_frame(xp: Any, first: Any, latents: Any) -> Any:
-    return xp.concatenate([first, latents[:, :, 1:]], axis=2)
+def _with_beginning(xp: Any, first: Any, latents: Any) -> Any:
+    """Latents of a stream, whose first ones are these."""
+    return xp.concatenate([first, latents[:, :, first.shape[2] :]], axis=2)

@@ -3,8 +3,9 @@
 Up to four branches run together: with the prompt, with the negative prompt, with the self-attention of one layer left out
 (perturbed), and with each stream for itself (isolated). The sound's tokens, some twenty-five a second, stand on every chip. The
 tokens of a first picture are the first frame's; those of a key frame and of a control clip follow the video's, with places of
-their own. What is given has timestep 0, or a share of the video's if a clip is followed in part; so two or three time embeddings
-serve all tokens, and are spread over the tokens inside a layer.
+their own. A video that goes on after a clip begins with that clip's frames and sound. What is given has timestep 0, or a share of
+the video's if a control clip is followed in part; so two or three time embeddings of each stream serve all tokens; they are
+spread over the tokens inside a layer.
 
 LTX-2.5's `keyframes_abs_pos_embedding` is loaded and not used, as in diffusers' pipelines from text, from a picture and from key
 frames. The makers' own code adds it to the first frame's tokens (Lightricks/LTX-2, `ltx_core/tools.py`,
@@ -51,9 +52,11 @@ SORTS = {
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
     """What all steps read besides the latents. `text` [B, T, D] and `sound_text` [B, T, D'] are the connectors' embeddings;
-    `perturbed` and `isolated` [B] are 1 for these branches, else 0; `first_frame` [1, C, 1, H, W], `keyframes` [1, C, K, H, W]
-    and `control` [1, C, F', H', W'] the clean latents of pictures and of a control clip, None if there are none. `control_noise`
-    is the clip's share of the video's noise, a scalar above 0; None for a clip that is followed whole."""
+    `perturbed` and `isolated` [B] are 1 for these branches, else 0. Of what is given these are the clean latents, None if there
+    is nothing: `first_frame` [1, C, N, H, W] of a picture or of the frames of a clip with which the video begins, `keyframes`
+    [1, C, K, H, W] of pictures, `first_sound` [1, C, N, M] of the clip's sound, which counts if `is_heard` is 1; `control`
+    [1, C, F', H', W'] of a control clip. `control_noise` is that clip's share of the video's noise, a scalar above 0; None for
+    one that is followed whole."""
 
     text: jax.Array
     sound_text: jax.Array
@@ -62,6 +65,8 @@ class Context:
     places: Places
     first_frame: jax.Array | None
     keyframes: jax.Array | None
+    first_sound: jax.Array | None
+    is_heard: jax.Array | None
     control: jax.Array | None = None
     control_noise: jax.Array | None = None
 
@@ -143,28 +148,29 @@ class Denoiser(StackedTransformer):
         tokens = jnp.pad(tokens, ((0, 0), (0, padded - num_tokens), (0, 0)))
         heard = self._call_outer("audio_proj_in", weights, _sound_tokens(sound).astype(dtype))
         tokens, heard = (jnp.broadcast_to(array, (branches, *array.shape[1:])) for array in (tokens, heard))
-        levels = _levels(context, num_tokens, padded)
-        times = self._times(weights, _given_times(timesteps[0], context), timesteps[1], dtype)
-        run = functools.partial(self._run_layer, times=times, levels=levels, context=context)
+        levels, sound_levels = _levels(context, num_tokens, padded), _sound_levels(context, sound.shape[2])
+        video_rows, sound_rows = _given_times(timesteps[0], context), _with_zero(timesteps[1], sound_levels is not None)
+        times = self._times(weights, video_rows, sound_rows, dtype)
+        run = functools.partial(self._run_layer, times=times, levels=levels, sound_levels=sound_levels, context=context)
         layers = (weights.stacks[BLOCKS], jnp.arange(self._model.config.num_layers))
         start = self._layout.constrain(tokens, self._layout.tokens), self._layout.constrain(heard, P("dp"))
         (tokens, heard), _ = jax.lax.scan(lambda streams, layer: (run(streams, layer), None), start, layers)
         spread = _of_tokens(times.video_embedding, levels)
         velocity = jnp.moveaxis(self._finish(weights, "", tokens, spread)[:, :num_tokens], 1, 2)
-        out = self._finish(weights, "audio_", heard, times.sound_embedding[None])
+        out = self._finish(weights, "audio_", heard, _of_tokens(times.sound_embedding, sound_levels))
         return velocity, out.reshape(branches, sound.shape[2], *sound.shape[1::2]).swapaxes(1, 2)
 
-    def _times(self, weights: StackedWeights, rows: jax.Array, heard: jax.Array, dtype: jnp.dtype) -> _Times:
-        """Of the timesteps of the video's tokens, of which the first is the step's own, and of that of what is heard."""
-        own, heard = rows[:1], heard[None]
+    def _times(self, weights: StackedWeights, rows: jax.Array, heard_rows: jax.Array, dtype: jnp.dtype) -> _Times:
+        """Of the timesteps of the two streams' tokens, of which the first is the step's own."""
+        own, heard = rows[:1], heard_rows[:1]
         embed = functools.partial(self._embed_time, weights, dtype=dtype)
         scale = self._model.config.cross_attn_timestep_scale_multiplier / self._model.config.timestep_scale_multiplier
-        (video, video_embedding), (sound, sound_embedding) = embed("time_embed", rows), embed("audio_time_embed", heard)
+        (video, video_embedding), (sound, sound_embedding) = embed("time_embed", rows), embed("audio_time_embed", heard_rows)
         of_text = None
         if self._model.prompt_modulation and self._model.config.use_prompt_adaln_single:
             of_text = embed("prompt_adaln", own)[0], embed("audio_prompt_adaln", heard)[0]
         # the other stream's level, or each token's own
-        video_level, sound_level = (heard, own) if self._crosses_timesteps else (rows, heard)
+        video_level, sound_level = (heard, own) if self._crosses_timesteps else (rows, heard_rows)
         return _Times(
             video=video,
             sound=sound,
@@ -183,7 +189,13 @@ class Denoiser(StackedTransformer):
         return self._call_outer(name, weights, times, function=embed)
 
     def _run_layer(
-        self, streams: tuple[jax.Array, jax.Array], layer: Any, times: _Times, levels: np.ndarray | None, context: Context
+        self,
+        streams: tuple[jax.Array, jax.Array],
+        layer: Any,
+        times: _Times,
+        levels: np.ndarray | None,
+        sound_levels: jax.Array | None,
+        context: Context,
     ) -> tuple[jax.Array, jax.Array]:
         """One block on the video's tokens [B, S, D] and the sound's [B, L, D']."""
         (block, index), (tokens, heard), places = layer, streams, context.places
@@ -191,7 +203,7 @@ class Denoiser(StackedTransformer):
         own = jnp.where(index == self._perturbed_layer, 1 - context.perturbed, 1)[:, None, None]
         other = (1 - context.isolated)[:, None, None]
 
-        def whole(rows: jax.Array) -> jax.Array:
+        def whole(rows: jax.Array, levels: Any = levels) -> jax.Array:
             spread = _of_tokens(rows, levels if len(rows) > 1 else None)
             return jnp.broadcast_to(spread, (branches, *spread.shape[1:]))
 
@@ -201,11 +213,11 @@ class Denoiser(StackedTransformer):
             encoder_hidden_states=context.text,
             audio_encoder_hidden_states=context.sound_text,
             temb=whole(times.video),
-            temb_audio=whole(times.sound),
+            temb_audio=whole(times.sound, sound_levels),
             temb_ca_scale_shift=whole(times.video_cross),
-            temb_ca_audio_scale_shift=whole(times.sound_cross),
+            temb_ca_audio_scale_shift=whole(times.sound_cross, sound_levels),
             temb_ca_gate=whole(times.video_gate),
-            temb_ca_audio_gate=whole(times.sound_gate),
+            temb_ca_audio_gate=whole(times.sound_gate, sound_levels),
             temb_prompt=None if times.of_text is None else whole(times.of_text[0]),
             temb_prompt_audio=None if times.of_text is None else whole(times.of_text[1]),
             video_rotary_emb=Turned(query=places.video, key=places.video, keeps=own),
@@ -266,7 +278,19 @@ def _levels(context: Context, num_tokens: int, padded: int) -> np.ndarray | None
     return levels
 
 
-def _of_tokens(rows: jax.Array, levels: np.ndarray | None) -> jax.Array:
+def _sound_levels(context: Context, length: int) -> jax.Array | None:
+    """The same of so many latents of sound: 1 for those of a clip; None if no clip is heard."""
+    if context.first_sound is None:
+        return None
+    return (jnp.arange(length) < context.first_sound.shape[2]) & (context.is_heard > 0)
+
+
+def _with_zero(timestep: jax.Array, has_still: bool) -> jax.Array:
+    """The timestep, [1], and after it that of what is still, 0, if there is any."""
+    return jnp.stack([timestep, jnp.zeros_like(timestep)]) if has_still else timestep[None]
+
+
+def _of_tokens(rows: jax.Array, levels: np.ndarray | jax.Array | None) -> jax.Array:
     """Rows [N, ...] for the tokens: [1, 1, ...], or [1, S, ...] with the row of each token's level, [S]."""
     if levels is None:
         return rows[None, :1]

@@ -4,6 +4,7 @@ import pytest
 
 from backend.contract.keyframes import appended_frames
 from backend.contract.request import GenerationRequest
+from backend.contract.shape import Shape
 from backend.errors import RequestError
 from backend.sampling.solvers import schedule_of
 from presets import load_preset
@@ -55,3 +56,11 @@ def test_key_frames_count_as_tokens_in_the_noise_levels():
 def test_what_does_not_fit_is_refused(preset, given, said):
     with pytest.raises(RequestError, match=said):
         request(preset, **given)
+
+
+def test_what_needs_programs_of_its_own_is_of_a_shape_of_its_own():
+    places = [dict(ONE, keyframe_at=(place,)) for place in (0, 60, 61)]
+    clips = [dict(video="/clip.mp4", extend="after", overlap=count) for count in (9, 17)]
+    first, middle, later, *going_on = (Shape.of(request(**given)) for given in (*places, *clips))
+    assert first != middle == later and going_on[0] != going_on[1]
+    assert Shape.from_json(middle.to_json()) == middle

@@ -53,6 +53,7 @@ def test_shots_have_their_own_prompt_length_and_seed_or_the_storyboards():
         ("wan2.2-ti2v-5b-720p", (121, 121, 49), [17, 9]),
         ("wan2.1-vace-14b-720p", (81, 81, 33, 5), [17, 9, 1]),
         ("hunyuan-tiny", (17, 17), [1]),
+        ("ltx-2.3-704p", (121, 121, 33, 17), [17, 9, 1]),
         ("wan2.2-i2v-a14b-720p", (81, 81), [1]),
     ],
 )

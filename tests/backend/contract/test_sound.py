@@ -3,11 +3,12 @@
 import pytest
 
 from backend.contract.request import GenerationRequest
-from backend.contract.sound import SoundPart
+from backend.contract.sound import SoundPart, hears_clip
 from backend.errors import RequestError
 from presets import load_preset
 
 LTX, WAN = load_preset("ltx-2.3-704p"), load_preset("wan-tiny")
+GOES_ON = dict(video="/clip.mp4", extend="after")
 CLIP = dict(video="/clip.mp4", make="sound")
 
 
@@ -29,9 +30,23 @@ def test_a_clip_whose_sound_is_made_keeps_its_pictures():
     assert GenerationRequest.from_stored(made.to_json()) == made and not made.is_from_pictures
 
 
+def test_a_video_that_goes_on_hears_its_clip_unless_it_is_silent_or_has_a_sound_of_its_own():
+    made = request(video="/clip.mp4", extend="after")
+    assert made.overlap == 17 and hears_clip(made) and GenerationRequest.from_stored(made.to_json()) == made
+    part = SoundPart.of_clip(made, 5.04)  # as files say it: 121 frames last 5.0417 s
+    assert (part.start, part.seconds) == (pytest.approx(104 / 24), pytest.approx(17 / 24))
+    assert SoundPart.of_clip(made.changed(trim=(1.0, 3.0)), 5.04).start == pytest.approx(3 - 17 / 24)
+    others = [made.changed(keeps_sound=False), made.changed(sound="/song.mp3"), request(**CLIP), request()]
+    assert not any(map(hears_clip, others)) and not hears_clip(request(WAN, video="/clip.mp4", extend="after"))
+
+
 @pytest.mark.parametrize(
     ("preset", "given", "said"),
     [
+        (LTX, dict(GOES_ON, overlap=5), "overlap=5 must be 8n+1 and below 121 for ltx-2.3-704p; 17 is usual"),
+        (LTX, dict(GOES_ON, extend="before"), "extend=before is nothing that ltx-2.3-704p does"),
+        (LTX, dict(GOES_ON, image="/a.png"), "image was given beside video"),
+        (LTX, dict(GOES_ON, keyframes=("/k.png",), keyframe_at=(16,)), "the key frame at 16 must lie after the 17 frames"),
         (WAN, dict(sound="/song.mp3"), "sound was given but wan-tiny takes none"),
         (WAN, CLIP, "make was given and wan-tiny makes no sound"),
         (WAN, dict(sound_start=1.0), "sound_start was given but no sound"),

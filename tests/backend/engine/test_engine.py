@@ -4,13 +4,8 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import numpy as np
 import pytest
-from huggingface_hub import constants
-from PIL import Image
 
 from backend.contract.events import (
     Cancelled,
@@ -25,20 +20,12 @@ from backend.contract.events import (
     Queued,
     Step,
 )
-from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
-from backend.errors import Busy, ClipError, DataFolderError, ImageError, JobNotFound, RequestError, SoundError, StudioError
-from backend.media.cage import Cage, Opening
-from backend.media.clips import read_clip_facts
-from backend.media.sound import Sound, read_sound
+from backend.errors import DataFolderError, JobNotFound, StudioError
 from backend.media.video import read_frames, read_request
 from backend.settings import PROJECT_FOLDER
-from presets import load_preset
 from tests.backend.conftest import FAKE, all_events, request, wait_for
-from tests.backend.media import cage_work
-from tests.clip_files import counting_clip
 from tests.clock import is_within
-from tests.fake_pipeline import ENDLESS_PRESET, LARGE_PRESET, MISSING_PRESET
 
 
 def test_a_request_becomes_a_video(engine):
@@ -245,229 +232,7 @@ def test_what_libraries_print_does_no_harm(engine, tmp_path):
     assert log.read_text().count("noise") == 1000
 
 
-def test_a_missing_model_says_so_in_the_status_and_in_the_job(make_engine):
-    engine = make_engine(model="missing")
-    wait_for(lambda: engine.worker_status().state == "failed")
-    assert "must be a checkpoint folder; download it first" in engine.worker_status().detail
-    final = all_events(engine, engine.submit(request()).id)[-1]
-    assert final == Failed("model 'missing' must be a checkpoint folder", "download it first")
-
-
-def test_the_status_tells_the_way_to_ready(make_engine):
-    engine, seen = make_engine(), []
-
-    def is_ready() -> bool:
-        seen.append(engine.worker_status().state)
-        return seen[-1] == "ready"
-
-    wait_for(is_ready)
-    assert list(dict.fromkeys(seen)) == ["starting", "loading", "warming", "ready"]
-
-
-def test_no_worker_starts_before_it_is_needed(make_engine):
-    engine = make_engine(start_worker=False)
-    assert engine.workers()[0].pid is None
-    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
-
-
-def test_the_model_is_loaded_once(engine):
-    wait_for(lambda: engine.worker_status().state == "ready")
-    events = all_events(engine, engine.submit(request()).id)
-    assert not any(isinstance(event, Loading) for event in events)
-
-
-def of_preset(name: str) -> GenerationRequest:
-    """A short request for another preset than the demo's."""
-    return GenerationRequest.from_preset(load_preset(name), prompt="x", steps=1, num_frames=5, width=256, height=256)
-
-
-def test_another_presets_model_takes_the_place(engine):
-    wait_for(lambda: engine.worker_status().state == "ready")
-    events = all_events(engine, engine.submit(of_preset("wan2.1-t2v-1.3b-480p"), may_download=True).id)
-    assert any(isinstance(event, Loading) for event in events) and isinstance(events[-1], Finished)
-
-
-def test_only_who_may_download_gets_a_model_that_is_not_here(make_engine, tmp_path, monkeypatch):
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    engine, wanted = make_engine(start_worker=False, warm_up=False), of_preset("wan2.1-t2v-1.3b-480p")
-    with pytest.raises(RequestError, match="only the operator may download it; take another preset"):
-        engine.submit(wanted)
-    assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == [] and engine.workers()[0].pid is None
-    engine.submit(request("a slow square"))
-    waiting = engine.submit(request())
-    with pytest.raises(RequestError, match="only the operator may download it; take another preset"):
-        engine.revise(waiting.id, wanted)
-    assert engine.job(waiting.id).request == waiting.request
-    assert engine.revise(waiting.id, wanted, may_download=True).request == wanted
-
-
-def test_a_model_that_is_named_for_all_presets_counts_as_here(make_engine):
-    job = make_engine(model="square").submit(of_preset("wan2.1-t2v-1.3b-480p"))
-    assert job.request.preset == "wan2.1-t2v-1.3b-480p"
-
-
-def test_a_model_that_cannot_be_had_costs_nobody_the_one_that_is_loaded(engine):
-    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
-    final = all_events(engine, engine.submit(of_preset(MISSING_PRESET), may_download=True).id)[-1]
-    assert final == Failed("model 'missing' must be a checkpoint folder", "download it first")
-    wait_for(lambda: engine.worker_status().state != "loading")
-    assert (engine.worker_status().state, engine.workers()[0].facts.model) == ("ready", load_preset("wan-tiny").model_source)
-    events = all_events(engine, engine.submit(request()).id)
-    assert isinstance(events[-1], Finished) and not any(isinstance(event, Loading) for event in events)
-
-
-def test_after_a_model_that_does_not_fit_into_memory_others_can_be_loaded(engine):
-    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
-    failed = all_events(engine, engine.submit(of_preset(LARGE_PRESET), may_download=True).id)[-1]
-    assert failed == Failed(
-        "There is not enough memory for this model", "Take a model that needs less, or more chips: see Models"
-    )
-    wait_for(lambda: engine.worker_status().state != "loading")
-    assert (engine.worker_status().state, engine.workers()[0].facts.model) == ("ready", None)
-    assert engine.worker_status().detail == "Ready, with no model loaded"
-    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
-
-
-def first_loading(engine, job_id: str) -> Loading:
-    return next(event for _, event in engine.events(job_id) if isinstance(event, Loading) and event.bytes_done)
-
-
-@pytest.mark.bench
-def test_stop_ends_a_load_and_the_next_job_starts(engine):
-    wait_for(lambda: engine.worker_status().state == "ready")
-    job, following = engine.submit(of_preset(ENDLESS_PRESET), may_download=True), engine.submit(request())
-    first_loading(engine, job.id)
-    began = time.monotonic()
-    engine.cancel(job.id)
-    assert all_events(engine, job.id)[-1] == Cancelled(None)
-    assert isinstance(all_events(engine, following.id)[-1], Finished)
-    assert is_within(time.monotonic() - began, 5)
-
-
-def test_stop_leaves_a_load_to_the_next_job_that_needs_it(engine):
-    wait_for(lambda: engine.worker_status().state == "ready")
-    job, following = (engine.submit(of_preset(ENDLESS_PRESET), may_download=True) for _ in range(2))
-    reached = first_loading(engine, job.id).bytes_done
-    engine.cancel(job.id)
-    assert all_events(engine, job.id)[-1] == Cancelled(None)
-    loading = next(event for _, event in engine.events(following.id) if isinstance(event, Loading))
-    assert loading.bytes_done > reached
-
-
-def test_a_runtime_that_does_not_start_is_a_failed_worker(make_engine):
-    engine = make_engine(pipeline="tests.no_such_pipeline")
-    wait_for(lambda: engine.worker_status().state == "failed")
-    assert "no_such_pipeline" in engine.worker_status().detail
-    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Failed)
-    wait_for(lambda: engine.worker_status().state == "failed")
-
-
-def test_images_are_copied_so_that_the_original_may_go(engine, tmp_path):
-    path = tmp_path / "a.png"
-    Image.new("RGB", (50, 40), "blue").save(path)
-    engine.submit(request("a slow square", steps=1))
-    job = engine.submit(request(image=str(path)))
-    path.unlink()
-    assert job.request.image == str(job.folder / "image.png")
-    assert isinstance(all_events(engine, job.id)[-1], Finished)
-
-
-def test_a_bad_image_leaves_nothing(engine, tmp_path):
-    path = tmp_path / "a.png"
-    path.write_text("words")
-    with pytest.raises(ImageError):
-        engine.submit(request(image=str(path)))
-    assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == []
-
-
-@pytest.fixture
-def clip(tmp_path):
-    """Two seconds with sound."""
-    return counting_clip(
-        tmp_path / "my clip.MOV", 32, 16, (64, 64), sound=True, options=["-c:v", "libx264", "-c:a", "aac", "-f", "mov"]
-    )
-
-
-def test_a_sound_is_copied_and_is_that_of_the_video(tmp_path):
-    own = tmp_path / "my song.WAVE"
-    samples = 0.5 * np.sin(np.arange(2 * 22_050) / 20).astype(np.float32)
-    Sound(samples=np.stack([samples, 0.5 * samples]), rate=22_050).write(own)
-    given = dict(prompt="a red circle", seed=3, sound=str(own), sound_start=0.5, width=256, height=256, num_frames=9)
-    engine = Engine(tmp_path / "data", "square", pipeline=FAKE)
-    try:
-        job = engine.submit(GenerationRequest.from_preset(load_preset("ltx-2.3-704p"), **given))
-        own.unlink()
-        assert job.request.sound == str(job.folder / "input-sound.wav") and job.request.sound_start == 0.5
-        result = all_events(engine, job.id)[-1].result
-        heard = read_sound(Path(result.path))
-        assert result.has_sound and heard.rate == 22_050 and np.square(heard.samples[0]).mean() == pytest.approx(0.125, abs=0.02)
-        assert (read_request(result.path).sound, read_request(result.path).sound_start) == ("input-sound.wav", 0.5)
-        again = engine.submit(job.request.changed(sound_start=0.0))
-        assert again.request.sound == str(again.folder / "input-sound.wav")
-        assert isinstance(all_events(engine, again.id)[-1], Finished)
-        with pytest.raises(SoundError):
-            engine.submit(job.request.changed(sound_start=2.0))
-        assert len(engine.jobs()) == 2
-    finally:
-        engine.close()
-
-
-def test_a_clip_is_copied_and_its_part_becomes_the_video_with_its_sound(engine, clip):
-    job = engine.submit(request(video=str(clip), trim=(0.5, 1.5625), strength=0.5, steps=4))
-    clip.unlink()
-    assert job.request.video == str(job.folder / "input-video.mp4")  # its content says what it is
-    events = all_events(engine, job.id)
-    assert [event.index for event in events if isinstance(event, Step)] == [1, 2]
-    result = events[-1].result
-    assert result.num_frames == 17 and read_clip_facts(result.path).has_sound
-    shared = read_request(result.path)
-    assert (shared.video, shared.trim, shared.strength) == ("input-video.mp4", (0.5, 1.5625), 0.5)
-    again = engine.submit(job.request)
-    assert again.request.video == str(again.folder / "input-video.mp4") and isinstance(all_events(engine, again.id)[-1], Finished)
-
-
-def test_a_waiting_video_keeps_its_clip_when_it_is_changed(engine, clip):
-    engine.submit(request("a slow square", steps=2))
-    job = engine.submit(request(video=str(clip)))
-    changed = engine.revise(job.id, job.request.changed(strength=0.5))
-    assert (changed.request.strength, changed.request.video) == (0.5, str(job.folder / "input-video.mp4"))
-    assert isinstance(all_events(engine, job.id)[-1], Finished)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [(b"words " * 100, "must be a video"), (None, "from 1.5 s on there are 8 frames at 16 a second")],
-)
-def test_a_bad_clip_leaves_nothing(engine, tmp_path, clip, content, words):
-    if content:
-        clip.write_bytes(content)
-    with pytest.raises(ClipError, match=words):
-        engine.submit(request(video=str(clip), trim=(1.5, 2.5625)))
-    assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == []
-
-
-def test_pictures_wait_for_their_turn_and_leave_nothing_when_it_does_not_come(engine, tmp_path):
-    Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
-    with_picture, gate = request("red", task="i2v", image=str(tmp_path / "a.png")), tmp_path / "gate"
-    engine.cage = Cage(at_once=1, patience_seconds=0.05)
-    with ThreadPoolExecutor(1) as other:
-        other.submit(
-            engine.cage.run, Opening(work=cage_work.wait_for, arguments=(str(gate), str(tmp_path / "begun")), seconds=60)
-        )
-        wait_for((tmp_path / "begun").exists)
-        before = len(engine.jobs())
-        with pytest.raises(Busy):
-            engine.submit(with_picture)
-        assert len(engine.jobs()) == before
-        engine.submit(request("red"))  # it has none, so it does not wait
-        gate.touch()
-    engine.cage.close()
-    engine.cage = Cage()
-    engine.submit(with_picture)
-
-
 def test_a_data_folder_that_cannot_be_made_is_explained(tmp_path):
-    from backend.engine.engine import Engine
 
     (tmp_path / "file").touch()
     with pytest.raises(DataFolderError, match="choose another with --data-dir"):

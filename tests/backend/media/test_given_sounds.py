@@ -10,7 +10,8 @@ import pytest
 from backend.contract.sound import SoundPart
 from backend.errors import SoundError
 from backend.media.given_sounds import HEARD_RATE, MAX_RATE, check_sound_part, read_heard, read_original, read_sound_facts
-from backend.media.sound import Sound
+from backend.media.sound import Sound, put_sound
+from backend.media.video import write_exact_frames
 from backend.settings import PROJECT_FOLDER
 from tests.clip_files import counting_clip, run_ffmpeg
 
@@ -122,3 +123,15 @@ def test_a_list_of_files_is_no_sound(tmp_path):
     playlist = tmp_path / "list.m3u8"
     playlist.write_text(f"#EXTM3U\n#EXTINF:10,\n{tmp_path / 'secret.wav'}\n")
     assert "must be a sound" in refusal(playlist)
+
+
+@pytest.mark.parametrize("start", [0.0, 0.02, 0.3])
+def test_a_part_of_a_videos_sound_begins_where_it_should(tmp_path, start):
+    """A short video, whose first packets of AAC are easily left out."""
+    path, rate = tmp_path / "short.mp4", 22_050
+    write_exact_frames([np.full((64, 64, 3), 9, np.uint8)] * 17, path, fps=24)
+    time = np.arange(round(17 / 24 * rate)) / rate
+    tone = Sound(samples=0.5 * np.sin(2 * np.pi * (200 + 300 * time) * time).astype(np.float32)[None].repeat(2, 0), rate=rate)
+    put_sound(path, tone, (64, 64))
+    heard = read_original(path, SoundPart(start=start, seconds=0.3))
+    assert np.abs(heard.samples - tone.part(start, 0.3).samples).max() < 0.05  # AAC's own loss; a packet too late it is 1

@@ -325,7 +325,7 @@ def test_the_view_shows_only_ways_that_a_model_can_go():
     anew, vace, ltx = find_preset("wan2.1-t2v-1.3b-480p"), find_preset(VACE), find_preset("ltx-2.3-704p")
     assert (
         ways_of(anew) == ("anew",)
-        and ways_of(ltx) == ("sound", "follow", "keys")
+        and ways_of(ltx) == ("sound", "follow", "extend", "keys")
         and {"anew", "sound"} == {*WAYS} - {*ways_of(vace)}
     )
     for texts in (ENGLISH, CHINESE):

@@ -11,6 +11,7 @@ from tests.clip_files import run_ffmpeg
 from tests.wan_ui.conftest import _serving, _studio
 from tests.wan_ui.edit.test_edit_in_browser import make, open_edit, slide, taken
 from tests.wan_ui.steps import rest, until
+from wan_ui.words.english import ENGLISH
 
 pytestmark = pytest.mark.browser
 VACE, LTX = "wan2.1-vace-1.3b-480p", "ltx-2.3-704p"
@@ -275,12 +276,34 @@ def test_the_demo_model_goes_on_after_a_clip_and_its_last_frame_begins_another_v
     assert page.locator("#prompt textarea").input_value() == "and so on"
 
 
+def test_a_model_that_sounds_goes_on_from_the_end_of_its_video(visit, clip, data_dir):
+    page = visit()
+    open_edit(page)
+    page.locator("#edit-preset").select_option(LTX)
+    taken(page, clip)
+    page.locator("#edit-size").select_option("768x512")
+    make(page, "rain on a tin roof")
+    page.locator('.stage [data-act="edit:continue"]').click()
+    page.locator('.edit[data-way="extend"]').wait_for()
+    page.locator("#message .message.shown", has_text=ENGLISH.loaded_goes_on).wait_for()
+    assert page.locator("#edit-preset").input_value() == LTX and page.locator("#edit-where").input_value() == "after"
+    page.locator("#edit-length").select_option("49")
+    offered = page.locator("#edit-overlap option:not([disabled])").evaluate_all("options => options.map(one => one.value)")
+    assert offered == ["17", "9", "1"] and page.locator("#edit-overlap").input_value() == "17"
+    request = asked_for(data_dir, make(page, "the rain stops"))
+    assert (request["extend"], request["overlap"], request["num_frames"], request["preset"]) == ("after", 17, 49, LTX)
+    assert request["trim"] == pytest.approx([0.0, 89 / 24], abs=1e-3)  # the whole video, to its last frame
+
+
 def test_key_frames_of_a_model_that_sounds(visit, pictures, data_dir):
     page = visit()
     open_edit(page)
     page.locator("#edit-preset").select_option(LTX)
+    page.locator('.edit[data-way="sound"]').wait_for()
+    assert page.locator("#edit-prompt").get_attribute("placeholder") == ENGLISH.edit_placeholder_sound
     page.locator('[name="edit-way"][value="keys"]').check(force=True)
     page.locator('.edit[data-way="keys"]').wait_for()
+    assert page.locator("#edit-prompt").get_attribute("placeholder") == ENGLISH.edit_placeholder
     assert page.locator("#edit-preset").input_value() == LTX and not page.locator("#edit-references").is_visible()
     page.locator("#edit-length").select_option("49")
     page.locator("#edit-keys-first").set_input_files(pictures[:2])

@@ -1,6 +1,7 @@
 """Settings that come back: of drafts at full quality, of LoRA lines, of presets of one's own."""
 
 from html import escape
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -17,6 +18,7 @@ from wan_ui.form.own_presets import checked_settings, settings_of_form
 from wan_ui.form.settings import settings_of
 from wan_ui.parts.message import Message
 from wan_ui.words.english import ENGLISH
+from wan_ui.words.languages import LANGUAGES
 
 
 def test_a_draft_leads_to_its_full_preset_and_nothing_else_does():
@@ -81,6 +83,28 @@ def test_what_the_form_cannot_hold_of_a_live_video_is_said():
     request = GenerationRequest.from_preset(load_preset("wan2.1-live-1.3b-480p"), prompt="a circle")
     assert ENGLISH.loaded_cues not in said(request)
     assert escape(ENGLISH.loaded_cues) in said(request.changed(cues=[Cue(block=1, prompt="a square")]))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_dropped_videos_own_sound_must_be_given_again(language):
+    texts, loaded = LANGUAGES[language], []
+    form = Mock(show=lambda *_: {}, show_prompt=lambda *_, **__: {}, editing="editing")
+    form.sound.load = lambda request, path: loaded.append((request.sound_start, path)) or {}
+    handlers = FillHandlers(desk=Mock(), form=form, message="message")
+
+    def said(request: GenerationRequest) -> str:
+        handlers.desk.engine.jobs.return_value = []
+        opening = handlers._video(Path("dropped.mp4"), Mock(texts=texts))
+        next(opening)
+        with pytest.raises(StopIteration) as done:
+            opening.send(request.for_sharing())
+        return done.value.value["message"]
+
+    preset = load_preset("ltx-2.3-704p")
+    silent = GenerationRequest.from_preset(preset, prompt="waves")
+    assert escape(texts.loaded_own_sound) not in said(silent) and not loaded
+    heard = silent.changed(sound="/data/song.mp3", sound_start=1.5)
+    assert escape(texts.loaded_own_sound) in said(heard) and loaded == [(1.5, None)]
 
 
 def test_what_would_fit_fills_the_form_and_nothing_else_does():

@@ -8,6 +8,7 @@ import pytest
 from backend.media.sound import Sound, read_sound
 from presets import load_preset
 from tests.wan_ui.conftest import _serving, _studio
+from tests.wan_ui.form.test_fill_in_browser import drop
 from tests.wan_ui.steps import made
 from wan_ui.words.english import ENGLISH
 
@@ -58,6 +59,10 @@ def test_a_sound_of_ones_own_becomes_that_of_the_video(visit, tmp_path):
     page.locator('.stage [data-act="fill:use"]').first.click()
     page.locator("#input-sound .waveform-container, #input-sound #waveform").first.wait_for()
     assert page.locator("#sound-start input").input_value() == "0.5"
+    stranger = visit()
+    drop(stranger, tmp_path / "made.mp4")
+    stranger.locator("#message .message.shown", has_text=ENGLISH.loaded_own_sound).wait_for()
+    assert stranger.locator("#sound-start input").input_value() == "0.5" and stranger.locator("#input-sound").is_visible()
     choose(page, load_preset("wan-tiny").title)
     page.locator("#own-sound").wait_for(state="hidden")
     assert ENGLISH.own_sound not in page.locator("#asked-for").inner_text()

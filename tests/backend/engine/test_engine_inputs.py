@@ -1,0 +1,128 @@
+"""Pictures, clips and sounds that are given to the engine: copied, refused, and opened one after the other."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from backend.contract.events import (
+    Finished,
+    Step,
+)
+from backend.contract.request import GenerationRequest
+from backend.engine.engine import Engine
+from backend.errors import Busy, ClipError, ImageError, SoundError
+from backend.media.cage import Cage, Opening
+from backend.media.clips import read_clip_facts
+from backend.media.sound import Sound, read_sound
+from backend.media.video import read_request
+from presets import load_preset
+from tests.backend.conftest import FAKE, all_events, request, wait_for
+from tests.backend.media import cage_work
+from tests.clip_files import counting_clip
+
+
+def test_images_are_copied_so_that_the_original_may_go(engine, tmp_path):
+    path = tmp_path / "a.png"
+    Image.new("RGB", (50, 40), "blue").save(path)
+    engine.submit(request("a slow square", steps=1))
+    job = engine.submit(request(image=str(path)))
+    path.unlink()
+    assert job.request.image == str(job.folder / "image.png")
+    assert isinstance(all_events(engine, job.id)[-1], Finished)
+
+
+def test_a_bad_image_leaves_nothing(engine, tmp_path):
+    path = tmp_path / "a.png"
+    path.write_text("words")
+    with pytest.raises(ImageError):
+        engine.submit(request(image=str(path)))
+    assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == []
+
+
+@pytest.fixture
+def clip(tmp_path):
+    """Two seconds with sound."""
+    return counting_clip(
+        tmp_path / "my clip.MOV", 32, 16, (64, 64), sound=True, options=["-c:v", "libx264", "-c:a", "aac", "-f", "mov"]
+    )
+
+
+def test_a_sound_is_copied_and_is_that_of_the_video(tmp_path):
+    own = tmp_path / "my song.WAVE"
+    samples = 0.5 * np.sin(np.arange(2 * 22_050) / 20).astype(np.float32)
+    Sound(samples=np.stack([samples, 0.5 * samples]), rate=22_050).write(own)
+    given = dict(prompt="a red circle", seed=3, sound=str(own), sound_start=0.5, width=256, height=256, num_frames=9)
+    engine = Engine(tmp_path / "data", "square", pipeline=FAKE)
+    try:
+        job = engine.submit(GenerationRequest.from_preset(load_preset("ltx-2.3-704p"), **given))
+        own.unlink()
+        assert job.request.sound == str(job.folder / "input-sound.wav") and job.request.sound_start == 0.5
+        result = all_events(engine, job.id)[-1].result
+        heard = read_sound(Path(result.path))
+        assert result.has_sound and heard.rate == 22_050 and np.square(heard.samples[0]).mean() == pytest.approx(0.125, abs=0.02)
+        assert (read_request(result.path).sound, read_request(result.path).sound_start) == ("input-sound.wav", 0.5)
+        again = engine.submit(job.request.changed(sound_start=0.0))
+        assert again.request.sound == str(again.folder / "input-sound.wav")
+        assert isinstance(all_events(engine, again.id)[-1], Finished)
+        with pytest.raises(SoundError):
+            engine.submit(job.request.changed(sound_start=2.0))
+        assert len(engine.jobs()) == 2
+    finally:
+        engine.close()
+
+
+def test_a_clip_is_copied_and_its_part_becomes_the_video_with_its_sound(engine, clip):
+    job = engine.submit(request(video=str(clip), trim=(0.5, 1.5625), strength=0.5, steps=4))
+    clip.unlink()
+    assert job.request.video == str(job.folder / "input-video.mp4")  # its content says what it is
+    events = all_events(engine, job.id)
+    assert [event.index for event in events if isinstance(event, Step)] == [1, 2]
+    result = events[-1].result
+    assert result.num_frames == 17 and read_clip_facts(result.path).has_sound
+    shared = read_request(result.path)
+    assert (shared.video, shared.trim, shared.strength) == ("input-video.mp4", (0.5, 1.5625), 0.5)
+    again = engine.submit(job.request)
+    assert again.request.video == str(again.folder / "input-video.mp4") and isinstance(all_events(engine, again.id)[-1], Finished)
+
+
+def test_a_waiting_video_keeps_its_clip_when_it_is_changed(engine, clip):
+    engine.submit(request("a slow square", steps=2))
+    job = engine.submit(request(video=str(clip)))
+    changed = engine.revise(job.id, job.request.changed(strength=0.5))
+    assert (changed.request.strength, changed.request.video) == (0.5, str(job.folder / "input-video.mp4"))
+    assert isinstance(all_events(engine, job.id)[-1], Finished)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"words " * 100, "must be a video"), (None, "from 1.5 s on there are 8 frames at 16 a second")],
+)
+def test_a_bad_clip_leaves_nothing(engine, tmp_path, clip, content, words):
+    if content:
+        clip.write_bytes(content)
+    with pytest.raises(ClipError, match=words):
+        engine.submit(request(video=str(clip), trim=(1.5, 2.5625)))
+    assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == []
+
+
+def test_pictures_wait_for_their_turn_and_leave_nothing_when_it_does_not_come(engine, tmp_path):
+    Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
+    with_picture, gate = request("red", task="i2v", image=str(tmp_path / "a.png")), tmp_path / "gate"
+    engine.cage = Cage(at_once=1, patience_seconds=0.05)
+    with ThreadPoolExecutor(1) as other:
+        other.submit(
+            engine.cage.run, Opening(work=cage_work.wait_for, arguments=(str(gate), str(tmp_path / "begun")), seconds=60)
+        )
+        wait_for((tmp_path / "begun").exists)
+        before = len(engine.jobs())
+        with pytest.raises(Busy):
+            engine.submit(with_picture)
+        assert len(engine.jobs()) == before
+        engine.submit(request("red"))  # it has none, so it does not wait
+        gate.touch()
+    engine.cage.close()
+    engine.cage = Cage()
+    engine.submit(with_picture)

@@ -1,0 +1,136 @@
+"""How the engine's worker comes by its models: starting, loading, changing, and models that cannot be had."""
+
+import time
+
+import pytest
+from huggingface_hub import constants
+
+from backend.contract.events import (
+    Cancelled,
+    Failed,
+    Finished,
+    Loading,
+)
+from backend.contract.request import GenerationRequest
+from backend.errors import RequestError
+from presets import load_preset
+from tests.backend.conftest import all_events, request, wait_for
+from tests.clock import is_within
+from tests.fake_pipeline import ENDLESS_PRESET, LARGE_PRESET, MISSING_PRESET
+
+
+def test_a_missing_model_says_so_in_the_status_and_in_the_job(make_engine):
+    engine = make_engine(model="missing")
+    wait_for(lambda: engine.worker_status().state == "failed")
+    assert "must be a checkpoint folder; download it first" in engine.worker_status().detail
+    final = all_events(engine, engine.submit(request()).id)[-1]
+    assert final == Failed("model 'missing' must be a checkpoint folder", "download it first")
+
+
+def test_the_status_tells_the_way_to_ready(make_engine):
+    engine, seen = make_engine(), []
+
+    def is_ready() -> bool:
+        seen.append(engine.worker_status().state)
+        return seen[-1] == "ready"
+
+    wait_for(is_ready)
+    assert list(dict.fromkeys(seen)) == ["starting", "loading", "warming", "ready"]
+
+
+def test_no_worker_starts_before_it_is_needed(make_engine):
+    engine = make_engine(start_worker=False)
+    assert engine.workers()[0].pid is None
+    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
+
+
+def test_the_model_is_loaded_once(engine):
+    wait_for(lambda: engine.worker_status().state == "ready")
+    events = all_events(engine, engine.submit(request()).id)
+    assert not any(isinstance(event, Loading) for event in events)
+
+
+def of_preset(name: str) -> GenerationRequest:
+    """A short request for another preset than the demo's."""
+    return GenerationRequest.from_preset(load_preset(name), prompt="x", steps=1, num_frames=5, width=256, height=256)
+
+
+def test_another_presets_model_takes_the_place(engine):
+    wait_for(lambda: engine.worker_status().state == "ready")
+    events = all_events(engine, engine.submit(of_preset("wan2.1-t2v-1.3b-480p"), may_download=True).id)
+    assert any(isinstance(event, Loading) for event in events) and isinstance(events[-1], Finished)
+
+
+def test_only_who_may_download_gets_a_model_that_is_not_here(make_engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    engine, wanted = make_engine(start_worker=False, warm_up=False), of_preset("wan2.1-t2v-1.3b-480p")
+    with pytest.raises(RequestError, match="only the operator may download it; take another preset"):
+        engine.submit(wanted)
+    assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == [] and engine.workers()[0].pid is None
+    engine.submit(request("a slow square"))
+    waiting = engine.submit(request())
+    with pytest.raises(RequestError, match="only the operator may download it; take another preset"):
+        engine.revise(waiting.id, wanted)
+    assert engine.job(waiting.id).request == waiting.request
+    assert engine.revise(waiting.id, wanted, may_download=True).request == wanted
+
+
+def test_a_model_that_is_named_for_all_presets_counts_as_here(make_engine):
+    job = make_engine(model="square").submit(of_preset("wan2.1-t2v-1.3b-480p"))
+    assert job.request.preset == "wan2.1-t2v-1.3b-480p"
+
+
+def test_a_model_that_cannot_be_had_costs_nobody_the_one_that_is_loaded(engine):
+    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
+    final = all_events(engine, engine.submit(of_preset(MISSING_PRESET), may_download=True).id)[-1]
+    assert final == Failed("model 'missing' must be a checkpoint folder", "download it first")
+    wait_for(lambda: engine.worker_status().state != "loading")
+    assert (engine.worker_status().state, engine.workers()[0].facts.model) == ("ready", load_preset("wan-tiny").model_source)
+    events = all_events(engine, engine.submit(request()).id)
+    assert isinstance(events[-1], Finished) and not any(isinstance(event, Loading) for event in events)
+
+
+def test_after_a_model_that_does_not_fit_into_memory_others_can_be_loaded(engine):
+    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
+    failed = all_events(engine, engine.submit(of_preset(LARGE_PRESET), may_download=True).id)[-1]
+    assert failed == Failed(
+        "There is not enough memory for this model", "Take a model that needs less, or more chips: see Models"
+    )
+    wait_for(lambda: engine.worker_status().state != "loading")
+    assert (engine.worker_status().state, engine.workers()[0].facts.model) == ("ready", None)
+    assert engine.worker_status().detail == "Ready, with no model loaded"
+    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
+
+
+def first_loading(engine, job_id: str) -> Loading:
+    return next(event for _, event in engine.events(job_id) if isinstance(event, Loading) and event.bytes_done)
+
+
+@pytest.mark.bench
+def test_stop_ends_a_load_and_the_next_job_starts(engine):
+    wait_for(lambda: engine.worker_status().state == "ready")
+    job, following = engine.submit(of_preset(ENDLESS_PRESET), may_download=True), engine.submit(request())
+    first_loading(engine, job.id)
+    began = time.monotonic()
+    engine.cancel(job.id)
+    assert all_events(engine, job.id)[-1] == Cancelled(None)
+    assert isinstance(all_events(engine, following.id)[-1], Finished)
+    assert is_within(time.monotonic() - began, 5)
+
+
+def test_stop_leaves_a_load_to_the_next_job_that_needs_it(engine):
+    wait_for(lambda: engine.worker_status().state == "ready")
+    job, following = (engine.submit(of_preset(ENDLESS_PRESET), may_download=True) for _ in range(2))
+    reached = first_loading(engine, job.id).bytes_done
+    engine.cancel(job.id)
+    assert all_events(engine, job.id)[-1] == Cancelled(None)
+    loading = next(event for _, event in engine.events(following.id) if isinstance(event, Loading))
+    assert loading.bytes_done > reached
+
+
+def test_a_runtime_that_does_not_start_is_a_failed_worker(make_engine):
+    engine = make_engine(pipeline="tests.no_such_pipeline")
+    wait_for(lambda: engine.worker_status().state == "failed")
+    assert "no_such_pipeline" in engine.worker_status().detail
+    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Failed)
+    wait_for(lambda: engine.worker_status().state == "failed")
