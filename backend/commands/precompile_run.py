@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 
 from backend.commands.module_process import say
-from backend.contract.control import is_controlled
+from backend.contract.control import is_controlled, sees_beside
 from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.worker import AXES
 from backend.families.model import Model
@@ -55,7 +55,8 @@ def write_programs(preset: Preset, topology: str | None, folder: Path, mesh: dic
 def requests_of(preset: Preset, model: Model, sizes: dict) -> Iterator[GenerationRequest]:
     """The preset's own request for each task, once for each prompt length that needs programs of its own; one with a reference
     picture, which makes the latents longer; one with a last picture and one with a key frame, which may make them longer too;
-    one with a clip that is made anew, or whose sound is made; one with a sound; and one with a clip that goes on."""
+    one with a clip that is made anew, or whose sound is made; one with a control clip beside the video; one with a sound; and
+    one with a clip that goes on."""
     for task in preset.tasks:
         for prompt in model.prompts_for_all_programs(preset.examples[0]):
             yield example_request(preset, task, prompt=prompt, **sizes)
@@ -68,6 +69,8 @@ def requests_of(preset: Preset, model: Model, sizes: dict) -> Iterator[Generatio
     if "video" in preset.inputs and not is_controlled(preset):
         what = {"make": "sound"} if preset.makes_sound else {}
         yield example_request(preset, "t2v", video="/clip.mp4", **what, **sizes)
+    if sees_beside(preset):
+        yield example_request(preset, "t2v", control="/clip.mp4", **sizes)
     if "sound" in preset.inputs:
         yield example_request(preset, "t2v", sound="/sound.wav", **sizes)
     if preset.continues:

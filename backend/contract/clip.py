@@ -40,15 +40,16 @@ class Part:
     @classmethod
     def of(cls, request: VideoSettings, role: str = "video") -> Self:
         """What the request wants of the clip of this role. Of a clip that goes on, only the overlap is in the video; with
-        margins, it and its mask are so much smaller."""
+        margins, it and its mask are so much smaller; a control clip is by its own setting."""
         is_moved, is_overlap = role in ("video", "mask"), request.extend is not None and role == "video"
         left, top, right, bottom = (is_moved and request.margins) or (0, 0, 0, 0)
+        smaller = request.control_downscale if role == "control" else 1
         num_frames = request.overlap if is_overlap else request.num_frames
         return cls(
             start=_start_of(request, role),
             num_frames=num_frames,
             fps=request.fps,
-            size=(request.width - left - right, request.height - top - bottom),
+            size=((request.width - left - right) // smaller, (request.height - top - bottom) // smaller),
             focus=request.image_focus,
             first=request.num_frames - num_frames if request.extend == "before" else 0,
             corner=(left, top),
@@ -118,7 +119,8 @@ def part_of_clip(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
 def check_clip(request: VideoSettings, preset: Preset) -> None:
     """Raises: RequestError for a clip that is made anew by its strength, or for what belongs to one and has none. What goes on is
     left to `contract.control`."""
-    given = next((name for name in only_with("clip") if getattr(request, name) is not None), None)
+    others = {"trim"} if request.control else set()
+    given = next((name for name in only_with("clip") if name not in others and getattr(request, name) is not None), None)
     if request.video is None:
         if given is not None:
             raise RequestError(f"{given} was given", "but no clip, to which it belongs", "give it as video, or leave this out")

@@ -14,12 +14,18 @@ MAX_REFERENCES = 8  # each is a latent frame more
 MAX_KEYFRAMES = 1000  # of a request from a link or a video; one that is checked has fewer than frames
 OVERLAPS = (17, 9, 5, 1)  # frames that are offered, the longest first; a preset takes those that are whole latent frames
 TAKE_CONTROL = "leave it out, or take a preset with control"
+MAX_DOWNSCALE = 8
 LEAST_INNER = 16  # pixels that margins leave of each side
 
 
 def is_controlled(preset: Preset) -> bool:
-    """Whether the preset's model has control blocks."""
-    return "control" in preset.inputs
+    """Whether the preset's model has control blocks, which see a clip with a mask."""
+    return "mask" in preset.inputs
+
+
+def sees_beside(preset: Preset) -> bool:
+    """Whether the preset's model sees a control clip as tokens beside the video's."""
+    return "control" in preset.inputs and not is_controlled(preset)
 
 
 def extends(preset: Preset) -> tuple[Extend, ...]:
@@ -49,6 +55,7 @@ def check_control(request: VideoSettings, preset: Preset) -> None:
     if not is_controlled(preset):
         taken = {"extend", "overlap", *(["keeps_pixels"] if request.extend else [])} if preset.continues else set()
         taken |= {"keyframe_at"} if "keyframes" in preset.inputs else set()
+        taken |= {"control_kind", "control_scale", "control_downscale"} if sees_beside(preset) else set()
         for name, absent in only_with("control").items():
             if name not in taken and getattr(request, name) != absent:
                 raise RequestError(f"{name} was given", f"but {preset.name} takes none", TAKE_CONTROL)
@@ -56,7 +63,11 @@ def check_control(request: VideoSettings, preset: Preset) -> None:
         check_keyframes(request)
         if request.extend is not None:
             _check_going_on(request, preset)
+        if sees_beside(preset):
+            _check_beside(request, preset)
         return
+    if request.control_downscale != 1:
+        raise RequestError("control_downscale was given", f"but {preset.name} sees a clip in the video's size", "leave it out")
     if request.strength is not None:
         rule = f"but {preset.name} makes anew what the mask and the margins say"
         raise RequestError("strength was given", rule, "leave it out, or take a preset without control")
@@ -77,6 +88,28 @@ def _check_belongs(request: VideoSettings) -> None:
             raise RequestError(
                 f"{name} was given", f"but no {other}, to which it belongs", f"give {other} too, or leave this out"
             )
+
+
+def _check_beside(request: VideoSettings, preset: Preset) -> None:
+    """Of a control clip beside the video."""
+    scale, downscale = request.control_scale, request.control_downscale
+    if request.control is None:
+        for name in ("control_scale", "control_downscale"):
+            if getattr(request, name) != 1:
+                raise RequestError(
+                    f"{name} was given", "but no control, to which it belongs", "give control too, or leave this out"
+                )
+        return
+    if request.make == "sound":
+        return  # see `sound.check_sound`
+    if not 0 < scale <= 1:
+        raise RequestError(f"control_scale={scale:g}", f"must be above 0 and at most 1 for {preset.name}", "1 is usual")
+    sides, multiple = (request.width, request.height), preset.size_multiple
+    fitting = [times for times in range(1, MAX_DOWNSCALE + 1) if not any(side % (multiple * times) for side in sides)]
+    if fitting and downscale not in fitting:  # where none fits, the size itself is refused later
+        rule = f"must leave sides that are multiples of {multiple}, of a video of {request.width}x{request.height}"
+        raise RequestError(f"control_downscale={downscale}", rule, f"take {' or '.join(map(str, fitting))}, or another size")
+    _check_clips(request, preset)
 
 
 def _check_going_on(request: VideoSettings, preset: Preset) -> None:

@@ -58,6 +58,8 @@ class GenerationRequest(VideoSettings):
         elif values.get("video"):
             usual = {} if values.get("make") == "sound" else {"strength": STRENGTH}
             values = usual | values | part_of_clip(values, given)
+        elif values.get("control"):
+            values |= part_of_clip(values, given)
         if "shots" in given:
             shots = read_shots(given["shots"], preset, values["fps"])
             values |= {"shots": shots, "prompt": given.get("prompt") or _prompt_of(shots[0])}

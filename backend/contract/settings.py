@@ -125,8 +125,8 @@ class VideoSettings(BaseModel):
     `control_kind` makes of it, `control_scale` strongly; a `mask`, white where `video` is made anew; `margins` of new pixels
     around it (left, top, right, bottom); `extend` for a video that begins with the clip's last `overlap` frames, or ends with its
     first; `references`, pictures of what is to be seen; `keyframes`, pictures that are the frames `keyframe_at`, counted from 0.
-    Where nothing of the clip is made anew, the video `keeps_pixels` as they are. It `keeps_sound`: its model's, or else its
-    clip's.
+    Other models may see a control clip beside the video, `control_downscale` times smaller. Where nothing of the clip is made
+    anew, the video `keeps_pixels` as they are. It `keeps_sound`: its model's, or else its clip's.
 
     Models that make a sound take one too: the picture follows the `sound` from its moment `sound_start` (seconds) on, and the
     video has that sound as it is. If they `make` the "sound" alone, the pictures are those of the `video`.
@@ -189,6 +189,10 @@ class VideoSettings(BaseModel):
     control_scale: float = _row(
         1.0, part="control", limits=(0, 2), usual="1 is usual", stage="encode",
         help="how strongly the video follows what is shown, 0 to 2 (1)")
+    control_downscale: int = _row(
+        1, part="control", far=(1, 1000), limits=(1, 8), usual="1 is usual, 2 for a LoRA that was trained so", stage="encode",
+        help="how many times smaller than the video the model sees --control, as its LoRA was trained; of models that see it "
+        "beside the video (1)")
     margins: tuple[int, int, int, int] | None = _row(
         None, part="control", far=(0, 1 << 15), stage="encode", metavar="L,T,R,B",
         help="pixels that are made around --video, within the size")

@@ -15,7 +15,8 @@ class Shape:
     `is_cached` that a step may reuse an earlier one's work, `has_nag` that unguided ones attend to the negative prompt too. Each
     of `num_references` makes the latents longer, and each of `num_later_keyframes`, which are not the first frame, may append
     one; `overlap` are the frames of a clip that the video takes over. `window` are the frames of a context window, 0 for a video
-    that is denoised in one piece.
+    that is denoised in one piece. A control clip may be seen `control_downscale` times smaller; one that is followed in part is
+    noisy itself.
     """
 
     model: str
@@ -32,6 +33,8 @@ class Shape:
     num_later_keyframes: int = 0
     overlap: int = 0
     window: int = 0
+    control_downscale: int = 1
+    follows_in_part: bool = False
 
     @classmethod
     def of(cls, request: GenerationRequest, model: str | None = None) -> Self:
@@ -52,6 +55,8 @@ class Shape:
             num_references=len(request.references),
             num_later_keyframes=sum(place > 0 for place in request.keyframe_at),
             overlap=request.overlap or 0,
+            control_downscale=request.control_downscale,
+            follows_in_part=bool(request.control) and request.control_scale < 1,
         )
 
     @classmethod

@@ -55,7 +55,7 @@ def _check_made(request: VideoSettings, preset: Preset) -> None:
     """Of a sound that is made for a clip."""
     if request.video is None:
         raise RequestError("video is missing:", "a sound is made for its pictures", "give the clip as video")
-    others = {name: getattr(request, name) for name in ("image", "keyframes", "sound", "strength", "extend")}
+    others = {name: getattr(request, name) for name in ("image", "keyframes", "control", "sound", "strength", "extend")}
     for name, value in others.items():
         if value not in (None, ()):
             raise RequestError(f"{name} was given", "but only a sound is made, for the pictures of video", "leave it out")

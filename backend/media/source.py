@@ -56,7 +56,8 @@ def original(request: GenerationRequest) -> Iterator[Frame]:
     """The frames, uint8 [height, width, 3], of what a video is made from, to be compared with it: its clip where that lies in the
     video, and grey where nothing was. Raises: ClipError, while it is read."""
     if request.video is None:
-        yield from read_clip(request.control, Part.of(request, "control"))
+        part = dataclasses.replace(Part.of(request, "control"), size=(request.width, request.height))
+        yield from read_clip(request.control, part)
         return
     part = Part.of(request)
     clip = read_clip(request.video, part)

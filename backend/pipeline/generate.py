@@ -128,7 +128,8 @@ def _merge_loras(run: Run) -> Iterator[Event]:
 
     def merge(tell: Callable[[Event], None]) -> None:
         report = until(run.is_cancelled, tell) if HERE.is_alone else tell
-        run.notes.extend(merge_loras(run.loaded, run.request.loras, report))
+        downscale = run.request.control_downscale if run.request.control else None
+        run.notes.extend(merge_loras(run.loaded, run.request.loras, report, downscale))
 
     with run.clock.measure("lora"), contextlib.suppress(Stopped):
         yield from live_events(merge)

@@ -17,6 +17,7 @@ from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.speed import Speed
 from backend.contract.events import Event, Loading
 from backend.contract.request import GenerationRequest
+from backend.errors import ModelError
 from backend.families import of_preset
 from backend.families.family import Family
 from backend.families.model import STAGES, Model, ModelPlan, Network, Stage
@@ -152,18 +153,35 @@ def _arranged(network: Network, weights: Any) -> Any:
     return weights if network.arrange is None else network.arrange(weights)
 
 
-def merge_loras(loaded: LoadedModel, choices: Sequence[LoraChoice], on_event: Callable[[Event], None]) -> list[str]:
+def merge_loras(
+    loaded: LoadedModel,
+    choices: Sequence[LoraChoice],
+    on_event: Callable[[Event], None],
+    control_downscale: int | None = None,
+) -> list[str]:
     """Merge these LoRAs into the experts, and no others. Returns which keys of each were used, a sentence each.
 
-    Reads and writes nothing if they are merged already. Raises: ModelError, RequestError; whatever `on_event` raises.
+    `control_downscale` is how many times smaller than the video the model sees a control clip, None without one. Reads and writes
+    nothing if they are merged already. Raises: ModelError, also for a LoRA that was trained with control clips of another size,
+    RequestError; whatever `on_event` raises.
     """
     notes = []
     for index, expert in enumerate(loaded.experts):
         loras = _loras_of(index, choices, expert.shapes, loaded.family, on_event)
+        if control_downscale is not None:
+            _check_downscale(loras, control_downscale)
         which = f" (the {EXPERT_NAMES[index]}-noise expert)" if len(loaded.experts) > 1 else ""
         notes += [lora.file.report() + which for lora in loras]
         expert.merge(loras, on_event)
     return notes
+
+
+def _check_downscale(loras: Sequence[ScaledLora], given: int) -> None:
+    for lora in loras:
+        trained = lora.file.control_downscale
+        if trained not in (None, given):
+            what = f"The LoRA {lora.file.name} was trained with control clips made {trained} times smaller,"
+            raise ModelError(what, f"and the request has control_downscale={given}", f"set control_downscale to {trained}")
 
 
 def _loras_of(

@@ -44,6 +44,7 @@ ENCODED_BY = (
         "cues",
         "trim",
         "control_kind",
+        "control_downscale",
         "margins",
         "extend",
         "overlap",

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.contract.keyframes import appended_frames
+from backend.contract.appended import Appended
 from backend.contract.refining import REFINING_LEVELS, first_size, refining_steps
 from backend.contract.request import GenerationRequest
 from presets.loader import Solver
@@ -139,10 +139,10 @@ def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | Non
 
 
 def schedule_of(request: GenerationRequest) -> Schedule:
-    """The tables of the steps that the request does: with a clip, only the last ones; steps that refine come last. Key frames are
-    tokens too for "ltx", as in diffusers' `LTX2ConditionPipeline`."""
-    geometry, refining = first_size(request).geometry(), refining_steps(request)
-    tokens = geometry.num_tokens // geometry.num_latent_frames * (geometry.num_latent_frames + len(appended_frames(request)))
+    """The tables of the steps that the request does: with a clip, only the last ones; steps that refine come last. Key frames and
+    control clips are tokens too for "ltx", as in diffusers' `LTX2ConditionPipeline` and `LTX2InContextPipeline`."""
+    small, refining = first_size(request), refining_steps(request)
+    tokens = small.geometry().num_tokens + Appended.of(small).num_tokens
     first = make_schedule(request.solver, request.steps - refining, request.flow_shift, request.num_steps - refining, tokens)
     return _refined(first) if refining else first
 

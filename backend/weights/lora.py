@@ -42,13 +42,15 @@ SHOWN_KEYS = 3
 @dataclass(frozen=True, kw_only=True)
 class LoraFile:
     """What one file changes in one transformer: `changes` by the tensor's name in the checkpoint; `unused_keys` fit no tensor,
-    and `problem` says why one of those that are known has no use, "" if none is."""
+    and `problem` says why one of those that are known has no use, "" if none is. `control_downscale` is how many times smaller
+    than the video its control clips were in training, None if the file does not say it."""
 
     name: str
     changes: dict[str, Change]
     used_keys: int
     unused_keys: tuple[str, ...] = field(default=())
     problem: str = ""
+    control_downscale: int | None = None
 
     def report(self) -> str:
         """Which keys were used, in one sentence."""
@@ -85,7 +87,14 @@ def read_lora(path: Path, shapes: Shapes, expert: int = 0, names: Names = lambda
     problem = next((f"{name} {problem}" for name, problem in problems.items()), "")
     if not changes:
         raise _of_no_use(path, unused, problem)
-    return LoraFile(name=path.name, changes=changes, used_keys=len(used), unused_keys=unused, problem=problem)
+    return LoraFile(
+        name=path.name,
+        changes=changes,
+        used_keys=len(used),
+        unused_keys=unused,
+        problem=problem,
+        control_downscale=_control_downscale(path),
+    )
 
 
 def _of_no_use(path: Path, keys: Sequence[str], problem: str) -> ModelError:
@@ -142,6 +151,15 @@ def _default_alpha(path: Path) -> float | None:
     except ValueError:
         return None
     return next((float(value) for key, value in metadata.items() if key.endswith("lora_alpha")), None)
+
+
+def _control_downscale(path: Path) -> int | None:
+    """What the metadata says, where the makers of LTX-2 and diffusers write it, or None."""
+    said = {} if path.suffix == TORCH_SUFFIX else read_metadata(path)
+    try:
+        return round(float(said["reference_downscale_factor"]))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,7 @@ def keep_clean(pipeline: Any, num_appended: int) -> Callable[..., dict[str, Any]
     prepare, prepared = pipeline.prepare_latents, []
 
     def put_back(pipe: Any, index: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        _, mask, clean, _ = prepared[0]
+        _, mask, clean, *_ = prepared[0]
         return {"latents": torch.where(mask > 0, clean, tensors["latents"])}
 
     def prepare_latents(**given: Any) -> Any:

@@ -45,6 +45,15 @@ CASES = {
         "keyframes": ["first", "last"],
         "keyframe_at": [0, 5],
     },
+    "ltx-2.3, with a control clip": {
+        "control": "clip",
+        "control_scale": 0.7,
+        "control_downscale": 2,
+        "image": "first",
+        "keyframes": ["last"],
+        "keyframe_at": [5],
+        "guidance_interval": [0.0, 0.5],
+    },
     "ltx-2.3": {
         "image": "first",
         "last_image": "last",
@@ -58,6 +67,7 @@ OTHER_MESHES = {  # a second stack that is cut over tp too; steps that change th
     "wan2.2-vace": {"dp": 1, "sp": 1, "tp": 2},
     "wan2.2-ti2v": {"dp": 2, "sp": 2, "tp": 2},
     "ltx-2.3": {"dp": 2, "sp": 2, "tp": 2},
+    "ltx-2.3, with a control clip": {"dp": 1, "sp": 2, "tp": 2},
 }
 
 
@@ -84,10 +94,10 @@ def test_eight_devices_equal_one(case, pictures, tmp_path):
 
     changes = {name: path(value) for name, value in CASES[case].items()}
     one, _ = latents(family, folder, changes, 1)
-    eight, mesh = latents(family, folder, changes | {"copies": COPIES.get(family)}, 8)
+    eight, mesh = latents(family, folder, changes | {"copies": COPIES.get(case)}, 8)
     assert mesh == "dp=2 sp=4 tp=1"
     assert np.abs(eight - one).max() <= LATENT_TOLERANCE
-    if (other := OTHER_MESHES.get(family)) is not None:
+    if (other := OTHER_MESHES.get(case)) is not None:
         cut, mesh = latents(family, folder, changes | {"mesh": other}, math.prod(other.values()))
         assert mesh == " ".join(f"{axis}={size}" for axis, size in other.items())
         assert np.abs(cut - one).max() <= LATENT_TOLERANCE

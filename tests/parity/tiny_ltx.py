@@ -12,6 +12,7 @@ from diffusers import (
     FlowMatchEulerDiscreteScheduler,
     LTX2ConditionPipeline,
     LTX2ImageToVideoPipeline,
+    LTX2InContextPipeline,
     LTX2Pipeline,
     LTX2VideoTransformer3DModel,
 )
@@ -71,6 +72,12 @@ def condition_pipeline_of(parts: dict[str, Any]) -> LTX2ConditionPipeline:
     return _quiet(LTX2ConditionPipeline(**parts))
 
 
+def in_context_pipeline_of(parts: dict[str, Any]) -> LTX2InContextPipeline:
+    """diffusers' pipeline with control clips; see `condition_pipeline_of`."""
+    parts["tokenizer"].padding_side = "left"
+    return _quiet(LTX2InContextPipeline(**parts))
+
+
 def _quiet(pipeline: Any) -> Any:
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
@@ -113,7 +120,7 @@ def make_preset(kind: str, folder: Path) -> Preset:
         negative_prompt="",
         max_prompt_tokens=1024,
         takes_last_image=True,
-        takes={"keyframes": "may", "sound": "may", "video": "may"},
+        takes={"control": "may", "keyframes": "may", "sound": "may", "video": "may"},
         continues=True,
         makes_sound=True,
     )

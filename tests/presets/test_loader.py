@@ -27,8 +27,9 @@ VACE = ["wan2.1-vace-1.3b-480p", "wan2.1-vace-14b-720p", "wan2.2-vace-fun-a14b-7
 STEP_DISTILLED = ["hunyuanvideo-1.5-i2v-480p-fast"]
 LIVE = ["wan2.1-live-1.3b-480p", "causal-forcing-1.3b-480p", "longlive-1.3b-480p", "matrix-game-2.0"]
 LTX = ["ltx-2.5-704p", "ltx-2.5-704p-fast", "ltx-2.3-704p", "ltx-2.3-704p-fast", "ltx-2.0-512p"]
+LTX_DRAFTS = ["ltx-2.5-704p-draft", "ltx-2.3-704p-draft", "ltx-2.0-512p-draft"]
 EMBEDDED = ["wan-tiny", "hunyuan-tiny", "wan-tiny-vace", "wan-live-tiny"]
-NAMES = [*EMBEDDED, *FULL, *HUNYUAN, *DRAFTS, *FAST, *TURBO, *VACE, *DISTILLED, *STEP_DISTILLED, *LTX, *LIVE]
+NAMES = [*EMBEDDED, *FULL, *HUNYUAN, *DRAFTS, *FAST, *TURBO, *VACE, *DISTILLED, *STEP_DISTILLED, *LTX, *LTX_DRAFTS, *LIVE]
 WAN = [name for name in FULL + DRAFTS + FAST + TURBO + VACE if name.startswith("wan2")]
 OF_HUNYUAN = [name for name in NAMES if name.startswith("hunyuanvideo")]
 
@@ -54,15 +55,17 @@ def test_a_variant_stands_under_its_own_preset(name):
     assert between and all(one.startswith(plain) for one in between)
 
 
-@pytest.mark.parametrize("name", DRAFTS)
+@pytest.mark.parametrize("name", DRAFTS + LTX_DRAFTS)
 def test_a_draft_is_less_work_and_knows_its_full_preset(name):
     draft = load_preset(name)
     full = load_preset(draft.draft_of)
     assert full.name == name.removesuffix("-draft")
-    assert draft.steps < full.steps and draft.step_cache > 0 and full.step_cache == 0
-    for same in ("model", "tasks", "guidance", "flow_shift", "solver", "boundary", "num_frames", "negative_prompt"):
+    assert draft.steps < full.steps and (draft.step_cache > 0) == (name in DRAFTS) and full.step_cache == 0
+    for same in ("model", "tasks", "takes", "guidance", "flow_shift", "solver", "boundary", "num_frames", "negative_prompt"):
         assert getattr(draft, same) == getattr(full, same)
-    if name.endswith("480p-draft"):  # the same seed draws the same noise at the same size only
+    for same in ("sound_guidance", "perturbed_guidance", "modality_guidance", "guidance_rescale", "image_crf", "architecture"):
+        assert getattr(draft, same) == getattr(full, same)
+    if name.endswith(("480p-draft", "512p-draft")):  # the same seed draws the same noise at the same size only
         assert (draft.width, draft.height) == (full.width, full.height)
 
 

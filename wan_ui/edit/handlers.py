@@ -27,6 +27,7 @@ from wan_ui.edit.clip import described
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.ways import not_shown, way_of, ways_of
 from wan_ui.form.fill import proposed_size
+from wan_ui.form.loras import lora_lines
 from wan_ui.parts.buttons import Act
 from wan_ui.parts.events import RAW, Updates, Values
 from wan_ui.parts.message import Message
@@ -162,10 +163,12 @@ def _known(path: Path) -> dict[str, Any]:
 def settings_of(request: GenerationRequest, seconds: float = 0.0) -> dict[str, Any]:
     """What the view's script asks for again, but for files; `seconds` is how long the clip is."""
     same = ("preset", "prompt", "negative_prompt", "width", "height", "num_frames", "steps", "guidance", "seed", "strength")
-    own = ("control_kind", "control_scale", "margins", "extend", "overlap", "keeps_pixels") if request.strength is None else ()
-    own = (*own, "keeps_sound")
+    shown = ("control_kind", "control_scale", "control_downscale", "margins", "extend", "overlap", "keeps_pixels")
+    own = (*(shown if request.strength is None else ()), "keeps_sound")
     settings = {name: value for name in (*same, *own) if (value := getattr(request, name)) is not None}
-    return settings | {"way": way_of(request)} | _part_of(request, seconds)
+    given = [lora for lora in request.loras if lora not in find_preset(request.preset).loras]
+    loras = {"loras": lora_lines(given)} if request.control else {}
+    return settings | loras | {"way": way_of(request)} | _part_of(request, seconds)
 
 
 def _part_of(request: GenerationRequest, seconds: float) -> dict[str, float]:

@@ -6,12 +6,12 @@ from html import escape
 from typing import Any
 
 from backend.contract.clip import ROUNDING, STRENGTH
-from backend.contract.control import extends
+from backend.contract.control import extends, is_controlled, sees_beside
 from presets import Preset, list_presets
 from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.door.uploads import LARGEST_BODY
 from wan_ui.edit.clip import THUMBNAILS
-from wan_ui.edit.ways import WAYS, ways_of
+from wan_ui.edit.ways import WAYS, scales_of, ways_of
 from wan_ui.edit.ways_html import below_clip, below_timeline, canvas, menu, references, scale
 from wan_ui.words.english import Texts
 
@@ -107,6 +107,9 @@ def _option(preset: Preset, texts: Texts) -> str:
         "title": preset.words(texts.language).title,
         "ways": ways_of(preset),
         "extends": extends(preset),
+        "scaled": ways_of(preset) if is_controlled(preset) else ["follow"],
+        "scales": scales_of(preset),
+        "beside": sees_beside(preset),
         "inputs": list(preset.inputs),
     }
     return f'<option value="{escape(preset.name)}" data-limits="{escape(json.dumps(limits))}">{escape(limits["title"])}</option>'

@@ -19,6 +19,7 @@ const ways = (() => {
     find('#edit-prompt').placeholder = way === 'sound' ? words().placeholder_sound : words().placeholder;
     for (const one of element.querySelectorAll('[data-of]')) one.hidden = !one.dataset.of.split(' ').includes(way);
     for (const one of element.querySelectorAll('[data-takes]')) one.hidden = !edit.limits().inputs.includes(one.dataset.takes);
+    showScale(way);
     showEnds();
     find('.timeline').hidden ||= !clip.facts;
     find('#edit-canvas').hidden = way !== 'paint' || !clip.facts;
@@ -51,6 +52,14 @@ const ways = (() => {
     field.replaceChildren(...own.frame_counts.map(lengthOption));
     field.value = own.frame_counts.includes(before) ? before : own.num_frames;
     pictures.keepWithin();
+  };
+  // How strongly a clip may be followed, and what one asks that the model sees beside the video.
+  const showScale = way => {
+    const {beside, scaled, scales, ways} = edit.limits(), field = find('#edit-scale');
+    find('.scale').hidden = !(scaled.includes(way) && ways.includes(way));
+    [field.min, field.max] = scales;
+    find('.scale output').textContent = Number(field.value).toFixed(2);
+    for (const one of element.querySelectorAll('.beside')) one.hidden = !beside;
   };
   // Where this model lets a clip go on.
   const showEnds = () => {
@@ -98,6 +107,8 @@ const ways = (() => {
   };
 
   const references = () => edit.limits().inputs.includes('references') ? pictures.references() : [];
+  const beside = () => edit.limits().beside
+    ? {control_downscale: Number(find('#edit-downscale').value), loras: find('#edit-loras').value} : {};
   // What the server is sent of all this; `mask` is the path of what was painted.
   const asked = mask => {
     const way = current(), number = id => Number(find(id).value);
@@ -107,7 +118,7 @@ const ways = (() => {
     const keeps = {keeps_pixels: find('#edit-keeps').checked}, heard = {keeps_sound: find('#edit-keeps-sound').checked};
     return {way, ...{
       anew: () => ({...part, ...heard, strength: number('#edit-strength')}),
-      follow: () => ({...part, ...shared, control_kind: find('#edit-kind').value}),
+      follow: () => ({...part, ...shared, ...beside(), control_kind: find('#edit-kind').value}),
       paint: () => ({...part, ...shared, ...keeps, ...heard, mask}),
       widen: () => ({...part, ...shared, ...keeps, ...heard, margins: margins()}),
       sound: () => ({...part}),
@@ -132,7 +143,7 @@ const ways = (() => {
     if (id === 'edit-overlap') event.target.dataset.wanted = value;
     if (['edit-length', 'edit-overlap', 'edit-where'].includes(id)) { showOverlap(); edit.estimate(); }
     if (id === 'edit-size') { proposeMargins(); showFrame(); }
-    if (['edit-keeps', 'edit-kind'].includes(id)) edit.estimate();
+    if (['edit-keeps', 'edit-kind', 'edit-downscale'].includes(id)) edit.estimate();
   });
   element.addEventListener('input', event => {
     if (event.target.closest('.margins')) showFrame();
@@ -152,7 +163,7 @@ const ways = (() => {
     const lengths = find('#edit-length');
     if (!edit.limits().frame_counts.includes(given.num_frames)) lengths.add(lengthOption(given.num_frames));
     for (const [id, value] of [['kind', given.control_kind], ['scale', given.control_scale], ['where', given.extend],
-      ['length', given.num_frames]]) if (value !== undefined) find(`#edit-${id}`).value = value;
+      ['length', given.num_frames], ['downscale', given.control_downscale], ['loras', given.loras]]) if (value !== undefined) find(`#edit-${id}`).value = value;
     const overlaps = find('#edit-overlap');
     if (given.overlap) {
       overlaps.dataset.wanted = given.overlap;

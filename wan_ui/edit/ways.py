@@ -1,19 +1,21 @@
 """What can be made of a clip, way by way: which models can, and a request's fields from what the page sent, whatever that is.
 
 A model that makes clips anew by their strength has that way; one with control blocks has all others but that of making a sound,
-which belongs to models that make one; some of these have key frames too. Any model whose videos can begin with frames of a clip
-has that of going on.
+which belongs to models that make one; some of these follow a clip and have key frames too. Any model whose videos can begin with
+frames of a clip has that of going on.
 """
 
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from backend.contract.clip import trim_of
-from backend.contract.control import MAX_REFERENCES, extends, is_controlled
+from backend.contract.control import MAX_REFERENCES, extends, is_controlled, sees_beside
 from backend.contract.request import GenerationRequest
+from backend.contract.settings import SETTINGS
 from backend.errors import RequestError, short
 from presets import Preset
 from wan_ui.door.uploads import checked_upload
+from wan_ui.form.loras import read_loras
 
 Way = Literal["anew", "follow", "paint", "widen", "extend", "keys", "sound"]
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -24,11 +26,16 @@ _FAR = 1e6  # seconds, frames, pixels
 def ways_of(preset: Preset) -> tuple[Way, ...]:
     """What this model can make of a clip, or without one of pictures."""
     if preset.makes_sound:
-        more = ("extend", bool(extends(preset))), ("keys", "keyframes" in preset.inputs)
+        more = ("follow", sees_beside(preset)), ("extend", bool(extends(preset))), ("keys", "keyframes" in preset.inputs)
         return ("sound", *(way for way, can in more if can))
     if is_controlled(preset):
         return tuple(way for way in WAYS if way not in ("anew", "sound"))
     return ("anew", "extend") if extends(preset) else ("anew",)
+
+
+def scales_of(preset: Preset) -> tuple[float, float]:
+    """From and to which scale a clip may be followed."""
+    return (0.05, 1.0) if sees_beside(preset) else SETTINGS["control_scale"].limits
 
 
 def way_of(request: GenerationRequest) -> Way:
@@ -57,6 +64,8 @@ def fields_of(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     fields = _FIELDS[way](given, preset)
     if way in WITH_CLIPS_SOUND:
         fields |= {"keeps_sound": given.get("keeps_sound")}
+    if sees_beside(preset) and way == "follow":
+        return fields | _beside(given, preset)
     if not is_controlled(preset):
         return fields
     return {**fields, "references": _references(given), "control_scale": _number(given, "control_scale")}
@@ -72,6 +81,16 @@ def _follow(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
         "control": _upload(given, "clip"),
         "control_kind": given.get("control_kind"),
     }
+
+
+def _beside(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    """What a clip beside the video has of its own; the LoRAs come on top of the preset's."""
+    lines = given.get("loras")
+    if lines is not None and not isinstance(lines, str):
+        raise RequestError("the LoRAs", "must be lines of text, one for each", "write them again")
+    downscale = _number(given, "control_downscale", int)
+    loras = (*preset.loras, *read_loras(lines))
+    return {"control_scale": _number(given, "control_scale"), "control_downscale": downscale, "loras": loras}
 
 
 def _paint(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from html import escape
 
 from backend.contract.control import MAX_REFERENCES, OVERLAPS
-from backend.contract.settings import SETTINGS
 from presets import Preset
+from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.edit.ways import WAYS, WITH_CLIPS_SOUND, ways_of
 from wan_ui.parts.buttons import quiet_button
 from wan_ui.parts.icons import icon
@@ -100,9 +100,12 @@ def _keeps_sound(texts: Texts) -> str:
 
 def _follow(texts: Texts) -> str:
     kinds = (("edges", texts.edit_kind_edges), ("grey", texts.edit_kind_grey), ("as-is", texts.edit_kind_as_is))
+    sizes = [("1", texts.edit_downscale_none), ("2", texts.edit_downscale_half)]
     return (
         f'<div class="asked" data-of="follow"><label class="wide">{escape(texts.edit_kind)}<select id="edit-kind">'
-        f"{_options(kinds)}</select></label></div>"
+        f'{_options(kinds)}</select></label><label class="wide beside">{escape(texts.edit_downscale)}<select id="edit-downscale">'
+        f'{_options(sizes)}</select></label><label class="wide beside">{escape(texts.edit_lora)}<textarea id="edit-loras"'
+        f' rows="2" maxlength="{LONGEST_TEXT}" placeholder="{escape(texts.loras_info)}"></textarea></label></div>'
     )
 
 
@@ -138,11 +141,10 @@ def references(texts: Texts) -> str:
 
 
 def scale(texts: Texts) -> str:
-    """How strongly the control blocks act."""
-    _, most = SETTINGS["control_scale"].limits
+    """How strongly the control blocks act, or a clip beside the video; the script sets what the model allows."""
     return (
-        f'<label class="wide scale" data-takes="control"><span>{escape(texts.edit_scale)}<output>1.00</output></span>'
-        f'<input type="range" id="edit-scale" min="0" max="{most:g}" step="0.05" value="1"></label>'
+        f'<label class="wide scale"><span>{escape(texts.edit_scale)}<output>1.00</output></span>'
+        f'<input type="range" id="edit-scale" min="0" max="2" step="0.05" value="1"></label>'
     )
 
 

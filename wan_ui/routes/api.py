@@ -67,9 +67,10 @@ def _generate_with(desk: Desk) -> Callable:
                 for models that make sound: sound (an uploaded file, which the picture follows) with sound_start (seconds), make
                 ("sound" for that of the video alone, whose pictures stay), keeps_sound (false for none);
                 for presets of VACE and LTX-2: keyframes (a list of {"frame": 0, "image": a file});
-                for presets of VACE: control and mask (uploaded files), references (a list of them), control_kind ("as-is",
-                "edges", "grey"), control_scale, margins (a list: left, top, right, bottom, in pixels), extend ("after" or
-                "before" the video), overlap (frames), keeps_pixels
+                control (a clip as an uploaded file), control_kind ("as-is", "edges", "grey"), control_scale, and for LTX-2
+                control_downscale (1, or 2 for a LoRA that was trained with clips of half the size);
+                for presets of VACE: mask (an uploaded file), references (a list of them), margins (a list: left, top, right,
+                bottom, in pixels), extend ("after" or "before" the video), overlap (frames), keeps_pixels
         Returns:
             the video file, and its facts: job_id, seed, width, height, num_frames, fps, seconds by stage,
             and the rates of its arithmetic: floating-point operations a second and, on a TPU, their share of its peak (mfu)

@@ -27,7 +27,7 @@ from wan_ui.door.limits import JSON_BYTES
 from wan_ui.door.uploads import LARGEST_BODY
 
 AT_ONCE = 2  # parsed; a body with a data URL takes about three times its size in memory
-PICTURE, CLIP, SOUND = FILES = ("input_reference", "video", "sound")
+PICTURE, CLIP, SOUND, CONTROL = FILES = ("input_reference", "video", "sound", "control")
 _LONG = 10_000  # characters: shorter data URLs stay where they are
 _MOST_DATA = 8
 _SHORTER = "shorten it, and send pictures and clips as files or data URLs"
@@ -36,9 +36,17 @@ _MOST_FIELDS = 100
 _PIECE = 2**16
 _LISTS = {name for name in FOR_PROGRAMS if SETTINGS[name].many}
 _REFERENCE = re.compile(rf"({'|'.join(FILES)})\[(image_url|video_url|audio_url|file_id)\]")
-_ADDRESSES = {PICTURE: ("image_url", "image/png"), CLIP: ("video_url", "video/mp4"), SOUND: ("audio_url", "audio/wav")}
-_NAMED = f"{PICTURE}, {CLIP} or {SOUND}"
-_WRONG = {PICTURE: (ImageError, "the picture"), CLIP: (ClipError, "the clip"), SOUND: (SoundError, "the sound")}
+_ADDRESSES = {
+    PICTURE: ("image_url", "image/png"),
+    SOUND: ("audio_url", "audio/wav"),
+    **dict.fromkeys((CLIP, CONTROL), ("video_url", "video/mp4")),
+}
+_NAMED = f"{PICTURE}, {CLIP}, {SOUND} or {CONTROL}"
+_WRONG = {
+    PICTURE: (ImageError, "the picture"),
+    SOUND: (SoundError, "the sound"),
+    **dict.fromkeys((CLIP, CONTROL), (ClipError, "the clip")),
+}
 
 
 class BodyTooLarge(RequestError):
@@ -47,13 +55,14 @@ class BodyTooLarge(RequestError):
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """The fields by name, values as they came (from multipart: texts, and lists of them), and the picture, the clip and the
-    sound, if any, as files."""
+    """The fields by name, values as they came (from multipart: texts, and lists of them), and the picture, the clip, the
+    sound and the control clip, if any, as files."""
 
     fields: dict[str, Any]
     picture: Path | None
     clip: Path | None = None
     sound: Path | None = None
+    control: Path | None = None
 
 
 class BodyReader:
@@ -83,7 +92,7 @@ class BodyReader:
             fields, files = await _from_form(request, body) if is_form else (await asyncio.to_thread(_from_json, body), {})
             try:
                 kept = [await asyncio.to_thread(_kept_file, fields, files.get(name), name, folder / name) for name in FILES]
-                return Sent(fields=fields, picture=kept[0], clip=kept[1], sound=kept[2])
+                return Sent(fields=fields, picture=kept[0], clip=kept[1], sound=kept[2], control=kept[3])
             finally:
                 for file in files.values():
                     await file.close()

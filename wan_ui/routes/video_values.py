@@ -45,7 +45,7 @@ def to_request(sent: Sent, usual: str) -> GenerationRequest:
         raise UnknownField(one_line(unknown[0])[:60], f"is not known; there may be {known}", "correct its name or leave it out")
     preset = _preset(_text(sent.fields, "model") or usual)
     settings |= _sides(sent.fields, preset) | _length(sent.fields, preset)
-    files = {"image": sent.picture, "video": sent.clip, "sound": sent.sound}
+    files = {"image": sent.picture, "video": sent.clip, "sound": sent.sound, "control": sent.control}
     given = {name: str(path) for name, path in files.items() if path}
     return GenerationRequest.from_preset(preset, prompt=_text(sent.fields, "prompt"), **given, **settings)
 

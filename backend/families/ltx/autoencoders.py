@@ -79,9 +79,9 @@ class VideoAutoencoder:
         return count_flops(lambda: self._vae.decode(torch.empty(geometry.latent_shape(self.latent_channels))))
 
     @functools.lru_cache(maxsize=32)  # noqa: B019
-    def encode_flops(self, geometry: Geometry) -> float:
-        """Those of encoding a picture."""
-        return count_flops(lambda: self._vae.encode(torch.empty(1, 3, 1, geometry.height, geometry.width)))
+    def encode_flops(self, geometry: Geometry, num_frames: int = 1) -> float:
+        """Those of encoding a picture, or a clip of so many frames."""
+        return count_flops(lambda: self._vae.encode(torch.empty(1, 3, num_frames, geometry.height, geometry.width)))
 
 
 class SoundNetworks:

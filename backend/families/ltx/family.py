@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
-from backend.contract.keyframes import appended_frames
+from backend.contract.appended import Appended
 from backend.contract.settings import VideoSettings
 from backend.families.family import Configs, Kind, Need, refusal
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, width_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TEXT_TOKENS = 1024  # that a prompt is padded to; source: diffusers, LTX2Pipeline, max_sequence_length
 MEL_SCALE = 4  # mel frames a latent of sound, and mel bins; source: diffusers, AutoencoderKLLTX2Audio
-PIPELINES = ("LTX2Pipeline", "LTX2ImageToVideoPipeline", "LTX2ConditionPipeline")
+PIPELINES = ("LTX2Pipeline", "LTX2ImageToVideoPipeline", "LTX2ConditionPipeline", "LTX2InContextPipeline")
 TRANSFORMER, AUTOENCODER, SOUND_AUTOENCODER = "LTX2VideoTransformer3DModel", "AutoencoderKLLTX2Video", "AutoencoderKLLTX2Audio"
 VOCODERS = ("LTX2Vocoder", "LTX2VocoderWithBWE")
 UPSAMPLER = "latent_upsampler"  # a part that model_index.json does not name
@@ -54,7 +54,7 @@ class LtxKind(Kind):
     over_floor: float = 3.4  # derived: check-tpu says 0.197 s a step of ltx-2.0-512p on v6e:2x4, docs/performance.md
 
 
-INPUTS: Mapping[str, Need] = {role: "may" for role in ("image", "last_image", "keyframes", "video", "sound")}
+INPUTS: Mapping[str, Need] = {role: "may" for role in ("image", "last_image", "keyframes", "control", "video", "sound")}
 NEWEST = LtxKind(name="ltx-2.5", takes=INPUTS, other_series=("ltx-2.0", "ltx-2.3"))
 NEW = LtxKind(name="ltx-2.3", takes=INPUTS, other_series=(NEWEST.name,))
 OLD = dataclasses.replace(NEW, name="ltx-2.0", crosses_timesteps=False, can_perturb=False)
@@ -120,8 +120,9 @@ class LtxFamily:
         return {}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Self-attention of the video's tokens and of those of key frames, their attention to the text, projections and
-        feed-forward, and the keys that both streams take of the text; what else the sound costs is a hundredth of it."""
+        """Self-attention of the video's tokens and of those of key frames and a control clip, their attention to the text,
+        projections and feed-forward, and the keys that both streams take of the text; what else the sound costs is a hundredth
+        of it."""
         config = configs["transformer"]
         width, tokens, layers = width_of(config), _step_tokens(request), config["num_layers"] * branches
         sound = config["audio_num_attention_heads"] * config["audio_attention_head_dim"]
@@ -147,9 +148,8 @@ LTX = LtxFamily()
 
 
 def _step_tokens(request: VideoSettings) -> int:
-    """The tokens of the video, and of the key frames that are appended to them."""
-    geometry = request.geometry()
-    return geometry.num_tokens // geometry.num_latent_frames * (geometry.num_latent_frames + len(appended_frames(request)))
+    """The tokens of the video, and those that are appended to them."""
+    return request.geometry().num_tokens + Appended.of(request).num_tokens
 
 
 def _scales(config: Mapping[str, Any]) -> tuple[int, int]:

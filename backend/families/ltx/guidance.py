@@ -6,6 +6,7 @@ Source: diffusers, `LTX2Pipeline`. All scales have an own value for the sound.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -70,11 +71,9 @@ def scales_of(request: GenerationRequest) -> tuple[Scales, Scales]:
     return video, sound
 
 
-def guided_step(
-    state: SamplerState, seen: jax.Array, velocities: jax.Array, branches: Branches, scales: Scales, row: StepInputs
-) -> SamplerState:
-    """One step of the solver from the velocities [branches, ...] at `seen` [1, ...]: the frames of `state.sample`, and after them
-    key frames, which count in the spread and are left out of the step."""
+def guided_estimate(seen: jax.Array, velocities: jax.Array, branches: Branches, scales: Scales, row: StepInputs) -> jax.Array:
+    """The clean estimate [1, ...] of all that is `seen` [1, ...], from the velocities [branches, ...]: key frames and control
+    clips count in the spread too."""
     estimates = list(seen - row.sigma * velocities[:, None])
     own, rest = estimates[0], estimates[1:]
     clean = own
@@ -85,6 +84,11 @@ def guided_step(
     if branches.has_isolated:
         clean = clean + (scales.isolated - 1) * (own - rest.pop(0))
     spread = jnp.std(own) / jnp.where(jnp.std(clean) == 0, 1, jnp.std(clean))
-    clean = clean * (scales.rescale * spread + 1 - scales.rescale)
-    clean = clean[:, :, : state.sample.shape[2]]
-    return take_step(state, (state.sample - clean) / row.sigma, row.sigma, row.corrector, row.predictor)
+    return clean * (scales.rescale * spread + 1 - scales.rescale)
+
+
+def step_to(state: SamplerState, clean: jax.Array, row: StepInputs) -> SamplerState:
+    """One step of the solver towards the clean estimate, of which the first elements are those of the state."""
+    shape = state.sample.shape
+    own = clean if clean.shape == shape else clean[:, :, : math.prod(shape[2:])].reshape(shape)
+    return take_step(state, (state.sample - own) / row.sigma, row.sigma, row.corrector, row.predictor)

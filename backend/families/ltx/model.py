@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.contract.keyframes import appended_frames
+from backend.contract.appended import Appended
 from backend.contract.refining import HALF, first_size
 from backend.contract.request import GenerationRequest
 from backend.contract.sound import SoundPart, hears_clip
@@ -23,7 +23,8 @@ from backend.families.kit.pixels import as_float32, clip_pixels, joined_frames, 
 from backend.families.layouts import plan_layouts
 from backend.families.ltx.autoencoders import SoundNetworks, VideoAutoencoder
 from backend.families.ltx.family import UPSAMPLER
-from backend.families.ltx.guidance import Branches, Scales, guided_step, scales_of
+from backend.families.ltx.guidance import Branches, Scales, guided_estimate, scales_of, step_to
+from backend.families.ltx.in_context import CONTROL, control_noise, control_step, encoded_control, seen_tokens, with_control
 from backend.families.ltx.text_encoder import Connectors, TextEncoder, installed_name
 from backend.families.ltx.transformer import Context, Denoiser, layer_matrix_bytes
 from backend.families.ltx.upsampler import LatentUpsampler
@@ -99,16 +100,15 @@ def _step(
             begun = _with_beginning(jnp, first, drawn)
             begun = begun if name == VIDEO else jnp.where(context.is_heard > 0, begun, drawn)
             states = {**states, name: dataclasses.replace(states[name], sample=begun)}
-    seen = {name: states[name].sample for name in STREAMS}
-    if context.keyframes is not None:
-        seen[VIDEO] = jnp.concatenate([seen[VIDEO], context.keyframes], axis=2)
+    seen = {VIDEO: seen_tokens(states[VIDEO].sample, states, context), SOUND: states[SOUND].sample}
     timesteps = tuple(jnp.zeros_like(row.timestep) if name == given else row.timestep for name in STREAMS)
     velocities = denoiser.velocities(weights, *seen.values(), timesteps, context)
     named = zip(STREAMS, velocities, scales, strict=True)
-    made = {name: guided_step(states[name], seen[name], own, branches, scale, row) for name, own, scale in named if name != given}
+    clean = {name: guided_estimate(seen[name], own, branches, scale, row) for name, own, scale in named}
+    made = {name: step_to(states[name], clean[name], row) for name in STREAMS if name != given}
     if noise is not None:
         made = {name: with_noise(state, noise, STREAMS.index(name)) for name, state in made.items()}
-    return {name: made.get(name, states[name]) for name in STREAMS}
+    return {**states, **made, **control_step(states, clean[VIDEO], context, row, noise is not None)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -241,6 +241,9 @@ class LtxModel:
                 latents.append((yield Call(programs.encode_image, (weights["vae"], pixels_of(picture, self.dtype)))))
             if latents:
                 conditions[name] = yield OnHost(joined_frames, tuple(latents))
+        for frames in inputs.get("control", ()):
+            program = programs.encode_image
+            conditions[CONTROL] = yield from encoded_control(program, weights["vae"], request, frames, self.dtype)
         for frames in inputs.get("video", ()):
             latents = yield Call(programs.encode_image, (weights["vae"], clip_pixels(frames, self.dtype)))
             conditions["first_frame" if request.extend else _GIVEN[VIDEO]] = yield OnHost(as_float32, (latents,))
@@ -260,12 +263,13 @@ class LtxModel:
         texts = yield OnHost(rows, tuple(conditions[name] for name in _TEXTS))
         text, sound_text = yield Call(programs.prepare_text, (weights["transformer"], *texts))
         shapes = self.latent_shapes(request)
-        places = yield from programs.denoiser.places(shapes[VIDEO], shapes[SOUND][2], request.fps, appended_frames(request))
+        places = yield from programs.denoiser.places(shapes[VIDEO], shapes[SOUND][2], request.fps, Appended.of(request))
         flags = (np.array(one, np.float32) for one in (branches.perturbed, branches.isolated))
-        pictures = (conditions.get(name) for name in ("first_frame", "keyframes"))
-        perturbed, isolated, first_frame, keyframes, (first_sound, is_heard), scales = yield Put(
-            (*flags, *pictures, self._first_sound(request, conditions), scales_of(request)), programs.layout.replicated
+        shown = (*(conditions.get(name) for name in ("first_frame", "keyframes", CONTROL)), control_noise(request))
+        perturbed, isolated, *shown, (first_sound, is_heard), scales = yield Put(
+            (*flags, *shown, self._first_sound(request, conditions), scales_of(request)), programs.layout.replicated
         )
+        first_frame, keyframes, control, noise = shown
         context = Context(
             text=text,
             sound_text=sound_text,
@@ -276,6 +280,8 @@ class LtxModel:
             keyframes=keyframes,
             first_sound=first_sound,
             is_heard=is_heard,
+            control=control,
+            control_noise=noise,
         )
         lane = LtxLane(
             expert=0,
@@ -296,20 +302,26 @@ class LtxModel:
         count = math.prod(self._tokens(request).ids.shape)
         text = sum(encoder_flops(described[part], count) for part in ("text_encoder", "connectors"))
         num_pictures = bool(request.image) + bool(request.last_image) + len(request.keyframes)
-        sizes = {one.geometry() for one in (request, first_size(request))} if num_pictures else ()
-        return text + num_pictures * sum(map(self._guided.vae.encode_flops, sizes))
+        vae, sizes = self._guided.vae, {one.geometry() for one in (request, first_size(request))} if num_pictures else ()
+        shown = num_pictures * sum(map(vae.encode_flops, sizes))
+        if request.control:
+            geometry = request.geometry()
+            sides = {side: getattr(geometry, side) // request.control_downscale for side in ("width", "height")}
+            shown += vae.encode_flops(dataclasses.replace(geometry, **sides), request.num_frames)
+        return text + shown
 
     def decode_flops(self, request: GenerationRequest) -> float:
         """See `Model`. Those of the sound are not counted."""
         return self._guided.vae.decode_flops(request.geometry())
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
-        """See `Model`: a given stream's latents stand in place of its noise."""
+        """See `Model`: a given stream's latents stand in place of its noise; a clip that is followed in part has a state too."""
         given = {name: conditions.get(_GIVEN[name]) for name in STREAMS}
-        return {
+        states = {
             name: start(jnp.asarray(drawn)) if given[name] is None else held(jnp.asarray(given[name]))
             for name, drawn in noise.items()
         }
+        return with_control(states, request, conditions)
 
     def step(
         self,
@@ -336,7 +348,8 @@ class LtxModel:
         return 0
 
     def finish(self, conditions: Conditions, latents: Latents) -> Work:
-        """See `Model`: what a stream begins with are the latents that were given for it."""
+        """See `Model`: what a stream begins with are the latents that were given for it; a control clip's are left out."""
+        latents = {name: latents[name] for name in STREAMS}
         for name, first in ((VIDEO, "first_frame"), (SOUND, "first_sound")):
             if first in conditions:
                 latents = {**latents, name: (yield OnHost(_with_beginning, (conditions[first], latents[name])))}
@@ -361,15 +374,14 @@ class LtxModel:
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
         """See `Model`."""
         programs, shape = self._programs(request.is_guided), self._video_shape(request)
-        shape = (*shape[:2], shape[2] + len(appended_frames(request)), *shape[3:])
-        layout, denoiser = programs.layout, programs.denoiser
+        layout, denoiser, appended = programs.layout, programs.denoiser, Appended.of(request).num_tokens
         heads, sp = denoiser.heads // layout.size("tp"), layout.size("sp")
-        padded, group = denoiser.padded_tokens(shape), math.gcd(heads, sp)
+        padded, group = denoiser.padded_tokens(shape, room=appended), math.gcd(heads, sp)
         return AttentionLengths(
             heads=heads // group,
             head_width=denoiser.head_width,
             queries=padded * group // sp,
-            keys=denoiser.num_tokens(shape),
+            keys=denoiser.num_tokens(shape) + appended,
             text_heads=heads,
             text_queries=padded // sp,
             text=self._text.length,

@@ -7,12 +7,13 @@ The angles are fractions of (20 s, 2048 pixels, 2048 pixels), different for ever
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import jax
 import numpy as np
 import torch
 from diffusers.models.transformers.transformer_ltx2 import LTX2AudioVideoRotaryPosEmbed, LTX2VideoTransformer3DModel
+
+from backend.contract.appended import Appended
 
 Tables = tuple[jax.Array, jax.Array]
 """Cosine and sine [S, H, D / 2], float32, of the first half of each head's channels with the second."""
@@ -34,15 +35,17 @@ def places_of(
     size: tuple[int, int, int],
     num_sound: int,
     fps: float,
-    appended_at: Sequence[int],
+    appended: Appended,
     padded: int,
 ) -> Places:
-    """Host tables for latents of `size` (F, H, W) and so many latents of sound. The video's tokens are followed by those of a
-    picture at each of the pixel frames `appended_at`, and are padded to `padded` tokens."""
+    """Host tables for latents of `size` (F, H, W) and so many latents of sound. The video's tokens are followed by those that are
+    `appended`, and are padded to `padded` tokens."""
     with torch.device("cpu"), torch.no_grad():
         video = model.rope.prepare_video_coords(1, *size, torch.device("cpu"), fps=fps)
-        pictures = [_picture_coordinates(model, size, fps, frame) for frame in appended_at]
-        video = torch.cat([video, *pictures], dim=2)
+        after = [_picture_coordinates(model, size, fps, frame) for frame in appended.frames]
+        if appended.control:
+            after.append(_control_coordinates(model, appended.control, fps, appended.downscale))
+        video = torch.cat([video, *after], dim=2)
         sound = model.audio_rope.prepare_audio_coords(1, num_sound, torch.device("cpu"))
         return Places(
             video=_tables(model.rope, video, padded),
@@ -60,6 +63,18 @@ def _picture_coordinates(model: LTX2VideoTransformer3DModel, size: tuple[int, in
     picture = model.rope.prepare_video_coords(1, 1, *size[1:], torch.device("cpu"), fps=1.0)
     picture[:, 0] = (picture[:, 0] + frame) / fps
     return picture
+
+
+def _control_coordinates(
+    model: LTX2VideoTransformer3DModel, size: tuple[int, int, int], fps: float, downscale: int
+) -> torch.Tensor:
+    """Those of a control clip, [1, 3, F * H * W, 2]: the video's own, where a latent covers more of it.
+
+    Source: diffusers, `LTX2InContextPipeline._encode_reference_conditions`.
+    """
+    clip = model.rope.prepare_video_coords(1, *size, torch.device("cpu"), fps=fps)
+    clip[:, 1:] *= downscale
+    return clip
 
 
 def _tables(rope: LTX2AudioVideoRotaryPosEmbed, coordinates: torch.Tensor, padded: int | None = None) -> Tables:

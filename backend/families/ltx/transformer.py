@@ -2,9 +2,10 @@
 
 Up to four branches run together: with the prompt, with the negative prompt, with the self-attention of one layer left out
 (perturbed), and with each stream for itself (isolated). The sound's tokens, some twenty-five a second, stand on every chip. The
-tokens of a first picture are the first frame's; those of a key frame follow the video's, with places of their own. A video that
-goes on after a clip begins with that clip's frames and sound. What is given has timestep 0, so two time embeddings of each stream
-serve all tokens; they are spread over the tokens inside a layer.
+tokens of a first picture are the first frame's; those of a key frame and of a control clip follow the video's, with places of
+their own. A video that goes on after a clip begins with that clip's frames and sound. What is given has timestep 0, or a share of
+the video's if a control clip is followed in part; so two or three time embeddings of each stream serve all tokens; they are
+spread over the tokens inside a layer.
 
 LTX-2.5's `keyframes_abs_pos_embedding` is loaded and not used, as in diffusers' pipelines from text, from a picture and from key
 frames. The makers' own code adds it to the first frame's tokens (Lightricks/LTX-2, `ltx_core/tools.py`,
@@ -16,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -26,6 +27,7 @@ import torch
 from diffusers import LTX2VideoTransformer3DModel
 from jax.sharding import PartitionSpec as P
 
+from backend.contract.appended import Appended
 from backend.families.kit.modules import call
 from backend.families.kit.transformer import StackedTransformer
 from backend.families.ltx.attention import StreamAttention, Turned
@@ -52,7 +54,9 @@ class Context:
     """What all steps read besides the latents. `text` [B, T, D] and `sound_text` [B, T, D'] are the connectors' embeddings;
     `perturbed` and `isolated` [B] are 1 for these branches, else 0. Of what is given these are the clean latents, None if there
     is nothing: `first_frame` [1, C, N, H, W] of a picture or of the frames of a clip with which the video begins, `keyframes`
-    [1, C, K, H, W] of pictures, `first_sound` [1, C, N, M] of the clip's sound, which counts if `is_heard` is 1."""
+    [1, C, K, H, W] of pictures, `first_sound` [1, C, N, M] of the clip's sound, which counts if `is_heard` is 1; `control`
+    [1, C, F', H', W'] of a control clip. `control_noise` is that clip's share of the video's noise, a scalar above 0; None for
+    one that is followed whole."""
 
     text: jax.Array
     sound_text: jax.Array
@@ -63,12 +67,14 @@ class Context:
     keyframes: jax.Array | None
     first_sound: jax.Array | None
     is_heard: jax.Array | None
+    control: jax.Array | None = None
+    control_noise: jax.Array | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Times:
-    """Modulations before each layer's own tables: rows for the step's timestep and, if frames are given, for 0. `of_text` is None
-    where the prompt's keys do not depend on the timestep."""
+    """Modulations before each layer's own tables: rows for the step's timestep and, if anything is given, for 0 and for that of a
+    clip that is followed in part. `of_text` is None where the prompt's keys do not depend on the timestep."""
 
     video: jax.Array
     sound: jax.Array
@@ -109,11 +115,10 @@ class Denoiser(StackedTransformer):
         for name, processor in self._processors.items():
             getattr(self._block, name).set_processor(processor)
 
-    def places(self, latent_shape: tuple[int, ...], num_sound: int, fps: float, appended_at: Sequence[int]) -> Work:
-        """Work: the rotary tables for latents of this shape, B C F H W, so many latents of sound, and key frames at the pixel
-        frames `appended_at`."""
-        padded = self.padded_tokens(latent_shape, room=len(appended_at) * math.prod(latent_shape[3:]))
-        made = places_of(self._model, latent_shape[2:], num_sound, fps, appended_at, padded)
+    def places(self, latent_shape: tuple[int, ...], num_sound: int, fps: float, appended: Appended) -> Work:
+        """Work: the rotary tables for latents of this shape, B C F H W, for so many latents of sound, and what is appended."""
+        padded = self.padded_tokens(latent_shape, room=appended.num_tokens)
+        made = places_of(self._model, latent_shape[2:], num_sound, fps, appended, padded)
         spread, whole = (self._layout.sharding(P(axis, "tp", None)) for axis in ("sp", None))
         video, video_time = yield Put((made.video, made.video_time), spread)
         sound, sound_time = yield Put((made.sound, made.sound_time), whole)
@@ -129,43 +134,35 @@ class Denoiser(StackedTransformer):
     def velocities(
         self, weights: StackedWeights, video: jax.Array, sound: jax.Array, timesteps: tuple[jax.Array, ...], context: Context
     ) -> tuple[jax.Array, jax.Array]:
-        """Velocities (noise - data) float32 of `video` [1, C, F, H, W] and `sound` [1, C, L, M], one for each branch.
+        """Velocities (noise - data) float32 of `video` [1, C, S] and `sound` [1, C, L, M], one for each branch.
 
-        `timesteps` are two scalars, 0 to 1000: the video's and the sound's. The latents of pictures stand in `video` already, a
-        first frame's in its place and those of key frames after all others; their timestep is 0.
+        `timesteps` are two scalars, 0 to 1000: the video's and the sound's. `video` are the tokens of all frames, with a first
+        picture's in their place, then those of key frames, then those of a control clip.
         """
         dtype, branches = weights.outer["proj_out.weight"].dtype, len(context.text)
-        num_tokens, padded = self.num_tokens(video.shape), self.padded_tokens(video.shape)
+        num_tokens = video.shape[2]
+        padded = num_tokens + -num_tokens % self._layout.token_multiple
         for processor in self._processors.values():
             processor.num_video = num_tokens
-        tokens = self._call_outer("proj_in", weights, _tokens(video).astype(dtype))
+        tokens = self._call_outer("proj_in", weights, jnp.moveaxis(video, 1, 2).astype(dtype))
         tokens = jnp.pad(tokens, ((0, 0), (0, padded - num_tokens), (0, 0)))
         heard = self._call_outer("audio_proj_in", weights, _sound_tokens(sound).astype(dtype))
         tokens, heard = (jnp.broadcast_to(array, (branches, *array.shape[1:])) for array in (tokens, heard))
-        still, still_sound = _still_tokens(context, video.shape, padded), _still_sound(context, sound.shape[2])
-        times = self._times(weights, *timesteps, still is not None, still_sound is not None, dtype)
-        run = functools.partial(self._run_layer, times=times, still=still, still_sound=still_sound, context=context)
+        levels, sound_levels = _levels(context, num_tokens, padded), _sound_levels(context, sound.shape[2])
+        video_rows, sound_rows = _given_times(timesteps[0], context), _with_zero(timesteps[1], sound_levels is not None)
+        times = self._times(weights, video_rows, sound_rows, dtype)
+        run = functools.partial(self._run_layer, times=times, levels=levels, sound_levels=sound_levels, context=context)
         layers = (weights.stacks[BLOCKS], jnp.arange(self._model.config.num_layers))
         start = self._layout.constrain(tokens, self._layout.tokens), self._layout.constrain(heard, P("dp"))
         (tokens, heard), _ = jax.lax.scan(lambda streams, layer: (run(streams, layer), None), start, layers)
-        spread = _of_tokens(times.video_embedding, still)
-        out = self._finish(weights, "", tokens, spread)[:, :num_tokens]
-        velocity = jnp.moveaxis(out, 1, 2).reshape(branches, -1, *video.shape[2:])
-        out = self._finish(weights, "audio_", heard, _of_tokens(times.sound_embedding, still_sound))
+        spread = _of_tokens(times.video_embedding, levels)
+        velocity = jnp.moveaxis(self._finish(weights, "", tokens, spread)[:, :num_tokens], 1, 2)
+        out = self._finish(weights, "audio_", heard, _of_tokens(times.sound_embedding, sound_levels))
         return velocity, out.reshape(branches, sound.shape[2], *sound.shape[1::2]).swapaxes(1, 2)
 
-    def _times(
-        self,
-        weights: StackedWeights,
-        timestep: jax.Array,
-        heard: jax.Array,
-        has_still: bool,
-        has_still_sound: bool,
-        dtype: jnp.dtype,
-    ) -> _Times:
-        """Of the video's timestep and of that of what is heard."""
-        own, heard = timestep[None], heard[None]
-        rows, heard_rows = _with_zero(own, has_still), _with_zero(heard, has_still_sound)
+    def _times(self, weights: StackedWeights, rows: jax.Array, heard_rows: jax.Array, dtype: jnp.dtype) -> _Times:
+        """Of the timesteps of the two streams' tokens, of which the first is the step's own."""
+        own, heard = rows[:1], heard_rows[:1]
         embed = functools.partial(self._embed_time, weights, dtype=dtype)
         scale = self._model.config.cross_attn_timestep_scale_multiplier / self._model.config.timestep_scale_multiplier
         (video, video_embedding), (sound, sound_embedding) = embed("time_embed", rows), embed("audio_time_embed", heard_rows)
@@ -196,8 +193,8 @@ class Denoiser(StackedTransformer):
         streams: tuple[jax.Array, jax.Array],
         layer: Any,
         times: _Times,
-        still: np.ndarray | None,
-        still_sound: jax.Array | None,
+        levels: np.ndarray | None,
+        sound_levels: jax.Array | None,
         context: Context,
     ) -> tuple[jax.Array, jax.Array]:
         """One block on the video's tokens [B, S, D] and the sound's [B, L, D']."""
@@ -206,8 +203,8 @@ class Denoiser(StackedTransformer):
         own = jnp.where(index == self._perturbed_layer, 1 - context.perturbed, 1)[:, None, None]
         other = (1 - context.isolated)[:, None, None]
 
-        def whole(rows: jax.Array, still: Any = still) -> jax.Array:
-            spread = _of_tokens(rows, still if len(rows) > 1 else None)
+        def whole(rows: jax.Array, levels: Any = levels) -> jax.Array:
+            spread = _of_tokens(rows, levels if len(rows) > 1 else None)
             return jnp.broadcast_to(spread, (branches, *spread.shape[1:]))
 
         arguments = dict(
@@ -216,11 +213,11 @@ class Denoiser(StackedTransformer):
             encoder_hidden_states=context.text,
             audio_encoder_hidden_states=context.sound_text,
             temb=whole(times.video),
-            temb_audio=whole(times.sound, still_sound),
+            temb_audio=whole(times.sound, sound_levels),
             temb_ca_scale_shift=whole(times.video_cross),
-            temb_ca_audio_scale_shift=whole(times.sound_cross, still_sound),
+            temb_ca_audio_scale_shift=whole(times.sound_cross, sound_levels),
             temb_ca_gate=whole(times.video_gate),
-            temb_ca_audio_gate=whole(times.sound_gate, still_sound),
+            temb_ca_audio_gate=whole(times.sound_gate, sound_levels),
             temb_prompt=None if times.of_text is None else whole(times.of_text[0]),
             temb_prompt_audio=None if times.of_text is None else whole(times.of_text[1]),
             video_rotary_emb=Turned(query=places.video, key=places.video, keeps=own),
@@ -258,38 +255,49 @@ def _embed_time(module: torch.nn.Module, times: torch.Tensor, dtype: torch.dtype
     return call(functools.partial(module, batch_size=len(times), hidden_dtype=dtype), times)
 
 
-def _still_tokens(context: Context, shape: tuple[int, ...], padded: int) -> np.ndarray | None:
-    """Which of the tokens of latents of this shape are those of pictures, bool [padded]; None if there are no pictures."""
-    if context.first_frame is None and context.keyframes is None:
+def _given_times(timestep: jax.Array, context: Context) -> jax.Array:
+    """The timesteps that tokens of the video have, [1 to 3]: the step's own, 0, and that of a clip that is followed in part."""
+    if all(latents is None for latents in (context.first_frame, context.keyframes, context.control)):
+        return timestep[None]
+    noisy = () if context.control_noise is None else (timestep * context.control_noise,)
+    return jnp.stack([timestep, jnp.zeros_like(timestep), *noisy])
+
+
+def _levels(context: Context, num_tokens: int, padded: int) -> np.ndarray | None:
+    """Which of these timesteps each token has, [padded]; None if nothing is given."""
+    first, pictures, control = (
+        0 if latents is None else math.prod(latents.shape[2:])
+        for latents in (context.first_frame, context.keyframes, context.control)
+    )
+    if not first + pictures + control:
         return None
-    first = 0 if context.first_frame is None else context.first_frame.shape[2]
-    after = shape[2] - (0 if context.keyframes is None else context.keyframes.shape[2])
-    frames = np.arange(padded) // math.prod(shape[3:])
-    return (frames < first) | (frames >= after)
+    levels = np.zeros(padded, np.int32)
+    levels[:first] = levels[num_tokens - pictures - control :] = 1
+    if context.control_noise is not None:
+        levels[num_tokens - control : num_tokens] = 2
+    return levels
 
 
-def _still_sound(context: Context, length: int) -> jax.Array | None:
-    """Which of so many latents of sound are those of a clip, bool [L]; None if no clip is heard."""
+def _sound_levels(context: Context, length: int) -> jax.Array | None:
+    """The same of so many latents of sound: 1 for those of a clip; None if no clip is heard."""
     if context.first_sound is None:
         return None
     return (jnp.arange(length) < context.first_sound.shape[2]) & (context.is_heard > 0)
 
 
 def _with_zero(timestep: jax.Array, has_still: bool) -> jax.Array:
-    """The timestep [1], and after it that of what is still, 0, if there is any."""
-    return jnp.concatenate([timestep, jnp.zeros_like(timestep)]) if has_still else timestep
+    """The timestep, [1], and after it that of what is still, 0, if there is any."""
+    return jnp.stack([timestep, jnp.zeros_like(timestep)]) if has_still else timestep[None]
 
 
-def _of_tokens(rows: jax.Array, still: np.ndarray | jax.Array | None) -> jax.Array:
-    """Rows [N, ...] for the tokens: [1, 1, ...], or [1, S, ...] with the second row for those that are `still`, bool [S]."""
-    if still is None:
+def _of_tokens(rows: jax.Array, levels: np.ndarray | jax.Array | None) -> jax.Array:
+    """Rows [N, ...] for the tokens: [1, 1, ...], or [1, S, ...] with the row of each token's level, [S]."""
+    if levels is None:
         return rows[None, :1]
-    return jnp.where(still[:, None], rows[1], rows[0])[None]
-
-
-def _tokens(latents: jax.Array) -> jax.Array:
-    """[1, C, F, H, W] -> [1, F * H * W, C]."""
-    return jnp.moveaxis(latents.reshape(*latents.shape[:2], -1), 1, 2)
+    spread = rows[0]
+    for level in range(1, len(rows)):
+        spread = jnp.where((levels == level)[:, None], rows[level], spread)
+    return spread[None]
 
 
 def _sound_tokens(latents: jax.Array) -> jax.Array:

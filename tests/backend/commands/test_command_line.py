@@ -223,6 +223,8 @@ def test_what_vace_is_shown_has_options_of_its_own(capsys):
     ltx = ["generate", "--preset", "ltx-2.5-704p", "--prompt", "x", "--image", "/a.png", "--last-image", "/z.png"]
     made = request_of(parse([*ltx, "--keyframe", "60:/k.png"]))
     assert (made.task, made.keyframe_at, made.keyframes, made.last_image) == ("i2v", (60,), ("/k.png",), "/z.png")
+    made = request_of(parse([*ltx, "--control", "/c.mp4", "--control-scale", "0.8", "--control-downscale", "2", "--trim", "1.5"]))
+    assert (made.control, made.control_scale, made.control_downscale, made.trim[0]) == ("/c.mp4", 0.8, 2, 1.5)
     assert "must be four numbers of pixels" in refusal(capsys, *words, "--margins", "1,2,3")
     assert "must be four numbers of pixels" in refusal(capsys, *words, "--margins=-1,2,3,4")
     assert "must be a frame's number and a picture" in refusal(capsys, *words, "--keyframe", "first.png")

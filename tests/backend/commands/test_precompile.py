@@ -79,5 +79,5 @@ def test_models_with_sound_are_compiled_for_pictures_anywhere_for_a_given_sound_
     made = list(requests_of(load_preset("ltx-2.5-704p"), model, {}))
     assert [(tuple(one.inputs()), one.make) for one in made] == [
         ((), "video"), (("image",), "video"), (("image", "last_image"), "video"), (("keyframes",), "video"),
-        (("video",), "sound"), (("sound",), "video"), (("video",), "video"),
+        (("video",), "sound"), (("control",), "video"), (("sound",), "video"), (("video",), "video"),
     ]  # fmt: skip

@@ -48,7 +48,7 @@ def test_key_frames_count_as_tokens_in_the_noise_levels():
         (LTX, dict(ONE, keyframe_at=(120,), image="/a.png", last_image="/z.png"), "two key frames at 120 were given"),
         (LTX, dict(last_image="/z.png"), "image is missing"),
         (LTX, dict(ONE, references=("/r.png",)), "references was given but ltx-2.3-704p takes none"),
-        (LTX, dict(ONE, control_scale=0.5), "control_scale was given but ltx-2.3-704p takes none"),
+        (LTX, dict(ONE, control_scale=0.5), "control_scale was given but no control, to which it belongs"),
         (LTX, dict(ONE, video="/clip.mp4", make="sound"), "keyframes was given but only a sound is made"),
         (LTX, dict(ONE, shots=[dict(prompt="a"), dict(prompt="b")]), "keyframes was given beside shots"),
     ],

@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.engine import Engine
+from backend.errors import RequestError
 from backend.media.pictures import load_checked_image
 from backend.media.video import read_frames
 from tests.clip_files import counting_clip
@@ -324,7 +325,7 @@ def test_the_view_shows_only_ways_that_a_model_can_go():
     anew, vace, ltx = find_preset("wan2.1-t2v-1.3b-480p"), find_preset(VACE), find_preset("ltx-2.3-704p")
     assert (
         ways_of(anew) == ("anew",)
-        and ways_of(ltx) == ("sound", "extend", "keys")
+        and ways_of(ltx) == ("sound", "follow", "extend", "keys")
         and {"anew", "sound"} == {*WAYS} - {*ways_of(vace)}
     )
     for texts in (ENGLISH, CHINESE):
@@ -365,3 +366,25 @@ def test_what_one_way_does_not_show_is_named():
     assert way_of(both) == "widen" and not_shown(both) == ["mask", "control"]
     moved = GenerationRequest.from_preset(preset, video="/a.mp4", mask="/m.png", references=("/hat.png",), **part)
     assert not_shown(moved) == []
+
+
+def test_a_clip_beside_the_video_is_followed_with_a_lora(tmp_path, monkeypatch):
+    clip = tmp_path / "pose.mp4"
+    clip.write_bytes(b"clip")
+    monkeypatch.setattr("wan_ui.door.uploads.get_upload_folder", lambda: str(tmp_path))
+    preset = find_preset("ltx-2.3-704p")
+    given = {"way": "follow", "clip": str(clip), "start": 0.5, "num_frames": 49, "control_kind": "edges", "references": []}
+    given |= {"control_scale": 0.8, "control_downscale": 2, "loras": "pose.safetensors = 0.9"}
+    request = GenerationRequest.from_preset(preset, prompt="a dancer", **fields_of(given, preset))
+    assert (request.control, request.control_kind, request.control_scale) == (str(clip), "edges", 0.8)
+    assert (request.control_downscale, request.num_frames, request.loras[0].source) == (2, 49, "pose.safetensors")
+    assert way_of(request) == "follow" and not not_shown(request)
+    filled = settings_of(request)
+    assert (filled["control_downscale"], filled["loras"], filled["way"]) == (2, "pose.safetensors = 0.9", "follow")
+    plain = GenerationRequest.from_preset(
+        preset, prompt="a dancer", **fields_of({**given, "loras": "", "control_scale": None}, preset)
+    )
+    assert plain.loras == preset.loras and plain.control_scale == 1
+    for wrong in ({"loras": 5}, {"loras": "pose = x y z"}, {"control_downscale": "2"}, {"control_scale": 2.0}):
+        with pytest.raises(RequestError):
+            GenerationRequest.from_preset(preset, prompt="a dancer", **fields_of(given | wrong, preset))

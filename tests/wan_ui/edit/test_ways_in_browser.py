@@ -311,3 +311,27 @@ def test_key_frames_of_a_model_that_sounds(visit, pictures, data_dir):
     assert page.locator(".chosen output").inner_text() == "Frame 48 of 48, at 2.00 s"
     request = asked_for(data_dir, make(page, "a street musician, from red to green"))
     assert (request["preset"], request["keyframe_at"], request["num_frames"]) == (LTX, [0, 48], 49)
+
+
+def test_a_clip_beside_the_video_is_followed_with_a_lora(visit, clip, data_dir):
+    page = visit()
+    open_edit(page)
+    taken(page, clip)
+    page.locator("#edit-preset").select_option(LTX)
+    assert not page.locator(".scale").is_visible(), "of no meaning to a sound"
+    page.locator('[name="edit-way"][value="follow"]').check(force=True)
+    page.locator('.edit[data-way="follow"]').wait_for()
+    scale = page.locator("#edit-scale")
+    assert page.locator("#edit-preset").input_value() == LTX and (scale.get_attribute("min"), scale.get_attribute("max")) == (
+        "0.05",
+        "1",
+    )
+    slide(page, "#edit-scale", 0.8)
+    page.locator("#edit-downscale").select_option("2")
+    page.locator("#edit-kind").select_option("edges")
+    slide(page, "#edit-to", 2.05)
+    request = asked_for(data_dir, make(page, "a street musician"))
+    assert (request["preset"], request["control_scale"], request["control_downscale"]) == (LTX, 0.8, 2)
+    assert request["control_kind"] == "edges" and "video" not in request and request["num_frames"] == 49
+    page.locator("#edit-preset").select_option(VACE)
+    assert scale.get_attribute("max") == "2" and not page.locator("#edit-downscale").is_visible()

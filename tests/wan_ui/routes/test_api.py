@@ -88,6 +88,9 @@ def test_what_vace_is_shown_comes_as_uploaded_files(tmp_path):
     assert (request.video, request.mask) == (str(folder / "v.mp4"), str(folder / "m.png"))
     assert (request.references, request.keyframes) == ((str(folder / "r.png"),), (str(folder / "k.png"),))
     assert (request.keyframe_at, request.margins, request.control_scale) == ((8,), (16, 0, 0, 0), 0.5)
+    beside = {"control": files["v.mp4"], "control_kind": "edges", "control_downscale": 2}
+    request = Wanted.of("x", "ltx-2.3-704p", None, *without_files(beside)).to_request()
+    assert (request.control, request.control_kind, request.control_downscale) == (str(folder / "v.mp4"), "edges", 2)
     elsewhere = {"path": "/etc/passwd", **META}
     for wrong in ({"mask": elsewhere}, {"references": [elsewhere]}, {"keyframes": [{"frame": 0, "image": elsewhere}]}):
         with pytest.raises(RequestError, match="must be an uploaded file"):

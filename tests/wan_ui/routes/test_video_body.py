@@ -29,7 +29,7 @@ def site(tmp_path) -> TestClient:
             sent = await reader.read(request, tmp_path)
         except StudioError as error:
             return JSONResponse({"error": type(error).__name__, "words": str(error)}, 400)
-        files = {name: getattr(sent, name) for name in ("picture", "clip", "sound")}
+        files = {name: getattr(sent, name) for name in ("picture", "clip", "sound", "control")}
         kept = {name: Path(path).read_bytes().decode() for name, path in files.items() if path}
         return JSONResponse({"fields": sent.fields, "picture": None} | kept)
 
@@ -77,6 +77,9 @@ def test_a_clip_comes_as_a_file_or_as_a_data_url(site):
     assert told["fields"] == {"strength": "0.5", "trim": [0.5, 1.5]}
     for given in (CLIP, {"video_url": CLIP}):
         assert site.post("/", json={"video": given}).json()["clip"] == "frames"
+        assert site.post("/", json={"control": given}).json()["control"] == "frames"
+    told = site.post("/", data={"control_scale": "0.8"}, files={"control": b"frames", "input_reference": b"p"}).json()
+    assert (told["control"], told["picture"], told["fields"]) == ("frames", "p", {"control_scale": "0.8"})
     assert site.post("/", data={"video[video_url]": CLIP}, files={"input_reference": b"p"}).json()["clip"] == "frames"
     for given in ("/etc/passwd", "http://127.0.0.1/a.mp4", {"image_url": CLIP}, 5, {}):
         wrong = site.post("/", json={"video": given}).json()
@@ -136,7 +139,7 @@ def test_a_form_has_one_file_of_each_name_and_few_fields(site):
     assert site.post("/", files=[("input_reference", b"a"), ("sound", b"b")]).status_code == 200
     assert site.post("/", files=[("input_reference", b"a"), ("sound", b"b"), ("sound", b"c")]).status_code == 400
     other = site.post("/", files={"audio": b"a"}).json()
-    assert "audio is a file and only input_reference, video or sound may be one" in other["words"]
+    assert "audio is a file and only input_reference, video, sound or control may be one" in other["words"]
     assert site.post("/", data={f"field{n}": "x" for n in range(200)}, files={"input_reference": b"p"}).status_code == 400
 
 

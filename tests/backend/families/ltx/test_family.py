@@ -81,7 +81,7 @@ def test_what_a_model_takes_is_what_its_preset_offers(name):
     assert kind.takes.keys() == preset.inputs.keys()
 
 
-def test_key_frames_and_a_last_picture_are_tokens_of_a_step_and_a_first_one_is_none():
+def test_what_is_appended_are_tokens_of_a_step_and_a_first_picture_is_none():
     preset = load_preset("ltx-2.0-512p")
 
     def attention_of(task, **given) -> float:
@@ -90,6 +90,8 @@ def test_key_frames_and_a_last_picture_are_tokens_of_a_step_and_a_first_one_is_n
     plain, middle = attention_of("t2v"), dict(keyframes=("/a.png", "/b.png"), keyframe_at=(0, 60))
     assert attention_of("i2v") == plain
     assert attention_of("t2v", **middle) == attention_of("i2v", last_image="/b.png") == pytest.approx(plain * (17 / 16) ** 2)
+    assert attention_of("t2v", control="/c.mp4") == 4 * plain
+    assert attention_of("i2v", control="/c.mp4", control_downscale=2) == pytest.approx(plain * (5 / 4) ** 2)
 
 
 def recognised(configs):
