@@ -306,7 +306,8 @@ def _rank(preset: Preset) -> tuple[bool | int | str, ...]:
     plain, _, variant = preset.name.rpartition("-")
     plain, variant = (plain, VARIANTS.index(variant)) if variant in VARIANTS else (preset.name, -1)
     kind = next((place for place, kind in enumerate(KINDS) if f"-{kind}-" in plain), len(KINDS))
-    return *beginning, family, kind, not plain.startswith(preset.series), plain, variant
+    sizes = re.sub(r"\d+", lambda found: found[0].zfill(5), plain)  # 704p before 1024p
+    return *beginning, family, kind, not plain.startswith(preset.series), sizes, variant
 
 
 @functools.cache

@@ -103,7 +103,7 @@ def check_preset(kind: Kind, preset: Preset, source: str) -> None:
         "tasks": (" and ".join(kind.tasks), " and ".join(preset.tasks), set(preset.tasks) <= set(kind.tasks)),
         "experts": _pair(kind.num_experts, preset.num_experts),
         "last image": _pair(kind.needs("last_image"), preset.needs_last_image),
-        "control clips": _pair("control" in kind.takes, "control" in preset.takes),
+        "control clips": _control(kind, preset),
         "pixels a latent": _pair(kind.scales[0], preset.vae_scale_spatial),
         "frames a latent": _pair(kind.scales[1], preset.vae_scale_temporal),
         "pixels a token": _pair(kind.scales[0] * kind.patch, preset.vae_scale_spatial * preset.patch),
@@ -119,6 +119,12 @@ def check_preset(kind: Kind, preset: Preset, source: str) -> None:
                 f"and the preset {preset.name} is for another kind ({name}: {expected})",
                 f"take a preset of {kind.name}, or another --model",
             )
+
+
+def _control(kind: Kind, preset: Preset) -> tuple[bool, bool, bool]:
+    """Models that edit clips, to which masks belong, are of another kind than those that may follow one."""
+    found, expected = "control" in kind.takes, "control" in preset.takes
+    return found, expected, ("mask" in kind.takes) == ("mask" in preset.takes) and found >= expected
 
 
 def _pair(found: Any, expected: Any) -> tuple[Any, Any, bool]:
