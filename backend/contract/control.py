@@ -102,6 +102,9 @@ def _check_beside(request: VideoSettings, preset: Preset) -> None:
         return
     if request.make == "sound":
         return  # see `sound.check_sound`
+    if preset.refines:
+        rule = f"but {preset.name} makes its videos in two sizes"
+        raise RequestError("control was given", rule, "leave it out, or take a preset that makes them in one")
     if not 0 < scale <= 1:
         raise RequestError(f"control_scale={scale:g}", f"must be above 0 and at most 1 for {preset.name}", "1 is usual")
     sides, multiple = (request.width, request.height), preset.size_multiple

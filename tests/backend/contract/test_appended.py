@@ -4,7 +4,7 @@ import pytest
 
 from backend.contract.appended import Appended
 from backend.contract.clip import Part
-from backend.contract.control import is_controlled
+from backend.contract.control import check_control, is_controlled
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
 from backend.errors import RequestError
@@ -82,3 +82,12 @@ def test_what_does_not_fit_is_refused_in_these_words(preset, given, message):
 def test_what_can_never_be_is_refused_in_stored_requests_too(name, value):
     with pytest.raises(RequestError, match=name):
         GenerationRequest.from_stored(request(**CLIP).to_json() | {name: value})
+
+
+def test_a_video_in_two_sizes_follows_no_clip():
+    preset = LTX.model_copy(update={"refines": True})
+    with pytest.raises(RequestError) as caught:
+        check_control(request(**CLIP), preset)
+    assert str(caught.value) == (
+        "control was given but ltx-2.3-704p makes its videos in two sizes; leave it out, or take a preset that makes them in one"
+    )

@@ -69,9 +69,10 @@ def test_a_preset_of_another_version_is_refused_in_one_sentence(name, preset):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_presets_own_version_is_taken(name):
-    _, kind = recognise(checkpoint_of(name))
-    check_preset(kind, load_preset(PRESETS[name]), "model")
+def test_a_presets_own_version_is_taken_though_the_preset_offers_less(name):
+    (_, kind), preset = recognise(checkpoint_of(name)), load_preset(PRESETS[name])
+    check_preset(kind, preset, "model")
+    check_preset(kind, preset.model_copy(update={"takes": {}}), "model")
 
 
 @pytest.mark.parametrize("name", LTX_PRESETS)
