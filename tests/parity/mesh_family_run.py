@@ -24,8 +24,10 @@ def main() -> None:
     family, folder, output, changes = sys.argv[1:]
     makers = {kind: maker for maker in (tiny_hunyuan, tiny_ltx) for kind in maker.KINDS}
     preset = makers.get(family, tiny_checkpoints).make_preset(family, Path(folder))
-    settings_module.load_preset = lambda name: preset
     given = json.loads(changes)
+    if given.pop("in_two_sizes", False):
+        preset = tiny_ltx.in_two_sizes(preset)
+    settings_module.load_preset = lambda name: preset
     if (copies := given.pop("copies", None)) is not None:
         load_module.ModelPlan = functools.partial(load_module.ModelPlan, num_copies=copies)
     loaded = load_module.load(preset, None, lambda event: None, given.pop("mesh", {}))

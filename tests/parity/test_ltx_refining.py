@@ -11,7 +11,6 @@ import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, LTX2LatentUpsamplePipeline
 from diffusers.pipelines.ltx2 import pipeline_ltx2_condition as condition_module
-from diffusers.pipelines.ltx2.latent_upsampler import LTX2LatentUpsamplerModel
 from PIL import Image
 from safetensors.numpy import load_file
 
@@ -27,10 +26,18 @@ from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from backend.pipeline.chunks import chunks_of
 from backend.pipeline.denoising import ChunkNoise
-from presets import Preset, load_preset
+from presets import load_preset
 from tests.parity.test_ltx import LATENT_TOLERANCE, Tiny, arguments_of, finished, normalised, scheduler_of
 from tests.parity.test_ltx_keyframes import keep_clean
-from tests.parity.tiny_ltx import SIDE, condition_pipeline_of, make_parts, make_preset, write_checkpoint
+from tests.parity.tiny_ltx import (
+    SIDE,
+    condition_pipeline_of,
+    in_two_sizes,
+    make_parts,
+    make_preset,
+    make_upsampler,
+    write_checkpoint,
+)
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
@@ -39,26 +46,14 @@ NUM_REFINING = len(REFINING_LEVELS)
 ANCESTRAL = dict(solver="ltx-ancestral")
 
 
-def make_upsampler() -> LTX2LatentUpsamplerModel:
-    """A tiny one with random weights, in the form of 2.5's."""
-    torch.manual_seed(7)
-    model = LTX2LatentUpsamplerModel(in_channels=8, mid_channels=32, num_blocks_per_stage=1, use_rational_resampler=False)
-    with torch.no_grad():
-        for value in model.parameters():  # zeros and ones would hide a mix-up
-            value.add_(0.05 * torch.randn_like(value))
-    return model.eval()
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, caches_in_a_folder_of_their_own) -> Tiny:
     """The checkpoint with an upsampler, and its preset; that of the first size alone is found by name too."""
     parts = make_parts(KIND)
     folder = write_checkpoint(parts, tmp_path_factory.mktemp("refining") / "model")
-    make_upsampler().save_pretrained(folder / "latent_upsampler")
-    usual = make_preset(KIND, folder).model_dump() | dict(guidance=[1.0], solver="ltx-distilled")
-    sides = dict.fromkeys(("width", "height", "max_width", "max_height"), 2 * SIDE)
-    own = dict(name=PRESET, refines=True, size_multiple=64, min_width=64, min_height=64, steps=5, sizes=[[2 * SIDE, 2 * SIDE]])
-    presets = {PRESET: Preset(**usual | sides | own), FIRST: Preset(**usual | {"name": FIRST})}
+    usual = make_preset(KIND, folder).model_copy(update=dict(guidance=(1.0,), solver="ltx-distilled"))
+    presets = {name: usual.model_copy(update={"name": name}) for name in (PRESET, FIRST)}
+    presets[PRESET] = in_two_sizes(presets[PRESET])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(settings_module, "load_preset", lambda name: presets[name] if name in presets else load_preset(name))
         yield Tiny(preset=presets[PRESET], loaded=load_module.load(presets[PRESET], None, lambda event: None), parts=parts)

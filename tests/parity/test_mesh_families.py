@@ -45,6 +45,14 @@ CASES = {
         "keyframes": ["first", "last"],
         "keyframe_at": [0, 5],
     },
+    "ltx-2.5, in two sizes": {
+        "in_two_sizes": True,
+        "width": 128,
+        "height": 128,
+        "steps": 5,
+        "sound_guidance": 1.0,
+        "image": "first",
+    },
     "ltx-2.3, with a control clip": {
         "control": "clip",
         "control_scale": 0.7,

@@ -17,6 +17,7 @@ from diffusers import (
     LTX2VideoTransformer3DModel,
 )
 from diffusers.pipelines.ltx2 import LTX2TextConnectors, LTX2Vocoder, LTX2VocoderWithBWE
+from diffusers.pipelines.ltx2.latent_upsampler import LTX2LatentUpsamplerModel
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
@@ -125,6 +126,25 @@ def make_preset(kind: str, folder: Path) -> Preset:
         makes_sound=True,
     )
     return Preset(**demo | own)
+
+
+def make_upsampler() -> LTX2LatentUpsamplerModel:
+    """A latent upsampler with random weights, in the form of 2.5's."""
+    torch.manual_seed(7)
+    model = LTX2LatentUpsamplerModel(in_channels=8, mid_channels=32, num_blocks_per_stage=1, use_rational_resampler=False)
+    with torch.no_grad():
+        for value in model.parameters():  # zeros and ones would hide a mix-up
+            value.add_(0.05 * torch.randn_like(value))
+    return model.eval()
+
+
+def in_two_sizes(preset: Preset) -> Preset:
+    """The preset of the distilled model, whose videos are made at half their size first; gives its checkpoint an upsampler."""
+    make_upsampler().save_pretrained(Path(preset.model) / "latent_upsampler")
+    sides = dict.fromkeys(("width", "height", "max_width", "max_height"), 2 * SIDE)
+    steps = dict(refines=True, steps=5, solver="ltx-distilled", guidance=[1.0])
+    sizes = dict(size_multiple=64, min_width=64, min_height=64, sizes=[[2 * SIDE, 2 * SIDE]])
+    return Preset(**preset.model_dump() | sides | steps | sizes)
 
 
 def _transformer(is_new: bool, is_newest: bool) -> LTX2VideoTransformer3DModel:
