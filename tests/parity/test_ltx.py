@@ -250,7 +250,7 @@ def test_ancestral_steps_go_on_after_a_stop_and_end_the_same(tiny, tmp_path, sto
     np.testing.assert_array_equal(latents["sound.latents"], sound)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.slow), KINDS[2]])
 def test_latents_become_diffusers_pixels_and_waveform(tiny, kind):
     made = tiny(kind)
     request = made.request(steps=2, **OFF)

@@ -107,7 +107,7 @@ def test_a_worker_that_hangs_is_asked_for_its_stacks_and_its_job_goes_on(
     ("prompt", "options", "moment", "place"),
     [
         pytest.param("a red square", {"model": "slow"}, Loading, "the start", marks=pytest.mark.slow),
-        pytest.param("compile it", {}, Compiling, "compiling the square", marks=pytest.mark.slow),
+        ("compile it", {}, Compiling, "compiling the square"),
         ("a slow square", {}, Step, "step 2 of 3"),
     ],
 )
@@ -206,9 +206,7 @@ threading.Event().wait()
 """
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGTERM, signal.SIGINT))]
-)
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_a_dead_parent_takes_its_worker_with_it_and_the_next_engine_goes_on(make_engine, tmp_path, number):
     parent = subprocess.Popen(
         [sys.executable, "-c", ENGINE_PROGRAM, str(tmp_path / "data")],
