@@ -67,10 +67,7 @@ def assert_same_video(one, other):
         np.testing.assert_array_equal(left, right)
 
 
-MORE_KINDS = ("guidance interval", "euler")
-
-
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in MORE_KINDS else kind for kind in KINDS])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_denoising_that_was_killed_goes_on_and_ends_the_same(loaded, tmp_path, at_every_step, kind):
     request = a_request(**KINDS[kind])
     whole, killed = tmp_path / "whole", tmp_path / "killed"
