@@ -126,7 +126,7 @@ def test_a_data_folder_that_cannot_be_used_is_exit_code_1(inputs, command):
     assert "choose another with --data-dir" in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_signal_stops_cleanly(tmp_path, number):
     words = [
         "-m",

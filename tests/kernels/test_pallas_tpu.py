@@ -47,7 +47,13 @@ def check(ours, arrays, bias=None, *, scale=EXACT_SCALE, window=None):
 
 @pytest.mark.parametrize(
     "length_q, length_kv, layout",
-    [(1, 1, "heads"), (1, 127, "columns"), (257, 257, "heads"), (300, 1030, "columns"), (520, 40, "heads")],
+    [
+        (1, 1, "heads"),
+        pytest.param(1, 127, "columns", marks=pytest.mark.slow),
+        pytest.param(257, 257, "heads", marks=pytest.mark.slow),
+        (300, 1030, "columns"),
+        (520, 40, "heads"),
+    ],
 )
 def test_any_length_is_served_and_no_phantom_key_enters(length_q, length_kv, layout):
     arrays = random_arrays(length_q, length_kv, batch=2, heads=2)
@@ -63,8 +69,8 @@ def test_a_longer_sequence_over_many_blocks():
     "norm, length_q, length_kv, window",
     [
         pytest.param(1.0, 600, 1100, (100, 50), id="constant-inside"),
-        pytest.param(1.0, 300, 40, (100, 10), id="constant-few keys"),
-        pytest.param(6.0, 600, 1100, (100, 50), id="online-inside"),
+        pytest.param(1.0, 300, 40, (100, 10), id="constant-few keys", marks=pytest.mark.slow),
+        pytest.param(6.0, 600, 1100, (100, 50), id="online-inside", marks=pytest.mark.slow),
         pytest.param(6.0, 100, 700, (0, 300), id="online-to the right"),
         pytest.param(1.0, 100, 700, (0, 300), id="constant-to the right", marks=pytest.mark.slow),
         pytest.param(6.0, 300, 40, (100, 10), id="online-few keys", marks=pytest.mark.slow),

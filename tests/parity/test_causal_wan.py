@@ -223,7 +223,7 @@ def test_a_new_prompt_makes_the_past_anew_where_the_model_was_trained_so(tiny, t
     np.testing.assert_array_equal(run_ours(tiny, request, tmp_path / "stopped"), ours)
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_first_block_has_its_own_steps_where_the_model_was_trained_so(tiny, tmp_path, monkeypatch, steps):
     monkeypatch.setattr(tiny.loaded.model, "kind", dataclasses.replace(tiny.loaded.model.kind, first_steps=4))
     request = tiny.request(num_frames=13, steps=steps)

@@ -142,7 +142,7 @@ def test_both_sizes_equal_diffusers(made, pictures, given, changes, steps):
     assert np.abs(video - expected[0]).max() <= LATENT_TOLERANCE and np.abs(sound - expected[1]).max() <= LATENT_TOLERANCE
 
 
-@pytest.mark.parametrize("stop", [1, 2, 4])
+@pytest.mark.parametrize("stop", [1, pytest.param(2, marks=pytest.mark.slow), 4])
 def test_a_denoising_goes_on_after_a_stop_in_either_size(made, tmp_path, stop):
     """Bit for bit: the refining steps' noise is the seed's."""
     request = made.request(steps=5)

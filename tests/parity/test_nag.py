@@ -89,7 +89,13 @@ def without_guidance(tiny: Tiny, **changes):
 
 
 @pytest.mark.parametrize(
-    "family", ["wan2.1-t2v", pytest.param("wan2.1-i2v", marks=pytest.mark.slow), "wan2.2-t2v", "wan2.2-ti2v"]
+    "family",
+    [
+        "wan2.1-t2v",
+        pytest.param("wan2.1-i2v", marks=pytest.mark.slow),
+        "wan2.2-t2v",
+        pytest.param("wan2.2-ti2v", marks=pytest.mark.slow),
+    ],
 )
 def test_the_latents_are_those_of_the_formula(family, tiny, pictures):
     made = tiny(family)

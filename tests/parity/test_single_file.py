@@ -40,8 +40,8 @@ def loaded(made: Tiny, *files: Path):
 
 
 PREFIX = "model.diffusion_model."
-CASES = [("wan2.2-ti2v", ""), ("wan2.1-vace", PREFIX)]  # two families, each with another beginning of the names
-MORE_CASES = [("wan2.1-t2v", PREFIX), ("wan2.1-t2v", ""), ("wan2.1-i2v", ""), ("wan2.1-i2v", PREFIX), ("wan2.2-ti2v", PREFIX),
+CASES = [("wan2.1-vace", PREFIX)]  # the two experts' files below have names without a prefix
+MORE_CASES = [("wan2.2-ti2v", ""), ("wan2.1-t2v", PREFIX), ("wan2.1-t2v", ""), ("wan2.1-i2v", ""), ("wan2.1-i2v", PREFIX), ("wan2.2-ti2v", PREFIX),
               ("wan2.1-vace", "")]  # fmt: skip
 
 

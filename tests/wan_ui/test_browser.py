@@ -40,6 +40,7 @@ def plays(page) -> None:
 
 
 @pytest.mark.bench
+@model_does_not_matter
 def test_the_first_page_is_there_within_five_seconds(studio, start_again):
     """Counted from the command. A machine that is busy with something else gets a second try."""
     assert studio.first_page_seconds < 5 or is_within(start_again(), 5)
@@ -57,6 +58,7 @@ def test_a_prompt_becomes_a_video_that_plays(visit):
     assert "synthetic shapes" in page.locator(".stage .caption").inner_text()
 
 
+@model_does_not_matter
 def test_progress_moves_and_previews_change(visit, studio):
     page = visit()
     page.evaluate("""() => {
@@ -115,6 +117,7 @@ def test_the_video_can_be_downloaded(visit):
     assert download.value.path().read_bytes()[4:8] == b"ftyp"
 
 
+@model_does_not_matter
 def test_a_picture_is_cropped_shown_and_used(visit, picture):
     page = visit()
     page.get_by_role("tab", name="Image to video").click()
@@ -140,6 +143,7 @@ def test_an_example_picture_brings_its_prompt(visit):
     assert "star" in page.locator("#prompt textarea").input_value()
 
 
+@model_does_not_matter
 def test_stop_works_while_it_runs_and_keeps_what_there_is(visit, studio):
     page = visit()
     generate(page, studio.slow_prompt, steps=studio.slow_steps)

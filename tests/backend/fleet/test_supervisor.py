@@ -106,7 +106,7 @@ def test_a_worker_that_hangs_is_asked_for_its_stacks_and_its_job_goes_on(
 @pytest.mark.parametrize(
     ("prompt", "options", "moment", "place"),
     [
-        ("a red square", {"model": "slow"}, Loading, "the start"),
+        pytest.param("a red square", {"model": "slow"}, Loading, "the start", marks=pytest.mark.slow),
         ("compile it", {}, Compiling, "compiling the square"),
         ("a slow square", {}, Step, "step 2 of 3"),
     ],
