@@ -295,7 +295,6 @@ def test_a_model_that_sounds_goes_on_from_the_end_of_its_video(visit, clip, data
     assert request["trim"] == pytest.approx([0.0, 89 / 24], abs=1e-3)  # the whole video, to its last frame
 
 
-@pytest.mark.slow  # key frames of a model without sound are dragged and made above
 def test_key_frames_of_a_model_that_sounds(visit, pictures, data_dir):
     page = visit()
     open_edit(page)
