@@ -99,7 +99,7 @@ def test_stop_before_the_first_step_leaves_no_video(loaded, tmp_path):
 
 
 def test_stop_ends_the_download_of_a_lora(loaded, tmp_path, monkeypatch):
-    def download(loaded, choices, on_event) -> list[str]:
+    def download(loaded, choices, on_event, downscale) -> list[str]:
         for done in range(100):
             on_event(Loading(done, 100, "the download"))
             time.sleep(0.1)
