@@ -259,7 +259,7 @@ def test_only_what_can_run_is_offered(visit, studio):
     page = visit()
     page.locator("#preset input").click()
     options = [text.splitlines()[-1] for text in page.get_by_role("option").all_inner_texts()]  # the chosen one has a tick
-    embedded = [load_preset(name) for name in ("wan-tiny", "hunyuan-tiny", "wan-tiny-vace", "wan-live-tiny")]
+    embedded = [load_preset(name) for name in ("wan-tiny", "hunyuan-tiny", "ltx-tiny", "wan-tiny-vace", "wan-live-tiny")]
     assert options == [preset.title for preset in embedded if studio.kind == "demo" or is_offered([], preset)]
     page.keyboard.press("Escape")
     page.locator(".elsewhere summary").click()
