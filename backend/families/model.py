@@ -191,6 +191,12 @@ class Model(Protocol):
 
     decode_stride: int
 
+    def preview(self, weights: Weights, request: GenerationRequest, latents: Any) -> Generator[Effect, Any, Any]:
+        """Work: pixels [1, 3, F, H, W] in [-1, 1] of the first `preview_stride` latent frames, whose first picture is shown while
+        the next step runs."""
+
+    preview_stride: int
+
     def decode_sound(self, weights: Weights, request: GenerationRequest, latents: Any) -> Generator[Effect, Any, Any]:
         """Work: the whole sound [channels, samples] in [-1, 1] at the kind's `sound_rate`, from the sound's latents. Asked for
         only where the kind has such a rate."""

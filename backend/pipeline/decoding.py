@@ -43,6 +43,12 @@ def decode_piece(run: Run | Described, latents: Any, first: int = 0, carry: Carr
     return (yield from run.model.decode(run.weights, run.request, piece, carry))
 
 
+def decode_preview(run: Run | Described, latents: Any) -> Work:
+    """Work: the first frames [1, 3, F, height, width] of the video's latents, as a preview shows them."""
+    piece = yield OnHost(functools.partial(_cut, 0, run.model.preview_stride), (latents,))
+    return (yield from run.model.preview(run.weights, run.request, piece))
+
+
 def decode_all(run: Run | Described, latents: Latents) -> Work:
     """Work: everything that the decoders do for a whole video and its sound; the results are dropped."""
     carry = None

@@ -19,7 +19,7 @@ from backend.errors import Stopped
 from backend.families.model import STAGES, VIDEO, Conditions, Latents, Stage
 from backend.files import remove_half_written
 from backend.pipeline import cue_conditions
-from backend.pipeline.decoding import decode, decode_frames, decode_piece, with_kept, write_result
+from backend.pipeline.decoding import decode, decode_frames, decode_preview, with_kept, write_result
 from backend.pipeline.denoising import Denoising, conditions_at_size, warms_up
 from backend.pipeline.inputs import open_inputs
 from backend.pipeline.live_events import live_events, until
@@ -223,7 +223,7 @@ def _previews(run: Run) -> StepPreviews:
     fps = run.request.fps / run.request.geometry().temporal_scale
 
     def first_frames(latents: np.ndarray) -> jax.Array:
-        return whole(do(decode_piece(run, latents))[0])
+        return whole(do(decode_preview(run, latents)))
 
     return StepPreviews(first_frames, run.folder, fps, runs_beside(run.model, run.request))
 

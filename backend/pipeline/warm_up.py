@@ -16,7 +16,7 @@ from backend.contract.refining import first_size, refining_steps
 from backend.contract.request import GenerationRequest
 from backend.families.model import STAGES, VIDEO, Latents, Model, Stage
 from backend.pipeline import cue_conditions
-from backend.pipeline.decoding import decode_all, decode_piece
+from backend.pipeline.decoding import decode_all, decode_preview
 from backend.pipeline.denoising import Denoising, conditions_at_size
 from backend.pipeline.inputs import blank_inputs
 from backend.pipeline.run import Described
@@ -78,14 +78,14 @@ def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) 
         loop = Denoising(run, conditions)
         while loop.steps_done < loop.total:
             yield from loop.next_step()
-    if "denoise" in stages and refining_steps(request):
-        yield from decode_piece(run, _described(model, first_size(request))[VIDEO])  # for the previews of the first steps
+    sizes = (request, first_size(request)) if refining_steps(request) else (request,)
+    for sized in sizes if "denoise" in stages else ():
+        if sized != request or "decode" not in stages or model.preview_stride != model.decode_stride:  # else the decoder's own
+            yield from decode_preview(run, _described(model, sized)[VIDEO])
     own = conditions_at_size(cue_conditions.conditions_of(conditions, 0), is_full=True)
     latents = describe(model.finish(own, _described(model, request)))
     if "decode" in stages:
         yield from decode_all(run, latents)
-    elif "denoise" in stages:
-        yield from decode_piece(run, latents[VIDEO])  # for the steps' previews
 
 
 def _described(model: Model, request: GenerationRequest) -> Latents:

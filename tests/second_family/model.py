@@ -50,7 +50,7 @@ class DotsLane:
 
 
 class DotsModel:
-    decode_stride = 2
+    decode_stride = preview_stride = 2
 
     def __init__(self, plan: ModelPlan) -> None:
         self.kind, self.dtype, self._config = plan.kind, plan.dtype, plan.configs["transformer"]
@@ -142,6 +142,9 @@ class DotsModel:
         if carry is None:
             return (yield Call(self._decode_first, (weights["vae"], latents)))
         return (yield Call(self._decode_next, (weights["vae"], latents, carry)))
+
+    def preview(self, weights, request, latents):
+        return (yield from self.decode(weights, request, latents, None))[0]
 
     def decode_sound(self, weights, request, latents):
         return (yield Call(self._decode_sound, (weights["vocoder"], latents)))

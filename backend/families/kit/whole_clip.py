@@ -60,7 +60,7 @@ class WholeClipLane:
 class WholeClipModel:
     """The part of a `Model` that follows from one chunk. A step's carry is its `StepCache`, None without one."""
 
-    decode_stride = 1
+    decode_stride = preview_stride = 1
     _repeats: ClassVar[tuple[int, ...]]  # how often an example prompt is said to meet each length that text is padded to
     _text_tokens: ClassVar[int]  # that the transformer sees of a prompt
     _text_options: ClassVar[dict[str, Any]] = {}  # further fields of the text encoder's `Network`
@@ -211,6 +211,10 @@ class WholeClipModel:
             return (yield Call(programs.decode_next, (weights["vae"], latents, carry)))
         room = yield from self._room(request)
         return (yield Call(programs.decode_first, (weights["vae"], latents, *room)))
+
+    def preview(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
+        """See `Model`."""
+        return (yield from self.decode(weights, request, latents, None))[0]
 
     def _room(self, request: GenerationRequest) -> Work:
         """What the decoder's first call takes besides the latents."""

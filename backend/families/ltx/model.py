@@ -68,6 +68,7 @@ class Programs:
     encode_image: Program
     prepare_text: Program
     decode: Program
+    preview: Program
     encode_sound: Program
     decode_sound: Program
     vocode: Program
@@ -131,9 +132,11 @@ class LtxLane:
 
 
 class LtxModel:
-    """One LTX-2 checkpoint without its weights. A video is one chunk, and is decoded in one piece: its decoder is not causal."""
+    """One LTX-2 checkpoint without its weights. A video is one chunk, and is decoded in one piece: its decoder is not causal. A
+    preview decodes the first latent frame as if it were alone, which is near enough and a fraction of the whole video's work."""
 
     decode_stride = 1 << 30
+    preview_stride = 1
 
     def __init__(self, plan: ModelPlan) -> None:
         self.kind, self.dtype, self._configs = plan.kind, plan.dtype, plan.configs
@@ -159,6 +162,7 @@ class LtxModel:
             prepare_text=program("the prompt's tokens", denoiser.embed_text, key="prompt_tokens"),
             encode_sound=program("the encoder of sound", sound.encode, key="sound_encode"),
             decode=program("the decoder", vae.decode, key="vae_decode", places=vae.place_decoded),
+            preview=program("the decoder of previews", vae.decode, key="vae_preview", places=vae.place_decoded),
             decode_sound=program("the sound's spectrum", sound.decode, key="sound_decode"),
             vocode=program("the vocoder", sound.vocode, key="vocoder"),
             enlarge=program("the latent upsampler", self._upsampler.enlarge, key="latent_upsampler") if self._upsampler else None,
@@ -364,6 +368,10 @@ class LtxModel:
     def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Work:
         """See `Model`."""
         return (yield Call(self._programs(request.is_guided).decode, (weights["vae"], latents))), None
+
+    def preview(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
+        """See `Model`."""
+        return (yield Call(self._programs(request.is_guided).preview, (weights["vae"], latents)))
 
     def decode_sound(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
         """See `Model`."""

@@ -15,7 +15,10 @@ from presets import load_preset
 
 PRESETS = {"ltx-2.0": "ltx-2.0-512p", "ltx-2.3": "ltx-2.3-704p", "ltx-2.5": "ltx-2.5-704p"}
 LTX_PRESETS = [*PRESETS.values(), "ltx-2.3-704p-fast", "ltx-2.5-704p-fast", "ltx-2.5-1024p-fast", "ltx-tiny"]
-NOT_OFFERED = {"ltx-tiny": {"keyframes", "last_image", "control"}, "ltx-2.5-1024p-fast": {"control", "video"}}  # not learned; not in two sizes
+NOT_OFFERED = {
+    "ltx-tiny": {"keyframes", "last_image", "control"},
+    "ltx-2.5-1024p-fast": {"control", "video"},
+}  # not learned; not in two sizes
 
 
 def checkpoint_of(name: str, **changes) -> Checkpoint:
