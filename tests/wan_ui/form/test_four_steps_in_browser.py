@@ -29,6 +29,19 @@ def put(page, name: str, value: str) -> None:
     page.locator(f"#{name} input[type=number]").blur()
 
 
+def guide_first_step(page) -> None:
+    """Guidance on the first step alone. On a busy machine the answer to the preset's choice may come late and bring back its own
+    numbers: then it is put once more."""
+    shown = " && ".join(VALUE.format(*one) for one in (("guided-steps", "1"), ("guidance", "3.5")))
+    for _ in range(10):
+        put(page, "guided-steps", "1")
+        until(page, VALUE.format("guidance", "3.5"))
+        rest(page)
+        if page.evaluate(shown):
+            return
+    raise AssertionError("the number does not stay")
+
+
 def kept_settings(page, name: str) -> dict:
     """The form's settings, as a preset of the visitor's own has them."""
     page.locator("#own-menu summary").click()
@@ -56,8 +69,7 @@ def test_one_number_guides_the_first_steps_and_the_request_says_so(visit):
     page = visit()
     choose(page, "Wan 2.2 text to video A14B, 480p, 4 steps")
     page.locator("#prompt textarea").fill("a fox runs")
-    put(page, "guided-steps", "1")
-    until(page, VALUE.format("guidance", "3.5"))
+    guide_first_step(page)
     put(page, "nag", "11")
     settings = kept_settings(page, "one")
     assert (settings["guidance"], settings["guidance_interval"], settings["nag"]) == ([3.5, 3.5], [0.0, 0.25], 11.0)
@@ -87,8 +99,7 @@ def test_one_number_guides_the_first_steps_and_the_request_says_so(visit):
 def test_a_number_typed_faster_than_the_server_answers_counts_whole(visit):
     page, requests = visit(), []
     choose(page, "Wan 2.2 text to video A14B, 480p, 4 steps")
-    put(page, "guided-steps", "1")
-    until(page, VALUE.format("guidance", "3.5"))
+    guide_first_step(page)
 
     def handle(route):
         if not requests and f'{{"data":[1,"{FAST}"' in route.request.post_data:
