@@ -7,7 +7,7 @@ neighbours are. Arrays are [..., C, N]: channels and samples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -91,8 +91,8 @@ def _ramp(values: jax.Array, slope: float) -> jax.Array:
 
 def _wave(own: Weights, values: jax.Array, ratio: int) -> jax.Array:
     """`_snake` at a higher rate, so that its overtones fold nowhere."""
-    values = _snake(_named(own, "act"), _filter_up(values, own["upsample.filter"], ratio))
-    return _filter_down(values, own["downsample.filter"], ratio)
+    phases = [_snake(_named(own, "act"), phase) for phase in _filter_up(values, own["upsample.filter"], ratio)]
+    return _filter_down(phases, own["downsample.filter"])
 
 
 def _snake(own: Weights, values: jax.Array) -> jax.Array:
@@ -139,31 +139,45 @@ def _interleaved(parts: Sequence[jax.Array]) -> jax.Array:
     return swapped.reshape(*swapped.shape[:-2], -1)
 
 
-def _filter_up(values: jax.Array, kernel: jax.Array, ratio: int) -> jax.Array:
-    """`ratio` values for each, through a filter [..., 1, 1, taps] of an even number of them."""
+def _filter_up(values: jax.Array, kernel: jax.Array, ratio: int) -> list[jax.Array]:
+    """`ratio` values for each, through a filter [..., 1, 1, taps] of an even number of them: the first of each, the second of
+    each, and so on. They are never woven into one array, whose rows of `ratio` values would fill 128 places each on a TPU."""
     size = kernel.shape[-1]
     more = size // ratio - 1
-    first, last = (more * ratio + (size - ratio + extra) // 2 for extra in (0, 1))
-    return ratio * _spread(jnp.pad(values, _sides(values, more, more), mode="edge"), kernel, ratio)[..., first:-last]
+    padded = jnp.pad(values, _sides(values, more, more), mode="edge")
+    return [ratio * phase for phase in _spread(padded, kernel, ratio, more * ratio + (size - ratio) // 2, values.shape[-1])]
 
 
-def _spread(values: jax.Array, kernel: jax.Array, ratio: int) -> jax.Array:
-    size = kernel.shape[-1]
-    parts = -(-size // ratio)
-    kernel = jnp.pad(kernel, [(0, 0)] * (kernel.ndim - 1) + [(0, parts * ratio - size)]).astype(values.dtype)
-    steps = [kernel[..., part * ratio : (part + 1) * ratio].swapaxes(-1, -2) for part in range(parts)]  # [..., 1, s, 1]
-    return _interleaved([values[..., None, :] * step for step in steps])[..., : (values.shape[-1] - 1) * ratio + size]
+def _spread(padded: jax.Array, kernel: jax.Array, ratio: int, first: int, count: int) -> list[jax.Array]:
+    """The values from place `first` on of a transposed convolution with this kernel, `count` in each of `ratio` phases."""
+    size, phases = kernel.shape[-1], []
+    for place in range(first, first + ratio):
+        taps = range(place % ratio, size, ratio)
+        starts = [(place - tap) // ratio for tap in taps]
+        phases.append(_weighted(padded, kernel, taps, starts, count))
+    return phases
 
 
-def _filter_down(values: jax.Array, kernel: jax.Array, ratio: int) -> jax.Array:
-    """Every `ratio`-th value after a filter [..., 1, 1, taps]."""
-    size = kernel.shape[-1]
-    padded = jnp.pad(values, _sides(values, size // 2 + size % 2 - 1, size // 2), mode="edge")
-    count = (padded.shape[-1] - size) // ratio + 1
-    padded = jnp.pad(padded, _sides(padded, 0, -padded.shape[-1] % ratio + ratio))
-    phases = padded.reshape(*padded.shape[:-1], -1, ratio)
-    taps = (kernel[..., 0, tap, None].astype(values.dtype) for tap in range(size))  # [..., 1, 1]
-    return sum(one * phases[..., tap // ratio : tap // ratio + count, tap % ratio] for tap, one in enumerate(taps))
+def _weighted(values: jax.Array, kernel: jax.Array, taps: Iterable[int], starts: Iterable[int], count: int) -> jax.Array:
+    """The sum of the values from each start on, times the kernel's tap for it."""
+    kernel = kernel[..., 0, :].astype(values.dtype)  # [..., 1, taps]
+    return sum(
+        kernel[..., tap, None] * jax.lax.slice_in_dim(values, start, start + count, axis=-1)
+        for tap, start in zip(taps, starts, strict=True)
+    )
+
+
+def _filter_down(phases: Sequence[jax.Array], kernel: jax.Array) -> jax.Array:
+    """One value for each group of phases, through a filter [..., 1, 1, taps]."""
+    size, ratio, count = kernel.shape[-1], len(phases), phases[0].shape[-1]
+    left, room = size // 2 + size % 2 - 1, -(-size // ratio)  # the ends' values go on, `left` of them before the first
+    begin, end = (jnp.broadcast_to(one, (*one.shape[:-1], room)) for one in (phases[0][..., :1], phases[-1][..., -1:]))
+    made = 0
+    for phase, values in enumerate(phases):
+        taps = range((phase + left) % ratio, size, ratio)
+        starts = [room + (tap - left - phase) // ratio for tap in taps]
+        made += _weighted(jnp.concatenate([begin, values, end], axis=-1), kernel, taps, starts, count)
+    return made
 
 
 def _sides(values: jax.Array, left: int, right: int) -> list[tuple[int, int]]:
@@ -192,8 +206,9 @@ def _resampled(samples: jax.Array, ratio: int) -> jax.Array:
     time = (np.arange(size) / ratio - width) * RESAMPLER_ROLLOFF
     window = np.cos(time.clip(-RESAMPLER_WIDTH, RESAMPLER_WIDTH) * np.pi / RESAMPLER_WIDTH / 2) ** 2
     kernel = jnp.asarray((np.sinc(time) * window * RESAMPLER_ROLLOFF / ratio).reshape(1, 1, -1), samples.dtype)
-    made = ratio * _spread(jnp.pad(samples, _sides(samples, width, width), mode="edge"), kernel, ratio)
-    return made[..., 2 * width * ratio : made.shape[-1] - (size - ratio)]
+    padded = jnp.pad(samples, _sides(samples, width, width), mode="edge")
+    phases = _spread(padded, kernel, ratio, 2 * width * ratio, samples.shape[-1])
+    return ratio * _interleaved([jnp.stack(phases, axis=-2)])
 
 
 def _named(weights: Weights, name: str) -> dict[str, jax.Array]:
