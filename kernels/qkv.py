@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -55,7 +56,8 @@ class Prepared:
 class Preparation:
     """What is fixed when `prepare` is traced: the number of head `groups` in the result; the mesh axes over which tokens and
     channels are spread, or None; whether to use the TPU's passes. With `norms_heads` the norm runs over each head's channels, not
-    over all. Without `centres_keys` keys stay as they are, for an attention that also sees keys of other calls."""
+    over all. Without `centres_keys` keys stay as they are, for an attention that also sees keys of other calls. A `head_width` is
+    given if every head has angles of its own: `tables` are then [S, W / 2], and a head's first half turns with its second."""
 
     eps: float
     norms_heads: bool = False
@@ -64,6 +66,11 @@ class Preparation:
     token_axis: str | None = None
     channel_axis: str | None = None
     use_pallas: bool = False
+    head_width: int | None = None
+
+    def head(self, tables: tuple[jax.Array, jax.Array]) -> int:
+        """The channels of a head."""
+        return self.head_width or tables[0].shape[1]
 
 
 def prepare(
@@ -75,13 +82,15 @@ def prepare(
     """RMS norm over all channels and rotary embedding of query and key [B, S, W], and all three in head groups.
 
     `norms` are those of query and key, [W], or [D] for norms over heads; `tables` the cosine and sine [S, D] float32, each value
-    twice, for neighbouring pairs as in diffusers' Wan.
-    Raises: NotImplementedError for the TPU's passes with a channel axis or a length that is no multiple of 128.
+    twice, for neighbouring pairs as in diffusers' Wan; or see `Preparation.head_width`, as in diffusers' LTX-2.
+    Raises: NotImplementedError for the TPU's passes with a channel axis, a length that is no multiple of 128, or angles of each
+    head's own with heads of another width than 128 or an odd number of them.
     """
     if how.use_pallas:
         return _prepare_by_passes(projected, norms, tables, how)
     normalise = functools.partial(normalise_heads, eps=how.eps) if how.norms_heads else functools.partial(_normalise, how=how)
-    query, key = (_rotate(normalise(array, norm), *tables) for array, norm in zip(projected, norms, strict=False))
+    rotate = _rotate if how.head_width is None else functools.partial(rotate_halves, head_width=how.head_width)
+    query, key = (rotate(normalise(array, norm), *tables) for array, norm in zip(projected, norms, strict=False))
     query, key, value = (group_heads(array, how.groups) for array in (query, key, projected[2]))
     return Prepared(query=query, key=key, value=value, bounds=None)
 
@@ -132,11 +141,22 @@ def _rotate(normal: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
     return rotated.astype(normal.dtype).reshape(normal.shape)
 
 
+def rotate_halves(normal: jax.Array, cosine: jax.Array, sine: jax.Array, *, head_width: int) -> jax.Array:
+    """[B, S, W] with tables [S, W / 2]: (a, b) -> (a cos - b sin, b cos + a sin), a the first half of a head and b the second."""
+    heads = normal.reshape(*normal.shape[:2], -1, head_width).astype(jnp.float32)
+    cosine, sine = (table.reshape(len(table), -1, head_width // 2) for table in (cosine, sine))
+    first, second = jnp.split(heads, 2, axis=-1)
+    rotated = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+    return rotated.astype(normal.dtype).reshape(normal.shape)
+
+
 def _prepare_by_passes(projected, norms, tables, how: Preparation) -> Prepared:
     if how.channel_axis is not None:
         raise NotImplementedError("the TPU's passes norm over the channels of one chip; leave them off under tp")
     query, key, value = projected
-    head = tables[0].shape[1]
+    head = how.head(tables)
+    if how.head_width is not None and (head != LANES or query.shape[2] % (2 * head)):
+        raise NotImplementedError(f"the TPU's passes turn the halves of an even number of heads of {LANES}; leave them off")
     if how.norms_heads:
         norms = tuple(jnp.tile(norm, query.shape[2] // head) for norm in norms)
     query, query_square = _rotating_pass(query, norms[0], tables, how, scale=LOG2_E * head**-0.5)
@@ -175,10 +195,12 @@ def _compiler_params() -> pltpu.CompilerParams:
 def _rotating_pass(projected, weight, tables, how: Preparation, *, scale: float = 1.0, statistic: Statistic = "square"):
     """Normalised, rotated and scaled [groups, B, S, W / groups], and a statistic of every block of tokens [B, N, 1, W]."""
     batch, length, width = projected.shape
-    head, rows = tables[0].shape[1], _rows(length)
-    table = pl.BlockSpec((rows, head), lambda b, s: (s, 0))
+    rows = _rows(length)
+    table = pl.BlockSpec((rows, tables[0].shape[1]), lambda b, s: (s, 0))
+    turn = _turned_neighbours if how.head_width is None else _turned_halves
+    options = dict(head=how.head(tables), turn=turn, eps=how.eps, scale=scale, statistic=statistic, norms_heads=how.norms_heads)
     return _pass(
-        functools.partial(_rotating_kernel, eps=how.eps, scale=scale, statistic=statistic, norms_heads=how.norms_heads),
+        functools.partial(_rotating_kernel, **options),
         "normalise_and_rotate",
         (batch, length, width, rows, how.groups),
         projected.dtype,
@@ -220,28 +242,55 @@ def _pass(kernel, name: str, shape: tuple[int, int, int, int, int], dtype, specs
 
 
 def _rotating_kernel(
-    array_ref, weight_ref, cosine_ref, sine_ref, out_ref, statistic_ref, *, eps, scale, statistic, norms_heads
+    array_ref, weight_ref, cosine_ref, sine_ref, out_ref, statistic_ref, *, head, turn, eps, scale, statistic, norms_heads
 ) -> None:
     """One block of tokens, head by head, so that only one head's values are in registers."""
     rows, width = array_ref.shape
-    head = cosine_ref.shape[1]
     if not norms_heads:
         square = jnp.zeros((rows, head), jnp.float32)
         for start in range(0, width, head):
             square += jnp.square(array_ref[:, start : start + head].astype(jnp.float32))
         inverse = jax.lax.rsqrt(square.sum(1, keepdims=True) / width + eps)
-    is_first = jax.lax.broadcasted_iota(jnp.int32, (rows, head), 1) % 2 == 0
-    cosine, sine = cosine_ref[...] * scale, jnp.where(is_first, -sine_ref[...], sine_ref[...]) * scale
+    turned = turn(cosine_ref, sine_ref, head, scale)
     for start in range(0, width, head):
         columns = slice(start, start + head)
         normal = array_ref[:, columns].astype(jnp.float32)
         if norms_heads:
             inverse = jax.lax.rsqrt(jnp.square(normal).sum(1, keepdims=True) / head + eps)
-        normal = normal * inverse * weight_ref[:, columns]
-        turned = jnp.where(is_first, pltpu.roll(normal, head - 1, 1), pltpu.roll(normal, 1, 1))
-        rotated = (normal * cosine + turned * sine).astype(out_ref.dtype)
+        rotated = turned(normal * inverse * weight_ref[:, columns], start).astype(out_ref.dtype)
         _store(out_ref, rotated, start)
         statistic_ref[:, columns] = _summary(rotated, statistic)
+
+
+def _turned_neighbours(cosine_ref, sine_ref, head: int, scale: float) -> Callable[[jax.Array, int], jax.Array]:
+    """A function of a head's values [N, D] and its first channel: neighbours turned and scaled, by one table for all heads."""
+    is_first = jax.lax.broadcasted_iota(jnp.int32, cosine_ref.shape, 1) % 2 == 0
+    cosine, sine = cosine_ref[...] * scale, jnp.where(is_first, -sine_ref[...], sine_ref[...]) * scale
+
+    def turned(normal: jax.Array, start: int) -> jax.Array:
+        others = jnp.where(is_first, pltpu.roll(normal, head - 1, 1), pltpu.roll(normal, 1, 1))
+        return normal * cosine + others * sine
+
+    return turned
+
+
+def _turned_halves(cosine_ref, sine_ref, head: int, scale: float) -> Callable[[jax.Array, int], jax.Array]:
+    """The same for halves and each head's own angles: tables [N, W / 2], of which two heads fill as many lanes as one head."""
+    half = head // 2
+    is_first = jax.lax.broadcasted_iota(jnp.int32, (cosine_ref.shape[0], head), 1) < half
+
+    def twice(table_ref, start: int) -> jax.Array:
+        first = start // head // 2 * head
+        pair = table_ref[:, first : first + head]
+        other = pltpu.roll(pair, half, 1)
+        return jnp.where(is_first, pair, other) if start // head % 2 == 0 else jnp.where(is_first, other, pair)
+
+    def turned(normal: jax.Array, start: int) -> jax.Array:
+        cosine, sine = twice(cosine_ref, start), twice(sine_ref, start)
+        others = pltpu.roll(normal, half, 1)
+        return (normal * cosine + jnp.where(is_first, -others, others) * sine) * scale
+
+    return turned
 
 
 def _shifting_kernel(array_ref, shift_ref, out_ref, statistic_ref, *, head: int, statistic: Statistic) -> None:

@@ -26,16 +26,18 @@ def self_attention(
     norms: tuple[jax.Array, jax.Array],
     tables: tuple[jax.Array, jax.Array],
     eps: float,
+    head_width: int | None = None,
 ) -> jax.Array:
     """Attention [B, S, W] over the whole sequence of the projected query, key and value, each [B, S, W].
 
     Every chip prepares its own tokens, then tokens are exchanged for heads, and `attend(query, key, value, bounds)` sees all
-    tokens of some heads, [B, S, W]; its result is exchanged back. `norms` [W] of query and key; `tables` [S, D], cosine and sine.
+    tokens of some heads, [B, S, W]; its result is exchanged back. `norms` [W] of query and key; `tables` cosine and sine, [S, D],
+    or [S, W / 2] with a `head_width`: see `Preparation`.
     """
-    local = functools.partial(_local_attention, layout=layout, attend=attend, eps=eps)
+    local = functools.partial(_local_attention, layout=layout, attend=attend, eps=eps, head_width=head_width)
     if not layout.maps_chips:
         return local(projected, norms, tables)
-    flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
+    flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None if head_width is None else "tp")
     specs = ((flat,) * 3, (norm,) * 2, (table,) * 2)
     return jax.shard_map(local, mesh=layout.mesh, in_specs=specs, out_specs=flat, check_vma=False)(projected, norms, tables)
 
@@ -51,10 +53,20 @@ class _OwnHeads:
     group: int
 
 
-def _own_heads(projected, norms, tables, *, layout: Layout, eps: float, use_pallas: bool, centres_keys: bool = True) -> _OwnHeads:
+def _own_heads(
+    projected,
+    norms,
+    tables,
+    *,
+    layout: Layout,
+    eps: float,
+    use_pallas: bool,
+    centres_keys: bool = True,
+    head_width: int | None = None,
+) -> _OwnHeads:
     """`group` chips exchange heads; `sp / group` such groups share the queries and gather the keys."""
     sp, tp = layout.size("sp"), layout.size("tp")
-    heads = projected[0].shape[2] // tables[0].shape[1]
+    heads = projected[0].shape[2] // (head_width or tables[0].shape[1])
     group = math.gcd(heads, sp)
     how = Preparation(
         eps=eps,
@@ -63,6 +75,7 @@ def _own_heads(projected, norms, tables, *, layout: Layout, eps: float, use_pall
         token_axis="sp" if sp > 1 else None,
         channel_axis="tp" if tp > 1 else None,
         use_pallas=use_pallas,
+        head_width=head_width,
     )
     prepared = prepare(projected, norms, tables, how)
     query, key, value = (to_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
@@ -72,33 +85,14 @@ def _own_heads(projected, norms, tables, *, layout: Layout, eps: float, use_pall
     return _OwnHeads(query=query, key=key, value=value, bounds=bounds, group=group)
 
 
-def _local_attention(projected, norms, tables, *, layout: Layout, attend: Callable, eps: float) -> jax.Array:
+def _local_attention(
+    projected, norms, tables, *, layout: Layout, attend: Callable, eps: float, head_width: int | None
+) -> jax.Array:
     """One chip's part."""
     use_pallas = layout.uses_tpu_passes(projected[0].dtype)
-    own = _own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas)
+    own = _own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, head_width=head_width)
     attended = attend(own.query, own.key, own.value, own.bounds)
     return to_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas)
-
-
-def spread_attention(
-    layout: Layout, attend: Callable, query: jax.Array, key: jax.Array, value: jax.Array, *, heads: int
-) -> jax.Array:
-    """As `self_attention`, of queries, keys and values [B, S, W] of so many heads that are prepared already: normalised and
-    rotated. `attend` is given None for the bounds."""
-    local = functools.partial(_local_spread_attention, layout=layout, attend=attend, heads=heads // layout.size("tp"))
-    if not layout.maps_chips:
-        return attend(query, key, value, None)
-    flat = P("dp", "sp", "tp")
-    return jax.shard_map(local, mesh=layout.mesh, in_specs=(flat,) * 3, out_specs=flat, check_vma=False)(query, key, value)
-
-
-def _local_spread_attention(*projected: jax.Array, layout: Layout, attend: Callable, heads: int) -> jax.Array:
-    sp = layout.size("sp")
-    group = math.gcd(heads, sp)
-    grouped = (jnp.moveaxis(array.reshape(*array.shape[:2], group, -1), 2, 0) for array in projected)
-    query, key, value = (to_heads(array, group, sp) for array in grouped)
-    key, value = (_of_all_groups(array, group, sp) for array in (key, value))
-    return to_tokens(attend(query, key, value, None), group, sp, use_pallas=False)
 
 
 def _of_all_groups(array: jax.Array, group: int, sp: int) -> jax.Array:

@@ -55,6 +55,7 @@ def kernel_trials(platform: str) -> dict[str, Trial]:
         "attention, keys that are counted": functools.partial(own, counted=200),
         "norm, rotation and head groups": _preparation,
         "norm of each head": functools.partial(_preparation, norms_heads=True),
+        "rotation by each head's own angles": functools.partial(_preparation, has_own_angles=True),
         "head groups joined": _ungrouping,
         "convolution": _convolution,
         "convolution of a doubled picture": functools.partial(_convolution, doubles=True),
@@ -126,12 +127,15 @@ def _attention(*, norm: float = 1.0, has_bias: bool = False, counted: int | None
     return Outcome(_difference(ours, exact), share * float(jnp.abs(value).max()))
 
 
-def _preparation(*, norms_heads: bool = False) -> Outcome:
+def _preparation(*, norms_heads: bool = False, has_own_angles: bool = False) -> Outcome:
     """Both round to bfloat16, the plain one twice: 2^-8 of values up to 8, thrice, and 2^-7 of each."""
-    how = Preparation(eps=1e-6, groups=2, norms_heads=norms_heads)
+    how = Preparation(eps=1e-6, groups=2, norms_heads=norms_heads, head_width=WIDTH if has_own_angles else None)
     projected = tuple(_draw(number, 1, 256, HEADS * WIDTH, scale=2.0) for number in range(3))
     norms = tuple(jnp.full((WIDTH if norms_heads else HEADS * WIDTH,), 1.1, jnp.float32) for _ in range(2))
-    angle = jnp.repeat(jax.random.uniform(jax.random.key(5), (256, WIDTH // 2)) * 6, 2, axis=1)
+    if has_own_angles:
+        angle = jax.random.uniform(jax.random.key(5), (256, HEADS * WIDTH // 2)) * 6
+    else:
+        angle = jnp.repeat(jax.random.uniform(jax.random.key(5), (256, WIDTH // 2)) * 6, 2, axis=1)
     tables = jnp.cos(angle), jnp.sin(angle)
 
     def prepared(*arrays: Any, how: Preparation) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -77,6 +77,39 @@ def test_what_the_passes_cannot_do_is_refused(arrays):
         prepare(short, norms, tuple(table[:100] for table in tables), dataclasses.replace(HOW, use_pallas=True))
 
 
+@pytest.fixture(scope="module")
+def own_angles(arrays):
+    """Tables of each head's own angles, half as wide as the heads."""
+    angle = jax.random.uniform(jax.random.key(8), (LENGTH, HEADS * WIDTH // 2)) * 6
+    return jnp.cos(angle), jnp.sin(angle)
+
+
+def test_the_halves_of_each_head_turn_by_its_own_angles(arrays, own_angles):
+    projected, norms, how = *arrays[:2], dataclasses.replace(HOW, head_width=WIDTH)
+    plain = prepare(projected, norms, own_angles, how)
+    with pltpu.force_tpu_interpret_mode():
+        passes = prepare(projected, norms, own_angles, dataclasses.replace(how, use_pallas=True))
+    close(passes.query, plain.query.astype(jnp.float32) * (LOG2_E * WIDTH**-0.5))
+    wide = plain.key.astype(jnp.float32)
+    close(passes.key, wide - wide.mean(2, keepdims=True))
+    for name, head in (("key", 3), ("query", 0)):  # by numpy, a head of each sort
+        own, columns = projected[("query", "key").index(name)], slice(head * WIDTH, (head + 1) * WIDTH)
+        wide = np.asarray(own.astype(jnp.float32))[0]
+        wide = (wide / np.sqrt((wide**2).mean(1, keepdims=True)) * np.asarray(norms[("query", "key").index(name)]))[:, columns]
+        first, second = np.split(wide, 2, axis=1)
+        cosine, sine = (np.asarray(table)[:, head * WIDTH // 2 : (head + 1) * WIDTH // 2] for table in own_angles)
+        turned = np.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=1)
+        close(ungroup_heads(getattr(plain, name))[0, :, columns], jnp.asarray(turned))
+
+
+def test_own_angles_of_an_odd_number_of_heads_are_refused(arrays, own_angles):
+    projected, norms = (tuple(array[..., : 3 * WIDTH] for array in one) for one in arrays[:2])
+    tables = tuple(table[:, : 3 * WIDTH // 2] for table in own_angles)
+    how = dataclasses.replace(HOW, groups=1, use_pallas=True, head_width=WIDTH)
+    with pytest.raises(NotImplementedError, match="an even number of heads of 128"):
+        prepare(projected, norms, tables, how)
+
+
 def test_a_norm_over_each_head_has_its_own_weight(arrays):
     projected, norms, tables = arrays
     norms, how = tuple(norm[:WIDTH] for norm in norms), dataclasses.replace(HOW, norms_heads=True)

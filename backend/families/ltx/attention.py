@@ -16,7 +16,8 @@ from backend.families.ltx.positions import Tables
 from backend.runtime.cpu_attention import attention
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import torchax
-from backend.runtime.ulysses import cross_attention, spread_attention
+from backend.runtime.ulysses import cross_attention, self_attention
+from kernels.qkv import rotate_halves
 
 Sort = Literal["video", "sound", "text", "video to sound", "sound to video"]
 """Whose queries see whose keys: each stream its own, either stream the text, or the queries of one the keys of the other."""
@@ -54,12 +55,15 @@ class StreamAttention:
         all_perturbed: Any = None,
     ) -> torch.Tensor:
         keys_from = hidden_states if encoder_hidden_states is None else encoder_hidden_states
-        query, key = attn.norm_q(attn.to_q(hidden_states)), attn.norm_k(attn.to_k(keys_from))
-        value = as_array(attn.to_v(keys_from))
-        query, key = self._heads(query, attn), self._heads(key, attn)
-        if query_rotary_emb is not None:
-            query, key = turned(query, query_rotary_emb.query), turned(key, query_rotary_emb.key)
-        attended = self._attend(query, key, value.reshape(*value.shape[:2], attn.heads, -1))
+        projected = attn.to_q(hidden_states), attn.to_k(keys_from), attn.to_v(keys_from)
+        value = as_array(projected[2])
+        if self._sort == "video":
+            attended = self._attend_to_self(attn, *map(as_array, projected), query_rotary_emb.query)
+        else:
+            query, key = (self._heads(norm(one), attn) for norm, one in zip((attn.norm_q, attn.norm_k), projected, strict=False))
+            if query_rotary_emb is not None:
+                query, key = turned(query, query_rotary_emb.query), turned(key, query_rotary_emb.key)
+            attended = self._attend(query, key, value.reshape(*value.shape[:2], attn.heads, -1))
         keeps = None if query_rotary_emb is None else query_rotary_emb.keeps
         crosses = encoder_hidden_states is not None
         if keeps is not None and not crosses:
@@ -67,9 +71,32 @@ class StreamAttention:
         made = torchax().interop.torch_view(attended)
         if attn.to_gate_logits is not None:
             gates = 2.0 * torch.sigmoid(attn.to_gate_logits(hidden_states))
-            made = (made.unflatten(2, (attn.heads, -1)) * gates.unsqueeze(-1)).flatten(2, 3)
+            made = made * torchax().interop.torch_view(self._over_channels(as_array(gates), made.shape[2]))
         made = attn.to_out[0](made)
         return made if keeps is None or not crosses else made * torchax().interop.torch_view(as_array(keeps)).to(made.dtype)
+
+    def _attend_to_self(self, attn: Any, query: jax.Array, key: jax.Array, value: jax.Array, tables: Tables) -> jax.Array:
+        """Attention [B, S, W] of the video's tokens, from the projected ones."""
+        norms = tuple(as_array(norm.weight) for norm in (attn.norm_q, attn.norm_k))
+        attend = functools.partial(attend_flat, head_width=attn.head_dim, num_keys=self.num_video)
+        return self_attention(
+            self._layout,
+            attend,
+            (query, key, value),
+            norms,
+            tuple(map(as_array, tables)),
+            attn.norm_q.eps,
+            head_width=attn.head_dim,
+        )
+
+    def _over_channels(self, gates: jax.Array, width: int) -> jax.Array:
+        """Gates [B, S, H] for every channel, [B, S, W]. One product with ones and zeros writes them in the order of the channels;
+        heads as an axis of their own would be copied twice on a TPU."""
+        each = width // gates.shape[2]
+        if self._layout.size("tp") > 1:  # a product would add up over the chips
+            return jnp.repeat(gates, each, axis=2)
+        spread = (jnp.arange(width) // each == jnp.arange(gates.shape[2])[:, None]).astype(gates.dtype)
+        return jnp.matmul(gates, spread, precision="highest")
 
     def _heads(self, projected: torch.Tensor, attn: Any) -> jax.Array:
         array = as_array(projected)
@@ -78,10 +105,6 @@ class StreamAttention:
     def _attend(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
         """Attention of heads [B, S, H, D], flat [B, S, H * D]."""
         layout = self._layout
-        if self._sort == "video":
-            flat = (array.reshape(*array.shape[:2], -1) for array in (query, key, value))
-            attend = functools.partial(attend_flat, head_width=query.shape[3], num_keys=self.num_video)
-            return spread_attention(layout, attend, *flat, heads=query.shape[2])
         if self._sort == "video to sound":
             return _flat(over_spread_keys(layout, query, key, value, self.num_video))
         if self._sort == "sound to video" or query.shape[1] % layout.token_multiple == 0 and self._sort == "text":
@@ -96,10 +119,7 @@ def _flat(heads: jax.Array) -> jax.Array:
 
 def turned(heads: jax.Array, tables: Tables) -> jax.Array:
     """Heads [B, S, H, D] rotated by `tables`: the first half of the channels with the second."""
-    cosine, sine = (as_array(table)[None] for table in tables)
-    first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
-    rotated = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
-    return rotated.astype(heads.dtype)
+    return rotate_halves(_flat(heads), *map(as_array, tables), head_width=heads.shape[3]).reshape(heads.shape)
 
 
 def _plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:

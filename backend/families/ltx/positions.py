@@ -16,7 +16,7 @@ from diffusers.models.transformers.transformer_ltx2 import LTX2AudioVideoRotaryP
 from backend.contract.appended import Appended
 
 Tables = tuple[jax.Array, jax.Array]
-"""Cosine and sine [S, H, D / 2], float32, of the first half of each head's channels with the second."""
+"""Cosine and sine [S, H * D / 2], float32, of the first half of each head's channels with the second."""
 
 
 @jax.tree_util.register_dataclass
@@ -78,6 +78,6 @@ def _control_coordinates(
 
 
 def _tables(rope: LTX2AudioVideoRotaryPosEmbed, coordinates: torch.Tensor, padded: int | None = None) -> Tables:
-    tables = [table[0].transpose(0, 1).float().numpy() for table in rope(coordinates)]
+    tables = [table[0].transpose(0, 1).flatten(1).float().numpy() for table in rope(coordinates)]
     rows = 0 if padded is None else padded - len(tables[0])
-    return tuple(np.pad(table, ((0, rows), (0, 0), (0, 0))) for table in tables)
+    return tuple(np.pad(table, ((0, rows), (0, 0))) for table in tables)

@@ -119,7 +119,7 @@ class Denoiser(StackedTransformer):
         """Work: the rotary tables for latents of this shape, B C F H W, for so many latents of sound, and what is appended."""
         padded = self.padded_tokens(latent_shape, room=appended.num_tokens)
         made = places_of(self._model, latent_shape[2:], num_sound, fps, appended, padded)
-        spread, whole = (self._layout.sharding(P(axis, "tp", None)) for axis in ("sp", None))
+        spread, whole = (self._layout.sharding(P(axis, "tp")) for axis in ("sp", None))
         video, video_time = yield Put((made.video, made.video_time), spread)
         sound, sound_time = yield Put((made.sound, made.sound_time), whole)
         return Places(video=video, sound=sound, video_time=video_time, sound_time=sound_time)
