@@ -205,6 +205,7 @@ def _rotating_pass(projected, weight, tables, how: Preparation, *, scale: float 
         (batch, length, width, rows, how.groups),
         projected.dtype,
         [pl.BlockSpec((1, width), lambda b, s: (0, 0)), table, table],
+        None if how.head_width is None else 2 * projected.nbytes + 2 * batch * tables[0].nbytes,
     )(projected, weight.reshape(1, width).astype(jnp.float32), *tables)
 
 
@@ -220,8 +221,11 @@ def _shifting_pass(array: jax.Array, shift: jax.Array, groups: int, head: int, *
     )(array, shift)
 
 
-def _pass(kernel, name: str, shape: tuple[int, int, int, int, int], dtype, specs: list[pl.BlockSpec]):
-    """A Pallas call over blocks of tokens that reads [B, S, W] and more, and writes the groups and one statistic."""
+def _pass(
+    kernel, name: str, shape: tuple[int, int, int, int, int], dtype, specs: list[pl.BlockSpec], num_bytes: int | None = None
+):
+    """A Pallas call over blocks of tokens that reads [B, S, W] and more, and writes the groups and one statistic. `num_bytes`
+    tells XLA how many it reads and writes, where that is much more than the array twice."""
     batch, length, width, rows, groups = shape
     blocks = length // rows
     return pl.pallas_call(
@@ -237,6 +241,7 @@ def _pass(kernel, name: str, shape: tuple[int, int, int, int, int], dtype, specs
             jax.ShapeDtypeStruct((batch, blocks, 1, width), jnp.float32),
         ],
         compiler_params=_compiler_params(),
+        cost_estimate=num_bytes and pl.CostEstimate(flops=0, transcendentals=0, bytes_accessed=num_bytes),
         name=name,
     )
 

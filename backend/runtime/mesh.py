@@ -253,10 +253,11 @@ class Layout:
         axes = (*((split_in,) if split_in else ()), *self.weight_axes)
         return P(None, axes if shape[1] % self.count(axes) == 0 else split_in, split_out)
 
-    def gather(self, name: str, matrix: jax.Array, role: Role) -> jax.Array:
-        """One layer's matrix [in, out] where it is used."""
+    def gather(self, name: str, matrix: jax.Array, role: Role, cuts_copies: bool = True) -> jax.Array:
+        """One layer's matrix [in, out] where it is used. Of those that every chip has a copy of, the layer's is cut out of the
+        stack before the product, or without `cuts_copies` inside it: the product of many tokens is slower so, of few faster."""
         if name in self.copied:
-            return jax.lax.optimization_barrier(matrix)  # else it is cut out of the stack inside the product, which is slower
+            return jax.lax.optimization_barrier(matrix) if cuts_copies else matrix
         return self.constrain(matrix, self.gathered_weight(role))
 
     def gathered_weight(self, role: Role) -> P:

@@ -25,7 +25,8 @@ class KernelCost:
     Attention: bundles of the static schedule, from the kernel's table, or per score tile if the table lacks the shape;
     but no fewer cycles than its products take at the chip's peak (on v5e and v5p several units work in one bundle's time, so
     the bundles alone would give too few).
-    The passes around it move memory: the bytes that they write and as many that they read, over the HBM's bandwidth.
+    The passes around it move memory: as many bytes as the call says, or those that they write and as many that they read, over
+    the HBM's bandwidth.
     """
 
     chip: Chip
@@ -33,10 +34,12 @@ class KernelCost:
 
     def __call__(self, instruction: Instruction) -> float:
         lengths = self.lengths
+        estimate = {name: int(value) for name, value in _ESTIMATE.findall(instruction.text)}
         if "causal_conv" in instruction.text:
-            return self._convolution({name: int(value) for name, value in _ESTIMATE.findall(instruction.text)})
+            return self._convolution(estimate)
         if "attention_" not in instruction.text:
-            return 2 * largest_bytes(instruction.shape) / self.chip.hbm_bytes_per_second * self.chip.clock_hz
+            moved = estimate.get("bytes_accessed") or 2 * largest_bytes(instruction.shape)
+            return moved / self.chip.hbm_bytes_per_second * self.chip.clock_hz
         if "/cond/" in instruction.text or "attention_constant" in instruction.text:
             form = "constant" if "attention_constant" in instruction.text else "online"
             return self._attention(lengths.queries, lengths.keys, lengths.heads * lengths.batch, form)

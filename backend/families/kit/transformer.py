@@ -33,6 +33,7 @@ class StackedTransformer:
     _columns: ClassVar[tuple[str, ...]]  # endings of matrices out of which heads and hidden units come
     _rows: ClassVar[tuple[str, ...]]  # endings of those into which they go
     _patch: tuple[int, int, int]
+    _cuts_copies: ClassVar[bool] = True  # see `Layout.gather`
 
     def __init__(self, model: torch.nn.Module, layout: Layout) -> None:
         self._model, self._layout = model.eval(), layout
@@ -115,7 +116,8 @@ class StackedTransformer:
         """One layer's parameters in the checkpoint's shapes, gathered from the chips where they rest."""
         layout = self._layout
         gathered = {
-            name: layout.gather(name, value, self.role_of(name)) if value.ndim == 2 else value for name, value in block.items()
+            name: layout.gather(name, value, self.role_of(name), self._cuts_copies) if value.ndim == 2 else value
+            for name, value in block.items()
         }
         return as_checkpoint(gathered)
 

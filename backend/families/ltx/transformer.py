@@ -106,6 +106,7 @@ class Denoiser(StackedTransformer):
     _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "net.0.proj.weight")
     _rows = ("to_out.0.weight", "net.2.weight")
     _patch = (1, 1, 1)
+    _cuts_copies = False  # 1,792 tokens a chip at 704p on v6e:2x4: a step of 0.182 s predicted instead of 0.207
 
     def __init__(self, config: Mapping[str, Any], layout: Layout, crosses_timesteps: bool) -> None:
         with torch.device("meta"):

@@ -54,23 +54,29 @@ def _level(blocks: Sequence[Weights], settings: Mapping[str, Any], values: jax.A
     """The mean of the blocks that see the same values."""
     taps, (dilations, *others) = max(settings["resnet_kernel_sizes"]), settings["resnet_dilations"]
     assert all(other == dilations for other in others), "blocks of a level look equally far"
-    reach, rounds = (taps - 1) // 2 * max(dilations), range(len(dilations))
+    reach = (taps - 1) // 2 * max(dilations)
+    halves = [(place, part) for place in range(len(dilations)) for part in "12"]  # two convolutions, then the sum
     stacked = {}
-    for name in (key.replace(".0.", ".{}.", 1) for key in blocks[0] if key.split(".")[1] == "0"):
-        rows = [[_widened(block[name.format(place)], taps if "convs" in name else 0) for block in blocks] for place in rounds]
-        stacked[name.replace(".{}.", ".")] = jnp.stack([jnp.stack(row) for row in rows])
+    for name in (key for key in blocks[0] if key.startswith(("acts1.0.", "convs1.0."))):
+        sort, rest = name.split("1.0.", 1)
+        wide = taps if sort == "convs" else 0
+        rows = [[_widened(block[f"{sort}{part}.{place}.{rest}"], wide) for block in blocks] for place, part in halves]
+        stacked[f"{sort}.{rest}"] = jnp.stack([jnp.stack(row) for row in rows])
 
-    def add(now: jax.Array, one: tuple[jax.Array, Weights]) -> tuple[jax.Array, None]:
-        dilation, own = one
-        hidden = now
-        for part, apart in (("1", dilation), ("2", 1)):
-            hidden = _activated(_named(own, f"acts{part}"), settings, hidden)
-            hidden = _product(jnp.pad(hidden, ((0, 0), (0, 0), (reach, reach))), own[f"convs{part}.weight"], apart, reach)
-            hidden += own[f"convs{part}.bias"][..., None]
-        return now + hidden, None
+    def add(
+        now: tuple[jax.Array, jax.Array], one: tuple[jax.Array, jax.Array, Weights]
+    ) -> tuple[tuple[jax.Array, jax.Array], None]:
+        (start, hidden), (apart, is_last, own) = now, one
+        hidden = _activated(_named(own, "acts"), settings, hidden)
+        hidden = _product(jnp.pad(hidden, ((0, 0), (0, 0), (reach, reach))), own["convs.weight"], apart, reach)
+        hidden += own["convs.bias"][..., None]
+        end = start + hidden
+        return (jnp.where(is_last, end, start), jnp.where(is_last, end, hidden)), None
 
     start = jnp.broadcast_to(values, (len(blocks), *values.shape))
-    return jax.lax.scan(add, start, (jnp.asarray(dilations), stacked))[0].mean(0)
+    apart = jnp.array([dilations[place] if part == "1" else 1 for place, part in halves])
+    is_last = jnp.array([part == "2" for _, part in halves])
+    return jax.lax.scan(add, (start, start), (apart, is_last, stacked))[0][0].mean(0)
 
 
 def _widened(value: jax.Array, taps: int) -> jax.Array:

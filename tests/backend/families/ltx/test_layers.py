@@ -12,6 +12,7 @@ import pytest
 import torch
 from diffusers.pipelines.ltx2 import LTX2Vocoder, LTX2VocoderWithBWE
 
+from backend.families.ltx.autoencoders import convolve_by_product
 from backend.families.ltx.vocoder import vocode, vocode_wider
 from backend.settings import PROJECT_FOLDER
 from tests.backend.families.ltx.tiny_video_vae import CONFIGS, distances
@@ -23,6 +24,16 @@ BOUND = 1e-4  # float32: some 30 convolutions of up to 32 x 27 products, summed 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_video_autoencoder_is_diffusers(name):
     assert max(distances(name, 2, 3).values()) <= BOUND
+
+
+@pytest.mark.parametrize("stride", [(1, 1), (2, 2)], ids=str)
+def test_a_convolution_by_one_product_is_pytorchs(stride):
+    """As the sound's autoencoder runs on a TPU; float32 sums of 45 products in another order."""
+    torch.manual_seed(0)
+    module, values = torch.nn.Conv2d(5, 7, (3, 3), stride=stride).requires_grad_(False), torch.randn(2, 5, 9, 12)
+    theirs = module(values).numpy()
+    arrays = (jnp.asarray(one.numpy()) for one in (values, module.weight, module.bias))
+    np.testing.assert_allclose(convolve_by_product(*arrays, stride=stride), theirs, atol=1e-5)
 
 
 def test_strips_on_eight_devices_are_the_whole():
