@@ -51,7 +51,7 @@ class LtxKind(Kind):
     can_perturb: bool = True
     sound_latents: float = 25.0
     sound_shape: tuple[int, int] = (8, 16)
-    over_floor: float = 3.4  # derived: check-tpu says 0.197 s a step of ltx-2.0-512p on v6e:2x4, docs/performance.md
+    over_floor: float = 2.4  # derived: check-tpu says 0.143 s a step of ltx-2.0-512p on v6e:2x4, docs/performance.md
 
 
 INPUTS: Mapping[str, Need] = {role: "may" for role in ("image", "last_image", "keyframes", "control", "video", "sound")}
