@@ -27,6 +27,7 @@ CHROMIUM = "/usr/bin/chromium"
 CHROMIUM_ARGUMENTS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",  # a microphone that beeps, and may be used
 )  # fmt: skip
 START_SECONDS = 60.0
 READY_SECONDS = 240.0  # the demo model compiles before its first video; measured times are the benchmarks' business

@@ -62,3 +62,20 @@ def test_a_sound_of_ones_own_becomes_that_of_the_video(visit, tmp_path):
     choose(page, load_preset("wan-tiny").title)
     page.locator("#own-sound").wait_for(state="hidden")
     assert ENGLISH.own_sound not in page.locator("#asked-for").inner_text()
+
+
+def test_a_recording_becomes_the_sound_of_the_video(visit, tmp_path):
+    page = visit()
+    choose(page, PRESET.title)
+    page.locator("#own-sound button").first.click()
+    page.locator("#input-sound button[aria-label='Record audio']").click()
+    page.locator("#input-sound .record-button").click()
+    page.wait_for_timeout(2500)  # it beeps once a second
+    page.locator("#input-sound .stop-button").click()
+    page.locator("#input-sound .waveform-container, #input-sound #waveform").first.wait_for()
+    made(page, "a red circle")
+    with page.expect_download() as download:
+        page.locator(".stage #download").first.click()
+    shutil.copy(download.value.path(), tmp_path / "made.mp4")
+    heard = np.abs(read_sound(tmp_path / "made.mp4").samples)
+    assert heard.max() > 0.1 and np.median(heard) < 0.01
