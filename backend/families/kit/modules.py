@@ -27,6 +27,11 @@ def with_prefix(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Ar
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
+def named(state: Mapping[str, jax.Array], name: str) -> dict[str, jax.Array]:
+    """The parameters of one module, by their names in it."""
+    return with_prefix(state, f"{name}.")
+
+
 def call(module: torch.nn.Module, *arguments: Any) -> Any:
     """For `call_module`: the module's own `forward`."""
     return module(*arguments)

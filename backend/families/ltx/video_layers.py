@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import torch
 from jax.sharding import PartitionSpec as P
 
+from backend.families.kit.modules import named
 from backend.runtime.mesh import Layout
 
 Weights = Mapping[str, jax.Array]
@@ -63,7 +64,7 @@ class Coder:
         for place, block in enumerate(decoder.up_blocks):
             name = f"decoder.up_blocks.{place}"
             if block.conv_in is not None:
-                frames = self._residual(_named(self.weights, f"{name}.conv_in"), frames, block.conv_in)
+                frames = self._residual(named(self.weights, f"{name}.conv_in"), frames, block.conv_in)
             for index, upsampler in enumerate(block.upsamplers or ()):
                 frames = self._enlarge(f"{name}.upsamplers.{index}", upsampler, frames)
             frames = self._residuals(f"{name}.resnets", block.resnets, frames)
@@ -85,16 +86,23 @@ class Coder:
         return self._convolve("encoder.conv_out", _norm_and_silu(frames))
 
     def _residuals(self, name: str, blocks: Iterable[torch.nn.Module], frames: jax.Array) -> jax.Array:
-        """A level's equal blocks, in a loop."""
-        named = [_named(self.weights, f"{name}.{place}") for place, _ in enumerate(blocks)]
-        stacked = {key: jnp.stack([one[key] for one in named]) for key in named[0]}
-        return jax.lax.scan(lambda now, own: (self._residual(own, now), None), frames, stacked)[0]
+        """A level's equal blocks, in a loop, and the two convolutions of each in a loop within it: the compiler sees one."""
+        modules = [named(self.weights, f"{name}.{place}") for place, _ in enumerate(blocks)]
+        stacked = {
+            part: jnp.stack([jnp.stack([one[f"conv{half}.conv.{part}"] for half in "12"]) for one in modules])
+            for part in ("weight", "bias")
+        }
 
-    def _residual(self, own: Weights, frames: jax.Array, block: torch.nn.Module | None = None) -> jax.Array:
-        """Norm, convolution, norm, convolution, and the frames added; their channels are another number if a block is given."""
+        def convolved(hidden: jax.Array, own: Weights) -> tuple[jax.Array, None]:
+            return self._product(own["weight"], own["bias"], _norm_and_silu(hidden)), None
+
+        return jax.lax.scan(lambda now, own: (now + jax.lax.scan(convolved, now, own)[0], None), frames, stacked)[0]
+
+    def _residual(self, own: Weights, frames: jax.Array, block: torch.nn.Module) -> jax.Array:
+        """Norm, convolution, norm, convolution, and the frames added, which have another number of channels."""
         hidden = self._product(own["conv1.conv.weight"], own["conv1.conv.bias"], _norm_and_silu(frames))
         hidden = self._product(own["conv2.conv.weight"], own["conv2.conv.bias"], _norm_and_silu(hidden))
-        if block is not None and block.norm3 is not None:
+        if block.norm3 is not None:
             plain = frames.astype(jnp.float32)
             plain = (plain - plain.mean(-1, keepdims=True)) * jax.lax.rsqrt(plain.var(-1, keepdims=True) + block.norm3.eps)
             frames = (plain * own["norm3.weight"] + own["norm3.bias"]).astype(frames.dtype)
@@ -104,9 +112,9 @@ class Coder:
     def _enlarge(self, name: str, module: torch.nn.Module, frames: jax.Array) -> jax.Array:
         """Channels become frames, rows and columns; the frames before the first are dropped."""
         stride = module.stride
-        made = _spread(self._convolve(f"{name}.conv", frames), stride)
+        made = spread(self._convolve(f"{name}.conv", frames), stride)
         if module.residual:
-            plain = _spread(frames, stride)
+            plain = spread(frames, stride)
             made += jnp.tile(plain, made.shape[3] // plain.shape[3])
         return made[stride[0] - 1 :]
 
@@ -123,11 +131,8 @@ class Coder:
     def _product(self, weight: jax.Array, bias: jax.Array, frames: jax.Array) -> jax.Array:
         """The convolution with a weight [N, C, 3, 3, 3]."""
         first, last = [frames[:1]] * (TAPS - 1 if self.is_causal else 1), [] if self.is_causal else [frames[-1:]]
-        padded, count = jnp.concatenate([*first, frames, *last]), len(frames)
-        seen = jnp.concatenate([padded[tap : tap + count] for tap in range(TAPS)], axis=-1)
-        matrix = weight.transpose(3, 4, 2, 1, 0).reshape(TAPS, TAPS, -1, weight.shape[0])
-        order = ("NHWC", "HWIO", "NHWC")
-        return jax.lax.conv_general_dilated(self._with_border(seen), matrix, (1, 1), "VALID", dimension_numbers=order) + bias
+        seen = self._with_border(side_by_side(jnp.concatenate([*first, frames, *last])))
+        return convolve_pictures(weight.transpose(3, 4, 2, 1, 0).reshape(TAPS, TAPS, -1, len(weight)), bias, seen)
 
     def _with_border(self, frames: jax.Array) -> jax.Array:
         """One more row and column on each side: the neighbouring chips', or what lies beyond the picture."""
@@ -150,19 +155,25 @@ class Coder:
         return jnp.pad(whole, [(1, 1) if place == 3 - side else (0, 0) for place in range(4)], mode=mode)
 
 
-def _named(weights: Weights, name: str) -> dict[str, jax.Array]:
-    """The weights of one module, by their names in it."""
-    return {key.removeprefix(f"{name}."): value for key, value in weights.items() if key.startswith(f"{name}.")}
+def side_by_side(frames: jax.Array) -> jax.Array:
+    """The channels of each frame, the next and the one after it, [F, H, W, 3 C], of frames [F + 2, H, W, C]."""
+    return jnp.concatenate([frames[tap : len(frames) - TAPS + 1 + tap] for tap in range(TAPS)], axis=-1)
+
+
+def convolve_pictures(matrix: jax.Array, bias: jax.Array, pictures: jax.Array) -> jax.Array:
+    """The convolution of pictures [F, H + 2, W + 2, C] with a kernel [3, 3, C, N]."""
+    order = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(pictures, matrix, (1, 1), "VALID", dimension_numbers=order) + bias
+
+
+def spread(frames: jax.Array, stride: tuple[int, int, int]) -> jax.Array:
+    """[F t, H h, W w, C] of [F, H, W, C t h w]."""
+    return _merged(frames.reshape(*frames.shape[:3], -1, *stride).transpose(0, 4, 1, 5, 2, 6, 3))
 
 
 def _norm_and_silu(frames: jax.Array) -> jax.Array:
     plain = frames.astype(jnp.float32)
     return jax.nn.silu(plain * jax.lax.rsqrt((plain * plain).mean(-1, keepdims=True) + NORM_EPS)).astype(frames.dtype)
-
-
-def _spread(frames: jax.Array, stride: tuple[int, int, int]) -> jax.Array:
-    """[F t, H h, W w, C] of [F, H, W, C t h w]."""
-    return _merged(frames.reshape(*frames.shape[:3], -1, *stride).transpose(0, 4, 1, 5, 2, 6, 3))
 
 
 def _gathered(frames: jax.Array, stride: tuple[int, int, int]) -> jax.Array:

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from backend.families.kit.modules import named
+
 Weights = Mapping[str, jax.Array]
 SNAKE_EPS = 1e-9  # source: diffusers, SnakeBeta
 LAST_SLOPE = 0.01  # of the last ramp; source: diffusers, LTX2Vocoder
@@ -29,9 +31,9 @@ def vocode(weights: Weights, settings: Mapping[str, Any], spectrum: jax.Array) -
     for place, stride in enumerate(settings["upsample_factors"]):
         values = _ramp(values, settings["leaky_relu_negative_slope"]) if is_ramp else values
         values = _enlarge(weights, f"upsamplers.{place}", values, stride)
-        blocks = [_named(weights, f"resnets.{place * kinds + kind}") for kind in range(kinds)]
+        blocks = [named(weights, f"resnets.{place * kinds + kind}") for kind in range(kinds)]
         values = _level(blocks, settings, values)
-    values = _ramp(values, LAST_SLOPE) if is_ramp else _wave(_named(weights, "act_out"), values, settings["antialias_ratio"])
+    values = _ramp(values, LAST_SLOPE) if is_ramp else _wave(named(weights, "act_out"), values, settings["antialias_ratio"])
     values = _convolve(weights, "conv_out", values)
     ends = {"tanh": jnp.tanh, "clamp": lambda samples: samples.clip(-1, 1)}
     return ends.get(settings["final_act_fn"], lambda samples: samples)(values)
@@ -41,12 +43,12 @@ def vocode_wider(weights: Weights, settings: Mapping[str, Any], spectrum: jax.Ar
     """Likewise by an `LTX2VocoderWithBWE`: what a first vocoder makes, and overtones that a second one adds to it."""
     first = {name: settings[name] for name in settings if not name.startswith("bwe_")}
     second = {name.removeprefix("bwe_"): settings[name] for name in settings if name.startswith("bwe_")}
-    samples = vocode(_named(weights, "vocoder"), first, spectrum)
+    samples = vocode(named(weights, "vocoder"), first, spectrum)
     count, hop = samples.shape[1], settings["hop_length"]
     samples = jnp.pad(samples, ((0, 0), (0, -count % hop)))
-    mel = _log_mel(_named(weights, "mel_stft"), samples, hop, settings["window_length"])
+    mel = _log_mel(named(weights, "mel_stft"), samples, hop, settings["window_length"])
     rate, wanted = settings["input_sampling_rate"], settings["output_sampling_rate"]
-    made = vocode(_named(weights, "bwe_generator"), second, mel) + _resampled(samples, wanted // rate)
+    made = vocode(named(weights, "bwe_generator"), second, mel) + _resampled(samples, wanted // rate)
     return made.clip(-1, 1)[:, : count * wanted // rate]
 
 
@@ -55,28 +57,28 @@ def _level(blocks: Sequence[Weights], settings: Mapping[str, Any], values: jax.A
     taps, (dilations, *others) = max(settings["resnet_kernel_sizes"]), settings["resnet_dilations"]
     assert all(other == dilations for other in others), "blocks of a level look equally far"
     reach = (taps - 1) // 2 * max(dilations)
-    halves = [(place, part) for place in range(len(dilations)) for part in "12"]  # two convolutions, then the sum
     stacked = {}
     for name in (key for key in blocks[0] if key.startswith(("acts1.0.", "convs1.0."))):
         sort, rest = name.split("1.0.", 1)
-        wide = taps if sort == "convs" else 0
-        rows = [[_widened(block[f"{sort}{part}.{place}.{rest}"], wide) for block in blocks] for place, part in halves]
-        stacked[f"{sort}.{rest}"] = jnp.stack([jnp.stack(row) for row in rows])
+        wide, places = taps if sort == "convs" else 0, range(len(dilations))
+        pairs = [
+            [[_widened(block[f"{sort}{part}.{place}.{rest}"], wide) for block in blocks] for part in "12"] for place in places
+        ]
+        stacked[f"{sort}.{rest}"] = jnp.stack([jnp.stack([jnp.stack(one) for one in pair]) for pair in pairs])
 
-    def add(
-        now: tuple[jax.Array, jax.Array], one: tuple[jax.Array, jax.Array, Weights]
-    ) -> tuple[tuple[jax.Array, jax.Array], None]:
-        (start, hidden), (apart, is_last, own) = now, one
-        hidden = _activated(_named(own, "acts"), settings, hidden)
+    def convolved(hidden: jax.Array, one: tuple[jax.Array, Weights]) -> tuple[jax.Array, None]:
+        apart, own = one
+        hidden = _activated(named(own, "acts"), settings, hidden)
         hidden = _product(jnp.pad(hidden, ((0, 0), (0, 0), (reach, reach))), own["convs.weight"], apart, reach)
-        hidden += own["convs.bias"][..., None]
-        end = start + hidden
-        return (jnp.where(is_last, end, start), jnp.where(is_last, end, hidden)), None
+        return hidden + own["convs.bias"][..., None], None
 
     start = jnp.broadcast_to(values, (len(blocks), *values.shape))
-    apart = jnp.array([dilations[place] if part == "1" else 1 for place, part in halves])
-    is_last = jnp.array([part == "2" for _, part in halves])
-    return jax.lax.scan(add, (start, start), (apart, is_last, stacked))[0][0].mean(0)
+    apart = jnp.array([[dilation, 1] for dilation in dilations])
+
+    def block(now: jax.Array, own: tuple[jax.Array, Weights]) -> tuple[jax.Array, None]:
+        return now + jax.lax.scan(convolved, now, own)[0], None
+
+    return jax.lax.scan(block, start, (apart, stacked))[0].mean(0)
 
 
 def _widened(value: jax.Array, taps: int) -> jax.Array:
@@ -97,7 +99,7 @@ def _ramp(values: jax.Array, slope: float) -> jax.Array:
 
 def _wave(own: Weights, values: jax.Array, ratio: int) -> jax.Array:
     """`_snake` at a higher rate, so that its overtones fold nowhere."""
-    phases = [_snake(_named(own, "act"), phase) for phase in _filter_up(values, own["upsample.filter"], ratio)]
+    phases = [_snake(named(own, "act"), phase) for phase in _filter_up(values, own["upsample.filter"], ratio)]
     return _filter_down(phases, own["downsample.filter"])
 
 
@@ -215,8 +217,3 @@ def _resampled(samples: jax.Array, ratio: int) -> jax.Array:
     padded = jnp.pad(samples, _sides(samples, width, width), mode="edge")
     phases = _spread(padded, kernel, ratio, 2 * width * ratio, samples.shape[-1])
     return ratio * _interleaved([jnp.stack(phases, axis=-2)])
-
-
-def _named(weights: Weights, name: str) -> dict[str, jax.Array]:
-    """The weights of one module, by their names in it."""
-    return {key.removeprefix(f"{name}."): value for key, value in weights.items() if key.startswith(f"{name}.")}

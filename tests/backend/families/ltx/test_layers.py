@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 from diffusers.pipelines.ltx2 import LTX2Vocoder, LTX2VocoderWithBWE
+from diffusers.pipelines.ltx2.latent_upsampler import LTX2LatentUpsamplerModel
 
 from backend.families.ltx.autoencoders import convolve_by_product
+from backend.families.ltx.upsampler import LatentUpsampler
 from backend.families.ltx.vocoder import vocode, vocode_wider
 from backend.settings import PROJECT_FOLDER
 from tests.backend.families.ltx.tiny_video_vae import CONFIGS, distances
@@ -76,3 +78,17 @@ def test_a_vocoder_is_diffusers(kind, frames):
     # float32: sums of up to 700 products, five levels; the wider one takes a logarithm of magnitudes near 0, which enlarges rounding
     bound = {"wider": 1e-4}.get(kind, 2e-5)
     np.testing.assert_allclose(ours, theirs, atol=bound * np.abs(theirs).max(), rtol=0)
+
+
+@pytest.mark.parametrize("is_rational", [False, True])
+def test_the_latent_upsampler_is_diffusers(is_rational):
+    config = dict(in_channels=8, mid_channels=32, num_blocks_per_stage=2, use_rational_resampler=is_rational)
+    torch.manual_seed(3)
+    theirs = LTX2LatentUpsamplerModel(**config).eval().requires_grad_(False)
+    for value in theirs.parameters():  # zeros and ones would hide a mix-up
+        value.add_(0.05 * torch.randn_like(value))
+    latents = torch.randn(1, 8, 3, 4, 5)
+    weights = {key: jnp.asarray(value.numpy()) for key, value in theirs.state_dict().items()}
+    plain = {"latents_mean": jnp.zeros(8), "latents_std": jnp.ones(8)}
+    ours = LatentUpsampler(theirs.config, 1.0).enlarge(weights, plain, jnp.asarray(latents.numpy()))
+    np.testing.assert_allclose(ours, theirs(latents).numpy(), atol=BOUND)
