@@ -39,9 +39,11 @@ def taken(page, path) -> None:
     page.locator(f'.edit[data-clip="{path.name}"]').wait_for()
 
 
-def make(page, prompt: str) -> str:
-    """Makes a video and gives its job's id."""
+def make(page, prompt: str, steps: int | None = 4) -> str:
+    """Makes a video and gives its job's id: in these steps, or in those that the form has."""
     page.locator("#edit-prompt").fill(prompt)
+    if steps is not None:
+        page.locator("#edit-steps").evaluate("(field, steps) => { field.value = steps; }", steps)
     page.locator("#edit-make").click()
     until(
         page,
