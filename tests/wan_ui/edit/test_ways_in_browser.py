@@ -276,6 +276,7 @@ def test_the_demo_model_goes_on_after_a_clip_and_its_last_frame_begins_another_v
     assert page.locator("#prompt textarea").input_value() == "and so on"
 
 
+@pytest.mark.slow  # the demo model goes on above
 def test_a_model_that_sounds_goes_on_from_the_end_of_its_video(visit, clip, data_dir):
     page = visit()
     open_edit(page)
@@ -296,6 +297,7 @@ def test_a_model_that_sounds_goes_on_from_the_end_of_its_video(visit, clip, data
     assert request["trim"] == pytest.approx([0.0, 49 / 24], abs=1e-3)  # the whole video, to its last frame
 
 
+@pytest.mark.slow  # another model has key frames above
 def test_key_frames_of_a_model_that_sounds(visit, pictures, data_dir):
     page = visit()
     open_edit(page)
