@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import kept
-from tests.many_devices import QUICK
+from tests.many_devices import LEAST_SECONDS, QUICK
 
 gc.disable()  # until everything is imported
 os.environ.setdefault("XLA_FLAGS", QUICK)  # jax reads it when the first test needs a device
@@ -22,7 +22,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it: tiny networks r
 
 DURATIONS = Path(__file__).with_name("durations.json")
 """Seconds of each file of tests, by its path. `STUDIO_KEEP_DURATIONS=1 bash tests/run` measures them anew."""
-LEAST_SECONDS = 0.1  # a program that is compiled in less is not worth a file
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

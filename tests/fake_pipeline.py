@@ -162,7 +162,7 @@ def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_can
             return
         time.sleep(seconds)
         preview = f"previews/step-{index:03d}.png"
-        Image.fromarray(_frame(background, index / request.num_steps)).save(folder / preview)
+        Image.fromarray(_frame(background, index / request.num_steps)).save(folder / preview, compress_level=1)
         kept.write_text(str(index))
         yield Step(index, request.num_steps, seconds, seconds * (request.num_steps - index), preview)
     if "vanish" in request.prompt:

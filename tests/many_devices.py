@@ -2,14 +2,25 @@
 
 import os
 
+from tests import kept
+
 QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
 """XLA_FLAGS with which programs that run once are compiled in half the time; the results differ by rounding only."""
 
 
+LEAST_SECONDS = 0.1
+"""A program that is compiled in less is not worth a file (`tests/kept.py`)."""
+
+
 def environment(num_devices: int) -> dict[str, str]:
-    """For `subprocess.run`."""
+    """For `subprocess.run`. What such a process compiles is kept where the tests' own programs are."""
     flags = f"--xla_force_host_platform_device_count={num_devices} {QUICK}"
-    return {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    programs = {
+        "JAX_COMPILATION_CACHE_DIR": str(kept.folder() / "programs"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(LEAST_SECONDS),
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
+    }
+    return {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"} | programs
 
 
 def without_quick() -> dict[str, str]:

@@ -223,6 +223,7 @@ def test_a_process_that_is_killed_loses_neither_pictures_nor_sound(checkpoint, l
         np.testing.assert_array_equal(latents[name], values)
 
 
+@pytest.mark.slow  # another family goes through the stages in tests/backend/commands/test_stages.py
 def test_the_three_stages_each_in_a_process_make_the_same_sound(checkpoint, loaded, tmp_path):
     list(pipeline.generate(a_request(), loaded, tmp_path / "whole", lambda: False))
     run = ["--run", str(tmp_path / "run"), "--data-dir", str(tmp_path / "data"), "--json"]

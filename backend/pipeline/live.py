@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from backend.contract.cues import Cue, merge_cues
+from backend.contract.cues import Cue, check_said, merge_cues
 from backend.contract.events import Block, Cancelled, Event, Finished, VideoResult
 from backend.contract.live import FOLDER, KEPT_SECONDS, frame_name
-from backend.contract.request import GenerationRequest
+from backend.contract.request import GenerationRequest, find_preset
 from backend.errors import VideoFileError
 from backend.families.model import VIDEO, Carry
 from backend.files import remove_half_written
@@ -81,7 +81,7 @@ def _make_blocks(
 ) -> Generator[Event, None, tuple[Cue, ...]]:
     """Returns what was said in the blocks that were made."""
     conditions = dict((yield from encode_conditions(run)))
-    said, script = _Written(run.folder), cue_conditions.Script(run.request)
+    said, script, preset = _Written(run.folder), cue_conditions.Script(run.request), find_preset(run.request.preset)
     loop = Denoising(run, conditions, script=script)
     if warms_up(run.model, run.request):
         loop.warm_up()
@@ -89,6 +89,8 @@ def _make_blocks(
     while loop.steps_done < loop.total and not run.is_cancelled():
         is_again = block < said.blocks
         cue = said.cues.get(block) if is_again else _as_one(hear(), block)
+        if cue is not None:
+            check_said(cue, preset)
         if cue is not None and script.add(cue):
             number = len(script.texts) - 1
             text, inputs = script.texts[number], open_inputs(run.request)

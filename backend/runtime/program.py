@@ -123,10 +123,14 @@ class Program:
         return self.describe(*arguments)
 
     def describe(self, *arguments: Any) -> Any:
-        """The result's shapes and shardings, without compiling."""
+        """The result's shapes and shardings, without compiling.
+
+        The function is traced for the very shapes and shardings with which `_make` lowers it: so JAX traces it once for both.
+        Tracing takes longest where the compiler's work is kept.
+        """
         signature = _signature(arguments)
         if signature not in self._described:
-            self._described[signature] = self._places(jax.eval_shape(self._function, *arguments))
+            self._described[signature] = self._places(jax.eval_shape(self._function, *jax.tree.map(self._describe, arguments)))
         return self._described[signature]
 
     def _make(self, arguments: tuple, signature: Any = None) -> Compilation:

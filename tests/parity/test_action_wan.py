@@ -224,6 +224,7 @@ def test_what_is_done_changes_the_blocks_from_there_on(tiny, tmp_path):
     assert np.abs(steered[:, :, BLOCK:] - still[:, :, BLOCK:]).max() > 1e-2
 
 
+@pytest.mark.slow  # another causal model goes on in test_causal_wan.py
 def test_a_stopped_video_goes_on_and_comes_to_the_same(tiny, tmp_path):
     request, steps = tiny.request(**STEERED), iter(range(100))
     whole = run_ours(tiny, request, tmp_path / "whole")
@@ -235,6 +236,7 @@ def test_a_stopped_video_goes_on_and_comes_to_the_same(tiny, tmp_path):
     np.testing.assert_array_equal(run_ours(tiny, request, tmp_path / "stopped"), whole)
 
 
+@pytest.mark.slow  # the demo model is made again in tests/backend/pipeline/test_live.py
 def test_an_open_video_that_was_steered_is_made_again_by_its_request(tiny, tmp_path):
     seen, asked = [], iter(range(1000))
     request = tiny.request(num_frames=61, is_open=True, steps=1)

@@ -280,6 +280,7 @@ def test_an_open_video_is_made_again_by_its_request(tiny, tmp_path):
     np.testing.assert_array_equal(pixels(tmp_path / "live/video.mp4"), pixels(tmp_path / "again/video.mp4"))
 
 
+@pytest.mark.slow  # the demo model goes on in tests/backend/pipeline/test_live.py
 def test_an_open_video_goes_on_after_its_process_was_killed(tiny, tmp_path):
     said = {2: Cue(block=0, prompt="a small blue square")}
     events = run_live(tiny, tmp_path / "live", 100, said)

@@ -180,17 +180,10 @@ def test_guidance_runs_on_its_share_of_the_steps(tiny):
     request = made.request(negative_prompt=PLAIN, guidance_interval=(0.0, 0.5))
     guider = made.reference.guider
     made.reference.guider = guider.new(guidance_scale=6.0, start=0.0, stop=0.5)
-    reference = made.reference(
-        prompt=request.prompt,
-        negative_prompt=request.negative_prompt,
-        height=SIDE,
-        width=SIDE,
-        num_frames=9,
-        num_inference_steps=4,
-        generator=torch.Generator().manual_seed(5),
-        output_type="latent",
-    ).frames.numpy()
-    made.reference.guider = guider
+    try:
+        reference = run_reference(made, request, "guided on half of the steps")
+    finally:
+        made.reference.guider = guider
     assert np.abs(latents_of(request, made.loaded) - reference).max() <= LATENT_TOLERANCE
 
 

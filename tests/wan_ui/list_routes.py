@@ -25,6 +25,7 @@ def main() -> None:
         "addresses": sorted(set(_addresses(blocks.app.routes))),
         "handlers": {function.fn.__qualname__: _takes_request(function.fn) for function in blocks.fns.values()},
         "public": [function.api_name for function in blocks.fns.values() if function.api_visibility != "private"],
+        "progress": [function.api_name for function in blocks.fns.values() if function.show_progress_on != []],
         "middleware": [one.cls.__name__ for one in blocks.app.user_middleware],
         "connection": blocks.server.config.http_protocol_class.__name__,
     }

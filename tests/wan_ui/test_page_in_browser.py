@@ -5,7 +5,7 @@ import re
 import pytest
 
 from backend.settings import PROJECT_FOLDER
-from tests.wan_ui.steps import until
+from tests.wan_ui.steps import rest, until
 
 pytestmark = pytest.mark.browser
 
@@ -34,6 +34,22 @@ def test_keys_are_explained_and_views_have_theirs(visit):
     page.locator("#prompt textarea").fill("what? 1, 2.")
     page.locator("#prompt textarea").press("?")
     assert page.locator("#help[open]").count() == 0
+
+
+def test_a_page_on_which_nothing_happens_asks_for_no_animation_frames(visit):
+    """Each has the browser draw the page once more. Gradio's own are not counted."""
+    page = visit()
+    rest(page)
+    page.evaluate("""() => {
+      const ask = window.requestAnimationFrame;
+      window.ours = 0;
+      window.requestAnimationFrame = draw => {
+        ours += !new Error().stack.includes('/assets/');
+        return ask(draw);
+      };
+    }""")
+    page.wait_for_timeout(500)
+    assert page.evaluate("ours") == 0
 
 
 def test_every_view_fits_a_phone(visit):

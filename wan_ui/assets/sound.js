@@ -46,7 +46,7 @@ const beginWithSound = async video => {
 };
 const showSound = () => {
   const player = $('.stage .player'), video = $('.stage video');
-  if (!isShown(player) || !hasStageSound()) return;
+  if (!hasStageSound() || !isShown(player)) return;
   const source = video.getAttribute('src');
   if (source !== loudness.source) {
     loudness.source = source;

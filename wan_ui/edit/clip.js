@@ -2,6 +2,7 @@
 // sent the file once, and then says what it is and shows pictures of it. `facts` is what it says, null without a clip; the part
 // begins at `start` (seconds) and has so many `frames` of the model's rate; `fits` says whether the clip is long enough for the
 // model.
+const RESTING_MILLISECONDS = 40;  // between two looks at a player that stands still
 const clip = (() => {
   const state = {facts: null, start: 0, frames: 0, fits: false};
   let address = '', turn = 0;
@@ -127,18 +128,19 @@ const clip = (() => {
     part(Math.min(start, latestStart(state.frames)), state.frames);
   });
   onRelease(() => { held = null; });
-  // The player stays in the part; a line shows where it is.
+  // The player stays in the part; a line shows where it is. Animation frames are asked for only while it plays: each has the
+  // page drawn.
   const follow = () => {
-    requestAnimationFrame(follow);
-    const player = find('#edit-player');
-    if (!state.facts || !player || player.hidden || element.offsetParent === null) return;
+    const player = find('#edit-player'), isSeen = state.facts && player && !player.hidden && element.offsetParent !== null;
+    isSeen && !player.paused ? requestAnimationFrame(follow) : setTimeout(follow, RESTING_MILLISECONDS);
+    if (!isSeen) return;
     if (!player.seeking && (player.currentTime >= partEnd() || player.ended)) {
       player.currentTime = state.start;
       brush.play();
     }
     find('.strip').style.setProperty('--now', `${100 * player.currentTime / state.facts.seconds}%`);
   };
-  requestAnimationFrame(follow);
+  follow();
 
   return Object.assign(state, {cannotPlay, drawFilm, end: partEnd, part, show, take});
 })();

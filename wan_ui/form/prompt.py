@@ -13,6 +13,7 @@ from presets.loader import Task
 from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.form.rewrite import RewritePanel, build_rewrite_panel
 from wan_ui.form.shots import ShotsPanel, build_shots_panel
+from wan_ui.parts.events import QUIET
 from wan_ui.parts.notes import build_note
 from wan_ui.words.english import Texts
 
@@ -53,7 +54,7 @@ def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter
         samples_per_page=50,
         elem_id="examples",
     )
-    examples.click(lambda sample: sample[0], examples, prompt, queue=False, show_progress="hidden", api_visibility="private")
+    examples.click(lambda sample: sample[0], examples, prompt, **QUIET)
     return PromptPanel(prompt=prompt, history=history, rewrite=rewrite, shots=shots, examples=examples, note=note)
 
 

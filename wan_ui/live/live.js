@@ -1,6 +1,7 @@
 // The live view's own script, run once by Gradio after `parts/talk.js`, with `element` and `watch`. Frames are drawn at the video's own
 // speed; what is pressed and said goes to the server at once.
-const live = {job: '', frames: [], fps: 16, block: 4, due: 0, drawn: [], ended: true, held: [], stream: null, asked: 0};
+const live = {job: '', frames: [], fps: 16, block: 4, due: 0, drawn: [], ended: true, held: [], stream: null, asked: 0,
+  isDrawing: false};
 
 const show = () => {
   const option = find('#live-preset')?.selectedOptions[0];
@@ -71,6 +72,8 @@ const arrive = async (number, body) => {
   live.frames.sort((one, other) => one.number - other.number);
   const most = live.fps;  // a second: what is later than that is of no use
   if (live.frames.length > most) live.frames.splice(0, live.frames.length - most);
+  if (!live.isDrawing) requestAnimationFrame(draw);
+  live.isDrawing = true;
 };
 const state = given => {
   [live.fps, live.block] = [given.fps, given.block];
@@ -86,9 +89,11 @@ const finish = given => {
 };
 
 // Drawing. A frame is due one frame's time after the last one. A block arrives at once: when more than a block waits, drawing is a
-// little faster, so that one frame is in hand when the next block comes, and what is pressed is seen as soon as can be.
+// little faster, so that one frame is in hand when the next block comes, and what is pressed is seen as soon as can be. The browser
+// is asked for its own frames only while there are some to draw.
 const draw = now => {
-  requestAnimationFrame(draw);
+  live.isDrawing = live.frames.length > 0;
+  if (live.isDrawing) requestAnimationFrame(draw);
   const canvas = find('#live-canvas');
   if (!canvas || !live.frames.length || now < live.due) return;
   const {picture, at, number} = live.frames.shift();
@@ -108,7 +113,6 @@ const draw = now => {
     ? fill(words().rate, {fps: rate.toFixed(0), milliseconds: Math.round(now - at)}) : '';
   if (live.drawn.length === 1) show();
 };
-requestAnimationFrame(draw);
 
 // What is pressed: an action holds as long as its key or button is down. Of several the last one counts, or all of them where the
 // model does them together; when none is left, it rests.

@@ -9,7 +9,11 @@ import gradio as gr
 Updates = dict[gr.Component, Any]
 Values = dict[gr.Component, Any]  # as the page sends them, unchecked
 
-QUIET: dict[str, Any] = dict(queue=False, show_progress="hidden", api_visibility="private")
+# No progress is shown, and on no component. Otherwise Gradio's page goes through all components that any answer has ever changed,
+# with each piece of each answer, to tell them of progress that is hidden: a third of its work while a video is made (6.31).
+SILENT: dict[str, Any] = dict(show_progress="hidden", show_progress_on=[], api_visibility="private")
+
+QUIET: dict[str, Any] = dict(queue=False) | SILENT
 
 # For events that read the form: the request checks its values once, and errors are shown at their controls.
 RAW = QUIET | dict(preprocess=False)

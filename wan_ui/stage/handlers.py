@@ -24,7 +24,7 @@ from wan_ui.desk.visit import Visit
 from wan_ui.form.form import Draft, Form
 from wan_ui.form.handlers import FormHandlers
 from wan_ui.header import status_html
-from wan_ui.parts.events import EACH, QUIET, RAW, Updates, Values, at_moment, moment
+from wan_ui.parts.events import EACH, QUIET, RAW, SILENT, Updates, Values, at_moment, moment
 from wan_ui.parts.message import Message
 from wan_ui.parts.notes import Notes, notes_for
 from wan_ui.parts.progress import StageView
@@ -75,9 +75,8 @@ class StageHandlers(Panel):
             self.panel.job_id,
             self.panel.view,
             concurrency_limit=None,
-            show_progress="hidden",
-            api_visibility="private",
             trigger_mode="multiple",
+            **SILENT,
         )
         settled = followed.then(self.settle, None, [self.panel.status, self.form.actions.stop, self.panel.queue], **EACH)
         self.form_handlers.estimate_after(settled)

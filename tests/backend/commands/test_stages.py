@@ -155,6 +155,7 @@ def killed_midway(encoded: Path, folder: Path) -> Path:
     return killed
 
 
+@pytest.mark.slow  # one goes on after a kill in tests/backend/pipeline/test_resume.py
 def test_a_killed_denoising_goes_on_from_its_last_kept_step(encoded, whole, tmp_path, capsys):
     killed = killed_midway(encoded, tmp_path)
     capsys.readouterr()

@@ -114,21 +114,25 @@ def test_nothing_is_kept_of_one_that_is_stopped_before_its_first_block(loaded, t
     assert last == Cancelled(None) and not (tmp_path / "video.mp4").exists()
 
 
-def test_pictures_for_the_page_are_removed_when_they_are_old(loaded, tmp_path):
-    blocks = KEPT_SECONDS * PRESET.fps // 4 + 6
-    most = []
+def test_pictures_for_the_page_are_removed_when_they_are_old(loaded, tmp_path, monkeypatch):
+    kept_seconds, most = 2, []
+    assert kept_seconds < KEPT_SECONDS, "as short as a test may be"
+    monkeypatch.setattr("backend.pipeline.live.KEPT_SECONDS", kept_seconds)
+    blocks = kept_seconds * PRESET.fps // 4 + 6
 
     def count(event) -> None:
         if isinstance(event, Block):
             most.append(len(list((tmp_path / FOLDER).glob("*.jpg"))))
 
     Person({}, last=blocks).watch(loaded, tmp_path, open_request(), count)
-    assert KEPT_SECONDS * PRESET.fps <= max(most) <= KEPT_SECONDS * PRESET.fps + 8
+    assert kept_seconds * PRESET.fps <= max(most) <= kept_seconds * PRESET.fps + 8
 
 
 def test_words_that_the_model_cannot_follow_end_it_with_a_sentence(loaded, tmp_path):
+    """At once, not where the video ends."""
+    heard = iter([[], [Cue(block=0, action="jump")]])
     with pytest.raises(RequestError, match="jump"):
-        list(live(open_request(), loaded, tmp_path, lambda: False, lambda: [Cue(block=0, action="jump")], lead=float("inf")))
+        list(live(open_request(), loaded, tmp_path, lambda: False, lambda: next(heard), lead=float("inf")))
 
 
 def test_a_disk_that_takes_no_video_ends_it_with_a_sentence(loaded, tmp_path, monkeypatch):

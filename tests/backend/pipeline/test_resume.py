@@ -17,9 +17,8 @@ from backend.pipeline.state_saver import StateSaver
 from presets import load_preset
 
 PRESET = load_preset("wan-tiny")
-KINDS = {
-    "plain": {},
-    "step cache": {"step_cache": 0.3, "steps": 12},
+KINDS = {"plain": {}, "step cache": {"step_cache": 0.3, "steps": 12}}
+MORE_KINDS = {
     "guidance interval": {"guidance_interval": (0.2, 0.8)},
     "euler": {"solver": "euler"},
     "context windows": {"num_frames": 49},
@@ -67,9 +66,9 @@ def assert_same_video(one, other):
         np.testing.assert_array_equal(left, right)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE_KINDS)])
 def test_a_denoising_that_was_killed_goes_on_and_ends_the_same(loaded, tmp_path, at_every_step, kind):
-    request = a_request(**KINDS[kind])
+    request = a_request(**(KINDS | MORE_KINDS)[kind])
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     snapshot_when(lambda event: isinstance(event, Step) and event.index == 4, request, loaded, whole, killed)
     assert (killed / STATE).exists() and not (killed / LATENTS).exists()

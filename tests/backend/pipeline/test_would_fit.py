@@ -100,8 +100,8 @@ class _Refusing:
     "message",
     [
         "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 40.05G of 31.25G hbm. Exceeded by 8.8G.",
-        "RESOURCE_EXHAUSTED: HLO temporaries (38.1G) exceeds available HBM",
-        "RESOURCE_EXHAUSTED: Out of memory",
+        pytest.param("RESOURCE_EXHAUSTED: HLO temporaries (38.1G) exceeds available HBM", marks=pytest.mark.slow),
+        pytest.param("RESOURCE_EXHAUSTED: Out of memory", marks=pytest.mark.slow),
     ],
 )
 def test_a_compiler_that_refuses_for_memory_is_believed(monkeypatch, message):

@@ -126,6 +126,11 @@ def test_only_the_endpoint_for_programs_is_named_to_them(launched):
     assert launched["public"] == ["generate"]
 
 
+def test_of_the_pages_handlers_only_the_rewriter_has_gradio_show_its_progress(launched):
+    """With every piece of an answer Gradio's page goes through all components that may show some."""
+    assert launched["progress"] == ["suggest", "generate"]
+
+
 def test_the_door_is_outermost_and_there_is_no_cors(launched):
     first, *others = launched["middleware"]
     assert first == "Door" and "CustomCORSMiddleware" not in others and launched["connection"] == "LimitedConnection"

@@ -55,7 +55,7 @@ def test_the_disc_becomes_blue_where_it_was_and_the_same_again_has_the_same_pixe
     taken(page, clip)
     page.locator("#edit-strength").fill("0.85")
     page.locator("#edit-seed").fill("5")
-    job = make(page, "a blue circle moving right on a black background")
+    job = make(page, "a blue circle moving right on a black background", steps=None)
     size = page.locator(".stage .facts").inner_text()
     assert "128 × 96" in size
     first = pixels(page, tmp_path)
@@ -85,7 +85,7 @@ def test_what_is_painted_over_becomes_blue_and_the_rest_stays(visit, studio, cli
         page.mouse.down()
         page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + height * box["height"], steps=4)
         page.mouse.up()
-    job = make(page, "a small blue circle moving right on a black background")
+    job = make(page, "a small blue circle moving right on a black background", steps=None)
     made = pixels(page, tmp_path)
     own = read_part(clip, Part(start=0.0, num_frames=17, fps=16, size=made.shape[2:0:-1])).astype(int)
     painted = tmp_path / "painted.png"

@@ -39,9 +39,11 @@ def taken(page, path) -> None:
     page.locator(f'.edit[data-clip="{path.name}"]').wait_for()
 
 
-def make(page, prompt: str) -> str:
-    """Makes a video and gives its job's id."""
+def make(page, prompt: str, steps: int | None = 4) -> str:
+    """Makes a video and gives its job's id: in these steps, or in those that the form has."""
     page.locator("#edit-prompt").fill(prompt)
+    if steps is not None:
+        page.locator("#edit-steps").evaluate("(field, steps) => { field.value = steps; }", steps)
     page.locator("#edit-make").click()
     until(
         page,
@@ -205,6 +207,7 @@ def test_a_slow_one_can_be_stopped_and_waits_without_a_pencil(visit, clip):
     page.locator('.stage[data-phase="cancelled"]').wait_for()
 
 
+@pytest.mark.slow  # a phone draws key frames in test_ways_in_browser.py
 def test_on_a_phone_a_video_taken_as_clip_brings_its_form_into_sight(visit):
     page = visit(width=390, height=844)
     made(page, "a red circle")

@@ -276,12 +276,14 @@ def test_the_demo_model_goes_on_after_a_clip_and_its_last_frame_begins_another_v
     assert page.locator("#prompt textarea").input_value() == "and so on"
 
 
+@pytest.mark.slow  # the demo model goes on above
 def test_a_model_that_sounds_goes_on_from_the_end_of_its_video(visit, clip, data_dir):
     page = visit()
     open_edit(page)
     page.locator("#edit-preset").select_option(LTX)
     taken(page, clip)
     page.locator("#edit-size").select_option("768x512")
+    slide(page, "#edit-to", 2.05)
     make(page, "rain on a tin roof")
     page.locator('.stage [data-act="edit:continue"]').click()
     page.locator('.edit[data-way="extend"]').wait_for()
@@ -292,9 +294,10 @@ def test_a_model_that_sounds_goes_on_from_the_end_of_its_video(visit, clip, data
     assert offered == ["17", "9", "1"] and page.locator("#edit-overlap").input_value() == "17"
     request = asked_for(data_dir, make(page, "the rain stops"))
     assert (request["extend"], request["overlap"], request["num_frames"], request["preset"]) == ("after", 17, 49, LTX)
-    assert request["trim"] == pytest.approx([0.0, 89 / 24], abs=1e-3)  # the whole video, to its last frame
+    assert request["trim"] == pytest.approx([0.0, 49 / 24], abs=1e-3)  # the whole video, to its last frame
 
 
+@pytest.mark.slow  # another model has key frames above
 def test_key_frames_of_a_model_that_sounds(visit, pictures, data_dir):
     page = visit()
     open_edit(page)

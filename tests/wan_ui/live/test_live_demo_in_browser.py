@@ -39,6 +39,7 @@ def pixels(page, url: str, tmp_path) -> np.ndarray:
     return np.stack(list(read_frames(path)))
 
 
+@pytest.mark.slow  # the view is shown in test_live_in_browser.py, the model in tests/backend/pipeline/test_live.py
 def test_it_turns_becomes_another_stops_plays_and_is_made_again_to_the_same_pixels(visit, tmp_path):
     page = visit()
     page.locator('#views [data-view="live"]').click()

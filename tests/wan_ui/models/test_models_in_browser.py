@@ -95,6 +95,7 @@ def test_the_form_says_where_the_others_are(visit):
     page.locator("#models .models").wait_for()
 
 
+@pytest.mark.slow  # every view fits a phone in test_page_in_browser.py
 def test_on_a_phone_every_card_has_the_width_of_the_page(visit, studio, data_dir):
     page = as_operator(visit(width=390, height=844), studio, data_dir)
     open_models(page)

@@ -139,6 +139,7 @@ def test_same_again_keeps_the_seed_and_a_new_seed_does_not(visit):
         assert (re.search(r"Seed\s+(\d+)", page.locator(".stage .facts").inner_text())[1] == seed) is is_same
 
 
+@pytest.mark.slow  # the limit holds in tests/backend/engine/test_library.py and tests/wan_ui/routes/test_videos.py
 def test_a_visitor_who_waits_too_much_is_told(visit):
     page = visit()
     generate(page, "a slow red square", 100)  # each step takes a second: it is there until it is stopped

@@ -42,6 +42,7 @@ def test_the_operator_cleans_up_and_visitors_do_not(visit, studio, data_dir):
     operator.locator("#message .message.shown", has_text="There was nothing to remove.").wait_for()
 
 
+@pytest.mark.slow  # the sentence comes in tests/backend/engine/test_disasters.py
 def test_stop_on_another_servers_video_says_who_can(visit, studio, data_dir):
     page = visit()
     generate(page, "a slow red square", steps=100)  # longer than a second server takes to start
