@@ -67,7 +67,17 @@ def fingerprint(program: Program, lowered: jax.stages.Lowered) -> str:
 def _meaning(path: Path) -> str:
     """The file without its comments."""
     text = path.read_text("utf-8")
-    return ast.dump(ast.parse(text)) if path.suffix == ".py" else text
+    return _written(ast.parse(text)) if path.suffix == ".py" else text
+
+
+def _written(part: object) -> str:
+    """A part of a syntax tree, the same in every version of Python: fields that are empty are left out, for each version adds some."""
+    if isinstance(part, list):
+        return f"[{','.join(map(_written, part))}]"
+    if not isinstance(part, ast.AST):
+        return repr(part)
+    fields = (f"{name}={_written(value)}" for name, value in ast.iter_fields(part) if value not in (None, []))
+    return f"{type(part).__name__}({','.join(fields)})"
 
 
 def calls_of(only: str | None, model: Model, request: GenerationRequest) -> Iterator[Call]:
