@@ -4,7 +4,7 @@ import os
 
 from tests import kept
 
-QUICK = "--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
+QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
 """XLA_FLAGS with which programs that run once are compiled in half the time; the results differ by rounding only."""
 
 
