@@ -230,6 +230,7 @@ class SliceLink:
             warm_up=self._plan.warm_up,
             pipeline=self._plan.pipeline,
             mesh=self._plan.options.mesh,
+            resident_gb=[self._plan.options.resident_chips_gb, self._plan.options.resident_host_gb],
             port=meeting,
         )
         with self._lock:

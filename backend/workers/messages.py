@@ -8,7 +8,7 @@ from backend.contract import events
 from backend.contract.cues import Cue
 from backend.contract.events import Event
 from backend.contract.request import GenerationRequest
-from backend.contract.worker import WorkerFacts, WorkerStatus
+from backend.contract.worker import Keeping, WorkerFacts, WorkerStatus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,21 @@ class Say:
 
     job_id: str
     cue: Cue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expect:
+    """To a worker: jobs in line need these presets' models, the next first."""
+
+    presets: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """To a worker: this checkpoint's model is to stay, or no longer, or is to be dropped."""
+
+    model: str
+    how: Keeping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +142,7 @@ class Start:
     warm_up: bool
     pipeline: str | None
     mesh: dict[str, int | None]
+    resident_gb: list[float | None]
     port: int
 
 
@@ -148,7 +164,7 @@ class Exit:
     code: int
 
 
-ToWorker = Run | Cancel | Say | Stop | Leave
+ToWorker = Run | Cancel | Say | Expect | Keep | Stop | Leave
 FromWorker = Alive | Status | Facts | JobEvent | Dying
 BetweenHosts = Decide | Gather | Gathered | Hello | Refused | Start | RunWithFiles | Exit
 Message = ToWorker | FromWorker | BetweenHosts
