@@ -81,7 +81,7 @@ class Residents:
         self._lock = threading.RLock()
         self._models: dict[Key, _Resident] = {}
         self._current: Key | None = None
-        self._expected: tuple[Key, ...] = ()
+        self._expected: frozenset[str] = frozenset()
 
     @functools.cached_property
     def _bounds(self) -> Bounds:
@@ -113,6 +113,7 @@ class Residents:
         with self._lock:
             self._current = None
             self._fit(found, num_bytes, bytes_per_device)
+            gc.collect()  # frees the devices of a model that is used no longer
 
     def keep(self, key: Key, loaded: LoadedModel, paths: Iterable[Path]) -> None:
         """The model that has been loaded from the files at these paths is the one in use."""
@@ -134,10 +135,10 @@ class Residents:
         """Whether what programs need is of interest."""
         return self._bounds.device_bytes is not None and len(self._models) > 1
 
-    def expect(self, keys: Iterable[Key]) -> None:
-        """Jobs in line need these models, the next first: they are dropped after others."""
+    def expect(self, models: Iterable[str]) -> None:
+        """Jobs in line need the models of these checkpoints: they give up their places after others."""
         with self._lock:
-            self._expected = tuple(keys)
+            self._expected = frozenset(models)
 
     def pin(self, model: str, is_pinned: bool) -> None:
         """The operator wants this model to stay, or no longer."""
@@ -206,7 +207,7 @@ class Residents:
     def _next_to_leave(self, used: Collection[int], *, on_host: bool) -> _Resident | None:
         """The model that gives up its place first."""
         idle = [model for key, model in self._models.items() if key != self._current and model.on_host == on_host]
-        return min(idle, key=lambda model: (model.is_pinned, model.key in self._expected), default=None)
+        return min(idle, key=lambda model: (model.is_pinned, model.key[0] in self._expected), default=None)
 
     def _on_devices(self, used: Collection[int]) -> set[int]:
         models = (model for model in self._models.values() if not model.on_host)

@@ -121,7 +121,7 @@ class Worker:
             if isinstance(message, Keep):
                 self._model.keep(message.model, message.how)
             else:
-                self._model.expect(message.presets)
+                self._model.expect(message.models)
 
     def _leave(self, code: int) -> None:
         """Ends the process because it is asked to."""

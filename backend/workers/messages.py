@@ -37,9 +37,9 @@ class Say:
 
 @dataclass(frozen=True, kw_only=True)
 class Expect:
-    """To a worker: jobs in line need these presets' models, the next first."""
+    """To a worker: jobs in line need the models of these checkpoints, the next first."""
 
-    presets: list[str]
+    models: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,14 +135,14 @@ class Refused:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """To a member: start a process as the first host does; all processes meet at this port of the first host."""
+    """To a member: start a process as the first host does, with these of its `WorkerOptions`; all processes meet at this port of
+    the first host."""
 
     preset: str
     model: str | None
     warm_up: bool
     pipeline: str | None
-    mesh: dict[str, int | None]
-    resident_gb: list[float | None]
+    options: dict[str, float | None]
     port: int
 
 

@@ -1,15 +1,14 @@
 """The model that a worker uses: how it is loaded, replaced, and compiled ahead. Knows no jobs but those that wait for it."""
 
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from backend.contract.events import Compiling, Event, Loading, Rate
-from backend.contract.request import GenerationRequest, example_request, find_preset
+from backend.contract.request import GenerationRequest, example_request
 from backend.contract.shape import Shape
 from backend.contract.worker import Keeping, UnusedAccelerator, WorkerFacts
-from backend.errors import DeviceError, KernelRefused, ModelError, RequestError, StudioError, is_memory_short, one_line
+from backend.errors import DeviceError, KernelRefused, ModelError, StudioError, is_memory_short, one_line
 from backend.pipeline.live_events import until
 from backend.workers.consensus import Consensus
 from backend.workers.failures import outcome_of
@@ -104,14 +103,10 @@ class WorkerModel:
         self.report_facts()
         return True
 
-    def expect(self, presets: Sequence[str]) -> None:
-        """Jobs in line need these presets' models."""
-        keys = []
-        for name in presets:
-            with contextlib.suppress(RequestError):  # a preset that is no longer there
-                keys.append(self._key(find_preset(name)))
+    def expect(self, models: Sequence[str]) -> None:
+        """Jobs in line need these checkpoints' models."""
         if self.pipeline is not None:
-            self.pipeline.residents.expect(keys)
+            self.pipeline.residents.expect(models)
 
     def keep(self, model: str, how: Keeping) -> None:
         """What the operator asks for a kept model; one that is in use is not dropped."""

@@ -24,8 +24,8 @@ class Residents(Protocol):
     def take(self, key: Key) -> Any | None:
         """The kept model, in use from now on; None if there is none, or its files have changed."""
 
-    def expect(self, keys: Sequence[Key]) -> None:
-        """Jobs in line need these."""
+    def expect(self, models: Sequence[str]) -> None:
+        """Jobs in line need the models of these checkpoints."""
 
     def pin(self, model: str, is_pinned: bool) -> None:
         """This checkpoint's model is to stay, or no longer."""
@@ -49,7 +49,7 @@ class NoResidents(Residents):
     def take(self, key: Key) -> None:
         return None
 
-    def expect(self, keys: Sequence[Key]) -> None:
+    def expect(self, models: Sequence[str]) -> None:
         pass
 
     def pin(self, model: str, is_pinned: bool) -> None:
