@@ -134,7 +134,7 @@ def import_pipeline(
     return Pipeline(
         check=check_model,
         load=functools.partial(load, residents=residents, **options),
-        warm_up=warm_up,
+        warm_up=lambda loaded, request: warm_up(loaded.model, request),
         generate=make,
         live=live,
         device_facts=device_facts,
