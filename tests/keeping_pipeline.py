@@ -30,8 +30,11 @@ class FakeResidents(Residents):
         self._models[key] = self._models.pop(key)
         return self._models[key]
 
-    def keep(self, key: Key, model: FakeModel) -> None:
+    def keep(self, key: Key, model: FakeModel, is_used: bool) -> None:
+        used = next(reversed(self._models), None)
         self._models[key] = model
+        if used is not None and not is_used:
+            self._models[used] = self._models.pop(used)
         while len(self._models) > MOST:
             del self._models[min(self._models, key=lambda kept: (kept[0] in self._pinned, list(self._models).index(kept)))]
 
@@ -61,10 +64,10 @@ class FakeResidents(Residents):
 residents = FakeResidents()
 
 
-def load(preset: Preset, model: str | None, on_event: Callable[[Event], None], **rest: object) -> FakeModel:
+def load(preset: Preset, model: str | None, on_event: Callable[[Event], None], is_used: bool = True, **rest: object) -> FakeModel:
     """As the stand-in's; the model is kept."""
     loaded = fake_pipeline.load(preset, model, on_event, **rest)
-    residents.keep((model or preset.model_source, preset.dtype), loaded)
+    residents.keep((model or preset.model_source, preset.dtype), loaded, is_used)
     return loaded
 
 

@@ -39,7 +39,8 @@ class Dispatcher:
     """The jobs of one engine that wait or run, and the workers that make them. All is guarded by the journal's lock.
 
     `runs` is the folder whose disk the jobs fill; `on_finished(job, event, device kind)` is called with what each video took;
-    `load_seconds(model)` is how long a checkpoint's model takes to load, None if that is not known.
+    `load_seconds(model)` is how long a checkpoint's model takes to load, None if that is not known;
+    `is_here(preset)` says whether a preset's model needs no download.
     """
 
     def __init__(
@@ -53,9 +54,10 @@ class Dispatcher:
         shape_of: Callable[[Job], Shape],
         on_finished: Callable[[Waiting, Finished, str], None],
         load_seconds: Callable[[str], float | None],
+        is_here: Callable[[str], bool],
     ):
         self._journal, self._store, self._lock, self._runs = journal, store, lock, runs
-        self._shape_of, self._on_finished, self._load_seconds = shape_of, on_finished, load_seconds
+        self._shape_of, self._on_finished, self._load_seconds, self._is_here = shape_of, on_finished, load_seconds, is_here
         self._waiting: list[Waiting] = []  # in the order in which they will run
         self._announced: dict[str, int] = {}  # the place that was last reported, by job id
         self._expected: tuple[str, ...] = ()  # the models that waiting jobs need, as the workers were told
@@ -94,9 +96,9 @@ class Dispatcher:
                 self._store.put(job_id, place)
                 self._change(job_id, place=place)
 
-    def reshape(self, job_id: str, shape: Shape) -> None:
-        """A waiting job's request has been changed to one of this shape."""
-        self._change(job_id, shape=shape)
+    def reshape(self, job_id: str, shape: Shape, preset: str) -> None:
+        """A waiting job's request has been changed to one of this shape and preset."""
+        self._change(job_id, shape=shape, preset=preset)
 
     def cancel(self, job_id: str) -> None:
         """Stops a job, waiting or running; does nothing to one that has ended. Raises: StudioError for another engine's job."""
@@ -304,10 +306,12 @@ class Dispatcher:
         """Sorts the waiting jobs; reports the places of new ones and those that are near and have changed."""
         last = [self._last] if self._last else []
         self._waiting = in_turn(self._waiting, list(self._running.values()) or last, self.fleet.kept_models())
-        expected = tuple(dict.fromkeys(entry.shape.model for entry in self._waiting if not entry.is_held))
+        ready = [entry for entry in self._waiting if not entry.is_held]
+        expected = tuple(dict.fromkeys(entry.shape.model for entry in ready))
         if expected != self._expected:
             self._expected = expected
-            self.fleet.expect(expected)
+            preset = ready[0].preset if ready else ""
+            self.fleet.expect(expected, preset if preset and self._running and self._is_here(preset) else None)
         self._journal.append_all(self._changed_places(_NEAR_PLACES))
 
     def _report_places(self) -> None:
@@ -374,6 +378,7 @@ class Dispatcher:
             owner=job.owner,
             shape=self._shape_of(job),
             place=job.place,
+            preset=job.request.preset,
             has_begun=job.has_begun,
             is_held=is_held,
         )

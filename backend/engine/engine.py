@@ -76,6 +76,7 @@ class Engine:
             shape_of=lambda job: self.shape(job.request),
             on_finished=self._timings.learn,
             load_seconds=self._timings.load_seconds,
+            is_here=self._is_here,
         )
         self.models = Models(settings, in_use=self._sources_in_use, devices=self._devices, on_change=self.touch)
         end_orphans(settings.data_dir)
@@ -307,7 +308,7 @@ class Engine:
                     )
                 request = moved_into(new, Path(name), job.folder)
                 self._store.revise(job.id, request)
-                self._dispatcher.reshape(job.id, self.shape(request))
+                self._dispatcher.reshape(job.id, self.shape(request), request.preset)
                 return self._store.job(job.id)
 
     def _enqueue(self, job_id: str, request: GenerationRequest, owner: str, folder: Path, room: Room | None) -> Job:
@@ -329,8 +330,16 @@ class Engine:
             )
             self._store.add(job, self._lock.name)
             address = room.address if room else ""
-            self._dispatcher.add(Waiting(job_id=job_id, owner=owner, shape=shape, place=place, address=address))
+            entry = Waiting(job_id=job_id, owner=owner, shape=shape, place=place, preset=request.preset, address=address)
+            self._dispatcher.add(entry)
             return self._store.job(job_id)
+
+    def _is_here(self, preset: str) -> bool:
+        """Whether this preset, which may have been removed, needs no download."""
+        try:
+            return self.has_weights(find_preset(preset))
+        except RequestError:
+            return False
 
     def _check_here(self, request: GenerationRequest, may_download: bool) -> None:
         if not may_download:

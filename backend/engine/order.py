@@ -17,13 +17,14 @@ from backend.errors import QueueFull
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """A job in line. `place` orders an owner's jobs, smaller first; `address` is where the request came from, if that counts;
-    `has_begun`: its work was interrupted; `is_held`: it waits until a person lets it go on."""
+    """A job in line, of this `preset`. `place` orders an owner's jobs, smaller first; `address` is where the request came from,
+    if that counts; `has_begun`: its work was interrupted; `is_held`: it waits until a person lets it go on."""
 
     job_id: str
     owner: str
     shape: Shape
     place: float
+    preset: str = ""
     address: str = ""
     has_begun: bool = False
     is_held: bool = False

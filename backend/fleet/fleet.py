@@ -90,10 +90,14 @@ class Fleet:
         if worker := self._homes.get(job_id):
             worker.say(job_id, cue)
 
-    def expect(self, models: Sequence[str]) -> None:
-        """Jobs in line need the models of these checkpoints, the next first."""
+    def expect(self, models: Sequence[str], preset: str | None = None) -> None:
+        """Jobs in line need the models of these checkpoints, the next first. That of the `preset`, if one is given, is fetched by
+        the worker that will be free first, unless one keeps it."""
+        fetcher = None
+        if preset is not None and models[0] not in self.kept_models():
+            fetcher = min(self._workers, key=lambda worker: self._ends.get(worker.view().job_id, math.inf), default=None)
         for worker in self._workers:
-            worker.tell(Expect(models=list(models)))
+            worker.tell(Expect(models=list(models), preset=preset if worker is fetcher else None))
 
     def keep(self, name: str, model: str, how: Keeping) -> None:
         """What the operator asks of this worker for a model that it keeps."""

@@ -17,7 +17,7 @@ from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.speed import Speed
 from backend.contract.events import Event, Loading
 from backend.contract.request import GenerationRequest
-from backend.errors import ModelError
+from backend.errors import ModelError, Stopped
 from backend.families import of_preset
 from backend.families.family import Family
 from backend.families.model import STAGES, Model, ModelPlan, Network, Stage
@@ -49,14 +49,16 @@ def load(
     files: ModelFiles | None = None,
     request: GenerationRequest | None = None,
     residents: Residents | None = None,
+    is_used: bool = True,
 ) -> LoadedModel:
     """Load the preset's model, or the checkpoint `model` (a folder or a Hub id) in its place, and report the bytes read.
 
     `mesh` fixes axes of the mesh by name; `executables` is a folder of precompiled programs; `files` is the checkpoint if it has
     been opened already; the programs of the `request`, if one is given, are made ready while weights are read. Networks that none
-    of the `stages` uses are not read, nor those that are among the `residents`, who keep the model from now on. Raises:
-    ModelError if the checkpoint is missing, incomplete or of another kind; RequestError if the devices or the model do not allow
-    the mesh; whatever `on_event` raises.
+    of the `stages` uses are not read, nor those that are among the `residents`, who keep the model from now on. One that is not
+    the model that `is_used` next must have room beside that. Raises: Stopped if it has none; ModelError if the checkpoint is
+    missing, incomplete or of another kind; RequestError if the devices or the model do not allow the mesh; whatever `on_event`
+    raises.
     """
     _use_compilation_cache()
     residents = residents or Residents()
@@ -74,12 +76,12 @@ def load(
     )
     instance = files.family.model()(plan)
     with BackgroundWarmUp(instance, request, on_event):
-        networks = _load_networks(files.checkpoint, files.family, instance, preset, on_event, stages, residents)
+        networks = _load_networks(files.checkpoint, files.family, instance, preset, on_event, stages, residents, is_used)
     versions = {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in LIBRARIES}
     loaded = LoadedModel(
         source=files.source, family=files.family, model=instance, networks=networks, versions=versions, residents=residents
     )
-    residents.keep((files.source, preset.dtype), loaded, files.paths)
+    residents.keep((files.source, preset.dtype), loaded, files.paths, is_used=is_used)
     return loaded
 
 
@@ -125,6 +127,7 @@ def _load_networks(
     on_event: Callable[[Event], None],
     stages: Collection[Stage],
     residents: Residents,
+    is_used: bool,
 ) -> dict[str, KeptNetwork]:
     """The stages' networks by their part, the preset's own LoRAs merged into what is read; every file is checked before one is
     read."""
@@ -134,7 +137,11 @@ def _load_networks(
     contents = {one.part: Content.of(parts[one.part], one.described, one.arranged) for one in networks}
     found = {part: network for part, content in contents.items() if (network := residents.find(content))}
     lacking = [network for network in networks if network.part not in found]
-    residents.make_room(found.values(), sum(map(_bytes_of, lacking)), sum(device_bytes(one.at_rest, one.tied) for one in lacking))
+    needed = sum(map(_bytes_of, lacking)), sum(device_bytes(one.at_rest, one.tied) for one in lacking)
+    if is_used:
+        residents.make_room(found.values(), *needed)
+    elif not residents.make_room_beside(found.values(), *needed):
+        raise Stopped
     progress = LoadProgress(sum(sizes[network.part] for network in lacking), _with_speed(on_event))
     loaded = {}
     for network in networks:

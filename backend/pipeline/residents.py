@@ -115,11 +115,22 @@ class Residents:
             self._fit(found, num_bytes, bytes_per_device)
             gc.collect()  # frees the devices of a model that is used no longer
 
-    def keep(self, key: Key, loaded: LoadedModel, paths: Iterable[Path]) -> None:
-        """The model that has been loaded from the files at these paths is the one in use."""
+    def make_room_beside(self, found: Collection[KeptNetwork], num_bytes: int, bytes_per_device: int) -> bool:
+        """Prepares for a model that comes while another is in use, if it has room beside that one; whether it has."""
+        with self._lock:
+            current = self._models.get(self._current)
+            used = [*found, *(current.loaded.networks.values() if current else ())]
+            if not self._could_hold(set(map(id, used)), num_bytes, bytes_per_device + (current.needed if current else 0)):
+                return False
+            self._fit(used, 0, bytes_per_device, coming=num_bytes)
+            return True
+
+    def keep(self, key: Key, loaded: LoadedModel, paths: Iterable[Path], *, is_used: bool = True) -> None:
+        """The model has been loaded from the files at these paths; it is the one in use, if it `is_used`."""
         with self._lock:
             self._models[key] = _Resident(key=key, loaded=loaded, stamps=stamps_of(paths))
-            self._current = key
+            if is_used:
+                self._current = key
             self._fit()
 
     def settle(self, loaded: LoadedModel, needed: int) -> None:
@@ -180,14 +191,25 @@ class Residents:
         """Each network once."""
         return iter({id(one): one for model in self._models.values() for one in model.loaded.networks.values()}.values())
 
-    def _fit(self, found: Collection[KeptNetwork] = (), num_bytes: int = 0, bytes_per_device: int = 0) -> None:
-        """Moves and drops models until those in use have room: the current one, or these networks and others of this size."""
+    def _could_hold(self, used: Collection[int], num_bytes: int, bytes_per_device: int) -> bool:
+        """Whether a model of this size has room beside networks that are used, if all others go."""
+        if self._bounds.chips is not None and num_bytes > self._bounds.chips:
+            return False
+        if self._bounds.device_bytes is None:
+            idle = sum(one.num_bytes for one in self._networks() if id(one) not in used)
+            return num_bytes <= self._share(self._bounds.chips, idle, 0)
+        taken = sum(one.bytes_per_device for one in self._networks() if id(one) in used)
+        return taken + bytes_per_device <= ROOM * self._bounds.device_bytes
+
+    def _fit(self, found: Collection[KeptNetwork] = (), num_bytes: int = 0, bytes_per_device: int = 0, coming: int = 0) -> None:
+        """Moves and drops models until those in use have room: the current one, these networks, and others of this size; so do
+        idle ones of so many bytes that are `coming`."""
         current, is_dropped = self._models.get(self._current), False
-        used = set(map(id, current.loaded.networks.values() if current else found))
+        used = set(map(id, [*found, *(current.loaded.networks.values() if current else ())]))
         if current:
             current.on_host = False
             bytes_per_device += current.needed
-        while (loser := self._next_to_leave(used, on_host=False)) and self._is_crowded(used, num_bytes, bytes_per_device):
+        while (loser := self._next_to_leave(used, on_host=False)) and self._is_crowded(used, num_bytes, bytes_per_device, coming):
             loser.on_host = True
         while (loser := self._next_to_leave(used, on_host=True)) and self._host_bytes(used) > self._host_room(used, num_bytes):
             logger.info("%s is kept no longer", Path(loser.key[0]).name)
@@ -213,16 +235,16 @@ class Residents:
         models = (model for model in self._models.values() if not model.on_host)
         return {*used, *(id(network) for model in models for network in model.loaded.networks.values())}
 
-    def _is_crowded(self, used: Collection[int], num_bytes: int, bytes_per_device: int) -> bool:
+    def _is_crowded(self, used: Collection[int], num_bytes: int, bytes_per_device: int, coming: int) -> bool:
         """Whether the models on the devices are too many for them, or for the bound."""
         on_devices = self._on_devices(used)
         there = [network for network in self._networks() if id(network) in on_devices]
         idle = sum(network.num_bytes for network in there if id(network) not in used)
         if self._bounds.device_bytes is None:
-            return idle > self._share(self._bounds.chips, idle, num_bytes)
+            return idle + coming > self._share(self._bounds.chips, idle, num_bytes)
         taken = sum(network.bytes_per_device for network in there) + bytes_per_device
         most = self._bounds.chips
-        return taken > ROOM * self._bounds.device_bytes or (most is not None and idle > most)
+        return taken > ROOM * self._bounds.device_bytes or (most is not None and idle + coming > most)
 
     def _host_bytes(self, used: Collection[int]) -> int:
         on_devices = self._on_devices(used)

@@ -12,6 +12,7 @@ import jax
 from backend.checkpoints.stamps import Stamp, hold_the_same, stamps_of
 from backend.weights.expert import Expert
 from backend.weights.parking import HOST
+from backend.weights.place import is_host
 from backend.weights.read import Part
 
 COPIED_AT_ONCE = 1 << 30  # bytes that are in both places at a time while a network moves
@@ -64,10 +65,11 @@ class KeptNetwork:
         return self._weights if self.expert is None else self.expert.weights
 
     def move_to_host(self) -> None:
-        """Moves all arrays into the host's memory; those that rest there anyway stay. No program may be using them."""
+        """Moves all arrays into the host's memory; those that rest there anyway stay, such as all those of CPU devices. No
+        program may be using them."""
         if not self.is_on_host:
             self._homes = jax.tree.map(lambda leaf: leaf.sharding, self.weights)
-            self._move(lambda leaf, home: home.with_memory_kind(HOST))
+            self._move(lambda leaf, home: home if is_host(leaf) else home.with_memory_kind(HOST))
             self.is_on_host = True
 
     def move_back(self) -> None:

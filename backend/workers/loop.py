@@ -121,7 +121,7 @@ class Worker:
             if isinstance(message, Keep):
                 self._model.keep(message.model, message.how)
             else:
-                self._model.expect(message.models)
+                self._model.expect(message.models, message.preset)
 
     def _leave(self, code: int) -> None:
         """Ends the process because it is asked to."""
@@ -204,6 +204,7 @@ class Worker:
         self._is_idle.clear()
         try:
             given = task.request, self._model.loaded, task.folder, functools.partial(self._is_cancelled, task)
+            self._model.fetch_next()
             pipeline, new_cues = self._model.pipeline, functools.partial(self._new_cues, task)
             video = pipeline.live(*given, new_cues) if task.request.is_open else pipeline.generate(*given)
             with contextlib.closing(video) as events:

@@ -37,9 +37,11 @@ class Say:
 
 @dataclass(frozen=True, kw_only=True)
 class Expect:
-    """To a worker: jobs in line need the models of these checkpoints, the next first."""
+    """To a worker: jobs in line need the models of these checkpoints, the next first. That of the `preset`, if one is named, is
+    to come while the present job is being made."""
 
     models: list[str]
+    preset: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

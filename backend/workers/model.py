@@ -1,17 +1,19 @@
 """The model that a worker uses: how it is loaded, replaced, and compiled ahead. Knows no jobs but those that wait for it."""
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from backend.contract.events import Compiling, Event, Loading, Rate
-from backend.contract.request import GenerationRequest, example_request
+from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.shape import Shape
 from backend.contract.worker import Keeping, UnusedAccelerator, WorkerFacts
 from backend.errors import DeviceError, KernelRefused, ModelError, StudioError, is_memory_short, one_line
 from backend.pipeline.live_events import until
 from backend.workers.consensus import Consensus
 from backend.workers.failures import outcome_of
+from backend.workers.fetching import Fetch
 from backend.workers.pipeline import Key, Pipeline
 from backend.workers.reports import Reports
 from backend.workers.tasks import Tasks
@@ -35,6 +37,9 @@ class WorkerModel:
         self._source: tuple[str, str] | None = None  # the checkpoint and the dtype
         self._unused: UnusedAccelerator | None = None
         self._warm: set[Shape] = set()  # whose programs are all compiled
+        self._fetch: Fetch | None = None  # the model that the next job needs, on its way
+        self._fetch_lock = threading.Lock()
+        self._next_preset: str | None = None
 
     def shape(self, request: GenerationRequest) -> Shape:
         """What is compiled for this request."""
@@ -54,10 +59,12 @@ class WorkerModel:
         """
         wanted = self._key(preset)
         self._start_runtime()
+        report = until(is_stopped, self._report) if self._consensus.is_alone else self._report
+        if self._source != wanted:
+            self._end_fetch(wanted, report)
         if self._take(wanted):
             return
         self._reports.status("loading", f"Loading {preset.title}")
-        report = until(is_stopped, self._report) if self._consensus.is_alone else self._report
         files = self.pipeline.check(preset, self._model, report)
         if len(set(self._reports.gather("checked", getattr(files, "mark", "")))) > 1:
             raise ModelError("The hosts have different files", "of this model", "download it anew on each of them")
@@ -103,10 +110,42 @@ class WorkerModel:
         self.report_facts()
         return True
 
-    def expect(self, models: Sequence[str]) -> None:
-        """Jobs in line need these checkpoints' models."""
+    def expect(self, models: Sequence[str], preset: str | None) -> None:
+        """Jobs in line need these checkpoints' models; this preset's is fetched while another is in use."""
+        self._next_preset = preset
         if self.pipeline is not None:
             self.pipeline.residents.expect(models)
+            self.fetch_next()
+
+    def fetch_next(self) -> None:
+        """Begins to fetch the model that the next job needs, unless it is kept or the present one is still being loaded."""
+        name = self._next_preset
+        if name is None or self._source is None or not self._consensus.is_alone or not self.pipeline.keeps_models:
+            return
+        preset = find_preset(name)
+        key = self._key(preset)
+        with self._fetch_lock:
+            is_coming = self._fetch is not None and self._fetch.key == key
+            if is_coming or key[0] in {self._source[0], *(model.model for model in self.pipeline.residents.models())}:
+                return
+            if self._fetch is not None:
+                self._fetch.stop()
+
+            def load(tell: Callable[[Event], None]) -> None:
+                files = self.pipeline.check(preset, self._model, tell)
+                self.pipeline.load(preset, self._model, tell, files=files, is_used=False)
+                self.report_facts()
+
+            self._fetch = Fetch(key, load)
+
+    def _end_fetch(self, wanted: Key, report: Callable[[Event], None]) -> None:
+        """Waits for the wanted model if it is on its way, and gives up any other."""
+        with self._fetch_lock:
+            fetch, self._fetch = self._fetch, None
+        if fetch is not None and fetch.key == wanted:
+            fetch.wait(report)
+        elif fetch is not None:
+            fetch.stop()
 
     def keep(self, model: str, how: Keeping) -> None:
         """What the operator asks for a kept model; one that is in use is not dropped."""

@@ -87,3 +87,26 @@ def test_a_job_waits_for_the_worker_that_has_its_model_and_others_pass_it(make_e
     events = all_events(engine, waiting.id)
     assert isinstance(events[-1], Finished) and not any(isinstance(event, Loading) for event in events)
     assert isinstance(events[0], Queued) and engine.job(waiting.id).started >= engine.job(running.id).ended
+
+
+def test_the_next_jobs_model_comes_while_another_video_is_made(engine):
+    hunyuan = load_preset("hunyuan-tiny")
+    running = engine.submit(request("a slow square", steps=20))
+    following = engine.submit(GenerationRequest.from_preset(hunyuan, prompt="a square", steps=2, num_frames=17))
+    wait_for(lambda: kept(engine) == [HOME, hunyuan.model_source])
+    assert engine.job(running.id).state == "running" and engine.workers()[0].facts.model == HOME
+    engine.cancel(running.id)
+    events = all_events(engine, following.id)
+    assert isinstance(events[-1], Finished) and not any(isinstance(event, Loading) for event in events)
+
+
+def test_a_model_that_is_coming_is_waited_for_and_told(make_engine):
+    """The video before it ends when it has hardly begun to come."""
+    engine = make_engine(pipeline="tests.keeping_pipeline")
+    wait_for(lambda: engine.worker_status().state == "ready")
+    running = engine.submit(request("a slow square", steps=20))
+    next(event for _, event in engine.events(running.id) if isinstance(event, Step))
+    following = engine.submit(GenerationRequest.from_preset(load_preset("ltx-tiny"), prompt="a square", steps=2))
+    engine.cancel(running.id)
+    assert isinstance(all_events(engine, following.id)[-1], Finished)
+    assert engine.workers()[0].facts.model == load_preset("ltx-tiny").model_source

@@ -20,11 +20,18 @@ from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.residents import Bounds, Residents
 from backend.pipeline.stage_files import read_latents
+from backend.weights import kept
 from backend.weights.kept import Content, KeptNetwork
 from presets import Preset, load_preset
 
 HERE = NamedSharding(Mesh(np.array(jax.devices()[:1]), ("x",)), P())
 SIZE = 1000  # bytes of a network
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_chip(monkeypatch):
+    """Arrays go into the host's memory and come back, which those of CPU devices need not."""
+    monkeypatch.setattr(kept, "is_host", lambda leaf: False)
 
 
 def network(path: Path) -> KeptNetwork:
@@ -153,6 +160,26 @@ def test_a_text_encoder_that_is_replaced_is_not_shared_with_the_old_one(tmp_path
     assert shelf.load("b").networks["text_encoder"] is not old.networks["text_encoder"]
 
 
+def test_a_model_comes_beside_the_one_in_use_if_it_has_room(tmp_path):
+    shelf = Shelf(tmp_path, Bounds(host=0, device_bytes=int(4.2 * SIZE)))
+    for name in "abc":
+        current = shelf.load(name)
+    assert not shelf.residents.make_room_beside([], 3 * SIZE, 3 * SIZE) and list(shelf.places) == ["c", "b", "a"]
+    assert shelf.residents.make_room_beside([], SIZE, SIZE) and list(shelf.places) == ["c", "b"]
+    coming = LoadedModel(source="d", family=None, model=None, networks={"t": network(tmp_path / "d")}, versions={})
+    shelf.residents.keep(("d", "bfloat16"), coming, [tmp_path / "d"], is_used=False)
+    assert shelf.places["c"] == (2 * SIZE, 0) and shelf.use("c") is current
+    assert shelf.residents.drop_idle("d")  # it is not the one in use
+
+
+def test_with_no_bound_to_spare_nothing_comes_beside(tmp_path):
+    shelf = Shelf(tmp_path, module.NOTHING)
+    shelf.load("a")
+    assert not shelf.residents.make_room_beside([], SIZE, SIZE)
+    assert Shelf(tmp_path, Bounds(), free=3 * SIZE).residents.make_room_beside([], SIZE, SIZE)
+    assert not Shelf(tmp_path, Bounds(), free=SIZE).residents.make_room_beside([], SIZE, SIZE)
+
+
 def test_idle_models_are_dropped_when_asked(tmp_path):
     shelf = Shelf(tmp_path, Bounds())
     for name in "abc":
@@ -183,9 +210,9 @@ def test_models_in_turn_make_the_videos_that_they_make_alone(tmp_path, monkeypat
     alone = [make(load(preset, None, print), preset, tmp_path / f"alone-{preset.name}") for preset in presets]
     for turn in range(2):
         for preset, expected in zip(presets, alone, strict=True):
-            kept = residents.take((preset.model_source, preset.dtype))
-            assert (kept is None) == (turn == 0)
-            found = make(kept or load(preset, None, print, residents=residents), preset, tmp_path / f"{preset.name}-{turn}")
+            resident = residents.take((preset.model_source, preset.dtype))
+            assert (resident is None) == (turn == 0)
+            found = make(resident or load(preset, None, print, residents=residents), preset, tmp_path / f"{preset.name}-{turn}")
             jax.tree.map(np.testing.assert_array_equal, expected, found)
     [used, idle] = residents.models()
     assert used.host_bytes == 0 and 0 < idle.host_bytes < used.chip_bytes

@@ -14,6 +14,12 @@ HERE = NamedSharding(Mesh(np.array(jax.devices()[:1]), ("x",)), P())
 CONTENT = Content(tensors=(), described=None, arranged=None, stamps=())
 
 
+@pytest.fixture(autouse=True)
+def as_on_a_chip(monkeypatch):
+    """The arrays of CPU devices rest in the host's memory, and would stay where they are."""
+    monkeypatch.setattr(kept, "is_host", lambda leaf: False)
+
+
 def array(count: int, place: NamedSharding = HERE) -> jax.Array:
     return jax.device_put(jnp.arange(count, dtype=jnp.bfloat16), place)
 
@@ -54,3 +60,13 @@ def test_what_rests_on_the_host_anyway_stays_there():
     network.move_back()
     assert network.weights["parked"].sharding.memory_kind == "pinned_host"
     assert network.weights["other"].sharding.memory_kind == "device"
+
+
+def test_on_cpu_devices_nothing_is_copied(monkeypatch):
+    monkeypatch.undo()
+    weights = {"a": array(100)}
+    network = KeptNetwork(CONTENT, weights)
+    network.move_to_host()
+    assert network.is_on_host and network.weights["a"] is weights["a"]
+    network.move_back()
+    assert not network.is_on_host and network.weights["a"] is weights["a"]
