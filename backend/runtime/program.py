@@ -60,8 +60,8 @@ class Program:
     """`function` on pytrees of arrays that lie on the layout's mesh; other arrays are copied to all of its devices.
 
     `name` is for people, `key` for reports and files. Calling it compiles what is missing; `prepare` and `begin` do so
-    beforehand; the first run of what holds kernels is watched. `donated` are the positions of arguments that a call uses up. `places`
-    turns the results' shapes into shapes with shardings; without it results lie on all devices.
+    beforehand; the first run of what holds kernels is watched. `donated` are the positions of arguments that a call uses up.
+    `places` turns the results' shapes into shapes with shardings; without it results lie on all devices.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ from wan_ui.parts.events import LAST, QUIET, RAW, Updates, Values
 from wan_ui.parts.notes import Notes, note_html, sentence
 
 MOST_HISTORY = 20
-FORM_ACTS = ("fill", "drop", "own")
+FORM_ACTS = ("estimate", "fill", "drop", "own")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class FormHandlers:
         return dict(zip(form.notes, notes.html(), strict=True))
 
     def estimate(self, values: Values, request: gr.Request) -> str:
-        """The line at the Generate button, for the form as it is."""
+        """The line at the Generate button, for the form as it is, for which an idle worker makes everything ready."""
         texts, engine = self.desk.visit(request).texts, self.desk.engine
         prompt, image = self.form.prompt.prompt, self.form.image.image
         try:
@@ -132,6 +132,7 @@ class FormHandlers:
             wanted = draft.to_request()
         except StudioError:
             return ""
+        engine.foresee(wanted)
         return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), texts)
 
     def suggest(self, prompt: str, preset: str | None, request: gr.Request) -> str:
