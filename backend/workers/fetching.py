@@ -1,6 +1,7 @@
 """Brings a model that will be needed, and makes programs ready, beside what the worker does: in a thread to which the system
 gives only the time that nobody else wants, so that the steps of a video take no longer."""
 
+import contextlib
 import logging
 import os
 import threading
@@ -76,7 +77,7 @@ class Fetch:
 
     def _run(self) -> None:
         """The threads that this one starts are as patient as it is."""
-        if hasattr(os, "SCHED_IDLE"):
+        with contextlib.suppress(AttributeError, OSError):  # a system without it, or a container that forbids it
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         try:
             self._load(self._tell)
