@@ -47,7 +47,7 @@ class Bounds:
     @classmethod
     def here(cls, chips: int | None = None, host: int | None = None) -> Bounds:
         """Those of this process's devices. Several hosts must decide alike, so they keep nothing that depends on one host."""
-        device = jax.devices()[0]
+        device = jax.local_devices()[0]
         size = (device.memory_stats() or {}).get("bytes_limit") or memory_bytes(device.device_kind)
         if not HERE.is_alone:
             chips = 0 if size is None and chips is None else chips

@@ -29,7 +29,7 @@ from backend.runtime.work import Call, Work, describe, describe_effect
 from backend.settings import from_environment
 
 MOST_AT_ONCE = 4
-MEMORY_OF_COMPILER = 8 * 10**9  # bytes of the host's memory that must be free for each program: a large step for TPUs takes so much
+MEMORY_OF_COMPILER = 8 * 10**9  # bytes of the host's memory that must be free for each program, as a large step for TPUs takes
 
 
 def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
