@@ -3,8 +3,6 @@
 jax is asked in a process of its own (`backend.commands.doctor_run`), because it takes the chips, and may end the process.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -4,8 +4,6 @@ Writes JSON lines to standard output: {"progress": TEXT} before each piece of wo
 {"devices": LIST} once jax has them, or {"refusal": TEXT} if it has none; {"check": OBJECT} for each finding; {"report": {}} last.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """How a model lies on its devices, for families whose transformer has attention heads and a stack of equal layers."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 Weights stay, and everything else shrinks with the video's tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """The denoising loop: chunk by chunk, step by step. A step is work: a video runs it, and compiling ahead describes it."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import time

@@ -5,8 +5,6 @@ the real tokens of both stand before all padding, and a count of keys says which
 room for the other stream, that is written into it, which costs no copy of the long arrays.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

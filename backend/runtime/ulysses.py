@@ -4,8 +4,6 @@ Source: DeepSpeed-Ulysses, arXiv:2309.14509; if the heads do not divide by the c
 gather keys and values from the other groups.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -4,8 +4,6 @@ A piece of work is a generator. It yields effects and is sent their results: arr
 (`jax.ShapeDtypeStruct`) if it is only described. So the programs that are compiled ahead are the programs that run.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Generator
 from typing import Any

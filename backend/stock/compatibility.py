@@ -1,7 +1,5 @@
 """Whether this machine can run a model, judged by its devices and by figures that are kept as data. Compiles nothing."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

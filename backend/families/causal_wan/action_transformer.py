@@ -4,8 +4,6 @@ The module stands between a block's cross-attention and its feed-forward, where 
 blocks run in two parts, which together compute what diffusers' block does. There is no text: cross-attention sees the picture.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -10,8 +10,6 @@ newest frame lies further from the sink than any in training did, the sink's key
 Source: guandeh17/Self-Forcing (algorithm, ring), NVlabs/LongLive (sink).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ all earlier frames, so its keys and values are kept in arrays with room for the 
 `describe_keys` says, each later one the caches that the call before it left.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A solver's step is an affine function of the velocity, and weights add up to 1. 
 one step with the blended velocity, and a window runs the very program that an ordinary video of its length runs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Generator
 from typing import Any, Protocol

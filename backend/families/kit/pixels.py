@@ -1,8 +1,6 @@
 """Pictures and clips as the networks see them, and arrays on the host. Functions that take `xp` compute with numpy's functions,
 or with jax.numpy's where only shapes are known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

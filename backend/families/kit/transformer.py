@@ -4,8 +4,6 @@ A family builds diffusers' modules, embeds what they read, and runs one layer; h
 and gone through.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar

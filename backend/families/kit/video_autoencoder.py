@@ -3,8 +3,6 @@
 A family says how its network runs over one latent frame, in PyTorch, and in its `vae_tpu` on a TPU's strips of columns.
 """
 
-from __future__ import annotations
-
 import abc
 import functools
 from collections.abc import Mapping, Sequence

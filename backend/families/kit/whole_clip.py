@@ -1,8 +1,6 @@
 """What models share whose video is one chunk: two meshes' programs, steps with and without a `StepCache`, pieces of one latent
 frame."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The attention inside diffusers' LTX-2 blocks: the video's tokens are spread over the chips, the sound's stand on every chip."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """What the text encoders of LTX-2's versions share: Gemma's states of all layers, traced with masks and buffers that we make."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Gemma 3, the text encoder of LTX-2.0 and 2.3."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

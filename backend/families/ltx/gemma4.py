@@ -4,8 +4,6 @@ Its layers of full attention have wider heads and fewer keys than the others, ta
 each head's channels; every layer ends with a factor of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ All layers' states of a prompt are 400 MB, so they never leave the program: only
 padded on the left to one length, as diffusers' pipelines do.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

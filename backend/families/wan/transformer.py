@@ -5,8 +5,6 @@ token's timestep is the step's own, or 0 for the latent frames that are given (`
 embeddings serve all tokens. If a picture comes as further input channels, all tokens share one time embedding.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping
