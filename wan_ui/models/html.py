@@ -166,7 +166,7 @@ def _buttons(row: ModelRow, visit: Visit) -> str:
         case "here":
             buttons = [remove]
         case "waiting" | "asking" | "running":
-            buttons = [text_button("model:pause", texts.model_pause, name="pause", **one)]
+            buttons = [text_button("model:pause", texts.pause, name="pause", **one)]
         case "pausing":
             buttons = []
         case "paused":
