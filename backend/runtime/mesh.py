@@ -9,12 +9,10 @@ Matrices rest spread over `weight_axes` too and are gathered layer by layer (FSD
 axes of a video transformer's and a VAE's arrays, but no particular model.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -113,12 +111,12 @@ class Layout:
     @classmethod
     def over(
         cls, plan: MeshPlan, devices: Sequence[jax.Device], copied: Iterable[str] = (), copies_on_demand: bool = False
-    ) -> Layout:
+    ) -> Self:
         """The plan on these devices; neighbours in the list are neighbours on sp."""
         grid = np.asarray(devices, dtype=object).reshape(plan.dp, plan.tp, plan.sp).transpose(0, 2, 1)
         return cls(mesh=Mesh(grid, AXES), copied=frozenset(copied), copies_on_demand=copies_on_demand)
 
-    def regrouped(self, plan: MeshPlan) -> Layout:
+    def regrouped(self, plan: MeshPlan) -> Self:
         """Another plan of as many devices and the same tp, on these in the same order: weights lie in the same places."""
         grid = self.mesh.devices.reshape(plan.dp, plan.sp, plan.tp)
         return dataclasses.replace(self, mesh=Mesh(grid, AXES))

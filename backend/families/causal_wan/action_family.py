@@ -8,12 +8,10 @@ Source: SkyworkAI/Matrix-Game, Matrix-Game-2/utils/conditions.py and configs/dis
 hao-ai-lab/FastVideo, fastvideo/configs/models/dits/matrixgame2.py (the layout of FastVideo/Matrix-Game-2.0-*-Diffusers).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.json_files import AGAIN
@@ -26,9 +24,6 @@ from backend.families.family import Configs, refusal
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, width_of
 from backend.families.wan.family import AUTOENCODER, TEXT_TOKENS, flops_of, scales
 from presets import Preset
-
-if TYPE_CHECKING:
-    from backend.families.causal_wan.action_model import ActionWanModel
 
 PIPELINES = ("MatrixGameCausalDMDPipeline", "MatrixGame2CausalDMDPipeline")  # FastVideo's, before and after it was renamed
 TRANSFORMERS = ("CausalMatrixGameWanModel", "CausalMatrixGame2WanModel")
@@ -163,7 +158,7 @@ class ActionWanFamily(CausalWanFamily):
         """A module's name in the makers' checkpoints."""
         return super().original_name(re.sub(rf"^{re.escape(ACTIONS)}(\d+)\.", r"blocks.\1.action_model.", stem))
 
-    def model(self) -> type[ActionWanModel]:
+    def model(self) -> type:
         """Imported late, because it imports jax and torch."""
         from backend.families.causal_wan.action_model import ActionWanModel
 

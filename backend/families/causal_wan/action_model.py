@@ -5,8 +5,6 @@ What is done in a block is one action, the same in all its frames. A block's fir
 the block before, so the carry keeps that.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Generator
 from typing import Any
@@ -32,6 +30,16 @@ from backend.weights.stacked import StackedWeights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ActionCarry(BlockCarry):
+    """The past of the next block, what was `done` before it [pixel frames, keys and mouse], which is None at the beginning, and
+    the block's own `steering` and `channels`, None until its lane is made."""
+
+    done: np.ndarray | None
+    steering: Steering | None = None
+    channels: ImageChannels | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionLane(BlockLane):
     """What the blocks with one action share: what is `done` in each of their frames [keys and mouse], and the `channels` of the
     picture [1, 4 + C, latent frames, H, W], on the host."""
@@ -42,16 +50,6 @@ class ActionLane(BlockLane):
     def context(self, carry: ActionCarry) -> SteeredContext:
         """What a block's steps read besides its latents."""
         return SteeredContext(text=self.text, positions=carry.positions, condition=carry.channels, steering=carry.steering)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ActionCarry(BlockCarry):
-    """The past of the next block, what was `done` before it [pixel frames, keys and mouse], which is None at the beginning, and
-    the block's own `steering` and `channels`, None until its lane is made."""
-
-    done: np.ndarray | None
-    steering: Steering | None = None
-    channels: ImageChannels | None = None
 
 
 class ActionWanModel(CausalWanModel):

@@ -10,11 +10,9 @@ A picture begins a video as its first block: a still clip of that block's frames
 trained on whole blocks (guandeh17/Self-Forcing pipeline/causal_inference.py: given frames are a multiple of the block's).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from backend.checkpoints.checkpoint import TRANSFORMER as PART
 from backend.checkpoints.checkpoint import Checkpoint
@@ -28,9 +26,6 @@ from backend.families.kit.parts import channels_refusal, index_of
 from backend.families.wan.family import WanFamily, WanKind, check_networks, flops_of, scales
 from backend.families.wan.original import transformer_config
 from presets import Preset
-
-if TYPE_CHECKING:
-    from backend.families.causal_wan.model import CausalWanModel
 
 PIPELINES = ("WanCausalDMDPipeline",)  # hao-ai-lab/FastVideo's, in wlsaidhi/SFWan2.1-T2V-1.3B-Diffusers
 TRANSFORMER = "CausalWanTransformer3DModel"
@@ -101,7 +96,7 @@ class CausalWanFamily(WanFamily):
         frames = min(kind.chunk, geometry.num_latent_frames)
         return flops_of(configs["transformer"], frames * frame, kind.window * frame, branches)
 
-    def model(self) -> type[CausalWanModel]:
+    def model(self) -> type:
         """Imported late, because it imports jax and torch."""
         from backend.families.causal_wan.model import CausalWanModel
 

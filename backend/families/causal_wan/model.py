@@ -15,8 +15,6 @@ Source: NVlabs/LongLive v1.0, pipeline/interactive_causal_inference.py, `global_
 which they also see those after them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Generator, Sequence
@@ -57,6 +55,19 @@ class BlockPrograms(Programs):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockCarry:
+    """The past of the next block, which begins with latent frame `first`, and its `positions`. `clean` are the blocks in the
+    window, each with its first latent frame, kept if the kind recaches. A past that was made anew counts fewer frames than there
+    were: `uncounted` fewer."""
+
+    past: Past
+    first: int
+    positions: Positions
+    clean: tuple[tuple[int, Any], ...] = ()
+    uncounted: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockLane:
     """What all steps of a video share until the prompt changes. `noise_key` is where the fresh noise of its steps comes from;
     `given` is the first block's latents, None if there is no picture."""
@@ -75,19 +86,6 @@ class BlockLane:
     def context(self, carry: BlockCarry) -> Context:
         """What a block's steps read besides its latents."""
         return _context(self.text, carry.positions)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BlockCarry:
-    """The past of the next block, which begins with latent frame `first`, and its `positions`. `clean` are the blocks in the
-    window, each with its first latent frame, kept if the kind recaches. A past that was made anew counts fewer frames than there
-    were: `uncounted` fewer."""
-
-    past: Past
-    first: int
-    positions: Positions
-    clean: tuple[tuple[int, Any], ...] = ()
-    uncounted: int = 0
 
 
 class CausalWanModel(WanModel):

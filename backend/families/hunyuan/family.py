@@ -5,12 +5,10 @@ there is a picture (always, never, or as one likes), and in whether a step also 
 (`use_meanflow`, the step-distilled model).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.loras import LoraName
@@ -20,9 +18,6 @@ from backend.contract.windows import step_geometry
 from backend.families.family import Configs, Kind, refusal
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, t5_shapes, width_of
 from presets import Preset
-
-if TYPE_CHECKING:
-    from backend.families.hunyuan.model import HunyuanModel
 
 TEXT_TOKENS = 1000  # that the transformer sees of a prompt; source: diffusers, HunyuanVideo15Pipeline, tokenizer_max_length
 QUOTED_TOKENS = 256  # that it sees of the text in quotes; likewise, tokenizer_2_max_length
@@ -162,7 +157,7 @@ class HunyuanFamily:
             return LoraName(original), *(LoraName(f"{found[1]}{sign}qkv", place, 3) for sign in "._")
         return LoraName(original), LoraName(renamed(original, COMFY_NAMES))
 
-    def model(self) -> type[HunyuanModel]:
+    def model(self) -> type:
         """Imported late, because it imports jax and torch."""
         from backend.families.hunyuan.model import HunyuanModel
 

@@ -1,11 +1,9 @@
 """How a video autoencoder's pictures are cut into strips of columns, one on each chip, and how a network runs on them all, for
 arrays as `kernels.causal_conv` takes them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +23,7 @@ class Strips:
     turned: bool
 
     @classmethod
-    def of(cls, layout: Layout, height: int, width: int) -> Strips:
+    def of(cls, layout: Layout, height: int, width: int) -> Self:
         """For latents of this size."""
         spec = layout.space(height, width)
         across, down = (_as_tuple(spec[place]) for place in (4, 3))

@@ -1,10 +1,8 @@
 """Recognises which LTX-2 a checkpoint is from its configurations alone, and refuses all others. Reads no file."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.loras import LoraName
@@ -14,9 +12,6 @@ from backend.contract.settings import VideoSettings
 from backend.families.family import Configs, Kind, Need, refusal
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, width_of
 from presets import Preset
-
-if TYPE_CHECKING:
-    from backend.families.ltx.model import LtxModel
 
 TEXT_TOKENS = 1024  # that a prompt is padded to; source: diffusers, LTX2Pipeline, max_sequence_length
 MEL_SCALE = 4  # mel frames a latent of sound, and mel bins; source: diffusers, AutoencoderKLLTX2Audio
@@ -137,7 +132,7 @@ class LtxFamily:
         """See `Family`. ComfyUI has the makers' names."""
         return (LoraName(renamed(stem, ORIGINAL_NAMES)),)
 
-    def model(self) -> type[LtxModel]:
+    def model(self) -> type:
         """Imported late, because it imports jax and torch."""
         from backend.families.ltx.model import LtxModel
 

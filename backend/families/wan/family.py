@@ -5,11 +5,9 @@ as further input channels, a mask and the latents of a clip that is grey except 
 output of a CLIP image encoder. They also differ in the number of transformers: one, or two with a boundary between.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from backend.checkpoints.checkpoint import Checkpoint, named_parts
 from backend.checkpoints.loras import LoraName
@@ -21,9 +19,6 @@ from backend.families.family import Configs, Kind, Need, refusal
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, t5_shapes, width_of
 from backend.families.wan.original import check_own_files, original_name
 from presets import Preset
-
-if TYPE_CHECKING:
-    from backend.families.wan.model import WanModel
 
 TEXT_TOKENS = 512  # the transformer attends to 512 text positions, whatever the prompt's length
 VAE_SCALES = (8, 4)  # Wan 2.1's; its published vae/config.json is older than the entries that name them
@@ -145,7 +140,7 @@ class WanFamily:
         """See `Family`. ComfyUI has the makers' names."""
         return (LoraName(self.original_name(stem)),)
 
-    def model(self) -> type[WanModel]:
+    def model(self) -> type:
         """Imported late, because it imports jax and torch."""
         from backend.families.wan.model import WanModel
 

@@ -4,11 +4,9 @@ Wan 2.1 VACE has one transformer, Wan 2.2 VACE-Fun two with a boundary between. 
 control blocks is one clip with a mask, and any number of reference pictures (`backend/media/source.py`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from backend.checkpoints.json_files import AGAIN
 from backend.chips import StepFlops
@@ -19,9 +17,6 @@ from backend.families.family import Configs, Need, refusal
 from backend.families.kit.parts import index_of, width_of
 from backend.families.wan.family import WanFamily, WanKind, check_networks, flops_of, scales
 from presets import Preset
-
-if TYPE_CHECKING:
-    from backend.families.wan_vace.model import VaceModel
 
 PIPELINE, TRANSFORMER = "WanVACEPipeline", "WanVACETransformer3DModel"
 INPUTS: Mapping[str, Need] = {role: "may" for role in ("control", "video", "mask", "references", "keyframes")}
@@ -73,7 +68,7 @@ class WanVaceFamily(WanFamily):
         added = 2 * tokens * width_of(config) ** 2 * blocks * branches
         return dataclasses.replace(all_layers, matmul=all_layers.matmul + added)
 
-    def model(self) -> type[VaceModel]:
+    def model(self) -> type:
         """Imported late, because it imports jax and torch."""
         from backend.families.wan_vace.model import VaceModel
 
