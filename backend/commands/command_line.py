@@ -77,11 +77,13 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for every one (%(default)s)")
     serve.add_argument("--port", type=_port, default=7860, help="port to listen on (%(default)s)")
     names = "a host name by which visitors reach the studio; repeat the option for more (addresses in numbers always work)"
-    serve.add_argument("--allowed-host", action="append", default=[], metavar="NAME", help=names)
+    serve.add_argument("--allowed-host", dest="allowed_hosts", action="append", default=[], metavar="NAME", help=names)
     models = "the presets that visitors may use, with commas between them (all that are here); you may use every one"
     serve.add_argument("--models", type=_presets, metavar="NAME,...", help=models)
     serve.add_argument("--share", action="store_true", help="also make a public link")
-    serve.add_argument("--browser", action="store_true", help="open the operator's link in this machine's browser")
+    serve.add_argument(
+        "--browser", dest="opens_browser", action="store_true", help="open the operator's link in this machine's browser"
+    )
     serve.add_argument(
         "--auth",
         type=_credentials,
@@ -98,7 +100,9 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve.add_argument("--keep-days", type=_amount, metavar="N", help=days)
     gigabytes = "while all videos take more, remove the oldest, but for starred ones (off)"
     serve.add_argument("--keep-gb", type=_amount, metavar="N", help=gigabytes)
-    serve.add_argument("--open", action="store_true", help="let in everybody who can reach the studio, without a password")
+    serve.add_argument(
+        "--open", dest="is_open", action="store_true", help="let in everybody who can reach the studio, without a password"
+    )
     _add_common(serve)
     _add_profile(serve)
 

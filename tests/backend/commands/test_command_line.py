@@ -192,8 +192,8 @@ def test_a_model_is_a_folder_or_an_id(tmp_path, monkeypatch):
 
 def test_serve_takes_names_of_hosts_and_of_presets(capsys):
     options = parse(["--allowed-host", "a.example", "--allowed-host", "b.example", "--models", "wan-tiny, wan2.1-t2v-14b-720p"])
-    assert options.allowed_host == ["a.example", "b.example"] and options.models == {"wan-tiny", "wan2.1-t2v-14b-720p"}
-    assert parse([]).models is None and parse([]).allowed_host == []
+    assert options.allowed_hosts == ["a.example", "b.example"] and options.models == {"wan-tiny", "wan2.1-t2v-14b-720p"}
+    assert parse([]).models is None and parse([]).allowed_hosts == []
     assert "did you mean wan-tiny?" in refusal(capsys, "--models", "wan-tny")
     assert "must be one of" in refusal(capsys, "--models", "wan-tiny,")
 
