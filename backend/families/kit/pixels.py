@@ -25,6 +25,11 @@ def joined_frames(xp: Any, *pieces: jax.Array) -> jax.Array:
     return xp.concatenate([as_float32(xp, piece) for piece in pieces], axis=2)
 
 
+def with_beginning(xp: Any, first: jax.Array, latents: jax.Array) -> jax.Array:
+    """Latents [B, C, T, ...] whose first ones are these."""
+    return xp.concatenate([first, latents[:, :, first.shape[2] :]], axis=2)
+
+
 def as_float32(xp: Any, array: jax.Array) -> jax.Array:
     """The same numbers as float32."""
     return array.astype(np.float32)
