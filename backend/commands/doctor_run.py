@@ -62,7 +62,7 @@ def _say_each(kind: str, checks: Iterable[Check]) -> None:
     if kind:
         say({"progress": f"trying each {kind}"})
     for check in checks:
-        say({"check": check.to_json()})
+        say({"check": dataclasses.asdict(check)})
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from backend.contract import events
@@ -254,7 +255,7 @@ class Store(Database):
 
     def add_timing(self, run: Run) -> None:
         """Keeps the seconds of a finished video, so that the next can be estimated."""
-        row = (json.dumps(run.shape.to_json()), run.steps, run.num_tokens, json.dumps(run.seconds), run.device)
+        row = (json.dumps(asdict(run.shape)), run.steps, run.num_tokens, json.dumps(run.seconds), run.device)
         with self._transaction() as database:
             database.execute("INSERT INTO timings (shape, steps, tokens, seconds, device) VALUES (?, ?, ?, ?, ?)", row)
             database.execute("DELETE FROM timings WHERE number <= (SELECT MAX(number) FROM timings) - ?", (MOST_TIMINGS,))
@@ -263,7 +264,7 @@ class Store(Database):
         """The runs of finished videos, newest first."""
         return [
             Run(
-                shape=Shape.from_json(json.loads(row["shape"])),
+                shape=Shape(**json.loads(row["shape"])),
                 steps=row["steps"],
                 num_tokens=row["tokens"],
                 seconds=json.loads(row["seconds"]),
