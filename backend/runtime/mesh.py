@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, Sharding
 from jax.sharding import PartitionSpec as P
 
 from backend.contract.worker import AXES
@@ -28,6 +28,11 @@ LARGE_MATRIX = 2**24  # elements: below it a copy on every chip costs less than 
 TOKEN_ALIGNMENT = 128  # tokens a device are padded to this, on TPUs and where there are several devices
 Role = Literal["columns", "rows", "whole"]
 """How a matrix [in, out] is cut over tp: its columns (heads or hidden units come out of it), its rows (they go in), or not."""
+
+
+def placed(shapes: Any, sharding: Sharding) -> Any:
+    """The shapes of a tree of arrays, all of them where `sharding` says."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -210,10 +215,7 @@ class Layout:
 
     def describe_spread(self, arrays: Mapping[Any, Any]) -> dict[Any, jax.ShapeDtypeStruct]:
         """Shapes of arrays [B, C, F, H, W] that lie as `space` says."""
-        return {
-            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self.sharding(self.space(*leaf.shape[3:])))
-            for name, leaf in arrays.items()
-        }
+        return {name: placed(leaf, self.sharding(self.space(*leaf.shape[3:]))) for name, leaf in arrays.items()}
 
     def count(self, axes: tuple[str, ...]) -> int:
         """How many chips these axes have together."""
@@ -229,10 +231,11 @@ class Layout:
 
     def describe(self, shapes: Mapping[str, Any], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.ShapeDtypeStruct]:
         """The same for weights that are known by shape and dtype only."""
-        return {
-            name: jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=self.sharding(spec(name, value.shape)))
-            for name, value in shapes.items()
-        }
+        return {name: placed(value, self.sharding(spec(name, value.shape))) for name, value in shapes.items()}
+
+    def whole(self, shapes: Any) -> Any:
+        """The shapes of a tree of arrays of which every chip has a copy."""
+        return placed(shapes, self.replicated)
 
     def constrain(self, array: jax.Array, spec: P) -> jax.Array:
         """Fixes where an array lies, inside a compiled function."""

@@ -105,7 +105,7 @@ class CausalWanModel(WanModel):
             _step_function(denoiser),
             key="denoise_step",
             donated=(1, 4),
-            places=lambda shapes: (jax.tree.map(_everywhere(layout), shapes[0]), denoiser.place_past(shapes[1])),
+            places=lambda shapes: (layout.whole(shapes[0]), denoiser.place_past(shapes[1])),
         )
         settle = program("a finished block's keys", denoiser.settled, key="settle", donated=(3,), places=denoiser.place_past)
         return BlockPrograms(**fields, settle=settle)
@@ -262,10 +262,6 @@ def check_unguided(planned: PlannedStep) -> None:
     """Raises: RequestError under guidance."""
     if planned.is_guided:
         raise RequestError(f"guidance={planned.guidance:g}", "must be 1 for a model that makes videos live", "leave guidance out")
-
-
-def _everywhere(layout: Layout) -> Callable[[Any], jax.ShapeDtypeStruct]:
-    return lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout.replicated)
 
 
 def key_data(seed: int, uncounted: int = 0) -> np.ndarray:

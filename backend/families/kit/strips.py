@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import Layout, placed
 from kernels.causal_conv_cut import padded_channels
 
 
@@ -37,7 +37,7 @@ class Strips:
     def describe(self, caches: Mapping[Any, jax.Array]) -> dict[Any, jax.ShapeDtypeStruct]:
         """Shapes and places of arrays [F, W, H, C] that are cut in this way."""
         sharding = self.layout.sharding(self.spec)
-        return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding) for name, leaf in caches.items()}
+        return {name: placed(leaf, sharding) for name, leaf in caches.items()}
 
     def cut(self, array: jax.Array, padded_rows: int) -> jax.Array:
         """[F, W, H, C] with so many rows and padded channels, of an array [1, C, F, height, width]; what is added is zero."""
