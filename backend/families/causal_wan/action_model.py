@@ -6,6 +6,7 @@ the block before, so the carry keeps that.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -143,7 +144,7 @@ class ActionWanModel(CausalWanModel):
         before = _before(carry, lane, shape.reach - shape.stride + 1)
         of_block = np.tile(lane.done, (shape.stride * frames - 1, 1))  # nothing sees what is done in a block's last pixel frame
         steering = yield from denoiser.block_steering(np.concatenate([before, of_block]), carry.first, frames)
-        channels = yield OnHost(_of_block(carry.first, frames), (lane.channels,))
+        channels = yield OnHost(functools.partial(channels_of_block, first=carry.first, frames=frames), (lane.channels,))
         condition = yield Put(ImageChannels(values=channels), lane.layout.replicated)
         return dataclasses.replace(carry, steering=steering, channels=condition)
 
@@ -159,7 +160,3 @@ def _before(carry: ActionCarry, lane: ActionLane, count: int) -> np.ndarray:
 
 def _with_done(carry: BlockCarry, done: np.ndarray | None) -> ActionCarry:
     return ActionCarry(past=carry.past, first=carry.first, positions=carry.positions, done=done)
-
-
-def _of_block(first: int, frames: int) -> Any:
-    return lambda xp, channels: channels_of_block(xp, channels, first, frames)

@@ -34,7 +34,7 @@ def test_serve_understands_its_options(tmp_path):
 
 
 def test_the_browser_opens_only_if_it_is_asked_for():
-    assert not parse([]).browser and parse(["--browser"]).browser
+    assert not parse([]).opens_browser and parse(["--browser"]).opens_browser
 
 
 def test_serve_starts_one_worker_unless_it_is_told_otherwise():
