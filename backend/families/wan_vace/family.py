@@ -33,11 +33,10 @@ class WanVaceFamily(WanFamily):
     name = "wan_vace"
     supports = SUPPORTED
     pipelines = (PIPELINE,)
+    transformers = (TRANSFORMER,)
+    body = "backend.families.wan_vace.model:VaceModel"
 
-    def recognise(self, index: Mapping[str, Any], configs: Configs) -> WanKind | None:
-        """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""
-        if index.get("_class_name") != PIPELINE:
-            return None
+    def _kind(self, index: Mapping[str, Any], configs: Configs) -> WanKind:
         check_networks(index, configs, TRANSFORMER)
         _check_control(configs)
         kind = KINDS["transformer_2" in configs]
@@ -49,7 +48,7 @@ class WanVaceFamily(WanFamily):
             return None
         second = {"transformer_2": configs["transformer"]} if preset.num_experts == 2 else {}
         index = index_of({**configs, **second}, _class_name=PIPELINE, boundary_ratio=preset.boundary)
-        return self.recognise(index, {**configs, **second})
+        return self._kind(index, {**configs, **second})
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """Wan's, and the first tensor of the control blocks."""
@@ -67,12 +66,6 @@ class WanVaceFamily(WanFamily):
         all_layers = flops_of({**config, "num_layers": config["num_layers"] + blocks}, tokens, tokens, branches)
         added = 2 * tokens * width_of(config) ** 2 * blocks * branches
         return dataclasses.replace(all_layers, matmul=all_layers.matmul + added)
-
-    def model(self) -> type:
-        """Imported late, because it imports jax and torch."""
-        from backend.families.wan_vace.model import VaceModel
-
-        return VaceModel
 
 
 WAN_VACE = WanVaceFamily()
