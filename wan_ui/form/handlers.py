@@ -28,7 +28,7 @@ from wan_ui.form.rewrite import suggest
 from wan_ui.form.settings import elsewhere_html, preset_updates, settings_of
 from wan_ui.form.shots import editor_html
 from wan_ui.parts.events import LAST, QUIET, RAW, Updates, Values
-from wan_ui.parts.notes import Notes, note_html, sentence
+from wan_ui.parts.notes import PLACES, Place, note_html, sentence
 
 MOST_HISTORY = 20
 FORM_ACTS = ("fill", "drop", "own")
@@ -142,10 +142,9 @@ class FormHandlers:
         prompts = self.desk.engine.library.prompts(visit.owner, MOST_HISTORY)
         return {self.form.prompt.history: history_html(prompts, visit.texts)}
 
-    def notes(self, notes: Notes) -> Updates:
-        """Shows each note at the control that it is about."""
-        form = self.form
-        return dict(zip(form.notes, notes.html(), strict=True))
+    def notes(self, text: str = "", place: Place = "settings") -> Updates:
+        """Shows a note at the control that it is about, and takes all others away."""
+        return {note: note_html(text if at == place else "") for at, note in zip(PLACES, self.form.notes, strict=True)}
 
     def estimate(self, values: Values, request: gr.Request) -> str:
         """The line at the Generate button, for the form as it is."""
