@@ -153,11 +153,12 @@ class Layout:
         another chip's channels, and none was refused."""
         return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16 and "passes" not in REFUSALS
 
-    @property
-    def maps_chips(self) -> bool:
-        """Whether attention runs inside `shard_map`, written for one chip: if there are several, and on one TPU chip too, because
-        the kernel is chosen by the mesh in context."""
-        return self.mesh.size > 1 or self.platform == "tpu"
+    def on_each_chip(self, one_chip: Callable, in_specs: Any, out_specs: Any) -> Callable:
+        """Attention that is written for one chip, on every chip's part of the arguments: inside `shard_map` if there are several,
+        and on one TPU chip too, because the kernel is chosen by the mesh in context."""
+        if self.mesh.size == 1 and self.platform != "tpu":
+            return one_chip
+        return jax.shard_map(one_chip, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
     def size(self, axis: str) -> int:
         return self.mesh.shape[axis]
