@@ -134,7 +134,9 @@ def worker_options_of(arguments: argparse.Namespace) -> WorkerOptions:
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
     profile = getattr(arguments, "profile", None)
     traced = {} if profile is None else {"profile": profile.absolute(), "profile_steps": arguments.profile_steps}
-    return WorkerOptions(executables=folder and folder.absolute(), **traced, **mesh)
+    chips, host = getattr(arguments, "resident_gb", None) or (None, None)
+    kept = {"resident_chips_gb": chips, "resident_host_gb": host}
+    return WorkerOptions(executables=folder and folder.absolute(), **traced, **kept, **mesh)
 
 
 def worker_shares(arguments: argparse.Namespace) -> tuple[Share, ...]:

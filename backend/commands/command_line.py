@@ -87,6 +87,8 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve.add_argument("--keep-days", type=_amount, metavar="N", help=days)
     gigabytes = "while all videos take more, remove the oldest, but for starred ones (off)"
     serve.add_argument("--keep-gb", type=_amount, metavar="N", help=gigabytes)
+    resident = "of models that are not in use, keep so many GB on the devices and in the host's memory; 0: none (what fits)"
+    serve.add_argument("--resident-gb", type=_resident, metavar="CHIPS,HOST", help=resident)
     serve.add_argument(
         "--open", dest="is_open", action="store_true", help="let in everybody who can reach the studio, without a password"
     )
@@ -299,6 +301,16 @@ def _amount(text: str) -> float:
     if not 0 < amount < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0, such as 30 or 0.5")
     return amount
+
+
+def _resident(text: str) -> tuple[float, float]:
+    try:
+        chips, host = map(float, text.split(",")) if text != "0" else (0.0, 0.0)
+    except ValueError:
+        chips = host = math.nan
+    if not (0 <= chips < math.inf and 0 <= host < math.inf):
+        raise argparse.ArgumentTypeError(f"{text!r} must be two numbers of gigabytes, such as 100,200, or 0 to keep none")
+    return chips, host
 
 
 def _presets(text: str) -> frozenset[str]:

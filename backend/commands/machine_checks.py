@@ -17,6 +17,7 @@ import httpx2
 from backend.contract.check import Check
 from backend.contract.request import example_request
 from backend.engine.disk import RESERVE_BYTES, needed_bytes
+from backend.host_memory import memory_of_machine
 from backend.settings import PROJECT_FOLDER, Settings
 from backend.stock.weights_here import has_weights
 from backend.workers.unused_accelerator import Surroundings, pinned
@@ -66,10 +67,10 @@ def tpu_pair_check(here: Surroundings) -> Check:
 
 def memory_check(root: Path = Path("/")) -> Check:
     """The host's memory."""
-    rows = dict(re.findall(r"^(\w+):\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE))
-    if "MemAvailable" not in rows:
+    memory = memory_of_machine(root)
+    if memory is None:
         return Check(name="host memory", state="skipped", found="the system does not report it")
-    total, free = (int(rows[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    total, free = memory
     found = f"{_gb(free)} of {_gb(total)} are free"
     if free >= LEAST_MEMORY:
         return Check(name="host memory", state="ok", found=found)
@@ -182,13 +183,6 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "missing"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except OSError:
-        return ""
 
 
 def _gb(count: int) -> str:

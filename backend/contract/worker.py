@@ -38,14 +38,38 @@ class UnusedAccelerator:
         return f"{self.found}; {self.mend}" if self.mend else self.found
 
 
+Keeping = Literal["pin", "unpin", "drop"]
+"""What the operator may ask for a kept model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptModel:
+    """A model that a worker keeps: its bytes on all devices together and in the host's memory, those that it shares with others
+    among them. The operator may have it `is_pinned`, to go last."""
+
+    model: str
+    chip_bytes: int
+    host_bytes: int
+    is_pinned: bool = False
+
+    @property
+    def is_on_chips(self) -> bool:
+        """Whether nothing of it has to be brought back."""
+        return self.host_bytes == 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerFacts:
-    """Sent after a model is loaded, after each job, and if the devices cannot be had. `model` is None while none is loaded;
-    `refused` says, a sentence each, what the devices or their compiler do not take, so that the worker does without it;
-    `notice` is None where every accelerator is used; `rates` are those of the last video, by stage."""
+    """Sent after a model is loaded, after each job, and if the devices cannot be had. `model` is the one in use, None while none
+    is loaded; `kept` are all that the worker keeps, the one used last first, and `kept_bytes` what they take on the devices and
+    in the host's memory, what they share counted once. `refused` says, a sentence each, what the devices or their compiler do not
+    take, so that the worker does without it; `notice` is None where every accelerator is used; `rates` are those of the last
+    video, by stage."""
 
     devices: tuple[Device, ...] = ()
     model: str | None = None
+    kept: tuple[KeptModel, ...] = ()
+    kept_bytes: tuple[int, int] = (0, 0)
     warm: frozenset[Shape] = field(default_factory=frozenset)
     versions: dict[str, str] = field(default_factory=dict)
     refused: tuple[str, ...] = ()
@@ -116,7 +140,8 @@ AXES = ("dp", "sp", "tp")
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
     """How a worker uses its devices: sizes of the mesh's axes (None: the studio chooses) and a folder of precompiled programs.
-    Into the folder `profile`, if any, it writes traces of each video's denoising steps `profile_steps`, such as "3-5"."""
+    Into the folder `profile`, if any, it writes traces of each video's denoising steps `profile_steps`, such as "3-5". Of models
+    that are not in use it keeps so many gigabytes on the devices and in the host's memory; None: it chooses."""
 
     dp: int | None = None
     sp: int | None = None
@@ -124,6 +149,8 @@ class WorkerOptions:
     executables: Path | None = None
     profile: Path | None = None
     profile_steps: str | None = None
+    resident_chips_gb: float | None = None
+    resident_host_gb: float | None = None
 
     @property
     def mesh(self) -> dict[str, int | None]:

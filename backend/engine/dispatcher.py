@@ -38,7 +38,9 @@ logger = logging.getLogger(__name__)
 class Dispatcher:
     """The jobs of one engine that wait or run, and the workers that make them. All is guarded by the journal's lock.
 
-    `runs` is the folder whose disk the jobs fill; `on_finished(job, event, device kind)` is called with what each video took.
+    `runs` is the folder whose disk the jobs fill; `on_finished(job, event, device kind)` is called with what each video took;
+    `load_seconds(model)` is how long a checkpoint's model takes to load, None if that is not known;
+    `is_here(preset)` says whether a preset's model needs no download.
     """
 
     def __init__(
@@ -51,11 +53,14 @@ class Dispatcher:
         *,
         shape_of: Callable[[Job], Shape],
         on_finished: Callable[[Waiting, Finished, str], None],
+        load_seconds: Callable[[str], float | None],
+        is_here: Callable[[str], bool],
     ):
         self._journal, self._store, self._lock, self._runs = journal, store, lock, runs
-        self._shape_of, self._on_finished = shape_of, on_finished
+        self._shape_of, self._on_finished, self._load_seconds, self._is_here = shape_of, on_finished, load_seconds, is_here
         self._waiting: list[Waiting] = []  # in the order in which they will run
         self._announced: dict[str, int] = {}  # the place that was last reported, by job id
+        self._expected: tuple[str, ...] = ()  # the models that waiting jobs need, as the workers were told
         self._next_report = 0.0  # of all places
         self._needed: dict[str, int] = {}  # bytes of the disk, by id of a running job
         self._running: dict[str, Waiting] = {}  # in the order in which they began
@@ -91,9 +96,9 @@ class Dispatcher:
                 self._store.put(job_id, place)
                 self._change(job_id, place=place)
 
-    def reshape(self, job_id: str, shape: Shape) -> None:
-        """A waiting job's request has been changed to one of this shape."""
-        self._change(job_id, shape=shape)
+    def reshape(self, job_id: str, shape: Shape, preset: str) -> None:
+        """A waiting job's request has been changed to one of this shape and preset."""
+        self._change(job_id, shape=shape, preset=preset)
 
     def cancel(self, job_id: str) -> None:
         """Stops a job, waiting or running; does nothing to one that has ended. Raises: StudioError for another engine's job."""
@@ -241,9 +246,9 @@ class Dispatcher:
         """Gives the next jobs to the workers that have none."""
         if not self._waiting:
             self.shortage = None
-        while self._waiting and not self._waiting[0].is_held and len(self._running) < len(self.fleet) and self.fleet.has_room():
+        while len(self._running) < len(self.fleet) and self.fleet.has_room() and (entry := self._next_to_give()):
             try:
-                job = self._store.job(self._waiting[0].job_id)
+                job = self._store.job(entry.job_id)
                 if not self._has_disk(job):
                     return
                 is_waiting = self._store.start(job.id)
@@ -251,7 +256,7 @@ class Dispatcher:
                 logger.exception("A job could not be started; it waits")
                 self._journal.pause()
                 return
-            entry = self._waiting.pop(0)
+            self._waiting.remove(entry)
             if not is_waiting:
                 continue
             self._running[entry.job_id] = self._last = entry
@@ -259,6 +264,17 @@ class Dispatcher:
             self._replan()
             if not self._give(entry, job):
                 return
+
+    def _next_to_give(self) -> Waiting | None:
+        """The first job in line that gains nothing by waiting for a worker which keeps its model."""
+        ready = (entry for entry in self._waiting if not entry.is_held)
+        return next((entry for entry in ready if not self._had_better_wait(entry)), None)
+
+    def _had_better_wait(self, entry: Waiting) -> bool:
+        if len(self.fleet) < 2:
+            return False
+        seconds = self._load_seconds(entry.shape.model)
+        return seconds is not None and self.fleet.is_worth_waiting(entry.shape.model, seconds)
 
     def _has_disk(self, job: Job) -> bool:
         """Whether the disk has room for this job beside those that run, and the store takes changes. Else the queue pauses."""
@@ -289,7 +305,13 @@ class Dispatcher:
     def _replan(self) -> None:
         """Sorts the waiting jobs; reports the places of new ones and those that are near and have changed."""
         last = [self._last] if self._last else []
-        self._waiting = in_turn(self._waiting, list(self._running.values()) or last)
+        self._waiting = in_turn(self._waiting, list(self._running.values()) or last, self.fleet.kept_models())
+        ready = [entry for entry in self._waiting if not entry.is_held]
+        expected = tuple(dict.fromkeys(entry.shape.model for entry in ready))
+        if expected != self._expected:
+            self._expected = expected
+            preset = ready[0].preset if ready else ""
+            self.fleet.expect(expected, preset if preset and self._running and self._is_here(preset) else None)
         self._journal.append_all(self._changed_places(_NEAR_PLACES))
 
     def _report_places(self) -> None:
@@ -356,6 +378,7 @@ class Dispatcher:
             owner=job.owner,
             shape=self._shape_of(job),
             place=job.place,
+            preset=job.request.preset,
             has_begun=job.has_begun,
             is_held=is_held,
         )

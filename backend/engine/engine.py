@@ -14,7 +14,7 @@ from backend.contract.cues import Cue, check_said
 from backend.contract.events import Event, Interrupted
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shape import Shape
-from backend.contract.worker import Device, WorkerFacts, WorkerStatus, WorkerView, summary
+from backend.contract.worker import Device, Keeping, WorkerFacts, WorkerStatus, WorkerView, summary
 from backend.engine.cleaning import Cleaner
 from backend.engine.disk import Shortage
 from backend.engine.dispatcher import Dispatcher
@@ -75,6 +75,8 @@ class Engine:
             self._runs,
             shape_of=lambda job: self.shape(job.request),
             on_finished=self._timings.learn,
+            load_seconds=self._timings.load_seconds,
+            is_here=self._is_here,
         )
         self.models = Models(settings, in_use=self._sources_in_use, devices=self._devices, on_change=self.touch)
         end_orphans(settings.data_dir)
@@ -185,7 +187,8 @@ class Engine:
     def estimate(self, request: GenerationRequest) -> Estimate | None:
         """How long it will take, from this machine's runs; without any, a prediction for TPUs, and None for other devices."""
         shape = self.shape(request)
-        return self._timings.estimate(request, shape, self._known_worker(), self.is_warm(shape))
+        is_kept = shape.model in self._dispatcher.fleet.kept_models()
+        return self._timings.estimate(request, shape, self._known_worker(), self.is_warm(shape), is_kept)
 
     def is_warm(self, shape: Shape) -> bool:
         """Whether a worker has compiled all programs of this shape."""
@@ -220,6 +223,10 @@ class Engine:
         """Removes a checkpoint or a LoRA file from this machine; as `Models.remove`. No job can come in meanwhile."""
         with self._journal.changed:
             return self.models.remove(source)
+
+    def keep_model(self, worker: str, model: str, how: Keeping) -> None:
+        """Pins a model that this worker keeps, lets it go again, or drops it if it is not in use."""
+        self._dispatcher.fleet.keep(worker, model, how)
 
     def workers(self) -> tuple[WorkerView, ...]:
         """All workers, always in the same order: state, devices, model, log and current job of each."""
@@ -301,7 +308,7 @@ class Engine:
                     )
                 request = moved_into(new, Path(name), job.folder)
                 self._store.revise(job.id, request)
-                self._dispatcher.reshape(job.id, self.shape(request))
+                self._dispatcher.reshape(job.id, self.shape(request), request.preset)
                 return self._store.job(job.id)
 
     def _enqueue(self, job_id: str, request: GenerationRequest, owner: str, folder: Path, room: Room | None) -> Job:
@@ -323,8 +330,16 @@ class Engine:
             )
             self._store.add(job, self._lock.name)
             address = room.address if room else ""
-            self._dispatcher.add(Waiting(job_id=job_id, owner=owner, shape=shape, place=place, address=address))
+            entry = Waiting(job_id=job_id, owner=owner, shape=shape, place=place, preset=request.preset, address=address)
+            self._dispatcher.add(entry)
             return self._store.job(job_id)
+
+    def _is_here(self, preset: str) -> bool:
+        """Whether this preset, which may have been removed, needs no download."""
+        try:
+            return self.has_weights(find_preset(preset))
+        except RequestError:
+            return False
 
     def _check_here(self, request: GenerationRequest, may_download: bool) -> None:
         if not may_download:

@@ -16,7 +16,7 @@ from backend.families import of_preset
 
 Basis = Literal["measured", "scaled", "predicted"]
 _SCALING = 1.5  # derived: between 1 (projections dominate, short videos) and 2 (attention dominates, long ones)
-_COMPILED_SECONDS = 0.5  # a run that compiled for less time found its programs ready
+_DONE_SECONDS = {"compile": 0.5, "load": 0.2}  # a run that did so for less time found its programs, or its model, ready
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,8 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Expected seconds. `compile_seconds` is the part for compiling: 0 if warm, None if it is not known.
+    """Expected seconds. `compile_seconds` is the part for compiling: 0 if warm, None if it is not known; `load_seconds` the part
+    for loading the model, in the same way.
 
     `basis` is "measured" for runs of the same shape, "scaled" for runs of another one; `runs` says how many. "predicted": no run
     of this model was made here, so the estimate comes from the devices' published rates.
@@ -44,9 +45,12 @@ class Estimate:
     is_warm: bool
     basis: Basis
     runs: int
+    load_seconds: float | None = 0.0
 
 
-def estimate(request: GenerationRequest, shape: Shape, runs: Sequence[Run], is_warm: bool) -> Estimate | None:
+def estimate(
+    request: GenerationRequest, shape: Shape, runs: Sequence[Run], is_warm: bool, is_kept: bool = True
+) -> Estimate | None:
     """The estimate from these runs, newest first; None if none of them is of the same model."""
     same = [run for run in runs if run.shape == shape]
     akin = [run for run in runs if run.shape.model == shape.model]
@@ -56,12 +60,14 @@ def estimate(request: GenerationRequest, shape: Shape, runs: Sequence[Run], is_w
     tokens = equal_tokens(request)
     seconds = median(_scaled(run, request, shape, tokens) for run in used)
     compiling = 0.0 if is_warm else _compiling(akin)
+    loading = 0.0 if is_kept else load_seconds(shape.model, akin)
     return Estimate(
-        seconds=seconds + (compiling or 0.0),
+        seconds=seconds + (compiling or 0.0) + (loading or 0.0),
         compile_seconds=compiling,
         is_warm=is_warm,
         basis="measured" if same else "scaled",
         runs=len(used),
+        load_seconds=loading,
     )
 
 
@@ -82,7 +88,17 @@ def _scaled(run: Run, request: GenerationRequest, shape: Shape, tokens: int) -> 
 
 
 def _compiling(runs: Sequence[Run]) -> float | None:
-    seconds = [run.seconds["compile"] for run in runs if run.seconds.get("compile", 0.0) > _COMPILED_SECONDS]
+    return _usual("compile", runs)
+
+
+def load_seconds(model: str, runs: Sequence[Run]) -> float | None:
+    """How long this checkpoint's model took to load before earlier runs, newest first; None if it was there before all."""
+    return _usual("load", [run for run in runs if run.shape.model == model])
+
+
+def _usual(stage: str, runs: Sequence[Run]) -> float | None:
+    """The median of the last runs that did this at all."""
+    seconds = [run.seconds[stage] for run in runs if run.seconds.get(stage, 0.0) > _DONE_SECONDS[stage]]
     return median(seconds[:20]) if seconds else None
 
 

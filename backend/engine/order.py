@@ -2,12 +2,12 @@
 
 Everybody gets a turn: the first waiting job of each owner comes before anybody's second, and an owner whose job runs
 has had a turn. Jobs whose work was interrupted go on before all others, and jobs that wait for a person come last. Within a
-turn, jobs of one compiled shape are together, those of the running shapes first. Among an owner's own jobs the owner decides:
-`place` gives the order, and a new job is put after the last one of its shape.
+turn, jobs of one model and one compiled shape are together, those of the running shapes first, then those of kept models.
+Among an owner's own jobs the owner decides: `place` gives the order, and a new job is put after the last one of its shape.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from backend.contract.shape import Shape
@@ -17,13 +17,14 @@ from backend.errors import QueueFull
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """A job in line. `place` orders an owner's jobs, smaller first; `address` is where the request came from, if that counts;
-    `has_begun`: its work was interrupted; `is_held`: it waits until a person lets it go on."""
+    """A job in line, of this `preset`. `place` orders an owner's jobs, smaller first; `address` is where the request came from,
+    if that counts; `has_begun`: its work was interrupted; `is_held`: it waits until a person lets it go on."""
 
     job_id: str
     owner: str
     shape: Shape
     place: float
+    preset: str = ""
     address: str = ""
     has_begun: bool = False
     is_held: bool = False
@@ -60,8 +61,9 @@ class Room:
             raise QueueFull(f"{strangers} videos of visitors are in line and", f"there may be {self.without_key}", fix)
 
 
-def in_turn(waiting: Sequence[Waiting], running: Sequence[Waiting]) -> list[Waiting]:
-    """The waiting jobs in the order in which they will run, as far as is known now."""
+def in_turn(waiting: Sequence[Waiting], running: Sequence[Waiting], kept: Collection[str] = ()) -> list[Waiting]:
+    """The waiting jobs in the order in which they will run, as far as is known now. `kept` are the checkpoints whose models a
+    worker keeps."""
     by_place = sorted(waiting, key=lambda entry: entry.place)
     held = [entry for entry in by_place if entry.is_held]
     begun = [entry for entry in by_place if entry.has_begun and not entry.is_held]
@@ -73,7 +75,7 @@ def in_turn(waiting: Sequence[Waiting], running: Sequence[Waiting]) -> list[Wait
     planned: list[Waiting] = []
     shapes = {entry.shape for entry in [*running, *begun]}
     for number in sorted(turns):
-        planned += _grouped(turns[number], shapes)
+        planned += _grouped(turns[number], shapes, kept)
         shapes = {planned[-1].shape}
     return [*begun, *planned, *held]
 
@@ -99,9 +101,19 @@ def moved_place(waiting: Sequence[Waiting], job_id: str, index: int) -> float:
     return others[-1] + 1.0 if index == len(others) else _between(others[index - 1], others[index])
 
 
-def _grouped(entries: list[Waiting], shapes: set[Shape]) -> list[Waiting]:
-    first = {entry.shape: number for number, entry in reversed(list(enumerate(entries)))}
-    return sorted(entries, key=lambda entry: (entry.shape not in shapes, first[entry.shape]))
+def _grouped(entries: list[Waiting], shapes: set[Shape], kept: Collection[str]) -> list[Waiting]:
+    """Those of these shapes first, then those of the same models, then of kept ones; one model's together, and one shape's."""
+    backwards = list(reversed(list(enumerate(entries))))
+    first_of_shape = {entry.shape: number for number, entry in backwards}
+    first_of_model = {entry.shape.model: number for number, entry in backwards}
+    models = {shape.model for shape in shapes}
+
+    def place(entry: Waiting) -> tuple[bool, bool, bool, int, int]:
+        model = entry.shape.model
+        near = entry.shape not in shapes, model not in models, model not in kept
+        return *near, first_of_model[model], first_of_shape[entry.shape]
+
+    return sorted(entries, key=place)
 
 
 def _between(low: float, high: float) -> float:

@@ -10,7 +10,7 @@ from backend.contract.shape import Shape
 from backend.contract.shots import shot_request
 from backend.contract.windows import equal_tokens
 from backend.contract.worker import Device, WorkerView
-from backend.engine.estimate import Estimate, Run, estimate, predicted_seconds, runs_on
+from backend.engine.estimate import Estimate, Run, estimate, load_seconds, predicted_seconds, runs_on
 from backend.engine.order import Waiting
 from backend.engine.store import Store
 from backend.errors import RequestError
@@ -24,23 +24,39 @@ class Timings:
     def __init__(self, store: Store):
         self._store = store
         self._estimates: dict[tuple, Estimate | None] = {}
+        self._loading: dict[str, float | None] = {}  # seconds by checkpoint
 
-    def estimate(self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool) -> Estimate | None:
-        """How long a video will take on this worker; if it is the first of its model, a prediction for TPUs, None for others."""
+    def estimate(
+        self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
+    ) -> Estimate | None:
+        """How long a video will take on this worker; if it is the first of its model, a prediction for TPUs, None for others.
+        `is_kept`: its model need not be loaded."""
         if request.shots:
-            return self._of_shots(request, shape, worker, is_warm)
-        key = (shape, request.num_steps, is_warm, worker.device_kind)
+            return self._of_shots(request, shape, worker, is_warm, is_kept)
+        key = (shape, request.num_steps, is_warm, is_kept, worker.device_kind)
         if key not in self._estimates:
-            learned = estimate(request, shape, runs_on(worker.device_kind, self._store.timings()), is_warm)
-            self._estimates[key] = learned or _predicted(request, worker.facts.devices, is_warm)
+            learned = estimate(request, shape, runs_on(worker.device_kind, self._store.timings()), is_warm, is_kept)
+            self._estimates[key] = learned or _predicted(request, worker.facts.devices, is_warm, is_kept)
         return self._estimates[key]
 
-    def _of_shots(self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool) -> Estimate | None:
-        """All shots of a storyboard together; what is compiled is compiled for the first."""
+    def load_seconds(self, model: str) -> float | None:
+        """How long this checkpoint's model takes to load, by earlier videos; None if that is not known."""
+        if model not in self._loading:
+            try:
+                self._loading[model] = load_seconds(model, self._store.timings())
+            except sqlite3.Error:
+                return None
+        return self._loading[model]
+
+    def _of_shots(
+        self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
+    ) -> Estimate | None:
+        """All shots of a storyboard together; what is loaded and compiled is so for the first."""
         preset = find_preset(request.preset)
         shots = [shot_request(request, index, preset, "/") for index in range(len(request.shots))]
         estimates = [
-            self.estimate(shot, Shape.of(shot, shape.model), worker, is_warm or place > 0) for place, shot in enumerate(shots)
+            self.estimate(shot, Shape.of(shot, shape.model), worker, is_warm or place > 0, is_kept or place > 0)
+            for place, shot in enumerate(shots)
         ]
         if None in estimates:
             return None
@@ -59,13 +75,15 @@ class Timings:
             )
             self._store.add_timing(run)
             self._estimates.clear()
+            self._loading.clear()
         except (sqlite3.Error, RequestError):
             logger.exception("What a video took could not be kept")
 
 
-def _predicted(request: GenerationRequest, devices: tuple[Device, ...], is_warm: bool) -> Estimate | None:
+def _predicted(request: GenerationRequest, devices: tuple[Device, ...], is_warm: bool, is_kept: bool) -> Estimate | None:
     seconds = predicted_seconds(request, devices)
     if seconds is None:
         return None
     compiling = 0.0 if is_warm else None
-    return Estimate(seconds=seconds, compile_seconds=compiling, is_warm=is_warm, basis="predicted", runs=0)
+    loading = 0.0 if is_kept else None
+    return Estimate(seconds=seconds, compile_seconds=compiling, is_warm=is_warm, basis="predicted", runs=0, load_seconds=loading)

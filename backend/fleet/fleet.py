@@ -3,16 +3,19 @@
 Workers on other machines come and go while the others work.
 """
 
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from backend.contract.cues import Cue
-from backend.contract.events import Event, Interrupted
+from backend.contract.events import Event, Interrupted, Step
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
-from backend.contract.worker import WorkerView
+from backend.contract.worker import Keeping, WorkerView
 from backend.fleet.supervisor import Supervisor, WorkerLost
+from backend.workers.messages import Expect, Keep
 from backend.workers.process import WorkerPlan
 
 
@@ -29,6 +32,7 @@ class Fleet:
         self._lock = threading.Lock()
         self._is_closed = False
         self._workers = tuple(map(self._supervisor, plans))
+        self._ends: dict[str, float] = {}  # when a job will have ended, by its last step, in monotonic seconds
         self._homes: dict[str, Supervisor] = {}  # the worker that has a job or has just ended it, by job id
 
     def __len__(self) -> int:
@@ -86,6 +90,37 @@ class Fleet:
         if worker := self._homes.get(job_id):
             worker.say(job_id, cue)
 
+    def expect(self, models: Sequence[str], preset: str | None = None) -> None:
+        """Jobs in line need the models of these checkpoints, the next first. That of the `preset`, if one is given, is fetched by
+        the worker that will be free first, unless one keeps it."""
+        fetcher = None
+        if preset is not None and models[0] not in self.kept_models():
+            fetcher = min(self._workers, key=lambda worker: self._ends.get(worker.view().job_id, math.inf), default=None)
+        for worker in self._workers:
+            worker.tell(Expect(models=list(models), preset=preset if worker is fetcher else None))
+
+    def keep(self, name: str, model: str, how: Keeping) -> None:
+        """What the operator asks of this worker for a model that it keeps."""
+        for worker in self._workers:
+            if worker.view().name == name:
+                worker.tell(Keep(model=model, how=how))
+
+    def kept_models(self) -> frozenset[str]:
+        """The checkpoints whose models a worker uses or keeps."""
+        facts = [view.facts for view in self.workers()]
+        used = {one.model for one in facts if one.model is not None}
+        return frozenset(used.union(model.model for one in facts for model in one.kept))
+
+    def is_worth_waiting(self, model: str, load_seconds: float) -> bool:
+        """Whether a job of this model had better wait for a busy worker that keeps it, because no idle one does, and loading it
+        there takes longer than what the busy one still has to do."""
+        views = [view for view in self.workers() if view.is_fit]
+        keeping = [view for view in views if any(kept.model == model for kept in view.facts.kept)]
+        if not keeping or any(view.job_id is None for view in keeping):
+            return False
+        now = time.monotonic()
+        return min(self._ends.get(view.job_id, math.inf) - now for view in keeping) < load_seconds
+
     def worker_of(self, job_id: str) -> WorkerView | None:
         """The worker that has this job, also while its final event is passed on."""
         worker = self._homes.get(job_id)
@@ -113,6 +148,10 @@ class Fleet:
             self._workers = tuple(worker for worker in self._workers if worker is not lost)
 
     def _pass_on(self, job_id: str, event: Event) -> None:
+        if isinstance(event, Step):
+            self._ends[job_id] = time.monotonic() + event.seconds_left
+        elif isinstance(event, Interrupted) or event.is_final:
+            self._ends.pop(job_id, None)
         if isinstance(event, Interrupted):  # the job may be given to another worker at once
             self._homes.pop(job_id, None)
         self._on_event(job_id, event)
@@ -120,6 +159,11 @@ class Fleet:
             self._homes.pop(job_id, None)
 
 
-def _delay(view: WorkerView, shape: Shape) -> tuple[bool, bool, bool]:
-    """What the worker lacks for a job of this shape, the slowest to get first: health, the model, the programs."""
-    return not view.is_fit, view.facts.model != shape.model, shape not in view.facts.warm
+def _delay(view: WorkerView, shape: Shape) -> tuple[bool, bool, bool, bool, int]:
+    """What the worker lacks for a job of this shape, the slowest to get first: health, the model, its place on the devices, the
+    programs; at last, how many other models it keeps."""
+    facts = view.facts
+    kept = next((model for model in facts.kept if model.model == shape.model), None)
+    is_here = kept is not None or facts.model == shape.model
+    is_on_host = kept is not None and not kept.is_on_chips
+    return not view.is_fit, not is_here, is_on_host, shape not in facts.warm, len(facts.kept)

@@ -13,7 +13,7 @@ from backend.contract.request import GenerationRequest
 from backend.contract.worker import UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView
 from backend.fleet.links import LINKS, Link
 from backend.workers.death import LOST, describe_code, explain_death, out_of_memory_kills
-from backend.workers.messages import Alive, Cancel, Dying, Facts, JobEvent, Message, Run, Say, Status
+from backend.workers.messages import Alive, Cancel, Dying, Expect, Facts, JobEvent, Keep, Message, Run, Say, Status
 from backend.workers.patience import Patience
 from backend.workers.process import WorkerPlan
 from backend.workers.unused_accelerator import unused_by_log
@@ -91,6 +91,12 @@ class Supervisor:
         with self._lock:
             if self._link is not None and self._job_id == job_id:
                 self._link.send(Say(job_id=job_id, cue=cue))
+
+    def tell(self, message: Expect | Keep) -> None:
+        """Tells the worker about the models that it keeps; nothing if there is none."""
+        with self._lock:
+            if self._link is not None:
+                self._link.send(message)
 
     def view(self) -> WorkerView:
         """The worker's status, and what it last reported."""

@@ -25,6 +25,7 @@ from backend.pipeline.inputs import open_inputs
 from backend.pipeline.live_events import live_events, until
 from backend.pipeline.load import merge_loras
 from backend.pipeline.loaded import LoadedModel
+from backend.pipeline.memory import needed_beside_weights
 from backend.pipeline.previews import StepPreviews, find_preview, runs_beside, to_bytes
 from backend.pipeline.profiling import Profile, trace_steps
 from backend.pipeline.run import Denoised, Run, WorkClock
@@ -40,7 +41,7 @@ from backend.pipeline.stage_files import (
     write_state,
 )
 from backend.pipeline.state_saver import StateSaver, saved_if_closed
-from backend.pipeline.warm_up import warm_up
+from backend.pipeline.warm_up import calls, warm_up
 from backend.runtime.hosts import HERE, whole
 from backend.runtime.work import Work
 from backend.runtime.work import run as do
@@ -116,6 +117,14 @@ def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
             yield event
             if not event.is_loaded and run.is_cancelled():
                 return
+        make_room(run, stages)
+
+
+def make_room(run: Run, stages: Collection[Stage] = STAGES) -> None:
+    """Lets other kept models give up their places where these stages' programs need them."""
+    residents = run.loaded.residents
+    if residents is not None and residents.knows_devices:
+        residents.settle(run.loaded, needed_beside_weights(run.model, calls(run.model, run.request, stages)))
 
 
 def _merge_loras(run: Run) -> Iterator[Event]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import importlib.metadata
+import math
 import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -17,18 +17,21 @@ from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.speed import Speed
 from backend.contract.events import Event, Loading
 from backend.contract.request import GenerationRequest
-from backend.errors import ModelError
+from backend.errors import ModelError, Stopped
 from backend.families import of_preset
 from backend.families.family import Family
 from backend.families.model import STAGES, Model, ModelPlan, Network, Stage
 from backend.pipeline.background_warm_up import BackgroundWarmUp
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.model_files import ModelFiles, lora_file, open_model
+from backend.pipeline.residents import Residents
 from backend.runtime.executables import ExecutableFolders
 from backend.runtime.program import Compiler
 from backend.settings import from_environment
 from backend.weights.expert import Expert
+from backend.weights.kept import Content, KeptNetwork
 from backend.weights.lora import ScaledLora, read_lora
+from backend.weights.parking import device_bytes
 from backend.weights.read import LoadProgress, Part, check_flat, check_stacked, checkpoint_shapes, load_flat
 from presets import LoraChoice, Preset
 
@@ -45,16 +48,20 @@ def load(
     stages: Collection[Stage] = STAGES,
     files: ModelFiles | None = None,
     request: GenerationRequest | None = None,
+    residents: Residents | None = None,
+    is_used: bool = True,
 ) -> LoadedModel:
     """Load the preset's model, or the checkpoint `model` (a folder or a Hub id) in its place, and report the bytes read.
 
     `mesh` fixes axes of the mesh by name; `executables` is a folder of precompiled programs; `files` is the checkpoint if it has
     been opened already; the programs of the `request`, if one is given, are made ready while weights are read. Networks that none
-    of the `stages` uses are not read. Raises: ModelError if the checkpoint is missing, incomplete or of another kind;
-    RequestError if the devices or the model do not allow the mesh; whatever `on_event` raises.
+    of the `stages` uses are not read, nor those that are among the `residents`, who keep the model from now on. One that is not
+    the model that `is_used` next must have room beside that. Raises: Stopped if it has none; ModelError if the checkpoint is
+    missing, incomplete or of another kind; RequestError if the devices or the model do not allow the mesh; whatever `on_event`
+    raises.
     """
     _use_compilation_cache()
-    gc.collect()  # frees the devices of the model before this one
+    residents = residents or Residents()
     files = files or open_model(preset, model, on_event)
     folders = [folder for folder in (executables, from_environment().executables_dir) if folder]
     plan = ModelPlan(
@@ -69,11 +76,13 @@ def load(
     )
     instance = files.family.model()(plan)
     with BackgroundWarmUp(instance, request, on_event):
-        weights, experts = _load_weights(files.checkpoint, files.family, instance, preset, on_event, stages)
+        networks = _load_networks(files.checkpoint, files.family, instance, preset, on_event, stages, residents, is_used)
     versions = {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in LIBRARIES}
-    return LoadedModel(
-        source=files.source, family=files.family, model=instance, weights=weights, experts=experts, versions=versions
+    loaded = LoadedModel(
+        source=files.source, family=files.family, model=instance, networks=networks, versions=versions, residents=residents
     )
+    residents.keep((files.source, preset.dtype), loaded, files.paths, is_used=is_used)
+    return loaded
 
 
 def describe_model(
@@ -110,32 +119,53 @@ def _with_boundary(files: ModelFiles, preset: Preset) -> Any:
     return kind if kind.boundary is not None else dataclasses.replace(kind, boundary=preset.boundary)
 
 
-def _load_weights(
+def _load_networks(
     checkpoint: Checkpoint,
     family: Family,
     model: Model,
     preset: Preset,
     on_event: Callable[[Event], None],
     stages: Collection[Stage],
-) -> tuple[dict[str, Any], tuple[Expert, ...]]:
-    """The stages' weights, network by network, the preset's own LoRAs merged; every file is checked before one is read."""
+    residents: Residents,
+    is_used: bool,
+) -> dict[str, KeptNetwork]:
+    """The stages' networks by their part, the preset's own LoRAs merged into what is read; every file is checked before one is
+    read."""
     networks = [network for network in model.networks if network.stages & set(stages)]
     parts = {one.part: Part(checkpoint, one.part, one.renamed, one.tied) for one in networks}
-    needed = 0
+    sizes = {one.part: _check(one, parts[one.part]) for one in networks}
+    contents = {one.part: Content.of(parts[one.part], one.described, one.arranged) for one in networks}
+    found = {part: network for part, content in contents.items() if (network := residents.find(content))}
+    lacking = [network for network in networks if network.part not in found]
+    needed = sum(map(_bytes_of, lacking)), sum(device_bytes(one.at_rest, one.tied) for one in lacking)
+    if is_used:
+        residents.make_room(found.values(), *needed)
+    elif not residents.make_room_beside(found.values(), *needed):
+        raise Stopped
+    progress = LoadProgress(sum(sizes[network.part] for network in lacking), _with_speed(on_event))
+    loaded = {}
     for network in networks:
-        check, part = check_flat if network.expert is None else check_stacked, parts[network.part]
-        needed += part.num_bytes(check(part, network.described))
-    progress = LoadProgress(needed, _with_speed(on_event))
-    weights, experts = {}, []
-    for network in networks:
-        part = parts[network.part]
-        if network.expert is None:
-            weights[part.name] = _arranged(network, load_flat(part, network.described, progress))
-            continue
-        loras = _loras_of(network.expert, preset.loras, checkpoint_shapes(network.described), family, on_event)
-        experts.append(Expert(part, network.described, progress, loras))
-        weights[part.name] = experts[-1].weights
-    return weights, tuple(experts)
+        content, part = contents[network.part], parts[network.part]
+        if network.part in found:
+            loaded[network.part] = found[network.part]
+        elif network.expert is None:
+            weights = load_flat(part, network.described, progress)
+            loaded[network.part] = KeptNetwork(content, weights if network.arrange is None else network.arrange(weights))
+        else:
+            loras = _loras_of(network.expert, preset.loras, checkpoint_shapes(network.described), family, on_event)
+            loaded[network.part] = KeptNetwork(content, expert=Expert(part, network.described, progress, loras))
+    return loaded
+
+
+def _check(network: Network, part: Part) -> int:
+    """The bytes to be read. Raises: ModelError if the files hold other tensors than the network has."""
+    check = check_flat if network.expert is None else check_stacked
+    return part.num_bytes(check(part, network.described))
+
+
+def _bytes_of(network: Network) -> int:
+    """The bytes of its arrays."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(network.at_rest))
 
 
 def _with_speed(on_event: Callable[[Event], None]) -> Callable[[Event], None]:
@@ -147,10 +177,6 @@ def _with_speed(on_event: Callable[[Event], None]) -> Callable[[Event], None]:
         on_event(dataclasses.replace(event, bytes_per_second=speed(event.bytes_done)) if is_reading else event)
 
     return tell
-
-
-def _arranged(network: Network, weights: Any) -> Any:
-    return weights if network.arrange is None else network.arrange(weights)
 
 
 def merge_loras(

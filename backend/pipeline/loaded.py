@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Protocol
 
 from backend.families.family import Family, check_preset
 from backend.families.model import Model, Weights
 from backend.weights.expert import Expert
+from backend.weights.kept import KeptNetwork
 from presets import Preset
+
+
+class Residents(Protocol):
+    """What a run asks of the kept models; see `backend.pipeline.residents`."""
+
+    @property
+    def knows_devices(self) -> bool:
+        """Whether what programs need is of interest."""
+
+    def settle(self, loaded: LoadedModel, needed: int) -> None:
+        """Programs of this model are about to run, which take so many bytes of each device beside its weights."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A model with its weights. `experts` are its transformers, the high-noise one first; their weights are among `weights`.
-    `source` is the folder or the Hub id that they came from."""
+    """A model with its weights: its `networks` by the checkpoint's part, which other models may share. `source` is the folder or
+    the Hub id that they came from; `residents` are the models that the worker keeps beside it, None if it keeps none."""
 
     source: str
     family: Family
     model: Model
-    weights: Weights
-    experts: tuple[Expert, ...]
+    networks: Mapping[str, KeptNetwork]
     versions: dict[str, str]
+    residents: Residents | None = None
+
+    @property
+    def weights(self) -> Weights:
+        """The networks' arrays."""
+        return {part: network.weights for part, network in self.networks.items()}
+
+    @property
+    def experts(self) -> tuple[Expert, ...]:
+        """Its transformers, the high-noise one first."""
+        return tuple(network.expert for network in self.networks.values() if network.expert is not None)
 
     def check_preset(self, preset: Preset) -> None:
         """Raises: ModelError if the model is of another kind than the preset's."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint, folder_of
 from backend.checkpoints.hub import OnBytes, find_checkpoint, find_file
 from backend.checkpoints.loras import find_lora
+from backend.checkpoints.own_file import path_of
 from backend.checkpoints.speed import Speed
 from backend.checkpoints.verify import check_part
 from backend.contract.events import DOWNLOAD, Event, Loading
@@ -35,11 +36,17 @@ class ModelFiles:
     def mark(self) -> str:
         """Short, and another one for files of other names or sizes: hosts that make one video must have the same."""
         folder = self.checkpoint.folder
-        kept = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in _KEPT and self._is_used(path))
-        sizes = [f"{path.relative_to(folder)} {path.stat().st_size}" for path in kept]
-        own = [file if isinstance(file, Path) else file.path for file in self.checkpoint.own_files.values()]
-        sizes = "\n".join(sizes + [f"{path.name} {path.stat().st_size}" for path in own if not path.is_relative_to(folder)])
+        places = [(path.relative_to(folder) if path.is_relative_to(folder) else path.name, path) for path in self.paths]
+        sizes = "\n".join(f"{name} {path.stat().st_size}" for name, path in places)
         return hashlib.sha256(sizes.encode()).hexdigest()[:16]
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files that the model is made from."""
+        folder = self.checkpoint.folder
+        there = [path for pattern in ("*", "*/*") for path in folder.glob(pattern)]  # also in folders that are links
+        kept = sorted(path for path in there if path.suffix in _KEPT and path.is_file() and self._is_used(path))
+        return kept + [path for path in map(path_of, self.checkpoint.own_files.values()) if not path.is_relative_to(folder)]
 
     def _is_used(self, path: Path) -> bool:
         """Whether a file of the checkpoint's folder is not that of a transformer which another preset takes."""

@@ -117,6 +117,10 @@ class Program:
         """Whether the executable for these shapes came from a file."""
         return self.is_ready(*arguments) and self._make(arguments).is_loaded
 
+    def executable(self, *arguments: Any) -> jax.stages.Compiled | None:
+        """What runs arguments of these shapes, None if it has not been made."""
+        return self._make(arguments).executable if self.is_ready(*arguments) else None
+
     def prepare(self, *arguments: Any) -> Any:
         """Compile for arguments of these shapes if need be; the result's shapes and shardings, as `jax.ShapeDtypeStruct`s."""
         self._make(arguments)

@@ -229,7 +229,7 @@ class SliceLink:
             model=self._plan.model,
             warm_up=self._plan.warm_up,
             pipeline=self._plan.pipeline,
-            mesh=self._plan.options.mesh,
+            options=self._plan.options.mesh | {"resident_chips_gb": self._plan.options.resident_chips_gb},
             port=meeting,
         )
         with self._lock:

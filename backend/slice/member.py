@@ -139,7 +139,7 @@ def _plan(member: Member, start: Start) -> WorkerPlan:
         warm_up=start.warm_up,
         settings=member.settings,
         pipeline=start.pipeline,
-        options=WorkerOptions(**start.mesh),
+        options=WorkerOptions(**start.options),
         name=f"member-{member.index}",
         place=place,
     )

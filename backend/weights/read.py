@@ -71,6 +71,12 @@ class Part:
         for copy in present[1:]:
             del self.places[copy]
 
+    @property
+    def files(self) -> list[Path]:
+        """The files that hold its tensors, each once."""
+        places = [one for place in self.places.values() for one in (place, place.scale) if one is not None]
+        return list(dict.fromkeys(place.path for place in places))
+
     def num_bytes(self, names: Collection[str]) -> int:
         """The bytes of these tensors."""
         return sum(self.places[name].num_bytes for name in names)

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from backend.workers.channel import Channel
 from backend.workers.consensus import Consensus, SingleProcess
 from backend.workers.death import DEVICE_LOST
 from backend.workers.failures import explain, is_device_lost, is_of_runtime, outcome_of
-from backend.workers.messages import Alive, Cancel, Dying, Leave, Message, Run, Say, Stop
+from backend.workers.messages import Alive, Cancel, Dying, Expect, Keep, Leave, Message, Run, Say, Stop, decode, encode
 from backend.workers.model import WorkerModel, is_from_file
 from backend.workers.patience import HEARTBEAT_SECONDS
 from backend.workers.pipeline import Pipeline
@@ -58,6 +59,7 @@ class Worker:
         self._reports = Reports(channel, self._consensus)
         self._tasks = Tasks()
         self._model = WorkerModel(import_pipeline, model, self._reports, self._consensus, self._tasks)
+        self._wishes: queue.SimpleQueue[Expect | Keep] = queue.SimpleQueue()  # for kept models
         self._trouble = ""  # what went wrong last
         self._is_stopping = threading.Event()
         self._is_idle = threading.Event()  # no job is being made
@@ -107,6 +109,19 @@ class Worker:
             case Say(job_id=job_id, cue=cue):
                 if task := self._tasks.find(job_id):
                     task.cues.put(cue)
+            case Expect() | Keep():
+                self._wishes.put(message)
+                if self._consensus.is_alone:  # beside what is being made, and not in the way of the next message
+                    threading.Thread(target=self._follow_wishes, name="wishes", daemon=True).start()
+
+    def _follow_wishes(self) -> None:
+        """Does what was asked for kept models; several hosts do so between two jobs, all alike."""
+        new = [encode(self._wishes.get()) for _ in range(self._wishes.qsize())]
+        for message in map(decode, self._consensus.decide("wishes", new)):
+            if isinstance(message, Keep):
+                self._model.keep(message.model, message.how)
+            else:
+                self._model.expect(message.models, message.preset)
 
     def _leave(self, code: int) -> None:
         """Ends the process because it is asked to."""
@@ -131,6 +146,8 @@ class Worker:
         self._report_rest()
 
     def _serve(self, task: Task) -> None:
+        if not self._consensus.is_alone:
+            self._follow_wishes()
         try:
             with folder_lock(task.folder):
                 final, outcome = self._result_of(task)
@@ -166,7 +183,8 @@ class Worker:
         return (self._with_proposals(failed, task) if is_short and self._consensus.is_alone else failed), outcome
 
     def _make_on_what_serves(self, task: Task) -> Event:
-        """As `_make`; where a kernel is refused, on the model laid out anew without it. Each is refused once at most."""
+        """As `_make`; where a kernel is refused, on the model laid out anew without it, each once at most; and where memory is
+        short beside kept models, without those."""
         while True:
             try:
                 return self._make(task, loaded=time.monotonic())
@@ -176,12 +194,17 @@ class Worker:
                 except Stopped:
                     return Cancelled(None)
                 self._reports.status("busy", "Making a video")
+            except Exception as error:
+                if isinstance(error, StudioError) or not is_memory_short(error) or not self._model.drop_idle():
+                    raise
+                logger.warning("Memory is short (%s); it goes on without the other kept models", one_line(str(error))[:200])
 
     def _make(self, task: Task, loaded: float) -> Event:
         """Makes the video and returns its final event. Raises: Closing, after what was done is kept."""
         self._is_idle.clear()
         try:
             given = task.request, self._model.loaded, task.folder, functools.partial(self._is_cancelled, task)
+            self._model.fetch_next()
             pipeline, new_cues = self._model.pipeline, functools.partial(self._new_cues, task)
             video = pipeline.live(*given, new_cues) if task.request.is_open else pipeline.generate(*given)
             with contextlib.closing(video) as events:

@@ -45,6 +45,8 @@ def main() -> None:
     parser.add_argument("--executables", type=Path, help="a folder of precompiled programs")
     parser.add_argument("--profile", type=Path, help="a folder for traces")
     parser.add_argument("--profile-steps", default="3-5", help="the steps that are traced")
+    parser.add_argument("--resident-chips-gb", type=float, help="of models that are not in use, on the devices")
+    parser.add_argument("--resident-host-gb", type=float, help="and in the host's memory")
     parser.add_argument("--hosts", type=int, help="the processes on several hosts that are one worker")
     parser.add_argument("--host-index", type=int, default=0, help="which of them this is")
     parser.add_argument("--coordinator", help="where they meet, HOST:PORT")
@@ -68,7 +70,8 @@ def main() -> None:
         index, coordinator = arguments.host_index, arguments.coordinator
         place = HostPlace(index=index, count=arguments.hosts, coordinator=coordinator, bind=arguments.bind)
         consensus = SeveralHosts(index, channel)
-    options = {"mesh": mesh, "executables": arguments.executables}
+    kept = arguments.resident_chips_gb, arguments.resident_host_gb
+    options = {"mesh": mesh, "executables": arguments.executables, "resident_gb": kept}
     make = functools.partial(import_pipeline, arguments.pipeline, profile, place, **options)
     worker = Worker(channel, make, arguments.model, consensus=consensus)
     worker.run(find_preset(arguments.preset), arguments.warm_up)

@@ -8,7 +8,7 @@ from backend.contract import events
 from backend.contract.cues import Cue
 from backend.contract.events import Event
 from backend.contract.request import GenerationRequest
-from backend.contract.worker import WorkerFacts, WorkerStatus
+from backend.contract.worker import Keeping, WorkerFacts, WorkerStatus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,23 @@ class Say:
 
     job_id: str
     cue: Cue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expect:
+    """To a worker: jobs in line need the models of these checkpoints, the next first. That of the `preset`, if one is named, is
+    to come while the present job is being made."""
+
+    models: list[str]
+    preset: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """To a worker: this checkpoint's model is to stay, or no longer, or is to be dropped."""
+
+    model: str
+    how: Keeping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,13 +137,14 @@ class Refused:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """To a member: start a process as the first host does; all processes meet at this port of the first host."""
+    """To a member: start a process as the first host does, with these of its `WorkerOptions`; all processes meet at this port of
+    the first host."""
 
     preset: str
     model: str | None
     warm_up: bool
     pipeline: str | None
-    mesh: dict[str, int | None]
+    options: dict[str, float | None]
     port: int
 
 
@@ -148,7 +166,7 @@ class Exit:
     code: int
 
 
-ToWorker = Run | Cancel | Say | Stop | Leave
+ToWorker = Run | Cancel | Say | Expect | Keep | Stop | Leave
 FromWorker = Alive | Status | Facts | JobEvent | Dying
 BetweenHosts = Decide | Gather | Gathered | Hello | Refused | Start | RunWithFiles | Exit
 Message = ToWorker | FromWorker | BetweenHosts

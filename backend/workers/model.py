@@ -1,18 +1,20 @@
-"""The model in a worker's memory: how it is loaded, replaced, and compiled ahead. Knows no jobs but those that wait for it."""
+"""The model that a worker uses: how it is loaded, replaced, and compiled ahead. Knows no jobs but those that wait for it."""
 
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from backend.contract.events import Compiling, Event, Loading, Rate
-from backend.contract.request import GenerationRequest, example_request
+from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.contract.shape import Shape
-from backend.contract.worker import UnusedAccelerator, WorkerFacts
-from backend.errors import DeviceError, KernelRefused, ModelError
+from backend.contract.worker import Keeping, UnusedAccelerator, WorkerFacts
+from backend.errors import DeviceError, KernelRefused, ModelError, StudioError, is_memory_short, one_line
 from backend.pipeline.live_events import until
 from backend.workers.consensus import Consensus
 from backend.workers.failures import outcome_of
-from backend.workers.pipeline import Pipeline
+from backend.workers.fetching import Fetch
+from backend.workers.pipeline import Key, Pipeline
 from backend.workers.reports import Reports
 from backend.workers.tasks import Tasks
 from presets import Preset
@@ -21,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerModel:
-    """One model at a time, with the pipeline that runs it. A `model` given here replaces the presets' own."""
+    """One model at a time, with the pipeline that runs it and may keep others. A `model` given here replaces the presets' own."""
 
     def __init__(
         self, import_pipeline: Callable[[], Pipeline], model: str | None, reports: Reports, consensus: Consensus, tasks: Tasks
@@ -35,6 +37,9 @@ class WorkerModel:
         self._source: tuple[str, str] | None = None  # the checkpoint and the dtype
         self._unused: UnusedAccelerator | None = None
         self._warm: set[Shape] = set()  # whose programs are all compiled
+        self._fetch: Fetch | None = None  # the model that the next job needs, on its way
+        self._fetch_lock = threading.Lock()
+        self._next_preset: str | None = None
 
     def shape(self, request: GenerationRequest) -> Shape:
         """What is compiled for this request."""
@@ -47,29 +52,116 @@ class WorkerModel:
     def load(
         self, preset: Preset, is_stopped: Callable[[], bool] = lambda: False, request: GenerationRequest | None = None
     ) -> None:
-        """Loads the preset's model, if it is not loaded already; meanwhile the programs of the `request` are made ready. The old
-        model is dropped only when the new one's files are here and checked, but before they are loaded: memory may not hold both.
-        Raises: Stopped about a second after `is_stopped`, but on several hosts, which would stop at different places.
+        """Makes the preset's model the one in use. One that is kept comes back; another is loaded, and meanwhile the programs of
+        the `request` are made ready. The models before it give up their places only when the new one's files are here and
+        checked, but before they are loaded: memory may not hold all. Raises: Stopped about a second after `is_stopped`, but on
+        several hosts, which would stop at different places.
         """
-        wanted = (self._model or preset.model_source, preset.dtype)
-        if self._source == wanted:
-            return
+        wanted = self._key(preset)
         self._start_runtime()
-        self._reports.status("loading", f"Loading {preset.title}")
         report = until(is_stopped, self._report) if self._consensus.is_alone else self._report
+        if self._source != wanted:
+            self._end_fetch(wanted, report)
+        if self._take(wanted):
+            return
+        self._reports.status("loading", f"Loading {preset.title}")
         files = self.pipeline.check(preset, self._model, report)
         if len(set(self._reports.gather("checked", getattr(files, "mark", "")))) > 1:
             raise ModelError("The hosts have different files", "of this model", "download it anew on each of them")
         self.loaded = self._source = None
-        self._warm.clear()
-        self.loaded = self.pipeline.load(preset, self._model, report, files=files, request=request)
+        self.loaded = self._loaded(preset, report, files, request)
         self._source, self.is_of_use = wanted, True
+        self._warm = {shape for shape in self._warm if shape.model != wanted[0]}
+        self.report_facts()
+
+    def _key(self, preset: Preset) -> Key:
+        return self._model or preset.model_source, preset.dtype
+
+    def _take(self, wanted: Key) -> bool:
+        """Whether this model is in use from now on, because it was in use or kept; on several hosts, on each of them."""
+        if not self.pipeline.keeps_models:
+            return self._source == wanted
+        if self._source != wanted and any(model.model == wanted[0] for model in self.pipeline.residents.models()):
+            self._reports.status("loading", "Bringing back a model")
+        kept = self.pipeline.residents.take(wanted)
+        if "" in self._reports.gather("kept", "yes" if kept is not None else ""):
+            self.pipeline.residents.drop(wanted)
+            return False
+        is_other = self._source != wanted
+        self.loaded, self._source = kept, wanted
+        if is_other:
+            self.report_facts()
+        return True
+
+    def _loaded(self, preset: Preset, report: Callable[[Event], None], files: Any, request: GenerationRequest | None) -> Any:
+        """The model, loaded; where memory is short for it beside those that are kept, without them."""
+        try:
+            return self.pipeline.load(preset, self._model, report, files=files, request=request)
+        except Exception as error:
+            if isinstance(error, StudioError) or not is_memory_short(error) or not self.drop_idle():
+                raise
+            logger.warning("Memory is short for this model (%s); the others are dropped", one_line(str(error))[:200])
+        return self.pipeline.load(preset, self._model, report, files=files, request=request)
+
+    def drop_idle(self) -> bool:
+        """Forgets the kept models that are not in use; whether there was any. On several hosts none: one may not decide alone."""
+        if self.pipeline is None or not self._consensus.is_alone or not self.pipeline.residents.drop_idle():
+            return False
+        self.report_facts()
+        return True
+
+    def expect(self, models: Sequence[str], preset: str | None) -> None:
+        """Jobs in line need these checkpoints' models; this preset's is fetched while another is in use."""
+        self._next_preset = preset
+        if self.pipeline is not None:
+            self.pipeline.residents.expect(models)
+            self.fetch_next()
+
+    def fetch_next(self) -> None:
+        """Begins to fetch the model that the next job needs, unless it is kept or the present one is still being loaded."""
+        name = self._next_preset
+        if name is None or self._source is None or not self._consensus.is_alone or not self.pipeline.keeps_models:
+            return
+        preset = find_preset(name)
+        key = self._key(preset)
+        with self._fetch_lock:
+            is_coming = self._fetch is not None and self._fetch.key == key
+            if is_coming or key[0] in {self._source[0], *(model.model for model in self.pipeline.residents.models())}:
+                return
+            if self._fetch is not None:
+                self._fetch.stop()
+
+            def load(tell: Callable[[Event], None]) -> None:
+                files = self.pipeline.check(preset, self._model, tell)
+                self.pipeline.load(preset, self._model, tell, files=files, is_used=False)
+                self.report_facts()
+
+            self._fetch = Fetch(key, load)
+
+    def _end_fetch(self, wanted: Key, report: Callable[[Event], None]) -> None:
+        """Waits for the wanted model if it is on its way, and gives up any other."""
+        with self._fetch_lock:
+            fetch, self._fetch = self._fetch, None
+        if fetch is not None and fetch.key == wanted:
+            fetch.wait(report)
+        elif fetch is not None:
+            fetch.stop()
+
+    def keep(self, model: str, how: Keeping) -> None:
+        """What the operator asks for a kept model; one that is in use is not dropped."""
+        if self.pipeline is None:
+            return
+        if how == "drop":
+            self.pipeline.residents.drop_idle(model)
+        else:
+            self.pipeline.residents.pin(model, how == "pin")
         self.report_facts()
 
     def load_again(self, refused: KernelRefused, preset: Preset, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Loads the model again, to be laid out without the refused kernel. Raises: Stopped."""
         logger.warning("%s; loading the model again, to be laid out without it", refused.cause)
         self._reports.gather(outcome_of(refused))
+        self.pipeline.residents.drop(self._key(preset))
         self.loaded = self._source = None
         self.load(preset, is_stopped)
 
@@ -93,10 +185,15 @@ class WorkerModel:
         self.add_warm(request)
 
     def report_facts(self) -> None:
-        """Sends the facts."""
+        """Sends the facts. What was compiled for a model that is kept no longer has gone with it."""
+        kept = self.pipeline.residents.models()
+        models = {model.model for model in kept} | ({self._source[0]} if self._source else set())
+        self._warm = {shape for shape in self._warm if shape.model in models}
         facts = WorkerFacts(
             devices=tuple(self.pipeline.device_facts()),
             model=self._source[0] if self._source else None,
+            kept=kept,
+            kept_bytes=self.pipeline.residents.num_bytes(),
             warm=frozenset(self._warm),
             versions=getattr(self.loaded, "versions", {}),
             refused=self.pipeline.refusals(),

@@ -3,17 +3,69 @@
 import functools
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from backend.contract.cues import Cue
 from backend.contract.events import Event, Proposal
 from backend.contract.request import GenerationRequest
-from backend.contract.worker import Device, HostPlace, UnusedAccelerator
+from backend.contract.worker import Device, HostPlace, KeptModel, UnusedAccelerator
 from backend.settings import from_environment
 from backend.workers.unused_accelerator import find_unused
 from presets import Preset
+
+Key = tuple[str, str]  # a checkpoint and the dtype that its model is kept in
+
+
+class Residents(Protocol):
+    """Kept models, by their checkpoint and dtype; see `backend.pipeline.residents`."""
+
+    def take(self, key: Key) -> Any | None:
+        """The kept model, in use from now on; None if there is none, or its files have changed."""
+
+    def expect(self, models: Sequence[str]) -> None:
+        """Jobs in line need the models of these checkpoints."""
+
+    def pin(self, model: str, is_pinned: bool) -> None:
+        """This checkpoint's model is to stay, or no longer."""
+
+    def drop(self, key: Key) -> None:
+        """Forgets a model."""
+
+    def drop_idle(self, model: str | None = None) -> bool:
+        """Forgets all that are not in use, or this one; whether there was any."""
+
+    def models(self) -> tuple[KeptModel, ...]:
+        """What is kept, the model used last first."""
+
+    def num_bytes(self) -> tuple[int, int]:
+        """What they take on the devices and on the host."""
+
+
+class NoResidents(Residents):
+    """None is kept: of pipelines that stand in for ours."""
+
+    def take(self, key: Key) -> None:
+        return None
+
+    def expect(self, models: Sequence[str]) -> None:
+        pass
+
+    def pin(self, model: str, is_pinned: bool) -> None:
+        pass
+
+    def drop(self, key: Key) -> None:
+        pass
+
+    def drop_idle(self, model: str | None = None) -> bool:
+        return False
+
+    def models(self) -> tuple[KeptModel, ...]:
+        return ()
+
+    def num_bytes(self) -> tuple[int, int]:
+        return 0, 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +74,8 @@ class Pipeline:
     `load` takes. An exception from the event function ends `check` and `load`. `find_unused` says which accelerator is not used
     and why, from the devices or from the error in their place. `recall` withdraws the kernels that ended an earlier process, and
     is given what makes one host's list those of all; `excuse` is called before the process ends because it is asked to.
-    `would_fit` finds what to propose for a request that has run out of memory; it tells of each compilation before it begins."""
+    `would_fit` finds what to propose for a request that has run out of memory; it tells of each compilation before it begins.
+    `residents` are the models that `load` keeps; without them it keeps none."""
 
     check: Callable[[Preset, str | None, Callable[[Event], None]], Any]
     load: Callable[..., Any]
@@ -35,16 +88,28 @@ class Pipeline:
     recall: Callable[[Callable[[str], list[str]]], object]
     excuse: Callable[[], object]
     would_fit: Callable[[GenerationRequest, Callable[[Event], None]], tuple[Proposal, ...]]
+    residents: Residents = field(default_factory=NoResidents)
+
+    @property
+    def keeps_models(self) -> bool:
+        """Whether a model may come back."""
+        return not isinstance(self.residents, NoResidents)
 
 
 def import_pipeline(
-    module: str | None, profile: tuple[Path, str] | None = None, place: HostPlace | None = None, **options: Any
+    module: str | None,
+    profile: tuple[Path, str] | None = None,
+    place: HostPlace | None = None,
+    resident_gb: tuple[float | None, float | None] = (None, None),
+    **options: Any,
 ) -> Pipeline:
     """The real pipeline, which loads with these options; or, for tests, a module that has all its functions. `profile` is a
-    folder for traces, and the steps that are traced. The process joins those of other hosts, if it has a `place` among them."""
+    folder for traces, and the steps that are traced. The process joins those of other hosts, if it has a `place` among them.
+    `resident_gb` bounds the models that are kept beside the one in use, on the devices and in the host's memory."""
     if module is not None:
         stand_in = importlib.import_module(module)
-        return Pipeline(**{field.name: getattr(stand_in, field.name) for field in fields(Pipeline)})
+        needed = [one.name for one in fields(Pipeline) if one.default_factory is MISSING or hasattr(stand_in, one.name)]
+        return Pipeline(**{name: getattr(stand_in, name) for name in needed})
     from backend.runtime import hosts
 
     if place is not None:
@@ -53,6 +118,7 @@ def import_pipeline(
     from backend.pipeline.load import load
     from backend.pipeline.model_files import check_model
     from backend.pipeline.profiling import Profile
+    from backend.pipeline.residents import Bounds, Residents
     from backend.pipeline.storyboard import make
     from backend.pipeline.warm_up import warm_up
     from backend.pipeline.would_fit import would_fit
@@ -63,10 +129,12 @@ def import_pipeline(
     if profile is not None:
         first, last = map(int, profile[1].split("-"))
         make = functools.partial(make, profile=Profile(folder=profile[0], first=first, last=last))
+    chips, host = (None if gigabytes is None else int(gigabytes * 1e9) for gigabytes in resident_gb)
+    residents = Residents(functools.partial(Bounds.here, chips=chips, host=host))
     return Pipeline(
         check=check_model,
-        load=functools.partial(load, **options),
-        warm_up=warm_up,
+        load=functools.partial(load, residents=residents, **options),
+        warm_up=lambda loaded, request: warm_up(loaded.model, request),
         generate=make,
         live=live,
         device_facts=device_facts,
@@ -75,4 +143,5 @@ def import_pipeline(
         excuse=FIRST_RUNS.excuse,
         find_unused=find_unused,
         would_fit=functools.partial(would_fit, mesh=options.get("mesh")),
+        residents=residents,
     )

@@ -1,4 +1,5 @@
-"""One line at the Generate button: how long it will take, how that is known, and whether anything is compiled first."""
+"""One line at the Generate button: how long it will take, how that is known, and whether the model is loaded and anything is
+compiled first."""
 
 from html import escape
 
@@ -22,8 +23,18 @@ def _parts(estimate: Estimate | None, is_warm: bool, texts: Texts) -> list[str]:
     about = (texts.estimate_about_predicted if estimate.basis == "predicted" else texts.estimate_about).format(
         seconds=spoken_seconds(estimate.seconds)
     )
+    return [about, *_loading(estimate.load_seconds, texts), _compiling(estimate, texts)]
+
+
+def _loading(seconds: float | None, texts: Texts) -> list[str]:
+    if seconds == 0.0:
+        return []
+    return [texts.estimate_loads_unknown if seconds is None else texts.estimate_loads.format(seconds=spoken_seconds(seconds))]
+
+
+def _compiling(estimate: Estimate, texts: Texts) -> str:
     if estimate.is_warm:
-        return [about, texts.estimate_warm]
+        return texts.estimate_warm
     if estimate.compile_seconds is None:
-        return [about, texts.estimate_compiles_unknown]
-    return [about, texts.estimate_compiles.format(seconds=spoken_seconds(estimate.compile_seconds))]
+        return texts.estimate_compiles_unknown
+    return texts.estimate_compiles.format(seconds=spoken_seconds(estimate.compile_seconds))

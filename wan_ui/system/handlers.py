@@ -1,14 +1,17 @@
-"""Draws the system panel while a visitor looks at it, and cleans up for the operator."""
+"""Draws the system panel while a visitor looks at it; for the operator, it cleans up and keeps models."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 import gradio as gr
 
+from backend.contract.worker import Keeping
 from backend.errors import StudioError
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.panel import Panel
 from wan_ui.desk.visit import Visit
+from wan_ui.parts.buttons import Act
 from wan_ui.parts.events import Updates, Values
 from wan_ui.parts.message import Message
 from wan_ui.system.html import cleaned_words, system_html
@@ -28,7 +31,7 @@ class SystemHandlers(Panel):
 
     @property
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
-        return {"look_system": self.look, "clean": self.clean}
+        return {"look_system": self.look, "clean": self.clean, "keep": self.keep}
 
     def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """The panel, when it has come into view and while it stays there."""
@@ -44,6 +47,13 @@ class SystemHandlers(Panel):
         except StudioError as error:
             message = Message.refusal(error)
         return self._drawn(visit) | {self.message: message.html(visit.texts)}
+
+    def keep(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
+        """Pins a model that a worker keeps, lets it go, or drops it. For the operator only."""
+        visit, act = self.desk.visit(request), Act.of(event)
+        if visit.is_operator and act.what in get_args(Keeping):
+            self.desk.engine.keep_model(act.job, act.value, act.what)
+        return {self.panel: gr.skip()}
 
     def _drawn(self, visit: Visit) -> Updates:
         return {self.panel: system_html(self.desk.engine, visit)}

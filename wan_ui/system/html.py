@@ -13,7 +13,7 @@ from pathlib import Path
 from time import gmtime, strftime
 from typing import get_args
 
-from backend.contract.worker import Device, WorkerView
+from backend.contract.worker import Device, Keeping, KeptModel, WorkerView
 from backend.engine.cleaning import Limits, Part
 from backend.engine.engine import Engine
 from backend.engine.job import JobState
@@ -49,9 +49,9 @@ def system_html(engine: Engine, visit: Visit) -> str:
     """The panel for this visitor."""
     texts = visit.texts
     report = report_of(engine, visit)
-    clean = text_button("clean:now", texts.system_clean, hint=texts.system_clean_hint) if visit.is_operator else ""
+    buttons = _buttons(engine.workers(), texts) if visit.is_operator else {}
     sections = "".join(
-        f"<section><h3>{escape(title)}</h3><dl>{pairs_html(rows)}</dl>{clean if title == texts.system_storage else ''}</section>"
+        f"<section><h3>{escape(title)}</h3><dl>{pairs_html(rows)}</dl>{buttons.get(title, '')}</section>"
         for title, rows in report.sections
     )
     errors = "".join(f"<li>{escape(error)}</li>" for error in report.errors) or f"<li>{escape(texts.system_no_errors)}</li>"
@@ -63,6 +63,28 @@ def system_html(engine: Engine, visit: Visit) -> str:
         f"{escape(texts.system_copy)}</button></p><div class=sections>{sections}"
         f"<section class=wide><h3>{escape(texts.system_errors)}</h3><ul>{errors}</ul></section>{log}</div></section>"
     )
+
+
+def _buttons(workers: Sequence[WorkerView], texts: Texts) -> dict[str, str]:
+    """What the operator can do, below the section of each title."""
+    kept = {title: _kept_html(worker, texts) for title, worker in _titled(workers, texts)}
+    return kept | {texts.system_storage: text_button("clean:now", texts.system_clean, hint=texts.system_clean_hint)}
+
+
+def _kept_html(worker: WorkerView, texts: Texts) -> str:
+    """The kept models with their buttons; one that is in use cannot be dropped."""
+
+    def button(how: Keeping, label: str, hint: str, model: KeptModel) -> str:
+        return text_button(f"keep:{how}", label, hint=hint, job=worker.name, value=model.model)
+
+    rows = []
+    for model in worker.facts.kept:
+        pin = ("unpin", texts.system_unpin) if model.is_pinned else ("pin", texts.system_pin)
+        buttons = button(*pin, texts.system_pin_hint, model)
+        if model.model != worker.facts.model:
+            buttons += button("drop", texts.system_drop, texts.system_drop_hint, model)
+        rows.append(f'<p class="kept"><span>{escape(Path(model.model).name)}</span>{buttons}</p>')
+    return "".join(rows)
 
 
 def _log_html(report: Report, texts: Texts) -> str:
@@ -91,15 +113,23 @@ def _worker_sections(workers: Sequence[WorkerView], texts: Texts, is_operator: b
     The machines of a cluster are named to the operator."""
     if not workers:
         return ((texts.system_worker, ((texts.system_worker, texts.worker_none),)),)
-    if len(workers) == 1 and not workers[0].machine:
+    if _is_one_here(workers):
         return (texts.system_devices, _devices(workers[0], texts)), (texts.system_worker, _worker(workers[0], texts))
     return tuple(
-        (
-            f"{texts.system_worker} {number}",
-            _machine(worker, texts, is_operator) + _devices(worker, texts) + _worker(worker, texts),
-        )
-        for number, worker in enumerate(workers, 1)
+        (title, _machine(worker, texts, is_operator) + _devices(worker, texts) + _worker(worker, texts))
+        for title, worker in _titled(workers, texts)
     )
+
+
+def _is_one_here(workers: Sequence[WorkerView]) -> bool:
+    return len(workers) == 1 and not workers[0].machine
+
+
+def _titled(workers: Sequence[WorkerView], texts: Texts) -> list[tuple[str, WorkerView]]:
+    """Each worker with the title of its section."""
+    if _is_one_here(workers):
+        return [(texts.system_worker, workers[0])]
+    return [(f"{texts.system_worker} {number}", worker) for number, worker in enumerate(workers, 1)]
 
 
 def _machine(worker: WorkerView, texts: Texts, is_operator: bool) -> Rows:
@@ -116,8 +146,33 @@ def _worker(worker: WorkerView, texts: Texts) -> Rows:
     names = dict(texts.stage_names)
     rates = "; ".join(f"{names[stage]} {rate_words(rate, texts)}" for stage, rate in facts.rates.items())
     last = ((texts.system_rates, rates),) if rates else ()
-    rows = (texts.system_worker, state + detail), (texts.system_model, model), (texts.system_shapes, "; ".join(warm))
-    return (*rows, *last, *without)
+    rows = (texts.system_worker, state + detail), (texts.system_model, model), *_kept(worker, texts)
+    return (*rows, (texts.system_shapes, "; ".join(warm)), *last, *without)
+
+
+def _kept(worker: WorkerView, texts: Texts) -> Rows:
+    """What the kept models take together, what they share counted once, and where each of them lies."""
+    facts = worker.facts
+    if not facts.kept:
+        return ()
+    return (
+        (texts.system_kept, _places(*facts.kept_bytes, texts)),
+        *((_kept_name(one, texts), _place(one, texts)) for one in facts.kept),
+    )
+
+
+def _kept_name(model: KeptModel, texts: Texts) -> str:
+    name = Path(model.model).name
+    return f"{name} ({texts.system_pinned})" if model.is_pinned else name
+
+
+def _place(model: KeptModel, texts: Texts) -> str:
+    return _places(model.chip_bytes, model.host_bytes, texts)
+
+
+def _places(chips: int, host: int, texts: Texts) -> str:
+    words = texts.system_kept_bytes if chips and host else texts.system_kept_host if host else texts.system_kept_chips
+    return words.format(chips=size_words(chips), host=size_words(host))
 
 
 def _devices(worker: WorkerView, texts: Texts) -> Rows:

@@ -24,6 +24,8 @@ def test_no_command_means_serve(words):
 
 def test_without_limits_nothing_is_limited():
     assert (parse([]).keep_days, parse([]).keep_gb) == (None, None)
+    assert (parse([]).resident_gb, parse(["--resident-gb", "0"]).resident_gb) == (None, (0.0, 0.0))
+    assert parse(["--resident-gb", "100,0.5"]).resident_gb == (100.0, 0.5)
     assert (parse(["--keep-days", "30"]).keep_days, parse(["--keep-gb", "0.5"]).keep_gb) == (30.0, 0.5)
 
 
@@ -162,6 +164,9 @@ def test_guidance_may_have_a_value_for_each_expert():
         (["--keep-days", "0"], "'0' must be a number above 0, such as 30 or 0.5"),
         (["--keep-gb", "nan"], "'nan' must be a number above 0"),
         (["--keep-gb", "inf"], "'inf' must be a number above 0"),
+        (["--resident-gb", "5"], "'5' must be two numbers of gigabytes, such as 100,200, or 0 to keep none"),
+        (["--resident-gb", "5,-1"], "must be two numbers of gigabytes"),
+        (["--resident-gb", "5,6,7"], "must be two numbers of gigabytes"),
         (["--keep-gb", "2GB"], "'2GB' must be a number above 0"),
         (["--por", "80"], "unrecognized arguments: --por"),
         (["generate", "--prompt", "x"], "--preset"),

@@ -42,6 +42,15 @@ def test_a_cold_shape_pays_for_compiling_once_that_is_known():
     assert known.compile_seconds == 6.0 and known.seconds == 17.5
 
 
+def test_a_model_that_is_not_kept_pays_for_loading_once_that_is_known():
+    kept = estimate(WANTED, SHAPE, [run(load=0.0)], True, True)
+    assert (kept.load_seconds, kept.seconds) == (0.0, 11.5)
+    cold = estimate(WANTED, SHAPE, [run(load=0.0)], True, False)
+    assert (cold.load_seconds, cold.seconds) == (None, 11.5)
+    known = estimate(WANTED, SHAPE, [run(load=0.0), run(load=8.0)], True, False)
+    assert (known.load_seconds, known.seconds) == (8.0, 19.5)
+
+
 def test_runs_of_another_kind_of_device_say_nothing():
     runs = [replace(run(), device=device) for device in ("cpu", "4 TPU v6 lite", "")]
     assert [kept.device for kept in runs_on("cpu", runs)] == ["cpu", ""]

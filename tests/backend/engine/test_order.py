@@ -1,5 +1,7 @@
 """The order of waiting jobs: turns between owners, one shape together, the owner's own order kept."""
 
+from dataclasses import replace
+
 import pytest
 
 from backend.contract.shape import Shape
@@ -52,6 +54,19 @@ def test_a_job_moves_among_its_owners_jobs():
     assert 1 < moved_place(waiting, "c", 1) < 2
     assert moved_place(waiting, "a", 99) > 3
     assert moved_place(waiting, "x", 5) == 1.5
+
+
+def test_within_a_turn_one_model_stands_together_and_kept_ones_come_first():
+    """The running model's other shapes first, then the kept one, then those that must be loaded."""
+
+    def of(job_id: str, owner: str, model: str, width: int = 96) -> Waiting:
+        waiting = entry(job_id, float(ord(owner[0])), owner, width)
+        return replace(waiting, shape=replace(waiting.shape, model=model))
+
+    waiting = [of("b", "bob", "cold"), of("c", "cat", "kept"), of("d", "dan", "m", 128), of("e", "eve", "cold", 128)]
+    running = [entry("a", 0)]
+    assert ids(in_turn(waiting, running, {"kept", "m"})) == ["d", "c", "b", "e"]
+    assert ids(in_turn(waiting, running)) == ["d", "b", "e", "c"]
 
 
 def test_everybody_whose_job_runs_has_had_a_turn():

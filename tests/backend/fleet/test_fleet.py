@@ -1,10 +1,12 @@
 """Which worker gets a job, told by links that a test plays itself."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from backend.contract.events import Finished, Interrupted
+from backend.contract.events import Finished, Interrupted, Step
 from backend.contract.shape import Shape
-from backend.contract.worker import Device, WorkerFacts, WorkerStatus, summary
+from backend.contract.worker import Device, KeptModel, WorkerFacts, WorkerStatus, summary
 from backend.fleet.fleet import Fleet
 from backend.fleet.links import LINKS
 from backend.fleet.supervisor import WorkerLost
@@ -44,9 +46,15 @@ class PlayedLink:
     def is_in(self, state):
         self.on_message(Status(status=WorkerStatus(state=state, detail=state)))
 
-    def has(self, *warm: Shape, model: str = SHAPE.model):
-        facts = WorkerFacts(devices=(Device(name="d", kind="square"),), model=model, warm=frozenset(warm))
+    def has(self, *warm: Shape, model: str | None = SHAPE.model, chips: Sequence[str] = (), host: Sequence[str] = ()):
+        kept = [KeptModel(model=name, chip_bytes=1, host_bytes=0) for name in chips]
+        kept += [KeptModel(model=name, chip_bytes=0, host_bytes=1) for name in host]
+        devices = (Device(name="d", kind="square"),)
+        facts = WorkerFacts(devices=devices, model=model, warm=frozenset(warm), kept=tuple(kept))
         self.on_message(Facts(facts=facts))
+
+    def steps(self, job_id: str, seconds_left: float):
+        self.on_message(JobEvent(job_id=job_id, event=Step(1, 2, 0.5, seconds_left, "")))
 
     def ends(self, job_id):
         event = Finished(a_result(a_job()))
@@ -220,3 +228,38 @@ def test_a_fleet_may_be_empty(links, tmp_path):
     fleet.close()
     fleet.take_in(a_plan(tmp_path, "b"))  # too late
     assert len(fleet) == 1 and "b" not in links
+
+
+def test_a_job_goes_where_its_model_lies_nearest(fleet, links, tmp_path):
+    links["a"].has(model="other", host=[SHAPE.model])
+    links["b"].has(model="other", chips=["other", SHAPE.model])
+    assert fleet.kept_models() == {"other", SHAPE.model}
+    assert fleet.give("one", request(), tmp_path, SHAPE) and fleet.worker_of("one").name == "b"
+    assert fleet.give("two", request(), tmp_path, SHAPE) and fleet.worker_of("two").name == "a"
+
+
+def test_among_workers_that_must_load_it_the_one_that_keeps_least_gets_the_job(fleet, links, tmp_path):
+    links["a"].has(model="x", chips=["x", "y"])
+    links["b"].has(model=None)
+    assert fleet.give("one", request(), tmp_path, SHAPE) and fleet.worker_of("one").name == "b"
+
+
+def test_waiting_is_worth_it_while_loading_elsewhere_takes_longer(fleet, links, tmp_path):
+    for link in links.values():
+        link.is_in("ready")
+    links["a"].has(chips=[SHAPE.model])
+    links["b"].has(model="other", chips=["other"])
+    assert not fleet.is_worth_waiting(SHAPE.model, 60.0)  # its worker is idle
+    assert fleet.give("one", request(), tmp_path, SHAPE)
+    assert not fleet.is_worth_waiting(SHAPE.model, 60.0)  # nobody knows yet how long that takes
+    links["a"].steps("one", seconds_left=20.0)
+    assert fleet.is_worth_waiting(SHAPE.model, 60.0) and not fleet.is_worth_waiting(SHAPE.model, 10.0)
+    assert not fleet.is_worth_waiting("a model that nobody keeps", 60.0)
+    links["a"].ends("one")
+    assert not fleet.is_worth_waiting(SHAPE.model, 60.0)
+
+
+def test_workers_hear_what_is_expected_and_one_of_them_what_is_asked_of_it(fleet, links):
+    fleet.expect(["m"])
+    fleet.keep("b", "m", "pin")
+    assert links["a"].sent == [("expect", None)] and links["b"].sent == [("expect", None), ("keep", None)]

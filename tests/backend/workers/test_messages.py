@@ -8,18 +8,20 @@ import pytest
 
 from backend.contract.cues import Cue
 from backend.contract.events import Step
-from backend.contract.worker import Device, WorkerFacts, WorkerStatus
+from backend.contract.worker import Device, KeptModel, WorkerFacts, WorkerStatus
 from backend.workers.messages import (
     Alive,
     Cancel,
     Decide,
     Dying,
     Exit,
+    Expect,
     Facts,
     Gather,
     Gathered,
     Hello,
     JobEvent,
+    Keep,
     Leave,
     Message,
     Refused,
@@ -34,6 +36,7 @@ from backend.workers.messages import (
 )
 from tests.backend.conftest import request
 
+KEPT = KeptModel(model="m", chip_bytes=3, host_bytes=4, is_pinned=True)
 MESSAGES = [
     Run(job_id="a", request=request(), folder=Path("/runs/a")),
     Cancel(job_id="a"),
@@ -42,7 +45,9 @@ MESSAGES = [
     Leave(),
     Alive(),
     Status(status=WorkerStatus(state="ready", detail="Ready")),
-    Facts(facts=WorkerFacts(devices=(Device(name="d", kind="cpu"),), model="m")),
+    Expect(models=["a", "b"]),
+    Keep(model="m", how="pin"),
+    Facts(facts=WorkerFacts(devices=(Device(name="d", kind="cpu"),), model="m", kept=(KEPT,), kept_bytes=(3, 4))),
     JobEvent(job_id="a", event=Step(1, 3, 0.5, 1.0, "previews/1.png")),
     Dying(reason="A device was lost"),
     Decide(what="cues", value=[{"block": 0}]),
@@ -50,7 +55,14 @@ MESSAGES = [
     Gathered(values=["", ""]),
     Hello(index=1, count=2, versions={"jax": "1"}),
     Refused(reason="other versions"),
-    Start(preset="wan-tiny", model=None, warm_up=True, pipeline=None, mesh={"dp": None, "sp": 2}, port=7),
+    Start(
+        preset="wan-tiny",
+        model=None,
+        warm_up=True,
+        pipeline=None,
+        options={"dp": None, "sp": 2, "resident_chips_gb": 0.5},
+        port=7,
+    ),
     RunWithFiles(job_id="a", request=request(), inputs={"image": ["image.png"]}, names=["image.png"]),
     Exit(code=-9),
 ]

@@ -1,0 +1,118 @@
+"""One network's weights that a worker keeps: on the devices, or in the host's memory from which they go back by one copy."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from backend.checkpoints.stamps import Stamp, hold_the_same, stamps_of
+from backend.weights.expert import Expert
+from backend.weights.parking import HOST
+from backend.weights.place import is_host
+from backend.weights.read import Part
+
+COPIED_AT_ONCE = 1 << 30  # bytes that are in both places at a time while a network moves
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Content:
+    """What a network's weights are made from and how they lie: two networks of equal content are one. `tensors` are the names,
+    dtypes and shapes in the files; `described` and `arranged` the shapes, dtypes and places on the devices."""
+
+    tensors: tuple[tuple[str, str, tuple[int, ...]], ...]
+    described: Any
+    arranged: Any
+    stamps: tuple[Stamp, ...]
+
+    @classmethod
+    def of(cls, part: Part, described: Any, arranged: Any) -> Content:
+        """That of a part, as its files are now. Raises: OSError."""
+        return cls(
+            tensors=tuple(sorted((name, place.dtype, tuple(place.shape)) for name, place in part.places.items())),
+            described=_layout_of(described),
+            arranged=_layout_of(arranged),
+            stamps=stamps_of(part.files),
+        )
+
+    def is_that_of(self, other: Content) -> bool:
+        """Whether the other one's weights are the same, byte by byte, in the same places."""
+        mine, others = ((one.tensors, one.described, one.arranged) for one in (self, other))
+        return mine == others and hold_the_same(self.stamps, other.stamps)
+
+
+def _layout_of(described: Any) -> tuple:
+    leaves, structure = jax.tree.flatten(described)
+    return structure, tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves)
+
+
+class KeptNetwork:
+    """A network's weights and where they are. Those of an `expert` change with the LoRAs that are merged into it."""
+
+    def __init__(self, content: Content, weights: Any = None, expert: Expert | None = None) -> None:
+        self.content, self.expert = content, expert
+        self._weights = weights
+        self.is_on_host = False
+        self.num_bytes = sum(leaf.nbytes for leaf in _distinct(self.weights))
+        self.bytes_per_device = sum(_bytes_of_shard(leaf) for leaf in _distinct(self.weights))
+
+    @property
+    def weights(self) -> Any:
+        """The arrays, as programs take them."""
+        return self._weights if self.expert is None else self.expert.weights
+
+    def move_to_host(self) -> None:
+        """Moves all arrays into the host's memory; those that rest there anyway stay, such as all those of CPU devices. No
+        program may be using them."""
+        if not self.is_on_host:
+            self._homes = jax.tree.map(lambda leaf: leaf.sharding, self.weights)
+            self._move(lambda leaf, home: home if is_host(leaf) else home.with_memory_kind(HOST))
+            self.is_on_host = True
+
+    def move_back(self) -> None:
+        """Moves all arrays to where programs take them."""
+        if self.is_on_host:
+            self._move(lambda leaf, home: home)
+            self.is_on_host = False
+
+    def _move(self, place: Callable[[jax.Array, Any], Any]) -> None:
+        """Puts each array into its place, no more than `COPIED_AT_ONCE` bytes or one array at a time; each old one is freed."""
+        leaves, structure = jax.tree.flatten(self.weights)
+        homes = jax.tree.leaves(self._homes)
+        moved: dict[int, jax.Array] = {}
+        begun: list[tuple[jax.Array, jax.Array]] = []
+        for leaf, home in zip(leaves, homes, strict=True):
+            target = place(leaf, home)
+            if id(leaf) in moved:
+                continue
+            moved[id(leaf)] = leaf if leaf.sharding == target else jax.device_put(leaf, target)
+            if moved[id(leaf)] is not leaf:
+                begun.append((leaf, moved[id(leaf)]))
+            if sum(old.nbytes for old, _ in begun) >= COPIED_AT_ONCE:
+                _finish(begun)
+        _finish(begun)
+        tree = jax.tree.unflatten(structure, [moved[id(leaf)] for leaf in leaves])
+        if self.expert is None:
+            self._weights = tree
+        else:
+            self.expert.weights = tree
+
+
+def _finish(begun: list[tuple[jax.Array, jax.Array]]) -> None:
+    jax.block_until_ready([new for _, new in begun])
+    for old, _ in begun:
+        old.delete()
+    begun.clear()
+
+
+def _distinct(tree: Any) -> list[jax.Array]:
+    return list({id(leaf): leaf for leaf in jax.tree.leaves(tree)}.values())
+
+
+def _bytes_of_shard(leaf: jax.Array) -> int:
+    if leaf.sharding.memory_kind == HOST:
+        return 0
+    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize

@@ -1,0 +1,171 @@
+"""What a change of model costs: `python -m benchmarks.model_changes [--only changes|back|coming|chips]`.
+
+changes: two demo models in turn in one worker, eight times; each video is made once more before the next change, and what the
+first of the two takes longer is what the change costs. With the worker's memory, which must not grow.
+back: a checkpoint of Wan 2.1 1.3B's true shapes, random weights (`benchmarks.full_size`), read from the page cache, against the
+same arrays coming back from the host's memory. On a CPU they are there already; how long the copy takes that a chip needs is
+measured and printed too.
+coming: how much longer the steps of one model take while that checkpoint is read beside it, in turn with steps alone.
+chips: Wan A14B and HunyuanVideo-1.5 in turn on a v6e:2x4, predicted from the bytes of their weights, what the compiler says that
+a video needs on a chip, and the rate of a chip's link to its host.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from unittest import mock
+
+from backend.chips import CHIPS, GIB
+from backend.contract.events import Finished
+from backend.contract.request import example_request
+from backend.engine.engine import Engine
+from backend.pipeline.generate import generate
+from backend.pipeline.load import load
+from backend.pipeline.loaded import LoadedModel
+from backend.pipeline.residents import ROOM, Bounds, Residents
+from backend.weights import kept
+from backend.workers.fetching import Fetch
+from presets import load_preset
+
+PAIR = ("wan-tiny", "hunyuan-tiny")
+CHANGES = 8
+MOST_SECONDS, MOST_GROWTH = 0.3, 100e6
+LARGEST_SHARE = 1 / 5
+TURNS, MOST_SLOWER = 3, 0.05
+FULL_SIZE = "wan2.1-t2v-1.3b-480p"
+LINK = 16e9  # bytes a second of one chip's link to its host, each way: published for a TPU v4 (jax-ml/scaling-book, tpus.md)
+ON_CHIPS = ("wan2.2-t2v-a14b-720p", "hunyuanvideo-1.5-t2v-720p")
+CHIPS_IN_ALL = 8
+
+
+def changes() -> bool:
+    """Whether a change costs no more than it may, and the memory stays."""
+    costs, memory = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        engine = Engine(Path(folder), preset=PAIR[0], warm_up=False)
+        try:
+            for name in (*PAIR, *PAIR):  # loads, compiles
+                _video(engine, name)
+            for turn in range(CHANGES):
+                name = PAIR[turn % 2]
+                first, second = _video(engine, name), _video(engine, name)
+                costs.append(first - second)
+                memory.append(_resident(engine.workers()[0].pid))
+                print(f"to {name:14} {first:7.3f} s, again {second:7.3f} s; the worker has {memory[-1] / 1e6:.0f} MB", flush=True)
+        finally:
+            engine.close()
+    cost, growth = statistics.median(costs), memory[-1] - memory[0]
+    print(f"a change costs {cost:.3f} s beyond the video (at most {max(costs):.3f}), bound {MOST_SECONDS} s")
+    print(f"memory grew by {growth / 1e6:.0f} MB in {CHANGES} changes, bound {MOST_GROWTH / 1e6:.0f} MB")
+    return cost <= MOST_SECONDS and growth <= MOST_GROWTH
+
+
+def _video(engine: Engine, name: str) -> float:
+    began = time.monotonic()
+    job = engine.submit(example_request(load_preset(name)))
+    *_, (_, final) = engine.events(job.id)
+    if not isinstance(final, Finished):
+        raise SystemExit(f"{name}: {final}")
+    return time.monotonic() - began
+
+
+def _resident(pid: int) -> int:
+    rows = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(row.split()[1]) * 1024 for row in rows if row.startswith("VmRSS"))
+
+
+def back(folder: Path) -> bool:
+    """Whether arrays come back in a fifth of the time of reading them."""
+    _there_and_back(folder)  # reads the files into the page cache
+    loads, moves = zip(*(_there_and_back(folder) for _ in range(3)), strict=True)
+    share = statistics.median(moves) / statistics.median(loads)
+    print(f"coming back takes {share:.3f} of reading from the page cache, bound {LARGEST_SHARE}")
+    with mock.patch.object(kept, "is_host", lambda leaf: False):
+        _, copied = _there_and_back(folder)
+    print(f"copied from one part of the memory to another, as to a chip: {copied:.2f} s")
+    return share <= LARGEST_SHARE
+
+
+def _there_and_back(folder: Path) -> tuple[float, float]:
+    """Seconds of reading the checkpoint, and of its coming back after another model."""
+    preset, key = load_preset(FULL_SIZE), (str(folder), load_preset(FULL_SIZE).dtype)
+    residents = Residents(lambda: Bounds(chips=0, host=20 * 10**9, device_bytes=10**12))
+    began = time.monotonic()
+    loaded = load(preset, str(folder), lambda event: None, residents=residents)
+    read = time.monotonic() - began
+    load(load_preset(PAIR[0]), None, lambda event: None, residents=residents)
+    [host] = [model.host_bytes for model in residents.models() if model.model == key[0]]
+    began = time.monotonic()
+    if residents.take(key) is not loaded:
+        raise SystemExit("the model was not kept")
+    back = time.monotonic() - began
+    print(f"read {read:.2f} s; {host / 1e9:.2f} GB came back in {back:.3f} s", flush=True)
+    return read, back
+
+
+def coming(folder: Path) -> bool:
+    """Whether a step beside a model that is coming takes no longer than it may."""
+    preset = load_preset(PAIR[1])
+    residents = Residents(lambda: Bounds(device_bytes=10**12))
+    loaded = load(preset, None, lambda event: None, residents=residents)
+    _denoising(loaded)  # compiles
+    alone, beside, arrived = [], [], 0
+    for _ in range(TURNS):
+        alone.append(_denoising(loaded))
+        fetch = Fetch(("", ""), lambda tell: load(load_preset(FULL_SIZE), str(folder), tell, residents=residents, is_used=False))
+        beside.append(_denoising(loaded))
+        arrived += not fetch.is_running
+        fetch.stop()
+        residents.drop_idle()
+    usual, share = statistics.median(alone), statistics.median(beside) / statistics.median(alone) - 1
+    print(f"the steps take {usual:.2f} s alone, {share:+.1%} beside a model that is coming, bound {MOST_SLOWER:.0%}")
+    print(f"{arrived} of {TURNS} models of 4.1 GB had arrived by then")
+    return share <= MOST_SLOWER
+
+
+def _denoising(loaded: LoadedModel) -> float:
+    """The seconds of all steps of a video."""
+    with tempfile.TemporaryDirectory() as folder:
+        *_, final = generate(example_request(load_preset(PAIR[1])), loaded, Path(folder), lambda: False)
+    return final.result.seconds["denoise"]
+
+
+def chips() -> bool:
+    """Prints what a v6e:2x4 does with both models; predicted."""
+    needs = json.loads((Path("presets") / "needs.json").read_text())
+    models = {}
+    for name in ON_CHIPS:
+        of_model = needs[load_preset(name).model_source]
+        peak = next(one["gib"] for one in of_model["slices"] if one["preset"] == name and one["slice"] == "v6e:2x4") * GIB
+        models[name] = sum(of_model["weights"].values()), peak
+    room = ROOM * CHIPS["v6e"].hbm_bytes
+    for name, (size, peak) in models.items():
+        [other] = [one for one in ON_CHIPS if one != name]
+        both = peak + models[other][0] / CHIPS_IN_ALL
+        where = "stays on the chips" if both <= room else "goes to the host's memory and comes back"
+        seconds = size / CHIPS_IN_ALL / LINK
+        print(f"{name}: {size / 1e9:.1f} GB of weights, {peak / GIB:.1f} GiB a chip while it runs; beside it {other} {where}")
+        print(f"  {both / GIB:.1f} of {room / GIB:.1f} GiB with both; one copy of its weights takes {seconds:.2f} s (predicted)")
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=("changes", "back", "coming", "chips"))
+    parser.add_argument("--folder", type=Path, default=Path("build/full-size"))
+    arguments = parser.parse_args()
+    folder = arguments.folder
+    if arguments.only in (None, "back", "coming") and not folder.is_dir():
+        subprocess.run([sys.executable, "-m", "benchmarks.full_size", "--only", "build", "--folder", str(folder)], check=True)
+    parts = {"changes": changes, "back": lambda: back(folder), "coming": lambda: coming(folder), "chips": chips}
+    results = [run() for name, run in parts.items() if arguments.only in (None, name)]
+    sys.exit(0 if all(results) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""A worker's kept models as the engine sees them: changes back and forth, the operator's wishes, memory that runs short, and jobs
+that wait for the worker that has their model."""
+
+import pytest
+
+from backend.contract.events import Event, Finished, Loading, Queued, Step
+from backend.contract.request import GenerationRequest
+from backend.engine.engine import Engine
+from backend.shares import Share
+from presets import load_preset
+from tests.backend.conftest import all_events, request, wait_for
+
+NAMES = ("wan-tiny", "wan2.1-t2v-1.3b-480p", "hunyuanvideo-1.5-t2v-480p")
+HOME, SECOND, THIRD, FOURTH = (load_preset(name).model_source for name in (*NAMES, "wan2.2-t2v-a14b-480p"))
+
+
+def of(name: str, prompt: str = "a square") -> GenerationRequest:
+    """A short request for this preset."""
+    return GenerationRequest.from_preset(load_preset(name), prompt=prompt, steps=2, num_frames=5, width=256, height=256)
+
+
+def made(engine: Engine, wanted: GenerationRequest) -> list[Event]:
+    events = all_events(engine, engine.submit(wanted, may_download=True).id)
+    assert isinstance(events[-1], Finished), events[-1]
+    return events
+
+
+def kept(engine: Engine) -> list[str]:
+    return [model.model for model in engine.workers()[0].facts.kept]
+
+
+@pytest.fixture
+def engine(make_engine):
+    engine = make_engine(pipeline="tests.keeping_pipeline")
+    wait_for(lambda: engine.worker_status().state == "ready")
+    return engine
+
+
+def test_a_model_that_is_kept_comes_back_without_a_load(engine):
+    assert any(isinstance(event, Loading) for event in made(engine, of(NAMES[1])))
+    assert kept(engine) == [SECOND, HOME]
+    assert not any(isinstance(event, Loading) for event in made(engine, request()))
+    assert kept(engine) == [HOME, SECOND] and engine.workers()[0].facts.model == HOME
+    assert engine.is_warm(engine.shape(of(NAMES[1]))) and engine.is_warm(engine.shape(request()))
+
+
+def test_what_was_compiled_goes_with_the_model(engine):
+    made(engine, of(NAMES[1]))
+    for name in (NAMES[2], "wan2.2-t2v-a14b-480p"):
+        made(engine, of(name))
+    assert kept(engine) == [FOURTH, THIRD, SECOND]
+    assert not engine.is_warm(engine.shape(request())) and engine.is_warm(engine.shape(of(NAMES[1])))
+
+
+def test_the_operator_pins_and_drops(engine):
+    worker = engine.workers()[0].name
+    engine.keep_model(worker, HOME, "pin")
+    wait_for(lambda: engine.workers()[0].facts.kept[0].is_pinned)
+    for name in (NAMES[1], NAMES[2], "wan2.2-t2v-a14b-480p"):
+        made(engine, of(name))
+    assert kept(engine) == [FOURTH, THIRD, HOME]
+    engine.keep_model(worker, THIRD, "drop")
+    wait_for(lambda: kept(engine) == [FOURTH, HOME])
+    engine.keep_model(worker, FOURTH, "drop")  # it is in use
+    engine.keep_model(worker, HOME, "unpin")
+    wait_for(lambda: not any(model.is_pinned for model in engine.workers()[0].facts.kept))
+    assert kept(engine) == [FOURTH, HOME]
+
+
+def test_memory_that_is_short_beside_kept_models_costs_them_and_not_the_video(engine):
+    made(engine, of(NAMES[1]))
+    made(engine, request("a crowded square"))
+    assert kept(engine) == [HOME]
+
+
+def test_a_job_waits_for_the_worker_that_has_its_model_and_others_pass_it(make_engine, monkeypatch):
+    """Loading elsewhere would take a minute, the busy worker three seconds."""
+    engine = make_engine(pipeline="tests.keeping_pipeline", shares=(Share(), Share()))
+    wait_for(lambda: all(worker.status.state == "ready" for worker in engine.workers()))
+    monkeypatch.setattr(engine._dispatcher, "_load_seconds", lambda model: 60.0)
+    made(engine, of(NAMES[1]))
+    running = engine.submit(of(NAMES[1], "a slow square").changed(steps=4), may_download=True)
+    next(event for _, event in engine.events(running.id) if isinstance(event, Step))
+    waiting, other = engine.submit(of(NAMES[1], "a patient square"), may_download=True), engine.submit(request())
+    assert isinstance(all_events(engine, other.id)[-1], Finished)
+    assert engine.job(running.id).state == "running" and engine.job(waiting.id).state == "queued"
+    events = all_events(engine, waiting.id)
+    assert isinstance(events[-1], Finished) and not any(isinstance(event, Loading) for event in events)
+    assert isinstance(events[0], Queued) and engine.job(waiting.id).started >= engine.job(running.id).ended
+
+
+def test_the_next_jobs_model_comes_while_another_video_is_made(engine):
+    hunyuan = load_preset("hunyuan-tiny")
+    running = engine.submit(request("a slow square", steps=20))
+    following = engine.submit(GenerationRequest.from_preset(hunyuan, prompt="a square", steps=2, num_frames=17))
+    wait_for(lambda: kept(engine) == [HOME, hunyuan.model_source])
+    assert engine.job(running.id).state == "running" and engine.workers()[0].facts.model == HOME
+    engine.cancel(running.id)
+    events = all_events(engine, following.id)
+    assert isinstance(events[-1], Finished) and not any(isinstance(event, Loading) for event in events)
+
+
+def test_a_model_that_is_coming_is_waited_for_and_told(make_engine):
+    """The video before it ends when it has hardly begun to come."""
+    engine = make_engine(pipeline="tests.keeping_pipeline")
+    wait_for(lambda: engine.worker_status().state == "ready")
+    running = engine.submit(request("a slow square", steps=20))
+    next(event for _, event in engine.events(running.id) if isinstance(event, Step))
+    following = engine.submit(GenerationRequest.from_preset(load_preset("ltx-tiny"), prompt="a square", steps=2))
+    engine.cancel(running.id)
+    assert isinstance(all_events(engine, following.id)[-1], Finished)
+    assert engine.workers()[0].facts.model == load_preset("ltx-tiny").model_source

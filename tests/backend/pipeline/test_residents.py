@@ -1,0 +1,233 @@
+"""Which models stay, where, and for how long; and that a kept one makes the same video as a fresh one."""
+
+import os
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from backend.checkpoints.stamps import stamps_of
+from backend.contract.events import Finished
+from backend.contract.request import example_request
+from backend.pipeline import residents as module
+from backend.pipeline.generate import generate
+from backend.pipeline.load import load
+from backend.pipeline.loaded import LoadedModel
+from backend.pipeline.residents import Bounds, Residents
+from backend.pipeline.stage_files import read_latents
+from backend.weights import kept
+from backend.weights.kept import Content, KeptNetwork
+from presets import Preset, load_preset
+
+HERE = NamedSharding(Mesh(np.array(jax.devices()[:1]), ("x",)), P())
+SIZE = 1000  # bytes of a network
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_chip(monkeypatch):
+    """Arrays go into the host's memory and come back, which those of CPU devices need not."""
+    monkeypatch.setattr(kept, "is_host", lambda leaf: False)
+
+
+def network(path: Path) -> KeptNetwork:
+    """One of `SIZE` bytes, from a file that holds its own name if it is new."""
+    if not path.exists():
+        path.write_text(path.name)
+    weights = {"w": jax.device_put(jnp.zeros(SIZE, jnp.uint8), HERE)}
+    return KeptNetwork(Content(tensors=(), described=None, arranged=None, stamps=stamps_of([path])), weights)
+
+
+class Shelf:
+    """Models of two networks each, a transformer of their own and the text encoder in the file "text"."""
+
+    def __init__(self, folder: Path, bounds: Bounds, free: int = 10**9):
+        self.folder, self.residents = folder, Residents(lambda: bounds, lambda: free)
+
+    def load(self, name: str) -> LoadedModel:
+        paths = {"transformer": self.folder / name, "text_encoder": self.folder / "text"}
+        contents = {part: network(path).content for part, path in paths.items()}
+        found = {part: one for part, content in contents.items() if (one := self.residents.find(content))}
+        self.residents.make_room(found.values(), SIZE * (2 - len(found)), SIZE * (2 - len(found)))
+        networks = {part: found.get(part) or network(path) for part, path in paths.items()}
+        loaded = LoadedModel(source=name, family=None, model=None, networks=networks, versions={}, residents=self.residents)
+        self.residents.keep((name, "bfloat16"), loaded, paths.values())
+        return loaded
+
+    def use(self, name: str) -> LoadedModel:
+        return self.residents.take((name, "bfloat16")) or self.load(name)
+
+    @property
+    def places(self) -> dict[str, tuple[int, int]]:
+        """Bytes on the devices and on the host, by model, the one used last first."""
+        return {model.model: (model.chip_bytes, model.host_bytes) for model in self.residents.models()}
+
+
+def test_what_two_models_share_is_held_once(tmp_path):
+    shelf = Shelf(tmp_path, Bounds())
+    a, b = shelf.load("a"), shelf.load("b")
+    assert a.networks["text_encoder"] is b.networks["text_encoder"]
+    assert a.networks["transformer"] is not b.networks["transformer"]
+    assert shelf.residents.num_bytes() == (3 * SIZE, 0)
+    assert shelf.use("a") is a and list(shelf.places) == ["a", "b"]
+
+
+def test_with_no_room_only_the_model_in_use_stays_and_keeps_what_it_shares(tmp_path):
+    shelf = Shelf(tmp_path, module.NOTHING)
+    first = shelf.load("a")
+    second = shelf.load("b")
+    assert shelf.places == {"b": (2 * SIZE, 0)}
+    assert second.networks["text_encoder"] is first.networks["text_encoder"]  # it was there when "b" came
+
+
+def test_the_one_used_longest_ago_goes_to_the_host_then_to_disk(tmp_path):
+    """The devices have room for five networks, the host for one."""
+    shelf = Shelf(tmp_path, Bounds(host=SIZE, device_bytes=int(4.2 * SIZE)))
+    for name in "abc":
+        shelf.load(name)
+    assert shelf.residents.num_bytes() == (4 * SIZE, 0)
+    shelf.load("d")
+    assert shelf.places == {"d": (2 * SIZE, 0), "c": (2 * SIZE, 0), "b": (2 * SIZE, 0), "a": (SIZE, SIZE)}
+    shelf.load("e")
+    assert "a" not in shelf.places and shelf.places["b"] == (SIZE, SIZE)
+    back = shelf.use("b")
+    assert shelf.places["b"] == (2 * SIZE, 0) and shelf.places["c"] == (SIZE, SIZE)
+    assert back.weights["transformer"]["w"].sharding.memory_kind == "device"
+
+
+def test_expected_models_go_later_and_pinned_ones_last(tmp_path):
+    shelf = Shelf(tmp_path, Bounds(host=0, device_bytes=int(4.2 * SIZE)))
+    for name in "abc":
+        shelf.load(name)
+    shelf.residents.expect(["a"])
+    shelf.residents.pin("b", True)
+    shelf.load("d")
+    assert list(shelf.places) == ["d", "b", "a"]
+    shelf.load("e")
+    assert list(shelf.places) == ["e", "b", "a"]
+    shelf.residents.pin("b", False)
+    shelf.load("f")
+    assert list(shelf.places) == ["f", "e", "a"]
+
+
+def test_the_bound_on_the_devices_counts_what_is_not_in_use(tmp_path):
+    shelf = Shelf(tmp_path, Bounds(chips=SIZE, host=10 * SIZE, device_bytes=10**9))
+    for name in "abc":
+        shelf.load(name)
+    assert shelf.places == {"c": (2 * SIZE, 0), "b": (2 * SIZE, 0), "a": (SIZE, SIZE)}
+
+
+def test_where_the_devices_memory_is_the_hosts_half_of_what_is_free_is_used(tmp_path):
+    shelf = Shelf(tmp_path, Bounds(), free=2 * SIZE)
+    for name in "abc":
+        shelf.load(name)
+    # Beside "c": with one kept network (2 + 1) / 2 of them may stay, with two (2 + 2) / 2 less what is being loaded.
+    assert shelf.residents.num_bytes()[1] == 0 and len(shelf.places) < 3
+    assert shelf.places["c"] == (2 * SIZE, 0)
+
+
+def test_programs_that_need_more_push_others_out(tmp_path):
+    shelf = Shelf(tmp_path, Bounds(host=10 * SIZE, device_bytes=int(6.2 * SIZE)))
+    for name in "abc":
+        current = shelf.load(name)
+    assert shelf.residents.knows_devices and shelf.residents.num_bytes() == (4 * SIZE, 0)
+    shelf.residents.settle(current, int(2.5 * SIZE))
+    assert shelf.places == {"c": (2 * SIZE, 0), "b": (2 * SIZE, 0), "a": (SIZE, SIZE)}
+    shelf.use("b")
+    shelf.use("a")
+    assert shelf.residents.num_bytes() == (4 * SIZE, 0)  # nothing is known of what its programs need
+
+
+def test_a_changed_file_is_seen_and_nothing_of_it_is_used(tmp_path):
+    shelf = Shelf(tmp_path, Bounds())
+    old, other = shelf.load("a"), shelf.load("b")
+    (tmp_path / "a").write_text("x")
+    new = shelf.use("a")
+    assert new is not old and new.networks["transformer"] is not old.networks["transformer"]
+    assert new.networks["text_encoder"] is other.networks["text_encoder"]
+    (tmp_path / "text").unlink()
+    assert shelf.residents.take(("a", "bfloat16")) is None and shelf.residents.take(("b", "bfloat16")) is None
+
+
+def test_a_text_encoder_that_is_replaced_is_not_shared_with_the_old_one(tmp_path):
+    shelf = Shelf(tmp_path, Bounds())
+    old = shelf.load("a")
+    (tmp_path / "text").write_text("new")
+    assert shelf.load("b").networks["text_encoder"] is not old.networks["text_encoder"]
+
+
+def test_a_model_comes_beside_the_one_in_use_if_it_has_room(tmp_path):
+    shelf = Shelf(tmp_path, Bounds(host=0, device_bytes=int(4.2 * SIZE)))
+    for name in "abc":
+        current = shelf.load(name)
+    assert not shelf.residents.make_room_beside([], 3 * SIZE, 3 * SIZE) and list(shelf.places) == ["c", "b", "a"]
+    assert shelf.residents.make_room_beside([], SIZE, SIZE) and list(shelf.places) == ["c", "b"]
+    coming = LoadedModel(source="d", family=None, model=None, networks={"t": network(tmp_path / "d")}, versions={})
+    shelf.residents.keep(("d", "bfloat16"), coming, [tmp_path / "d"], is_used=False)
+    assert shelf.places["c"] == (2 * SIZE, 0) and shelf.use("c") is current
+    assert shelf.residents.drop_idle("d")  # it is not the one in use
+
+
+def test_with_no_bound_to_spare_nothing_comes_beside(tmp_path):
+    shelf = Shelf(tmp_path, module.NOTHING)
+    shelf.load("a")
+    assert not shelf.residents.make_room_beside([], SIZE, SIZE)
+    assert Shelf(tmp_path, Bounds(), free=3 * SIZE).residents.make_room_beside([], SIZE, SIZE)
+    assert not Shelf(tmp_path, Bounds(), free=SIZE).residents.make_room_beside([], SIZE, SIZE)
+
+
+def test_idle_models_are_dropped_when_asked(tmp_path):
+    shelf = Shelf(tmp_path, Bounds())
+    for name in "abc":
+        shelf.load(name)
+    assert shelf.residents.drop_idle("a") and not shelf.residents.drop_idle("c")
+    assert list(shelf.places) == ["c", "b"]
+    assert shelf.residents.drop_idle() and not shelf.residents.drop_idle()
+    assert list(shelf.places) == ["c"]
+
+
+def make(loaded: LoadedModel, preset: Preset, folder: Path) -> dict[str, np.ndarray]:
+    """A short video's latents."""
+    folder.mkdir()
+    request = example_request(preset).changed(num_frames=5, steps=2, seed=3)
+    *_, final = generate(request, loaded, folder, lambda: False)
+    assert isinstance(final, Finished)
+    return {name: np.asarray(array) for name, array in read_latents(folder, request).items()}
+
+
+@pytest.mark.parity
+@pytest.mark.demo_model
+def test_models_in_turn_make_the_videos_that_they_make_alone(tmp_path, monkeypatch):
+    """Two demo models that share a text encoder and a video autoencoder, each going to the host and coming back."""
+    monkeypatch.setenv("STUDIO_DATA_DIR", str(tmp_path / "data"))
+    presets = [load_preset("wan-tiny"), load_preset("wan-tiny-vace")]
+    bounds = Bounds(chips=0, host=10**9, device_bytes=10**10)
+    residents = Residents(lambda: bounds)
+    alone = [make(load(preset, None, print), preset, tmp_path / f"alone-{preset.name}") for preset in presets]
+    for turn in range(2):
+        for preset, expected in zip(presets, alone, strict=True):
+            resident = residents.take((preset.model_source, preset.dtype))
+            assert (resident is None) == (turn == 0)
+            found = make(resident or load(preset, None, print, residents=residents), preset, tmp_path / f"{preset.name}-{turn}")
+            jax.tree.map(np.testing.assert_array_equal, expected, found)
+    [used, idle] = residents.models()
+    assert used.host_bytes == 0 and 0 < idle.host_bytes < used.chip_bytes
+
+
+@pytest.mark.parity
+@pytest.mark.demo_model
+def test_a_checkpoint_that_is_replaced_on_disk_is_loaded_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("STUDIO_DATA_DIR", str(tmp_path / "data"))
+    preset, folder = load_preset("wan-tiny"), tmp_path / "model"
+    shutil.copytree(preset.model_source, folder)
+    residents, key = Residents(Bounds.here), (str(folder), preset.dtype)
+    loaded = load(preset, str(folder), print, residents=residents)
+    assert residents.take(key) is loaded
+    os.utime(folder / "transformer" / "config.json", (1, 1))
+    assert residents.take(key) is None
+    again = load(preset, str(folder), print, residents=residents)
+    assert again is not loaded and residents.take(key) is again

@@ -1,0 +1,78 @@
+"""The stand-in pipeline with kept models: two of them beside the one in use. A prompt with "crowded" runs out of memory while any
+model is kept beside its own."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from backend.contract.events import Event
+from backend.contract.request import GenerationRequest
+from backend.contract.worker import KeptModel
+from backend.workers.pipeline import Key, Residents
+from presets import Preset
+from tests import fake_pipeline
+from tests.fake_pipeline import FakeModel, check, device_facts, excuse, find_unused, live, recall, refusals, warm_up, would_fit
+
+__all__ = ["check", "device_facts", "excuse", "find_unused", "live", "recall", "refusals", "warm_up", "would_fit"]
+
+MOST = 3
+
+
+class FakeResidents(Residents):
+    """The last ones used, but for pinned ones, which stay."""
+
+    def __init__(self) -> None:
+        self._models: dict[Key, FakeModel] = {}
+        self._pinned: set[str] = set()
+
+    def take(self, key: Key) -> FakeModel | None:
+        if key not in self._models:
+            return None
+        self._models[key] = self._models.pop(key)
+        return self._models[key]
+
+    def keep(self, key: Key, model: FakeModel, is_used: bool) -> None:
+        used = next(reversed(self._models), None)
+        self._models[key] = model
+        if used is not None and not is_used:
+            self._models[used] = self._models.pop(used)
+        while len(self._models) > MOST:
+            del self._models[min(self._models, key=lambda kept: (kept[0] in self._pinned, list(self._models).index(kept)))]
+
+    def expect(self, models: Sequence[str]) -> None:
+        pass
+
+    def pin(self, model: str, is_pinned: bool) -> None:
+        self._pinned = self._pinned | {model} if is_pinned else self._pinned - {model}
+
+    def drop(self, key: Key) -> None:
+        self._models.pop(key, None)
+
+    def drop_idle(self, model: str | None = None) -> bool:
+        idle = [key for key in list(self._models)[:-1] if model in (None, key[0])]
+        for key in idle:
+            del self._models[key]
+        return bool(idle)
+
+    def models(self) -> tuple[KeptModel, ...]:
+        names = [name for name, _ in reversed(self._models)]
+        return tuple(KeptModel(model=name, chip_bytes=4, host_bytes=0, is_pinned=name in self._pinned) for name in names)
+
+    def num_bytes(self) -> tuple[int, int]:
+        return 4 * len(self._models), 0
+
+
+residents = FakeResidents()
+
+
+def load(preset: Preset, model: str | None, on_event: Callable[[Event], None], is_used: bool = True, **rest: object) -> FakeModel:
+    """As the stand-in's; the model is kept."""
+    loaded = fake_pipeline.load(preset, model, on_event, **rest)
+    residents.keep((model or preset.model_source, preset.dtype), loaded, is_used)
+    return loaded
+
+
+def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
+    """As the stand-in's."""
+    if "crowded" in request.prompt and len(residents.models()) > 1:
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate")
+    yield from fake_pipeline.generate(request, loaded, folder, is_cancelled)
