@@ -251,6 +251,11 @@ class Preset(BaseModel):
         return {part: json.loads(path.read_text("utf-8")) for part, path in paths.items()}
 
     @property
+    def takes_cfg_zero(self) -> bool:
+        """Whether its guidance is the plain one, from one branch with the prompt and one without."""
+        return max(self.guidance) > 1 and not self.makes_sound and not self.live
+
+    @property
     def inputs(self) -> dict[str, Need]:
         """The roles of all inputs that a request may give or must give."""
         image = {"image": "must" if self.tasks == ("i2v",) else "may"} if "i2v" in self.tasks else {}

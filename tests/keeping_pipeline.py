@@ -30,6 +30,9 @@ class FakeResidents(Residents):
         self._models[key] = self._models.pop(key)
         return self._models[key]
 
+    def look_at(self, key: Key) -> FakeModel | None:
+        return self._models.get(key)
+
     def keep(self, key: Key, model: FakeModel, is_used: bool) -> None:
         used = next(reversed(self._models), None)
         self._models[key] = model

@@ -21,7 +21,7 @@ from wan_ui.form.panel import build_form
 from wan_ui.header import build_header
 from wan_ui.page import PageHandlers, names_of
 from wan_ui.parts.buttons import build_act
-from wan_ui.parts.events import EACH, RAW
+from wan_ui.parts.events import EACH, LAST, RAW
 from wan_ui.parts.message import build_message
 from wan_ui.queue.handlers import QUEUE_ACTS, QueueHandlers
 from wan_ui.queue.panel import build_queue
@@ -113,6 +113,7 @@ def _wire(blocks: gr.Blocks, act: gr.HTML, page: PageHandlers, stage: StageHandl
 def _wire_form_acts(act: gr.HTML, form: FormHandlers) -> None:
     for group, handler in (("fill", form.fill.act), ("drop", form.fill.drop)):
         form.show_editing_after(_event(act, group)(handler, None, form.fill.outputs, **EACH))
+    _event(act, "estimate")(form.estimate, form.form.inputs, form.form.actions.estimate, **RAW, **LAST)
     _event(act, "own")(form.own.act, form.form.inputs, form.own.outputs, **RAW)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import ModelWrapValidatorHandler, ValidationError, ValidationInfo, model_validator
 
+from backend.contract.cfg_zero import check_cfg_zero
 from backend.contract.clip import STRENGTH, check_clip, part_of_clip
 from backend.contract.control import MAX_KEYFRAMES, check_control, is_controlled, part_of_control
 from backend.contract.cues import check_cues
@@ -140,6 +141,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     check_guidance_interval(request.guidance_interval)
     _check_limits(request, preset)
     check_nag(request.nag, preset)
+    check_cfg_zero(request, preset)
     check_loras(request.loras, preset)
     check_cues(request, preset)
     check_windows(preset, request.context_windows)

@@ -111,6 +111,7 @@ class VideoSettings(BaseModel):
     `width`, `height` in pixels, `num_frames` in pixel frames, `guidance` one value per expert (1 or less: unguided), `image` and
     the other inputs (see `INPUTS`) absolute paths, `image_focus` the point (x, y in 0..1) that a crop keeps in view. The changes
     of all `loras` add up. Guidance runs on the steps within `guidance_interval`, its start and end as shares (0..1) of the steps;
+    with `cfg_zero` the branch without the prompt is scaled first, and the first steps are left out (CFG-Zero*);
     `nag` is how strongly the negative prompt acts in steps without guidance, by their attention to the text (1 or less: not at
     all); `step_cache` the relative change below which a step reuses the last one's work, 0 for never. `video` is a clip: the part
     of it that `trim` names, from and to in seconds, is brought to this size and `fps`, and made anew by `strength` (above 0, to
@@ -224,6 +225,10 @@ class VideoSettings(BaseModel):
     guidance_interval: tuple[float, float] = _row(
         (0.0, 1.0), is_stored=True, metavar="X,Y", for_programs=False,
         help="the share of the steps that guidance runs on, such as 0,0.6 (the preset's own)")
+    cfg_zero: bool = _row(
+        False, label="cfg_zero", needs="takes_cfg_zero",
+        help="CFG-Zero*: guidance away from a branch without the prompt that is scaled to fit, and none of the first 4 in 100 "
+        "steps, at least one (off)")
     nag: float = _row(
         0.0, limits=(0, 30), label="nag", offered=(0, 20, 0.5),
         usual="0 is off, 11 is usual",  # published: kijai/ComfyUI-WanVideoWrapper, WanVideoApplyNAG; the method's demos: 5 to 11

@@ -9,6 +9,7 @@ Integer arithmetic and weights only: no arrays, no models.
 import dataclasses
 from dataclasses import dataclass
 
+from backend.contract.cfg_zero import still_steps
 from backend.contract.geometry import Geometry, latent_frames
 from backend.contract.refining import COST, first_size, relative_costs
 from backend.contract.settings import VideoSettings
@@ -64,7 +65,9 @@ def windows_at(step: int, num_latent_frames: int, length: int) -> tuple[Window, 
 
 
 def step_calls(request: VideoSettings, step: int) -> int:
-    """How many times a step runs its program: once for each window."""
+    """How many times a step runs the network: once for each window, and not at all in one that CFG-Zero* leaves out."""
+    if step < still_steps(request):
+        return 0
     geometry, length = request.geometry(), request.window_frames
     if length is None:
         return 1

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from backend.contract.events import Cancelled, Event, Failed, Finished, Interrupted, Queued, ShotMade
+from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
 from backend.engine.disk import Shortage, needed_bytes, shortage
 from backend.engine.job import Job
@@ -28,6 +29,9 @@ from backend.workers.process import WorkerPlan
 _LOOK_SECONDS = 1.0
 _NEAR_PLACES = 10  # these are reported at once when they change
 _FAR_SECONDS = 5.0  # between two reports of the others: a thousand waiting jobs must not write a thousand events for each start
+_WISH_SECONDS = 1.0
+_MOST_FORESEEN = 8
+_AHEAD_SECONDS = 120.0  # after that, the next of what was made lately comes, although this one is not ready
 _ADOPT_SECONDS = 10.0  # how late the end of another engine on the same folder is noticed
 _CLOSED = Interrupted(cause="The studio was stopped", fix="Start it again", by="shutdown")
 _DIED = Interrupted(cause="The studio ended unexpectedly", fix="Make it again", by="server")
@@ -67,11 +71,17 @@ class Dispatcher:
         self._last: Waiting | None = None  # the job that began last
         self._last_fault = time.monotonic()  # held jobs go on when this is long ago
         self._next_adoption = math.inf
+        self._wish: tuple[GenerationRequest, Shape, float] | None = None  # what may be wanted, and from when on that counts
+        self._lately: list[tuple[GenerationRequest, Shape]] = []  # what was made before the start, and may be wanted again
+        self._ahead: tuple[Shape, float] | None = None  # what a worker was asked to make ready last, and when
+        self._foreseen = 0  # wishes that were followed since the last job
         self.shortage: Shortage | None = None  # what the disk lacks for the next job, for which the queue waits
         self.fleet = Fleet(plans, self._record, self._serve_next)
 
-    def start(self, *, resume: bool) -> None:
-        """Begins to look after the queue; with `resume` also after jobs that engines leave behind, now and from now on."""
+    def start(self, *, resume: bool, lately: Sequence[tuple[GenerationRequest, Shape]] = ()) -> None:
+        """Begins to look after the queue; with `resume` also after jobs that engines leave behind, now and from now on. What was
+        made `lately` is made ready while nobody wants anything."""
+        self._lately = list(lately)
         if resume:
             self._take_over()
         threading.Thread(target=self._look_after, name="engine", daemon=True).start()
@@ -95,6 +105,12 @@ class Dispatcher:
                 place = moved_place(self._waiting, job_id, index)
                 self._store.put(job_id, place)
                 self._change(job_id, place=place)
+
+    def foresee(self, request: GenerationRequest, shape: Shape) -> None:
+        """Somebody may want this soon: while no job is there, what it needs is made ready. The last wish counts, once nobody has
+        changed it for a second."""
+        with self._journal.changed:
+            self._wish = (request, shape, time.monotonic() + _WISH_SECONDS)
 
     def reshape(self, job_id: str, shape: Shape, preset: str) -> None:
         """A waiting job's request has been changed to one of this shape and preset."""
@@ -226,8 +242,26 @@ class Dispatcher:
                         self._take_over()
                     self._dispatch()
                     self._report_places()
+                    self._follow_wish()
                 except (sqlite3.Error, OSError):
                     logger.exception("The data folder could not be read")
+
+    def _follow_wish(self) -> None:
+        """Lets an idle worker make ready what may be wanted: the last wish, or else what was made lately, one after the other.
+        What is made ready stays in its memory, so without a job in between that ends after some wishes."""
+        if self._waiting or self._running:
+            return
+        now, warm = time.monotonic(), frozenset().union(*(worker.facts.warm for worker in self.fleet.workers()))
+        if self._wish is not None and now >= self._wish[2]:
+            (request, shape, _), self._wish = self._wish, None
+        elif self._lately and (self._ahead is None or self._ahead[0] in warm or now > self._ahead[1] + _AHEAD_SECONDS):
+            request, shape = self._lately.pop(0)
+        else:
+            return
+        if self._foreseen < _MOST_FORESEEN and shape not in warm:
+            self._foreseen += 1
+            self._ahead = shape, now
+            self.fleet.foresee(request, shape)
 
     def _release(self, held: Collection[str]) -> None:
         for job_id in held:
@@ -260,6 +294,7 @@ class Dispatcher:
             if not is_waiting:
                 continue
             self._running[entry.job_id] = self._last = entry
+            self._foreseen = 0
             self._needed[entry.job_id] = needed_bytes(job.request)
             self._replan()
             if not self._give(entry, job):

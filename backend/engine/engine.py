@@ -38,6 +38,8 @@ from backend.stock.weights_here import check_here, has_weights
 from backend.workers.orphans import end_orphans
 from presets import Preset
 
+_LOOKED_BACK, _MADE_READY = 40, 3  # jobs, and shapes of them that are made ready after a start
+
 __all__ = ["Engine", "Job", "WorkerStatus"]
 
 
@@ -86,7 +88,8 @@ class Engine:
             self._cluster.start(self._dispatcher.fleet, plan)
         if options.resume:
             self.cleaner.start()
-        self._dispatcher.start(resume=options.resume)
+        lately = self._made_lately() if options.resume and options.warm_up and options.start_worker else ()
+        self._dispatcher.start(resume=options.resume, lately=lately)
 
     def submit(
         self,
@@ -189,6 +192,11 @@ class Engine:
         shape = self.shape(request)
         is_kept = shape.model in self._dispatcher.fleet.kept_models()
         return self._timings.estimate(request, shape, self._known_worker(), self.is_warm(shape), is_kept)
+
+    def foresee(self, request: GenerationRequest) -> None:
+        """Somebody may want this soon: an idle worker makes its model and its programs ready, if that needs no download."""
+        if not request.shots and not request.is_open and self._is_here(request.preset):
+            self._dispatcher.foresee(request, self.shape(request))
 
     def is_warm(self, shape: Shape) -> bool:
         """Whether a worker has compiled all programs of this shape."""
@@ -333,6 +341,15 @@ class Engine:
             entry = Waiting(job_id=job_id, owner=owner, shape=shape, place=place, preset=request.preset, address=address)
             self._dispatcher.add(entry)
             return self._store.job(job_id)
+
+    def _made_lately(self) -> list[tuple[GenerationRequest, Shape]]:
+        """A request of each of the last shapes that were made here and need no download, the newest first."""
+        made: dict[Shape, GenerationRequest] = {}
+        for job in self._store.ended(most=_LOOKED_BACK):
+            request = job.request
+            if job.state == "finished" and not request.shots and not request.is_open and self._is_here(request.preset):
+                made.setdefault(self.shape(request), request)
+        return [(request, shape) for shape, request in made.items()][:_MADE_READY]
 
     def _is_here(self, preset: str) -> bool:
         """Whether this preset, which may have been removed, needs no download."""

@@ -15,7 +15,7 @@ from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
 from backend.contract.worker import Keeping, WorkerView
 from backend.fleet.supervisor import Supervisor, WorkerLost
-from backend.workers.messages import Expect, Keep
+from backend.workers.messages import Expect, Foresee, Keep
 from backend.workers.process import WorkerPlan
 
 
@@ -98,6 +98,12 @@ class Fleet:
             fetcher = min(self._workers, key=lambda worker: self._ends.get(worker.view().job_id, math.inf), default=None)
         for worker in self._workers:
             worker.tell(Expect(models=list(models), preset=preset if worker is fetcher else None))
+
+    def foresee(self, request: GenerationRequest, shape: Shape) -> None:
+        """Lets the idle worker that has most of it make ready what this request would need."""
+        idle = [worker for worker in self._workers if worker.view().job_id is None and worker.view().status.state == "ready"]
+        if idle:
+            min(idle, key=lambda worker: _delay(worker.view(), shape)).tell(Foresee(request=request))
 
     def keep(self, name: str, model: str, how: Keeping) -> None:
         """What the operator asks of this worker for a model that it keeps."""

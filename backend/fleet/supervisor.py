@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from backend.contract.request import GenerationRequest
 from backend.contract.worker import UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView
 from backend.fleet.links import LINKS, Link
 from backend.workers.death import LOST, describe_code, explain_death, out_of_memory_kills
-from backend.workers.messages import Alive, Cancel, Dying, Expect, Facts, JobEvent, Keep, Message, Run, Say, Status
+from backend.workers.messages import Alive, Cancel, Dying, Expect, Facts, Foresee, JobEvent, Keep, Message, Run, Say, Status
 from backend.workers.patience import Patience
 from backend.workers.process import WorkerPlan
 from backend.workers.unused_accelerator import unused_by_log
@@ -50,6 +51,7 @@ class Supervisor:
         self._lock = threading.Lock()
         self._link: Link | None = None
         self._job_id: str | None = None
+        self._job_preset: str | None = None  # of the last job
         self._idle_restarts = 0
         self._has_died = False  # and not been ready since
         self._is_closed = False
@@ -77,7 +79,7 @@ class Supervisor:
             self._idle_restarts = 0
             if self._link is None:
                 self._start()
-            self._job_id = job_id
+            self._job_id, self._job_preset = job_id, request.preset
             self._link.send(Run(job_id=job_id, request=request, folder=folder))
 
     def cancel(self, job_id: str) -> None:
@@ -92,8 +94,8 @@ class Supervisor:
             if self._link is not None and self._job_id == job_id:
                 self._link.send(Say(job_id=job_id, cue=cue))
 
-    def tell(self, message: Expect | Keep) -> None:
-        """Tells the worker about the models that it keeps; nothing if there is none."""
+    def tell(self, message: Expect | Foresee | Keep) -> None:
+        """Tells the worker about what it keeps and makes ready; nothing if there is none."""
         with self._lock:
             if self._link is not None:
                 self._link.send(message)
@@ -130,12 +132,14 @@ class Supervisor:
         if link is not None:
             link.stop()
 
-    def _start(self) -> None:
+    def _start(self, preset: str | None = None) -> None:
+        """Starts the worker; with the `preset` of a job that waits for it, it brings that one's model alone."""
+        plan = self._plan if preset is None else replace(self._plan, preset=preset, warm_up=False)
         self._log = _new_log(self._plan.settings.logs_dir, self._plan.name)
         self._status = WorkerStatus(state="starting", detail="Starting the worker")
         self._end_reason, self._memory_kills = "", out_of_memory_kills()
         self._patience = Patience(alive=time.monotonic(), progress=time.monotonic())
-        link = self._link = LINKS[self._plan.link](self._plan, self._log, self._receive, self._handle_exit)
+        link = self._link = LINKS[plan.link](plan, self._log, self._receive, self._handle_exit)
         threading.Thread(target=self._watch, args=(link,), name="watch", daemon=True).start()
 
     def _watch(self, link: Link) -> None:
@@ -221,7 +225,7 @@ class Supervisor:
         with self._lock:
             if self._link is None and not self._is_closed and self._idle_restarts < MAX_IDLE_RESTARTS:
                 self._idle_restarts += death.by != "signal"
-                self._start()
+                self._start(self._job_preset if job_id is not None else None)
 
 
 def _new_log(folder: Path, name: str) -> Path:

@@ -102,6 +102,12 @@ class Residents:
             self._fit()
             return resident.loaded
 
+    def look_at(self, key: Key) -> LoadedModel | None:
+        """The kept model as it is, for what needs no weights; None if there is none."""
+        with self._lock:
+            resident = self._models.get(key)
+            return resident and resident.loaded
+
     def find(self, content: Content) -> KeptNetwork | None:
         """A kept network of this content, whose files have not changed."""
         with self._lock:

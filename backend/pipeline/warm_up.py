@@ -5,8 +5,10 @@ Compiling ahead, `precompile` and `check-tpu` all go through `calls`, so each se
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -15,33 +17,56 @@ from backend.contract.events import Compiling, Event
 from backend.contract.refining import first_size, refining_steps
 from backend.contract.request import GenerationRequest
 from backend.families.model import STAGES, VIDEO, Latents, Model, Stage
+from backend.host_memory import free_memory
 from backend.pipeline import cue_conditions
 from backend.pipeline.decoding import decode_all, decode_preview
 from backend.pipeline.denoising import Denoising, conditions_at_size
 from backend.pipeline.inputs import blank_inputs
 from backend.pipeline.run import Described
 from backend.runtime.compile_times import CompileTimes, Forecast, kind_of
+from backend.runtime.program import Compilation
 from backend.runtime.work import Call, Work, describe, describe_effect
 from backend.settings import from_environment
 
+MOST_AT_ONCE = 4
+MEMORY_OF_COMPILER = 4 * 10**9  # bytes of the host's memory that must be free for each program
+
 
 def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
-    """Compile the programs that these stages of the request still need. Each program's name is yielded before, with its number
-    and the time left, and again if the program was loaded from a file instead."""
-    lacking = _lacking(model, request, stages)
-    times = CompileTimes(from_environment().cache_dir / "compile-seconds.json")
-    kinds = [kind_of(call.program) for call in lacking]
-    forecast, total = Forecast(kinds, times.read() if kinds else {}), len(lacking)
-    for index, (call, kind) in enumerate(zip(lacking, kinds, strict=True), 1):
-        program, arguments, began = call.program, call.arguments, time.monotonic()
-        yield Compiling(program.name, index=index, total=total, seconds_left=round(forecast.seconds_left, 1))
-        program.prepare(*arguments)
-        seconds = time.monotonic() - began
-        forecast.done(seconds)
-        if program.is_loaded(*arguments):
-            yield Compiling(program.name, is_loaded=True, index=index, total=total, seconds_left=round(forecast.seconds_left, 1))
-        else:
-            times.learn({kind: seconds})
+    """Compile the programs that these stages of the request still need, several at once, the last ones first: a decoder takes
+    longest. Each program's name is yielded before it is waited for, with its number and the time left, and again if the program
+    was loaded from a file instead. Where the caller stops in between, the programs that are being compiled come to their end."""
+    lacking = _lacking(model, request, stages)[::-1]
+    if not lacking:
+        return
+    times, at_once = CompileTimes(from_environment().cache_dir / "compile-seconds.json"), _at_once()
+    kinds, total = [kind_of(call.program) for call in lacking], len(lacking)
+    forecast = Forecast(kinds, times.read(), at_once)
+    with ThreadPoolExecutor(at_once, "compile") as pool:
+        try:
+            begun = [pool.submit(_timed, call.program.begin(*call.arguments)) for call in lacking]
+            for index, (call, kind, future) in enumerate(zip(lacking, kinds, begun, strict=True), 1):
+                name = call.program.name
+                yield Compiling(name, index=index, total=total, seconds_left=round(forecast.seconds_left, 1))
+                compilation, seconds = future.result()
+                forecast.done(seconds)
+                if compilation.is_loaded:
+                    left = round(forecast.seconds_left, 1)
+                    yield Compiling(name, is_loaded=True, index=index, total=total, seconds_left=left)
+                else:
+                    times.learn({kind: seconds})
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _timed(compile_it: Callable[[], Compilation]) -> tuple[Compilation, float]:
+    began = time.monotonic()
+    return compile_it(), time.monotonic() - began
+
+
+def _at_once() -> int:
+    """How many programs are compiled at a time: the compiler takes a core, and some gigabytes of memory."""
+    return max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0)), free_memory() // MEMORY_OF_COMPILER))
 
 
 def _lacking(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> list[Call]:

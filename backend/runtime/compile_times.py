@@ -47,11 +47,11 @@ class CompileTimes:
 
 
 class Forecast:
-    """Seconds until all of these programs are made. What those that are done took, beside what was known of them, corrects the
-    rest: programs from a cache take a fraction."""
+    """Seconds until all of these programs are made, so many at once. What those that are done took, beside what was known of
+    them, corrects the rest: programs from a cache take a fraction."""
 
-    def __init__(self, kinds: Sequence[str], known: Mapping[str, float]) -> None:
-        self._kinds, self._known = list(kinds), known
+    def __init__(self, kinds: Sequence[str], known: Mapping[str, float], at_once: int = 1) -> None:
+        self._kinds, self._known, self._at_once = list(kinds), known, at_once
         self._taken: list[float] = []
 
     def done(self, seconds: float) -> None:
@@ -68,4 +68,5 @@ class Forecast:
         seen = expected or self._taken
         if not seen:
             return 0.0
-        return sum(expected) + (len(left) - len(expected)) * sum(seen) / len(seen)
+        whole = sum(expected) + (len(left) - len(expected)) * sum(seen) / len(seen)
+        return whole / max(1, min(self._at_once, len(left)))

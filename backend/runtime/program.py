@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -60,10 +59,9 @@ def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax
 class Program:
     """`function` on pytrees of arrays that lie on the layout's mesh; other arrays are copied to all of its devices.
 
-    `name` is for people, `key` for reports and files.
-    Calling it compiles what is missing; `prepare` does so beforehand; the first run of what holds kernels is watched. `donated`
-    are the positions of arguments that a call uses up. `places` turns the results' shapes into shapes with shardings; without it
-    results lie on all devices.
+    `name` is for people, `key` for reports and files. Calling it compiles what is missing; `prepare` and `begin` do so
+    beforehand; the first run of what holds kernels is watched. `donated` are the positions of arguments that a call uses up.
+    `places` turns the results' shapes into shapes with shardings; without it results lie on all devices.
     """
 
     def __init__(
@@ -86,7 +84,6 @@ class Program:
         self._untried: dict[Any, frozenset[str]] = {}  # uses of kernels in what is compiled and has not run yet
         self._described: dict[Any, Any] = {}
         self._has_run: set[Any] = set()
-        self.compile_seconds = 0.0
 
     def __call__(self, *arguments: Any) -> Any:
         signature = _signature(arguments)
@@ -121,6 +118,10 @@ class Program:
         """What runs arguments of these shapes, None if it has not been made."""
         return self._make(arguments).executable if self.is_ready(*arguments) else None
 
+    def begin(self, *arguments: Any) -> Callable[[], Compilation]:
+        """Trace for arguments of these shapes, which one thread at a time does; what is returned compiles, in any thread."""
+        return self._begin(arguments, _signature(arguments))
+
     def prepare(self, *arguments: Any) -> Any:
         """Compile for arguments of these shapes if need be; the result's shapes and shardings, as `jax.ShapeDtypeStruct`s."""
         self._make(arguments)
@@ -140,15 +141,23 @@ class Program:
     def _make(self, arguments: tuple, signature: Any = None) -> Compilation:
         signature = signature or _signature(arguments)
         if signature not in self._compiled:
-            started = time.monotonic()
-            places = jax.tree.map(lambda leaf: leaf.sharding, self.describe(*arguments))
-            jitted = jax.jit(self._function, donate_argnums=self._donated, out_shardings=places)
-            lowered = jitted.lower(*jax.tree.map(self._describe, arguments))
-            self._compiled[signature] = self._compiler(self, lowered)
-            if self.layout.platform in PLATFORMS and (uses := uses_in(lowered.as_text())):
-                self._untried[signature] = uses
-            self.compile_seconds += time.monotonic() - started
+            self._begin(arguments, signature)()
         return self._compiled[signature]
+
+    def _begin(self, arguments: tuple, signature: Any) -> Callable[[], Compilation]:
+        places = jax.tree.map(lambda leaf: leaf.sharding, self.describe(*arguments))
+        jitted = jax.jit(self._function, donate_argnums=self._donated, out_shardings=places)
+        lowered = jitted.lower(*jax.tree.map(self._describe, arguments))
+        uses = uses_in(lowered.as_text()) if self.layout.platform in PLATFORMS else frozenset()
+
+        def compile_it() -> Compilation:
+            compilation = self._compiler(self, lowered)
+            if uses:
+                self._untried[signature] = uses
+            self._compiled[signature] = compilation
+            return compilation
+
+        return compile_it
 
     def _place(self, leaf: Any) -> jax.Array:
         return leaf if self._lies_on_mesh(leaf) else put(leaf, self.layout.replicated)

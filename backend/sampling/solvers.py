@@ -17,6 +17,7 @@ diffusers' `LTXEulerAncestralRFScheduler` with eta 1: a model that takes it adds
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -271,6 +272,15 @@ def guide(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
     return unprompted + guidance * (prompted - unprompted)
 
 
+def guide_by_zero_star(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
+    """As `guide`, but the unguided velocity is first scaled to the guided one's projection on it, in float32. Source: CFG-Zero*,
+    arXiv:2503.18886, as diffusers' `ClassifierFreeZeroStarGuidance`."""
+    prompted, unprompted = velocity[:1], velocity[1:]
+    wide = prompted.astype(jnp.float32), unprompted.astype(jnp.float32)
+    scale = jnp.sum(wide[0] * wide[1]) / (jnp.sum(wide[1] * wide[1]) + 1e-8)
+    return guide(jnp.concatenate([prompted, unprompted * scale.astype(velocity.dtype)]), guidance)
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepInputs:
@@ -300,6 +310,13 @@ def step_inputs(schedule: Schedule, index: int, guidance: float) -> StepInputs:
     )
 
 
-def take_guided_step(state: SamplerState, velocity: jax.Array, inputs: StepInputs) -> SamplerState:
-    """One step from the velocity of one branch or of both, [1 or 2, C, F, H, W]."""
-    return take_step(state, guide(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor)
+def take_guided_step(
+    state: SamplerState, velocity: jax.Array, inputs: StepInputs, guided: Callable[..., jax.Array] = guide
+) -> SamplerState:
+    """One step from the velocity of one branch or of both, [1 or 2, C, F, H, W]; `guided` makes one of both."""
+    return take_step(state, guided(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor)
+
+
+def take_still_step(state: SamplerState, inputs: StepInputs) -> SamplerState:
+    """A step whose velocity is zero, which needs no network."""
+    return take_step(state, jnp.zeros_like(state.sample), inputs.sigma, inputs.corrector, inputs.predictor)

@@ -1,43 +1,63 @@
-"""Brings the model that the next job needs, while another job is being made: in a thread to which the system gives only the time
-that nobody else wants, so that the steps take no longer."""
+"""Brings a model that will be needed, and makes programs ready, beside what the worker does: in a thread to which the system
+gives only the time that nobody else wants, so that the steps of a video take no longer."""
 
+import contextlib
 import logging
 import os
 import threading
 from collections.abc import Callable
 
 from backend.contract.events import Event
+from backend.contract.shape import Shape
 from backend.errors import Stopped, StudioError, one_line
 
 logger = logging.getLogger(__name__)
 
-Load = Callable[[Callable[[Event], None]], object]
+Tell = Callable[[Event], None]
+Key = tuple[str, str]
 
 
 class Fetch:
-    """One model on its way. `load` is given what to tell its events to; whoever waits for it hears them."""
+    """A model on its way, and then the programs of one `shape`, if one is given. `load` and `compile_ahead` are given what to
+    tell their events to; whoever waits for them hears those."""
 
-    def __init__(self, key: tuple[str, str], load: Load):
-        self.key = key
-        self._load, self._listener, self._error = load, None, None
-        self._is_stopped = threading.Event()
+    def __init__(
+        self,
+        key: Key,
+        load: Callable[[Tell], object],
+        shape: Shape | None = None,
+        compile_ahead: Callable[[Tell], object] = lambda tell: None,
+    ):
+        self.key, self.shape = key, shape
+        self._load, self._compile_ahead = load, compile_ahead
+        self._listener: Tell | None = None
+        self._error: BaseException | None = None
+        self._is_stopped, self._has_come, self._is_compiling = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="fetch", daemon=True)
         self._thread.start()
 
     @property
     def is_running(self) -> bool:
-        """Whether it has neither come nor failed."""
+        """Whether there is still something to do."""
         return self._thread.is_alive()
 
-    def stop(self) -> None:
-        """Gives it up, within a second or so."""
+    def leave(self) -> None:
+        """Gives it up. A model is given up within a second or so; a program that is being compiled comes to its end, and nobody
+        waits for that."""
         self._is_stopped.set()
-        self._thread.join()
+        while self._thread.is_alive() and not self._is_compiling.wait(0.01):
+            pass
 
-    def wait(self, listener: Callable[[Event], None]) -> None:
-        """Waits until it has come or failed; its events go to the listener from now on. If that raises something, this does."""
+    def wait(self, shape: Shape, listener: Tell) -> None:
+        """Waits until the model has come, and for the programs if they are those of this shape; else these are given up. Events
+        go to the listener from now on. If that raises something, this does."""
         self._listener = listener
-        self._thread.join()
+        while self._thread.is_alive() and not self._has_come.wait(0.01):
+            pass
+        if self._error is None and shape == self.shape:
+            self._thread.join()
+        else:
+            self.leave()
         if self._error is not None:
             raise self._error
 
@@ -51,15 +71,21 @@ class Fetch:
                 self._error = error
                 raise Stopped from error
 
+    def _tell_of_programs(self, event: Event) -> None:
+        self._is_compiling.set()
+        self._tell(event)
+
     def _run(self) -> None:
         """The threads that this one starts are as patient as it is."""
-        if hasattr(os, "SCHED_IDLE"):
+        with contextlib.suppress(AttributeError, OSError):  # a system without it, or a container that forbids it
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         try:
             self._load(self._tell)
+            self._has_come.set()
+            self._compile_ahead(self._tell_of_programs)
         except Stopped:
             pass
         except StudioError as error:  # it comes again when the job begins, and is explained there
-            logger.info("A model was not fetched (%s)", error)
+            logger.info("What will be needed could not be made ready (%s)", error)
         except Exception as error:
-            logger.warning("A model was not fetched (%s)", one_line(str(error))[:200])
+            logger.warning("What will be needed could not be made ready (%s)", one_line(str(error))[:200])

@@ -20,7 +20,7 @@ from backend.workers.channel import Channel
 from backend.workers.consensus import Consensus, SingleProcess
 from backend.workers.death import DEVICE_LOST
 from backend.workers.failures import explain, is_device_lost, is_of_runtime, outcome_of
-from backend.workers.messages import Alive, Cancel, Dying, Expect, Keep, Leave, Message, Run, Say, Stop, decode, encode
+from backend.workers.messages import Alive, Cancel, Dying, Expect, Foresee, Keep, Leave, Message, Run, Say, Stop, decode, encode
 from backend.workers.model import WorkerModel, is_from_file
 from backend.workers.patience import HEARTBEAT_SECONDS
 from backend.workers.pipeline import Pipeline
@@ -59,7 +59,7 @@ class Worker:
         self._reports = Reports(channel, self._consensus)
         self._tasks = Tasks()
         self._model = WorkerModel(import_pipeline, model, self._reports, self._consensus, self._tasks)
-        self._wishes: queue.SimpleQueue[Expect | Keep] = queue.SimpleQueue()  # for kept models
+        self._wishes: queue.SimpleQueue[Expect | Foresee | Keep] = queue.SimpleQueue()  # for kept models
         self._trouble = ""  # what went wrong last
         self._is_stopping = threading.Event()
         self._is_idle = threading.Event()  # no job is being made
@@ -109,7 +109,7 @@ class Worker:
             case Say(job_id=job_id, cue=cue):
                 if task := self._tasks.find(job_id):
                     task.cues.put(cue)
-            case Expect() | Keep():
+            case Expect() | Foresee() | Keep():
                 self._wishes.put(message)
                 if self._consensus.is_alone:  # beside what is being made, and not in the way of the next message
                     threading.Thread(target=self._follow_wishes, name="wishes", daemon=True).start()
@@ -118,10 +118,13 @@ class Worker:
         """Does what was asked for kept models; several hosts do so between two jobs, all alike."""
         new = [encode(self._wishes.get()) for _ in range(self._wishes.qsize())]
         for message in map(decode, self._consensus.decide("wishes", new)):
-            if isinstance(message, Keep):
-                self._model.keep(message.model, message.how)
-            else:
-                self._model.expect(message.models, message.preset)
+            match message:
+                case Keep(model=model, how=how):
+                    self._model.keep(model, how)
+                case Expect(models=models, preset=preset):
+                    self._model.expect(models, preset)
+                case Foresee(request=request):
+                    self._model.foresee(request)
 
     def _leave(self, code: int) -> None:
         """Ends the process because it is asked to."""

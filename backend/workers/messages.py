@@ -45,6 +45,13 @@ class Expect:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Foresee:
+    """To a worker without a job: somebody may want this soon."""
+
+    request: GenerationRequest
+
+
+@dataclass(frozen=True, kw_only=True)
 class Keep:
     """To a worker: this checkpoint's model is to stay, or no longer, or is to be dropped."""
 
@@ -166,7 +173,7 @@ class Exit:
     code: int
 
 
-ToWorker = Run | Cancel | Say | Expect | Keep | Stop | Leave
+ToWorker = Run | Cancel | Say | Expect | Foresee | Keep | Stop | Leave
 FromWorker = Alive | Status | Facts | JobEvent | Dying
 BetweenHosts = Decide | Gather | Gathered | Hello | Refused | Start | RunWithFiles | Exit
 Message = ToWorker | FromWorker | BetweenHosts

@@ -1,5 +1,6 @@
 """The model that a worker uses: how it is loaded, replaced, and compiled ahead. Knows no jobs but those that wait for it."""
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -60,8 +61,7 @@ class WorkerModel:
         wanted = self._key(preset)
         self._start_runtime()
         report = until(is_stopped, self._report) if self._consensus.is_alone else self._report
-        if self._source != wanted:
-            self._end_fetch(wanted, report)
+        self._end_fetch(wanted, self.shape(request) if request else None, report)
         if self._take(wanted):
             return
         self._reports.status("loading", f"Loading {preset.title}")
@@ -120,32 +120,63 @@ class WorkerModel:
     def fetch_next(self) -> None:
         """Begins to fetch the model that the next job needs, unless it is kept or the present one is still being loaded."""
         name = self._next_preset
-        if name is None or self._source is None or not self._consensus.is_alone or not self.pipeline.keeps_models:
+        if name is None or not self._may_fetch:
             return
         preset = find_preset(name)
         key = self._key(preset)
+        if key[0] not in {self._source[0], *(model.model for model in self.pipeline.residents.models())}:
+            self._begin_fetch(key, None, functools.partial(self._fetch_model, preset))
+
+    def foresee(self, request: GenerationRequest) -> None:
+        """Makes ready, while no job is there, what this request would need: its model, if it has room beside the one in use, and
+        its programs."""
+        shape = self.shape(request)
+        if not self._may_fetch or shape in self._warm:
+            return
+        preset = find_preset(request.preset)
+        key, residents = self._key(preset), self.pipeline.residents
+
+        def load(tell: Callable[[Event], None]) -> None:
+            if residents.look_at(key) is None:
+                self._fetch_model(preset, tell)
+
+        def compile_ahead(tell: Callable[[Event], None]) -> None:
+            for event in self.pipeline.warm_up(residents.look_at(key), request):
+                tell(event)
+            self.add_warm(request)
+            self.report_facts()
+
+        self._begin_fetch(key, shape, load, compile_ahead)
+
+    @property
+    def _may_fetch(self) -> bool:
+        """Whether there is a model in use, and others may come beside it; on several hosts one may not decide alone."""
+        return self._source is not None and self._consensus.is_alone and self.pipeline.keeps_models
+
+    def _fetch_model(self, preset: Preset, tell: Callable[[Event], None]) -> None:
+        files = self.pipeline.check(preset, self._model, tell)
+        self.pipeline.load(preset, self._model, tell, files=files, is_used=False)
+        self.report_facts()
+
+    def _begin_fetch(self, key: Key, shape: Shape | None, *work: Callable[[Callable[[Event], None]], None]) -> None:
         with self._fetch_lock:
-            is_coming = self._fetch is not None and self._fetch.key == key
-            if is_coming or key[0] in {self._source[0], *(model.model for model in self.pipeline.residents.models())}:
+            if shape is not None and self._tasks.wanted():  # a job has come: it gives up what is on its way, under this lock
                 return
-            if self._fetch is not None:
-                self._fetch.stop()
+            before = self._fetch
+            if before is not None and before.is_running:
+                if before.key == key and shape in (None, before.shape):
+                    return
+                before.leave()
+            self._fetch = Fetch(key, work[0], shape, *work[1:])
 
-            def load(tell: Callable[[Event], None]) -> None:
-                files = self.pipeline.check(preset, self._model, tell)
-                self.pipeline.load(preset, self._model, tell, files=files, is_used=False)
-                self.report_facts()
-
-            self._fetch = Fetch(key, load)
-
-    def _end_fetch(self, wanted: Key, report: Callable[[Event], None]) -> None:
-        """Waits for the wanted model if it is on its way, and gives up any other."""
+    def _end_fetch(self, wanted: Key, shape: Shape | None, report: Callable[[Event], None]) -> None:
+        """Waits for the wanted model, and for programs of this shape, if they are on their way; gives up all else."""
         with self._fetch_lock:
             fetch, self._fetch = self._fetch, None
         if fetch is not None and fetch.key == wanted:
-            fetch.wait(report)
+            fetch.wait(shape, report)
         elif fetch is not None:
-            fetch.stop()
+            fetch.leave()
 
     def keep(self, model: str, how: Keeping) -> None:
         """What the operator asks for a kept model; one that is in use is not dropped."""

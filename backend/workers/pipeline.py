@@ -24,6 +24,9 @@ class Residents(Protocol):
     def take(self, key: Key) -> Any | None:
         """The kept model, in use from now on; None if there is none, or its files have changed."""
 
+    def look_at(self, key: Key) -> Any | None:
+        """The kept model, which changes nothing."""
+
     def expect(self, models: Sequence[str]) -> None:
         """Jobs in line need the models of these checkpoints."""
 
@@ -47,6 +50,9 @@ class NoResidents(Residents):
     """None is kept: of pipelines that stand in for ours."""
 
     def take(self, key: Key) -> None:
+        return None
+
+    def look_at(self, key: Key) -> None:
         return None
 
     def expect(self, models: Sequence[str]) -> None:

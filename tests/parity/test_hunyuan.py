@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from diffusers.guiders import ClassifierFreeZeroStarGuidance
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -185,6 +186,21 @@ def test_guidance_runs_on_its_share_of_the_steps(tiny):
     finally:
         made.reference.guider = guider
     assert np.abs(latents_of(request, made.loaded) - reference).max() <= LATENT_TOLERANCE
+
+
+def test_cfg_zero_is_diffusers_own(tiny):
+    """With the first step left out, as their guider does it; and it is not the plain guidance."""
+    made = tiny(KINDS[0])
+    request = made.request(negative_prompt=PLAIN, cfg_zero=True)
+    guider = made.reference.guider
+    made.reference.guider = ClassifierFreeZeroStarGuidance(guidance_scale=6.0, zero_init_steps=1)
+    try:
+        reference = run_reference(made, request, "CFG-Zero*")
+    finally:
+        made.reference.guider = guider
+    ours = latents_of(request, made.loaded)
+    assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
+    assert np.abs(ours - latents_of(request.changed(cfg_zero=False), made.loaded)).max() > 10 * LATENT_TOLERANCE
 
 
 def test_a_step_cache_spares_steps_only_if_it_may(tiny):

@@ -354,6 +354,12 @@ const listen = () => new Promise(() => {
 });
 tabs.addEventListener('message', ({data}) => { if (data !== 'all') take(data); });
 navigator.locks ? navigator.locks.request('studio-changes', listen) : listen();
+let warm = null;
+told.warm = html => {  // what is loaded and compiled: then the line at the Generate button says something else
+  const word = html.replace(/^<!--.*?-->/, '');
+  if (warm !== null && warm !== word && window.studioAct) act('estimate', 'estimate');
+  warm = word;
+};
 const drawView = now => {
   if (changes === drawn || now - drawnAt < VIEW_MILLISECONDS || document.hidden || !window.studioAct) return;
   if (document.body.dataset.view === 'create') return;  // its stage is drawn by the job's own stream

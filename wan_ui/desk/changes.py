@@ -34,4 +34,4 @@ def _moments(engine: Engine) -> Iterator[Sequence[float]]:
 
 
 def _states(engine: Engine) -> str:
-    return repr([worker.status for worker in engine.workers()])
+    return repr([(worker.status, len(worker.facts.warm), worker.facts.kept) for worker in engine.workers()])

@@ -31,7 +31,7 @@ from wan_ui.parts.events import LAST, QUIET, RAW, Updates, Values
 from wan_ui.parts.notes import PLACES, Place, note_html, sentence
 
 MOST_HISTORY = 20
-FORM_ACTS = ("fill", "drop", "own")
+FORM_ACTS = ("estimate", "fill", "drop", "own")
 
 # What a person has typed since a preset was chosen, by the control's name: the answer to that choice may come later, and must not
 # bring the preset's own value back.
@@ -147,7 +147,7 @@ class FormHandlers:
         return {note: note_html(text if at == place else "") for at, note in zip(PLACES, self.form.notes, strict=True)}
 
     def estimate(self, values: Values, request: gr.Request) -> str:
-        """The line at the Generate button, for the form as it is."""
+        """The line at the Generate button, for the form as it is, for which an idle worker makes everything ready."""
         texts, engine = self.desk.visit(request).texts, self.desk.engine
         prompt, image = self.form.prompt.prompt, self.form.image.image
         try:
@@ -157,6 +157,7 @@ class FormHandlers:
             wanted = draft.to_request()
         except StudioError:
             return ""
+        engine.foresee(wanted)
         return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), texts)
 
     def suggest(self, prompt: str, preset: str | None, request: gr.Request) -> str:

@@ -57,8 +57,9 @@ def _generate_with(desk: Desk) -> Callable:
             preset: name of a preset; empty for the first
             image: the first frame as an uploaded file, for image to video
             settings: values to use in place of the preset's own: negative_prompt, width, height, num_frames, fps,
-                steps, guidance (a list, one value per expert), guided_steps (only so many first ones have guidance), nag (how
-                strongly the negative prompt acts without guidance), context_windows (false for a long video in one piece),
+                steps, guidance (a list, one value per expert), guided_steps (only so many first ones have guidance),
+                cfg_zero (true for CFG-Zero*), nag (how strongly the negative prompt acts without guidance),
+                context_windows (false for a long video in one piece),
                 shots (a list of {"prompt": "...", "seconds": 2, "seed": 1}, each from the last frames of the one before),
                 again ({"job": ..., "from_shot": 2}: that storyboard's earlier shots are kept),
                 flow_shift, solver, seed, and for live presets cues: a list

@@ -8,14 +8,16 @@ Source of the format: html.spec.whatwg.org, section 9.2, "Server-sent events".
 """
 
 import asyncio
+import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import gradio as gr
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from backend.contract.worker import WorkerView
 from wan_ui.desk.changes import changes
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.visit import Visit
@@ -58,6 +60,12 @@ async def _events(desk: Desk, visit: Visit) -> AsyncIterator[str]:
         await asyncio.sleep(SHORTEST_SECONDS)
 
 
+def _warm(workers: Sequence[WorkerView]) -> str:
+    """Short, and another word whenever other models are kept or other programs are ready: then the estimate is another one."""
+    known = sorted(repr(one) for worker in workers for one in (*worker.facts.warm, *worker.facts.kept))
+    return hashlib.sha256("".join(known).encode()).hexdigest()[:16]
+
+
 def _look(desk: Desk, visit: Visit) -> tuple[dict[str, str], tuple]:
     """The parts that all views share, as this visitor sees them, by element id; and all that other views may show of the
     visitor's jobs, to be compared."""
@@ -65,6 +73,7 @@ def _look(desk: Desk, visit: Visit) -> tuple[dict[str, str], tuple]:
     parts = {
         "worker-status": status_html(desk.engine.workers(), visit.texts),
         "queue": queue_html(queue, visit.texts),
+        "warm": _warm(desk.engine.workers()),
     }
     entries = (*queue.running, *queue.waiting, *queue.recent)
     return parts, (desk.engine.touches(), [(entry.job, entry.view) for entry in entries])

@@ -55,6 +55,7 @@ CHINESE = Texts(
     flow_shift="时间步偏移",
     guided_steps="前几步引导",
     nag="反向提示词（NAG）",
+    cfg_zero="CFG-Zero*：缩放引导，略去最初几步",
     seed="种子",
     seed_random="每次换新种子",
     more="更多设置",

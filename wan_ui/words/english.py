@@ -68,6 +68,7 @@ class Texts:
     flow_shift: str = "Flow shift"
     guided_steps: str = "Guided first steps"
     nag: str = "Negative prompt, NAG"
+    cfg_zero: str = "CFG-Zero*: scaled guidance, first steps left out"
     seed: str = "Seed"
     seed_random: str = "New seed each time"
 

@@ -13,14 +13,14 @@ from backend.families.kit.transformer import StackedTransformer
 from backend.families.kit.video_autoencoder import StreamedAutoencoder
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
-from backend.sampling.solvers import SamplerState, StepInputs, take_guided_step
+from backend.sampling.solvers import SamplerState, StepInputs, guide, guide_by_zero_star, take_guided_step, take_still_step
 from backend.weights.stacked import StackedWeights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClipPrograms:
     """One mesh, the networks laid out on it, and their programs. The step's take weights, the state, the step's inputs and the
-    lane's `context`; the cached one also the cache and its threshold."""
+    lane's `context`; the cached one also the cache and its threshold, the still one the state and the inputs alone."""
 
     layout: Layout
     denoiser: StackedTransformer
@@ -30,6 +30,8 @@ class ClipPrograms:
     encode_image: Program
     step: Program
     cached_step: Program
+    zero_star_step: Program
+    still_step: Program
     decode_first: Program
     decode_next: Program
 
@@ -53,6 +55,13 @@ def common_programs(
         "embed_image": image and program("the image encoder", image.embed, key="image_embed"),
         "encode_image": program("the encoder", vae.encode_image, key="image_encode"),
         "step": program("the denoising step", _step_function(denoiser), key="denoise_step", donated=(1,)),
+        "zero_star_step": program(
+            "the denoising step of CFG-Zero*",
+            _step_function(denoiser, guide_by_zero_star),
+            key="denoise_step_zero_star",
+            donated=(1,),
+        ),
+        "still_step": program("a step that is left out", take_still_step, key="denoise_step_still", donated=(0,)),
         "cached_step": program(
             "the denoising step with its cache",
             _cached_step_function(denoiser),
@@ -65,11 +74,11 @@ def common_programs(
     }
 
 
-def _step_function(denoiser: StackedTransformer) -> Callable:
+def _step_function(denoiser: StackedTransformer, guided: Callable = guide) -> Callable:
     def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Any) -> SamplerState:
         """One guided solver step; latents [1, C, F, H, W] float32."""
         velocity = denoiser.velocity(weights, state.sample, *denoiser.times(inputs), context)
-        return take_guided_step(state, velocity, inputs)
+        return take_guided_step(state, velocity, inputs, guided)
 
     return step
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
+from backend.contract.cfg_zero import still_steps
 from backend.contract.request import GenerationRequest
 from backend.contract.windows import step_geometry
 from backend.families.kit.arithmetic import encoder_flops
@@ -193,11 +194,15 @@ class WholeClipModel:
     ) -> Generator[Effect, Any, tuple[SamplerState, StepCache | None]]:
         """The step of the video's state."""
         programs, own = lane.programs, weights[transformer_part(lane.expert)]
+        if lane.is_guided and index < still_steps(request):
+            return (yield Call(programs.still_step, (state, row))), None
         if lane.copies:
             own = own.with_stacks(lane.copies)
         if request.window_frames is not None:
             return (yield from step_in_windows(programs.step, own, state, row, lane.context, index)), None
         arguments = (own, state, row, lane.context)
+        if request.cfg_zero and lane.is_guided:
+            return (yield Call(programs.zero_star_step, arguments)), None
         if carry is None:
             return (yield Call(programs.step, arguments)), None
         return (yield Call(programs.cached_step, (*arguments, carry, jnp.float32(request.step_cache))))

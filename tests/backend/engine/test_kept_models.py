@@ -110,3 +110,55 @@ def test_a_model_that_is_coming_is_waited_for_and_told(make_engine):
     engine.cancel(running.id)
     assert isinstance(all_events(engine, following.id)[-1], Finished)
     assert engine.workers()[0].facts.model == load_preset("ltx-tiny").model_source
+
+
+def of_hunyuan(**changes) -> GenerationRequest:
+    values = {"steps": 2, "num_frames": 17, **changes}
+    return GenerationRequest.from_preset(load_preset("hunyuan-tiny"), prompt="a square", **values)
+
+
+def test_what_somebody_may_want_is_made_ready_while_nobody_wants_anything(engine):
+    for width in (96, 112, 128):  # a number is being typed
+        engine.foresee(of_hunyuan(width=width))
+    wait_for(lambda: engine.is_warm(engine.shape(of_hunyuan(width=128))))
+    assert kept(engine) == [HOME, load_preset("hunyuan-tiny").model_source] and engine.workers()[0].facts.model == HOME
+    assert not engine.is_warm(engine.shape(of_hunyuan(width=112)))
+    events = made(engine, of_hunyuan(width=128))
+    assert not any(isinstance(event, Loading) for event in events)
+
+
+def test_a_wish_that_needs_a_download_or_comes_beside_a_job_does_nothing(engine, monkeypatch):
+    told = []
+    monkeypatch.setattr(engine._dispatcher.fleet, "foresee", lambda request, shape: told.append(request.preset))
+    monkeypatch.setattr("backend.engine.dispatcher._WISH_SECONDS", 0.0)
+    engine.foresee(of(NAMES[1]))
+    running = engine.submit(request("a slow square", steps=3))
+    engine.foresee(of_hunyuan())
+    all_events(engine, running.id)
+    wait_for(lambda: told)
+    assert told == ["hunyuan-tiny"] and engine.job(running.id).state == "finished"
+
+
+def test_wishes_without_a_job_come_to_an_end(engine, monkeypatch):
+    """Programs that were made ready stay in the worker's memory."""
+    told = []
+    monkeypatch.setattr(engine._dispatcher.fleet, "foresee", lambda request, shape: told.append(request.width))
+    monkeypatch.setattr("backend.engine.dispatcher._WISH_SECONDS", 0.0)
+    monkeypatch.setattr("backend.engine.dispatcher._LOOK_SECONDS", 0.01)
+    for _ in range(3):
+        for width in (96, 112, 128):
+            engine.foresee(of_hunyuan(width=width, num_frames=17))
+            before = len(told)
+            wait_for(lambda before=before: len(told) > before or len(told) == 8)
+    assert told == [96, 112, 128, 96, 112, 128, 96, 112]
+    made(engine, request())
+    engine.foresee(of_hunyuan())
+    wait_for(lambda: len(told) == 9)
+
+
+def test_what_was_made_before_the_start_is_made_ready(make_engine):
+    first = make_engine(pipeline="tests.keeping_pipeline")
+    made(first, of_hunyuan())
+    first.close()
+    again = make_engine(pipeline="tests.keeping_pipeline")
+    wait_for(lambda: again.is_warm(again.shape(of_hunyuan())))

@@ -1,15 +1,41 @@
-"""A model that is fetched: nobody who waits for it misses its events, and it ends when it is given up."""
+"""What is made ready beside a job: nobody who waits for it misses its events, and it ends when it is given up."""
 
 import os
 import threading
 
 import pytest
 
-from backend.contract.events import Loading
+from backend.contract.events import Compiling, Loading
+from backend.contract.shape import Shape
 from backend.errors import ModelError
 from backend.workers.fetching import Fetch
+from tests.backend.conftest import request
 
 KEY = ("model", "float32")
+SHAPE, OTHER = Shape.of(request()), Shape.of(request(width=128))
+
+
+def forever(tell):
+    while True:
+        tell(Loading(0, 2, "a"))
+
+
+def at_once(tell):
+    tell(Loading(2, 2, "a"))
+
+
+class Compiler:
+    """Compiles two programs, each until it is let go on."""
+
+    def __init__(self):
+        self.begun, self.may_end, self.done = threading.Event(), threading.Event(), []
+
+    def __call__(self, tell):
+        for name in ("first", "second"):
+            tell(Compiling(name))
+            self.begun.set()
+            self.may_end.wait()
+            self.done.append(name)
 
 
 def test_it_runs_in_a_patient_thread_and_tells_who_waits():
@@ -24,36 +50,23 @@ def test_it_runs_in_a_patient_thread_and_tells_who_waits():
     fetch = Fetch(KEY, load)
     assert fetch.is_running and fetch.key == KEY
     threading.Timer(0.1, may_go_on.set).start()
-    fetch.wait(seen.append)
-    assert [event.bytes_done for event in seen][-1] == 2 and not fetch.is_running
+    fetch.wait(SHAPE, seen.append)
+    assert [event.bytes_done for event in seen][-1] == 2
     assert policies == [os.SCHED_IDLE] and os.sched_getscheduler(0) != os.SCHED_IDLE
 
 
-def test_it_is_given_up_at_its_next_event():
-    begun, told = threading.Event(), []
-
-    def load(tell):
-        while True:
-            begun.set()
-            tell(Loading(0, 2, "a"))
-            told.append(True)
-
-    fetch = Fetch(KEY, load)
-    begun.wait()
-    fetch.stop()
+def test_a_model_that_is_given_up_ends_at_its_next_event():
+    fetch = Fetch(KEY, forever)
+    fetch.leave()
     assert not fetch.is_running
 
 
 def test_whoever_stops_waiting_stops_it_too():
-    def load(tell):
-        while True:
-            tell(Loading(0, 2, "a"))
-
     def refuse(event):
         raise KeyError("enough")
 
     with pytest.raises(KeyError, match="enough"):
-        Fetch(KEY, load).wait(refuse)
+        Fetch(KEY, forever).wait(SHAPE, refuse)
 
 
 @pytest.mark.parametrize("error", [ModelError("no"), RuntimeError("RESOURCE_EXHAUSTED")])
@@ -61,4 +74,24 @@ def test_a_failure_is_left_to_the_job_that_needs_the_model(error):
     def load(tell):
         raise error
 
-    Fetch(KEY, load).wait(lambda event: None)
+    Fetch(KEY, load, SHAPE, at_once).wait(SHAPE, lambda event: None)
+
+
+def test_a_job_waits_for_its_own_programs():
+    compiler, seen = Compiler(), []
+    fetch = Fetch(KEY, at_once, SHAPE, compiler)
+    compiler.begun.wait()
+    threading.Timer(0.1, compiler.may_end.set).start()
+    fetch.wait(SHAPE, seen.append)
+    assert compiler.done == ["first", "second"] and seen[-1] == Compiling("second")
+
+
+def test_a_job_of_another_shape_waits_for_no_program_and_only_that_one_comes_to_its_end():
+    compiler = Compiler()
+    fetch = Fetch(KEY, at_once, SHAPE, compiler)
+    compiler.begun.wait()
+    fetch.wait(OTHER, lambda event: None)
+    assert fetch.is_running and compiler.done == []
+    compiler.may_end.set()
+    fetch._thread.join()
+    assert compiler.done == ["first"]
