@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-CHUNK_BYTES = 2**24
 GIT_DIGITS = 40
 
 
@@ -70,6 +69,4 @@ def hash_like(path: Path, expected: str) -> str:
     is_git = len(expected) == GIT_DIGITS
     digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode()) if is_git else hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, lambda: digest).hexdigest()

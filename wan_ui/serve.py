@@ -6,7 +6,7 @@ import sys
 import webbrowser
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from html import escape
 from pathlib import Path
 from typing import Any, Self
@@ -63,22 +63,13 @@ class Doors:
     auth: tuple[str, str] | None
     is_open: bool = False
     opens_browser: bool = False
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: Sequence[str] = ()
     models: frozenset[str] | None = None
 
     @classmethod
     def of(cls, arguments: Namespace) -> Self:
         """As `serve` was called with."""
-        return cls(
-            host=arguments.host,
-            port=arguments.port,
-            share=arguments.share,
-            auth=arguments.auth,
-            is_open=arguments.open,
-            opens_browser=arguments.browser,
-            allowed_hosts=tuple(arguments.allowed_host),
-            models=arguments.models,
-        )
+        return cls(**{field.name: getattr(arguments, field.name) for field in fields(cls)})
 
     @property
     def is_public(self) -> bool:

@@ -40,6 +40,64 @@ GRAPHITE = Color(
     c900="#17181c",
     c950="#0f1013",
 )
+_SURFACES = dict(
+    body_background_fill="*neutral_100",
+    body_background_fill_dark="*neutral_950",
+    body_text_color="*neutral_900",
+    body_text_color_subdued="*neutral_500",
+    background_fill_primary_dark="*neutral_900",
+    background_fill_secondary_dark="*neutral_950",
+    border_color_primary_dark="#2a2c32",
+    block_background_fill_dark="*background_fill_primary",
+    block_border_width="0px",
+    block_label_background_fill="transparent",
+    block_label_background_fill_dark="transparent",
+    block_title_text_weight="550",
+    block_title_text_color="*neutral_600",
+    block_title_text_color_dark="*neutral_400",
+    block_info_text_color="*neutral_500",
+    block_info_text_color_dark="*neutral_400",
+    layout_gap="12px",
+)
+_INPUTS = dict(
+    input_background_fill="white",
+    input_background_fill_dark="#1d1f24",
+    input_border_color="*neutral_200",
+    input_border_color_dark="#2f3239",
+    input_border_color_focus="*primary_500",
+    input_border_color_focus_dark="*primary_400",
+    input_border_width="1px",
+    input_shadow_focus="0 0 0 3px *primary_100",
+    input_shadow_focus_dark="0 0 0 3px rgba(69, 179, 164, 0.22)",
+    slider_color="*primary_500",
+    slider_color_dark="*primary_400",
+    checkbox_background_color_selected="*primary_600",
+    checkbox_background_color_selected_dark="*primary_500",
+    checkbox_border_color_selected="*primary_600",
+    checkbox_border_color_selected_dark="*primary_500",
+    checkbox_label_background_fill="transparent",
+    checkbox_label_background_fill_dark="transparent",
+    checkbox_label_background_fill_hover="transparent",
+    checkbox_label_background_fill_hover_dark="transparent",
+    checkbox_label_border_width="0px",
+    checkbox_label_padding="0",
+)
+_BUTTONS = dict(
+    button_primary_background_fill="*primary_600",
+    button_primary_background_fill_dark="*primary_400",
+    button_primary_background_fill_hover="*primary_700",
+    button_primary_background_fill_hover_dark="*primary_300",
+    button_primary_text_color_dark="*neutral_950",
+    button_secondary_background_fill="white",
+    button_secondary_background_fill_dark="#24262c",
+    button_secondary_background_fill_hover="*neutral_50",
+    button_secondary_background_fill_hover_dark="#2c2f36",
+    button_secondary_border_color_dark="#33363e",
+    button_border_width="1px",
+    button_large_radius="10px",
+    button_primary_border_color="transparent",
+    button_primary_border_color_dark="transparent",
+)
 
 
 def studio_theme() -> gr.themes.Base:
@@ -54,7 +112,7 @@ def studio_theme() -> gr.themes.Base:
         text_size=gr.themes.sizes.text_sm,
         spacing_size=gr.themes.sizes.spacing_sm,
     )
-    return theme.set(**_surfaces(), **_inputs(), **_buttons())
+    return theme.set(**_SURFACES, **_INPUTS, **_BUTTONS)
 
 
 def stylesheet() -> Path:
@@ -70,70 +128,3 @@ def script() -> str:
 def favicon() -> Path:
     """The icon in the browser's tab."""
     return ASSETS / "favicon.png"
-
-
-def _surfaces() -> dict[str, str]:
-    return dict(
-        body_background_fill="*neutral_100",
-        body_background_fill_dark="*neutral_950",
-        body_text_color="*neutral_900",
-        body_text_color_subdued="*neutral_500",
-        background_fill_primary_dark="*neutral_900",
-        background_fill_secondary_dark="*neutral_950",
-        border_color_primary_dark="#2a2c32",
-        block_background_fill_dark="*background_fill_primary",
-        block_border_width="0px",
-        block_label_background_fill="transparent",
-        block_label_background_fill_dark="transparent",
-        block_title_text_weight="550",
-        block_title_text_color="*neutral_600",
-        block_title_text_color_dark="*neutral_400",
-        block_info_text_color="*neutral_500",
-        block_info_text_color_dark="*neutral_400",
-        layout_gap="12px",
-    )
-
-
-def _inputs() -> dict[str, str]:
-    return dict(
-        input_background_fill="white",
-        input_background_fill_dark="#1d1f24",
-        input_border_color="*neutral_200",
-        input_border_color_dark="#2f3239",
-        input_border_color_focus="*primary_500",
-        input_border_color_focus_dark="*primary_400",
-        input_border_width="1px",
-        input_shadow_focus="0 0 0 3px *primary_100",
-        input_shadow_focus_dark="0 0 0 3px rgba(69, 179, 164, 0.22)",
-        slider_color="*primary_500",
-        slider_color_dark="*primary_400",
-        checkbox_background_color_selected="*primary_600",
-        checkbox_background_color_selected_dark="*primary_500",
-        checkbox_border_color_selected="*primary_600",
-        checkbox_border_color_selected_dark="*primary_500",
-        checkbox_label_background_fill="transparent",
-        checkbox_label_background_fill_dark="transparent",
-        checkbox_label_background_fill_hover="transparent",
-        checkbox_label_background_fill_hover_dark="transparent",
-        checkbox_label_border_width="0px",
-        checkbox_label_padding="0",
-    )
-
-
-def _buttons() -> dict[str, str]:
-    return dict(
-        button_primary_background_fill="*primary_600",
-        button_primary_background_fill_dark="*primary_400",
-        button_primary_background_fill_hover="*primary_700",
-        button_primary_background_fill_hover_dark="*primary_300",
-        button_primary_text_color_dark="*neutral_950",
-        button_secondary_background_fill="white",
-        button_secondary_background_fill_dark="#24262c",
-        button_secondary_background_fill_hover="*neutral_50",
-        button_secondary_background_fill_hover_dark="#2c2f36",
-        button_secondary_border_color_dark="#33363e",
-        button_border_width="1px",
-        button_large_radius="10px",
-        button_primary_border_color="transparent",
-        button_primary_border_color_dark="transparent",
-    )

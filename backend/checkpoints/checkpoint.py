@@ -1,7 +1,5 @@
 """What a checkpoint folder holds: its model_index.json and its networks' configurations. Reads no weights, knows no model."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ A download calls `on_bytes(done, total)` every second, in the thread that starte
 known. Whatever `on_bytes` raises ends the download. What has arrived stays.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools

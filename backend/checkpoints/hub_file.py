@@ -7,8 +7,6 @@ requested over HTTP. The library's own lock guards it: a second process, ours or
 Does not import JAX.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

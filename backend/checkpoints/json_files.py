@@ -1,7 +1,5 @@
 """The JSON files of a checkpoint, and what errors say about any of its files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ Source of the fp8 names: Comfy-Org/ComfyUI comfy/ops.py (`scale_weight`, the mar
 (`weight_scale`, `comfy_quant`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

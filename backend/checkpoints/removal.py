@@ -4,8 +4,6 @@ The cache keeps each file once, under the hash of its content, and links to it f
 name is one that the removed source needs and no kept one; a content goes with its last link.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Collection, Iterator

@@ -7,8 +7,6 @@ dictionaries, lists, texts, numbers and tensors are followed, and a file with an
 Source of the format: pytorch/pytorch torch/serialization.py, torch/_utils.py; the instructions: Python's pickletools.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -1,8 +1,6 @@
 """Checks that a checkpoint's files are whole and belong together: their sizes against their headers, a few shapes against the
 configurations, and hashes where the Hub's cache has them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass

@@ -67,8 +67,8 @@ class NodeWorker:
     def open(self, plan: WorkerPlan) -> None:
         """Starts the worker of the plan, in place of one that is still there. Raises: OSError."""
         if self._relay is not None:
-            self._relay.kill()
-            self._relay.stop()  # it gives back the port on which it waited for other hosts
+            self._relay.worker.kill()
+            self._relay.worker.stop()  # it gives back the port on which it waited for other hosts
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         self._relay = Relay(plan_here(plan, self._settings), self._folder)
@@ -91,12 +91,12 @@ class NodeWorker:
 
     def kill(self) -> None:
         """Ends a worker that does not answer."""
-        self._relay.kill()
+        self._relay.worker.kill()
 
     def stop(self) -> None:
         """Asks the worker to keep its work and to end, and ends it if it does not."""
         if self._relay is not None:
-            self._relay.stop()
+            self._relay.worker.stop()
 
 
 class NodeMember:
@@ -136,7 +136,7 @@ class Relay:
         self._log_bytes = 0  # handed on
         self._job: _Away | None = None
         start = SliceLink if plan.hosts else WorkerProcess
-        self._worker = start(plan, self._log, self._receive, self._end)
+        self.worker = start(plan, self._log, self._receive, self._end)
 
     def begin(self, job_id: str) -> None:
         """Makes an empty folder for a job, in place of those of earlier ones."""
@@ -154,7 +154,7 @@ class Relay:
             changes = Changes(message.job_id, folder)
             self._job = _Away(job_id=message.job_id, there=str(message.folder), here=str(folder), changes=changes)
             message = message_moved(message, self._job.there, self._job.here)
-        self._worker.send(message)
+        self.worker.send(message)
 
     def take(self, number: int) -> list[Item]:
         """Batch `number` of what has been said, of about `PIECE_BYTES`; empty if nothing is said for a second."""
@@ -163,14 +163,6 @@ class Relay:
                 self._changed.wait_for(lambda: self._waiting, _WAIT_SECONDS)
                 self._number, self._batch = number, self._next_batch()
             return self._batch
-
-    def kill(self) -> None:
-        """Ends the worker."""
-        self._worker.kill()
-
-    def stop(self) -> None:
-        """Ends the worker politely."""
-        self._worker.stop()
 
     def _folder_of(self, job_id: str) -> Path:
         if "/" in check_name(job_id):

@@ -1,7 +1,5 @@
 """The command `check-tpu`: what the TPU's compiler reports about a preset on a slice, as a table or as JSON."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -3,8 +3,6 @@
 Writes JSON lines to standard output: {"progress": TEXT} and last {"report": OBJECT}.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 

@@ -4,7 +4,7 @@ import argparse
 import math
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from backend.commands.options import add_setting, add_settings
 from backend.contract.request import find_preset
@@ -14,27 +14,14 @@ from backend.errors import RequestError
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
 STAGES = ("encode", "denoise", "decode")
-COMMANDS = (
-    "serve",
-    "generate",
-    "live",
-    "storyboard",
-    *STAGES,
-    "presets",
-    "check-tpu",
-    "precompile",
-    "models",
-    "keys",
-    "doctor",
-    "member",
-)
-
-
 HOSTS_PORT = 7871
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, with the exit code for a wrong request."""
+    """An argument parser that takes whole options only, and whose errors are one line, with the exit code for a wrong request."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         print_error(f"{message}; `{self.prog} --help` lists what is allowed")
@@ -48,14 +35,14 @@ def print_error(message: object) -> None:
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The command and its options; no command means `serve`."""
-    if not words or words[0] not in (*COMMANDS, "-h", "--help"):
-        words = ["serve", *words] if not words or words[0].startswith("-") else words
+    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
+        words = ["serve", *words]
     return build_parser().parse_args(words)
 
 
 def build_parser() -> Parser:
     """All commands, with help that names units and defaults."""
-    parser = Parser(prog="app.py", description="Makes videos from a prompt or a picture.", allow_abbrev=False)
+    parser = Parser(prog="app.py", description="Makes videos from a prompt or a picture.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_serve(commands)
     _add_generate(commands)
@@ -73,15 +60,17 @@ def build_parser() -> Parser:
 
 
 def _add_serve(commands: argparse._SubParsersAction) -> None:
-    serve = commands.add_parser("serve", help="open the studio in the browser (the default)", allow_abbrev=False)
+    serve = commands.add_parser("serve", help="open the studio in the browser (the default)")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for every one (%(default)s)")
     serve.add_argument("--port", type=_port, default=7860, help="port to listen on (%(default)s)")
     names = "a host name by which visitors reach the studio; repeat the option for more (addresses in numbers always work)"
-    serve.add_argument("--allowed-host", action="append", default=[], metavar="NAME", help=names)
+    serve.add_argument("--allowed-host", dest="allowed_hosts", action="append", default=[], metavar="NAME", help=names)
     models = "the presets that visitors may use, with commas between them (all that are here); you may use every one"
     serve.add_argument("--models", type=_presets, metavar="NAME,...", help=models)
     serve.add_argument("--share", action="store_true", help="also make a public link")
-    serve.add_argument("--browser", action="store_true", help="open the operator's link in this machine's browser")
+    serve.add_argument(
+        "--browser", dest="opens_browser", action="store_true", help="open the operator's link in this machine's browser"
+    )
     serve.add_argument(
         "--auth",
         type=_credentials,
@@ -100,16 +89,17 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve.add_argument("--keep-gb", type=_amount, metavar="N", help=gigabytes)
     resident = "of models that are not in use, keep so many GB on the devices and in the host's memory; 0: none (what fits)"
     serve.add_argument("--resident-gb", type=_resident, metavar="CHIPS,HOST", help=resident)
-    serve.add_argument("--open", action="store_true", help="let in everybody who can reach the studio, without a password")
+    serve.add_argument(
+        "--open", dest="is_open", action="store_true", help="let in everybody who can reach the studio, without a password"
+    )
     _add_common(serve)
     _add_profile(serve)
 
 
 def _add_generate(commands: argparse._SubParsersAction) -> None:
-    generate = commands.add_parser("generate", help="make one video, then end", allow_abbrev=False)
+    generate = commands.add_parser("generate", help="make one video, then end")
     add_settings(generate, "encode", "denoise", required=("preset", "prompt"))
-    generate.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
-    generate.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    _add_result(generate)
     _add_hosts(generate)
     _add_common(generate)
     _add_profile(generate)
@@ -117,7 +107,7 @@ def _add_generate(commands: argparse._SubParsersAction) -> None:
 
 def _add_live(commands: argparse._SubParsersAction) -> None:
     about = "make a video block by block, with changes of prompt and action on the way"
-    live = commands.add_parser("live", help=about, allow_abbrev=False)
+    live = commands.add_parser("live", help=about)
     live.add_argument("--preset", required=True, metavar="NAME", help="a live one of `app.py presets list`")
     live.add_argument("--prompt", metavar="TEXT", help="what the video shows at its beginning, for presets that read it")
     live.add_argument("--image", metavar="FILE", help="the first frame, for presets that take one")
@@ -128,32 +118,28 @@ def _add_live(commands: argparse._SubParsersAction) -> None:
     live.add_argument("--seconds", type=_amount, required=True, metavar="N", help="how long, rounded up to whole blocks")
     live.add_argument("--seed", type=int, metavar="N", help="same seed and words, same video (drawn at random)")
     add_setting(live, SETTINGS["loras"])
-    live.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
-    live.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    _add_result(live)
     _add_common(live)
 
 
 def _add_storyboard(commands: argparse._SubParsersAction) -> None:
     about = "make a video of several shots, each going on from the last frames of the one before"
-    storyboard = commands.add_parser("storyboard", help=about, allow_abbrev=False)
+    storyboard = commands.add_parser("storyboard", help=about)
     file = "TOML: preset, size, steps and what else `generate` takes, then [[shots]] with prompt, seconds or frames, and seed"
     storyboard.add_argument("file", metavar="FILE.toml", help=file)
     again = "the job of an earlier storyboard in the data folder, whose shots before --from-shot are kept as they are"
     storyboard.add_argument("--again", metavar="JOB", help=again)
     storyboard.add_argument("--from-shot", type=int, metavar="N", help="the first shot that is made anew, from 1")
-    storyboard.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
-    storyboard.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    _add_result(storyboard)
     storyboard.set_defaults(loras=[])
     _add_common(storyboard)
 
 
 def _add_stages(commands: argparse._SubParsersAction) -> None:
     """The three stages of a video; each starts from the files that the one before it left in the folder."""
-    encode = commands.add_parser("encode", help="a video's first stage: read the prompt and the pictures", allow_abbrev=False)
-    denoise = commands.add_parser(
-        "denoise", help="its second stage: the latents; continues if it was stopped", allow_abbrev=False
-    )
-    decode = commands.add_parser("decode", help="its third stage: the mp4", allow_abbrev=False)
+    encode = commands.add_parser("encode", help="a video's first stage: read the prompt and the pictures")
+    denoise = commands.add_parser("denoise", help="its second stage: the latents; continues if it was stopped")
+    decode = commands.add_parser("decode", help="its third stage: the mp4")
     for stage in (encode, denoise, decode):
         stage.add_argument("--run", required=True, metavar="DIR", help="the folder that holds what the stages make")
         stage.add_argument("--json", action="store_true", help="print the result as one JSON object")
@@ -161,6 +147,11 @@ def _add_stages(commands: argparse._SubParsersAction) -> None:
     add_settings(denoise, "denoise")
     for stage in (encode, denoise, decode):
         _add_common(stage)
+
+
+def _add_result(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -183,37 +174,37 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_presets(commands: argparse._SubParsersAction) -> None:
-    presets = commands.add_parser("presets", help="list the presets, or show one", allow_abbrev=False)
+    presets = commands.add_parser("presets", help="list the presets, or show one")
     actions = presets.add_subparsers(dest="action", metavar="list|show", required=True)
-    listing = actions.add_parser("list", help="one line each", allow_abbrev=False)
-    showing = actions.add_parser("show", help="everything about one", allow_abbrev=False)
+    listing = actions.add_parser("list", help="one line each")
+    showing = actions.add_parser("show", help="everything about one")
     showing.add_argument("name", metavar="NAME")
     for parser in (listing, showing):
         parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_models(commands: argparse._SubParsersAction) -> None:
-    parser = commands.add_parser("models", help="list, download or verify checkpoints", allow_abbrev=False)
+    parser = commands.add_parser("models", help="list, download or verify checkpoints")
     actions = parser.add_subparsers(dest="action", metavar="list|download|verify", required=True)
-    listing = actions.add_parser("list", help="the presets' models and LoRAs, and which are here", allow_abbrev=False)
+    listing = actions.add_parser("list", help="the presets' models and LoRAs, and which are here")
     listing.add_argument("--data-dir", type=Path, metavar="DIR", help="where your LoRAs are (data in this project)")
-    download = actions.add_parser("download", help="fetch a checkpoint, or what is missing of it", allow_abbrev=False)
+    download = actions.add_parser("download", help="fetch a checkpoint, or what is missing of it")
     download.add_argument("id", metavar="ID", help="a preset's name, OWNER/NAME, or OWNER/NAME:FILE for a LoRA")
-    verify = actions.add_parser("verify", help="whether a checkpoint's files are whole", allow_abbrev=False)
+    verify = actions.add_parser("verify", help="whether a checkpoint's files are whole")
     verify.add_argument("id", metavar="ID", help="a preset's name, OWNER/NAME, or a folder")
     for action in (listing, verify):
         action.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_keys(commands: argparse._SubParsersAction) -> None:
-    parser = commands.add_parser("keys", help="make, list or revoke keys for programs", allow_abbrev=False)
+    parser = commands.add_parser("keys", help="make, list or revoke keys for programs")
     actions = parser.add_subparsers(dest="action", metavar="create|list|revoke", required=True)
-    create = actions.add_parser("create", help="a new key, shown this once", allow_abbrev=False)
+    create = actions.add_parser("create", help="a new key, shown this once")
     create.add_argument("name", metavar="NAME", help="which program it is for, in your words")
     limit = "videos that it may have in line, 1 to 100 (%(default)s)"
     create.add_argument("--limit", type=int, default=USUAL_LIMIT, metavar="N", help=limit)
-    listing = actions.add_parser("list", help="names, dates and limits, never a key", allow_abbrev=False)
-    revoke = actions.add_parser("revoke", help="end a key at once", allow_abbrev=False)
+    listing = actions.add_parser("list", help="names, dates and limits, never a key")
+    revoke = actions.add_parser("revoke", help="end a key at once")
     revoke.add_argument("name", metavar="NAME", help="one of `app.py keys list`")
     for action in (create, listing):
         action.add_argument("--json", action="store_true", help="print JSON")
@@ -222,9 +213,7 @@ def _add_keys(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_check_tpu(commands: argparse._SubParsersAction) -> None:
-    check = commands.add_parser(
-        "check-tpu", help="what the TPU compiler reports about a preset, without a TPU", allow_abbrev=False
-    )
+    check = commands.add_parser("check-tpu", help="what the TPU compiler reports about a preset, without a TPU")
     check.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
     check.add_argument("--topology", required=True, metavar="CHIP:SHAPE", help="such as v6e:2x4")
     check.add_argument("--json", metavar="FILE", help="also write the report there")
@@ -233,7 +222,7 @@ def _add_check_tpu(commands: argparse._SubParsersAction) -> None:
 
 def _add_precompile(commands: argparse._SubParsersAction) -> None:
     about = "compile a preset's programs into files, so that the studio need not"
-    command = commands.add_parser("precompile", help=about, allow_abbrev=False)
+    command = commands.add_parser("precompile", help=about)
     command.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
     command.add_argument("--output", required=True, metavar="DIR", help="where to put the files")
     command.add_argument("--topology", metavar="CHIP:SHAPE", help="a slice that need not be here, such as v6e:2x4 (this machine)")
@@ -245,7 +234,7 @@ def _add_precompile(commands: argparse._SubParsersAction) -> None:
 
 def _add_doctor(commands: argparse._SubParsersAction) -> None:
     about = "what is here, what runs on it, what is wrong, and what mends it"
-    command = commands.add_parser("doctor", help=about, allow_abbrev=False)
+    command = commands.add_parser("doctor", help=about)
     command.add_argument("--preset", metavar="NAME", help="what shall run here, one of `app.py presets list` (the demo model)")
     command.add_argument("--json", metavar="FILE", help="also write the findings there, for a bug report")
     command.add_argument("--data-dir", type=Path, metavar="DIR", help="where jobs are kept (data in this project)")
@@ -253,7 +242,7 @@ def _add_doctor(commands: argparse._SubParsersAction) -> None:
 
 def _add_member(commands: argparse._SubParsersAction) -> None:
     about = "take part in the work of another host, on each of the others of a slice"
-    command = commands.add_parser("member", help=about, allow_abbrev=False)
+    command = commands.add_parser("member", help=about)
     where = f"the first host, where `serve --hosts N` runs ({HOSTS_PORT} is the usual port)"
     command.add_argument("--coordinator", type=_address, required=True, metavar="HOST:PORT", help=where)
     number = "this host's number, from 1; on a TPU slice its worker number (the first host is worker 0)"

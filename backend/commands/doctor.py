@@ -3,14 +3,12 @@
 jax is asked in a process of its own (`backend.commands.doctor_run`), because it takes the chips, and may end the process.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +80,7 @@ class Sheet:
     def to_json(self) -> dict[str, Any]:
         """Plain values: the machine, its devices, the checks."""
         devices = [{"name": one.name, "kind": one.kind, "bytes_limit": one.bytes_limit} for one in self.devices]
-        checks = [check.to_json() for check in self.checks]
+        checks = list(map(asdict, self.checks))
         return {"machine": facts_of_machine(self.here), "devices": devices, "refusal": self.refusal, "checks": checks}
 
     def _take(self, message: dict[str, Any]) -> None:
@@ -96,7 +94,7 @@ class Sheet:
             self.devices = [Device(**device) for device in message["devices"]]
             self.add(devices_check(self.here, self.devices))
         if "check" in message:
-            self.add(Check.from_json(message["check"]))
+            self.add(Check(**message["check"]))
 
 
 def devices_check(here: Surroundings, devices: list[Device]) -> Check:

@@ -4,8 +4,6 @@ Writes JSON lines to standard output: {"progress": TEXT} before each piece of wo
 {"devices": LIST} once jax has them, or {"refusal": TEXT} if it has none; {"check": OBJECT} for each finding; {"report": {}} last.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from collections.abc import Iterable
@@ -64,7 +62,7 @@ def _say_each(kind: str, checks: Iterable[Check]) -> None:
     if kind:
         say({"progress": f"trying each {kind}"})
     for check in checks:
-        say({"check": check.to_json()})
+        say({"check": dataclasses.asdict(check)})
 
 
 if __name__ == "__main__":

@@ -4,12 +4,11 @@ import argparse
 import dataclasses
 import json
 import os
-import secrets
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,13 @@ from backend.commands.command_line import FAILED, OK, print_error
 from backend.commands.models import say_licence
 from backend.commands.progress import Progress
 from backend.contract.cues import actions_of, num_blocks
-from backend.contract.events import (
-    Cancelled,
-    Event,
-    Failed,
-    Finished,
-    VideoResult,
-)
+from backend.contract.events import Cancelled, Event, Failed, Finished, VideoResult
 from backend.contract.request import find_preset
 from backend.engine.engine import Engine
 from backend.engine.folder import open_inputs
 from backend.engine.job import Job
 from backend.errors import OutputError, RequestError, VideoFileError
+from backend.files import replacing
 from backend.media.sound import read_sound
 from backend.settings import from_environment
 
@@ -54,8 +48,7 @@ def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] =
             adopt_lora(lora.source, settings.loras_dir)
         job = engine.submit(request, owner="command line", may_download=True, **again)
         final = follow(engine, job, Progress(sys.stderr))
-        more = _live_summary if arguments.command == "live" else _no_more
-        return _report(final, job, output, arguments.json, time.monotonic() - began, more)
+        return _report(final, job, output, arguments, time.monotonic() - began)
     finally:
         engine.close()
 
@@ -86,10 +79,8 @@ def check_output(path: str | None) -> Path | None:
             f"must lie in a folder, and {str(output.parent)!r} is none",
             "make that folder first, or choose another",
         )
-    trial = _part_of(output)
     try:
-        trial.touch(exist_ok=False)
-        trial.unlink()
+        tempfile.NamedTemporaryFile(dir=output.parent, prefix=f".{output.name}.", suffix=".part").close()
     except OSError as error:
         raise OutputError(f"output={path!r}", f"must be writable ({error.strerror})", "choose another") from None
     return output
@@ -110,26 +101,16 @@ def follow(engine: Engine, job: Job, progress: "Progress") -> Event:
 
 def place(video: Path, output: Path) -> None:
     """Copies the video to `output`, which appears complete or not at all. Raises: VideoFileError."""
-    part = _part_of(output)
     try:
-        shutil.copyfile(video, part)
-        os.replace(part, output)
+        with replacing(output) as part:
+            shutil.copyfile(video, part)
     except OSError as error:
         raise VideoFileError(
             f"output={str(output)!r}", f"could not be written ({error.strerror})", f"the video is at {video}"
         ) from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
-def _report(
-    final: Event,
-    job: Job,
-    output: Path | None,
-    as_json: bool,
-    seconds: float,
-    more: Callable[[VideoResult], dict[str, Any]],
-) -> int:
+def _report(final: Event, job: Job, output: Path | None, arguments: argparse.Namespace, seconds: float) -> int:
     match final:
         case Finished(result):
             path = Path(result.path)
@@ -137,13 +118,15 @@ def _report(
                 place(path, output)
             for note in result.notes:
                 sys.stderr.write(f"{note}\n")
-            summary = _summary(result, job, output or path, seconds) | more(result)
-            sys.stdout.write(json.dumps(summary) + "\n" if as_json else _sentence(summary))
+            summary = _summary(result, job, output or path, seconds)
+            if arguments.command == "live":
+                summary |= _live_summary(result)
+            sys.stdout.write(json.dumps(summary) + "\n" if arguments.json else _sentence(summary))
             return OK
         case Failed(cause, fix, proposals):
             print_error(f"{cause}; {fix}")
-            if proposals and as_json:
-                would_fit = [asdict(proposal) for proposal in proposals]
+            if proposals and arguments.json:
+                would_fit = [dataclasses.asdict(proposal) for proposal in proposals]
                 sys.stdout.write(json.dumps({"error": cause, "fix": fix, "would_fit": would_fit}) + "\n")
         case Cancelled(result):
             print_error(f"Stopped; the unfinished video is at {result.path}" if result else "Stopped")
@@ -174,10 +157,6 @@ def _sound_summary(path: Path) -> dict[str, Any]:
     return {"sound": {"sample_rate": sound.rate, "channels": channels, "seconds": round(count / sound.rate, 3)}}
 
 
-def _no_more(result: VideoResult) -> dict[str, Any]:
-    return {}
-
-
 def _live_summary(result: VideoResult) -> dict[str, Any]:
     """What `live --json` says besides: frames made a second and the mean seconds of a block, both of denoising and decoding as
     measured (null if these took no time), the number of blocks, and the action of each."""
@@ -194,7 +173,3 @@ def _live_summary(result: VideoResult) -> dict[str, Any]:
 def _sentence(summary: dict[str, Any]) -> str:
     shape = "{width}x{height}, {num_frames} frames at {fps} a second, seed {seed}".format(**summary)
     return f"{summary['path']} ({shape}, {summary['seconds']['total']:.1f} s)\n"
-
-
-def _part_of(output: Path) -> Path:
-    return output.with_name(f".{output.name}.{secrets.token_hex(4)}.part")

@@ -1,8 +1,6 @@
 """What `doctor` looks at without jax: Python, packages, memory, disk, folders, the port, the Hub. Each check is a small function
 of what it looks at, so that each fault can be made."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """The command `models`: lists checkpoints, downloads one, or checks that one is whole."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

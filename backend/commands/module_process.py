@@ -4,8 +4,6 @@ The module writes JSON lines to standard output, {"progress": TEXT} or others wh
 neither jax nor torch.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

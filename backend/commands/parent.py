@@ -1,7 +1,5 @@
 """A process that ends with the one that started it, whatever it does or waits for then."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """The command `precompile`: writes a preset's programs to files, which the engine loads instead of compiling."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

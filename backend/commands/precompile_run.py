@@ -3,8 +3,6 @@
 Runs in a process of its own (`python -m backend.commands.precompile_run`, started by `app.py precompile`).
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Iterator

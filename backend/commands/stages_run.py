@@ -4,8 +4,6 @@
 and the words of `app.py`. Loads only the networks that the stage uses.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,8 +1,8 @@
 """One finding of `app.py doctor`, a value: what was looked at, how it is, and what mends it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 State = Literal["ok", "warning", "fault", "skipped"]
 
@@ -24,15 +24,6 @@ class Check:
         """One line, and one more for the mend."""
         line = f"{self.state:8} {self.name}: {self.found}"
         return f"{line}\n{'':9}-> {self.mend}" if self.mend else line
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for `from_json`."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "Check":
-        """The check that `to_json` wrote."""
-        return cls(**data)
 
 
 def worst(checks: Sequence[Check]) -> State:

@@ -1,7 +1,5 @@
 """Checks a request's numbers against its preset: size, length, steps, guidance and the like. Opens no file."""
 
-from __future__ import annotations
-
 import math
 
 from backend.contract.geometry import is_frame_count, nearest_frame_counts, nearest_sizes

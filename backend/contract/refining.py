@@ -3,8 +3,6 @@
 Source: the makers' two stages for LTX-2, as in diffusers' `LTX2LatentUpsamplePipeline`: the second begins at 0.909375 of noise.
 """
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 from backend.contract.settings import VideoSettings, find_preset

@@ -1,7 +1,7 @@
 """The part of a request that compiled programs depend on: requests of one shape share every program. Compiles nothing."""
 
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 from backend.contract.request import GenerationRequest, find_preset
 from backend.errors import RequestError
@@ -60,15 +60,6 @@ class Shape:
             control_downscale=request.control_downscale,
             follows_in_part=bool(request.control) and request.control_scale < 1,
         )
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        """The shape that `to_json` wrote."""
-        return cls(**data)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for `from_json`."""
-        return asdict(self)
 
 
 def _window_of(request: GenerationRequest) -> int:

@@ -3,9 +3,11 @@ options that it starts with, its hosts if it is spread over several."""
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self
+
+from pydantic import TypeAdapter
 
 from backend.contract.events import Rate
 from backend.contract.shape import Shape
@@ -76,32 +78,15 @@ class WorkerFacts:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `from_json`."""
-        return {
-            "devices": [asdict(device) for device in self.devices],
-            "model": self.model,
-            "kept": [asdict(model) for model in self.kept],
-            "kept_bytes": list(self.kept_bytes),
-            "warm": [shape.to_json() for shape in self.warm],
-            "versions": self.versions,
-            "refused": list(self.refused),
-            "notice": self.notice and asdict(self.notice),
-            "rates": {stage: asdict(rate) for stage, rate in self.rates.items()},
-        }
+        return _FACTS.dump_python(self, mode="json")
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The facts that `to_json` wrote."""
-        return cls(
-            devices=tuple(Device(**device) for device in data["devices"]),
-            model=data["model"],
-            kept=tuple(KeptModel(**model) for model in data["kept"]),
-            kept_bytes=tuple(data["kept_bytes"]),
-            warm=frozenset(Shape.from_json(shape) for shape in data["warm"]),
-            versions=data["versions"],
-            refused=tuple(data["refused"]),
-            notice=data["notice"] and UnusedAccelerator(**data["notice"]),
-            rates={stage: Rate(**rate) for stage, rate in data["rates"].items()},
-        )
+        return _FACTS.validate_python(data)
+
+
+_FACTS = TypeAdapter(WorkerFacts)
 
 
 @dataclass(frozen=True, kw_only=True)

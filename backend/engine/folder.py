@@ -1,7 +1,5 @@
 """A request with its inputs in a folder: how the engine keeps jobs, and the stage commands keep runs. Imports no jax."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

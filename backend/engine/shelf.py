@@ -2,15 +2,12 @@
 
 import json
 import secrets
-import sqlite3
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from backend.errors import DataFolderError, RequestError
+from backend.engine.database import Database
+from backend.errors import RequestError
 
 LONGEST_NAME = 60
 MOST_PRESETS = 200  # for one visitor
@@ -32,28 +29,15 @@ class Comparison:
     jobs: tuple[str, ...]
 
 
-class Shelf:
+class Shelf(Database):
     """Safe from several threads. Each method is one transaction."""
 
-    def __init__(self, path: Path):
-        """Opens or makes the tables. Raises: DataFolderError."""
-        self._lock = threading.Lock()
-        self._database: sqlite3.Connection | None = None
-        try:
-            self._database = sqlite3.connect(path, timeout=10.0, check_same_thread=False, isolation_level=None)
-            self._database.executescript(_SCHEMA)
-        except sqlite3.Error as error:
-            if self._database is not None:
-                self._database.close()
-            raise DataFolderError(
-                f"{path} cannot be used ({error}):",
-                "it must be a writable SQLite file",
-                "move it away, or choose another folder with --data-dir",
-            ) from error
+    def _prepare(self) -> None:
+        self._database.executescript(_SCHEMA)
 
     def presets(self, owner: str) -> dict[str, dict]:
         """The owner's presets by name: settings as plain values."""
-        rows = self._run("SELECT name, settings FROM own_presets WHERE owner = ? ORDER BY name COLLATE NOCASE", (owner,))
+        rows = self._rows("SELECT name, settings FROM own_presets WHERE owner = ? ORDER BY name COLLATE NOCASE", (owner,))
         return {name: json.loads(settings) for name, settings in rows}
 
     def save_preset(self, owner: str, name: str, settings: dict) -> None:
@@ -66,7 +50,7 @@ class Shelf:
         if longest := next((name for name, text in named.items() if len(text) > LONGEST_SETTINGS), None):
             rule = f"must have at most {LONGEST_SETTINGS} characters of settings"
             raise RequestError(f"the preset {longest!r}", rule, "shorten its negative prompt")
-        with self._lock, self._transaction() as database:
+        with self._transaction() as database:
             kept = {name for (name,) in database.execute("SELECT name FROM own_presets WHERE owner = ?", (owner,))}
             if len(kept | named.keys()) > MOST_PRESETS and named.keys() - kept:
                 raise RequestError(f"{len(kept)} presets are kept and", f"there may be {MOST_PRESETS}", "delete some first")
@@ -78,51 +62,31 @@ class Shelf:
         new = checked_name(new)
         if new != old and new in self.presets(owner):
             raise RequestError(f"the name {new!r}", "is taken already", "choose another")
-        self._run("UPDATE own_presets SET name = ? WHERE owner = ? AND name = ?", (new, owner, old))
+        self._rows("UPDATE own_presets SET name = ? WHERE owner = ? AND name = ?", (new, owner, old))
 
     def delete_preset(self, owner: str, name: str) -> None:
         """Removes a preset."""
-        self._run("DELETE FROM own_presets WHERE owner = ? AND name = ?", (owner, name))
+        self._rows("DELETE FROM own_presets WHERE owner = ? AND name = ?", (owner, name))
 
     def compare(self, owner: str, jobs: tuple[str, ...]) -> Comparison:
         """Keeps a comparison under an id that cannot be guessed."""
         comparison = Comparison(id=secrets.token_hex(8), owner=owner, jobs=jobs)
-        self._run("INSERT INTO comparisons VALUES (?, ?, ?, ?)", (comparison.id, owner, json.dumps(jobs), time.time()))
+        self._rows("INSERT INTO comparisons VALUES (?, ?, ?, ?)", (comparison.id, owner, json.dumps(jobs), time.time()))
         return comparison
 
     def comparison(self, comparison_id: str) -> Comparison | None:
         """The comparison with this id; None if there is none."""
-        rows = self._run("SELECT id, owner, jobs FROM comparisons WHERE id = ?", (comparison_id,))
+        rows = self._rows("SELECT id, owner, jobs FROM comparisons WHERE id = ?", (comparison_id,))
         return next((Comparison(id=key, owner=owner, jobs=tuple(json.loads(jobs))) for key, owner, jobs in rows), None)
 
     def comparisons(self) -> list[Comparison]:
         """All comparisons."""
-        rows = self._run("SELECT id, owner, jobs FROM comparisons", ())
+        rows = self._rows("SELECT id, owner, jobs FROM comparisons")
         return [Comparison(id=key, owner=owner, jobs=tuple(json.loads(jobs))) for key, owner, jobs in rows]
 
     def forget_comparison(self, comparison_id: str) -> None:
         """Removes a comparison."""
-        self._run("DELETE FROM comparisons WHERE id = ?", (comparison_id,))
-
-    def close(self) -> None:
-        """Closes the file."""
-        with self._lock:
-            self._database.close()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All that is done in the block, or nothing of it."""
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._database
-        except BaseException:
-            self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
-
-    def _run(self, sql: str, values: tuple) -> list[tuple]:
-        with self._lock:
-            return self._database.execute(sql, values).fetchall()
+        self._rows("DELETE FROM comparisons WHERE id = ?", (comparison_id,))
 
 
 def checked_name(name: str) -> str:

@@ -2,22 +2,22 @@
 
 import json
 import sqlite3
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from backend.contract import events
 from backend.contract.events import Event, Failed, Interrupted, VideoResult
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
+from backend.engine.database import Database
 from backend.engine.estimate import Run
 from backend.engine.job import EndedJob, Job, Selection
 from backend.engine.stored_paths import absolute, relative
-from backend.errors import DataFolderError, JobNotFound
+from backend.errors import JobNotFound
 
-_WAIT_SECONDS = 2.0  # for another process's write; each takes milliseconds
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, engine TEXT NOT NULL,
@@ -68,30 +68,20 @@ _MOST_LOG_BYTES = 64 * 2**20  # of the write-ahead log, when it has been taken i
 MOST_TIMINGS = 500  # the newest that estimates look at
 
 
-class Store:
+class Store(Database):
     """The one SQLite file. Each method is one transaction."""
 
-    def __init__(self, path: Path):
-        """Opens or makes the file. Raises: DataFolderError."""
-        self._lock = threading.Lock()
-        self._database: sqlite3.Connection | None = None
-        try:
-            self._database = sqlite3.connect(path, timeout=_WAIT_SECONDS, check_same_thread=False, isolation_level=None)
-            self._database.row_factory = sqlite3.Row
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=NORMAL")  # WAL keeps the file intact; see `_transaction` for power cuts
-            self._database.execute(f"PRAGMA journal_size_limit={_MOST_LOG_BYTES}")
-            self._database.executescript(_SCHEMA)
-            self._check_whole()
-            self._add_later_columns()
-        except sqlite3.Error as error:
-            if self._database is not None:
-                self._database.close()
-            raise DataFolderError(
-                f"{path} cannot be used as job store ({error}):",
-                "it must be a writable SQLite file",
-                "move it and its -wal and -shm files away (the videos stay in runs), or choose another folder with --data-dir",
-            ) from error
+    _wait_seconds = 2.0  # each write takes milliseconds
+    _use = " as job store"
+    _fix = "move it and its -wal and -shm files away (the videos stay in runs), or choose another folder with --data-dir"
+
+    def _prepare(self) -> None:
+        self._database.execute("PRAGMA journal_mode=WAL")
+        self._database.execute("PRAGMA synchronous=NORMAL")  # WAL keeps the file intact; see `_transaction` for power cuts
+        self._database.execute(f"PRAGMA journal_size_limit={_MOST_LOG_BYTES}")
+        self._database.executescript(_SCHEMA)
+        self._check_whole()
+        self._add_later_columns()
 
     def follow_runs(self, runs: Path) -> None:
         """Names the folders of jobs anew whose data folder was moved or copied: they are in `runs` now."""
@@ -174,7 +164,7 @@ class Store:
 
     def counts(self) -> dict[str, int]:
         """How many jobs there are in each state."""
-        return {row["state"]: row["n"] for row in self._rows("SELECT state, COUNT(*) AS n FROM jobs GROUP BY state", ())}
+        return {row["state"]: row["n"] for row in self._rows("SELECT state, COUNT(*) AS n FROM jobs GROUP BY state")}
 
     def star(self, job_id: str, is_starred: bool) -> None:
         """Marks a job as one of the best, or takes the mark away."""
@@ -198,13 +188,13 @@ class Store:
                 is_starred=bool(row["starred"]),
                 is_cleaned=bool(row["cleaned"]),
             )
-            for row in self._rows(sql, ())
+            for row in self._rows(sql)
         ]
 
     def job_ids(self, *, is_deleted: bool = True) -> set[str]:
         """The ids of all jobs, with or without those in the bin."""
         where = "" if is_deleted else " WHERE deleted IS NULL"
-        return {row["id"] for row in self._rows(f"SELECT id FROM jobs{where}", ())}
+        return {row["id"] for row in self._rows(f"SELECT id FROM jobs{where}")}
 
     def last_preview(self, job_id: str) -> str | None:
         """The file name, inside the job's folder, of the newest preview that its events name."""
@@ -265,7 +255,7 @@ class Store:
 
     def add_timing(self, run: Run) -> None:
         """Keeps the seconds of a finished video, so that the next can be estimated."""
-        row = (json.dumps(run.shape.to_json()), run.steps, run.num_tokens, json.dumps(run.seconds), run.device)
+        row = (json.dumps(asdict(run.shape)), run.steps, run.num_tokens, json.dumps(run.seconds), run.device)
         with self._transaction() as database:
             database.execute("INSERT INTO timings (shape, steps, tokens, seconds, device) VALUES (?, ?, ?, ?, ?)", row)
             database.execute("DELETE FROM timings WHERE number <= (SELECT MAX(number) FROM timings) - ?", (MOST_TIMINGS,))
@@ -274,13 +264,13 @@ class Store:
         """The runs of finished videos, newest first."""
         return [
             Run(
-                shape=Shape.from_json(json.loads(row["shape"])),
+                shape=Shape(**json.loads(row["shape"])),
                 steps=row["steps"],
                 num_tokens=row["tokens"],
                 seconds=json.loads(row["seconds"]),
                 device=row["device"],
             )
-            for row in self._rows("SELECT * FROM timings ORDER BY number DESC", ())
+            for row in self._rows("SELECT * FROM timings ORDER BY number DESC")
         ]
 
     def start(self, job_id: str) -> bool:
@@ -337,7 +327,7 @@ class Store:
     def engines_at_work(self) -> list[str]:
         """The engines that have jobs which wait or run."""
         sql = "SELECT DISTINCT engine FROM jobs WHERE state IN ('queued', 'running') ORDER BY engine"
-        return [row["engine"] for row in self._rows(sql, ())]
+        return [row["engine"] for row in self._rows(sql)]
 
     def unfinished(self, engine: str) -> list[Job]:
         """The jobs of one engine that have not ended, in their order."""
@@ -351,11 +341,6 @@ class Store:
     def hand_over(self, job_id: str, engine: str) -> None:
         """Gives a job to another engine."""
         self._change("UPDATE jobs SET engine = ? WHERE id = ?", (engine, job_id))
-
-    def close(self) -> None:
-        """Closes the file; the store cannot be used afterwards."""
-        with self._lock:
-            self._database.close()
 
     @staticmethod
     def _may_follow(database: sqlite3.Connection, job_id: str, event: Event) -> bool:
@@ -395,25 +380,10 @@ class Store:
                 if is_durable:
                     self._database.execute("PRAGMA synchronous=NORMAL")
 
-    @contextmanager
-    def _begun(self) -> Iterator[None]:
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._database.execute("COMMIT")
-        except BaseException:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            raise
-
     def _change(self, sql: str, values: tuple) -> int:
         """One statement in a transaction of its own; how many rows it has changed."""
         with self._transaction() as database:
             return database.execute(sql, values).rowcount
-
-    def _rows(self, sql: str, values: tuple | dict) -> list[sqlite3.Row]:
-        with self._lock:
-            return self._database.execute(sql, values).fetchall()
 
 
 def _as_stored(database: sqlite3.Connection, job_id: str, value: GenerationRequest | Event) -> str:

@@ -1,7 +1,6 @@
 """How a model lies on its devices, for families whose transformer has attention heads and a stack of equal layers."""
 
-from __future__ import annotations
-
+import dataclasses
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from backend.chips import memory_bytes
 from backend.families.model import ModelPlan
 from backend.families.plans import best_plan, subject_of
-from backend.runtime.mesh import Layout, MeshPlan, plan_copies, plan_mesh
+from backend.runtime.mesh import Layout, plan_copies, plan_mesh
 
 
 def plan_layouts(
@@ -26,7 +25,7 @@ def plan_layouts(
     kind, experts, layers = plan.devices[0].device_kind, plan.kind.num_experts, config["num_layers"]
     best = best_plan(subject_of(kind, len(plan.devices), sizes, layers, experts))
     asked = {axis: size for axis, size in plan.mesh.items() if size is not None}
-    wished = asked or (_axes(best.mesh) if best else {})
+    wished = asked or (dataclasses.asdict(best.mesh) if best else {})
     plans = []
     for is_guided in (True, False):
         fixed = {axis: size for axis, size in wished.items() if is_guided or axis == "tp"}
@@ -39,7 +38,3 @@ def plan_layouts(
         copied = plan_copies(sizes, layers, plans[0], memory_bytes(kind), experts)
     guided = Layout.over(plans[0], plan.devices, copied, copies_on_demand=experts > 1)
     return guided, guided.regrouped(plans[1])
-
-
-def _axes(mesh: MeshPlan) -> dict[str, int]:
-    return {"dp": mesh.dp, "sp": mesh.sp, "tp": mesh.tp}

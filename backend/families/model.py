@@ -4,8 +4,6 @@ The pipeline drives every family through `Model` and knows none of them. A model
 (see `backend.runtime.work`), so that loading, running, compiling ahead, `precompile` and `check-tpu` share one description.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@
 `backend/families/layouts.py` has a rule for slices and models that are not in it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -282,7 +282,7 @@ class _Process:
 
     def do(self, opening: Opening) -> Any:
         """What the work returns or raises. Raises: RequestError if it takes too long or ends the process."""
-        timer = threading.Timer(opening.seconds, self._end_late)
+        timer = threading.Timer(opening.seconds, self.kill, kwargs={"is_waited_for": False})
         timer.daemon = True
         timer.start()
         try:
@@ -297,9 +297,6 @@ class _Process:
         if "error" in reply:
             raise _error(reply["error"])
         return reply.get("value")
-
-    def _end_late(self) -> None:
-        self.kill(is_waited_for=False)
 
     def kill(self, *, is_waited_for: bool = True) -> None:
         """Ends the process and what it has started. May be called twice, and from any thread."""

@@ -1,7 +1,5 @@
 """Makes control clips from ordinary ones: lines along edges, or a grey picture of them."""
 
-from __future__ import annotations
-
 import numpy as np
 from PIL import Image, ImageFilter
 

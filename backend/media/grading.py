@@ -8,11 +8,10 @@ lies no more than `MOST_DRIFT` away; beyond that the difference is taken for wha
 neighbouring frames, so that nothing flickers, and begins with the first frame as it is.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -29,12 +28,12 @@ class Look:
     median: tuple[float, float, float]
 
     @classmethod
-    def of(cls, frames: np.ndarray) -> Look:
+    def of(cls, frames: np.ndarray) -> Self:
         """That of frames uint8 [F, H, W, 3]."""
         return cls(median=tuple(float(value) for value in np.median(_medians(frames), axis=0)))
 
     @classmethod
-    def read(cls, path: Path) -> Look:
+    def read(cls, path: Path) -> Self:
         """What `write` wrote. Raises: OSError, ValueError."""
         return cls(median=tuple(json.loads(path.read_text("utf-8"))["median"]))
 

@@ -1,7 +1,5 @@
 """Opens masks from strangers: a picture that holds for all frames, or a clip. White is what is made anew."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

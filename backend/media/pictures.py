@@ -169,12 +169,9 @@ def _not_a_picture(path: Path) -> ImageError:
         beginning = file.read(4096)
     if beginning.startswith(_BEGINNINGS):
         return _damaged(path)
-    what = "a text file" if _is_text(beginning) else "something else"
+    is_text = not any(byte < 32 and byte not in b"\t\n\r\f" for byte in beginning)
+    what = "a text file" if is_text else "something else"
     return ImageError(f"image {path.name!r} is {what} and", f"must be a picture ({', '.join(FORMATS)})", "choose another file")
-
-
-def _is_text(beginning: bytes) -> bool:
-    return not any(byte < 32 and byte not in b"\t\n\r\f" for byte in beginning)
 
 
 def _damaged(path: Path) -> ImageError:

@@ -3,8 +3,6 @@
 Also puts a clip's own pixels back where nothing was made anew: an autoencoder changes every pixel a little.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -3,8 +3,6 @@
 Weights stay, and everything else shrinks with the video's tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
@@ -12,7 +10,7 @@ from typing import TypeVar
 from backend.contract.geometry import latent_frames, pixel_frames
 from backend.contract.request import GenerationRequest, find_preset
 from backend.errors import RequestError
-from presets import Preset, list_presets
+from presets import list_presets
 
 TRIES = 2  # compilations for each kind of remedy
 Candidate = TypeVar("Candidate")
@@ -48,15 +46,12 @@ def fewer_frames(request: GenerationRequest, share: float) -> Iterator[Generatio
 
 def smaller_sizes(request: GenerationRequest, share: float) -> Iterator[GenerationRequest]:
     """The request at the smaller sizes of its preset's series, as upright or as wide, the largest first."""
-    largest = share * request.width * request.height
-    for width, height in sorted(_series_sizes(find_preset(request.preset)), key=lambda size: -size[0] * size[1]):
+    largest, series = share * request.width * request.height, find_preset(request.preset).series
+    sizes = {size for preset in list_presets() if preset.series == series for size in preset.sizes}
+    for width, height in sorted(sizes, key=lambda size: -size[0] * size[1]):
         changed = _changed(request, width=width, height=height)
         if width * height <= largest and (width > height) == (request.width > request.height) and changed is not None:
             yield changed
-
-
-def _series_sizes(preset: Preset) -> set[tuple[int, int]]:
-    return {size for other in list_presets() if other.series == preset.series for size in other.sizes}
 
 
 def _changed(request: GenerationRequest, **changes: int) -> GenerationRequest | None:

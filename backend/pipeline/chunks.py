@@ -1,7 +1,5 @@
 """Divides a video's latents into chunks of frames, which are denoised one after another. A whole video may be one chunk."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 

@@ -1,8 +1,6 @@
 """The denoiser's conditions where cues change a video's prompt or action: those of its beginning, and beside them a set for every
 other pair of prompt and action that comes."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Collection, Generator, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """The decoding: latents to frames, piece by piece, and to sound; then the mp4."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Iterator

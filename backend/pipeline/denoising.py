@@ -1,7 +1,5 @@
 """The denoising loop: chunk by chunk, step by step. A step is work: a video runs it, and compiling ahead describes it."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import time
@@ -19,7 +17,7 @@ from backend.families.model import VIDEO, Carry, Conditions, Lane, Latents, Mode
 from backend.pipeline import cue_conditions
 from backend.pipeline.chunks import Chunk, chunks_of
 from backend.pipeline.run import Denoised, Described, Run
-from backend.runtime.work import Make, OnHost, Put, Wait, Work, calls_of, describe, describe_placed
+from backend.runtime.work import Make, OnHost, Put, Wait, Work, calls_of, describe
 from backend.runtime.work import run as do
 from backend.sampling.plan import PlannedStep, plan_of
 from backend.sampling.solvers import StepInputs, noised, step_inputs
@@ -167,7 +165,7 @@ class Denoising:
         """Whether every program of this lane's step has run on such arguments."""
         model, request = self._run.model, self._request_at(planned)
         lane, carry = describe(model.lane(self._weights, request, self._conditions_at(planned), planned, None))
-        states = describe_placed(describe(self._first_states(planned)), lane.layout.replicated)
+        states = lane.layout.whole(describe(self._first_states(planned)))
         step = model.step(self._weights, request, lane, states, row, carry, index)
         return all(call.program.has_run(*call.arguments) for call in calls_of(step))
 

@@ -1,7 +1,5 @@
 """Opens a request's inputs for the model, or makes blank ones of the same sizes where only shapes count."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Collection
 

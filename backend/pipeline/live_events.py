@@ -1,7 +1,5 @@
 """Yields the events that a long piece of work reports, while it runs; `until` lets such work be stopped."""
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -5,12 +5,11 @@ preview would wait for that step. So `begin` returns once the decoder has been c
 by side.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
 import jax
 import numpy as np
@@ -57,7 +56,7 @@ class StepPreviews:
         self._thread = ThreadPoolExecutor(1, "preview")
         (folder / PREVIEW_FOLDER).mkdir(exist_ok=True)
 
-    def __enter__(self) -> StepPreviews:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

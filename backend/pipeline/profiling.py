@@ -4,12 +4,11 @@
 the gathers of weights) and `decoder`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Self
 
 import jax
 
@@ -33,7 +32,7 @@ class Tracer:
         self._folder, self._first, self._last = folder, first, last
         self._is_on = False
 
-    def __enter__(self) -> Tracer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

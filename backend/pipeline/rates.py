@@ -1,7 +1,5 @@
 """How much arithmetic each stage of a video is, for the rate at which the devices did it."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

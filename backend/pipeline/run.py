@@ -1,7 +1,5 @@
 """What all stages of one video share, and what one stage passes to the next."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

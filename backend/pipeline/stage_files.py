@@ -8,8 +8,6 @@ name before their own, as in `sound.latents`. A model's sound is `stage3_sound.w
 hosts only the first writes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -4,14 +4,12 @@ The copy from the device comes between two steps, because the next step uses up 
 its own beside the next step.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from backend.files import is_disk_full
 
@@ -35,7 +33,7 @@ class StateSaver(Generic[State]):
         self._writing: Future[None] | None = None
         self._next = time.monotonic() + seconds
 
-    def __enter__(self) -> StateSaver[State]:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: Any) -> None:

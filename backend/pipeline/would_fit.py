@@ -4,8 +4,6 @@ The failed request's programs are compiled and their memory is read from what th
 described slice; candidates of the estimate are then compiled too, and proposed only if they fit.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """How long programs took to compile on this machine, in one file, and how long those that a video lacks will take."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping, Sequence

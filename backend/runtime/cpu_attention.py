@@ -1,7 +1,5 @@
 """Attention: on a CPU by PyTorch's fused kernel, whose exponentials are vectorised and XLA's are not; elsewhere by `kernels`."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

@@ -6,8 +6,6 @@ TPUs do for `jax.lax.Precision.HIGH`; Henry, Tang and Heinecke, "Leveraging the 
 Higher-Precision Computations" (2019), section II.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import math

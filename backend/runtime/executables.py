@@ -6,8 +6,6 @@ that differs in any of them is another file, so no outdated program is ever run;
 The files are pickles: anyone who can write into the folder can run code here, as with jax's own cache.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import importlib.metadata

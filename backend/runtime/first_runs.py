@@ -4,8 +4,6 @@ Before a program with kernels of ours runs for the first time, a file says so; w
 living process holds names kernels that did not come back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import fcntl

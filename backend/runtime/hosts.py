@@ -3,8 +3,6 @@
 Whoever is alone, as usual, needs nothing of this: then `HERE` is the first of one.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable

@@ -5,8 +5,6 @@ the real tokens of both stand before all padding, and a count of keys says which
 room for the other stream, that is written into it, which costs no copy of the long arrays.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
@@ -17,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from backend.runtime.mesh import Layout
-from backend.runtime.ulysses import to_heads, to_tokens
+from backend.runtime.ulysses import of_all_groups, to_heads, to_tokens
 from kernels.attention import KeyCounts
 from kernels.qkv import LOG2_E, HeadBounds, Preparation, Prepared, normalise_heads, prepare
 
@@ -63,13 +61,9 @@ def joint_attention(
     the second stream; its `KeyCounts` say how many keys count.
     """
     local = functools.partial(_local_joint_attention, layout=layout, attend=attend, how=how)
-    if not layout.maps_chips:
-        return local(spread, beside, counts, tables)
     flat, whole, table = P("dp", "sp", "tp"), P("dp", None, "tp"), P("sp", None)
     specs = tuple(Stream(query=place, key=place, value=place, norms=(P(), P())) for place in (flat, whole))
-    return jax.shard_map(
-        local, mesh=layout.mesh, in_specs=(*specs, P("dp"), (table, table)), out_specs=(flat, whole), check_vma=False
-    )(spread, beside, counts, tables)
+    return layout.on_each_chip(local, (*specs, P("dp"), (table, table)), (flat, whole))(spread, beside, counts, tables)
 
 
 def _local_joint_attention(
@@ -86,9 +80,7 @@ def _local_joint_attention(
     prepared = prepare(spread.projected, spread.norms, tables, preparation)
     second = _beside(beside, counts, prepared, how.eps)
     query, key, value = (to_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
-    if group < sp:
-        across = [list(range(offset, sp, group)) for offset in range(group)]
-        key, value = (jax.lax.all_gather(array, "sp", axis=1, tiled=True, axis_index_groups=across) for array in (key, value))
+    key, value = (of_all_groups(array, group, sp) for array in (key, value))
     own = (jax.lax.axis_index("sp") % group if sp > 1 else 0) * (heads // group)
     share = [jax.lax.dynamic_slice_in_dim(array, own * head, heads // group * head, 2) for array in second.projected]
     key, value = (_joined(array, part, how.num_tokens) for array, part in zip((key, value), share[1:], strict=True))
@@ -153,9 +145,4 @@ def text_attention(
 ) -> jax.Array:
     """`attend(query, key, value, counts)` of a text to itself, which every chip of a guidance branch has whole: arrays as
     `layout.text_heads`, `counts` [B]."""
-    if not layout.maps_chips:
-        return attend(query, key, value, counts)
-    specs = (*[layout.text_heads] * 3, P("dp"))
-    return jax.shard_map(attend, mesh=layout.mesh, in_specs=specs, out_specs=layout.text_heads, check_vma=False)(
-        query, key, value, counts
-    )
+    return layout.on_each_chip(attend, (*[layout.text_heads] * 3, P("dp")), layout.text_heads)(query, key, value, counts)

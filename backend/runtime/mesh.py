@@ -9,17 +9,15 @@ Matrices rest spread over `weight_axes` too and are gathered layer by layer (FSD
 axes of a video transformer's and a VAE's arrays, but no particular model.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, Sharding
 from jax.sharding import PartitionSpec as P
 
 from backend.contract.worker import AXES
@@ -30,6 +28,11 @@ LARGE_MATRIX = 2**24  # elements: below it a copy on every chip costs less than 
 TOKEN_ALIGNMENT = 128  # tokens a device are padded to this, on TPUs and where there are several devices
 Role = Literal["columns", "rows", "whole"]
 """How a matrix [in, out] is cut over tp: its columns (heads or hidden units come out of it), its rows (they go in), or not."""
+
+
+def placed(shapes: Any, sharding: Sharding) -> Any:
+    """The shapes of a tree of arrays, all of them where `sharding` says."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,12 +116,12 @@ class Layout:
     @classmethod
     def over(
         cls, plan: MeshPlan, devices: Sequence[jax.Device], copied: Iterable[str] = (), copies_on_demand: bool = False
-    ) -> Layout:
+    ) -> Self:
         """The plan on these devices; neighbours in the list are neighbours on sp."""
         grid = np.asarray(devices, dtype=object).reshape(plan.dp, plan.tp, plan.sp).transpose(0, 2, 1)
         return cls(mesh=Mesh(grid, AXES), copied=frozenset(copied), copies_on_demand=copies_on_demand)
 
-    def regrouped(self, plan: MeshPlan) -> Layout:
+    def regrouped(self, plan: MeshPlan) -> Self:
         """Another plan of as many devices and the same tp, on these in the same order: weights lie in the same places."""
         grid = self.mesh.devices.reshape(plan.dp, plan.sp, plan.tp)
         return dataclasses.replace(self, mesh=Mesh(grid, AXES))
@@ -150,11 +153,12 @@ class Layout:
         another chip's channels, and none was refused."""
         return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16 and "passes" not in REFUSALS
 
-    @property
-    def maps_chips(self) -> bool:
-        """Whether attention runs inside `shard_map`, written for one chip: if there are several, and on one TPU chip too, because
-        the kernel is chosen by the mesh in context."""
-        return self.mesh.size > 1 or self.platform == "tpu"
+    def on_each_chip(self, one_chip: Callable, in_specs: Any, out_specs: Any) -> Callable:
+        """Attention that is written for one chip, on every chip's part of the arguments: inside `shard_map` if there are several,
+        and on one TPU chip too, because the kernel is chosen by the mesh in context."""
+        if self.mesh.size == 1 and self.platform != "tpu":
+            return one_chip
+        return jax.shard_map(one_chip, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
     def size(self, axis: str) -> int:
         return self.mesh.shape[axis]
@@ -212,10 +216,7 @@ class Layout:
 
     def describe_spread(self, arrays: Mapping[Any, Any]) -> dict[Any, jax.ShapeDtypeStruct]:
         """Shapes of arrays [B, C, F, H, W] that lie as `space` says."""
-        return {
-            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self.sharding(self.space(*leaf.shape[3:])))
-            for name, leaf in arrays.items()
-        }
+        return {name: placed(leaf, self.sharding(self.space(*leaf.shape[3:]))) for name, leaf in arrays.items()}
 
     def count(self, axes: tuple[str, ...]) -> int:
         """How many chips these axes have together."""
@@ -231,10 +232,11 @@ class Layout:
 
     def describe(self, shapes: Mapping[str, Any], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.ShapeDtypeStruct]:
         """The same for weights that are known by shape and dtype only."""
-        return {
-            name: jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=self.sharding(spec(name, value.shape)))
-            for name, value in shapes.items()
-        }
+        return {name: placed(value, self.sharding(spec(name, value.shape))) for name, value in shapes.items()}
+
+    def whole(self, shapes: Any) -> Any:
+        """The shapes of a tree of arrays of which every chip has a copy."""
+        return placed(shapes, self.replicated)
 
     def constrain(self, array: jax.Array, spec: P) -> jax.Array:
         """Fixes where an array lies, inside a compiled function."""

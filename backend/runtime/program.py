@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding
 from backend.errors import KernelRefused
 from backend.runtime.first_runs import FIRST_RUNS
 from backend.runtime.hosts import put
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import Layout, placed
 from backend.runtime.refusals import PLATFORMS, REFUSALS, uses_in
 
 
@@ -78,7 +78,7 @@ class Program:
         self.name, self.key = name, key or name
         self.layout = layout
         self._function, self._donated = function, tuple(donated)
-        self._places = places or self._on_all_devices
+        self._places = places or layout.whole
         self._compiler = compiler
         self._compiled: dict[Any, Compilation] = {}
         self._untried: dict[Any, frozenset[str]] = {}  # uses of kernels in what is compiled and has not run yet
@@ -163,18 +163,11 @@ class Program:
         return leaf if self._lies_on_mesh(leaf) else put(leaf, self.layout.replicated)
 
     def _describe(self, leaf: Any) -> jax.ShapeDtypeStruct:
-        return _shape_on(leaf, leaf.sharding if self._lies_on_mesh(leaf) else self.layout.replicated)
-
-    def _on_all_devices(self, shapes: Any) -> Any:
-        return jax.tree.map(lambda leaf: _shape_on(leaf, self.layout.replicated), shapes)
+        return placed(leaf, leaf.sharding if self._lies_on_mesh(leaf) else self.layout.replicated)
 
     def _lies_on_mesh(self, leaf: Any) -> bool:
         sharding = getattr(leaf, "sharding", None)
         return isinstance(sharding, NamedSharding) and sharding.mesh.devices.size == self.layout.mesh.size
-
-
-def _shape_on(leaf: Any, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def _signature(arguments: tuple) -> Any:

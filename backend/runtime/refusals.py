@@ -4,8 +4,6 @@ A chip or a compiler that is another than those we compile for may refuse what o
 In place of a kernel that is refused XLA's own operations serve, after the model has been laid out anew (`KernelRefused`).
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterable

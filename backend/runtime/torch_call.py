@@ -4,8 +4,6 @@ It is a custom call by name, so that programs stay in JAX's persistent compilati
 `jax.pure_callback`. The structures are those of XLA's FFI, major version 0: `xla/ffi/api/c_api.h` in `jax.ffi.include_dir()`.
 """
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import functools

@@ -5,8 +5,6 @@ torchax names operator overloads that torch has since removed; its `Tensor.type_
 conv2d falls through to a C++ check that refuses bfloat16. A fourth is slow on CPUs: its `linear`.
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Callable, Mapping

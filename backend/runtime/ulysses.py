@@ -4,8 +4,6 @@ Source: DeepSpeed-Ulysses, arXiv:2309.14509; if the heads do not divide by the c
 gather keys and values from the other groups.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
@@ -35,11 +33,8 @@ def self_attention(
     or [S, W / 2] with a `head_width`: see `Preparation`.
     """
     local = functools.partial(_local_attention, layout=layout, attend=attend, eps=eps, head_width=head_width)
-    if not layout.maps_chips:
-        return local(projected, norms, tables)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None if head_width is None else "tp")
-    specs = ((flat,) * 3, (norm,) * 2, (table,) * 2)
-    return jax.shard_map(local, mesh=layout.mesh, in_specs=specs, out_specs=flat, check_vma=False)(projected, norms, tables)
+    return layout.on_each_chip(local, ((flat,) * 3, (norm,) * 2, (table,) * 2), flat)(projected, norms, tables)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,7 +74,7 @@ def _own_heads(
     )
     prepared = prepare(projected, norms, tables, how)
     query, key, value = (to_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
-    key, value = (_of_all_groups(array, group, sp) for array in (key, value))
+    key, value = (of_all_groups(array, group, sp) for array in (key, value))
     own = jax.lax.axis_index("sp") % group * (heads // group) if sp > 1 else 0
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), prepared.bounds)
     return _OwnHeads(query=query, key=key, value=value, bounds=bounds, group=group)
@@ -95,7 +90,7 @@ def _local_attention(
     return to_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas)
 
 
-def _of_all_groups(array: jax.Array, group: int, sp: int) -> jax.Array:
+def of_all_groups(array: jax.Array, group: int, sp: int) -> jax.Array:
     """The tokens [B, S, W] of all groups of chips, which have the same heads, from those of this chip's group."""
     if group == sp:
         return array
@@ -156,13 +151,9 @@ def ring_attention(
     ring holds; and the ring with the block's keys and values. `attend(query, key, value, bounds, count)` is given how many keys
     count, and bounds as `self_attention` gives them."""
     local = functools.partial(_local_ring_attention, layout=layout, attend=attend, eps=eps, num_tokens=num_tokens)
-    if not layout.maps_chips:
-        return local(projected, norms, tables, ring, place)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
     specs = ((flat,) * 3, (norm,) * 2, (table,) * 2, RING, P())
-    return jax.shard_map(local, mesh=layout.mesh, in_specs=specs, out_specs=(flat, RING), check_vma=False)(
-        projected, norms, tables, ring, place
-    )
+    return layout.on_each_chip(local, specs, (flat, RING))(projected, norms, tables, ring, place)
 
 
 def _local_ring_attention(
@@ -219,9 +210,5 @@ def cross_attention(
 ) -> jax.Array:
     """`attend` of each chip's tokens to the whole text: `query` as `layout.heads`, `key` and `value` as
     `layout.text_heads`; `bias` [B, 1, 1, L] or None."""
-    if not layout.maps_chips:
-        return attend(query, key, value, bias)
     specs = (layout.heads, layout.text_heads, layout.text_heads, None if bias is None else P("dp"))
-    return jax.shard_map(attend, mesh=layout.mesh, in_specs=specs, out_specs=layout.heads, check_vma=False)(
-        query, key, value, bias
-    )
+    return layout.on_each_chip(attend, specs, layout.heads)(query, key, value, bias)

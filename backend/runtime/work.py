@@ -4,8 +4,6 @@ A piece of work is a generator. It yields effects and is sent their results: arr
 (`jax.ShapeDtypeStruct`) if it is only described. So the programs that are compiled ahead are the programs that run.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Generator
 from typing import Any
@@ -15,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from backend.runtime.hosts import put
+from backend.runtime.mesh import placed
 from backend.runtime.program import Program
 
 
@@ -92,11 +91,6 @@ def calls_of(work: Work) -> list[Call]:
     return calls
 
 
-def describe_placed(tree: Any, sharding: jax.sharding.Sharding) -> Any:
-    """The shapes of a tree of arrays, all of them put where `sharding` says."""
-    return describe_effect(Put(tree, sharding))
-
-
 def describe_effect(effect: Effect) -> Any:
     """The shapes and places of one effect's result, which the work is sent if nothing runs."""
     match effect:
@@ -105,7 +99,7 @@ def describe_effect(effect: Effect) -> Any:
         case OnHost(function, arguments):
             return jax.eval_shape(lambda *arrays: function(jnp, *arrays), *arguments)
         case Put(tree, sharding):
-            return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)
+            return placed(tree, sharding)
         case Zeros(tree) | Make(_, tree):
             return tree
         case Wait():

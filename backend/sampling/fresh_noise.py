@@ -5,8 +5,6 @@ Source of the rule: Lightricks/LTX-2, `ltx_pipelines/distilled.py`, which draws 
 above the video's seed. Its numbers are the graphics card's; ours are those of jax's Threefry generator.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

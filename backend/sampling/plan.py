@@ -1,7 +1,5 @@
 """Plans the steps of a video: the solver's tables, which expert works in each step, and whether guidance runs."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -15,8 +15,6 @@ level is 0.1; "ltx-distilled" on the eight levels that its distilled models were
 diffusers' `LTXEulerAncestralRFScheduler` with eta 1: a model that takes it adds the noise itself, `Schedule.noise` times.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The checkpoints and LoRA files that presets use, and how much of each is on this machine. Uses no network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whether this machine can run a model, judged by its devices and by figures that are kept as data. Compiles nothing."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence
@@ -39,7 +37,7 @@ def compatibility(presets: Sequence[Preset], devices: Sequence[Device]) -> Compa
     smallest = _smallest(needs, devices)
     if not devices:
         return Compatibility(verdict="unknown", smallest=smallest)
-    if _runs_on_processors(presets):
+    if min(step_flops(preset.name) for preset in presets) <= MOST_FLOPS_ON_A_CPU:
         return Compatibility(verdict="runs", smallest=smallest)
     if all(device.kind == "cpu" for device in devices):
         return Compatibility(verdict="slow", smallest=smallest)
@@ -54,10 +52,6 @@ def step_flops(name: str) -> float:
     family, _ = of_preset(preset)
     request = example_request(preset)
     return family.step_flops(preset.network_configs(), request, request.num_branches).total
-
-
-def _runs_on_processors(presets: Sequence[Preset]) -> bool:
-    return min(step_flops(preset.name) for preset in presets) <= MOST_FLOPS_ON_A_CPU
 
 
 def _verdict(needs: Needs | None, devices: Sequence[Device], memory: int | None) -> Verdict:

@@ -5,8 +5,6 @@ In a process of its own, because receiving and hashing gigabytes would delay the
 does, as when the server is gone; what has arrived stays.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -5,8 +5,6 @@ What has arrived of a file stays when a download is paused, fails, or the server
 has cut off is shown as paused, with its share.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """The models of this machine as the page shows them: what there is, what each needs, and how it is fetched and removed."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence

@@ -1,7 +1,5 @@
 """How many frames a second a live video will be made at, from the predicted seconds of its programs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

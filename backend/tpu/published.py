@@ -1,7 +1,5 @@
 """Seconds that others have published for the same work, to compare with our predictions: one step of the preset, guidance on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 _PEDIA = "gpu-tpu-pedia, Wan 2.1, measured on the chip"

@@ -4,8 +4,6 @@ Sizes are estimated first: weights shrink with the slice, all else with slice an
 compiled, and offered only if it fits.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from itertools import repeat

@@ -3,8 +3,6 @@
 On a CPU the kernels for TPUs run in Pallas's interpreter (`jax.experimental.pallas.tpu.force_tpu_interpret_mode`), as tests do.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -2,8 +2,6 @@
 what it takes. The weights are made up, so nothing is said of pictures.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ def main() -> None:
     serve(blocks, engine, host="127.0.0.1", port=_free_port(), share=False, auth=None, views=views)
     listed = {
         "addresses": sorted(set(_addresses(blocks.app.routes))),
-        "handlers": {function.fn.__qualname__: _takes_request(function.fn) for function in blocks.fns.values()},
+        "handlers": {function.fn.__qualname__: _takes_request(function.fn) for function in blocks.fns.values() if function.fn},
         "public": [function.api_name for function in blocks.fns.values() if function.api_visibility != "private"],
         "progress": [function.api_name for function in blocks.fns.values() if function.show_progress_on != []],
         "middleware": [one.cls.__name__ for one in blocks.app.user_middleware],

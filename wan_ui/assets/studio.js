@@ -236,7 +236,12 @@ const showStageTime = () => {
   const scrub = $('[data-player=scrub]', player);
   if (scrub !== document.activeElement || !video.paused) scrub.value = frame;
   showText($('output', player), `${frame + 1} / ${frames}`);
-  player.dataset.playing = !video.paused;
+  showPlaying(player, !video.paused);
+};
+const showPlaying = (bar, isPlaying) => {
+  const button = $('.play-button', bar), words = isPlaying ? button.dataset.pauseWords : button.dataset.words;
+  bar.dataset.playing = isPlaying;
+  if (button.title !== words) button.title = button.ariaLabel = words;
 };
 
 // Compare: all videos follow the longest, the leader. Where one drifts by more than a frame it is put right. A video that is
@@ -282,8 +287,7 @@ const followLeader = () => {
   const scrub = $('[data-compare=scrub]', section);
   if (scrub !== document.activeElement || !lead.paused) scrub.value = Math.round(1000 * lead.currentTime / lead.duration);
   showText($('.together output', section), `${lead.currentTime.toFixed(2)} s`);
-  const bar = $('.together', section);
-  bar.dataset.playing = !lead.paused;
+  showPlaying($('.together', section), !lead.paused);
   wipe(section);
 };
 const wiping = {isOn: false, left: 0, right: 1, edge: 50};

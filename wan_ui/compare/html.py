@@ -8,7 +8,7 @@ from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest
 from backend.engine.job import Job
 from wan_ui.desk.media import BEFORE, media_url
-from wan_ui.parts.buttons import icon_button, quiet_button, sound_button
+from wan_ui.parts.buttons import icon_button, play_button, sound_button
 from wan_ui.parts.icons import icon
 from wan_ui.parts.progress import StageView, spoken_seconds
 from wan_ui.parts.values import NO_PICTURE, value_words
@@ -119,7 +119,7 @@ def _bar(side: Side, labels: list[str], done: int, texts: Texts) -> str:
         else ""
     )
     return (
-        f'<div class="together">{quiet_button("play", texts.play, _PLAYS)}'
+        f'<div class="together">{play_button(texts, _PLAYS)}'
         f'<input type="range" min="0" max="1000" value="0" data-compare="scrub" aria-label="{escape(texts.scrub)}">'
         f"<output></output>"
         f'<label class="wipe"><input type="checkbox" data-compare="wipe"><span>{escape(texts.compare_wipe)}</span></label>'

@@ -77,7 +77,7 @@ class FillHandlers:
                 return (yield from self._continue(job, visit))
             return do.get(act.what, self._use)(job, texts)
         except StudioError as error:
-            return self._refused(error, texts)
+            return {self.message: Message.refusal(error).html(texts)}
 
     @opens_files
     def drop(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
@@ -89,15 +89,15 @@ class FillHandlers:
                 return self._picture(str(path), visit.texts)
             return (yield from self._video(path, visit))
         except StudioError as error:
-            return self._refused(error, visit.texts)
+            return {self.message: Message.refusal(error).html(visit.texts)}
 
     def link(self, code: str, texts: Texts) -> Updates:
         """Loads the settings from a link."""
         try:
             request = read_settings(code)
-            return self._loaded(request, texts, Message(text=texts.loaded.format(seed=request.seed), view="create"))
+            return self.shown(request, texts, Message(text=texts.loaded.format(seed=request.seed), view="create"))
         except StudioError as error:
-            return self._refused(error, texts)
+            return {self.message: Message.refusal(error).html(texts)}
 
     def stored(self, settings: dict[str, Any] | None, texts: Texts) -> Updates:
         """Loads the last session's settings, if the browser has kept any that can still be used."""
@@ -110,26 +110,32 @@ class FillHandlers:
         except (StudioError, TypeError):
             return {self.message: gr.skip()}
 
-    def shown(self, request: GenerationRequest, texts: Texts, message: Message) -> Updates:
-        """Loads a request's settings and shows the message `message`. Raises: StudioError for a model that is not here."""
-        return self._loaded(request, texts, message)
+    def shown(self, request: GenerationRequest, texts: Texts, message: Message, is_seed_new: bool = False) -> Updates:
+        """Loads a request's settings and shows this message. Raises: StudioError for a model that is not here."""
+        self._check_here(request, texts)
+        if not request.is_from_pictures:
+            message = replace(message, text=f"{message.text} {texts.loaded_clip}")
+        if request.cues or request.action:
+            message = replace(message, text=f"{message.text} {texts.loaded_cues}")
+        shown = self.form.show(request, texts, self.desk.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
+        return shown | {self.message: message.html(texts), self.form.editing: None}
 
     def _use(self, job: Job, texts: Texts) -> Updates:
         again = text_button("fill:new", texts.loaded_seed_button)
         message = Message(text=texts.loaded.format(seed=job.request.seed), button=again, view="create")
-        return self._loaded(job.request, texts, message) | self._pictures(job.request)
+        return self.shown(job.request, texts, message) | self._pictures(job.request)
 
     def _edit(self, job: Job, texts: Texts) -> Updates:
         if not job.request.is_from_pictures:  # saving the form would take its clip away
             raise RequestError("a video that is made under Edit", "cannot be changed here", "queue another under Edit")
         message = Message(text=texts.loaded_editing, view="create")
-        return self._loaded(job.request, texts, message) | self._pictures(job.request) | {self.form.editing: job.id}
+        return self.shown(job.request, texts, message) | self._pictures(job.request) | {self.form.editing: job.id}
 
     def _fits(self, job: Job, size: str, texts: Texts) -> Updates:
         """Loads the job's settings at a size and a length that fit, such as "832x480x81". Raises: RequestError."""
         request = job.request.changed(**proposed_size(size))
         message = Message(text=texts.loaded_fits, view="create")
-        return self._loaded(request, texts, message) | self._pictures(request)
+        return self.shown(request, texts, message) | self._pictures(request)
 
     def _full(self, job: Job, texts: Texts) -> Updates:
         """Loads the full-quality preset for the job's draft preset, with the same prompt, pictures and seed."""
@@ -142,7 +148,7 @@ class FillHandlers:
         shots = {"shots": job.request.shots} if job.request.shots else {}
         request = GenerationRequest.from_preset(preset, **same, **shots)
         message = Message(text=texts.loaded_full.format(title=preset.words(texts.language).title), view="create")
-        return self._loaded(request, texts, message) | self._pictures(request)
+        return self.shown(request, texts, message) | self._pictures(request)
 
     def _continue(self, job: Job, visit: Visit) -> Steps[Updates]:
         """Loads image to video, with the video's last frame as the first."""
@@ -156,7 +162,7 @@ class FillHandlers:
             else (GenerationRequest.from_preset(preset, prompt=job.request.prompt, image=picture))
         )
         message = Message(text=texts.loaded_continue, view="create")
-        return self._loaded(base, texts, message, is_seed_new=True) | {self.form.image.image: picture}
+        return self.shown(base, texts, message, is_seed_new=True) | {self.form.image.image: picture}
 
     def _image_preset(self, request: GenerationRequest) -> Preset:
         """The request's own preset if it starts from pictures, else the first preset here that does. Raises: RequestError."""
@@ -172,18 +178,18 @@ class FillHandlers:
         again = text_button("fill:new", texts.loaded_seed_button) if request.task == "t2v" else ""
         text = texts.loaded.format(seed=request.seed)
         if request.task == "t2v" and request.sound is None:
-            return self._loaded(request, texts, Message(text=text, button=again, view="create"))
+            return self.shown(request, texts, Message(text=text, button=again, view="create"))
         job = self._original(request, visit)
         if job is not None:
             message = Message(text=text, button=again, view="create")
-            return self._loaded(request, texts, message) | self._pictures(job.request)
+            return self.shown(request, texts, message) | self._pictures(job.request)
         picture = None if request.task == "t2v" else (yield from _frame(path, 0))
         missing = {texts.loaded_first_frame: picture, texts.loaded_own_sound: request.sound}
         said = " ".join((text, *(words for words, value in missing.items() if value)))
         filled = {self.form.image.image: picture, self.form.image.focus: CENTRE} if picture else {}
         if request.sound:
             filled |= self.form.sound.load(request, None)
-        return self._loaded(request, texts, Message(text=said, button=again, view="create")) | filled
+        return self.shown(request, texts, Message(text=said, button=again, view="create")) | filled
 
     def _original(self, request: GenerationRequest, visit: Visit) -> Job | None:
         """The visitor's own job that made this video, if it is still here."""
@@ -203,15 +209,6 @@ class FillHandlers:
             self.message: Message(view="create").html(texts),
         }
 
-    def _loaded(self, request: GenerationRequest, texts: Texts, message: Message, is_seed_new: bool = False) -> Updates:
-        self._check_here(request, texts)
-        if not request.is_from_pictures:
-            message = replace(message, text=f"{message.text} {texts.loaded_clip}")
-        if request.cues or request.action:
-            message = replace(message, text=f"{message.text} {texts.loaded_cues}")
-        shown = self.form.show(request, texts, self.desk.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
-        return shown | {self.message: message.html(texts), self.form.editing: None}
-
     def _check_here(self, request: GenerationRequest, texts: Texts) -> None:
         """Raises: StudioError for a model that is not on this machine; another model would make a different video."""
         if not self.desk.can_run(find_preset(request.preset)):
@@ -223,9 +220,6 @@ class FillHandlers:
         copies = {role: to_cache(paths[0]) for role, paths in request.inputs().items() if role in parts}
         pictures = {part: copies.get(role) for role, part in parts.items()} if copies else {}
         return pictures | self.form.sound.load(request, to_cache(request.sound) if request.sound else None)
-
-    def _refused(self, error: StudioError, texts: Texts) -> Updates:
-        return {self.message: Message.refusal(error).html(texts)}
 
 
 def _frame(video: Path, index: int) -> Steps[str]:

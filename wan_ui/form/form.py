@@ -112,7 +112,7 @@ class Form:
 
     @property
     def notes(self) -> list[gr.HTML]:
-        """What is said of errors, in the order of `Notes`."""
+        """What is said of errors, in the order of `PLACES`."""
         return [self.prompt.note, self.image.note, self.sound.note, self.settings.note]
 
     @property

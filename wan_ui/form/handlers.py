@@ -1,6 +1,7 @@
 """Handles the form: another task, model or picture, a suggestion, the estimate, and the words of a page that opens."""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,10 +28,17 @@ from wan_ui.form.rewrite import suggest
 from wan_ui.form.settings import elsewhere_html, preset_updates, settings_of
 from wan_ui.form.shots import editor_html
 from wan_ui.parts.events import LAST, QUIET, RAW, Updates, Values
-from wan_ui.parts.notes import Notes, note_html, sentence
+from wan_ui.parts.notes import PLACES, Place, note_html, sentence
 
 MOST_HISTORY = 20
 FORM_ACTS = ("estimate", "fill", "drop", "own")
+
+# What a person has typed since a preset was chosen, by the control's name: the answer to that choice may come later, and must not
+# bring the preset's own value back.
+_FORGET_TYPED = "() => { (window.studioTyped ??= new Map()).clear(); }"
+_NOTE_TYPED = "value => { (window.studioTyped ??= new Map()).set('NAME', value); }"
+_PUT_BACK = "() => NAMES.map(name => window.studioTyped?.get(name))"  # Gradio leaves alone what is undefined
+_IF_TYPED = "(count, ...others) => [window.studioTyped?.has('guided_steps') ? count : null, ...others]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +91,31 @@ class FormHandlers:
         form, settings = self.form, self.form.settings
         chosen = [form.prompt.examples, form.image.examples, form.image.last_image, form.sound.box, *settings.follows_preset]
         switched = [form.task, settings.preset, settings.preset_note, form.actions.generate, *chosen]
-        for tab, task in zip(form.tab_items, ("t2v", "i2v"), strict=True):
-            tab.select(self.chooser(task), settings.preset, switched, **QUIET, **LAST)
-        settings.preset.input(self.choose_preset, [settings.preset, form.task], [form.task, *chosen], **QUIET, **LAST)
         controls = settings.controls
-        asked = [controls["guided_steps"], settings.preset, controls["steps"]]
-        controls["guided_steps"].input(self.guide_first, [*asked, *settings.guided[:2]], settings.guided, **QUIET, **LAST)
-        controls["steps"].input(self.guide_as_many, asked, controls["guidance_end"], **QUIET, **LAST)
+        for name, control in controls.items():  # before all that is asked of the server: Gradio waits for each in turn
+            control.input(None, control, js=_NOTE_TYPED.replace("NAME", name), **QUIET)
+        for choice in (*(tab.select for tab in form.tab_items), settings.preset.input):
+            choice(None, js=_FORGET_TYPED, **QUIET)
+        for tab, task in zip(form.tab_items, ("t2v", "i2v"), strict=True):
+            self._keep_typed_after(tab.select(self.chooser(task), settings.preset, switched, **QUIET, **LAST))
+        asked = [settings.preset, form.task]
+        self._keep_typed_after(settings.preset.input(self.choose_preset, asked, [form.task, *chosen], **QUIET, **LAST))
+        controls["guided_steps"].input(self.guide_first, self._guiding, settings.guided, **QUIET, **LAST)
+        controls["steps"].input(self.guide_as_many, self._guiding[:3], controls["guidance_end"], **QUIET, **LAST)
+
+    @property
+    def _guiding(self) -> list[gr.Component]:
+        """What `guide_first` reads."""
+        settings = self.form.settings
+        return [settings.controls["guided_steps"], settings.preset, settings.controls["steps"], *settings.guided[:2]]
+
+    def _keep_typed_after(self, event: gr.events.Dependency) -> None:
+        """After this event, the answer to a choice, the controls have again what was typed before it came, and guidance what
+        follows from that."""
+        settings = self.form.settings
+        put_back = _PUT_BACK.replace("NAMES", json.dumps([*settings.controls]))
+        kept = event.then(None, None, settings.follows_preset, js=put_back, **QUIET)
+        kept.then(self.guide_first, self._guiding, settings.guided, js=_IF_TYPED, **RAW, **LAST)
 
     def _wire_picture(self) -> None:
         image, size = self.form.image, self.form.settings.controls["resolution"]
@@ -116,10 +142,9 @@ class FormHandlers:
         prompts = self.desk.engine.library.prompts(visit.owner, MOST_HISTORY)
         return {self.form.prompt.history: history_html(prompts, visit.texts)}
 
-    def notes(self, notes: Notes) -> Updates:
-        """Shows each note at the control that it is about."""
-        form = self.form
-        return dict(zip(form.notes, notes.html(), strict=True))
+    def notes(self, text: str = "", place: Place = "settings") -> Updates:
+        """Shows a note at the control that it is about, and takes all others away."""
+        return {note: note_html(text if at == place else "") for at, note in zip(PLACES, self.form.notes, strict=True)}
 
     def estimate(self, values: Values, request: gr.Request) -> str:
         """The line at the Generate button, for the form as it is, for which an idle worker makes everything ready."""
@@ -187,8 +212,8 @@ class FormHandlers:
             **form.sound.show(preset),
         }
 
-    def guide_first(self, count: float, name: str | None, steps: float, guidance: float, low: float) -> tuple[Any, ...]:
-        """Guidance, its start and its end in per cent, for so many first steps with it; none for 0."""
+    def guide_first(self, count: float | None, name: str | None, steps: float, guidance: float, low: float) -> tuple[Any, ...]:
+        """Guidance, its start and its end in per cent, for so many first steps with it; none for 0, as they are for None."""
         try:
             preset = load_preset(name or "")
             found = first_steps(preset, count, {"steps": steps, "guidance": (guidance, low)[: preset.num_experts]})

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import gradio as gr
 
-from backend.engine.job import Job, Selection
+from backend.engine.job import Job
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.panel import Panel
 from wan_ui.desk.visit import Visit
@@ -90,7 +90,7 @@ class LibraryHandlers(Panel):
             jobs=jobs,
             count=library.count(selection),
             chosen=values[self.panel.chosen] or "",
-            is_filtered=_is_filtered(selection),
+            is_filtered=bool(selection.words or selection.presets or selection.is_starred or selection.is_deleted),
             sounding=library.with_sound([job.id for job in jobs]),
         )
         return library_html(shelf, visit.texts)
@@ -99,7 +99,3 @@ class LibraryHandlers(Panel):
         result = self.desk.engine.library.result(job.id) if job else None
         owner = job.owner if job and visit.is_operator else ""
         return detail_html(job, result, visit.texts, owner)
-
-
-def _is_filtered(selection: Selection) -> bool:
-    return bool(selection.words or selection.presets or selection.is_starred or selection.is_deleted)

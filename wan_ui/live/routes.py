@@ -22,7 +22,6 @@ from backend.contract.events import Block
 from backend.contract.live import frame_name
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
-from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import events_of
 from wan_ui.desk.opening import unless_gone
@@ -93,14 +92,10 @@ def to_request(given: dict[str, Any]) -> GenerationRequest:
         preset,
         prompt=prompt if isinstance(prompt, str) else "",
         image=str(checked_upload(image)) if image else None,
-        num_frames=_most_frames(preset),
+        num_frames=preset.max_frames - (preset.max_frames - preset.first_frames) % preset.frame_step,
         seed=seed if isinstance(seed, int) else None,
         is_open=True,
     )
-
-
-def _most_frames(preset: Preset) -> int:
-    return preset.max_frames - (preset.max_frames - preset.first_frames) % preset.frame_step
 
 
 async def _packets(desk: Desk, watch: Watch, job: Job, visit: Visit) -> AsyncIterator[bytes]:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from html import escape
 
-from backend.stock.downloads import Download
 from backend.stock.models import ModelRow
 from presets import Preset
 from wan_ui.desk.visit import Visit
@@ -124,7 +123,7 @@ def _progress(row: ModelRow, texts: Texts) -> str:
     done, total = _bytes(row)
     percent = round(100 * done / total) if total else 0
     failed = row.download is not None and row.download.phase == "failed"
-    words = _failure(row.download) if failed else _progress_words(row, texts)
+    words = without_paths(f"{row.download.cause}; {row.download.fix}") if failed else _progress_words(row, texts)
     role = "alert" if failed else "status"
     return (
         f'<div class="bar" role="progressbar" aria-label="{escape(name_of(row.entry.source))}" aria-valuemin="0"'
@@ -137,10 +136,6 @@ def _bytes(row: ModelRow) -> tuple[int, int]:
     if row.download is not None and row.download.bytes_done:
         return row.download.bytes_done, row.download.bytes_total
     return row.entry.begun_bytes, row.total_bytes
-
-
-def _failure(download: Download) -> str:
-    return without_paths(f"{download.cause}; {download.fix}")
 
 
 def _progress_words(row: ModelRow, texts: Texts) -> str:
@@ -166,7 +161,7 @@ def _buttons(row: ModelRow, visit: Visit) -> str:
         case "here":
             buttons = [remove]
         case "waiting" | "asking" | "running":
-            buttons = [text_button("model:pause", texts.model_pause, name="pause", **one)]
+            buttons = [text_button("model:pause", texts.pause, name="pause", **one)]
         case "pausing":
             buttons = []
         case "paused":

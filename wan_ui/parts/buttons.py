@@ -17,6 +17,7 @@ from typing import Any
 import gradio as gr
 
 from wan_ui.parts.icons import icon
+from wan_ui.words.english import Texts
 
 # The names of custom events are in quotes here, because Gradio finds them in this text.
 _ON_LOAD = """
@@ -59,17 +60,23 @@ def icon_button(act: str, name: str, label: str, **data: str) -> str:
 
 def quiet_button(name: str, label: str, attributes: str) -> str:
     """A button with an icon that does what its attributes say."""
-    words = escape(label)
-    return f'<button type="button" class="quiet-button" title="{words}" aria-label="{words}" {attributes}>{icon(name)}</button>'
+    return _quiet("quiet-button", label, attributes, name)
 
 
 def sound_button(label: str, attributes: str) -> str:
     """A button with a speaker, which is crossed out until the button is pressed."""
-    words = escape(label)
-    return (
-        f'<button type="button" class="quiet-button sound-button" title="{words}" aria-label="{words}" aria-pressed="false"'
-        f" {attributes}>{icon('sound')}{icon('muted')}</button>"
-    )
+    return _quiet("quiet-button sound-button", label, f'aria-pressed="false" {attributes}', "sound", "muted")
+
+
+def play_button(texts: Texts, attributes: str) -> str:
+    """A button with a triangle; the page's script makes it a pause sign, and says so, while what it belongs to plays."""
+    words = f'data-words="{escape(texts.play)}" data-pause-words="{escape(texts.pause)}"'
+    return _quiet("quiet-button play-button", texts.play, f"{words} {attributes}", "play", "pause")
+
+
+def _quiet(classes: str, label: str, attributes: str, *icons: str) -> str:
+    words, drawn = escape(label), "".join(map(icon, icons))
+    return f'<button type="button" class="{classes}" title="{words}" aria-label="{words}" {attributes}>{drawn}</button>'
 
 
 def text_button(act: str, label: str, *, name: str = "", hint: str = "", **data: str) -> str:

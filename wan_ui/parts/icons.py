@@ -30,10 +30,7 @@ _PATHS = {
     "list": '<path d="M4 5.5h12M4 10h12M4 14.5h7"/>',
     "question": '<path d="M7.5 7.8a2.5 2.5 0 1 1 3.7 2.2c-.800.4-1.2.900-1.2 1.7M10 14.5h.01"/>',
     "link": '<path d="M8.5 11.5l3-3M9 6.5l1.5-1.5a3 3 0 0 1 4.3 4.3L13 11M11 13.5 9.5 15a3 3 0 0 1-4.3-4.3L7 9"/>',
-    "way_anew": '<path d="M15.5 10a5.5 5.5 0 1 1-1.7-4M15.5 3.5V7H12"/>',
     "way_follow": '<path d="M3.5 13c2.5-6 4.5-6 6.5-3s4 3 6.5-3"/>',
-    "way_paint": '<path d="M9.5 10.5l6.3-6.3"/>'
-            '<path d="M9 11a2.3 2.3 0 0 0-3.4 1.8c0 1.5-1.1 2-2.1 2.2 2.5 1.3 6.5.6 6.5-2.5z"/>',
     "way_widen": '<rect x="7" y="6.5" width="6" height="7" rx="1"/><path d="M4.5 8 2.5 10l2 2M15.5 8l2 2-2 2"/>',
     "way_extend": '<path d="M3.5 5.5h6v9h-6zM12 10h5M14.5 7.5 17 10l-2.5 2.5"/>',
     "way_sound": '<path d="M4 8v4h2.5L10 15V5L6.500 8zM14 7v6M11 10h6"/>',
@@ -42,10 +39,12 @@ _PATHS = {
             '<path d="M9 11a2.3 2.3 0 0 0-3.4 1.8c0 1.5-1.1 2-2.1 2.2 2.5 1.3 6.5.6 6.5-2.5z"/>',
     "eraser": '<path d="M8.5 15.5h7M5 11.5 11.5 5l4 4-6.5 6.5H7.5L5 13a1 1 0 0 1 0-1.5zM8.5 8l4 4"/>',
     "undo": '<path d="M7 4.5 3.8 7.7 7 10.9M4 7.7h7.5a4 4 0 0 1 0 8H8"/>',
-    "clear": '<path d="M4.5 6h11M8 6V4.3h4V6M6 6l.7 9.7h6.6L14 6"/>',
 }  # fmt: skip
+
+
+_ALSO = {"way_anew": "again", "way_paint": "brush", "clear": "bin"}
 
 
 def icon(name: str) -> str:
     """The drawing with this name."""
-    return f'<svg class="icon" viewBox="0 0 20 20" aria-hidden="true">{_PATHS[name]}</svg>'
+    return f'<svg class="icon" viewBox="0 0 20 20" aria-hidden="true">{_PATHS[_ALSO.get(name, name)]}</svg>'

@@ -1,9 +1,8 @@
 """Errors in place: a note below the control that caused them, from the engine's own explanation."""
 
 import re
-from dataclasses import dataclass
 from html import escape
-from typing import Literal
+from typing import Literal, get_args
 
 import gradio as gr
 
@@ -19,35 +18,17 @@ watch('value', () => {
 """
 
 Place = Literal["prompt", "image", "sound", "settings"]
-_PLACES: dict[str, Place] = {
+PLACES: tuple[Place, ...] = get_args(Place)
+_PLACES_OF: dict[str, Place] = {
     **dict.fromkeys(("prompt", "negative_prompt", "shot", "shots"), "prompt"),
     **dict.fromkeys(("image", "last_image"), "image"),
     **dict.fromkeys(("sound", "sound_start"), "sound"),
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Notes:
-    """One or two sentences for each place; empty if there is no error."""
-
-    prompt: str = ""
-    image: str = ""
-    sound: str = ""
-    settings: str = ""
-
-    def html(self) -> tuple[str, ...]:
-        """The notes as HTML, in the order of the fields."""
-        return tuple(note_html(text) for text in (self.prompt, self.image, self.sound, self.settings))
-
-
 def build_note(elem_id: str) -> gr.HTML:
     """An empty note; it becomes visible with its first text."""
     return gr.HTML(note_html(), js_on_load=_SHOW, elem_id=elem_id)
-
-
-def notes_for(error: StudioError) -> Notes:
-    """The error's own words, next to the control that it is about."""
-    return Notes(**{place_of(error): sentence(error)})
 
 
 def place_of(error: StudioError) -> Place:
@@ -57,7 +38,7 @@ def place_of(error: StudioError) -> Place:
     if isinstance(error, SoundError):
         return "sound"
     name = re.match(r"\w*", error.what).group()
-    return _PLACES.get(name, "settings")
+    return _PLACES_OF.get(name, "settings")
 
 
 def sentence(error: StudioError) -> str:

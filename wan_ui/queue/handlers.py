@@ -48,7 +48,7 @@ class QueueHandlers:
             try:
                 updates = self._done(act.what, act.value, job, visit.texts)
             except StudioError as error:
-                updates = self._refused(error, visit.texts)
+                updates = {self.message: Message.refusal(error).html(visit.texts)}
             self.desk.engine.touch()
         return updates | self.draw(visit)
 
@@ -66,7 +66,7 @@ class QueueHandlers:
             steps = self.desk.submitting(wanted, visit) if first is None else self._from_shot(job, wanted, first, visit)
             copy = yield from steps
         except StudioError as error:
-            return self._refused(error, visit.texts)
+            return {self.message: Message.refusal(error).html(visit.texts)}
         shown = copy.id if job.has_ended else gr.skip()  # a copy of a job that still waits does not replace it on the stage
         return self.draw(visit) | {self.job_id: shown, self.message: Message(view="stage").html(visit.texts)}
 
@@ -103,9 +103,6 @@ class QueueHandlers:
                 engine.library.restore(job.id)
                 return {self.message: Message(text=texts.restored).html(texts)}
         return {}
-
-    def _refused(self, error: StudioError, texts: Texts) -> Updates:
-        return {self.message: Message.refusal(error).html(texts)}
 
     def _own(self, job: Job) -> set[str]:
         return {other.id for other in self.desk.engine.library.unended(job.owner)}

@@ -54,8 +54,7 @@ def metrics_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
 def metrics_text(engine: Engine) -> str:
     """All metrics. Source: prometheus.io/docs/instrumenting/exposition_formats, text format 0.0.4."""
     counts, workers = engine.library.counts(), engine.workers()
-    lines = ["# HELP studio_jobs Jobs in the store by state.", "# TYPE studio_jobs gauge"]
-    lines += [f'studio_jobs{{state="{state}"}} {counts.get(state, 0)}' for state in STATES]
+    lines = _gauge("studio_jobs", "Jobs in the store by state.", [({"state": state}, counts.get(state, 0)) for state in STATES])
     ready = [(_names(worker, workers), int(worker.status.state in ("ready", "busy"))) for worker in workers]
     lines += _gauge("studio_worker_ready", "Whether the worker can make a video now.", ready)
     warm = [(_names(worker, workers), len(worker.facts.warm)) for worker in workers]

@@ -26,7 +26,7 @@ from wan_ui.form.handlers import FormHandlers
 from wan_ui.header import status_html
 from wan_ui.parts.events import EACH, QUIET, RAW, SILENT, Updates, Values, at_moment, moment
 from wan_ui.parts.message import Message
-from wan_ui.parts.notes import Notes, notes_for
+from wan_ui.parts.notes import place_of, sentence
 from wan_ui.parts.progress import StageView
 from wan_ui.queue.reading import queue_now
 from wan_ui.stage.html import Model, stage_html
@@ -106,15 +106,13 @@ class StageHandlers(Panel):
             draft = self.form.read(values)
             job = yield from self._queue(draft.to_request(), values[self.form.editing], visit)
         except StudioError as error:
-            return notes(notes_for(error))
+            return notes(sentence(error), place_of(error))
         except Exception:
             log.exception("a request could not be submitted")
-            return notes(Notes(settings=f"{visit.texts.error_unexpected} {visit.texts.error_unexpected_fix}"))
+            return notes(f"{visit.texts.error_unexpected} {visit.texts.error_unexpected_fix}")
         is_seed_new = bool(values[self.form.settings.is_seed_random])
         shown = self._on_stage(values[self.panel.job_id], job, visit)
-        return (
-            notes(Notes()) | shown | self._kept(draft, job, is_seed_new) | self.form_handlers.history(visit) | self._line(visit)
-        )
+        return notes() | shown | self._kept(draft, job, is_seed_new) | self.form_handlers.history(visit) | self._line(visit)
 
     def _kept(self, draft: Draft, job: Job, is_seed_new: bool) -> Updates:
         """The form after its job was queued, and the values that the browser keeps."""

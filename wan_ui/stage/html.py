@@ -17,7 +17,7 @@ from backend.errors import RequestError
 from wan_ui.desk.media import media_url
 from wan_ui.desk.presets import goes_on_with_sound
 from wan_ui.desk.sound import sound_url
-from wan_ui.parts.buttons import icon_button, quiet_button, sound_button, text_button
+from wan_ui.parts.buttons import icon_button, play_button, quiet_button, sound_button, text_button
 from wan_ui.parts.icons import icon
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView, progress_words, queue_place, spoken_seconds
@@ -28,6 +28,7 @@ _GLYPH = (
     '<svg class="glyph" viewBox="0 0 64 64" aria-hidden="true"><rect x="6" y="12" width="52" height="40" rx="8"/>'
     '<path d="M27 24.5v15l13-7.5z"/></svg>'
 )
+_PLAYS = 'data-player="play"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +160,7 @@ def _player(view: StageView, job: Job | None, texts: Texts) -> str:
     has_sound = bool(result and result.has_sound)
     return (
         f'<div class="player" {facts} data-sound="{_flag(has_sound)}"{_hidden(not result)}>'
-        f"{_key('back', texts.frame_back)}{_key('play', texts.play)}{_key('forward', texts.frame_on)}"
+        f"{_key('back', texts.frame_back)}{play_button(texts, _PLAYS)}{_key('forward', texts.frame_on)}"
         f'<span class="scrubber"><canvas class="wave" aria-hidden="true"{_hidden(not has_sound)}></canvas>'
         f'<input type="range" min="0" max="{result.num_frames - 1 if result else 1}" step="1"'
         f' value="0" data-player="scrub" aria-label="{escape(texts.scrub)}"></span><output></output>'

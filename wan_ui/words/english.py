@@ -275,7 +275,8 @@ class Texts:
     add_compare: str = "Compare"
     frame_back: str = "One frame back"
     frame_on: str = "One frame on"
-    play: str = "Play or pause"
+    play: str = "Play"
+    pause: str = "Pause"
     loop: str = "Loop"
     sound: str = "Sound on or off"
     sound_refused: str = "Your browser begins videos without sound. Press here to hear it."
@@ -458,7 +459,6 @@ class Texts:
         ("untried", "not tried on these devices"),
         ("unknown", "devices not known yet"),
     )
-    model_pause: str = "Pause"
     model_resume: str = "Resume"
     model_again: str = "Try again"
     model_later: str = "Not now"

@@ -8,14 +8,11 @@ Source: SkyworkAI/Matrix-Game, Matrix-Game-2/utils/conditions.py and configs/dis
 hao-ai-lab/FastVideo, fastvideo/configs/models/dits/matrixgame2.py (the layout of FastVideo/Matrix-Game-2.0-*-Diffusers).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.json_files import AGAIN
 from backend.chips import StepFlops
 from backend.contract.cues import AND
@@ -23,12 +20,9 @@ from backend.contract.settings import VideoSettings
 from backend.errors import ModelError, RequestError
 from backend.families.causal_wan.family import BLOCK, SINK, TRAINED, WINDOW, CausalWanFamily, CausalWanKind, check_window
 from backend.families.family import Configs, refusal
+from backend.families.kit.face import Face
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, width_of
 from backend.families.wan.family import AUTOENCODER, TEXT_TOKENS, flops_of, scales
-from presets import Preset
-
-if TYPE_CHECKING:
-    from backend.families.causal_wan.action_model import ActionWanModel
 
 PIPELINES = ("MatrixGameCausalDMDPipeline", "MatrixGame2CausalDMDPipeline")  # FastVideo's, before and after it was renamed
 TRANSFORMERS = ("CausalMatrixGameWanModel", "CausalMatrixGame2WanModel")
@@ -115,24 +109,16 @@ class ActionWanFamily(CausalWanFamily):
 
     name = "matrix-game"
     supports = SUPPORTED
+    pipelines = PIPELINES
+    transformers = TRANSFORMERS
+    body = "backend.families.causal_wan.action_model:ActionWanModel"
+    completed = Face.completed  # unlike causal Wan, which has files of its own
 
-    def recognise(self, index: Mapping[str, Any], configs: Configs) -> ActionWanKind | None:
-        """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""
-        if index.get("_class_name") not in PIPELINES:
-            return None
+    def _kind(self, index: Mapping[str, Any], configs: Configs) -> ActionWanKind:
         _check_networks(configs)
         kind = _kind_of(configs)
         check_window(kind)
         return kind
-
-    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> None:
-        """See `Family`: its transformer lies in the checkpoint's folder."""
-
-    def of_preset(self, preset: Preset, configs: Configs) -> ActionWanKind | None:
-        """The kind of a preset's model, without its checkpoint."""
-        if configs["transformer"].get("_class_name") not in TRANSFORMERS:
-            return None
-        return self.recognise({"_class_name": PIPELINES[0]}, configs)
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """Shapes of tensors that FastVideo and diffusers name alike."""
@@ -162,12 +148,6 @@ class ActionWanFamily(CausalWanFamily):
     def original_name(self, stem: str) -> str:
         """A module's name in the makers' checkpoints."""
         return super().original_name(re.sub(rf"^{re.escape(ACTIONS)}(\d+)\.", r"blocks.\1.action_model.", stem))
-
-    def model(self) -> type[ActionWanModel]:
-        """Imported late, because it imports jax and torch."""
-        from backend.families.causal_wan.action_model import ActionWanModel
-
-        return ActionWanModel
 
 
 ACTION_WAN = ActionWanFamily()

@@ -5,9 +5,8 @@ What is done in a block is one action, the same in all its frames. A block's fir
 the block before, so the carry keeps that.
 """
 
-from __future__ import annotations
-
 import dataclasses
+import functools
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -32,6 +31,16 @@ from backend.weights.stacked import StackedWeights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ActionCarry(BlockCarry):
+    """The past of the next block, what was `done` before it [pixel frames, keys and mouse], which is None at the beginning, and
+    the block's own `steering` and `channels`, None until its lane is made."""
+
+    done: np.ndarray | None
+    steering: Steering | None = None
+    channels: ImageChannels | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionLane(BlockLane):
     """What the blocks with one action share: what is `done` in each of their frames [keys and mouse], and the `channels` of the
     picture [1, 4 + C, latent frames, H, W], on the host."""
@@ -42,16 +51,6 @@ class ActionLane(BlockLane):
     def context(self, carry: ActionCarry) -> SteeredContext:
         """What a block's steps read besides its latents."""
         return SteeredContext(text=self.text, positions=carry.positions, condition=carry.channels, steering=carry.steering)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ActionCarry(BlockCarry):
-    """The past of the next block, what was `done` before it [pixel frames, keys and mouse], which is None at the beginning, and
-    the block's own `steering` and `channels`, None until its lane is made."""
-
-    done: np.ndarray | None
-    steering: Steering | None = None
-    channels: ImageChannels | None = None
 
 
 class ActionWanModel(CausalWanModel):
@@ -145,7 +144,7 @@ class ActionWanModel(CausalWanModel):
         before = _before(carry, lane, shape.reach - shape.stride + 1)
         of_block = np.tile(lane.done, (shape.stride * frames - 1, 1))  # nothing sees what is done in a block's last pixel frame
         steering = yield from denoiser.block_steering(np.concatenate([before, of_block]), carry.first, frames)
-        channels = yield OnHost(_of_block(carry.first, frames), (lane.channels,))
+        channels = yield OnHost(functools.partial(channels_of_block, first=carry.first, frames=frames), (lane.channels,))
         condition = yield Put(ImageChannels(values=channels), lane.layout.replicated)
         return dataclasses.replace(carry, steering=steering, channels=condition)
 
@@ -161,7 +160,3 @@ def _before(carry: ActionCarry, lane: ActionLane, count: int) -> np.ndarray:
 
 def _with_done(carry: BlockCarry, done: np.ndarray | None) -> ActionCarry:
     return ActionCarry(past=carry.past, first=carry.first, positions=carry.positions, done=done)
-
-
-def _of_block(first: int, frames: int) -> Any:
-    return lambda xp, channels: channels_of_block(xp, channels, first, frames)

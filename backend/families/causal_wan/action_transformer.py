@@ -4,8 +4,6 @@ The module stands between a block's cross-attention and its feed-forward, where 
 blocks run in two parts, which together compute what diffusers' block does. There is no text: cross-attention sees the picture.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -92,12 +90,12 @@ class ActionDenoiser(BlockDenoiser):
         """See `BlockDenoiser`; every chip has the whole ring of the actions."""
         past, tokens = super().describe_past(latent_shape, dtype), self.frame_tokens(latent_shape)
         actions = describe_action_ring(self._shape, self._window.frames, tokens, dtype)
-        return dataclasses.replace(past, ring=SteeredRing(tokens=past.ring, actions=jax.tree.map(self._replicated, actions)))
+        return dataclasses.replace(past, ring=SteeredRing(tokens=past.ring, actions=self._layout.whole(actions)))
 
     def place_past(self, shapes: Past) -> Past:
         """Where a past lies that a program returns."""
         placed = super().place_past(dataclasses.replace(shapes, ring=shapes.ring.tokens))
-        actions = jax.tree.map(self._replicated, shapes.ring.actions)
+        actions = self._layout.whole(shapes.ring.actions)
         return dataclasses.replace(placed, ring=SteeredRing(tokens=placed.ring, actions=actions))
 
     def block_steering(self, done: np.ndarray, first: int, frames: int) -> Work:

@@ -12,8 +12,6 @@ checkpoint.
 Source: SkyworkAI/Matrix-Game, Matrix-Game-2/wan/modules/action_module.py; GameFactory, arXiv:2501.08325.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The self-attention inside diffusers' Wan blocks for a video that is made block by block: keys and values lie in a ring."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -10,11 +10,9 @@ A picture begins a video as its first block: a still clip of that block's frames
 trained on whole blocks (guandeh17/Self-Forcing pipeline/causal_inference.py: given frames are a multiple of the block's).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from backend.checkpoints.checkpoint import TRANSFORMER as PART
 from backend.checkpoints.checkpoint import Checkpoint
@@ -24,13 +22,11 @@ from backend.chips import StepFlops
 from backend.contract.settings import VideoSettings
 from backend.errors import ModelError
 from backend.families.family import Configs, refusal
-from backend.families.kit.parts import channels_refusal, index_of
+from backend.families.kit.face import Face
+from backend.families.kit.parts import channels_refusal
 from backend.families.wan.family import WanFamily, WanKind, check_networks, flops_of, scales
 from backend.families.wan.original import transformer_config
 from presets import Preset
-
-if TYPE_CHECKING:
-    from backend.families.causal_wan.model import CausalWanModel
 
 PIPELINES = ("WanCausalDMDPipeline",)  # hao-ai-lab/FastVideo's, in wlsaidhi/SFWan2.1-T2V-1.3B-Diffusers
 TRANSFORMER = "CausalWanTransformer3DModel"
@@ -59,11 +55,12 @@ class CausalWanFamily(WanFamily):
 
     name = "causal-wan"
     supports = SUPPORTED
+    pipelines = PIPELINES
+    transformers = (TRANSFORMER,)
+    body = "backend.families.causal_wan.model:CausalWanModel"
+    of_preset = Face.of_preset  # another than plain Wan's, which has presets of several kinds
 
-    def recognise(self, index: Mapping[str, Any], configs: Configs) -> CausalWanKind | None:
-        """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""
-        if index.get("_class_name") not in PIPELINES:
-            return None
+    def _kind(self, index: Mapping[str, Any], configs: Configs) -> CausalWanKind:
         check_networks(index, configs, TRANSFORMER)
         if configs["transformer"]["in_channels"] != configs["vae"]["z_dim"]:
             raise channels_refusal(configs, configs["vae"]["z_dim"], SUPPORTED)
@@ -88,24 +85,12 @@ class CausalWanFamily(WanFamily):
         index = checkpoint.index | {"_class_name": PIPELINES[0]}
         return dataclasses.replace(checkpoint, index=index, configs=configs)
 
-    def of_preset(self, preset: Preset, configs: Configs) -> CausalWanKind | None:
-        """The kind of a preset's model, without its checkpoint."""
-        if configs["transformer"].get("_class_name") != TRANSFORMER:
-            return None
-        return self.recognise(index_of(configs, _class_name=PIPELINES[0]), configs)
-
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """Of one block, whose tokens see all of a full window."""
         kind, geometry = _kind_of(configs), request.geometry()
         frame = geometry.num_tokens // geometry.num_latent_frames
         frames = min(kind.chunk, geometry.num_latent_frames)
         return flops_of(configs["transformer"], frames * frame, kind.window * frame, branches)
-
-    def model(self) -> type[CausalWanModel]:
-        """Imported late, because it imports jax and torch."""
-        from backend.families.causal_wan.model import CausalWanModel
-
-        return CausalWanModel
 
 
 CAUSAL_WAN = CausalWanFamily()

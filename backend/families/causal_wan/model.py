@@ -15,8 +15,6 @@ Source: NVlabs/LongLive v1.0, pipeline/interactive_causal_inference.py, `global_
 which they also see those after them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Generator, Sequence
@@ -57,6 +55,19 @@ class BlockPrograms(Programs):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockCarry:
+    """The past of the next block, which begins with latent frame `first`, and its `positions`. `clean` are the blocks in the
+    window, each with its first latent frame, kept if the kind recaches. A past that was made anew counts fewer frames than there
+    were: `uncounted` fewer."""
+
+    past: Past
+    first: int
+    positions: Positions
+    clean: tuple[tuple[int, Any], ...] = ()
+    uncounted: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockLane:
     """What all steps of a video share until the prompt changes. `noise_key` is where the fresh noise of its steps comes from;
     `given` is the first block's latents, None if there is no picture."""
@@ -77,19 +88,6 @@ class BlockLane:
         return _context(self.text, carry.positions)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BlockCarry:
-    """The past of the next block, which begins with latent frame `first`, and its `positions`. `clean` are the blocks in the
-    window, each with its first latent frame, kept if the kind recaches. A past that was made anew counts fewer frames than there
-    were: `uncounted` fewer."""
-
-    past: Past
-    first: int
-    positions: Positions
-    clean: tuple[tuple[int, Any], ...] = ()
-    uncounted: int = 0
-
-
 class CausalWanModel(WanModel):
     """One causal Wan checkpoint without its weights."""
 
@@ -107,7 +105,7 @@ class CausalWanModel(WanModel):
             _step_function(denoiser),
             key="denoise_step",
             donated=(1, 4),
-            places=lambda shapes: (jax.tree.map(_everywhere(layout), shapes[0]), denoiser.place_past(shapes[1])),
+            places=lambda shapes: (layout.whole(shapes[0]), denoiser.place_past(shapes[1])),
         )
         settle = program("a finished block's keys", denoiser.settled, key="settle", donated=(3,), places=denoiser.place_past)
         return BlockPrograms(**fields, settle=settle)
@@ -264,10 +262,6 @@ def check_unguided(planned: PlannedStep) -> None:
     """Raises: RequestError under guidance."""
     if planned.is_guided:
         raise RequestError(f"guidance={planned.guidance:g}", "must be 1 for a model that makes videos live", "leave guidance out")
-
-
-def _everywhere(layout: Layout) -> Callable[[Any], jax.ShapeDtypeStruct]:
-    return lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout.replicated)
 
 
 def key_data(seed: int, uncounted: int = 0) -> np.ndarray:

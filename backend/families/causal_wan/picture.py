@@ -1,7 +1,5 @@
 """The pictures of Matrix-Game 2.0: how its image encoder sees one, and the further channels of the transformer's input."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -10,8 +10,6 @@ newest frame lies further from the sink than any in training did, the sink's key
 Source: guandeh17/Self-Forcing (algorithm, ring), NVlabs/LongLive (sink).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Mapping
@@ -24,7 +22,7 @@ from diffusers import WanTransformer3DModel
 
 from backend.families.causal_wan.attention import RingAttention
 from backend.families.wan.transformer import BLOCKS, Context, Denoiser
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import Layout, placed
 from backend.runtime.ulysses import RING, KeyRing, RingPlace, describe_ring
 from backend.runtime.work import Work
 from backend.weights.stacked import StackedWeights
@@ -79,15 +77,12 @@ class BlockDenoiser(Denoiser):
         if self._window.sink:
             shape = (*ring.key.shape[:2], self._window.sink * tokens, ring.key.shape[3])
             sink = jax.ShapeDtypeStruct(shape, dtype, sharding=ring.key.sharding)
-        return Past(ring=ring, frames=self._replicated(jax.ShapeDtypeStruct((), jnp.int32)), sink=sink)
+        return Past(ring=ring, frames=self._layout.whole(jax.ShapeDtypeStruct((), jnp.int32)), sink=sink)
 
     def place_past(self, shapes: Past) -> Past:
         """Where a past lies that a program returns."""
-        sharding = self._layout.sharding(RING)
-        ring, sink = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), (shapes.ring, shapes.sink)
-        )
-        return Past(ring=ring, frames=self._replicated(shapes.frames), sink=sink)
+        ring, sink = placed((shapes.ring, shapes.sink), self._layout.sharding(RING))
+        return Past(ring=ring, frames=self._layout.whole(shapes.frames), sink=sink)
 
     def block_positions(self, latent_shape: tuple[int, ...], first: int) -> Work:
         """Work: the rotary embedding of a block's latents B C F H W that begin with the video's latent frame `first`."""

@@ -1,7 +1,5 @@
 """The attention that runs inside diffusers' HunyuanVideo 1.5 blocks: our kernels, over the video's and all other tokens."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

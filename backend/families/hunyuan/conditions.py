@@ -8,8 +8,6 @@ output, and `first_frame` [1, C, 1, H, W], its latents. All float32.
 Functions that take `xp` compute with numpy's functions, or with jax.numpy's where only shapes are known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

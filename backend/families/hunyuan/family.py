@@ -5,24 +5,19 @@ there is a picture (always, never, or as one likes), and in whether a step also 
 (`use_meanflow`, the step-distilled model).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.contract.settings import VideoSettings
 from backend.contract.windows import step_geometry
 from backend.families.family import Configs, Kind, refusal
+from backend.families.kit.face import Face
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, t5_shapes, width_of
 from presets import Preset
-
-if TYPE_CHECKING:
-    from backend.families.hunyuan.model import HunyuanModel
 
 TEXT_TOKENS = 1000  # that the transformer sees of a prompt; source: diffusers, HunyuanVideo15Pipeline, tokenizer_max_length
 QUOTED_TOKENS = 256  # that it sees of the text in quotes; likewise, tokenizer_2_max_length
@@ -90,17 +85,17 @@ COMFY_NAMES = ((r"_mod\.linear$", "_mod.lin"), (r"_attn_proj$", "_attn.proj"), (
 QUERY_KEY_VALUE = re.compile(r"(.*_attn)_([qkv])")  # one matrix in ComfyUI, in the makers' refiner too
 
 
-class HunyuanFamily:
+class HunyuanFamily(Face):
     """HunyuanVideo 1.5. See `backend.families.family.Family`."""
 
     name = "hunyuan"
     supports = SUPPORTED
+    pipelines = tuple(TASKS)
+    transformers = (TRANSFORMER,)
+    body = "backend.families.hunyuan.model:HunyuanModel"
 
-    def recognise(self, index: Mapping[str, Any], configs: Configs) -> HunyuanKind | None:
-        """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""
-        tasks = TASKS.get(index.get("_class_name"))
-        if tasks is None:
-            return None
+    def _kind(self, index: Mapping[str, Any], configs: Configs) -> HunyuanKind:
+        tasks = TASKS[index["_class_name"]]
         needed = {part: entries for part, entries in NEEDED_ENTRIES.items() if part != "image_encoder" or tasks == ("i2v",)}
         check_parts(index, configs, needed, "a whole HunyuanVideo 1.5 checkpoint")
         check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
@@ -113,9 +108,6 @@ class HunyuanFamily:
             if (kind.tasks, kind.is_meanflow) == (tasks, is_meanflow):
                 return dataclasses.replace(kind, scales=scales)
         raise refusal(f"it is a step-distilled model for {' and '.join(tasks)}", [SUPPORTED])
-
-    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> None:
-        """See `Family`: its transformer lies in the checkpoint's folder."""
 
     def of_preset(self, preset: Preset, configs: Configs) -> HunyuanKind | None:
         """The kind of a preset's model, without its checkpoint."""
@@ -161,12 +153,6 @@ class HunyuanFamily:
             place = "qkv".index(found[2])
             return LoraName(original), *(LoraName(f"{found[1]}{sign}qkv", place, 3) for sign in "._")
         return LoraName(original), LoraName(renamed(original, COMFY_NAMES))
-
-    def model(self) -> type[HunyuanModel]:
-        """Imported late, because it imports jax and torch."""
-        from backend.families.hunyuan.model import HunyuanModel
-
-        return HunyuanModel
 
 
 HUNYUAN = HunyuanFamily()

@@ -1,7 +1,5 @@
 """The SigLIP vision encoder of HunyuanVideo 1.5's image-to-video models: a picture to tokens that stand beside the video's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

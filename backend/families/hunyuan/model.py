@@ -1,7 +1,5 @@
 """HunyuanVideo 1.5's networks, their programs, and the work from a request to pixels. See `backend.families.model.Model`."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

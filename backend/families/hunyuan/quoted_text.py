@@ -1,7 +1,5 @@
 """What stands in quotes in a prompt, letter by letter: the checkpoint's ByT5, whose tokens let the model write it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

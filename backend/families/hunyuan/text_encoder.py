@@ -4,8 +4,6 @@ The encoder attends causally, so padding at the end changes nothing before it: t
 The transformer takes the state two layers before the last, so the layers after it are neither built nor read.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Mapping

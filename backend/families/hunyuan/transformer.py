@@ -5,8 +5,6 @@ depend on the step (its refiner reads the timestep), so the others are made once
 padding; how many there are is an input of the step, so that one program serves all prompts.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

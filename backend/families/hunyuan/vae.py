@@ -6,8 +6,6 @@ all earlier frames, so its keys and values are kept in arrays with room for the 
 `describe_keys` says, each later one the caches that the call before it left.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,7 +46,7 @@ class VideoAutoencoder(StreamedAutoencoder):
             for place, layer in enumerate(block.attentions)
             for kind in KEYS_AND_VALUES
         }
-        seen = {FRAMES_SEEN: self._whole(jax.ShapeDtypeStruct((), jnp.int32))}
+        seen = {FRAMES_SEEN: self._layout.whole(jax.ShapeDtypeStruct((), jnp.int32))}
         if self._uses_strips(dtype):
             return vae_tpu.describe_keys(self._layout, widths, latent_shape, dtype) | seen
         shapes = {name: jax.ShapeDtypeStruct((1, width, *latent_shape[2:]), dtype) for name, width in widths.items()}

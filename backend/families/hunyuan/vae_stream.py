@@ -6,8 +6,6 @@ shrinks or stretches time treats the clip's first frame apart. So a convolution'
 attention's is all keys and values until now, in arrays with room for the whole clip.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

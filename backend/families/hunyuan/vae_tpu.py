@@ -5,8 +5,6 @@ Numerics are those of `backend.families.hunyuan.vae` in bfloat16, except that th
 are in `backend.families.hunyuan.vae_tpu_layers`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

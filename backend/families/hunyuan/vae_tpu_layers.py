@@ -1,8 +1,6 @@
 """The layers of HunyuanVideo-1.5's video autoencoder on one TPU chip, see `backend.families.kit.strip_layers`. How weights are
 arranged is `backend.families.hunyuan.vae_tpu`'s."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

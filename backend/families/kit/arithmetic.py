@@ -1,7 +1,5 @@
 """Counts the floating-point operations of networks from shapes alone. A multiplication and an addition are two."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

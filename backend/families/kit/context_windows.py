@@ -4,8 +4,6 @@ A solver's step is an affine function of the velocity, and weights add up to 1. 
 one step with the blended velocity, and a window runs the very program that an ordinary video of its length runs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Generator
 from typing import Any, Protocol
@@ -74,10 +72,10 @@ def step_in_windows(
     index: int,
 ) -> Generator[Effect, Any, SamplerState]:
     """Work: step `index` of the solver, window by window."""
-    replicated, lead = step.layout.replicated, contexts.lead
+    lead = contexts.lead
     windows = windows_at(index, state.sample.shape[2] - lead, contexts.length)
     leading = np.full(lead, 1 / len(windows), np.float32) if lead else None
-    blend = yield Zeros(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated), state))
+    blend = yield Zeros(step.layout.whole(state))
     for window in windows:
         begin, shares = np.int32(window.begin), np.array(window.weights, np.float32)
         context = yield from contexts.of(window)

@@ -1,7 +1,5 @@
 """What the families' attention processors share: heads that lie flat in the channels, and arrays in place of tensors."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -1,7 +1,5 @@
 """PyTorch modules as the families use them: the shapes of their parameters, a part of a network's parameters, a call."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What families read of a checkpoint's folders, and the networks that each of them lists for the loader."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

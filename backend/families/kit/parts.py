@@ -1,7 +1,5 @@
 """What the families' faces share: checks of a checkpoint's parts, names by patterns, a transformer's width. Light."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any

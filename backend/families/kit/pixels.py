@@ -1,8 +1,6 @@
 """Pictures and clips as the networks see them, and arrays on the host. Functions that take `xp` compute with numpy's functions,
 or with jax.numpy's where only shapes are known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +23,11 @@ def clip_pixels(frames: np.ndarray, dtype: jnp.dtype) -> np.ndarray:
 def joined_frames(xp: Any, *pieces: jax.Array) -> jax.Array:
     """Latent frames [1, C, F, H, W] one after another, float32."""
     return xp.concatenate([as_float32(xp, piece) for piece in pieces], axis=2)
+
+
+def with_beginning(xp: Any, first: jax.Array, latents: jax.Array) -> jax.Array:
+    """Latents [B, C, T, ...] whose first ones are these."""
+    return xp.concatenate([first, latents[:, :, first.shape[2] :]], axis=2)
 
 
 def as_float32(xp: Any, array: jax.Array) -> jax.Array:

@@ -1,7 +1,5 @@
 """The programs that every family has whose video is one chunk."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable

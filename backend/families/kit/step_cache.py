@@ -3,8 +3,6 @@
 Source: first-block caching as in chengzeyi/ParaAttention and diffusers' `FirstBlockCacheConfig`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import Layout, placed
 
 
 @jax.tree_util.register_dataclass
@@ -38,13 +36,8 @@ def place_cached(layout: Layout, shapes: tuple[Any, StepCache]) -> tuple[Any, St
     """Where the result of a step with a cache lies: the state on all devices, the cache as `describe_cache` says."""
     state, cache = shapes
     tokens = layout.sharding(layout.tokens)
-    first, rest = (jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=tokens) for leaf in (cache.first, cache.rest))
-
-    def replicated(leaf: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout.replicated)
-
-    cache = dataclasses.replace(jax.tree.map(replicated, cache), first=first, rest=rest)
-    return jax.tree.map(replicated, state), cache
+    cache = dataclasses.replace(layout.whole(cache), first=placed(cache.first, tokens), rest=placed(cache.rest, tokens))
+    return layout.whole(state), cache
 
 
 def reuse_or_run(

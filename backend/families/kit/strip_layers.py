@@ -5,8 +5,6 @@ Every function sees arrays [F, W, H, C] of the strip, channels and rows padded w
 picture. A picture that lies on its side has its rows as columns here.
 """
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 from collections.abc import Mapping, Sequence

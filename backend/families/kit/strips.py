@@ -1,17 +1,15 @@
 """How a video autoencoder's pictures are cut into strips of columns, one on each chip, and how a network runs on them all, for
 arrays as `kernels.causal_conv` takes them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import Layout, placed
 from kernels.causal_conv_cut import padded_channels
 
 
@@ -25,7 +23,7 @@ class Strips:
     turned: bool
 
     @classmethod
-    def of(cls, layout: Layout, height: int, width: int) -> Strips:
+    def of(cls, layout: Layout, height: int, width: int) -> Self:
         """For latents of this size."""
         spec = layout.space(height, width)
         across, down = (_as_tuple(spec[place]) for place in (4, 3))
@@ -39,7 +37,7 @@ class Strips:
     def describe(self, caches: Mapping[Any, jax.Array]) -> dict[Any, jax.ShapeDtypeStruct]:
         """Shapes and places of arrays [F, W, H, C] that are cut in this way."""
         sharding = self.layout.sharding(self.spec)
-        return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding) for name, leaf in caches.items()}
+        return {name: placed(leaf, sharding) for name, leaf in caches.items()}
 
     def cut(self, array: jax.Array, padded_rows: int) -> jax.Array:
         """[F, W, H, C] with so many rows and padded channels, of an array [1, C, F, height, width]; what is added is zero."""

@@ -1,7 +1,5 @@
 """Prompts as rows of tokens, and where the weights of a text encoder rest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ A family builds diffusers' modules, embeds what they read, and runs one layer; h
 and gone through.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -13,11 +11,12 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import torch
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from backend.families.kit.modules import call, shapes_of, with_prefix
 from backend.families.kit.step_cache import StepCache, place_cached, reuse_or_run
-from backend.runtime.mesh import Layout, Role
+from backend.runtime.mesh import Layout, Role, placed
 from backend.runtime.torch_modules import call_module
 from backend.sampling.solvers import StepInputs
 from backend.weights.stacked import StackedWeights, Stacks, as_checkpoint, place_weights, stack_weights
@@ -90,11 +89,10 @@ class StackedTransformer:
     def place_copies(self, shapes: Stacks) -> Stacks:
         """Where the result of `copy_matrices` lies: whole on every chip, but for tp."""
 
-        def placed(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
-            where = self._layout.sharding(P(None, *self._layout.gathered_weight(self.role_of(name))))
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+        def where(name: str) -> NamedSharding:
+            return self._layout.sharding(P(None, *self._layout.gathered_weight(self.role_of(name))))
 
-        return {prefix: {name: placed(name, leaf) for name, leaf in stack.items()} for prefix, stack in shapes.items()}
+        return {prefix: {name: placed(leaf, where(name)) for name, leaf in stack.items()} for prefix, stack in shapes.items()}
 
     def num_tokens(self, latent_shape: tuple[int, ...]) -> int:
         """Tokens of latents of this shape, B C F H W."""
@@ -108,9 +106,6 @@ class StackedTransformer:
     def place_cached(self, shapes: tuple[Any, StepCache]) -> tuple[Any, StepCache]:
         """Where the result of a step with a cache lies."""
         return place_cached(self._layout, shapes)
-
-    def _replicated(self, leaf: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._layout.replicated)
 
     def _gathered(self, block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """One layer's parameters in the checkpoint's shapes, gathered from the chips where they rest."""

@@ -3,8 +3,6 @@
 A family says how its network runs over one latent frame, in PyTorch, and in its `vae_tpu` on a TPU's strips of columns.
 """
 
-from __future__ import annotations
-
 import abc
 import functools
 from collections.abc import Mapping, Sequence
@@ -112,7 +110,7 @@ class StreamedAutoencoder(abc.ABC):
     def place_encoded(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
         """Where the results of `encode_first` and `encode_next` lie: latents on all devices, caches spread over space."""
         latents, caches = shapes
-        return self._whole(latents), self._place_caches(latents.shape[3:], caches)
+        return self._layout.whole(latents), self._place_caches(latents.shape[3:], caches)
 
     def place_decoded(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
         """Where the results of `decode_first` and `decode_next` lie: pixels and caches spread over space."""
@@ -123,13 +121,10 @@ class StreamedAutoencoder(abc.ABC):
     def _place_caches(self, size: Sequence[int], caches: Caches) -> Caches:
         """Pictures spread over space, counts on all devices; `size` is the latents' height and width."""
         pictures = {name: leaf for name, leaf in caches.items() if leaf.ndim}
-        counts = {name: self._whole(leaf) for name, leaf in caches.items() if not leaf.ndim}
+        counts = {name: self._layout.whole(leaf) for name, leaf in caches.items() if not leaf.ndim}
         are_strips = any(leaf.ndim == 4 for leaf in pictures.values())
         place = Strips.of(self._layout, *size).describe if are_strips else self._layout.describe_spread
         return place(pictures) | counts
-
-    def _whole(self, leaf: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._layout.replicated)
 
     def _encode(self, weights: Weights, pixels: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
         pixels = pixels.astype(self._dtype(weights))

@@ -1,8 +1,6 @@
 """What models share whose video is one chunk: two meshes' programs, steps with and without a `StepCache`, pieces of one latent
 frame."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -63,7 +61,7 @@ class WholeClipModel:
 
     decode_stride = preview_stride = 1
     _repeats: ClassVar[tuple[int, ...]]  # how often an example prompt is said to meet each length that text is padded to
-    _text_tokens: ClassVar[int]  # that the transformer sees of a prompt
+    _text_tokens: int  # that the transformer sees of a prompt
     _text_options: ClassVar[dict[str, Any]] = {}  # further fields of the text encoder's `Network`
     _layer_matrix_bytes: ClassVar[Callable[[Mapping[str, Any], int], dict[str, int]]]  # see `plan_layouts`
     _text_encoder: TextEncoder | None
@@ -231,19 +229,24 @@ class WholeClipModel:
         programs, shape = self._programs(request.is_guided), self.step_shape(request)
         layout, denoiser, branches = programs.layout, programs.denoiser, 2 if request.is_guided else 1
         heads, sp = denoiser.heads // layout.size("tp"), layout.size("sp")
-        padded, group = denoiser.padded_tokens(shape), math.gcd(heads, sp)
+        beside, group = self._tokens_beside(request), math.gcd(heads, sp)
+        padded = denoiser.padded_tokens(shape, beside)
         return AttentionLengths(
             heads=heads // group,
             head_width=denoiser.head_width,
             queries=padded * group // sp,
-            keys=denoiser.num_tokens(shape),
+            keys=denoiser.num_tokens(shape) + beside,
             text_heads=heads,
             text_queries=padded // sp,
             text=self._text_tokens,
             batch=max(1, branches // layout.size("dp")),
         )
 
-    def settle(self, weights: Weights, request: GenerationRequest, lane: WholeClipLane, clean: Latents, carry: Carry) -> Work:
+    def _tokens_beside(self, request: GenerationRequest) -> int:
+        """How many tokens the video's attend to besides themselves."""
+        return 0
+
+    def settle(self, weights: Weights, request: GenerationRequest, lane: Any, clean: Latents, carry: Carry) -> Work:
         """Does nothing."""
         yield from ()
         return carry

@@ -1,7 +1,5 @@
 """The attention inside diffusers' LTX-2 blocks: the video's tokens are spread over the chips, the sound's stand on every chip."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any, Literal
@@ -132,11 +130,9 @@ def _plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
 def over_spread_keys(layout: Layout, query: jax.Array, key: jax.Array, value: jax.Array, num_keys: int) -> jax.Array:
     """Attention of a few queries [B, L, H, D], which every chip has, to keys spread over the chips [B, S, H, D], of which the
     first `num_keys` count: each chip attends to its own, and the parts are joined by their largest logits and their sums."""
-    if not layout.maps_chips:
-        return _joined(query, key, value, num_keys, None)
     few, many = P("dp", None, "tp", None), P("dp", "sp", "tp", None)
     local = functools.partial(_joined, num_keys=num_keys, axis="sp" if layout.size("sp") > 1 else None)
-    return jax.shard_map(local, mesh=layout.mesh, in_specs=(few, many, many), out_specs=few, check_vma=False)(query, key, value)
+    return layout.on_each_chip(local, (few, many, many), few)(query, key, value)
 
 
 def _joined(query: jax.Array, key: jax.Array, value: jax.Array, num_keys: int, axis: str | None) -> jax.Array:

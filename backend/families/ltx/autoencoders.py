@@ -1,7 +1,5 @@
 """LTX-2's autoencoders: the video's, whose decoder sees what comes after, so that a video is decoded whole; and the sound's."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any

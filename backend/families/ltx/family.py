@@ -1,22 +1,16 @@
 """Recognises which LTX-2 a checkpoint is from its configurations alone, and refuses all others. Reads no file."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.contract.appended import Appended
 from backend.contract.settings import VideoSettings
 from backend.families.family import Configs, Kind, Need, refusal
-from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, width_of
-from presets import Preset
-
-if TYPE_CHECKING:
-    from backend.families.ltx.model import LtxModel
+from backend.families.kit.face import Face
+from backend.families.kit.parts import channels_refusal, check_classes, check_parts, renamed, width_of
 
 TEXT_TOKENS = 1024  # that a prompt is padded to; source: diffusers, LTX2Pipeline, max_sequence_length
 MEL_SCALE = 4  # mel frames a latent of sound, and mel bins; source: diffusers, AutoencoderKLLTX2Audio
@@ -66,16 +60,16 @@ ORIGINAL_NAMES = (
 )  # fmt: skip
 
 
-class LtxFamily:
+class LtxFamily(Face):
     """LTX-2. See `backend.families.family.Family`."""
 
     name = "ltx"
     supports = SUPPORTED
+    pipelines = PIPELINES
+    transformers = (TRANSFORMER,)
+    body = "backend.families.ltx.model:LtxModel"
 
-    def recognise(self, index: Mapping[str, Any], configs: Configs) -> LtxKind | None:
-        """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""
-        if index.get("_class_name") not in PIPELINES:
-            return None
+    def _kind(self, index: Mapping[str, Any], configs: Configs) -> LtxKind:
         check_parts(index, configs, NEEDED_ENTRIES, "a whole LTX-2 checkpoint")
         classes = {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,), "audio_vae": (SOUND_AUTOENCODER,), "vocoder": VOCODERS}
         check_classes(configs, classes, SUPPORTED)
@@ -91,15 +85,6 @@ class LtxFamily:
             sound_shape=(sound["latent_channels"], sound["mel_bins"] // MEL_SCALE),
             enlarges=UPSAMPLER in configs,
         )
-
-    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> None:
-        """See `Family`: its transformer lies in the checkpoint's folder."""
-
-    def of_preset(self, preset: Preset, configs: Configs) -> LtxKind | None:
-        """The kind of a preset's model, without its checkpoint."""
-        if configs["transformer"].get("_class_name") != TRANSFORMER:
-            return None
-        return self.recognise(index_of(configs, _class_name=PIPELINES[0]), configs)
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """The first tensor, whose shape depends on the inputs, and one of the last layer."""
@@ -136,12 +121,6 @@ class LtxFamily:
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
         """See `Family`. ComfyUI has the makers' names."""
         return (LoraName(renamed(stem, ORIGINAL_NAMES)),)
-
-    def model(self) -> type[LtxModel]:
-        """Imported late, because it imports jax and torch."""
-        from backend.families.ltx.model import LtxModel
-
-        return LtxModel
 
 
 LTX = LtxFamily()

@@ -1,12 +1,13 @@
-"""What the text encoders of LTX-2's versions share: Gemma's states of all layers, traced with masks and buffers that we make."""
-
-from __future__ import annotations
+"""The text encoders of LTX-2's versions: Gemma's states of all layers, traced with masks and buffers that we make."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from transformers import Gemma3TextConfig, Gemma3TextModel, Gemma4UnifiedTextConfig, Gemma4UnifiedTextModel
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RotaryEmbedding
+from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedTextRotaryEmbedding
 
 EMBEDDING_SCALE = "embed_tokens.embed_scale"  # a buffer of both
 
@@ -14,27 +15,49 @@ Masks = Mapping[str, torch.Tensor]
 """What is added to the logits [B, 1, L, L], by the layer's type: "full_attention" or "sliding_attention"."""
 
 
-class Gemma(Protocol):
+class Gemma:
     """The text part of one generation of Gemma. `model` lies on the meta device; `buffers` are those of its arrays that no
-    checkpoint holds, float32, made on the host, by name."""
+    checkpoint holds, float32, made on the host, by name: its rotary embedding's frequencies, and the factor of its token
+    embeddings."""
 
-    model: torch.nn.Module
-    buffers: Mapping[str, np.ndarray]
+    _classes: ClassVar[tuple[type, type, type]]  # transformers' configuration, rotary embedding and model
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """`settings` are those of the text part's config.json."""
+        configuration, rotation, model = self._classes
+        config = configuration(**settings, attn_implementation="eager")
+        self.buffers = {f"rotary_emb.{name}": value.numpy() for name, value in rotation(config).named_buffers()}
+        self.buffers[EMBEDDING_SCALE] = np.float32(config.hidden_size**0.5)
+        with torch.device("meta"):
+            self.model = model(config).eval()
 
     def run_layer(
         self, layer: torch.nn.Module, hidden: torch.Tensor, mask: torch.Tensor, rotation: Any, shared: dict[str, Any]
     ) -> torch.Tensor:
         """One layer on [B, L, D]. `shared` is empty before the first layer; layers may leave there what later ones use."""
+        return layer(hidden, attention_mask=mask, position_embeddings=rotation)
 
 
-def buffers_of(rotation: torch.nn.Module, width: int) -> dict[str, np.ndarray]:
-    """A model's buffers by name: its rotary embedding's frequencies, and the factor of its token embeddings, which are `width`
-    wide."""
-    made = {f"rotary_emb.{name}": value.numpy() for name, value in rotation.named_buffers()}
-    return made | {EMBEDDING_SCALE: np.float32(width**0.5)}
+class Gemma3(Gemma):
+    """Gemma 3, the text encoder of LTX-2.0 and 2.3. Its layers share nothing."""
+
+    _classes = Gemma3TextConfig, Gemma3RotaryEmbedding, Gemma3TextModel
+
+
+class Gemma4(Gemma):
+    """Gemma 4 in its unified form, the text encoder of LTX-2.5. Pictures and sound, which it could read too, are left out.
+
+    Its layers of full attention have wider heads and fewer keys than the others, take their keys for values, and turn a quarter
+    of each head's channels; every layer ends with a factor of its own.
+    """
+
+    _classes = Gemma4UnifiedTextConfig, Gemma4UnifiedTextRotaryEmbedding, Gemma4UnifiedTextModel
+
+    def run_layer(
+        self, layer: torch.nn.Module, hidden: torch.Tensor, mask: torch.Tensor, rotation: Any, shared: dict[str, Any]
+    ) -> torch.Tensor:
+        """See `Gemma`: the last layers may take the keys and values of earlier ones, which leave them in `shared`."""
+        return layer(hidden, shared_kv_states=shared, position_embeddings=rotation, attention_mask=mask)
 
 
 def states_of(gemma: Gemma, model: torch.nn.Module, ids: torch.Tensor, masks: Masks) -> torch.Tensor:

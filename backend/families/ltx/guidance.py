@@ -3,10 +3,9 @@
 Source: diffusers, `LTX2Pipeline`. All scales have an own value for the sound.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +25,7 @@ class Branches:
     has_isolated: bool
 
     @classmethod
-    def of(cls, request: GenerationRequest, planned: PlannedStep, kind: LtxKind) -> Branches:
+    def of(cls, request: GenerationRequest, planned: PlannedStep, kind: LtxKind) -> Self:
         """Those of a step. Steps outside the request's interval have none."""
         return cls(
             has_negative=planned.is_guided,

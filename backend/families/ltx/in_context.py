@@ -5,8 +5,6 @@ begins with a share of the video's noise, its timestep is that share of the vide
 to its latents by the scale. An ancestral step adds no fresh noise to it: it goes to the next level as other steps do.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Generator
 from typing import Any

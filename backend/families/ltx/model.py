@@ -1,7 +1,5 @@
 """LTX-2's networks, their programs, and the work from a request to pixels and sound. See `backend.families.model.Model`."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
@@ -16,11 +14,10 @@ from backend.contract.appended import Appended
 from backend.contract.refining import HALF, first_size
 from backend.contract.request import GenerationRequest
 from backend.contract.sound import SoundPart, hears_clip
-from backend.families.family import Configs
 from backend.families.kit.arithmetic import encoder_flops
 from backend.families.kit.networks import DENOISE, ENCODE, encoder_network, read_tokenizer, text_network
-from backend.families.kit.pixels import as_float32, clip_pixels, joined_frames, pixels_of
-from backend.families.layouts import plan_layouts
+from backend.families.kit.pixels import as_float32, clip_pixels, joined_frames, pixels_of, with_beginning
+from backend.families.kit.whole_clip import WholeClipModel
 from backend.families.ltx.autoencoders import SoundNetworks, VideoAutoencoder
 from backend.families.ltx.family import UPSAMPLER
 from backend.families.ltx.guidance import Branches, Scales, guided_estimate, scales_of, step_to
@@ -31,7 +28,6 @@ from backend.families.ltx.upsampler import LatentUpsampler
 from backend.families.model import (
     SOUND,
     VIDEO,
-    AttentionLengths,
     Carry,
     Conditions,
     Inputs,
@@ -98,7 +94,7 @@ def _step(
     for name, first in beginnings.items():  # the spread of a whole stream counts in `rescale`, with what is given in its place
         if first is not None:
             drawn = states[name].sample
-            begun = _with_beginning(jnp, first, drawn)
+            begun = with_beginning(jnp, first, drawn)
             begun = begun if name == VIDEO else jnp.where(context.is_heard > 0, begun, drawn)
             states = {**states, name: dataclasses.replace(states[name], sample=begun)}
     seen = {VIDEO: seen_tokens(states[VIDEO].sample, states, context), SOUND: states[SOUND].sample}
@@ -131,21 +127,21 @@ class LtxLane:
         return self.programs.layout
 
 
-class LtxModel:
+class LtxModel(WholeClipModel):
     """One LTX-2 checkpoint without its weights. A video is one chunk, and is decoded in one piece: its decoder is not causal. A
     preview decodes the first latent frame as if it were alone, which is near enough and a fraction of the whole video's work."""
 
     decode_stride = 1 << 30
-    preview_stride = 1
+    _layer_matrix_bytes = staticmethod(layer_matrix_bytes)
 
-    def __init__(self, plan: ModelPlan) -> None:
-        self.kind, self.dtype, self._configs = plan.kind, plan.dtype, plan.configs
-        self._text = TextEncoder(plan.configs["text_encoder"], read_tokenizer(plan))
-        self._connectors = Connectors(plan.configs["connectors"], self._text.length)
-        self._upsampler = self._make_upsampler(plan.configs) if self.kind.enlarges else None
-        layouts = plan_layouts(plan, layer_matrix_bytes)
-        self._guided, self._unguided = (self._make_programs(plan, layout) for layout in layouts)
-        self.networks = tuple(self._networks(plan))
+    def _make_encoders(self, plan: ModelPlan) -> None:
+        configs = plan.configs
+        self._text_encoder = TextEncoder(configs["text_encoder"], read_tokenizer(plan))
+        self._text_tokens = self._text_encoder.length
+        self._connectors = Connectors(configs["connectors"], self._text_tokens)
+        self._upsampler = None
+        if self.kind.enlarges:
+            self._upsampler = LatentUpsampler(configs[UPSAMPLER], configs["vae"].get("scaling_factor", 1.0))
 
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> Programs:
         configs, program = plan.configs, functools.partial(Program, layout=layout, compiler=plan.compiler)
@@ -168,18 +164,14 @@ class LtxModel:
             enlarge=program("the latent upsampler", self._upsampler.enlarge, key="latent_upsampler") if self._upsampler else None,
         )
 
-    @staticmethod
-    def _make_upsampler(configs: Configs) -> LatentUpsampler:
-        return LatentUpsampler(configs[UPSAMPLER], configs["vae"].get("scaling_factor", 1.0))
-
     def _encode_text(self, encoder: Any, connectors: Any, ids: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return self._connectors.embed(connectors, self._text.states(encoder, ids, mask), mask)
+        return self._connectors.embed(connectors, self._text_encoder.states(encoder, ids, mask), mask)
 
     def _networks(self, plan: ModelPlan) -> Iterator[Network]:
         layout, denoiser, vae, sound = (getattr(self._guided, name) for name in ("layout", "denoiser", "vae", "sound"))
         transformer = denoiser.describe_weights(self.dtype)
         others = device_bytes(transformer) if "denoise" in plan.stages else 0
-        yield text_network(self._text, plan, layout, others, renamed=installed_name)
+        yield text_network(self._text_encoder, plan, layout, others, renamed=installed_name)
         yield encoder_network("connectors", self._connectors, plan, layout)
         yield Network(part="transformer", stages=DENOISE, described=transformer, expert=0)
         yield Network(part="vae", stages=ENCODE | DENOISE | DECODE, described=vae.describe_weights(self.dtype))
@@ -188,15 +180,11 @@ class LtxModel:
             yield Network(part=UPSAMPLER, stages=DENOISE, described=self._upsampler.describe_weights(self.dtype, layout))
         yield Network(part="vocoder", stages=DECODE, described=sound.describe_vocoder(self.dtype))
 
-    def layout(self, is_guided: bool) -> Layout:
-        """See `Model`."""
-        return self._programs(is_guided).layout
-
     def latent_shapes(self, request: GenerationRequest) -> dict[str, tuple[int, ...]]:
         """See `Model`. The sound's are [1, C, L, mel bins], as long as the video."""
         channels, bins = self.kind.sound_shape
         length = round(request.num_frames / request.fps * self.kind.sound_latents)
-        return {VIDEO: self._video_shape(request), SOUND: (1, channels, length, bins)}
+        return {VIDEO: self.latent_shape(request), SOUND: (1, channels, length, bins)}
 
     def _heard_shape(self, request: GenerationRequest) -> tuple[int, ...]:
         """The shape of a given sound's latents: as long as the video, or of a clip's sound those that lie whole within the frames
@@ -215,21 +203,6 @@ class LtxModel:
         if "first_sound" not in conditions:
             return np.zeros(self._heard_shape(request), np.float32), np.float32(0)
         return conditions["first_sound"], np.float32(1)
-
-    def _video_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        return request.geometry().latent_shape(self._guided.vae.latent_channels)
-
-    def notes(self, request: GenerationRequest) -> list[str]:
-        """Which prompts are cut."""
-        return list(self._tokens(request).notes)
-
-    def prompts_for_all_programs(self, example: str) -> list[str]:
-        """One: all prompts have one length."""
-        return [example]
-
-    def _tokens(self, request: GenerationRequest) -> Any:
-        negative = [request.negative_prompt] if request.reads_negative_prompt else []
-        return self._text.tokenize([request.prompt, *negative])
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
         """See `Model`: the connectors' embeddings of each prompt, and the latents of what is given."""
@@ -314,10 +287,6 @@ class LtxModel:
             shown += vae.encode_flops(dataclasses.replace(geometry, **sides), request.num_frames)
         return text + shown
 
-    def decode_flops(self, request: GenerationRequest) -> float:
-        """See `Model`. Those of the sound are not counted."""
-        return self._guided.vae.decode_flops(request.geometry())
-
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
         """See `Model`: a given stream's latents stand in place of its noise; a clip that is followed in part has a state too."""
         given = {name: conditions.get(_GIVEN[name]) for name in STREAMS}
@@ -342,21 +311,12 @@ class LtxModel:
         arguments = (weights["transformer"], states, row, lane.context, lane.scales, noise)
         return (yield Call(lane.programs.step(lane.branches, lane.given, lane.is_refining), arguments)), None
 
-    def settle(self, weights: Weights, request: GenerationRequest, lane: LtxLane, clean: Latents, carry: Carry) -> Work:
-        """Does nothing."""
-        yield from ()
-        return carry
-
-    def spared_steps(self, carry: Carry) -> int:
-        """None: there is no step cache."""
-        return 0
-
     def finish(self, conditions: Conditions, latents: Latents) -> Work:
         """See `Model`: what a stream begins with are the latents that were given for it; a control clip's are left out."""
         latents = {name: latents[name] for name in STREAMS}
         for name, first in ((VIDEO, "first_frame"), (SOUND, "first_sound")):
             if first in conditions:
-                latents = {**latents, name: (yield OnHost(_with_beginning, (conditions[first], latents[name])))}
+                latents = {**latents, name: (yield OnHost(with_beginning, (conditions[first], latents[name])))}
         return latents
 
     def enlarge(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
@@ -379,25 +339,8 @@ class LtxModel:
         spectrum = yield Call(programs.decode_sound, (weights["audio_vae"], latents))
         return (yield Call(programs.vocode, (weights["vocoder"], spectrum)))
 
-    def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
-        """See `Model`."""
-        programs, shape = self._programs(request.is_guided), self._video_shape(request)
-        layout, denoiser, appended = programs.layout, programs.denoiser, Appended.of(request).num_tokens
-        heads, sp = denoiser.heads // layout.size("tp"), layout.size("sp")
-        padded, group = denoiser.padded_tokens(shape, room=appended), math.gcd(heads, sp)
-        return AttentionLengths(
-            heads=heads // group,
-            head_width=denoiser.head_width,
-            queries=padded * group // sp,
-            keys=denoiser.num_tokens(shape) + appended,
-            text_heads=heads,
-            text_queries=padded // sp,
-            text=self._text.length,
-            batch=max(1, (2 if request.is_guided else 1) // layout.size("dp")),
-        )
-
-    def _programs(self, is_guided: bool) -> Programs:
-        return self._guided if is_guided else self._unguided
+    def _tokens_beside(self, request: GenerationRequest) -> int:
+        return Appended.of(request).num_tokens
 
 
 _TEXTS = ("prompt_embeds", "sound_prompt_embeds")
@@ -416,8 +359,3 @@ def _pictures(request: GenerationRequest, inputs: Inputs, size: str = "") -> dic
 def _rows(xp: Any, *embeddings: Any, texts: tuple[int, ...], dtype: jnp.dtype) -> tuple[Any, ...]:
     """The embeddings of the prompt that each branch reads."""
     return tuple(xp.stack([array[row] for row in texts]).astype(dtype) for array in embeddings)
-
-
-def _with_beginning(xp: Any, first: Any, latents: Any) -> Any:
-    """Latents of a stream, whose first ones are these."""
-    return xp.concatenate([first, latents[:, :, first.shape[2] :]], axis=2)

@@ -4,8 +4,6 @@ The angles are fractions of (20 s, 2048 pixels, 2048 pixels), different for ever
 (diffusers, `LTX2AudioVideoRotaryPosEmbed`, "split"); video and sound attend to one another by time alone.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

@@ -1,7 +1,5 @@
 """The spectrum of a sound as LTX-2's autoencoder of sound sees it. Source: Lightricks/LTX-2, ltx_core/model/audio_vae/ops.py."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

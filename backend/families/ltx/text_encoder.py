@@ -4,8 +4,6 @@ All layers' states of a prompt are 400 MB, so they never leave the program: only
 padded on the left to one length, as diffusers' pipelines do.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re
@@ -25,9 +23,7 @@ from backend.families.kit.text import TextEncoder as Tokenized
 from backend.families.kit.text import cut_notes
 from backend.families.ltx.attention import turned
 from backend.families.ltx.family import GEMMA_4, TEXT_TOKENS
-from backend.families.ltx.gemma import EMBEDDING_SCALE, Gemma, states_of
-from backend.families.ltx.gemma3 import Gemma3
-from backend.families.ltx.gemma4 import Gemma4
+from backend.families.ltx.gemma import EMBEDDING_SCALE, Gemma3, Gemma4, states_of
 from backend.runtime.torch_modules import call_module, torchax
 
 
@@ -49,7 +45,7 @@ class TextEncoder(Tokenized):
 
     def __init__(self, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None, length: int = TEXT_TOKENS) -> None:
         kind = Gemma4 if config.get("model_type") == GEMMA_4 else Gemma3
-        self._gemma: Gemma = kind(settings_of(config.get("text_config", config)))
+        self._gemma = kind(settings_of(config.get("text_config", config)))
         self._model = self._gemma.model
         longest = length if tokenizer is None else min(length, tokenizer.model_max_length)
         self._tokenizer, self._lengths = tokenizer, (longest,)

@@ -12,8 +12,6 @@ frames. The makers' own code adds it to the first frame's tokens (Lightricks/LTX
 `_first_frame_keyframes_mask`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -4,8 +4,6 @@ The arithmetic is that of diffusers' class. Its convolutions over three frames a
 loop, as in `video_layers`: the TPU's compiler is not done with the class itself after five minutes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

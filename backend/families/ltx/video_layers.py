@@ -5,10 +5,9 @@ TPU's compiler takes a tenth of the time for it, and for the equal blocks of a l
 modules are diffusers' own and give structure and settings; the arithmetic is theirs, with norms in float32.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +31,7 @@ class Strips:
     side: int
 
     @classmethod
-    def of(cls, layout: Layout, height: int, width: int) -> Strips:
+    def of(cls, layout: Layout, height: int, width: int) -> Self:
         """For latents of this size."""
         spec = layout.space(height, width)
         side = 1 if spec[3] else 2

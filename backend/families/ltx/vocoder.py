@@ -5,8 +5,6 @@ how many neighbours they see, work side by side, the narrower kernels filled up 
 neighbours are. Arrays are [..., C, N]: channels and samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The attention that runs inside diffusers' Wan blocks: our kernels, with rotary embedding and cached text keys."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -8,8 +8,6 @@ transformer's input; `clip` [1, C, F, H, W], with which the denoising begins. Al
 Functions that take `xp` compute with numpy's functions, or with jax.numpy's where only shapes are known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 

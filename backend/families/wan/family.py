@@ -5,11 +5,9 @@ as further input channels, a mask and the latents of a clip that is grey except 
 output of a CLIP image encoder. They also differ in the number of transformers: one, or two with a boundary between.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, Literal
 
 from backend.checkpoints.checkpoint import Checkpoint, named_parts
 from backend.checkpoints.loras import LoraName
@@ -18,12 +16,10 @@ from backend.contract.settings import VideoSettings
 from backend.contract.windows import step_geometry
 from backend.errors import ModelError
 from backend.families.family import Configs, Kind, Need, refusal
+from backend.families.kit.face import Face
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, t5_shapes, width_of
 from backend.families.wan.original import check_own_files, original_name
 from presets import Preset
-
-if TYPE_CHECKING:
-    from backend.families.wan.model import WanModel
 
 TEXT_TOKENS = 512  # the transformer attends to 512 text positions, whatever the prompt's length
 VAE_SCALES = (8, 4)  # Wan 2.1's; its published vae/config.json is older than the entries that name them
@@ -76,17 +72,16 @@ KINDS = (
 SUPPORTED = "Wan 2.1 T2V, I2V and FLF2V, Wan 2.2 T2V-A14B, I2V-A14B and TI2V-5B, as diffusers lays them out"
 
 
-class WanFamily:
+class WanFamily(Face):
     """Wan 2.1 and 2.2. See `backend.families.family.Family`."""
 
     name = "wan"
     supports = SUPPORTED
-    pipelines: ClassVar[tuple[str | None, ...]] = (None, *PIPELINES)  # None: parts of which no model_index.json tells
+    pipelines = PIPELINES
+    transformers = (TRANSFORMER,)
+    body = "backend.families.wan.model:WanModel"
 
-    def recognise(self, index: Mapping[str, Any], configs: Configs) -> WanKind | None:
-        """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""
-        if index.get("_class_name") not in PIPELINES:
-            return None
+    def _kind(self, index: Mapping[str, Any], configs: Configs) -> WanKind:
         check_networks(index, configs, TRANSFORMER)
         transformer = configs["transformer"]
         features = {
@@ -103,8 +98,9 @@ class WanFamily:
         raise refusal(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in facts.items()), [SUPPORTED])
 
     def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
-        """See `Family`: a file with a transformer of Wan, by Wan's own names or diffusers', in place of the checkpoint's."""
-        if checkpoint.index.get("_class_name") not in self.pipelines:
+        """See `Family`: a file with a transformer of Wan, by Wan's own names or diffusers', in place of the checkpoint's. Parts
+        of which no model_index.json tells are plain Wan's."""
+        if (checkpoint.index.get("_class_name") or PIPELINES[0]) not in self.pipelines:
             return None
         check_own_files(checkpoint)
         return checkpoint
@@ -116,7 +112,7 @@ class WanFamily:
         own: dict[str, Any] = {"_class_name": PIPELINES[0], "boundary_ratio": preset.boundary}
         own["transformer_2"] = ["diffusers", TRANSFORMER] if preset.num_experts == 2 else [None, None]
         own["expand_timesteps"] = set(preset.tasks) == {"t2v", "i2v"}
-        return self.recognise(index_of(configs, **own), configs)
+        return self._kind(index_of(configs, **own), configs)
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """The first tensor, whose shape depends on the inputs, and one of the last layer."""
@@ -144,12 +140,6 @@ class WanFamily:
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
         """See `Family`. ComfyUI has the makers' names."""
         return (LoraName(self.original_name(stem)),)
-
-    def model(self) -> type[WanModel]:
-        """Imported late, because it imports jax and torch."""
-        from backend.families.wan.model import WanModel
-
-        return WanModel
 
 
 WAN = WanFamily()

@@ -1,7 +1,5 @@
 """The CLIP vision encoder of Wan 2.1's image-to-video models: pictures to the tokens that the cross-attention attends to."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,14 +1,11 @@
 """Wan's networks, their programs, and the work from a request to pixels. See `backend.families.model.Model`."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from PIL import Image
 from transformers import CLIPImageProcessorPil
@@ -18,7 +15,7 @@ from backend.contract.request import GenerationRequest
 from backend.families.kit.context_windows import ContextsByPlace, WindowContexts, WindowPrograms, make_window_programs
 from backend.families.kit.flat_attention import Positions
 from backend.families.kit.networks import read_part, read_tokenizer
-from backend.families.kit.pixels import as_float32, pixels_of
+from backend.families.kit.pixels import as_float32, pixels_of, with_beginning
 from backend.families.kit.programs import ClipPrograms, common_programs
 from backend.families.kit.step_cache import StepCache
 from backend.families.kit.text import TIED
@@ -177,7 +174,7 @@ class WanModel(WholeClipModel):
         """Latents with the clean ones of what is given as their first frames, if the kind conditions on those."""
         if "first_frame" not in conditions:
             return latents
-        return (yield OnHost(_with_first_frames, (conditions["first_frame"], latents)))
+        return (yield OnHost(with_beginning, (conditions["first_frame"], latents)))
 
 
 def text_lengths(platform: str) -> tuple[int, ...]:
@@ -206,7 +203,3 @@ def make_programs(
         encode_next=encoding("the encoder's next frames", vae.encode_next, key="vae_encode_next", donated=donated),
         windows=make_window_programs(layout, compiler),
     )
-
-
-def _with_first_frames(xp: Any, first: jax.Array, latents: jax.Array) -> jax.Array:
-    return xp.concatenate([first, latents[:, :, first.shape[2] :]], axis=2)

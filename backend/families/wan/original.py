@@ -3,8 +3,6 @@
 Source: Wan-Video/Wan2.1 wan/modules/model.py (names, sizes); guandeh17/Self-Forcing utils/wan_wrapper.py (the prefix).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Wan attends to 512 text positions of which the padded ones are all equal: their 
 for all of them, and its logit is raised by the logarithm of their number: the same softmax over far fewer positions.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import html
 from collections.abc import Mapping

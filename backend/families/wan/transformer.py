@@ -5,8 +5,6 @@ token's timestep is the step's own, or 0 for the latent frames that are given (`
 embeddings serve all tokens. If a picture comes as further input channels, all tokens share one time embedding.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -25,7 +23,7 @@ from backend.families.kit.modules import with_prefix
 from backend.families.kit.step_cache import StepCache, describe_cache
 from backend.families.kit.transformer import RunLayer, StackedTransformer, run_layers
 from backend.families.wan.attention import KernelAttention, TextKeys, image_keys, text_keys
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import Layout, placed
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
 from backend.weights.stacked import StackedWeights
@@ -186,8 +184,7 @@ class Denoiser(StackedTransformer):
         """Where the result of `prepare_text` lies: heads over tp, guidance branches over dp."""
         sharding = self._layout.sharding(self._layout.stacked_text_heads)
         keys = dataclasses.replace(shapes, bias=None)
-        placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), keys)
-        return dataclasses.replace(placed, bias=jax.tree.map(self._replicated, shapes.bias))
+        return dataclasses.replace(placed(keys, sharding), bias=self._layout.whole(shapes.bias))
 
     def velocity(
         self,

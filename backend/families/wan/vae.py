@@ -8,8 +8,6 @@ frame, so here a cache is always two frames, zero where there was none. Two prog
 first latent frame and one for all others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

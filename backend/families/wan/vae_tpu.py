@@ -6,8 +6,6 @@ Each array is read once: a convolution also does the residual, the norm and the 
 `backend.families.wan.vae_tpu_layers`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

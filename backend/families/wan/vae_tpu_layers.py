@@ -1,8 +1,6 @@
 """The layers of Wan's video autoencoders on one TPU chip, see `backend.families.kit.strip_layers`. Wan 2.2's blocks add their
 input, made larger or smaller, to their output. How weights are arranged is `backend.families.wan.vae_tpu`'s."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any

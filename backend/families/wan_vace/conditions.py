@@ -5,8 +5,6 @@ for each reference picture. All float32.
 The reference pictures become latent frames before the video's own, the last picture first. Source: diffusers, WanVACEPipeline.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 

@@ -4,11 +4,9 @@ Wan 2.1 VACE has one transformer, Wan 2.2 VACE-Fun two with a boundary between. 
 control blocks is one clip with a mask, and any number of reference pictures (`backend/media/source.py`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from backend.checkpoints.json_files import AGAIN
 from backend.chips import StepFlops
@@ -19,9 +17,6 @@ from backend.families.family import Configs, Need, refusal
 from backend.families.kit.parts import index_of, width_of
 from backend.families.wan.family import WanFamily, WanKind, check_networks, flops_of, scales
 from presets import Preset
-
-if TYPE_CHECKING:
-    from backend.families.wan_vace.model import VaceModel
 
 PIPELINE, TRANSFORMER = "WanVACEPipeline", "WanVACETransformer3DModel"
 INPUTS: Mapping[str, Need] = {role: "may" for role in ("control", "video", "mask", "references", "keyframes")}
@@ -38,11 +33,10 @@ class WanVaceFamily(WanFamily):
     name = "wan_vace"
     supports = SUPPORTED
     pipelines = (PIPELINE,)
+    transformers = (TRANSFORMER,)
+    body = "backend.families.wan_vace.model:VaceModel"
 
-    def recognise(self, index: Mapping[str, Any], configs: Configs) -> WanKind | None:
-        """The kind of a checkpoint. Raises: ModelError naming what is missing or does not fit, and what is supported."""
-        if index.get("_class_name") != PIPELINE:
-            return None
+    def _kind(self, index: Mapping[str, Any], configs: Configs) -> WanKind:
         check_networks(index, configs, TRANSFORMER)
         _check_control(configs)
         kind = KINDS["transformer_2" in configs]
@@ -54,7 +48,7 @@ class WanVaceFamily(WanFamily):
             return None
         second = {"transformer_2": configs["transformer"]} if preset.num_experts == 2 else {}
         index = index_of({**configs, **second}, _class_name=PIPELINE, boundary_ratio=preset.boundary)
-        return self.recognise(index, {**configs, **second})
+        return self._kind(index, {**configs, **second})
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """Wan's, and the first tensor of the control blocks."""
@@ -72,12 +66,6 @@ class WanVaceFamily(WanFamily):
         all_layers = flops_of({**config, "num_layers": config["num_layers"] + blocks}, tokens, tokens, branches)
         added = 2 * tokens * width_of(config) ** 2 * blocks * branches
         return dataclasses.replace(all_layers, matmul=all_layers.matmul + added)
-
-    def model(self) -> type[VaceModel]:
-        """Imported late, because it imports jax and torch."""
-        from backend.families.wan_vace.model import VaceModel
-
-        return VaceModel
 
 
 WAN_VACE = WanVaceFamily()

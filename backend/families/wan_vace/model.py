@@ -1,7 +1,5 @@
 """VACE's networks and the work of making a video with them: Wan's, and what the control blocks are shown beside it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Generator
 from typing import Any

@@ -5,8 +5,6 @@ after one of the layers. The work goes through the layers in segments, each of w
 block, then its layers, so that no hint outlives its layer.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools

@@ -36,7 +36,7 @@ def test_serve_understands_its_options(tmp_path):
 
 
 def test_the_browser_opens_only_if_it_is_asked_for():
-    assert not parse([]).browser and parse(["--browser"]).browser
+    assert not parse([]).opens_browser and parse(["--browser"]).opens_browser
 
 
 def test_serve_starts_one_worker_unless_it_is_told_otherwise():
@@ -197,8 +197,8 @@ def test_a_model_is_a_folder_or_an_id(tmp_path, monkeypatch):
 
 def test_serve_takes_names_of_hosts_and_of_presets(capsys):
     options = parse(["--allowed-host", "a.example", "--allowed-host", "b.example", "--models", "wan-tiny, wan2.1-t2v-14b-720p"])
-    assert options.allowed_host == ["a.example", "b.example"] and options.models == {"wan-tiny", "wan2.1-t2v-14b-720p"}
-    assert parse([]).models is None and parse([]).allowed_host == []
+    assert options.allowed_hosts == ["a.example", "b.example"] and options.models == {"wan-tiny", "wan2.1-t2v-14b-720p"}
+    assert parse([]).models is None and parse([]).allowed_hosts == []
     assert "did you mean wan-tiny?" in refusal(capsys, "--models", "wan-tny")
     assert "must be one of" in refusal(capsys, "--models", "wan-tiny,")
 

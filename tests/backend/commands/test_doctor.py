@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -249,7 +250,7 @@ def test_the_sheet_keeps_what_the_other_process_says(here, capsys):
     sheet = Sheet(here=here)
     sheet._take({"progress": "one step of it"})
     sheet._take({"devices": [{"name": "d", "kind": "TPU v6 lite", "bytes_in_use": 1, "bytes_limit": 2**34}]})
-    sheet._take({"check": Check(name="one step", state="ok", found="measured").to_json()})
+    sheet._take({"check": asdict(Check(name="one step", state="ok", found="measured"))})
     assert [check.name for check in sheet.checks] == ["devices", "one step"] and sheet.doing == "one step of it"
     assert capsys.readouterr().out.splitlines()[1] == "ok       one step: measured"
     assert json.dumps(sheet.to_json()) and sheet.to_json()["machine"]["accelerators"] == ["8 TPU v6e chips"]

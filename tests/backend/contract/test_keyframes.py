@@ -1,5 +1,7 @@
 """Key frames of a model without control blocks: which numbers they may have, and what they go with."""
 
+from dataclasses import asdict
+
 import pytest
 
 from backend.contract.keyframes import appended_frames
@@ -63,4 +65,4 @@ def test_what_needs_programs_of_its_own_is_of_a_shape_of_its_own():
     clips = [dict(video="/clip.mp4", extend="after", overlap=count) for count in (9, 17)]
     first, middle, later, *going_on = (Shape.of(request(**given)) for given in (*places, *clips))
     assert first != middle == later and going_on[0] != going_on[1]
-    assert Shape.from_json(middle.to_json()) == middle
+    assert Shape(**asdict(middle)) == middle

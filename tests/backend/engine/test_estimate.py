@@ -1,6 +1,6 @@
 """Estimates come from this machine's runs, of the same shape before others, and say which."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -20,7 +20,7 @@ def run(shape: Shape = SHAPE, steps: int = 10, tokens: int = TOKENS, **seconds: 
 
 def test_nothing_known_gives_no_number():
     assert estimate(WANTED, SHAPE, [], True) is None
-    other = Shape(**{**SHAPE.to_json(), "model": "another"})
+    other = Shape(**{**asdict(SHAPE), "model": "another"})
     assert estimate(WANTED, SHAPE, [run(other)], True) is None
 
 
@@ -30,7 +30,7 @@ def test_the_same_shape_is_measured_and_scaled_by_steps_only():
 
 
 def test_another_size_is_scaled_and_says_so():
-    small = Shape(**{**SHAPE.to_json(), "width": 48})
+    small = Shape(**{**asdict(SHAPE), "width": 48})
     told = estimate(WANTED, SHAPE, [run(small, tokens=TOKENS // 2, decode=1.0)], True)
     assert told.basis == "scaled" and told.seconds == pytest.approx(10 * 2**1.5 + 0.5 + 2.0, rel=0.15)
 

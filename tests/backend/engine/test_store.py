@@ -4,7 +4,7 @@ import json
 import sqlite3
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -149,7 +149,7 @@ def test_a_store_that_kept_no_devices_is_taken_over(tmp_path):
         "CREATE TABLE timings (number INTEGER PRIMARY KEY, shape TEXT NOT NULL, steps INTEGER NOT NULL,"
         " tokens INTEGER NOT NULL, seconds TEXT NOT NULL)"
     )
-    values = (json.dumps(run.shape.to_json()), 3, 9, '{"denoise": 1.0}')
+    values = (json.dumps(asdict(run.shape)), 3, 9, '{"denoise": 1.0}')
     old.execute("INSERT INTO timings VALUES (NULL, ?, ?, ?, ?)", values)
     old.commit()
     old.close()

@@ -1,0 +1,61 @@
+"""A SQLite file that several threads and processes share. Knows no tables."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from backend.errors import DataFolderError
+
+
+class Database:
+    """One file. Each statement, or each block of `_transaction`, is one transaction."""
+
+    _wait_seconds = 10.0  # for another process's write
+    _use = ""  # what the file is used for, and what helps if it cannot be, in errors
+    _fix = "move it away, or choose another folder with --data-dir"
+
+    def __init__(self, path: Path):
+        """Opens or makes the file. Raises: DataFolderError."""
+        self._lock = threading.Lock()
+        self._database: sqlite3.Connection | None = None
+        try:
+            self._database = sqlite3.connect(path, timeout=self._wait_seconds, check_same_thread=False, isolation_level=None)
+            self._database.row_factory = sqlite3.Row
+            self._prepare()
+        except sqlite3.Error as error:
+            if self._database is not None:
+                self._database.close()
+            what = f"{path} cannot be used{self._use} ({error}):"
+            raise DataFolderError(what, "it must be a writable SQLite file", self._fix) from error
+
+    def _prepare(self) -> None:
+        """Makes the tables that the file lacks. Raises: sqlite3.Error."""
+
+    def close(self) -> None:
+        """Closes the file, which cannot be used afterwards."""
+        with self._lock:
+            self._database.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All that is done in the block, or nothing of it."""
+        with self._lock, self._begun():
+            yield self._database
+
+    @contextmanager
+    def _begun(self) -> Iterator[None]:
+        """A transaction, for whoever holds the lock."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+
+    def _rows(self, sql: str, values: tuple | dict = ()) -> list[sqlite3.Row]:
+        with self._lock:
+            return self._database.execute(sql, values).fetchall()

@@ -1,0 +1,31 @@
+"""The stage's player, in a real Chromium."""
+
+import pytest
+
+from tests.wan_ui.steps import made, until
+from wan_ui.words.english import ENGLISH
+
+pytestmark = pytest.mark.browser
+
+SHOWN = (
+    """[...document.querySelectorAll('.stage [data-player=play] .icon')].map(icon => getComputedStyle(icon).display !== 'none')"""
+)
+
+
+def says(page, words: str) -> None:
+    until(page, f"document.querySelector('.stage [data-player=play]').title === '{words}'")
+    assert page.locator(".stage [data-player=play]").get_attribute("aria-label") == words
+
+
+def test_the_play_button_is_a_pause_sign_while_the_video_plays(visit):
+    page = visit()
+    made(page, "a red square")
+    until(page, "!document.querySelector('.stage video').paused")
+    says(page, ENGLISH.pause)
+    assert page.evaluate(SHOWN) == [False, True]
+    page.locator(".stage [data-player=play]").click()
+    says(page, ENGLISH.play)
+    assert page.evaluate(SHOWN) == [True, False]
+    page.keyboard.press(".")
+    page.locator(".stage [data-player=play]").click()
+    says(page, ENGLISH.pause)
