@@ -6,6 +6,7 @@ As the real one it sends whoever wants a large file to a storage on another host
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import re
@@ -57,15 +58,26 @@ class FakeHub:
         return [self._entry(path) for path in files]
 
     def _entry(self, path: Path) -> dict:
-        data = path.read_bytes()
-        entry = {"type": "file", "path": str(path.relative_to(self.folder)), "size": len(data), "oid": git_hash(data)}
+        size = path.stat().st_size
+        entry = {"type": "file", "path": str(path.relative_to(self.folder)), "size": size, "oid": git_hash(path)}
         if path.suffix == ".safetensors":
-            entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 100}
+            entry["lfs"] = {"oid": content_hash(path), "size": size, "pointerSize": 100}
         return entry
 
 
-def git_hash(data: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+def git_hash(path: Path) -> str:
+    return _hashes(path, path.stat().st_mtime_ns)[0]
+
+
+def content_hash(path: Path) -> str:
+    return _hashes(path, path.stat().st_mtime_ns)[1]
+
+
+@functools.lru_cache
+def _hashes(path: Path, changed: int) -> tuple[str, str]:
+    """git's of a file and the SHA-256 of its bytes, worked out once until it is changed: each answer has one of them."""
+    data = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(), hashlib.sha256(data).hexdigest()
 
 
 @contextmanager
@@ -122,10 +134,10 @@ def serving(folder: Path, repository: str = REPOSITORY) -> Iterator[FakeHub]:
             self.end_headers()
 
         def _send_to_storage(self, name: str) -> None:
-            data = (hub.folder / name).read_bytes()
+            path = hub.folder / name
             hub.signatures[name] = secrets.token_hex(4)
             where = f"http://localhost:{server.server_port}{STORAGE}{quote(name)}?signature={hub.signatures[name]}"
-            linked = {"X_Linked_Etag": f'"{hashlib.sha256(data).hexdigest()}"', "X_Linked_Size": str(len(data))}
+            linked = {"X_Linked_Etag": f'"{content_hash(path)}"', "X_Linked_Size": str(path.stat().st_size)}
             self._headers(302, 0, Location=where, **linked)
 
         def _from_storage(self, name: str, is_head: bool) -> None:
@@ -140,7 +152,7 @@ def serving(folder: Path, repository: str = REPOSITORY) -> Iterator[FakeHub]:
                 self._missing("EntryNotFound")
                 return
             data = path.read_bytes()
-            tag = hashlib.sha256(data).hexdigest() if path.suffix == ".safetensors" else git_hash(data)
+            tag = content_hash(path) if path.suffix == ".safetensors" else git_hash(path)
             start = 0
             if (asked := self.headers.get("Range")) and not hub.ignores_ranges:
                 start = int(re.match(r"bytes=(\d+)-", asked)[1])

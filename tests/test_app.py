@@ -1,4 +1,5 @@
-"""The real command line in a process of its own: bad input, its one line, its exit code, and nothing left behind."""
+"""The real command line, in a process of its own where that may matter: bad input, its one line, its exit code, and nothing left
+behind."""
 
 import json
 import os
@@ -16,6 +17,7 @@ import numpy
 import pytest
 from PIL import Image
 
+import app as command_line
 from backend.engine.store import Store
 from backend.settings import PROJECT_FOLDER, this_machine
 from tests.clock import is_within
@@ -32,8 +34,23 @@ def app(*words: str, cwd: Path = PROJECT_FOLDER) -> subprocess.CompletedProcess:
 
 def generate(folder: Path, **options: str) -> subprocess.CompletedProcess:
     """Runs `generate` with good values but for `options`, in a folder that holds the test's own files only."""
+    return app(*generate_words(**options), cwd=folder)
+
+
+def generate_words(**options: str) -> list[str]:
     given = {**GOOD, "--output": "out.mp4", "--data-dir": "data", **{f"--{name}": value for name, value in options.items()}}
-    return app("generate", *(word for pair in given.items() for word in pair), "--json", cwd=folder)
+    return ["generate", *(word for pair in given.items() for word in pair), "--json"]
+
+
+def main(words: list[str]) -> int:
+    """The command line in this process, whose signals stay as they are."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        return command_line.main(words)
+    except SystemExit as end:
+        return end.code
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
@@ -82,7 +99,19 @@ def inputs(tmp_path) -> Path:
         ({"model": "./none"}, "model='./none' must be a checkpoint folder"),
     ],
 )
-def test_bad_input_gets_its_line_and_leaves_nothing(inputs, options, message):
+def test_bad_input_gets_its_line_and_leaves_nothing(inputs, options, message, monkeypatch, capsys):
+    before = sorted(inputs.rglob("*"))
+    monkeypatch.chdir(inputs)
+    assert main(generate_words(**options)) == 2
+    told, complained = capsys.readouterr()
+    assert told == "" and message in complained and complained.count("\n") == 1
+    assert sorted(inputs.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"frames": "30"}, "nearest: 29 or 33"), ({"image": "huge.png"}, "image 'huge.png' is too large")]
+)
+def test_so_does_a_process_of_its_own_which_ends_with_that_code(inputs, options, message):
     before = sorted(inputs.rglob("*"))
     done = generate(inputs, **options)
     assert done.returncode == 2 and done.stdout == ""

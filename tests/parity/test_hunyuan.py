@@ -133,13 +133,13 @@ def psnr(ours: np.ndarray, reference: np.ndarray) -> float:
 
 BASE = [(KINDS[0], 6.0, QUOTES, PLAIN), (KINDS[1], 6.0, QUOTES, PLAIN), (KINDS[2], 1.0, QUOTES, "")]
 CASES = [
-    *[(*case, 4) for case in BASE],
+    *[(*case, 2) for case in BASE],
     (KINDS[0], 6.0, PLAIN, LONG, 2),
 ]
 MORE_CASES = [
     (KINDS[0], 1.0, PLAIN, "", 1),
     (KINDS[0], 6.0, LONG, "", 2),
-    *[(*case, steps) for case in BASE for steps in (1, 8)],
+    *[(*case, steps) for case in BASE for steps in (1, 4, 8)],
     (KINDS[1], 1.0, QUOTES, "", 2),
     (KINDS[1], 6.0, PLAIN, QUOTES, 2),
 ]
@@ -205,7 +205,7 @@ def test_cfg_zero_is_diffusers_own(tiny):
 
 def test_a_step_cache_spares_steps_only_if_it_may(tiny):
     made = tiny(KINDS[0])
-    requests = (made.request(steps=6, flow_shift=50.0, step_cache=one) for one in (0.0, 1e-9, 0.6))  # the first steps are alike
+    requests = (made.request(steps=4, flow_shift=50.0, step_cache=one) for one in (0.0, 1e-9, 0.6))  # the first steps are alike
     plain, strict, loose = (latents_of(request, made.loaded) for request in requests)
     np.testing.assert_allclose(strict, plain, rtol=0, atol=rounding(plain, guidance=6.0, additions=ADDITIONS))
     assert np.abs(loose - plain).max() > 10 * LATENT_TOLERANCE  # something was reused

@@ -91,7 +91,14 @@ def picture(tmp_path_factory) -> str:
 
 def run_reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray]:
     """diffusers' latents of picture and sound, normalised as ours are."""
-    both = kept(lambda: np.concatenate([latents.ravel() for latents in _reference(made, request)]), made.weights, request)
+    return kept_streams(lambda: _reference(made, request), made, request)
+
+
+def kept_streams(
+    make: Callable[[], tuple[np.ndarray, np.ndarray]], made: Tiny, request: GenerationRequest, *changes: object
+) -> tuple[np.ndarray, np.ndarray]:
+    """The latents of both streams that `make` gives, of which `changes` are what decides them besides checkpoint and request: `kept`."""
+    both = kept(lambda: np.concatenate([latents.ravel() for latents in make()]), made.weights, request, *changes)
     shapes = made.loaded.model.latent_shapes(request)
     video, sound = np.split(both, [math.prod(shapes[VIDEO])])
     return video.reshape(shapes[VIDEO]), sound.reshape(shapes[SOUND])

@@ -18,7 +18,7 @@ from backend.contract.events import Step
 from backend.contract.request import GenerationRequest
 from backend.errors import ModelError
 from backend.families.ltx.in_context import CONTROL, level_ratio
-from backend.families.model import SOUND, VIDEO
+from backend.families.model import SOUND, VIDEO, Latents
 from backend.media.video import write_frames
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline.denoising import initial_noise
@@ -39,6 +39,7 @@ from tests.parity.test_ltx import (
     _decoded,
     arguments_of,
     finished,
+    kept_streams,
     normalised,
     scheduler_of,
     tiny,  # noqa: F401
@@ -80,7 +81,15 @@ def run_reference(
     made: Tiny, request: GenerationRequest, lora: tuple[Path, float] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """diffusers' latents of picture and sound, from our noise, normalised as ours are."""
-    noise, model = initial_noise(request, made.loaded.model), made.loaded.model
+    noise = initial_noise(request, made.loaded.model)
+    drawn, changes = [np.asarray(noise[name]) for name in (VIDEO, SOUND)], [] if lora is None else [lora[0], lora[1]]
+    return kept_streams(lambda: _run_reference(made, request, noise, lora), made, request, "control", *drawn, *changes)
+
+
+def _run_reference(
+    made: Tiny, request: GenerationRequest, noise: Latents, lora: tuple[Path, float] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    model = made.loaded.model
     pipeline = in_context_pipeline_of(made.parts | {"scheduler": scheduler_of(made, request)})
     frames = [Image.fromarray(frame) for frame in open_inputs(request)["control"][0]]
     reference = in_context_module.LTX2ReferenceCondition(frames=frames, strength=request.control_scale)

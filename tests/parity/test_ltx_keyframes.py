@@ -15,7 +15,7 @@ from PIL import Image
 
 from backend.contract.keyframes import appended_frames
 from backend.contract.request import GenerationRequest
-from backend.families.model import SOUND, VIDEO
+from backend.families.model import SOUND, VIDEO, Latents
 from backend.pipeline.denoising import initial_noise
 from tests.parity.test_ltx import (
     ALL,
@@ -26,6 +26,7 @@ from tests.parity.test_ltx import (
     Tiny,
     arguments_of,
     finished,
+    kept_streams,
     normalised,
     scheduler_of,
     tiny,  # noqa: F401
@@ -61,6 +62,11 @@ def request_of(made: Tiny, pictures: dict[str, str], given: dict[str, Any], **ch
 def run_reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray]:
     """diffusers' latents of picture and sound, from our noise, normalised as ours are."""
     noise = initial_noise(request, made.loaded.model)
+    drawn = [np.asarray(noise[name]) for name in (VIDEO, SOUND)]
+    return kept_streams(lambda: _run_reference(made, request, noise), made, request, "key frames", *drawn)
+
+
+def _run_reference(made: Tiny, request: GenerationRequest, noise: Latents) -> tuple[np.ndarray, np.ndarray]:
     pipeline = condition_pipeline_of(made.parts | {"scheduler": scheduler_of(made, request)})
     last = [(request.num_frames - 1, request.last_image)] if request.last_image else []
     first = [(0, request.image)] if request.image else []

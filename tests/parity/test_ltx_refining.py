@@ -27,7 +27,7 @@ from backend.pipeline import load as load_module
 from backend.pipeline.chunks import chunks_of
 from backend.pipeline.denoising import ChunkNoise
 from presets import load_preset
-from tests.parity.test_ltx import LATENT_TOLERANCE, Tiny, arguments_of, finished, normalised, scheduler_of
+from tests.parity.test_ltx import LATENT_TOLERANCE, Tiny, arguments_of, finished, kept_streams, normalised, scheduler_of
 from tests.parity.test_ltx_keyframes import keep_clean
 from tests.parity.tiny_ltx import (
     SIDE,
@@ -74,8 +74,14 @@ def pictures(tmp_path_factory) -> dict[str, str]:
 
 def two_stages(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray]:
     """diffusers' latents after both stages, normalised as ours are."""
-    model, small = made.loaded.model, first_size(request)
-    noise = ChunkNoise(request.seed, [*chunks_of(model, small), *chunks_of(model, request)])
+    model = made.loaded.model
+    noise = ChunkNoise(request.seed, [*chunks_of(model, first_size(request)), *chunks_of(model, request)])
+    drawn = [np.asarray(noise.of(stage)[name]) for stage in (0, 1) for name in (VIDEO, SOUND)]
+    return kept_streams(lambda: _two_stages(made, request, noise), made, request, "two stages", *drawn)
+
+
+def _two_stages(made: Tiny, request: GenerationRequest, noise: ChunkNoise) -> tuple[np.ndarray, np.ndarray]:
+    small = first_size(request)
     own = request.to_json() | dict(preset=FIRST, width=small.width, height=small.height, steps=request.steps - NUM_REFINING)
     first = GenerationRequest.from_stored(own)
     video, sound = _stage(made, first, noise.of(0), scheduler_of(made, first), arguments_of(made, first))

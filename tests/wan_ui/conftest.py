@@ -13,9 +13,9 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -29,6 +29,7 @@ CHROMIUM_ARGUMENTS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",  # a microphone that beeps, and may be used
 )  # fmt: skip
+DESKTOP = (1440, 900, False)
 START_SECONDS = 60.0
 READY_SECONDS = 240.0  # the demo model compiles before its first video; measured times are the benchmarks' business
 
@@ -45,15 +46,22 @@ class Studio:
     patience_ms: int
 
 
+@pytest.fixture(scope="session")
+def studio(tmp_path_factory) -> Iterator[Studio]:
+    """A studio in front of the pretend pipeline, for files of tests whose visitors mind nobody else's jobs."""
+    with _serving("fake", tmp_path_factory.mktemp("studio")) as server:
+        yield _studio("fake", server)
+
+
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory) -> Path:
-    """Where the studio of a file of tests keeps its jobs."""
+    """Where the studio of one file of tests keeps its jobs."""
     return tmp_path_factory.mktemp("studio")
 
 
 @pytest.fixture(scope="module")
-def studio(data_dir) -> Iterator[Studio]:
-    """A studio for one file of tests, in front of the pretend pipeline."""
+def own_studio(data_dir) -> Iterator[Studio]:
+    """The same for one file of tests alone."""
     with _serving("fake", data_dir) as server:
         yield _studio("fake", server)
 
@@ -168,33 +176,105 @@ def chromium() -> Iterator:
         browser.close()
 
 
-@pytest.fixture
-def visit(chromium, studio) -> Iterator[Callable]:
-    """Opens the studio as a new visitor: `visit(width=..., height=..., dark=...)` gives a page that is ready to use.
+@dataclass(frozen=True)
+class _Visitors:
+    """Opens the studio as new visitors of one browser. Their contexts are used again: what Chromium has fetched and compiled for one
+    visitor's pages it need not fetch and compile for the next one's."""
 
-    At the end every page must have stayed on this server and without an error in its console.
-    """
-    contexts, troubles = [], []
+    chromium: Any
+    studio: Studio
+    free: dict[tuple[int, int, bool], list[Any]] = field(default_factory=dict)
 
-    def open_page(width: int = 1440, height: int = 900, dark: bool = False):
-        context = chromium.new_context(
+    def open(self, kind: tuple[int, int, bool], troubles: list[str]) -> Any:
+        """A page of this width and height, dark or not, which is ready to use. What goes wrong on it is added to `troubles`."""
+        free = self.free.setdefault(kind, [])
+        page = (free.pop() if free else self._context(*kind)).new_page()
+        page.set_default_timeout(self.studio.patience_ms)
+        _forget(page, self.studio.url)
+        _watch(page, self.studio.url, troubles)
+        page.goto(self.studio.url)
+        page.wait_for_function("window.studioView && document.querySelector('.status')?.dataset.state === 'ready'")
+        return page
+
+    def close(self, kind: tuple[int, int, bool], context: Any) -> None:
+        """Closes all pages of a visitor."""
+        for page in context.pages:
+            page.close()
+        self.free[kind].append(context)
+
+    def leave(self, shared: "_Shared") -> None:
+        """Closes the page that tests share, if there is one: a page costs something while it is open."""
+        if shared.page is not None:
+            self.close(DESKTOP, shared.page.context)
+            shared.page = None
+
+    def _context(self, width: int, height: int, dark: bool) -> Any:
+        return self.chromium.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
             is_mobile=width < 760,
             has_touch=width < 760,
             accept_downloads=True,
         )
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(studio.patience_ms)
-        _watch(page, studio.url, troubles)
-        page.goto(studio.url)
-        page.wait_for_function("window.studioView && document.querySelector('.status')?.dataset.state === 'ready'")
-        return page
+
+
+def _forget(page, url: str) -> None:
+    """Makes the page's visitor a new one: without cookies, and with nothing stored."""
+    page.context.clear_cookies()
+    session = page.context.new_cdp_session(page)
+    session.send("Storage.clearDataForOrigin", {"origin": url.rstrip("/"), "storageTypes": "all"})
+    session.detach()
+
+
+@pytest.fixture(scope="module")
+def visitors(chromium, studio) -> _Visitors:
+    return _Visitors(chromium, studio)
+
+
+@dataclass
+class _Shared:
+    """The page of `page`, what went wrong on it, and how many tests had failed when it was opened."""
+
+    page: Any = None
+    troubles: list[str] = field(default_factory=list)
+    failed: int = 0
+
+
+@pytest.fixture(scope="module")
+def shared() -> _Shared:
+    return _Shared()
+
+
+@pytest.fixture
+def page(visitors, shared, request) -> Iterator[Any]:
+    """A desktop page for tests that do not mind what the one before has done on it, if that had it too and has passed.
+
+    As `visit`'s pages it must stay on this server and without an error in its console.
+    """
+    if shared.page is None or request.session.testsfailed > shared.failed:
+        visitors.leave(shared)
+        shared.page, shared.failed = visitors.open(DESKTOP, shared.troubles), request.session.testsfailed
+    yield shared.page
+    troubles, shared.troubles[:] = list(shared.troubles), []
+    assert troubles == []
+
+
+@pytest.fixture
+def visit(visitors, shared) -> Iterator[Callable]:
+    """Opens the studio as a new visitor: `visit(width=..., height=..., dark=...)` gives a page that is ready to use.
+
+    At the end every page must have stayed on this server and without an error in its console.
+    """
+    visitors.leave(shared)
+    opened, troubles = [], []
+
+    def open_page(width: int = 1440, height: int = 900, dark: bool = False):
+        opened.append(((width, height, dark), visitors.open((width, height, dark), troubles)))
+        return opened[-1][1]
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for kind, page in opened:
+        visitors.close(kind, page.context)
     assert troubles == []
 
 

@@ -1,6 +1,8 @@
 """The studio in a real Chromium, as a person uses it."""
 
 import re
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -15,7 +17,7 @@ pytestmark = pytest.mark.browser
 PLAYS = "video => video.readyState >= 2 && video.currentTime > 0 && !video.paused && !video.error"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def studio(every_studio):
     return every_studio
 
@@ -26,6 +28,13 @@ def generate(page, prompt: str, steps: int | None = None) -> None:
         page.locator("#steps input[type=number]").fill(str(steps))
         page.locator("#steps input[type=number]").blur()
     page.locator("#generate").click()
+
+
+def begun(page, act: Callable[[], None]) -> None:
+    """Does what begins a video, and waits until the stage shows that one, not the one before."""
+    before = page.locator(".stage").get_attribute("data-job")
+    act()
+    page.wait_for_function("before => document.querySelector('.stage').dataset.job !== before", arg=before)
 
 
 def wait_for(page, *phases: str) -> None:
@@ -46,21 +55,8 @@ def test_the_first_page_is_there_within_five_seconds(studio, start_again):
     assert studio.first_page_seconds < 5 or is_within(start_again(), 5)
 
 
-def test_a_prompt_becomes_a_video_that_plays(visit):
-    page = visit()
-    generate(page, "a red circle moving right on a black background", steps=6)
-    wait_for(page, "finished")
-    plays(page)
-    assert page.locator(".stage video").evaluate("video => [video.videoWidth, video.videoHeight]") == [96, 96]
-    assert page.locator(".stage video").bounding_box()["width"] > 500
-    facts = page.locator(".stage .facts").inner_text()
-    assert re.search(r"Seed\s+\d+", facts) and re.search(r"Denoise\s+[\d.]+ s", facts)
-    assert "synthetic shapes" in page.locator(".stage .caption").inner_text()
-
-
 @model_does_not_matter
-def test_progress_moves_and_previews_change(visit, studio):
-    page = visit()
+def test_progress_moves_and_previews_change(page, studio):
     page.evaluate("""() => {
       window.seen = {percents: [], previews: new Set()};
       new MutationObserver(() => {
@@ -81,12 +77,23 @@ def test_progress_moves_and_previews_change(visit, studio):
     assert len(previews) >= 3 and all("studio/media/" in source for source in previews)
 
 
+def test_a_prompt_becomes_a_video_that_plays(page):
+    begun(page, partial(generate, page, "a red circle moving right on a black background", steps=6))
+    wait_for(page, "finished")
+    plays(page)
+    assert page.locator(".stage video").evaluate("video => [video.videoWidth, video.videoHeight]") == [96, 96]
+    assert page.locator(".stage video").bounding_box()["width"] > 500
+    facts = page.locator(".stage .facts").inner_text()
+    assert re.search(r"Seed\s+\d+", facts) and re.search(r"Denoise\s+[\d.]+ s", facts)
+    assert "synthetic shapes" in page.locator(".stage .caption").inner_text()
+
+
 @model_does_not_matter
-def test_an_example_fills_the_prompt_ctrl_enter_generates_and_the_video_can_be_downloaded(visit):
-    page = visit()
+def test_an_example_fills_the_prompt_ctrl_enter_generates_and_the_video_can_be_downloaded(page):
+    page.locator("#prompt textarea").fill("")
     page.locator("#examples button").first.click()
     page.wait_for_function("document.querySelector('#prompt textarea').value.length > 10")
-    page.locator("#prompt textarea").press("Control+Enter")
+    begun(page, lambda: page.locator("#prompt textarea").press("Control+Enter"))
     wait_for(page, "finished")
     with page.expect_download() as download:
         page.locator("#download").click()
@@ -95,19 +102,56 @@ def test_an_example_fills_the_prompt_ctrl_enter_generates_and_the_video_can_be_d
 
 
 @model_does_not_matter
-def test_a_seed_can_be_kept_and_makes_the_same_video(visit):
-    page = visit()
-    generate(page, "a green circle growing on a black background", steps=3)
+def test_a_seed_can_be_kept_and_makes_the_same_video(page):
+    begun(page, partial(generate, page, "a green circle growing on a black background", steps=3))
     wait_for(page, "finished")
     seed = page.locator("#seed input").input_value()
     page.locator("[data-action=keep_seed]").click()
     page.wait_for_function("!document.querySelector('#seed-random input').checked")
-    first = page.locator(".stage").get_attribute("data-job")
-    page.locator("#generate").click()
-    page.wait_for_function("first => document.querySelector('.stage').dataset.job !== first", arg=first)
+    begun(page, page.locator("#generate").click)
     wait_for(page, "finished")
     assert page.locator("#seed input").input_value() == seed
     assert seed in page.locator(".stage .facts").inner_text()
+
+
+@model_does_not_matter
+def test_stop_works_while_it_runs_and_keeps_what_there_is(page, studio):
+    begun(page, partial(generate, page, studio.slow_prompt, steps=studio.slow_steps))
+    page.wait_for_function("/Step [2-9]/.test(document.querySelector('.stage .readout').innerText)")
+    assert page.locator("#stop").is_visible() and page.locator("#generate").is_visible()  # another one may be queued meanwhile
+    page.keyboard.press("Escape")
+    wait_for(page, "cancelled")
+    assert "Stopped" in page.locator(".stage .readout").inner_text()
+    plays(page)
+    page.locator("#stop").wait_for(state="hidden")
+
+
+@pytest.mark.parametrize("every_studio", ["fake"], indirect=True)  # the demo model cannot be asked to fail
+def test_a_failure_is_explained_on_the_stage_and_the_next_one_works(page):
+    begun(page, partial(generate, page, "explode"))
+    wait_for(page, "failed")
+    assert "exploded" in page.locator('.stage [role="alert"]').inner_text()
+    begun(page, partial(generate, page, "a red square", steps=2))
+    wait_for(page, "finished")
+
+
+def test_only_what_can_run_is_offered(page, studio):
+    page.locator("#preset input").click()
+    options = [text.splitlines()[-1] for text in page.get_by_role("option").all_inner_texts()]  # the chosen one has a tick
+    embedded = [load_preset(name) for name in ("wan-tiny", "hunyuan-tiny", "ltx-tiny", "wan-tiny-vace", "wan-live-tiny")]
+    assert options == [preset.title for preset in embedded if studio.kind == "demo" or is_offered([], preset)]
+    page.keyboard.press("Escape")
+    page.locator(".elsewhere summary").click()
+    assert "weights are not on this machine" in page.locator(".elsewhere").inner_text()
+
+
+@model_does_not_matter
+def test_dark_and_light_can_be_switched_and_stay(page, studio):
+    page.locator("#theme-toggle").click()
+    assert page.evaluate("document.body.classList.contains('dark')")
+    rest(page)
+    page.goto(studio.url)
+    page.wait_for_function("document.body.classList.contains('dark')")
 
 
 @model_does_not_matter
@@ -129,19 +173,6 @@ def test_a_picture_is_cropped_shown_and_used_and_an_example_brings_its_prompt(vi
     page.locator("#image-examples button").nth(1).click()
     page.wait_for_function("document.querySelector('#prompt textarea').value.includes('star')")
     page.wait_for_function("own => document.querySelector('#crop-preview img').getAttribute('src') !== own", arg=own)
-
-
-@model_does_not_matter
-def test_stop_works_while_it_runs_and_keeps_what_there_is(visit, studio):
-    page = visit()
-    generate(page, studio.slow_prompt, steps=studio.slow_steps)
-    page.wait_for_function("/Step [2-9]/.test(document.querySelector('.stage .readout').innerText)")
-    assert page.locator("#stop").is_visible() and page.locator("#generate").is_visible()  # another one may be queued meanwhile
-    page.keyboard.press("Escape")
-    wait_for(page, "cancelled")
-    assert "Stopped" in page.locator(".stage .readout").inner_text()
-    plays(page)
-    page.locator("#stop").wait_for(state="hidden")
 
 
 @model_does_not_matter
@@ -170,16 +201,6 @@ def test_errors_stand_beside_their_cause(visit, tmp_path):
     page.wait_for_function("document.querySelector('#prompt-note .note').hidden")
     assert page.locator("#image-note .note").is_visible()
     assert page.locator(".stage").get_attribute("data-phase") == "idle"
-
-
-@pytest.mark.parametrize("every_studio", ["fake"], indirect=True)  # the demo model cannot be asked to fail
-def test_a_failure_is_explained_on_the_stage_and_the_next_one_works(visit):
-    page = visit()
-    generate(page, "explode")
-    wait_for(page, "failed")
-    assert "exploded" in page.locator('.stage [role="alert"]').inner_text()
-    generate(page, "a red square", steps=2)
-    wait_for(page, "finished")
 
 
 @model_does_not_matter
@@ -241,24 +262,3 @@ def test_the_desktop_page_fits_one_screen(visit):
         page.locator("#examples").wait_for(state="visible" if tab == "Text to video" else "hidden")
         assert page.evaluate("document.documentElement.scrollHeight") <= 900, tab
         assert page.evaluate(hidden) <= 0, tab
-
-
-def test_only_what_can_run_is_offered(visit, studio):
-    page = visit()
-    page.locator("#preset input").click()
-    options = [text.splitlines()[-1] for text in page.get_by_role("option").all_inner_texts()]  # the chosen one has a tick
-    embedded = [load_preset(name) for name in ("wan-tiny", "hunyuan-tiny", "ltx-tiny", "wan-tiny-vace", "wan-live-tiny")]
-    assert options == [preset.title for preset in embedded if studio.kind == "demo" or is_offered([], preset)]
-    page.keyboard.press("Escape")
-    page.locator(".elsewhere summary").click()
-    assert "weights are not on this machine" in page.locator(".elsewhere").inner_text()
-
-
-@model_does_not_matter
-def test_dark_and_light_can_be_switched_and_stay(visit, studio):
-    page = visit(dark=False)
-    page.locator("#theme-toggle").click()
-    assert page.evaluate("document.body.classList.contains('dark')")
-    rest(page)
-    page.goto(studio.url)
-    page.wait_for_function("document.body.classList.contains('dark')")

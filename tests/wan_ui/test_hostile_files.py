@@ -32,6 +32,11 @@ from wan_ui.door.streams import StreamLimit
 PATIENCE = 60.0
 
 
+@pytest.fixture(scope="module")
+def studio(own_studio):
+    return own_studio
+
+
 @pytest.fixture
 def visitor(url) -> Visitor:
     return Visitor(url, cookie=f"studio_visitor={os.urandom(32).hex()[:43]}")

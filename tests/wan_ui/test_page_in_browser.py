@@ -10,18 +10,7 @@ from tests.wan_ui.steps import rest, until
 pytestmark = pytest.mark.browser
 
 
-def test_the_system_panel_tells_of_the_machine(visit):
-    page = visit()
-    page.keyboard.press("Alt+7")
-    page.locator(".system").wait_for()
-    told = page.locator(".system").inner_text()
-    assert "Square:0" in told and re.search(r"gradio\s+6", told) and re.search(r"Free on the disk\s+[\d.]+ GB", told)
-    report = page.locator("[data-copy-text]").get_attribute("data-copy-text")
-    assert "Square:0" in report and str(PROJECT_FOLDER) not in report
-
-
-def test_keys_are_explained_and_views_have_theirs(visit):
-    page = visit()
+def test_keys_are_explained_and_views_have_theirs(page):
     page.keyboard.press("?")
     page.locator("#help[open]").wait_for()
     assert "Generate" in page.locator("#help").inner_text()
@@ -36,9 +25,8 @@ def test_keys_are_explained_and_views_have_theirs(visit):
     assert page.locator("#help[open]").count() == 0
 
 
-def test_a_page_on_which_nothing_happens_asks_for_no_animation_frames(visit):
+def test_a_page_on_which_nothing_happens_asks_for_no_animation_frames(page):
     """Each has the browser draw the page once more. Gradio's own are not counted."""
-    page = visit()
     rest(page)
     page.evaluate("""() => {
       const ask = window.requestAnimationFrame;
@@ -50,6 +38,15 @@ def test_a_page_on_which_nothing_happens_asks_for_no_animation_frames(visit):
     }""")
     page.wait_for_timeout(500)
     assert page.evaluate("ours") == 0
+
+
+def test_the_system_panel_tells_of_the_machine(page):
+    page.keyboard.press("Alt+7")
+    page.locator(".system").wait_for()
+    told = page.locator(".system").inner_text()
+    assert "Square:0" in told and re.search(r"gradio\s+6", told) and re.search(r"Free on the disk\s+[\d.]+ GB", told)
+    report = page.locator("[data-copy-text]").get_attribute("data-copy-text")
+    assert "Square:0" in report and str(PROJECT_FOLDER) not in report
 
 
 def test_every_view_fits_a_phone(visit):

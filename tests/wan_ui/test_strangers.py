@@ -45,6 +45,11 @@ CALLS = [  # the handler, the picture's field, and the event
 ]
 
 
+@pytest.fixture(scope="module")
+def studio(own_studio):
+    return own_studio
+
+
 def said(answer: Any) -> str:
     """An answer as text, without the number that each message carries."""
     return re.sub(r'data-nonce=\\"\w+\\"', "", json.dumps(answer))

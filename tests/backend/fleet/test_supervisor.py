@@ -128,7 +128,7 @@ def test_a_new_worker_stands_ready_after_a_crash(engine):
     wait_for(lambda: engine.workers()[0].pid not in (pid, None) and engine.worker_status().state == "ready")
 
 
-def test_a_worker_that_always_dies_is_not_started_for_ever(make_engine, tmp_path, caplog):
+def test_a_worker_that_always_dies_is_not_started_for_ever_and_only_the_newest_logs_are_kept(make_engine, tmp_path, caplog):
     engine, logs = make_engine(model="deadly"), tmp_path / "data" / "logs"
 
     def deaths() -> int:
@@ -145,7 +145,7 @@ def test_a_worker_that_always_dies_is_not_started_for_ever(make_engine, tmp_path
         cause = all_events(engine, engine.submit(request()).id)[-1].cause
         assert cause == "It stopped three times at the start: The worker ended with exit code 7"
         assert stays_down_after(starts)
-    assert len(list(logs.iterdir())) == 10  # the newest are kept
+    assert len(list(logs.iterdir())) == 10
 
 
 def test_a_worker_that_somebody_kills_while_it_is_idle_always_comes_back(engine):
@@ -154,13 +154,6 @@ def test_a_worker_that_somebody_kills_while_it_is_idle_always_comes_back(engine)
         os.kill(engine.workers()[0].pid, signal.SIGKILL)
         wait_for(lambda: engine.worker_status().state != "ready")
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
-
-
-def test_only_the_newest_logs_are_kept(make_engine, tmp_path):
-    engine, logs = make_engine(model="deadly", start_worker=False), tmp_path / "data" / "logs"
-    for _ in range(5):
-        all_events(engine, engine.submit(request()).id)
-    assert len(list(logs.iterdir())) <= 10
 
 
 @pytest.mark.bench

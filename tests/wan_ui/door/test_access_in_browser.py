@@ -13,6 +13,11 @@ from wan_ui.door.access import Access
 pytestmark = pytest.mark.browser
 
 
+@pytest.fixture(scope="module")
+def studio(own_studio):
+    return own_studio
+
+
 def test_visitors_are_apart_and_the_operator_sees_all(visit, studio, data_dir):
     one, two = visit(), visit()
     job = made(one, "a secret of one")

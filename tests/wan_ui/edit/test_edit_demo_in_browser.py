@@ -16,7 +16,7 @@ ONLY_DEMO = pytest.mark.parametrize("every_studio", [pytest.param("demo", marks=
 pytestmark = [pytest.mark.browser, ONLY_DEMO]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def studio(every_studio):
     return every_studio
 

@@ -103,8 +103,31 @@ def test_a_clip_is_dropped_trimmed_made_and_compared_with_what_it_was(visit, cli
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_a_part_is_moved_by_its_middle_and_by_keys(visit, clip):
-    page = visit()
+def test_what_cannot_be_used_is_said_in_one_sentence(page, tmp_path):
+    open_edit(page)
+    notes, cut, short = (tmp_path / f"{name}.mp4" for name in ("notes", "cut", "short"))
+    notes.write_text("words " * 200)
+    whole = counting_clip(tmp_path / "whole.mp4", 40, 10)
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    counting_clip(short, 2, 16)
+    for path, words in ((notes, "must be a video"), (cut, "is cut off or damaged"), (short, "is too short")):
+        drop(page, path)
+        until(page, "words => document.querySelector('.edit > .note').innerText.includes(words)", words)
+        assert page.locator(".edit > .note").inner_text().count(". ") <= 1
+        assert page.locator("#edit-make").is_disabled()
+
+
+def test_a_gif_and_a_chosen_file_are_clips_too(page, tmp_path):
+    open_edit(page)
+    page.locator("#edit-file").set_input_files(counting_clip(tmp_path / "party.gif", 30, 10))
+    page.locator('.edit[data-clip="party.gif"]').wait_for()
+    assert page.locator(".edit .still").is_visible() and not page.locator("#edit-player").is_visible()
+    drop(page, counting_clip(tmp_path / "other.webm", 30, 10, options=["-c:v", "libvpx", "-b:v", "1M"]), "video/webm")
+    page.locator('.edit[data-clip="other.webm"]').wait_for()
+    assert page.locator("#edit-player").is_visible() and not page.locator(".edit .still").is_visible()
+
+
+def test_a_part_is_moved_by_its_middle_and_by_keys(page, clip):
     open_edit(page)
     taken(page, clip)
     box = page.locator(".edit .strip").bounding_box()
@@ -124,32 +147,6 @@ def test_a_part_is_moved_by_its_middle_and_by_keys(visit, clip):
     page.mouse.up()
     end = page.locator("#edit-part").inner_text()
     assert "17 frames" in end and float(end.split(" to ")[1].split(" s")[0]) <= 4.02, "it stays within the clip"
-
-
-def test_what_cannot_be_used_is_said_in_one_sentence(visit, tmp_path):
-    page = visit()
-    open_edit(page)
-    notes, cut, short = (tmp_path / f"{name}.mp4" for name in ("notes", "cut", "short"))
-    notes.write_text("words " * 200)
-    whole = counting_clip(tmp_path / "whole.mp4", 40, 10)
-    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
-    counting_clip(short, 2, 16)
-    for path, words in ((notes, "must be a video"), (cut, "is cut off or damaged"), (short, "is too short")):
-        drop(page, path)
-        until(page, "words => document.querySelector('.edit > .note').innerText.includes(words)", words)
-        assert page.locator(".edit > .note").inner_text().count(". ") <= 1
-        assert page.locator("#edit-make").is_disabled()
-
-
-def test_a_gif_and_a_chosen_file_are_clips_too(visit, tmp_path):
-    page = visit()
-    open_edit(page)
-    page.locator("#edit-file").set_input_files(counting_clip(tmp_path / "party.gif", 30, 10))
-    page.locator('.edit[data-clip="party.gif"]').wait_for()
-    assert page.locator(".edit .still").is_visible() and not page.locator("#edit-player").is_visible()
-    drop(page, counting_clip(tmp_path / "other.webm", 30, 10, options=["-c:v", "libvpx", "-b:v", "1M"]), "video/webm")
-    page.locator('.edit[data-clip="other.webm"]').wait_for()
-    assert page.locator("#edit-player").is_visible() and not page.locator(".edit .still").is_visible()
 
 
 def test_an_earlier_video_brings_its_clip_and_its_settings_back(visit, clip):

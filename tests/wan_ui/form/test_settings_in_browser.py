@@ -66,8 +66,7 @@ def test_the_last_sessions_settings_come_back(visit):
     assert "a remembered prompt" in page.locator("#history").inner_text()
 
 
-def test_a_suggestion_shows_what_it_changes_and_waits(visit):
-    page = visit()
+def test_a_suggestion_shows_what_it_changes_and_waits(page):
     page.locator("#prompt textarea").fill("a cat <b>asleep</b>")
     page.locator("#rewrite").click()
     page.locator(".suggestion ins", has_text="striped").wait_for()
@@ -77,8 +76,7 @@ def test_a_suggestion_shows_what_it_changes_and_waits(visit):
     until(page, "document.querySelector('#prompt textarea').value === 'a striped cat <b>asleep</b>'")
 
 
-def test_what_is_far_too_long_is_refused_in_words(visit, tmp_path):
-    page = visit()
+def test_what_is_far_too_long_is_refused_in_words(page, tmp_path):
     page.locator("#prompt textarea").focus()
     page.keyboard.insert_text("a" * 1_200_000)
     page.locator("#generate").click()

@@ -22,7 +22,7 @@ SHAPE = """(() => {
 })()"""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def studio(every_studio):
     return every_studio
 

@@ -29,10 +29,10 @@ def seen(page, condition: str) -> None:
 
 
 @pytest.fixture
-def running(visit):
-    """A page with a live video that shows something."""
-    page = visit()
+def running(page):
+    """A page with a live video that shows something; nothing is left of the one before."""
     page.locator('#views [data-view="live"]').click()
+    page.locator("#live-canvas").evaluate("canvas => { delete canvas.dataset.frame; canvas.width = canvas.width; }")
     page.locator("#live-prompt").fill("a red square")
     page.locator("#live-start").click()
     seen(page, "square.frame >= 0")

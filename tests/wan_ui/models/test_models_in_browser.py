@@ -88,8 +88,18 @@ def test_visitors_see_what_is_here_and_fetch_nothing(visit, studio, hub):
     assert len(hub.log) == before and not page.locator("#message .message.shown").count()
 
 
-def test_the_form_says_where_the_others_are(visit):
-    page = visit()
+def test_what_would_fit_is_a_button_that_fills_the_form_and_makes_nothing(page):
+    generate(page, "a memory that is short")
+    page.locator('.stage[data-phase="failed"]').wait_for()
+    assert "It would fit at 96x96 with 5 frames" in page.locator(".stage .veil").inner_text()
+    page.locator('.stage .actions [data-act="fill:fits"]').first.click()
+    page.locator("#message .message.shown", has_text="it fits into the memory").wait_for()
+    until(page, "document.querySelector('#length input').value.includes('5 frames')")
+    assert page.locator("#prompt textarea").input_value() == "a memory that is short"
+    assert page.locator('.stage[data-phase="failed"]').count() == 1
+
+
+def test_the_form_says_where_the_others_are(page):
     page.locator("#preset-note summary").click()
     page.locator('#preset-note [data-view="models"]').click()
     page.locator("#models .models").wait_for()
@@ -101,15 +111,3 @@ def test_on_a_phone_every_card_has_the_width_of_the_page(visit, studio, data_dir
     open_models(page)
     card(page).wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-
-
-def test_what_would_fit_is_a_button_that_fills_the_form_and_makes_nothing(visit):
-    page = visit()
-    generate(page, "a memory that is short")
-    page.locator('.stage[data-phase="failed"]').wait_for()
-    assert "It would fit at 96x96 with 5 frames" in page.locator(".stage .veil").inner_text()
-    page.locator('.stage .actions [data-act="fill:fits"]').first.click()
-    page.locator("#message .message.shown", has_text="it fits into the memory").wait_for()
-    until(page, "document.querySelector('#length input').value.includes('5 frames')")
-    assert page.locator("#prompt textarea").input_value() == "a memory that is short"
-    assert page.locator('.stage[data-phase="failed"]').count() == 1

@@ -11,8 +11,12 @@ from wan_ui.door.access import Access
 pytestmark = pytest.mark.browser
 
 
-def test_the_queue_can_be_put_in_order_changed_and_thinned_out(visit):
-    page = visit()
+@pytest.fixture(scope="module")
+def studio(own_studio):
+    return own_studio
+
+
+def test_the_queue_can_be_put_in_order_changed_and_thinned_out(page):
     generate(page, "a slow red square", 60)  # until it is stopped below
     page.locator('.stage[data-phase="denoising"]').wait_for()
     for prompt in ("one", "two", "three"):
@@ -42,8 +46,8 @@ def test_the_queue_can_be_put_in_order_changed_and_thinned_out(visit):
     assert ended[:3] == ["three", "three", "two, changed"]
 
 
-def test_an_answer_that_comes_late_does_not_bring_an_older_queue_back(visit):
-    page, answers, holds = visit(), [], [True]
+def test_an_answer_that_comes_late_does_not_bring_an_older_queue_back(page):
+    answers, holds = [], [True]
 
     def handle(route):
         if holds and '"data":[]' in route.request.post_data:  # what is drawn when the page follows no video any more
@@ -65,6 +69,18 @@ def test_an_answer_that_comes_late_does_not_bring_an_older_queue_back(visit):
         route.fulfill(response=answer)
     page.wait_for_timeout(1000)
     assert page.locator(".queue").get_attribute("data-count") == "0"
+    page.unroute("**/run/predict")
+
+
+def test_same_again_keeps_the_seed_and_a_new_seed_does_not(page):
+    first = made(page, "twice")
+    seed = re.search(r"Seed\s+(\d+)", page.locator(".stage .facts").inner_text())[1]
+    for act, is_same in (("again:same", True), ("again:seed", False)):
+        page.locator(f'.stage [data-act="{act}"]').click()
+        until(page, "first => document.querySelector('.stage').dataset.job !== first", first)
+        page.locator('.stage[data-phase="finished"]').wait_for()
+        first = page.locator(".stage").get_attribute("data-job")
+        assert (re.search(r"Seed\s+(\d+)", page.locator(".stage .facts").inner_text())[1] == seed) is is_same
 
 
 def test_a_closed_tab_loses_nothing_and_another_tab_shows_the_same(visit, studio):
@@ -125,18 +141,6 @@ def test_a_restarted_server_goes_on_with_the_queue(chromium, tmp_path):
         until(page, "document.querySelectorAll('.queue li[data-state=\"finished\"]').length === 3")
         assert "a slow red square" in page.locator(".stage").inner_text()
         page.context.close()
-
-
-def test_same_again_keeps_the_seed_and_a_new_seed_does_not(visit):
-    page = visit()
-    first = made(page, "twice")
-    seed = re.search(r"Seed\s+(\d+)", page.locator(".stage .facts").inner_text())[1]
-    for act, is_same in (("again:same", True), ("again:seed", False)):
-        page.locator(f'.stage [data-act="{act}"]').click()
-        until(page, "first => document.querySelector('.stage').dataset.job !== first", first)
-        page.locator('.stage[data-phase="finished"]').wait_for()
-        first = page.locator(".stage").get_attribute("data-job")
-        assert (re.search(r"Seed\s+(\d+)", page.locator(".stage .facts").inner_text())[1] == seed) is is_same
 
 
 @pytest.mark.slow  # the limit holds in tests/backend/engine/test_library.py and tests/wan_ui/routes/test_videos.py

@@ -74,8 +74,7 @@ def test_a_video_with_sound_is_muted_until_it_is_turned_on_and_that_is_remembere
     until(page, "document.querySelector('.stage video').paused")
 
 
-def test_the_waveform_shows_the_sound_and_every_way_to_move_keeps_the_frame(visit):
-    page = visit()
+def test_the_waveform_shows_the_sound_and_every_way_to_move_keeps_the_frame(page):
     made(page, "a square that hums and goes")
     page.locator('.stage .player[data-wave="true"]').wait_for()
     play_or_pause(page)
@@ -97,8 +96,7 @@ def test_the_waveform_shows_the_sound_and_every_way_to_move_keeps_the_frame(visi
     until(page, "window.hasLooped && (video => !video.paused && video.currentTime < 0.9)(document.querySelector('.stage video'))")
 
 
-def test_one_video_of_a_comparison_is_heard_at_a_time(visit, tmp_path):
-    page = visit()
+def test_one_video_of_a_comparison_is_heard_at_a_time(page, tmp_path):
     page.locator("#prompt textarea").fill("a square that hums")
     page.keyboard.press("Alt+4")
     values = page.locator("#compare-values input, #compare-values textarea")

@@ -12,6 +12,11 @@ from wan_ui.door.access import Access
 pytestmark = pytest.mark.browser
 
 
+@pytest.fixture(scope="module")
+def studio(own_studio):
+    return own_studio
+
+
 def intermediate_file(data_dir: Path, job: str) -> Path:
     """Makes the job two hours old, with a file that it no longer needs."""
     database = sqlite3.connect(data_dir / "jobs.sqlite3")
