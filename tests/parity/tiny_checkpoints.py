@@ -23,6 +23,7 @@ from presets import Preset, load_preset
 
 DEMO = Path(load_preset("wan-tiny").model_source)
 HEADS, HEAD_WIDTH, LAYERS = 2, 128, 2
+HIDDEN = 256  # of a layer's feed-forward network, its longest sum
 IMAGE_WIDTH, IMAGE_TOKENS = 32, 5  # of the tiny CLIP: 28 x 28 pixels, patches of 14
 VAE_21 = dict(
     base_dim=8,
@@ -108,7 +109,7 @@ def _transformer(family: str) -> WanTransformer3DModel:
         num_attention_heads=HEADS,
         attention_head_dim=HEAD_WIDTH,
         num_layers=num_layers,
-        ffn_dim=256,
+        ffn_dim=HIDDEN,
         text_dim=256,
         in_channels=2 * latents + 4 if family.endswith(("-i2v", "flf2v")) else latents,
         out_channels=latents,

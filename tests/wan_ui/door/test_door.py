@@ -74,6 +74,7 @@ HANDLERS = {
     "ModelsHandlers.act": "operator",
     "SystemHandlers.look": "visitor",
     "SystemHandlers.clean": "operator",
+    "SystemHandlers.keep": "operator",
     "PageHandlers.open": "visitor",
     "PageHandlers.tick": "visitor",
     "_generate_with.<locals>.generate": "visitor",
