@@ -65,8 +65,8 @@ def _timed(compile_it: Callable[[], Compilation]) -> tuple[Compilation, float]:
 
 
 def _at_once() -> int:
-    """How many programs are compiled at a time: the compiler takes a core, and some gigabytes of memory."""
-    return max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0)), free_memory() // MEMORY_OF_COMPILER))
+    """How many programs are compiled at a time: the compiler keeps two cores busy, and takes some gigabytes of memory."""
+    return max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) // 2, free_memory() // MEMORY_OF_COMPILER))
 
 
 def _lacking(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> list[Call]:
