@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.speed import Speed
+from backend.checkpoints.stamps import stamps_of
 from backend.contract.events import Event, Loading
 from backend.contract.request import GenerationRequest
 from backend.errors import ModelError, Stopped
@@ -63,6 +64,7 @@ def load(
     _use_compilation_cache()
     residents = residents or Residents()
     files = files or open_model(preset, model, on_event)
+    stamps = stamps_of(files.paths)  # before anything is read: what changes meanwhile is seen later
     folders = [folder for folder in (executables, from_environment().executables_dir) if folder]
     plan = ModelPlan(
         kind=_with_boundary(files, preset),
@@ -81,7 +83,7 @@ def load(
     loaded = LoadedModel(
         source=files.source, family=files.family, model=instance, networks=networks, versions=versions, residents=residents
     )
-    residents.keep((files.source, preset.dtype), loaded, files.paths, is_used=is_used)
+    residents.keep((files.source, preset.dtype), loaded, stamps, is_used=is_used)
     return loaded
 
 

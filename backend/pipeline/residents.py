@@ -12,12 +12,12 @@ import functools
 import gc
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import jax
 
-from backend.checkpoints.stamps import Stamp, is_unchanged, stamps_of
+from backend.checkpoints.stamps import Stamp, is_unchanged
 from backend.chips import memory_bytes
 from backend.contract.worker import KeptModel
 from backend.host_memory import free_memory
@@ -131,10 +131,10 @@ class Residents:
             self._fit(used, 0, bytes_per_device, coming=num_bytes)
             return True
 
-    def keep(self, key: Key, loaded: LoadedModel, paths: Iterable[Path], *, is_used: bool = True) -> None:
-        """The model has been loaded from the files at these paths; it is the one in use, if it `is_used`."""
+    def keep(self, key: Key, loaded: LoadedModel, stamps: Sequence[Stamp], *, is_used: bool = True) -> None:
+        """The model has been loaded from these files, as they were before; it is the one in use, if it `is_used`."""
         with self._lock:
-            self._models[key] = _Resident(key=key, loaded=loaded, stamps=stamps_of(paths))
+            self._models[key] = _Resident(key=key, loaded=loaded, stamps=tuple(stamps))
             if is_used:
                 self._current = key
             self._fit()

@@ -55,7 +55,7 @@ class Shelf:
         self.residents.make_room(found.values(), SIZE * (2 - len(found)), SIZE * (2 - len(found)))
         networks = {part: found.get(part) or network(path) for part, path in paths.items()}
         loaded = LoadedModel(source=name, family=None, model=None, networks=networks, versions={}, residents=self.residents)
-        self.residents.keep((name, "bfloat16"), loaded, paths.values())
+        self.residents.keep((name, "bfloat16"), loaded, stamps_of(paths.values()))
         return loaded
 
     def use(self, name: str) -> LoadedModel:
@@ -167,7 +167,7 @@ def test_a_model_comes_beside_the_one_in_use_if_it_has_room(tmp_path):
     assert not shelf.residents.make_room_beside([], 3 * SIZE, 3 * SIZE) and list(shelf.places) == ["c", "b", "a"]
     assert shelf.residents.make_room_beside([], SIZE, SIZE) and list(shelf.places) == ["c", "b"]
     coming = LoadedModel(source="d", family=None, model=None, networks={"t": network(tmp_path / "d")}, versions={})
-    shelf.residents.keep(("d", "bfloat16"), coming, [tmp_path / "d"], is_used=False)
+    shelf.residents.keep(("d", "bfloat16"), coming, stamps_of([tmp_path / "d"]), is_used=False)
     assert shelf.places["c"] == (2 * SIZE, 0) and shelf.use("c") is current
     assert shelf.residents.drop_idle("d")  # it is not the one in use
 
@@ -231,3 +231,19 @@ def test_a_checkpoint_that_is_replaced_on_disk_is_loaded_anew(tmp_path, monkeypa
     assert residents.take(key) is None
     again = load(preset, str(folder), print, residents=residents)
     assert again is not loaded and residents.take(key) is again
+
+
+@pytest.mark.parity
+@pytest.mark.demo_model
+def test_a_file_that_changes_while_the_model_is_read_is_seen_afterwards(tmp_path, monkeypatch):
+    monkeypatch.setenv("STUDIO_DATA_DIR", str(tmp_path / "data"))
+    preset, folder = load_preset("wan-tiny"), tmp_path / "model"
+    shutil.copytree(preset.model_source, folder)
+    residents, key = Residents(Bounds.here), (str(folder), preset.dtype)
+
+    def meddle(event) -> None:
+        if event.what == "vae":
+            os.utime(folder / "transformer" / "diffusion_pytorch_model.safetensors", (1, 1))
+
+    load(preset, str(folder), meddle, residents=residents)
+    assert residents.take(key) is None
