@@ -66,7 +66,7 @@ def test_a_new_page_gets_everything_at_once_and_then_what_changes(desk):
         in_queue('data-state="finished"'),
         act=lambda: submit(desk, ANNA, "a slow green square"),
     )
-    assert set(first["parts"]) == {"worker-status", "queue"} and came["count"] > first["count"]
+    assert set(first["parts"]) == {"worker-status", "queue", "warm"} and came["count"] > first["count"]
 
 
 @pytest.mark.bench
