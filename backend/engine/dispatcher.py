@@ -249,16 +249,17 @@ class Dispatcher:
     def _follow_wish(self) -> None:
         """Lets an idle worker make ready what may be wanted: the last wish, or else what was made lately, one after the other.
         What is made ready stays in its memory, so without a job in between that ends after some wishes."""
-        if self._waiting or self._running:
+        now, is_busy = time.monotonic(), bool(self._waiting or self._running)
+        if is_busy or self._foreseen >= _MOST_FORESEEN or not self.fleet.is_one_ready():
             return
-        now, warm = time.monotonic(), frozenset().union(*(worker.facts.warm for worker in self.fleet.workers()))
+        warm = frozenset().union(*(worker.facts.warm for worker in self.fleet.workers()))
         if self._wish is not None and now >= self._wish[2]:
             (request, shape, _), self._wish = self._wish, None
         elif self._lately and (self._ahead is None or self._ahead[0] in warm or now > self._ahead[1] + _AHEAD_SECONDS):
             request, shape = self._lately.pop(0)
         else:
             return
-        if self._foreseen < _MOST_FORESEEN and shape not in warm:
+        if shape not in warm:
             self._foreseen += 1
             self._ahead = shape, now
             self.fleet.foresee(request, shape)

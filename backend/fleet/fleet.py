@@ -101,9 +101,16 @@ class Fleet:
 
     def foresee(self, request: GenerationRequest, shape: Shape) -> None:
         """Lets the idle worker that has most of it make ready what this request would need."""
-        idle = [worker for worker in self._workers if worker.view().job_id is None and worker.view().status.state == "ready"]
-        if idle:
-            min(idle, key=lambda worker: _delay(worker.view(), shape)).tell(Foresee(request=request))
+        if ready := self._ready():
+            min(ready, key=lambda worker: _delay(worker.view(), shape)).tell(Foresee(request=request))
+
+    def is_one_ready(self) -> bool:
+        """Whether a worker could begin a job at once."""
+        return bool(self._ready())
+
+    def _ready(self) -> list[Supervisor]:
+        views = ((worker, worker.view()) for worker in self._workers)
+        return [worker for worker, view in views if view.job_id is None and view.status.state == "ready"]
 
     def keep(self, name: str, model: str, how: Keeping) -> None:
         """What the operator asks of this worker for a model that it keeps."""

@@ -158,7 +158,8 @@ def test_wishes_without_a_job_come_to_an_end(engine, monkeypatch):
 
 def test_what_was_made_before_the_start_is_made_ready(make_engine):
     first = make_engine(pipeline="tests.keeping_pipeline")
-    made(first, of_hunyuan())
+    for width in (96, 112):
+        made(first, of_hunyuan(width=width))
     first.close()
-    again = make_engine(pipeline="tests.keeping_pipeline")
-    wait_for(lambda: again.is_warm(again.shape(of_hunyuan())))
+    again = make_engine(pipeline="tests.keeping_pipeline", model="slow")  # its worker takes a while to be ready
+    wait_for(lambda: all(again.is_warm(again.shape(of_hunyuan(width=width))) for width in (96, 112)))
