@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 PRESET_FOLDER = Path(__file__).resolve().parent
 EXAMPLES_FOLDER = PRESET_FOLDER / "examples"
@@ -112,7 +112,8 @@ class Preset(BaseModel):
     first; `boundary` is the share of the noise (0..1) at and above which the first of two experts works; `guidance_interval` are
     the shares of the steps between which guidance runs; `first_guidance` is what guidance is worth trying on the first steps of a
     model that needs none, None if that is not offered; `nag` how strongly the negative prompt acts without guidance, 0 for not at
-    all, in a model that `takes_nag`; `step_cache` is the step cache's threshold, 0 for off. `draft_of` is the preset that
+    all, in a model that `takes_nag`; `step_cache` is the step cache's threshold, 0 for off. `latent_spectrum` is A and b of
+    its latents' power, A * w ** -b at w cycles a picture, where noise has 1. `draft_of` is the preset that
     finishes what this one shows quickly. `series` are models that belong together, such as all of one version.
     `licence` is said before the model is downloaded. `architecture` names, by the checkpoint's part, which of the configurations
     in `presets/architectures` its networks have, for work without the checkpoint; they are what diffusers and transformers write
@@ -167,6 +168,7 @@ class Preset(BaseModel):
     combines_actions: bool = False  # "forward+left" is one action too
     reads_prompt: bool = True
     makes_sound: bool = False  # its videos have a sound of their own
+    latent_spectrum: tuple[PositiveFloat, PositiveFloat] | None = None  # of its latents, for progressive resolution
     refines: bool = False  # its videos are made at half their size, and enlarged and refined by the last steps
     image_crf: int = Field(default=0, ge=0, le=51)  # of H.264, by which first pictures are compressed before it sees them
 
@@ -254,6 +256,11 @@ class Preset(BaseModel):
     def takes_cfg_zero(self) -> bool:
         """Whether its guidance is the plain one, from one branch with the prompt and one without."""
         return max(self.guidance) > 1 and not self.makes_sound and not self.live
+
+    @property
+    def takes_progressive(self) -> bool:
+        """Whether the first steps of its videos can be made at half the size."""
+        return self.latent_spectrum is not None
 
     @property
     def inputs(self) -> dict[str, Need]:

@@ -31,19 +31,19 @@ PROPERTIES = ("colour", "shape", "motion", "background", "speed")
 def evaluate_text_to_video(sampler: Sampler, videos: int, settings: Settings) -> dict[str, float]:
     """Share of held-out videos in which the detector reads each property as the prompt states it, where it does."""
     rng = random.Random(settings.seed)
-    scenes, detections = _held_out_scenes(rng, videos, sampler.recipe.has_speed), []
+    scenes, detections = held_out_scenes(rng, videos, sampler.recipe.has_speed), []
     for start in range(0, videos, settings.batch):
         batch = scenes[start : start + settings.batch]
         frames = sampler.sample([describe(scene, rng) for scene in batch], _seeds(settings, start, batch), settings)
         detections += [detect(video) for video in frames]
         logger.info("text to video: %d of %d", len(detections), videos)
-    return _shares(scenes, detections)
+    return shares(scenes, detections)
 
 
 def evaluate_image_to_video(sampler: Sampler, videos: int, settings: Settings) -> dict[str, float]:
     """Shares as above, and the first frame's mean and least PSNR in dB against the given picture."""
     rng = random.Random(settings.seed + 1)
-    scenes, detections, fidelity = _held_out_scenes(rng, videos, sampler.recipe.has_speed), [], []
+    scenes, detections, fidelity = held_out_scenes(rng, videos, sampler.recipe.has_speed), [], []
     for start in range(0, videos, settings.batch):
         batch = scenes[start : start + settings.batch]
         images = torch.stack([_first_frame(scene, settings) for scene in batch])
@@ -53,10 +53,11 @@ def evaluate_image_to_video(sampler: Sampler, videos: int, settings: Settings) -
         fidelity += [_psnr(video[0], image) for video, image in zip(frames, images, strict=True)]
         logger.info("image to video: %d of %d", len(detections), videos)
     psnr = {"first_frame_psnr_mean": sum(fidelity) / len(fidelity), "first_frame_psnr_least": min(fidelity)}
-    return _shares(scenes, detections) | {name: round(value, 2) for name, value in psnr.items()}
+    return shares(scenes, detections) | {name: round(value, 2) for name, value in psnr.items()}
 
 
-def _held_out_scenes(rng: random.Random, count: int, has_speed: bool) -> list[Scene]:
+def held_out_scenes(rng: random.Random, count: int, has_speed: bool) -> list[Scene]:
+    """Scenes that training never saw, with a speed in some if the model knows of it."""
     triples = sorted(held_out_triples())
     chosen = [triples[index % len(triples)] for index in range(count)]
     return [sample_scene(rng, triple, sample_speed(rng, triple[2]) if has_speed else None) for triple in chosen]
@@ -77,14 +78,15 @@ def _psnr(frame: torch.Tensor, image: torch.Tensor) -> float:
     return 10 * math.log10(255**2 / max(difference.square().mean().item(), 1e-9))
 
 
-def _shares(scenes: list[Scene], detections: list[Detection]) -> dict[str, float]:
-    shares = {}
+def shares(scenes: list[Scene], detections: list[Detection]) -> dict[str, float]:
+    """The share of the scenes in which each property was seen as asked for, where it was."""
+    found = {}
     for name in PROPERTIES:
         pairs = [(getattr(scene, name), getattr(seen, name)) for scene, seen in zip(scenes, detections, strict=True)]
         asked = [(wanted, found) for wanted, found in pairs if wanted is not None]
         if asked:
-            shares[name] = round(sum(wanted == found for wanted, found in asked) / len(asked), 4)
-    return shares
+            found[name] = round(sum(wanted == found for wanted, found in asked) / len(asked), 4)
+    return found
 
 
 def main() -> None:

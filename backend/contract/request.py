@@ -22,11 +22,12 @@ from backend.contract.numbers import (
     check_size,
     check_whole,
 )
-from backend.contract.refining import check_refining
+from backend.contract.progressive import check_progressive
 from backend.contract.settings import FIELDS, GUIDED_STEPS, INPUTS, SETTINGS, Shot, VideoSettings, by_role, find_preset
 from backend.contract.shots import check_shots, read_shots, total_frames
 from backend.contract.sound import check_sound
 from backend.contract.texts import MAX_CHARACTERS, check_text
+from backend.contract.two_sizes import check_refining
 from backend.contract.windows import check_windows
 from backend.errors import RequestError, short
 from presets import Preset
@@ -142,6 +143,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     _check_limits(request, preset)
     check_nag(request.nag, preset)
     check_cfg_zero(request, preset)
+    check_progressive(request, preset)
     check_loras(request.loras, preset)
     check_cues(request, preset)
     check_windows(preset, request.context_windows)

@@ -113,7 +113,8 @@ class VideoSettings(BaseModel):
     of all `loras` add up. Guidance runs on the steps within `guidance_interval`, its start and end as shares (0..1) of the steps;
     with `cfg_zero` the branch without the prompt is scaled first, and the first steps are left out (CFG-Zero*);
     `nag` is how strongly the negative prompt acts in steps without guidance, by their attention to the text (1 or less: not at
-    all); `step_cache` the relative change below which a step reuses the last one's work, 0 for never. `video` is a clip: the part
+    all); `step_cache` the relative change below which a step reuses the last one's work, 0 for never; `progressive` the level at
+    which the first steps are made at half the size, 0 for none of them. `video` is a clip: the part
     of it that `trim` names, from and to in seconds, is brought to this size and `fps`, and made anew by `strength` (above 0, to
     1), the share of the steps that are done. `action` and `prompt` are those of a live video's beginning; `cues` change them, in
     the order of their blocks. Actions that are done together have a `+` between them, where the preset allows that. One that
@@ -237,6 +238,10 @@ class VideoSettings(BaseModel):
         0.0, limits=(0, 1), usual="0 is off, 0.05 to 0.15 is usual", is_stored=True, for_programs=False, label="step_cache",
         offered=(0, 0.3, 0.01),
         help="relative change below which a step reuses the last one's work; 0 is off (the preset's own)")
+    progressive: int = _row(
+        0, far=(0, 100), limits=(0, 4), usual="0 is off, 2 is usual", metavar="LEVEL", label="progressive",
+        needs="takes_progressive",
+        help="the first steps at half the size, the more of them the higher the level, 1 to 4; 0 is off")
     keeps_sound: bool = _row(
         True, stage="encode", flag="--no-sound", label="keeps_sound", needs="makes_sound",
         help="a video without sound, even if its model makes one or its clip has one")

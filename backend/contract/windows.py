@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from backend.contract.cfg_zero import still_steps
 from backend.contract.geometry import Geometry, latent_frames
-from backend.contract.refining import COST, first_size, relative_costs
 from backend.contract.settings import VideoSettings
+from backend.contract.two_sizes import COST, first_size, relative_costs
 from backend.errors import RequestError
 from presets import Preset
 

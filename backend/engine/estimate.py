@@ -7,9 +7,9 @@ from statistics import median
 from typing import Literal
 
 from backend.chips import CHIPS, DEVICE_KINDS
-from backend.contract.refining import first_size, is_refining
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shape import Shape
+from backend.contract.two_sizes import first_size, is_small
 from backend.contract.windows import equal_tokens, mean_calls
 from backend.contract.worker import Device
 from backend.families import of_preset
@@ -113,10 +113,10 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
     configs, geometry = preset.network_configs(), request.geometry()
 
     @functools.cache
-    def floor(is_late: bool) -> float:
-        sized = request if is_late else first_size(request)
+    def floor(is_small: bool) -> float:
+        sized = first_size(request) if is_small else request
         return family.step_flops(configs, sized, request.num_branches).floor_seconds(chip, len(devices))
 
-    floors = sum(floor(is_refining(request, step)) for step in range(request.num_steps))
+    floors = sum(floor(is_small(request, step)) for step in range(request.num_steps))
     calls = -(-geometry.num_latent_frames // (kind.chunk or geometry.num_latent_frames)) * mean_calls(request)
     return kind.over_floor * floors * calls

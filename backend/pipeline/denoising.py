@@ -11,14 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from backend.contract.refining import HALF, REFINING_COST, first_size, refining_steps
 from backend.contract.request import GenerationRequest
+from backend.contract.two_sizes import HALF, first_size, full_size_cost, small_steps
 from backend.families.model import VIDEO, Carry, Conditions, Lane, Latents, Model, States
 from backend.pipeline import cue_conditions
 from backend.pipeline.chunks import Chunk, chunks_of
 from backend.pipeline.run import Denoised, Described, Run
 from backend.runtime.work import Make, OnHost, Put, Wait, Work, calls_of, describe
 from backend.runtime.work import run as do
+from backend.sampling.enlarging import enlarged
 from backend.sampling.plan import PlannedStep, plan_of
 from backend.sampling.solvers import StepInputs, noised, step_inputs
 
@@ -74,8 +75,8 @@ class Denoising:
         plan = plan_of(request, run.model.kind.boundary)
         self.schedule, self._plan = plan.schedule, plan.steps
         self._chunks = list(chunks_of(run.model, first_size(request)))
-        self._refined = list(chunks_of(run.model, request)) if refining_steps(request) else []
-        self._noise = ChunkNoise(request.seed, [*self._chunks, *self._refined])
+        self._full = list(chunks_of(run.model, request)) if small_steps(request) else []
+        self._noise = ChunkNoise(request.seed, [*self._chunks, *self._full])
         self.first_step = self.steps_done = begun.steps_done if begun else 0
         self._finished = list(begun.chunks) if begun else []
         self._states: States | None = begun.states if begun else None
@@ -93,7 +94,8 @@ class Denoising:
     @property
     def costs(self) -> list[float]:
         """What each step costs beside the others, estimated from the video's size in it."""
-        return [REFINING_COST if planned.is_refining else 1.0 for planned in self._plan] * len(self._chunks)
+        full = full_size_cost(self._run.request)
+        return [1.0 if planned.is_small else full for planned in self._plan] * len(self._chunks)
 
     @property
     def has_cache(self) -> bool:
@@ -137,10 +139,10 @@ class Denoising:
         return self._conditions_at(self._plan[max(self.steps_done - 1, 0) % self.schedule.steps])
 
     def _conditions_at(self, planned: PlannedStep) -> Conditions:
-        return conditions_at_size(self._conditions, planned.is_refining)
+        return conditions_at_size(self._conditions, not planned.is_small)
 
     def _request_at(self, planned: PlannedStep) -> GenerationRequest:
-        return self._run.request if planned.is_refining else first_size(self._run.request)
+        return first_size(self._run.request) if planned.is_small else self._run.request
 
     def wait(self) -> None:
         """Returns when the devices have done the last step."""
@@ -181,7 +183,7 @@ class Denoising:
         yield from self._settle_before(self._chunks[number])
         self._hear(number)
         planned = self._plan[index]
-        if planned.is_refining and not self._plan[index - 1].is_refining:
+        if index > 0 and self._plan[index - 1].is_small and not planned.is_small:
             yield from self._enlarge(index)
         yield from self._enter(planned)
         if self._ahead == MOST_AHEAD:
@@ -234,23 +236,32 @@ class Denoising:
         return (yield OnHost(lambda xp, *given: self._run.model.start(request, *given), (conditions, latents)))
 
     def _enlarge(self, index: int) -> Work:
-        """The clean latents at the video's full size, with as much noise again as the step of this number begins with."""
-        model, before = self._run.model, self._conditions_at(self._plan[index - 1])
-        clean = yield from model.finish(before, {name: state.sample for name, state in self._states.items()})
+        """The states at the video's full size, as the step of this number begins with them."""
+        samples = {name: state.sample for name, state in self._states.items()}
         with self._run.clock.measure("denoise"):
-            clean = {**clean, VIDEO: (yield from model.enlarge(self._weights, self._run.request, clean[VIDEO]))}
-        noise = yield self._drawn(self._refined[0], len(self._chunks))
-        mixed = yield OnHost(functools.partial(_noised, sigma=self.schedule.sigmas[index]), (clean, noise))
-        self._states = yield from self._start(self._run.request, self._conditions_at(self._plan[index]), mixed)
+            self._states = yield from self._enlarged(samples, index)
+
+    def _enlarged(self, samples: Latents, index: int) -> Work:
+        """States at the full size from the latents after the steps at half of it: these as they are, or made clean, enlarged by
+        the model and brought to the noise level of step `index`."""
+        model, request, level = self._run.model, self._run.request, self.schedule.enlarged_at
+        if level is None:
+            samples = yield from model.finish(self._conditions_at(self._plan[index - 1]), samples)
+            samples = {**samples, VIDEO: (yield from model.enlarge(self._weights, request, samples[VIDEO]))}
+        noise = yield self._drawn(self._full[0], len(self._chunks))
+        mix = functools.partial(_noised, sigma=self.schedule.sigmas[index])
+        if level is not None:
+            mix = functools.partial(_enlarged, sigma=level)
+        samples = yield OnHost(mix, (samples, noise))
+        return (yield from self._start(request, self._conditions_at(self._plan[index]), samples))
 
     def _first_states(self, planned: PlannedStep) -> Work:
         """States of the shapes that this step takes, from noise, by all programs that make them: for trying these."""
         states = yield from self._started(self._chunks[0])
-        if not planned.is_refining:
+        if planned.is_small or not self._full:
             return states
-        request, latents = self._run.request, {name: state.sample for name, state in states.items()}
-        latents[VIDEO] = yield from self._run.model.enlarge(self._weights, request, latents[VIDEO])
-        return (yield from self._start(request, self._conditions_at(planned), latents))
+        first = next(index for index, one in enumerate(self._plan) if not one.is_small)
+        return (yield from self._enlarged({name: state.sample for name, state in states.items()}, first))
 
     def _enter(self, planned: PlannedStep) -> Work:
         """Makes this step's lane, unless it is in use already. What a lane holds takes much memory: the last lane is freed first;
@@ -300,6 +311,10 @@ def conditions_at_size(conditions: Conditions, is_full: bool) -> Conditions:
 
 def _noised(xp: Any, clean: Latents, noise: Latents, *, sigma: float) -> Latents:
     return {name: noised(xp.asarray(array), noise[name], np.float32(sigma)) for name, array in clean.items()}
+
+
+def _enlarged(xp: Any, latents: Latents, noise: Latents, *, sigma: float) -> Latents:
+    return {name: enlarged(xp.asarray(array), noise[name], sigma=sigma) for name, array in latents.items()}
 
 
 def _as_they_are(xp: Any, latents: Latents) -> Latents:

@@ -8,13 +8,14 @@ import functools
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
 from backend.contract.events import Cancelled, Encoding, Event, Loading, Step, VideoResult
-from backend.contract.refining import is_refining, refining_steps
 from backend.contract.request import GenerationRequest
+from backend.contract.two_sizes import first_size, is_small, small_steps
 from backend.errors import Stopped
 from backend.families.model import STAGES, VIDEO, Conditions, Latents, Stage
 from backend.files import remove_half_written
@@ -43,8 +44,9 @@ from backend.pipeline.stage_files import (
 from backend.pipeline.state_saver import StateSaver, saved_if_closed
 from backend.pipeline.warm_up import calls, warm_up
 from backend.runtime.hosts import HERE, whole
-from backend.runtime.work import Work
+from backend.runtime.work import OnHost, Work
 from backend.runtime.work import run as do
+from backend.sampling.enlarging import at_size
 
 ANIMATED_STEP_SECONDS = 0.25  # a preview that is replaced sooner than this has no time to move
 DECODE_SHARE = 0.15  # decoding time over denoising time; derived from the demo model
@@ -177,7 +179,7 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
                     yield waiting.event(clock)
             with clock.measure("denoise"):
                 moves = clock.seconds["denoise"] > ANIMATED_STEP_SECONDS * (loop.steps_done - loop.first_step)
-                preview = previews.begin(loop.clean()[VIDEO], loop.steps_done, moves)
+                preview = previews.begin(_shown(run, loop.clean()[VIDEO]), loop.steps_done, moves)
                 if before is not None and loop.spared_steps == spared:
                     saver.write(before)
                 elif not loop.has_cache and saver.is_due():
@@ -189,9 +191,18 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
             yield waiting.event(clock)
     if run.request.window_frames:
         run.notes.append(f"It was denoised in overlapping windows of {run.request.window_frames} frames")
+    if run.request.progressive:
+        run.notes.append(_progressive_note(run.request, loop.total))
     if run.request.uses_step_cache:
         run.notes.append(f"The step cache saved most of the work of {loop.spared_steps} of {loop.total} steps")
     return loop.denoised()
+
+
+def _progressive_note(request: GenerationRequest, total: int) -> str:
+    small, sized = small_steps(request), first_size(request)
+    if not small:
+        return "No step was made at half the size: with so few of them the first one counts at the full size already"
+    return f"The first {small} of {total} steps were made at {sized.width}x{sized.height}"
 
 
 def _going_on(run: Run, steps_done: int, costs: Sequence[float]) -> Step:
@@ -244,11 +255,30 @@ def finished_latents(run: Run, conditions: Conditions, denoised: Denoised, clean
 
 
 def _at_full_size(run: Run, conditions: Conditions, latents: Latents, steps_done: int) -> Work:
-    """Work: the latents after so many steps with given frames in their places; enlarged if no step has refined them yet."""
-    if refining_steps(run.request) and not is_refining(run.request, steps_done - 1):
+    """Work: the latents after so many steps with given frames in their places, enlarged if no step has worked at that size."""
+    if is_small(run.request, steps_done - 1):
         latents = yield from run.model.finish(conditions_at_size(conditions, is_full=False), latents)
-        latents = {**latents, VIDEO: (yield from run.model.enlarge(run.weights, run.request, latents[VIDEO]))}
+        latents = {**latents, VIDEO: (yield from _full_size(run, latents[VIDEO]))}
     return (yield from run.model.finish(conditions_at_size(conditions, is_full=True), latents))
+
+
+def _full_size(run: Run, latents: Any) -> Work:
+    """Work: the video's clean latents at its full size, enlarged by the model's network if it has one."""
+    if run.model.kind.enlarges:
+        return (yield from run.model.enlarge(run.weights, run.request, latents))
+    return (yield OnHost(lambda xp, small: _sized(run, small), (latents,)))
+
+
+def _shown(run: Run, clean: np.ndarray) -> np.ndarray:
+    """The latents of which a preview is made: at the size of the video, of which there is a decoder, unless the model has one for
+    both sizes."""
+    return clean if run.model.kind.enlarges else _sized(run, clean)
+
+
+def _sized(run: Run, latents: Any) -> Any:
+    geometry = run.request.geometry()
+    sides = geometry.latent_height, geometry.latent_width
+    return latents if latents.shape[-2:] == sides else at_size(latents, *sides)
 
 
 def _partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> VideoResult | None:

@@ -7,10 +7,10 @@ import numpy as np
 from PIL import Image
 
 from backend.contract.clip import Part
-from backend.contract.refining import HALF, first_size, refining_steps
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import INPUTS, Setting
 from backend.contract.sound import SoundPart, hears_clip
+from backend.contract.two_sizes import HALF, first_size, small_steps
 from backend.families.model import Inputs
 from backend.media.clips import read_clip_facts, read_part
 from backend.media.compression import compressed
@@ -77,7 +77,7 @@ def blank_inputs(request: GenerationRequest, roles: Collection[str] | None = Non
 
 def _at_first_size(request: GenerationRequest, open_all: Callable[[GenerationRequest], Inputs]) -> Inputs:
     """The pictures once more for the first steps of a video that begins at half its size, by their roles after `HALF`."""
-    if not refining_steps(request):
+    if not small_steps(request):
         return {}
     return {HALF + role: pictures for role, pictures in open_all(first_size(request)).items()}
 

@@ -5,8 +5,8 @@ import functools
 
 from backend.chips import CHIPS, DEVICE_KINDS
 from backend.contract.events import VideoResult
-from backend.contract.refining import first_size
 from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.two_sizes import first_size
 from backend.contract.windows import step_calls
 from backend.pipeline.chunks import chunks_of
 from backend.pipeline.loaded import LoadedModel
@@ -36,13 +36,13 @@ def _denoise_flops(loaded: LoadedModel, request: GenerationRequest) -> float:
     most, fewest = request.num_branches, request.num_branches - request.is_guided
 
     @functools.cache
-    def of_step(is_guided: bool, is_late: bool) -> float:
-        sized = request if is_late else first_size(request)
+    def of_step(is_guided: bool, is_small: bool) -> float:
+        sized = first_size(request) if is_small else request
         return loaded.family.step_flops(configs, sized, most if is_guided else fewest).total
 
     num_chunks = sum(1 for _ in chunks_of(loaded.model, request))
     return num_chunks * sum(
-        of_step(step.is_guided, step.is_refining) * step_calls(request, index) for index, step in enumerate(plan)
+        of_step(step.is_guided, step.is_small) * step_calls(request, index) for index, step in enumerate(plan)
     )
 
 

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from backend.contract.events import Compiling, Event
-from backend.contract.refining import first_size, refining_steps
 from backend.contract.request import GenerationRequest
+from backend.contract.two_sizes import first_size
 from backend.families.model import STAGES, VIDEO, Latents, Model, Stage
 from backend.host_memory import free_memory
 from backend.pipeline import cue_conditions
@@ -103,7 +103,8 @@ def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) 
         loop = Denoising(run, conditions)
         while loop.steps_done < loop.total:
             yield from loop.next_step()
-    sizes = (request, first_size(request)) if refining_steps(request) else (request,)
+    is_enlarged = model.kind.enlarges and first_size(request) != request  # else previews have the video's own size
+    sizes = (request, first_size(request)) if is_enlarged else (request,)
     for sized in sizes if "denoise" in stages else ():
         if sized != request or "decode" not in stages or model.preview_stride != model.decode_stride:  # else the decoder's own
             yield from decode_preview(run, _described(model, sized)[VIDEO])

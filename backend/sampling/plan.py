@@ -3,25 +3,25 @@
 import dataclasses
 from collections.abc import Sequence
 
-from backend.contract.refining import is_refining
 from backend.contract.request import GenerationRequest
+from backend.contract.two_sizes import is_small
 from backend.sampling.solvers import NUM_TRAIN_TIMESTEPS, Schedule, schedule_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedStep:
     """`expert` 0 is the only one or the high-noise one, 1 the low-noise one; `guidance` is used if `is_guided`; one that
-    `is_refining` works at the video's full size, where those before it worked at half of it."""
+    `is_small` works at half of the video's size, and those after it at all of it."""
 
     expert: int
     guidance: float
     is_guided: bool
-    is_refining: bool = False
+    is_small: bool = False
 
     @property
     def lane(self) -> tuple[int, bool, bool]:
         """The same for all steps that share what a model makes before the first of them."""
-        return self.expert, self.is_guided, self.is_refining
+        return self.expert, self.is_guided, self.is_small
 
 
 def plan_steps(
@@ -61,5 +61,5 @@ def plan_of(request: GenerationRequest, boundary: float | None) -> Plan:
     schedule = schedule_of(request)
     guidance = request.guidance, boundary, request.guidance_interval, request.sound_guidance
     steps = plan_steps(schedule.timesteps, *guidance)
-    sized = [dataclasses.replace(step, is_refining=is_refining(request, index)) for index, step in enumerate(steps)]
+    sized = [dataclasses.replace(step, is_small=is_small(request, index)) for index, step in enumerate(steps)]
     return Plan(schedule=schedule, steps=sized)

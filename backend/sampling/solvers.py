@@ -24,11 +24,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from backend.contract.appended import Appended
-from backend.contract.refining import REFINING_LEVELS, first_size, refining_steps
-from backend.contract.request import GenerationRequest
+from backend.contract.noise_levels import NUM_TRAIN_TIMESTEPS, noise_levels, shifted
+from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.two_sizes import REFINING_LEVELS, first_size, small_steps
 from presets.loader import Solver
-
-NUM_TRAIN_TIMESTEPS = 1000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ class Schedule:
     `sigmas` [N + 1] float32, the noise before each step, and 0 at the end; `timesteps` [N] float32, the model's input;
     `corrector` [N, 5] and `predictor` [N, 3] float32, each row the weights of one step's two linear combinations, in the order
     of `take_step`; `noise` [N] float32, the standard deviation of the noise that an ancestral step adds to its sample, None for
-    other solvers.
+    other solvers; `enlarged_at` the noise level at which the latents are enlarged as they are, None where they are not.
     """
 
     sigmas: np.ndarray
@@ -46,6 +45,7 @@ class Schedule:
     corrector: np.ndarray
     predictor: np.ndarray
     noise: np.ndarray | None = None
+    enlarged_at: float | None = None
 
     @property
     def steps(self) -> int:
@@ -120,14 +120,14 @@ def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | Non
     """
     first = 0 if last is None else steps - last
     if solver == "unipc":
-        return _unipc(steps, flow_shift, first)
-    if solver == "euler":
-        return _euler(steps, flow_shift, first)
-    if solver == "euler-distilled":
-        return _euler_schedule(_shifted(np.linspace(1, 0, steps + 1), flow_shift)[first:])
+        levels = noise_levels(solver, steps, flow_shift)
+        timesteps = np.trunc(levels * NUM_TRAIN_TIMESTEPS)  # the scheduler passes integers to the model
+        return _unipc_schedule(np.append(levels, 0.0)[first:], timesteps[first:])
+    if solver in ("euler", "euler-distilled"):
+        return _euler_schedule(np.append(noise_levels(solver, steps, flow_shift), 0.0)[first:])
     if solver == "lcm":
         whole = np.arange(steps, -1, -1) * NUM_TRAIN_TIMESTEPS // steps
-        return _euler_schedule(_shifted(whole / NUM_TRAIN_TIMESTEPS, flow_shift)[first:])
+        return _euler_schedule(shifted(whole / NUM_TRAIN_TIMESTEPS, flow_shift)[first:])
     if solver == "ltx":
         return _euler_schedule(np.append(_ltx_sigmas(steps, flow_shift, num_tokens), 0.0)[first:])
     if solver in ("ltx-distilled", "ltx-ancestral"):
@@ -140,10 +140,41 @@ def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | Non
 def schedule_of(request: GenerationRequest) -> Schedule:
     """The tables of the steps that the request does: with a clip, only the last ones; steps that refine come last. Key frames and
     control clips are tokens too for "ltx", as in diffusers' `LTX2ConditionPipeline` and `LTX2InContextPipeline`."""
-    small, refining = first_size(request), refining_steps(request)
-    tokens = small.geometry().num_tokens + Appended.of(small).num_tokens
+    small, refining = small_steps(request), len(REFINING_LEVELS) if find_preset(request.preset).refines else 0
+    sized = first_size(request)
+    tokens = sized.geometry().num_tokens + Appended.of(sized).num_tokens
     first = make_schedule(request.solver, request.steps - refining, request.flow_shift, request.num_steps - refining, tokens)
-    return _refined(first) if refining else first
+    if refining:
+        return _refined(first)
+    return _rewound(first, request.solver, small, growth_of(request)) if small else first
+
+
+def growth_of(request: GenerationRequest) -> float:
+    """How many times the full size's latents are the first size's, in the mean of both sides."""
+    full, small = request.geometry(), first_size(request).geometry()
+    return math.sqrt(full.latent_height * full.latent_width / (small.latent_height * small.latent_width))
+
+
+def rewound(sigma: float, growth: float) -> float:
+    """The noise level of latents that were at `sigma` before they were enlarged: the signal spreads over more of them, the noise
+    does not. Source: arXiv:2605.18736, with `growth` 2 for twice the sides."""
+    return growth * sigma / (1 + (growth - 1) * sigma)
+
+
+def _rewound(plain: Schedule, solver: Solver, first: int, growth: float) -> Schedule:
+    """The schedule whose latents are enlarged before step `first`: from there on the solver begins anew, at the level to which
+    that brings them. Source: SGLang, which rewinds that step's level and timestep and leaves the later ones as they are."""
+    sigmas, timesteps = plain.sigmas[first:].astype(np.float64), plain.timesteps[first:].copy()
+    reached = float(sigmas[0])
+    sigmas[0] = rewound(reached, growth)
+    timesteps[0] = sigmas[0] * NUM_TRAIN_TIMESTEPS
+    later = _unipc_schedule(sigmas, timesteps) if solver == "unipc" else _euler_schedule(sigmas)
+    later = dataclasses.replace(later, timesteps=timesteps.astype(np.float32))
+    tables = {
+        name: np.concatenate([getattr(plain, name)[:first], getattr(later, name)])
+        for name in ("sigmas", "timesteps", "corrector", "predictor")
+    }
+    return Schedule(enlarged_at=reached, **tables)
 
 
 def _refined(first: Schedule) -> Schedule:
@@ -159,23 +190,12 @@ def _refined(first: Schedule) -> Schedule:
     return Schedule(sigmas=np.concatenate([first.sigmas[:-1], refining.sigmas]), noise=noise, **tables)
 
 
-def _shifted(sigmas: np.ndarray, flow_shift: float) -> np.ndarray:
-    return flow_shift * sigmas / (1 + (flow_shift - 1) * sigmas)
-
-
 def _ltx_sigmas(steps: int, flow_shift: float, num_tokens: int) -> np.ndarray:
     """Source: diffusers' `LTX2Pipeline.calculate_shift` and `FlowMatchEulerDiscreteScheduler.stretch_shift_to_terminal`."""
     slope = (_LTX_SHIFTS[1] - _LTX_SHIFTS[0]) / (_LTX_TOKENS[1] - _LTX_TOKENS[0])
     shift = math.exp(_LTX_SHIFTS[0] + slope * (num_tokens - _LTX_TOKENS[0]))
-    clean = 1 - _shifted(np.linspace(1, 1 / steps, steps), shift * flow_shift)
+    clean = 1 - shifted(np.linspace(1, 1 / steps, steps), shift * flow_shift)
     return 1 - clean * (1 - _LTX_LAST) / clean[-1] if steps > 1 else 1 - clean
-
-
-def _euler(steps: int, flow_shift: float, first: int) -> Schedule:
-    base = np.linspace(1, 1 / NUM_TRAIN_TIMESTEPS, NUM_TRAIN_TIMESTEPS, dtype=np.float32).astype(np.float64)
-    trained = _shifted(base, flow_shift)
-    ends = np.linspace(trained[0] * NUM_TRAIN_TIMESTEPS, trained[-1] * NUM_TRAIN_TIMESTEPS, steps) / NUM_TRAIN_TIMESTEPS
-    return _euler_schedule(np.append(_shifted(ends, flow_shift), 0.0)[first:])
 
 
 def _euler_schedule(sigmas: np.ndarray) -> Schedule:
@@ -199,16 +219,12 @@ def _ancestral_schedule(sigmas: np.ndarray) -> Schedule:
     return dataclasses.replace(_euler_schedule(sigmas), predictor=predictor.astype(np.float32), noise=noise)
 
 
-def _unipc(steps: int, flow_shift: float, first: int) -> Schedule:
-    sigmas = _shifted(np.linspace(1, 1 / NUM_TRAIN_TIMESTEPS, steps + 1)[:-1], flow_shift)
-    if abs(sigmas[0] - 1) < 1e-6:
-        sigmas[0] -= 1e-6  # lambda is infinite at sigma = 1
-    timesteps = np.trunc(sigmas * NUM_TRAIN_TIMESTEPS)  # the scheduler passes integers to the model
-    sigmas = np.append(sigmas, 0.0).astype(np.float32).astype(np.float64)[first:]
-    left = steps - first
-    corrector = np.stack([_correct(sigmas, step) for step in range(left)])
-    predictor = np.stack([_predict(sigmas, step, order=min(2, step + 1, left - step)) for step in range(left)])
-    return _schedule(sigmas, timesteps[first:], corrector, predictor)
+def _unipc_schedule(sigmas: np.ndarray, timesteps: np.ndarray) -> Schedule:
+    """From the noise levels before each step, and 0 at the end."""
+    sigmas, steps = sigmas.astype(np.float32).astype(np.float64), len(timesteps)
+    corrector = np.stack([_correct(sigmas, step) for step in range(steps)])
+    predictor = np.stack([_predict(sigmas, step, order=min(2, step + 1, steps - step)) for step in range(steps)])
+    return _schedule(sigmas, timesteps, corrector, predictor)
 
 
 def _schedule(sigmas, timesteps, corrector, predictor) -> Schedule:

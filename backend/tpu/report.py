@@ -17,8 +17,8 @@ from typing import Any
 import jax
 
 from backend.chips import Chip, StepFlops, chip_of
-from backend.contract.refining import at_step
 from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.two_sizes import at_step
 from backend.contract.worker import AXES
 from backend.errors import bytes_needed
 from backend.families import of_preset
@@ -37,6 +37,7 @@ from backend.tpu.remedy import Remedy, Shortage, find_remedies
 
 STEP = "denoise_step"  # the key of every family's program for one step
 REFINING_STEP = "refining_step"  # that of a step which refines a video at twice the size of those before
+SMALL_STEP = "small_step"  # that of a step at half the size, where those after it are "denoise_step"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,8 +56,14 @@ class Slice:
 
     @property
     def step_flops(self) -> StepFlops:
-        """The arithmetic of the first step, or of one context window in it, all branches together."""
-        return self.flops_of(0)
+        """The arithmetic of one step, the first at its size, or of one context window in it, all branches together."""
+        return self.flops_of(self.steps[STEP])
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """The number of a step that each program is for."""
+        first, last = 0, self.request.num_steps - 1
+        return {SMALL_STEP: first, STEP: last if self.request.progressive else first, REFINING_STEP: last}
 
     def flops_of(self, step: int) -> StepFlops:
         """That of the step of this number."""
@@ -121,11 +128,11 @@ def report(slice_: Slice, inspector: Inspector) -> dict[str, Any]:
 
 def _program_cost(slice_: Slice, program: Program, compiled: jax.stages.Compiled, hlo: str, seconds: float) -> dict[str, Any]:
     memory = compiled.memory_analysis()
-    steps = {STEP: 0, REFINING_STEP: slice_.request.num_steps - 1}
-    lengths = slice_.model.attention_lengths(at_step(slice_.request, steps.get(program.key, 0)))
+    number = slice_.steps.get(program.key)
+    lengths = slice_.model.attention_lengths(at_step(slice_.request, number or 0))
     cost = predict(hlo, slice_.chip, KernelCost(chip=slice_.chip, lengths=lengths))
-    if program.key in steps:  # libtpu's estimates for v5e lie below the published peak: never predict what no chip can do
-        least = slice_.flops_of(steps[program.key]).matmul / slice_.chip.peak_flops / slice_.num_devices
+    if number is not None:  # libtpu's estimates for v5e lie below the published peak: never predict what no chip can do
+        least = slice_.flops_of(number).matmul / slice_.chip.peak_flops / slice_.num_devices
         cost.seconds["matmul"] = max(cost.seconds["matmul"], least)
     needed = program_bytes(compiled)
     return {

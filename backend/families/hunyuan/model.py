@@ -10,6 +10,7 @@ from transformers import SiglipImageProcessorPil
 
 from backend.checkpoints.json_files import AGAIN
 from backend.contract.request import GenerationRequest
+from backend.contract.two_sizes import HALF
 from backend.errors import ModelError
 from backend.families.hunyuan import text_encoder
 from backend.families.hunyuan.conditions import PREFIXES, beside, quoted_embeddings, text_conditions
@@ -93,9 +94,11 @@ class HunyuanModel(WholeClipModel):
         for picture in inputs.get("image", ()):
             pixels = self._image_encoder.preprocess(picture).astype(self.dtype)
             seen = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
-            latents = yield Call(programs.encode_image, (weights["vae"], pixels_of(picture, self.dtype)))
             conditions["image_embeds"] = yield OnHost(as_float32, (seen,))
-            conditions["first_frame"] = yield OnHost(as_float32, (latents,))
+        for prefix in ("", HALF):
+            for picture in inputs.get(f"{prefix}image", ()):
+                latents = yield Call(programs.encode_image, (weights["vae"], pixels_of(picture, self.dtype)))
+                conditions[f"{prefix}first_frame"] = yield OnHost(as_float32, (latents,))
         return conditions
 
     def lane(
@@ -115,7 +118,8 @@ class HunyuanModel(WholeClipModel):
         room = programs.denoiser.room_for(tokens.order.shape[1])
         positions = yield from programs.denoiser.positions(self.latent_shape(request), room)
         context = Context(tokens=tokens, still=still, positions=positions, first_frame=first_frame)
-        lane = WholeClipLane(expert=planned.expert, is_guided=planned.is_guided, programs=programs, context=context)
+        facts = {name: getattr(planned, name) for name in ("expert", "is_guided", "is_small")}
+        lane = WholeClipLane(**facts, programs=programs, context=context)
         cache = (yield Zeros(programs.denoiser.describe_cache(context))) if request.step_cache else None
         return lane, cache
 

@@ -20,7 +20,8 @@ from backend.weights.stacked import StackedWeights
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClipPrograms:
     """One mesh, the networks laid out on it, and their programs. The step's take weights, the state, the step's inputs and the
-    lane's `context`; the cached one also the cache and its threshold, the still one the state and the inputs alone."""
+    lane's `context`; the small one is the same at half of the video's size, the cached one has also the cache and its threshold,
+    the still one the state and the inputs alone."""
 
     layout: Layout
     denoiser: StackedTransformer
@@ -29,6 +30,7 @@ class ClipPrograms:
     embed_image: Program | None
     encode_image: Program
     step: Program
+    small_step: Program
     cached_step: Program
     zero_star_step: Program
     still_step: Program
@@ -55,6 +57,7 @@ def common_programs(
         "embed_image": image and program("the image encoder", image.embed, key="image_embed"),
         "encode_image": program("the encoder", vae.encode_image, key="image_encode"),
         "step": program("the denoising step", _step_function(denoiser), key="denoise_step", donated=(1,)),
+        "small_step": program("the step at half the size", _step_function(denoiser), key="small_step", donated=(1,)),
         "zero_star_step": program(
             "the denoising step of CFG-Zero*",
             _step_function(denoiser, guide_by_zero_star),

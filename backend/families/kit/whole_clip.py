@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from backend.contract.cfg_zero import still_steps
 from backend.contract.request import GenerationRequest
+from backend.contract.two_sizes import first_size
 from backend.contract.windows import step_geometry
 from backend.families.kit.arithmetic import encoder_flops
 from backend.families.kit.context_windows import WindowContexts, step_in_windows
@@ -42,11 +43,13 @@ CLIP = "clip"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WholeClipLane:
-    """What all steps of one expert, guided or not, share. `context` are the step's inputs that do not change, of the whole
-    video or of its context windows; `copies` are matrices of the expert that every chip has whole while its steps run."""
+    """What all steps of one expert, guided or not, and of one size share. `context` are the step's inputs that do not change, of
+    the whole video or of its context windows; `copies` are matrices of the expert that every chip has whole while its steps
+    run."""
 
     expert: int
     is_guided: bool
+    is_small: bool = False
     programs: Any
     context: Any | WindowContexts
     copies: Stacks = dataclasses.field(default_factory=dict)
@@ -150,7 +153,8 @@ class WholeClipModel:
         """See `Model`."""
         tokens, num_frames = self._encoded(request)
         described = {network.part: network.described for network in self.networks}
-        pictures = self._guided.vae.encode_flops(request.geometry(), num_frames) if num_frames else 0.0
+        sizes = {one.geometry() for one in (request, first_size(request))} if num_frames else ()
+        pictures = sum(self._guided.vae.encode_flops(geometry, num_frames) for geometry in sizes)
         return pictures + sum(encoder_flops(described[part], count) for part, count in tokens.items())
 
     def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
@@ -204,7 +208,7 @@ class WholeClipModel:
         if request.cfg_zero and lane.is_guided:
             return (yield Call(programs.zero_star_step, arguments)), None
         if carry is None:
-            return (yield Call(programs.step, arguments)), None
+            return (yield Call(programs.small_step if lane.is_small else programs.step, arguments)), None
         return (yield Call(programs.cached_step, (*arguments, carry, jnp.float32(request.step_cache))))
 
     def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Work:

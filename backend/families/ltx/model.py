@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from backend.contract.appended import Appended
-from backend.contract.refining import HALF, first_size
 from backend.contract.request import GenerationRequest
 from backend.contract.sound import SoundPart, hears_clip
+from backend.contract.two_sizes import HALF, first_size, small_steps
 from backend.families.kit.arithmetic import encoder_flops
 from backend.families.kit.networks import DENOISE, ENCODE, encoder_network, read_tokenizer, text_network
 from backend.families.kit.pixels import as_float32, clip_pixels, joined_frames, pixels_of, with_beginning
@@ -263,7 +263,7 @@ class LtxModel(WholeClipModel):
         lane = LtxLane(
             expert=0,
             is_guided=planned.is_guided,
-            is_refining=planned.is_refining,
+            is_refining=not planned.is_small and small_steps(request) > 0,
             programs=programs,
             branches=branches,
             given=next((name for name in STREAMS if _GIVEN[name] in conditions), None),

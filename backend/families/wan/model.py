@@ -12,6 +12,7 @@ from transformers import CLIPImageProcessorPil
 
 from backend.contract.geometry import latent_frames
 from backend.contract.request import GenerationRequest
+from backend.contract.two_sizes import HALF, first_size
 from backend.families.kit.context_windows import ContextsByPlace, WindowContexts, WindowPrograms, make_window_programs
 from backend.families.kit.flat_attention import Positions
 from backend.families.kit.networks import read_part, read_tokenizer
@@ -111,9 +112,11 @@ class WanModel(WholeClipModel):
             pixels = self._image_encoder.preprocess(pictures).astype(self.dtype)
             image_tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
             conditions["image_seen"] = yield OnHost(as_float32, (image_tokens,))
-        if pictures:
-            name, value = yield from self._encode_pictures(weights["vae"], request, programs, pictures)
-            conditions[name] = value
+        for prefix, sized in (("", request), (HALF, first_size(request))):
+            own = [*inputs.get(f"{prefix}image", ()), *inputs.get(f"{prefix}last_image", ())]
+            if own:
+                name, value = yield from self._encode_pictures(weights["vae"], sized, programs, own)
+                conditions[prefix + name] = value
         for frames in inputs.get("video", ()):
             encoders = programs.encode_first, programs.encode_next
             latents = yield from encode_frames(*encoders, weights["vae"], frames, self.kind.scales[1], self.dtype)
@@ -149,7 +152,12 @@ class WanModel(WholeClipModel):
         spread = programs.denoiser.spread_matrices(transformer)
         copies = (yield Call(programs.copy_matrices, (spread,))) if spread else {}
         lane = WholeClipLane(
-            expert=planned.expert, is_guided=planned.is_guided, programs=programs, context=context, copies=copies
+            expert=planned.expert,
+            is_guided=planned.is_guided,
+            is_small=planned.is_small,
+            programs=programs,
+            context=context,
+            copies=copies,
         )
         cache = (yield Zeros(programs.denoiser.describe_cache(text, positions))) if request.uses_step_cache else None
         return lane, cache
