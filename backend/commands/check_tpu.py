@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.commands.module_process import compile_in_process, mesh_words, refuse_topology
-from backend.contract.request import find_preset
+from backend.contract.request import example_request, find_preset
 
 GIB = 2**30
 
@@ -18,9 +18,10 @@ def check_tpu(arguments: argparse.Namespace) -> bool:
 
     Raises: RequestError, StudioError.
     """
-    find_preset(arguments.preset)
+    example_request(find_preset(arguments.preset), progressive=arguments.progressive)
     refuse_topology(arguments.topology)
     words = ["--preset", arguments.preset, "--topology", arguments.topology, *mesh_words(arguments)]
+    words += ["--progressive", str(arguments.progressive)] if arguments.progressive else []
     report = compile_in_process("backend.commands.check_tpu_run", words, for_tpu=True)
     if arguments.json is not None:
         Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n", "utf-8")

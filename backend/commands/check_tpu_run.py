@@ -22,9 +22,11 @@ def main() -> None:
     parser.add_argument("--topology", required=True)
     for axis in AXES:
         parser.add_argument(f"--{axis}", type=int)
+    parser.add_argument("--progressive", type=int, help="the level of progressive resolution")
     parser.add_argument("--only", help="compile this program alone, by its key, such as denoise_step")
     arguments = parser.parse_args()
-    mesh, request = {axis: getattr(arguments, axis) for axis in AXES}, example_request(find_preset(arguments.preset))
+    mesh = {axis: getattr(arguments, axis) for axis in AXES}
+    request = example_request(find_preset(arguments.preset), progressive=arguments.progressive)
 
     def tell(text: str) -> None:
         say({"progress": text})

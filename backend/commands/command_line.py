@@ -212,10 +212,14 @@ def _add_keys(commands: argparse._SubParsersAction) -> None:
         action.add_argument("--data-dir", type=Path, metavar="DIR", help="the server's data folder (data in this project)")
 
 
+_PROGRESSIVE = "with the first steps at half the size, level 1 to 4"
+
+
 def _add_check_tpu(commands: argparse._SubParsersAction) -> None:
     check = commands.add_parser("check-tpu", help="what the TPU compiler reports about a preset, without a TPU")
     check.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
     check.add_argument("--topology", required=True, metavar="CHIP:SHAPE", help="such as v6e:2x4")
+    check.add_argument("--progressive", type=int, metavar="LEVEL", help=_PROGRESSIVE)
     check.add_argument("--json", metavar="FILE", help="also write the report there")
     _add_mesh(check)
 
@@ -228,6 +232,7 @@ def _add_precompile(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--topology", metavar="CHIP:SHAPE", help="a slice that need not be here, such as v6e:2x4 (this machine)")
     for name, what in (("width", "pixels"), ("height", "pixels"), ("frames", "number of frames, 4n+1")):
         command.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's own)")
+    command.add_argument("--progressive", type=int, metavar="LEVEL", help=f"{_PROGRESSIVE}; the programs of one level are all's")
     command.add_argument("--json", action="store_true", help="print what was written as one JSON object")
     _add_mesh(command)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from backend.commands.module_process import compile_in_process, mesh_words, refuse_topology
 from backend.contract.numbers import check_size
-from backend.contract.request import find_preset
+from backend.contract.request import example_request, find_preset
 from backend.errors import OutputError
 
 SIZES = {"width": "width", "height": "height", "frames": "num_frames"}
@@ -23,7 +23,9 @@ def precompile(arguments: argparse.Namespace) -> None:
     if arguments.topology is not None:
         refuse_topology(arguments.topology)
     folder = _writable_folder(arguments.output)
+    example_request(preset, progressive=arguments.progressive)
     words = ["--preset", arguments.preset, "--output", str(folder), *mesh_words(arguments)]
+    words += ["--progressive", str(arguments.progressive)] if arguments.progressive else []
     words += [word for name, value in given.items() for word in (f"--{name}", str(value))]
     words += ["--topology", arguments.topology] if arguments.topology else []
     report = compile_in_process("backend.commands.precompile_run", words, for_tpu=arguments.topology is not None)

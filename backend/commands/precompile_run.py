@@ -23,7 +23,9 @@ from backend.runtime.executables import ExecutableWriter
 from presets import Preset
 
 
-def write_programs(preset: Preset, topology: str | None, folder: Path, mesh: dict[str, int | None], sizes: dict) -> dict:
+def write_programs(
+    preset: Preset, topology: str | None, folder: Path, mesh: dict[str, int | None], sizes: dict, progressive: int | None = None
+) -> dict:
     """Write every program that the preset's own requests run. Returns the report: what each file is for, and how long it took."""
     began, files = time.monotonic(), []
 
@@ -35,7 +37,7 @@ def write_programs(preset: Preset, topology: str | None, folder: Path, mesh: dic
     model = describe_model(
         preset, devices, ExecutableWriter(folder=folder, tell=tell), mesh, None if topology else _folder(preset)
     )
-    for request in requests_of(preset, model, sizes):
+    for request in requests_of(preset, model, sizes, progressive):
         for _ in warm_up(model, request):
             pass
     return {
@@ -50,14 +52,16 @@ def write_programs(preset: Preset, topology: str | None, folder: Path, mesh: dic
     }
 
 
-def requests_of(preset: Preset, model: Model, sizes: dict) -> Iterator[GenerationRequest]:
+def requests_of(preset: Preset, model: Model, sizes: dict, progressive: int | None = None) -> Iterator[GenerationRequest]:
     """The preset's own request for each task, once for each prompt length that needs programs of its own; one with a reference
     picture, which makes the latents longer; one with a last picture and one with a key frame, which may make them longer too;
     one with a clip that is made anew, or whose sound is made; one with a control clip beside the video; one with a sound; and
-    one with a clip that goes on."""
+    one with a clip that goes on. Of each task also one at the level of `progressive`, if it is given."""
     for task in preset.tasks:
         for prompt in model.prompts_for_all_programs(preset.examples[0]):
             yield example_request(preset, task, prompt=prompt, **sizes)
+        if progressive:
+            yield example_request(preset, task, progressive=progressive, **sizes)
     if "references" in preset.inputs:
         yield example_request(preset, "t2v", references=("/picture.png",), **sizes)
     if preset.takes_last_image and not preset.needs_last_image:
@@ -90,10 +94,12 @@ def main() -> None:
     parser.add_argument("--output", required=True, type=Path)
     for name in (*AXES, "width", "height", "frames"):
         parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--progressive", type=int)
     arguments = parser.parse_args()
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
     sizes = {"width": arguments.width, "height": arguments.height, "num_frames": arguments.frames}
-    say({"report": write_programs(find_preset(arguments.preset), arguments.topology, arguments.output, mesh, sizes)})
+    preset = find_preset(arguments.preset)
+    say({"report": write_programs(preset, arguments.topology, arguments.output, mesh, sizes, arguments.progressive)})
 
 
 if __name__ == "__main__":

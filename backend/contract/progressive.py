@@ -24,7 +24,8 @@ def check_progressive(request: VideoSettings, preset: Preset) -> None:
     if not preset.takes_progressive:
         raise RequestError("progressive was given,", f"and {preset.name} makes all steps at one size", "leave it out")
     for name, is_there, fix in (
-        ("a clip", request.video is not None or bool(request.shots), "leave one of them out"),
+        ("a clip", request.video is not None, "leave one of them out"),
+        ("a storyboard", bool(request.shots), "leave it out"),
         ("context windows", request.window_frames is not None, "make the video shorter, or in one piece with --no-windows"),
     ):
         if is_there:

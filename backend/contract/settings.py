@@ -240,7 +240,6 @@ class VideoSettings(BaseModel):
         help="relative change below which a step reuses the last one's work; 0 is off (the preset's own)")
     progressive: int = _row(
         0, far=(0, 100), limits=(0, 4), usual="0 is off, 2 is usual", metavar="LEVEL", label="progressive",
-        needs="takes_progressive",
         help="the first steps at half the size, the more of them the higher the level, 1 to 4; 0 is off")
     keeps_sound: bool = _row(
         True, stage="encode", flag="--no-sound", label="keeps_sound", needs="makes_sound",

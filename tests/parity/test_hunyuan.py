@@ -21,6 +21,7 @@ from backend.contract import settings as settings_module
 from backend.contract.request import GenerationRequest
 from backend.errors import ModelError, RequestError
 from backend.families.hunyuan.family import HUNYUAN
+from backend.media.pictures import crop_to
 from backend.pipeline import load as load_module
 from backend.pipeline.load import merge_loras
 from backend.pipeline.loaded import LoadedModel
@@ -39,6 +40,7 @@ from tests.parity.tiny_hunyuan import (
     write_checkpoint,
 )
 from tests.parity.tiny_runs import latents_of, video_of
+from tests.parity.two_sizes import SPECTRUM, given_spectrum, progressive, reference
 from tests.rounding import rounding
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
@@ -295,3 +297,37 @@ def test_sizes_and_lengths_that_the_model_does_not_make_are_refused(tiny):
         made.request(num_frames=8)
     with pytest.raises(RequestError, match="width=56 must be a multiple of 16.*nearest: 48 or 64"):
         made.request(width=56)
+
+
+@pytest.mark.parametrize("kind", ["hunyuanvideo-1.5-t2v", pytest.param("hunyuanvideo-1.5-i2v", marks=pytest.mark.slow)])
+def test_progressive_resolution_equals_its_papers_steps(kind, tiny, picture, monkeypatch):
+    made = given_spectrum(tiny(kind), monkeypatch)
+    request = progressive(made, prompt=QUOTES, **({"image": picture} if "i2v" in kind else {}))
+    expected = kept(lambda: _progressive_reference(made, request), made.weights, request, "progressive", SPECTRUM)
+    assert np.abs(latents_of(request, made.loaded) - expected).max() <= LATENT_TOLERANCE
+
+
+def _progressive_reference(made: Any, request: GenerationRequest) -> np.ndarray:
+    pipeline = made.reference
+    pipeline.guider = pipeline.guider.new(guidance_scale=request.guidance[0])
+    full = Image.open(request.image) if request.image else None
+
+    def run(sized: GenerationRequest, scheduler: Any, latents: torch.Tensor) -> torch.Tensor:
+        given = {"height": sized.height, "width": sized.width}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pipeline, "scheduler", scheduler)
+            if full is not None:
+                given, encode = {"image": crop_to(full, sized.width, sized.height)}, pipeline.encode_image
+                patch.setattr(pipeline, "target_size", sized.width)
+                patch.setattr(pipeline, "encode_image", lambda image, **options: encode(image=full, **options))
+            return pipeline(
+                **given,
+                prompt=request.prompt,
+                negative_prompt=request.negative_prompt,
+                num_frames=request.num_frames,
+                num_inference_steps=request.steps,
+                latents=latents,
+                output_type="latent",
+            ).frames
+
+    return reference(made, request, run, pipeline.scheduler)

@@ -16,8 +16,8 @@ from safetensors.numpy import load_file
 
 from backend.contract import settings as settings_module
 from backend.contract.events import Cancelled, Finished, Step
-from backend.contract.two_sizes import REFINING_LEVELS, first_size
 from backend.contract.request import GenerationRequest
+from backend.contract.two_sizes import REFINING_LEVELS, first_size
 from backend.errors import RequestError
 from backend.families.model import SOUND, VIDEO, Latents
 from backend.media.pictures import crop_to

@@ -3,7 +3,7 @@
 `texts` are words for HTML, `labels` the same words as keys that Gradio translates in the browser.
 Element ids: `preset`, `preset-note`, `resolution`, `length`, `steps`, `guidance`, `guidance-low`, `flow-shift`, `seed`,
 `seed-random`, `guided-steps`, `nag`, `settings-note`, and inside `more`: `negative-prompt`, `fps`, `solver`, `guidance-start`,
-`guidance-end`, `step-cache`, `context-windows`, `loras`.
+`guidance-end`, `progressive`, `step-cache`, `context-windows`, `loras`.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ PLAIN = tuple(one for one in FIELDS if one.label)
 """The settings that have a control of their own, as their table says it; what the other controls show is said here."""
 
 _ROWS = (("resolution", "length"), ("steps", "flow_shift"), ("guidance", "guidance_low"), ("guided_steps", "nag"))
-_MORE = (("negative_prompt",), ("fps", "solver"), ("guidance_start", "guidance_end"), ("step_cache",), ("context_windows",))
+_MORE = (("negative_prompt",), ("fps", "solver"), ("guidance_start", "guidance_end"), ("progressive", "step_cache"))
 _LAST = "loras"  # those that are named nowhere here come before it
 _KINDS = {"resolution": gr.Dropdown, "length": gr.Dropdown, "context_windows": gr.Dropdown, "loras": gr.Textbox}
 
@@ -57,7 +57,7 @@ class SettingsPanel:
     @property
     def estimated(self) -> list[gr.Component]:
         """The components that change how long a video takes."""
-        names = ("resolution", "length", "steps", "guidance", "guidance_low", "guidance_end")
+        names = ("resolution", "length", "steps", "guidance", "guidance_low", "guidance_end", "progressive")
         return [self.preset, *(self.controls[name] for name in names)]
 
     @property
@@ -126,9 +126,10 @@ def _build(name: str, labels: Texts, given: dict[str, Any]) -> gr.Component:
     own = {
         "solver": dict(min_width=100),
         "negative_prompt": dict(placeholder=labels.negative_placeholder, max_lines=3),
-        "loras": dict(info=labels.loras_info, max_lines=4),
+        "loras": dict(max_lines=4),
     }.get(name, {})
-    return kind(label=getattr(labels, setting.label or name), elem_id=name.replace("_", "-"), **usual, **own, **given)
+    words = dict(label=getattr(labels, setting.label or name), info=getattr(labels, f"{name}_info", None))
+    return kind(elem_id=name.replace("_", "-"), **words, **usual, **own, **given)
 
 
 def _kind(setting: Setting) -> type[gr.Component]:

@@ -1,0 +1,75 @@
+"""A plain reference of progressive resolution: diffusers' pipelines at both sizes, and between them scipy's cosine transform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.fft
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
+
+from backend.contract.request import GenerationRequest
+from backend.contract.two_sizes import first_size, small_steps
+
+SPECTRUM = (2.0, 1.5)  # by which some steps are small, and some not, at the sizes of tiny checkpoints
+
+
+def given_spectrum(made: Any, patch: pytest.MonkeyPatch) -> Any:
+    """A tiny family whose preset has a spectrum."""
+    patch.setitem(made.preset.__dict__, "latent_spectrum", SPECTRUM)
+    return made
+
+
+def progressive(made: Any, level: int = 2, **changes: Any) -> GenerationRequest:
+    return made.request(**{"steps": 6, "progressive": level} | changes)
+
+
+def part_of(scheduler: Any, begin: int, end: int | None, level: float | None = None) -> Any:
+    """A scheduler of the same kind that does its steps from `begin` to `end` alone, the first one from another noise level if one
+    is given."""
+
+    class Part(type(scheduler)):
+        def set_timesteps(self, num_inference_steps: int | None = None, device: Any = None, sigmas: Any = None) -> None:
+            given = {"num_inference_steps": num_inference_steps} if sigmas is None else {"sigmas": sigmas}
+            super().set_timesteps(device=device, **given)
+            self.timesteps = self.timesteps[begin:end].to(torch.float32)
+            self.sigmas = self.sigmas[begin : None if end is None else end + 1].clone()
+            self.num_inference_steps = len(self.timesteps)
+            if level is not None:
+                self.sigmas[0], self.timesteps[0] = level, level * 1000
+
+    lower = {"lower_order_final": end is None} if isinstance(scheduler, UniPCMultistepScheduler) else {}
+    return Part.from_config(scheduler.config, **lower)
+
+
+def enlarged(latents: np.ndarray, noise: np.ndarray, sigma: float) -> tuple[np.ndarray, float]:
+    """The paper's transition, and the noise level after it."""
+    rows, columns = latents.shape[-2:]
+    growth = np.sqrt(np.prod(noise.shape[-2:]) / (rows * columns))
+    mixed = sigma * scipy.fft.dctn(noise, axes=(-2, -1), norm="ortho")
+    mixed[..., :rows, :columns] = scipy.fft.dctn(latents, axes=(-2, -1), norm="ortho")
+    share = 1 + (growth - 1) * sigma
+    return growth / share * scipy.fft.idctn(mixed, axes=(-2, -1), norm="ortho"), growth * sigma / share
+
+
+def reference(made: Any, request: GenerationRequest, run: Callable[[GenerationRequest, Any, torch.Tensor], Any], scheduler: Any):
+    """The latents after both sizes. `run` makes what diffusers makes of a request, a scheduler and the latents before it."""
+    small, count = first_size(request), small_steps(request)
+    assert 0 < count < request.steps
+    generator, model = torch.Generator().manual_seed(request.seed), made.loaded.model
+    first, second = (torch.randn(model.latent_shape(one), generator=generator) for one in (small, request))
+    after = run(small, part_of(scheduler, 0, count), first).numpy()
+    whole = part_of(scheduler, 0, None)
+    whole.set_timesteps(request.steps, **_sigmas(scheduler, request.steps))
+    latents, level = enlarged(after, second.numpy(), float(whole.sigmas[count]))
+    rest = part_of(scheduler, count, None, level)
+    return run(request, rest, torch.from_numpy(latents.astype(np.float32))).numpy()
+
+
+def _sigmas(scheduler: Any, steps: int) -> dict[str, Any]:
+    """What HunyuanVideo's pipelines give their scheduler."""
+    is_euler = isinstance(scheduler, FlowMatchEulerDiscreteScheduler)
+    return {"sigmas": np.linspace(1.0, 0.0, steps + 1)[:-1]} if is_euler else {}
