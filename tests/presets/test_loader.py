@@ -81,8 +81,8 @@ def test_a_fast_preset_is_the_distilled_one(name):
     assert (fast.model, fast.width, fast.height, fast.boundary) == (full.model, full.width, full.height, full.boundary)
     assert [lora.expert for lora in fast.loras] == (["high", "low"] if full.num_experts == 2 else ["both"])
     for lora in fast.loras:
-        kind = "i2v" if "i2v" in name else "t2v"
-        assert lora.is_on_hub and kind in lora.source and (lora.expert == "both" or f"{lora.expert}_noise" in lora.source)
+        kind, file = "i2v" if "i2v" in name else "t2v", lora.source.partition(":")[2].lower()
+        assert lora.is_on_hub and kind in file and (lora.expert == "both" or f"_{lora.expert}_" in file)
 
 
 @pytest.mark.parametrize("name", NAMES[len(EMBEDDED) :])

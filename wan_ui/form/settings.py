@@ -29,7 +29,7 @@ PLAIN = tuple(one for one in FIELDS if one.label)
 """The settings that have a control of their own, as their table says it; what the other controls show is said here."""
 
 _ROWS = (("resolution", "length"), ("steps", "flow_shift"), ("guidance", "guidance_low"), ("guided_steps", "nag"))
-_MORE = (("negative_prompt",), ("fps", "solver"), ("guidance_start", "guidance_end"), ("progressive", "step_cache"))
+_MORE = (("negative_prompt",), ("fps", "solver"), ("guidance_start", "guidance_end"))
 _LAST = "loras"  # those that are named nowhere here come before it
 _KINDS = {"resolution": gr.Dropdown, "length": gr.Dropdown, "context_windows": gr.Dropdown, "loras": gr.Textbox}
 

@@ -45,6 +45,16 @@ def test_denoising_in_windows_is_as_many_programs(loaded):
     assert stage_flops(loaded, long)["denoise"] == run * one and run > 8
 
 
+def test_steps_at_half_the_size_are_less_work(loaded):
+    request, small = request_with(steps=6, progressive=2), request_with(steps=6).model_copy(update={"width": 64, "height": 64})
+    configs = load_preset("wan-tiny").network_configs()
+    one, less = (WAN.step_flops(configs, sized, 2).total for sized in (request, small))
+    run = [call.program.key for call in calls(loaded.model, request) if call.program.key in ("small_step", "denoise_step")]
+    count = run.count("small_step")
+    assert count > 0 and run == ["small_step"] * count + ["denoise_step"] * (6 - count)
+    assert stage_flops(loaded, request)["denoise"] == count * less + (6 - count) * one
+
+
 @pytest.mark.parametrize("strength", [0.5, 1.0])
 def test_denoising_of_a_clip_is_as_many_steps_as_are_done(loaded, strength):
     request = request_with(steps=6, video="/clip.mp4", trim=(0.0, 1.0625), strength=strength)
