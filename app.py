@@ -72,6 +72,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     folder, shares = from_environment(arguments.data_dir).data_dir, worker_shares(arguments)
     limits = Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb)
     how = {"options": worker_options_of(arguments), "shares": shares, "hosts": hosts_of(arguments), "cluster": arguments.cluster}
+    how["has_standby"] = True
     engine = Engine(folder, model_of(arguments), **how, limits=limits)
     with contextlib.suppress(PermissionError):  # another account's folder stays as that made it
         engine.settings.data_dir.chmod(0o700)

@@ -102,7 +102,8 @@ class WorkerView:
     """One worker as others see it: the job that it has, its log and its process id, None if there is none.
 
     `is_fit` is False for one that has failed, or died and not been ready since; `num_cores` is its share of them, 0: all.
-    `machine` is that of a cluster which it is on, for the operator; "": this one.
+    `machine` is that of a cluster which it is on, for the operator; "": this one. `standby` is the id of the process that would
+    take its place, None if there is none.
     """
 
     name: str
@@ -114,6 +115,7 @@ class WorkerView:
     is_fit: bool = True
     num_cores: int = 0
     machine: str = ""
+    standby: int | None = None
 
     @property
     def device_kind(self) -> str:

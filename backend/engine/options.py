@@ -20,7 +20,8 @@ class EngineOptions:
     `model` replaces the presets' checkpoint, `preset` is loaded first, `warm_up` compiles its shapes ahead,
     `resume` continues with the jobs that earlier engines left, `pipeline` names a stand-in module for tests, `options` say
     how a worker uses its devices, `limits` how much the videos may take on the disk.
-    Without `start_worker` the processes start with their first jobs.
+    Without `start_worker` the processes start with their first jobs. With `has_standby` another process waits beside each worker
+    of this machine, so that one that dies is soon replaced.
     """
 
     model: str | None = None
@@ -35,6 +36,7 @@ class EngineOptions:
     hosts: Hosts | None = None
     cluster: str | None = None
     limits: Limits = NO_LIMITS
+    has_standby: bool = False
 
     def plan(self, settings: Settings) -> WorkerPlan:
         """What all workers have in common."""
@@ -47,6 +49,7 @@ class EngineOptions:
             options=self.options or WorkerOptions(),
             link="hosts" if self.hosts else self.link,
             hosts=self.hosts,
+            has_standby=self.has_standby,
         )
 
     def plans(self, plan: WorkerPlan) -> list[WorkerPlan]:

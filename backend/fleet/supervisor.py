@@ -13,15 +13,18 @@ from backend.contract.events import Event, Interrupted
 from backend.contract.request import GenerationRequest
 from backend.contract.worker import UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView
 from backend.fleet.links import LINKS, Link
+from backend.host_memory import free_memory
 from backend.workers.death import LOST, describe_code, explain_death, out_of_memory_kills
 from backend.workers.messages import Alive, Cancel, Dying, Expect, Facts, Foresee, JobEvent, Keep, Message, Run, Say, Status
 from backend.workers.patience import Patience
-from backend.workers.process import WorkerPlan
+from backend.workers.process import Standby, WorkerPlan
 from backend.workers.unused_accelerator import unused_by_log
 
 MAX_IDLE_RESTARTS = 2  # after that, a worker that dies without a job stays down until a job comes
 KEPT_LOGS = 10
 _LOOK_SECONDS = 1.0
+STANDBY_SECONDS = 30.0  # after a worker was ready: by then nobody waits for the page or for a first video any more
+STANDBY_BYTES = 4 * 10**9  # of free memory; it takes half a gigabyte
 _LATE_SECONDS = 5.0  # this late, a look was held up by the machine: it says nothing about the worker
 
 logger = logging.getLogger(__name__)
@@ -50,6 +53,8 @@ class Supervisor:
         self._plan, self._on_event, self._on_ready, self._on_loss = plan, on_event, on_ready, on_loss
         self._lock = threading.Lock()
         self._link: Link | None = None
+        self._standby: Standby | None = None
+        self._ready_at: float | None = None  # when this worker was ready first
         self._job_id: str | None = None
         self._job_preset: str | None = None  # of the last job
         self._idle_restarts = 0
@@ -113,6 +118,7 @@ class Supervisor:
                 is_fit=self._status.state != "failed" and not self._has_died,
                 num_cores=len(self._plan.share.cores),
                 machine=self._plan.machine,
+                standby=self._standby.pid if self._standby else None,
             )
 
     def lose(self) -> None:
@@ -127,20 +133,44 @@ class Supervisor:
         """Ends the worker. No callback comes afterwards."""
         with self._lock:
             self._is_closed = True
-            link = self._link
+            link, standby = self._link, self._standby
+            self._standby = None
         self._closing.set()
+        if standby is not None:
+            standby.end()
         if link is not None:
             link.stop()
 
     def _start(self, preset: str | None = None) -> None:
         """Starts the worker; with the `preset` of a job that waits for it, it brings that one's model alone."""
         plan = self._plan if preset is None else replace(self._plan, preset=preset, warm_up=False)
-        self._log = _new_log(self._plan.settings.logs_dir, self._plan.name)
         self._status = WorkerStatus(state="starting", detail="Starting the worker")
         self._end_reason, self._memory_kills = "", out_of_memory_kills()
-        self._patience = Patience(alive=time.monotonic(), progress=time.monotonic())
-        link = self._link = LINKS[plan.link](plan, self._log, self._receive, self._handle_exit)
+        self._patience, self._ready_at = Patience(alive=time.monotonic(), progress=time.monotonic()), None
+        link = self._link = self._taken_over(plan) or self._begun(plan)
         threading.Thread(target=self._watch, args=(link,), name="watch", daemon=True).start()
+
+    def _taken_over(self, plan: WorkerPlan) -> Link | None:
+        """The worker that the process which stands by becomes; None if there is none."""
+        standby, self._standby = self._standby, None
+        worker = standby and standby.begin(plan, self._receive, self._handle_exit)
+        if worker is not None:
+            self._log = standby.log
+        return worker
+
+    def _begun(self, plan: WorkerPlan) -> Link:
+        self._log = _new_log(self._plan.settings.logs_dir, self._plan.name)
+        return LINKS[plan.link](plan, self._log, self._receive, self._handle_exit)
+
+    def _stand_by(self, now: float) -> None:
+        """Starts the process that stands by, once the worker has been ready for a while."""
+        lacks = self._plan.has_standby and self._plan.link == "process" and self._standby is None and not self._is_closed
+        if lacks and self._ready_at is not None and now - self._ready_at > STANDBY_SECONDS and free_memory() > STANDBY_BYTES:
+            try:
+                self._standby = Standby(self._plan, _new_log(self._plan.settings.logs_dir, self._plan.name))
+            except OSError:
+                logger.exception("No process can stand by")
+                self._ready_at = None
 
     def _watch(self, link: Link) -> None:
         """Ends the worker if it hangs; returns when it is gone."""
@@ -154,6 +184,7 @@ class Supervisor:
                     self._patience.excuse(now)
                 complaint = self._patience.complaint(now)
                 self._end_reason = self._end_reason or complaint
+                self._stand_by(now)
             looked = now
             if complaint:
                 logger.error("%s", complaint)
@@ -188,6 +219,8 @@ class Supervisor:
         with self._lock:
             self._status = status
             self._has_died = self._has_died and status.state not in ("ready", "busy")
+            if status.state in ("ready", "busy") and self._ready_at is None:
+                self._ready_at = time.monotonic()
             is_ready = status.state == "ready" and not self._is_closed
         if is_ready:
             self._on_ready()

@@ -19,7 +19,7 @@ from backend.settings import leave_out_idle_libtpu, own_cores
 from backend.workers.channel import Channel
 from backend.workers.consensus import SeveralHosts
 from backend.workers.loop import Worker
-from backend.workers.pipeline import import_pipeline
+from backend.workers.pipeline import import_ahead, import_pipeline
 
 POLITENESS = 10  # lets the page answer first: on two cores, loading and compiling would delay it for seconds
 
@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--model", help="a checkpoint in place of the presets' own")
     parser.add_argument("--pipeline", help="a module with load, warm_up and generate; for tests")
     parser.add_argument("--warm-up", action="store_true", help="compile the preset's own shapes ahead")
+    parser.add_argument("--standby", action="store_true", help="import everything, and wait to be told what to load")
     parser.add_argument("--executables", type=Path, help="a folder of precompiled programs")
     parser.add_argument("--profile", type=Path, help="a folder for traces")
     parser.add_argument("--profile-steps", default="3-5", help="the steps that are traced")
@@ -73,8 +74,15 @@ def main() -> None:
     kept = arguments.resident_chips_gb, arguments.resident_host_gb
     options = {"mesh": mesh, "executables": arguments.executables, "resident_gb": kept}
     make = functools.partial(import_pipeline, arguments.pipeline, profile, place, **options)
+    preset, warms_up = arguments.preset, arguments.warm_up
+    if arguments.standby:
+        import_ahead(arguments.pipeline)
+        begin = next(channel.receive(), None)
+        if begin is None:
+            return
+        preset, warms_up = begin.preset, begin.warm_up
     worker = Worker(channel, make, arguments.model, consensus=consensus)
-    worker.run(find_preset(arguments.preset), arguments.warm_up)
+    worker.run(find_preset(preset), warms_up)
 
 
 if __name__ == "__main__":

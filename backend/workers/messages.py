@@ -21,6 +21,14 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Begin:
+    """To a process that stands by: become a worker that loads this preset's model first, and compiles its shapes ahead or not."""
+
+    preset: str
+    warm_up: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cancel:
     """To a worker: stop this job."""
 
@@ -173,7 +181,7 @@ class Exit:
     code: int
 
 
-ToWorker = Run | Cancel | Say | Expect | Foresee | Keep | Stop | Leave
+ToWorker = Begin | Run | Cancel | Say | Expect | Foresee | Keep | Stop | Leave
 FromWorker = Alive | Status | Facts | JobEvent | Dying
 BetweenHosts = Decide | Gather | Gathered | Hello | Refused | Start | RunWithFiles | Exit
 Message = ToWorker | FromWorker | BetweenHosts

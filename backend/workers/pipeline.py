@@ -102,6 +102,19 @@ class Pipeline:
         return not isinstance(self.residents, NoResidents)
 
 
+def import_ahead(module: str | None) -> None:
+    """Imports what `import_pipeline` needs, and the families' networks; touches no device."""
+    if module is not None:
+        importlib.import_module(module)
+        return
+    for name in ("pipeline.load", "pipeline.residents", "pipeline.storyboard", "pipeline.would_fit"):
+        importlib.import_module(f"backend.{name}")
+    from backend.families import FAMILIES
+
+    for family in FAMILIES:
+        family.model()
+
+
 def import_pipeline(
     module: str | None,
     profile: tuple[Path, str] | None = None,

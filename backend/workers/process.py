@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from backend.contract.worker import HostPlace, Hosts, WorkerOptions
 from backend.settings import PROJECT_FOLDER, Settings, worker_environment
 from backend.shares import Share
 from backend.workers.channel import Channel
-from backend.workers.messages import Message, Stop
+from backend.workers.messages import Begin, Message, Stop
 from backend.workers.orphans import SERVER_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,8 @@ class WorkerPlan:
 
     `name` begins its logs' names; `link` says how to reach it, one of `backend.fleet.links.LINKS`; `share` is its part of the
     machine. A worker on several `hosts` is reached by the link "hosts"; its processes each have a `place` among them. `node` is
-    what a link to another machine reaches it by, and `machine` which one that is, for the operator.
+    what a link to another machine reaches it by, and `machine` which one that is, for the operator. Beside a worker of this
+    machine that `has_standby` another process waits to take its place.
     """
 
     preset: str
@@ -47,6 +48,7 @@ class WorkerPlan:
     place: HostPlace | None = None
     node: Any = None
     machine: str = ""
+    has_standby: bool = False
 
     def command(self) -> list[str]:
         """The command line that starts it."""
@@ -66,10 +68,17 @@ class WorkerPlan:
 class WorkerProcess:
     """One process. It calls `on_message` and `on_exit` from a thread of its own, `on_exit` once, at the end."""
 
-    def __init__(self, plan: WorkerPlan, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[int], None]):
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        log: Path,
+        on_message: Callable[[Message], None],
+        on_exit: Callable[[int], None],
+        process: subprocess.Popen | None = None,
+    ):
+        """Starts it, or takes over a `process` that stands by."""
         self._on_message, self._on_exit = on_message, on_exit
-        with log.open("ab") as stream:
-            self._process = _spawn(plan, stream)
+        self._process = process or _spawn(plan.command(), plan, log)
         self._channel = Channel(self._process.stdout, self._process.stdin)
         self._thread = threading.Thread(target=self._read, name="worker", daemon=True)
         self._thread.start()
@@ -124,14 +133,48 @@ class WorkerProcess:
         self._on_exit(code)
 
 
-def _spawn(plan: WorkerPlan, log: IO[bytes]) -> subprocess.Popen:
+class Standby:
+    """A process that has imported what a worker needs, and waits to become one: a worker that dies then costs no imports. It
+    touches no device before."""
+
+    def __init__(self, plan: WorkerPlan, log: Path) -> None:
+        """Starts it; its output goes to the log. Raises: OSError."""
+        self.log = log
+        self._process = _spawn([*plan.command(), "--standby"], plan, log)
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    def begin(
+        self, plan: WorkerPlan, on_message: Callable[[Message], None], on_exit: Callable[[int], None]
+    ) -> WorkerProcess | None:
+        """The worker that it becomes, of the same plan but for the preset; None if it is dead."""
+        if self._process.poll() is not None:
+            self.end()
+            return None
+        worker = WorkerProcess(plan, self.log, on_message, on_exit, self._process)
+        worker.send(Begin(preset=plan.preset, warm_up=plan.warm_up))
+        return worker
+
+    def end(self) -> None:
+        """Ends it; it has nothing to keep."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            stream.close()
+
+
+def _spawn(command: list[str], plan: WorkerPlan, log: Path) -> subprocess.Popen:
     """Starts a new interpreter (a fork would share locks) with pipes of its own, which the terminal's Ctrl+C does not reach."""
-    return subprocess.Popen(
-        plan.command(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        cwd=PROJECT_FOLDER,
-        env={**worker_environment(plan.settings, share=plan.share), SERVER_VARIABLE: str(os.getpid())},
-        start_new_session=True,
-    )
+    with log.open("ab") as stream:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stream,
+            cwd=PROJECT_FOLDER,
+            env={**worker_environment(plan.settings, share=plan.share), SERVER_VARIABLE: str(os.getpid())},
+            start_new_session=True,
+        )

@@ -1,0 +1,71 @@
+"""A process stands by to take the place of a worker that dies, which then costs no imports."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from backend.contract.events import Finished, Step
+from backend.engine.engine import Engine
+from backend.fleet import supervisor as supervisor_module
+from backend.settings import PROJECT_FOLDER
+from tests.backend.conftest import all_events, request, wait_for
+from tests.backend.fleet.test_supervisor import first_step, is_alive
+
+
+def standby_of(engine: Engine) -> int:
+    """The id of the process that stands by, once there is one."""
+    wait_for(lambda: engine.workers()[0].standby is not None)
+    return engine.workers()[0].standby
+
+
+@pytest.fixture
+def engine(make_engine, monkeypatch) -> Engine:
+    monkeypatch.setattr(supervisor_module, "STANDBY_SECONDS", 0.0)
+    return make_engine(has_standby=True)
+
+
+def test_it_takes_the_place_of_a_worker_that_is_killed_and_another_one_stands_by(engine):
+    standby = standby_of(engine)
+    job = engine.submit(request("a slow square", steps=5))
+    first_step(engine, job.id)
+    os.kill(engine.workers()[0].pid, signal.SIGKILL)
+    steps = [event.index for event in all_events(engine, job.id) if isinstance(event, Step)]
+    assert steps[-1] == 5 and steps == sorted(steps)
+    assert engine.workers()[0].pid == standby and "worker-" in engine.workers()[0].log.name
+    assert standby_of(engine) != standby
+
+
+def test_one_that_has_died_itself_is_no_loss(engine):
+    standby = standby_of(engine)
+    os.kill(standby, signal.SIGKILL)
+    wait_for(lambda: not is_alive(standby))
+    pid = engine.workers()[0].pid
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: engine.workers()[0].pid not in (None, pid))
+    assert engine.workers()[0].pid != standby
+    assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
+
+
+def test_it_ends_with_its_engine(engine):
+    standby = standby_of(engine)
+    engine.close()
+    assert not is_alive(standby)
+
+
+def test_there_is_none_where_memory_is_short(make_engine, monkeypatch):
+    monkeypatch.setattr(supervisor_module, "STANDBY_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor_module, "free_memory", lambda: 10**9)
+    engine = make_engine(has_standby=True)
+    all_events(engine, engine.submit(request("a slow square", steps=3)).id)
+    assert engine.workers()[0].standby is None
+
+
+def test_importing_ahead_touches_no_device():
+    """A TPU belongs to the worker that is at work."""
+    code = "from backend.workers.pipeline import import_ahead; import_ahead(None); from jax._src import xla_bridge as bridge; "
+    code += "assert not bridge._backends; import sys; assert 'backend.families.wan.model' in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT_FOLDER, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
