@@ -79,8 +79,8 @@ def _kept_html(worker: WorkerView, texts: Texts) -> str:
 
     rows = []
     for model in worker.facts.kept:
-        pin = ("unpin", texts.system_unpin) if model.is_pinned else ("pin", texts.system_pin)
-        buttons = button(*pin, texts.system_pin_hint, model)
+        unpin, pin = (texts.system_unpin, texts.system_unpin_hint), (texts.system_pin, texts.system_pin_hint)
+        buttons = button("unpin", *unpin, model) if model.is_pinned else button("pin", *pin, model)
         if model.model != worker.facts.model:
             buttons += button("drop", texts.system_drop, texts.system_drop_hint, model)
         rows.append(f'<p class="kept"><span>{escape(Path(model.model).name)}</span>{buttons}</p>')

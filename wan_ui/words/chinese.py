@@ -360,6 +360,7 @@ CHINESE = Texts(
     system_pin="固定",
     system_pin_hint="只要有空间就保留此模型",
     system_unpin="取消固定",
+    system_unpin_hint="其他模型需要空间时，可以释放此模型",
     system_drop="移出",
     system_drop_hint="将此模型移出内存；文件保留",
     system_shapes="已编译的尺寸",

@@ -388,6 +388,7 @@ class Texts:
     system_pin: str = "Pin"
     system_pin_hint: str = "Keep this model as long as there is room"
     system_unpin: str = "Unpin"
+    system_unpin_hint: str = "Let this model go when another one needs the room"
     system_drop: str = "Drop"
     system_drop_hint: str = "Take this model out of memory; its files stay"
     system_shapes: str = "Compiled sizes"
