@@ -27,6 +27,8 @@ SERIES = (
 KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace")  # the order within a series, by the word in the name
 VARIANTS = ("draft", "fast", "turbo", "distilled")  # of a preset, by the end of the name
 
+LEAST_STEPS = 14  # of a preset for MagCache: distilled ones have at most 12
+
 Task = Literal["t2v", "i2v"]
 Solver = Literal["unipc", "euler", "euler-distilled", "lcm", "ltx", "ltx-distilled", "ltx-ancestral"]
 ANY_MODEL: tuple[Solver, ...] = ("unipc", "euler", "euler-distilled")  # solvers for which a model needs no training of its own
@@ -254,6 +256,11 @@ class Preset(BaseModel):
     def takes_cfg_zero(self) -> bool:
         """Whether its guidance is the plain one, from one branch with the prompt and one without."""
         return max(self.guidance) > 1 and not self.makes_sound and not self.live
+
+    @property
+    def takes_mag_cache(self) -> bool:
+        """Whether its steps are as many and as plain as MagCache needs them."""
+        return self.steps >= LEAST_STEPS and not self.makes_sound and not self.live
 
     @property
     def inputs(self) -> dict[str, Need]:

@@ -23,8 +23,10 @@ def main() -> None:
     for axis in AXES:
         parser.add_argument(f"--{axis}", type=int)
     parser.add_argument("--only", help="compile this program alone, by its key, such as denoise_step")
+    parser.add_argument("--mag-cache", type=float)
     arguments = parser.parse_args()
-    mesh, request = {axis: getattr(arguments, axis) for axis in AXES}, example_request(find_preset(arguments.preset))
+    mesh = {axis: getattr(arguments, axis) for axis in AXES}
+    request = example_request(find_preset(arguments.preset), mag_cache=arguments.mag_cache)
 
     def tell(text: str) -> None:
         say({"progress": text})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from backend.commands.module_process import compile_in_process, mesh_words, refuse_topology
 from backend.contract.numbers import check_size
-from backend.contract.request import find_preset
+from backend.contract.request import example_request, find_preset
 from backend.errors import OutputError
 
 SIZES = {"width": "width", "height": "height", "frames": "num_frames"}
@@ -20,12 +20,14 @@ def precompile(arguments: argparse.Namespace) -> None:
     given = {option: getattr(arguments, option) for option in SIZES if getattr(arguments, option) is not None}
     own = {"width": preset.width, "height": preset.height, "num_frames": preset.num_frames}
     check_size(preset, **own | {SIZES[name]: value for name, value in given.items()})
+    example_request(preset, mag_cache=arguments.mag_cache)
     if arguments.topology is not None:
         refuse_topology(arguments.topology)
     folder = _writable_folder(arguments.output)
     words = ["--preset", arguments.preset, "--output", str(folder), *mesh_words(arguments)]
     words += [word for name, value in given.items() for word in (f"--{name}", str(value))]
     words += ["--topology", arguments.topology] if arguments.topology else []
+    words += ["--mag-cache", str(arguments.mag_cache)] if arguments.mag_cache is not None else []
     report = compile_in_process("backend.commands.precompile_run", words, for_tpu=arguments.topology is not None)
     sys.stdout.write((json.dumps(report) if arguments.json else _summary(report)) + "\n")
 

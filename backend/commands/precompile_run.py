@@ -90,9 +90,11 @@ def main() -> None:
     parser.add_argument("--output", required=True, type=Path)
     for name in (*AXES, "width", "height", "frames"):
         parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--mag-cache", type=float)
     arguments = parser.parse_args()
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
     sizes = {"width": arguments.width, "height": arguments.height, "num_frames": arguments.frames}
+    sizes |= {"mag_cache": arguments.mag_cache}
     say({"report": write_programs(find_preset(arguments.preset), arguments.topology, arguments.output, mesh, sizes)})
 
 

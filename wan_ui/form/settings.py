@@ -3,7 +3,7 @@
 `texts` are words for HTML, `labels` the same words as keys that Gradio translates in the browser.
 Element ids: `preset`, `preset-note`, `resolution`, `length`, `steps`, `guidance`, `guidance-low`, `flow-shift`, `seed`,
 `seed-random`, `guided-steps`, `nag`, `settings-note`, and inside `more`: `negative-prompt`, `fps`, `solver`, `guidance-start`,
-`guidance-end`, `step-cache`, `context-windows`, `loras`.
+`guidance-end`, `step-cache`, `mag-cache`, `context-windows`, `loras`.
 """
 
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ class SettingsPanel:
     @property
     def estimated(self) -> list[gr.Component]:
         """The components that change how long a video takes."""
-        names = ("resolution", "length", "steps", "guidance", "guidance_low", "guidance_end")
+        names = ("resolution", "length", "steps", "guidance", "guidance_low", "guidance_end", "mag_cache")
         return [self.preset, *(self.controls[name] for name in names)]
 
     @property
@@ -127,6 +127,7 @@ def _build(name: str, labels: Texts, given: dict[str, Any]) -> gr.Component:
         "solver": dict(min_width=100),
         "negative_prompt": dict(placeholder=labels.negative_placeholder, max_lines=3),
         "loras": dict(info=labels.loras_info, max_lines=4),
+        "mag_cache": dict(info=labels.mag_cache_info),
     }.get(name, {})
     return kind(label=getattr(labels, setting.label or name), elem_id=name.replace("_", "-"), **usual, **own, **given)
 

@@ -79,6 +79,8 @@ class Texts:
     guidance_end: str = "Guidance until (% of steps)"
     keeps_sound: str = "With sound"
     step_cache: str = "Reuse similar steps (0 is off)"
+    mag_cache: str = "Reuse steps by plan, MagCache (0 is off)"
+    mag_cache_info: str = "Its authors, Wan 2.1 14B at 0.24: 2.8 times faster, 21.8 to 24.4 dB beside the full video"
     storyboard: str = "Storyboard"
     storyboard_hint: str = "Each shot goes on from the last frames of the one before. Empty seconds are the length below."
     shot_prompt: str = "What this shot shows"
