@@ -28,6 +28,11 @@ class BranchRatios(BaseModel):
     prompt: Ratios
     other: Ratios
 
+    @property
+    def in_turn(self) -> tuple[float, ...]:
+        """Those of both branches, step by step."""
+        return tuple(ratio for pair in zip(self.prompt, self.other, strict=False) for ratio in pair)
+
 
 class Magnitudes(BaseModel):
     """One file: the ratios by task, where they come from, and what goes with them.

@@ -88,8 +88,7 @@ def _with(known: Magnitudes | None, request: GenerationRequest, ratios: BranchRa
 
 def _meaning(request: GenerationRequest, ratios: BranchRatios) -> str:
     """How many steps would reuse others."""
-    flat = tuple(ratio for pair in zip(ratios.prompt, ratios.other, strict=True) for ratio in pair)
-    counts = ((one, sum(reused_steps(request.changed(mag_cache=one, mag_ratios=flat)))) for one in THRESHOLDS)
+    counts = ((one, sum(reused_steps(request.changed(mag_cache=one, mag_ratios=ratios.in_turn)))) for one in THRESHOLDS)
     told = ", ".join(f"{count} at {one:g}" for one, count in counts)
     return f"of {request.num_steps} steps with --mag-cache reuse others: {told}"
 

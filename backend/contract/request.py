@@ -14,7 +14,7 @@ from backend.contract.control import MAX_KEYFRAMES, check_control, is_controlled
 from backend.contract.cues import check_cues
 from backend.contract.guided_steps import first_steps
 from backend.contract.loras import MAX_LORAS, check_loras
-from backend.contract.mag_cache import check_mag_cache, with_measured
+from backend.contract.mag_cache import check_mag_cache, measured_ratios
 from backend.contract.numbers import (
     check_flow_shift,
     check_guidance,
@@ -91,6 +91,8 @@ class GenerationRequest(VideoSettings):
     @model_validator(mode="wrap")
     @classmethod
     def _checked(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        if info.context != _STORED and {"preset", "task"} <= data.keys():
+            data = {**data, "mag_ratios": measured_ratios(data)}
         try:
             request = handler(data)
         except ValidationError as error:
@@ -98,7 +100,6 @@ class GenerationRequest(VideoSettings):
         if info.context == _STORED:
             _check_bounds(request)
         else:
-            request = with_measured(request)
             check(request, find_preset(request.preset))
         return request
 

@@ -122,8 +122,8 @@ class VideoSettings(BaseModel):
     overlapping windows; None leaves it to the preset, which has them above the lengths that it could make without. `shots` make
     it a storyboard, of which `image` is the first shot's; `prompt` names the video then.
 
-    Up to the error `mag_cache`, MagCache lets steps reuse what the layers added before, 0 for never: by the `mag_ratios` that were
-    measured for the model here, prompt and other branch in turn, or else by those that are published.
+    Up to the error `mag_cache`, MagCache lets steps reuse what the layers added before, 0 for never: by the `mag_ratios` that
+    were measured for the model here, prompt and other branch in turn, or else by those that are published.
 
     Models with control blocks take more (`contract/control.py`): a `control` clip that the video follows, or what its
     `control_kind` makes of it, `control_scale` strongly; a `mask`, white where `video` is made anew; `margins` of new pixels
