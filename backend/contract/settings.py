@@ -241,10 +241,9 @@ class VideoSettings(BaseModel):
         offered=(0, 0.3, 0.01),
         help="relative change below which a step reuses the last one's work; 0 is off (the preset's own)")
     mag_cache: float = _row(
-        0.0, limits=(0, 1), usual="0 is off, 0.06 (Wan 2.2) to 0.24 (Wan 2.1) is usual", label="mag_cache",
-        offered=(0, 0.3, 0.01),
+        0.0, limits=(0, 1), usual="0 is off, 0.06 to 0.24 is usual", label="mag_cache", offered=(0, 0.3, 0.01),
         help="MagCache: the error up to which steps reuse what the layers added in an earlier one, by a plan; 0 is off. "
-        "Published for Wan 2.1 14B at 0.24: 2.8 times faster, 21.8 to 24.4 dB beside the full video (0)")
+        "Published at 0.24, 14B, 720p: 2.8 times faster, 21.8 to 24.4 dB beside the full video (0)")
     mag_ratios: tuple[float, ...] = _row((), far=(1e-9, 100), for_programs=False)
     keeps_sound: bool = _row(
         True, stage="encode", flag="--no-sound", label="keeps_sound", needs="makes_sound",

@@ -133,7 +133,7 @@ def test_a_step_reuses_only_one_of_its_own_lane(changes):
     [
         ({"step_cache": 0.1}, "mag_cache does not go together with step_cache; set step_cache to 0"),
         ({"cfg_zero": True}, "mag_cache does not go together with cfg_zero; leave one of them out"),
-        ({"mag_cache": 2}, "mag_cache=2 must be between 0 and 1; 0 is off, 0.06 (Wan 2.2) to 0.24 (Wan 2.1) is usual"),
+        ({"mag_cache": 2}, "mag_cache=2 must be between 0 and 1; 0 is off, 0.06 to 0.24 is usual"),
         (
             {"num_frames": 129},
             "mag_cache does not go together with context windows; make the video shorter, or in one piece with --no-windows",
