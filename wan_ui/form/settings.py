@@ -127,6 +127,8 @@ def _build(name: str, labels: Texts, given: dict[str, Any]) -> gr.Component:
         "solver": dict(min_width=100),
         "negative_prompt": dict(placeholder=labels.negative_placeholder, max_lines=3),
         "loras": dict(info=labels.loras_info, max_lines=4),
+        "cfg_zero": dict(info=labels.cfg_zero_info),
+        "step_cache": dict(info=labels.step_cache_info),
         "mag_cache": dict(info=labels.mag_cache_info),
     }.get(name, {})
     return kind(label=getattr(labels, setting.label or name), elem_id=name.replace("_", "-"), **usual, **own, **given)
