@@ -41,7 +41,7 @@ def run_here(arguments: argparse.Namespace) -> int:
         with contextlib.closing(_work(run)) as work:
             ratios = _show(work, progress)
     progress.end()
-    write_magnitudes(_with(read_magnitudes(path), request, ratios), path)
+    write_magnitudes(_with(read_magnitudes(path), run, ratios), path)
     sys.stdout.write(f"{path}\n{_meaning(request, ratios)}\n")
     return OK
 
@@ -77,12 +77,13 @@ def _show(work: Generator[Event, None, BranchRatios], progress: Progress) -> Bra
             return end.value
 
 
-def _with(known: Magnitudes | None, request: GenerationRequest, ratios: BranchRatios) -> Magnitudes:
+def _with(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> Magnitudes:
     """What is written: another task's ratios in the file stay."""
+    request, model = run.request, Path(run.loaded.source).name
     what = f"{request.width}x{request.height}, {request.num_frames} frames, {request.steps} steps, seed {request.seed}"
     others = known.ratios if known else {}
     base = published_magnitudes(find_preset(request.preset).model) or Magnitudes(source="", ratios={})
-    source = f"measured by app.py measure-cache, preset {request.preset}, {what}"
+    source = f"measured by app.py measure-cache, preset {request.preset}, model {model}, {what}"
     return base.model_copy(update={"source": source, "licence": "", "ratios": {**others, request.task: ratios}})
 
 

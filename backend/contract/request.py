@@ -91,7 +91,7 @@ class GenerationRequest(VideoSettings):
     @model_validator(mode="wrap")
     @classmethod
     def _checked(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
-        if info.context != _STORED and {"preset", "task"} <= data.keys():
+        if info.context != _STORED and all(isinstance(data.get(name), str) for name in ("preset", "task")):
             data = {**data, "mag_ratios": measured_ratios(data)}
         try:
             request = handler(data)
