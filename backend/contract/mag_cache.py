@@ -44,7 +44,8 @@ def check_mag_cache(request: VideoSettings, preset: Preset) -> None:
         raise RequestError("mag_cache was given,", rule, "leave it out")
     if magnitudes_of(request) is None:
         rule = f"and how the steps of {preset.model} differ is not known"
-        raise RequestError("mag_cache was given,", rule, f"`python app.py measure-cache --preset {preset.name}` measures it")
+        words = f"measure-cache --preset {preset.name}" + (" --image FILE" if request.task == "i2v" else "")
+        raise RequestError("mag_cache was given,", rule, f"`python app.py {words}` measures it")
     for name, is_there, fix in (
         ("step_cache", request.step_cache > 0, "set step_cache to 0"),
         ("cfg_zero", request.cfg_zero, "leave one of them out"),

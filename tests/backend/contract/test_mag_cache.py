@@ -158,6 +158,8 @@ def test_presets_in_few_steps_with_sound_or_live_take_none(name):
 def test_a_model_that_nobody_has_measured_is_refused_with_the_command_that_does():
     with pytest.raises(RequestError, match="`python app.py measure-cache --preset hunyuanvideo-1.5-t2v-720p` measures it"):
         asked("hunyuanvideo-1.5-t2v-720p", mag_cache=0.1)
+    with pytest.raises(RequestError, match="--preset hunyuanvideo-1.5-i2v-720p --image FILE` measures it"):
+        asked("hunyuanvideo-1.5-i2v-720p", mag_cache=0.1)
 
 
 def test_measured_ratios_come_from_the_data_folder_into_the_request(tmp_path, monkeypatch):
