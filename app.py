@@ -10,8 +10,9 @@ from pkgutil import resolve_name
 from typing import NoReturn
 
 from backend.commands.arguments import model_of
-from backend.commands.command_line import FAILED, OK, STAGES, WRONG_REQUEST, parse, print_error
+from backend.commands.command_line import FAILED, IN_A_PROCESS, OK, WRONG_REQUEST, parse, print_error
 from backend.errors import RequestError, StudioError
+from backend.settings import use_data_dir
 
 _COMMANDS = {  # each gives an exit code, or whether it went well, or nothing
     "check-tpu": "check_tpu:check_tpu",
@@ -30,6 +31,7 @@ _COMMANDS = {  # each gives an exit code, or whether it went well, or nothing
 def main(words: list[str]) -> int:
     """Runs one command and returns its exit code: 0 done, 2 the request is wrong, 1 anything else."""
     arguments = parse(words)
+    use_data_dir(getattr(arguments, "data_dir", None))
     signal.signal(signal.SIGTERM, _stop)
     try:
         return _run(arguments, words)
@@ -46,7 +48,7 @@ def main(words: list[str]) -> int:
 
 def _run(arguments: argparse.Namespace, words: list[str]) -> int:
     """Imports what the command needs, no more: the first page and the first error shall not wait."""
-    if arguments.command in STAGES:
+    if arguments.command in IN_A_PROCESS:
         return resolve_name("backend.commands.stages:run_stage")(words)
     if arguments.command not in _COMMANDS:
         return _serve(arguments)

@@ -69,12 +69,24 @@ class Settings:
         """The LoRA files that requests may name."""
         return self.data_dir / "loras"
 
+    @property
+    def magnitudes_dir(self) -> Path:
+        """What `measure-cache` has measured, a file for each checkpoint."""
+        return self.data_dir / "magnitudes"
+
 
 def from_environment(data_dir: Path | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings; `data_dir`, if given, is used in place of the environment's."""
     folder = Path(data_dir or environment.get(DATA_VARIABLE) or PROJECT_FOLDER / "data").expanduser().absolute()
     cache = Path(environment.get(CACHE_VARIABLE) or folder / "cache").expanduser().absolute()
     return Settings(data_dir=folder, cache_dir=cache)
+
+
+def use_data_dir(folder: Path | None, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Makes `from_environment` give this data folder, if it is one, everywhere in this process and in those that it starts
+    (STUDIO_DATA_DIR)."""
+    if folder is not None:
+        environment[DATA_VARIABLE] = str(folder.expanduser().absolute())
 
 
 def worker_environment(

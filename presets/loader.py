@@ -27,6 +27,8 @@ SERIES = (
 KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace")  # the order within a series, by the word in the name
 VARIANTS = ("draft", "fast", "turbo", "distilled")  # of a preset, by the end of the name
 
+LEAST_STEPS = 14  # of a preset for MagCache: distilled ones have at most 12
+
 Task = Literal["t2v", "i2v"]
 Solver = Literal["unipc", "euler", "euler-distilled", "lcm", "ltx", "ltx-distilled", "ltx-ancestral"]
 ANY_MODEL: tuple[Solver, ...] = ("unipc", "euler", "euler-distilled")  # solvers for which a model needs no training of its own
@@ -261,6 +263,11 @@ class Preset(BaseModel):
     def takes_progressive(self) -> bool:
         """Whether the first steps of its videos can be made at half the size."""
         return self.latent_spectrum is not None
+
+    @property
+    def takes_mag_cache(self) -> bool:
+        """Whether its steps are as many and as plain as MagCache needs them."""
+        return self.steps >= LEAST_STEPS and not self.makes_sound and not self.live
 
     @property
     def inputs(self) -> dict[str, Need]:

@@ -18,10 +18,11 @@ def check_tpu(arguments: argparse.Namespace) -> bool:
 
     Raises: RequestError, StudioError.
     """
-    example_request(find_preset(arguments.preset), progressive=arguments.progressive)
+    example_request(find_preset(arguments.preset), progressive=arguments.progressive, mag_cache=arguments.mag_cache)
     refuse_topology(arguments.topology)
     words = ["--preset", arguments.preset, "--topology", arguments.topology, *mesh_words(arguments)]
-    words += ["--progressive", str(arguments.progressive)] if arguments.progressive else []
+    words += [] if arguments.progressive is None else ["--progressive", str(arguments.progressive)]
+    words += [] if arguments.mag_cache is None else ["--mag-cache", str(arguments.mag_cache)]
     report = compile_in_process("backend.commands.check_tpu_run", words, for_tpu=True)
     if arguments.json is not None:
         Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
@@ -39,7 +40,7 @@ def table(report: dict[str, Any]) -> str:
         f"{report['preset']} on {report['topology']} ({mesh}): {verdict}, {needed:.1f} of {capacity:.0f} GiB a chip",
         f"weights at rest: {weights}",
         "",
-        f"{'program':17} {'runs':>4} {'HBM GiB':>8} {'compile s':>9} {'predicted s':>11}  predicted seconds by kind",
+        f"{'program':19} {'runs':>4} {'HBM GiB':>8} {'compile s':>9} {'predicted s':>11}  predicted seconds by kind",
     ]
     lines += [_row(name, program) for name, program in report["components"].items()]
     return "\n".join([*lines, "", *_closing(report)])
@@ -52,10 +53,10 @@ def _weights_of(name: str, size: int) -> str:
 def _row(name: str, costs: dict[str, Any]) -> str:
     size = costs["hbm_bytes_per_device"] / GIB
     if costs["predicted_seconds"] is None:
-        return f"{name:17} {costs['repeats']:4} {size:8.2f} {costs['compile_seconds']:9.1f} {'does not fit':>11}"
+        return f"{name:19} {costs['repeats']:4} {size:8.2f} {costs['compile_seconds']:9.1f} {'does not fit':>11}"
     kinds = ", ".join(f"{kind} {value:.3f}" for kind, value in costs["breakdown"].items() if value >= 0.0005)
     return (
-        f"{name:17} {costs['repeats']:4} {size:8.2f} {costs['compile_seconds']:9.1f} {costs['predicted_seconds']:11.3f}  {kinds}"
+        f"{name:19} {costs['repeats']:4} {size:8.2f} {costs['compile_seconds']:9.1f} {costs['predicted_seconds']:11.3f}  {kinds}"
     )
 
 
@@ -66,7 +67,7 @@ def _closing(report: dict[str, Any]) -> list[str]:
     if "predicted_frames_per_second" in report:
         rate, delay = report["predicted_frames_per_second"], report["predicted_delay_seconds"]
         lines.append(f"live: predicted {rate:.1f} frames a second, decoder included; a block takes {delay:.2f} s")
-    step = report["components"]["denoise_step"]["predicted_seconds"]
+    step = report["components"].get("denoise_step", {}).get("predicted_seconds")
     if step is not None:
         lines.append(
             f"one step: predicted {step:.2f} s; floor with scores at the rate of their width {report['floor_seconds']:.2f} s; "

@@ -24,9 +24,10 @@ def main() -> None:
         parser.add_argument(f"--{axis}", type=int)
     parser.add_argument("--progressive", type=int, help="the level of progressive resolution")
     parser.add_argument("--only", help="compile this program alone, by its key, such as denoise_step")
+    parser.add_argument("--mag-cache", type=float)
     arguments = parser.parse_args()
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
-    request = example_request(find_preset(arguments.preset), progressive=arguments.progressive)
+    request = example_request(find_preset(arguments.preset), progressive=arguments.progressive, mag_cache=arguments.mag_cache)
 
     def tell(text: str) -> None:
         say({"progress": text})

@@ -14,6 +14,8 @@ from backend.errors import RequestError
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
 STAGES = ("encode", "denoise", "decode")
+IN_A_PROCESS = (*STAGES, "measure-cache")
+"""Commands that run in a process of their own, on this one's output."""
 HOSTS_PORT = 7871
 
 
@@ -49,6 +51,7 @@ def build_parser() -> Parser:
     _add_live(commands)
     _add_storyboard(commands)
     _add_stages(commands)
+    _add_measure_cache(commands)
     _add_presets(commands)
     _add_check_tpu(commands)
     _add_models(commands)
@@ -149,6 +152,16 @@ def _add_stages(commands: argparse._SubParsersAction) -> None:
         _add_common(stage)
 
 
+def _add_measure_cache(commands: argparse._SubParsersAction) -> None:
+    about = "make one video of a model to measure how its steps differ, which --mag-cache needs to know"
+    measure = commands.add_parser("measure-cache", help=about)
+    measure.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
+    for name in ("prompt", "image", "last_image", "width", "height", "num_frames", "steps", "seed"):
+        add_setting(measure, SETTINGS[name])
+    measure.add_argument("--output", type=Path, metavar="FILE.json", help="where to put the result (the data folder)")
+    _add_common(measure)
+
+
 def _add_result(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
@@ -221,6 +234,7 @@ def _add_check_tpu(commands: argparse._SubParsersAction) -> None:
     check.add_argument("--topology", required=True, metavar="CHIP:SHAPE", help="such as v6e:2x4")
     check.add_argument("--progressive", type=int, metavar="LEVEL", help=_PROGRESSIVE)
     check.add_argument("--json", metavar="FILE", help="also write the report there")
+    _add_mag_cache(check)
     _add_mesh(check)
 
 
@@ -234,7 +248,12 @@ def _add_precompile(commands: argparse._SubParsersAction) -> None:
         command.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's own)")
     command.add_argument("--progressive", type=int, metavar="LEVEL", help=f"{_PROGRESSIVE}; the programs of one level are all's")
     command.add_argument("--json", action="store_true", help="print what was written as one JSON object")
+    _add_mag_cache(command)
     _add_mesh(command)
+
+
+def _add_mag_cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--mag-cache", type=float, metavar="X", help="of videos with this --mag-cache (0)")
 
 
 def _add_doctor(commands: argparse._SubParsersAction) -> None:

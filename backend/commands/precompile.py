@@ -20,6 +20,7 @@ def precompile(arguments: argparse.Namespace) -> None:
     given = {option: getattr(arguments, option) for option in SIZES if getattr(arguments, option) is not None}
     own = {"width": preset.width, "height": preset.height, "num_frames": preset.num_frames}
     check_size(preset, **own | {SIZES[name]: value for name, value in given.items()})
+    example_request(preset, mag_cache=arguments.mag_cache)
     if arguments.topology is not None:
         refuse_topology(arguments.topology)
     folder = _writable_folder(arguments.output)
@@ -28,6 +29,7 @@ def precompile(arguments: argparse.Namespace) -> None:
     words += ["--progressive", str(arguments.progressive)] if arguments.progressive else []
     words += [word for name, value in given.items() for word in (f"--{name}", str(value))]
     words += ["--topology", arguments.topology] if arguments.topology else []
+    words += ["--mag-cache", str(arguments.mag_cache)] if arguments.mag_cache is not None else []
     report = compile_in_process("backend.commands.precompile_run", words, for_tpu=arguments.topology is not None)
     sys.stdout.write((json.dumps(report) if arguments.json else _summary(report)) + "\n")
 

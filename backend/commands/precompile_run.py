@@ -95,9 +95,11 @@ def main() -> None:
     for name in (*AXES, "width", "height", "frames"):
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--progressive", type=int)
+    parser.add_argument("--mag-cache", type=float)
     arguments = parser.parse_args()
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
     sizes = {"width": arguments.width, "height": arguments.height, "num_frames": arguments.frames}
+    sizes |= {"mag_cache": arguments.mag_cache}
     preset = find_preset(arguments.preset)
     say({"report": write_programs(preset, arguments.topology, arguments.output, mesh, sizes, arguments.progressive)})
 

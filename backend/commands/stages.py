@@ -1,4 +1,5 @@
-"""The commands `encode`, `denoise` and `decode`: starts each in a process of its own, so that this process needs no JAX."""
+"""The commands `encode`, `denoise`, `decode` and `measure-cache`: starts each in a process of its own, so that this process needs
+no JAX."""
 
 import os
 import signal
@@ -8,15 +9,18 @@ from collections.abc import Sequence
 
 from backend.settings import module_environment
 
+_MODULES = {"measure-cache": "backend.commands.measure_cache_run"}
 _STOP_SECONDS = 20.0  # the stage ends within `backend.commands.stages_run.STOP_SECONDS`
 
 
 def run_stage(words: Sequence[str]) -> int:
-    """Runs `backend.commands.stages_run` with these words, on this process's own output; its exit code.
+    """Runs `backend.commands.stages_run`, or the command's own module, with these words, on this process's own output; its exit
+    code.
 
     Ctrl+C is passed on once, as SIGTERM; then this waits until the stage has written its state. The stage ends with this process.
     """
-    command = [sys.executable, "-m", "backend.commands.stages_run", str(os.getpid()), *words]
+    module = _MODULES.get(words[0], "backend.commands.stages_run")
+    command = [sys.executable, "-m", module, str(os.getpid()), *words]
     with subprocess.Popen(command, env=module_environment(), start_new_session=True) as process:
         try:
             return process.wait()

@@ -45,6 +45,7 @@ from backend.pipeline.stage_files import (
     write_state,
 )
 from backend.runtime.first_runs import FIRST_RUNS
+from backend.sampling.plan import plan_of
 from backend.settings import Settings, from_environment
 
 STOP_SECONDS = 8.0
@@ -163,11 +164,16 @@ def _denoise(run: Run) -> Generator[Event, None, str | None]:
     denoised = yield from denoise(run, conditions, begun)
     total = run.request.num_steps * sum(1 for _ in chunks_of(run.model, run.request))
     if denoised.steps_done < total:
-        if not run.request.uses_step_cache:
+        if not run.request.uses_step_cache and not _reuses(run, denoised.steps_done):
             write_state(run, denoised)
         return _stop_message("denoise", run, f" after step {denoised.steps_done} of {total}")
     write_latents(run, finished_latents(run, conditions, denoised))
     return None
+
+
+def _reuses(run: Run, step: int) -> bool:
+    """Whether this step, of a video that is one chunk, needs more than the state of the one before it."""
+    return bool(run.request.mag_cache) and plan_of(run.request, run.model.kind.boundary).steps[step].reuses
 
 
 def _decode(run: Run) -> Generator[Event, None, str | None]:

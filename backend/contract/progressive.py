@@ -26,6 +26,7 @@ def check_progressive(request: VideoSettings, preset: Preset) -> None:
     for name, is_there, fix in (
         ("a clip", request.video is not None, "leave one of them out"),
         ("a storyboard", bool(request.shots), "leave it out"),
+        ("mag_cache", request.mag_cache > 0, "leave one of them out"),
         ("context windows", request.window_frames is not None, "make the video shorter, or in one piece with --no-windows"),
     ):
         if is_there:

@@ -14,6 +14,7 @@ from backend.contract.control import MAX_KEYFRAMES, check_control, is_controlled
 from backend.contract.cues import check_cues
 from backend.contract.guided_steps import first_steps
 from backend.contract.loras import MAX_LORAS, check_loras
+from backend.contract.mag_cache import check_mag_cache, measured_ratios
 from backend.contract.numbers import (
     check_flow_shift,
     check_guidance,
@@ -31,6 +32,7 @@ from backend.contract.two_sizes import check_refining
 from backend.contract.windows import check_windows
 from backend.errors import RequestError, short
 from presets import Preset
+from presets.magnitude_files import MOST_STEPS
 
 SEED_LIMIT = 2**32
 MAX_EXPERTS = 8
@@ -90,6 +92,8 @@ class GenerationRequest(VideoSettings):
     @model_validator(mode="wrap")
     @classmethod
     def _checked(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        if info.context != _STORED and all(isinstance(data.get(name), str) for name in ("preset", "task")):
+            data = {**data, "mag_ratios": measured_ratios(data)}
         try:
             request = handler(data)
         except ValidationError as error:
@@ -144,6 +148,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     check_nag(request.nag, preset)
     check_cfg_zero(request, preset)
     check_progressive(request, preset)
+    check_mag_cache(request, preset)
     check_loras(request.loras, preset)
     check_cues(request, preset)
     check_windows(preset, request.context_windows)
@@ -171,6 +176,8 @@ def _check_bounds(request: GenerationRequest) -> None:
                 raise RequestError(f"{name}={given}", f"must be between {smallest} and {largest}", f"correct {name}")
     if not 1 <= len(request.guidance) <= MAX_EXPERTS:
         raise RequestError(f"guidance has {len(request.guidance)} values and", f"must have 1 to {MAX_EXPERTS}", "give one")
+    if len(request.mag_ratios) % 2 or len(request.mag_ratios) > 2 * MOST_STEPS:
+        raise RequestError("mag_ratios", f"must be pairs, of {MOST_STEPS} steps at most", "leave them out")
     if len(request.loras) > MAX_LORAS:
         raise RequestError(f"{len(request.loras)} LoRAs were given, and", f"at most {MAX_LORAS} can be", "leave some out")
     for setting in INPUTS:

@@ -13,11 +13,11 @@ class Shape:
 
     `is_guided` says that the branch without the prompt runs in some steps, `is_mixed` that other steps run without it;
     `is_cached` that a step may reuse an earlier one's work, `has_nag` that unguided ones attend to the negative prompt too,
-    `has_cfg_zero` that guidance is CFG-Zero*'s, `is_progressive` that the first steps may be made at half the size. Each of
-    `num_references` makes the latents longer, and each of `num_later_keyframes`, which are not the first frame, may append one;
-    `overlap` are the frames of a clip that the video takes over. `window` are the frames of a context window, 0 for a video that
-    is denoised in one piece. A control clip may be seen `control_downscale` times smaller; one that is followed in part is noisy
-    itself.
+    `has_cfg_zero` that guidance is CFG-Zero*'s, `has_mag_cache` that steps are MagCache's, `is_progressive` that the first steps
+    may be made at half the size. Each of `num_references` makes the latents longer, and each of `num_later_keyframes`, which are
+    not the first frame, may append one; `overlap` are the frames of a clip that the video takes over. `window` are the frames of
+    a context window, 0 for a video that is denoised in one piece. A control clip may be seen `control_downscale` times smaller;
+    one that is followed in part is noisy itself.
     """
 
     model: str
@@ -31,6 +31,7 @@ class Shape:
     has_nag: bool = False
     has_cfg_zero: bool = False
     is_progressive: bool = False
+    has_mag_cache: bool = False
     num_pictures: int = 0
     num_references: int = 0
     num_later_keyframes: int = 0
@@ -56,6 +57,7 @@ class Shape:
             has_nag=request.uses_nag,
             has_cfg_zero=request.cfg_zero,
             is_progressive=request.progressive > 0,
+            has_mag_cache=request.mag_cache > 0,
             num_pictures=sum(len(paths) for paths in request.inputs().values()),
             num_references=len(request.references),
             num_later_keyframes=sum(place > 0 for place in request.keyframe_at),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from backend.contract.cfg_zero import still_steps
 from backend.contract.geometry import Geometry, latent_frames
+from backend.contract.mag_cache import REUSED_COST, goes_on, reused_steps
 from backend.contract.settings import VideoSettings
 from backend.contract.two_sizes import COST, first_size, relative_costs
 from backend.errors import RequestError
@@ -65,8 +66,9 @@ def windows_at(step: int, num_latent_frames: int, length: int) -> tuple[Window, 
 
 
 def step_calls(request: VideoSettings, step: int) -> int:
-    """How many times a step runs the network: once for each window, and not at all in one that CFG-Zero* leaves out."""
-    if step < still_steps(request):
+    """How many times a step runs the network: once for each window, and not at all in one that CFG-Zero* leaves out or in which
+    MagCache reuses another's work."""
+    if step < still_steps(request) or goes_on(request, step):
         return 0
     geometry, length = request.geometry(), request.window_frames
     if length is None:
@@ -77,7 +79,8 @@ def step_calls(request: VideoSettings, step: int) -> int:
 def equal_tokens(request: VideoSettings) -> int:
     """The tokens of a video in one piece whose steps would take as long as this request's."""
     if request.window_frames is None:
-        costs = relative_costs(request)
+        shares = (REUSED_COST if reuses else 1.0 for reuses in reused_steps(request))
+        costs = [cost * share for cost, share in zip(relative_costs(request), shares, strict=True)]
         return round(first_size(request).geometry().num_tokens * (sum(costs) / len(costs)) ** (1 / COST)) if costs else 0
     return round(step_geometry(request).num_tokens * mean_calls(request) ** (1 / COST))
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from backend.contract.mag_cache import REUSED_COST
 from backend.contract.request import GenerationRequest
 from backend.contract.two_sizes import HALF, first_size, full_size_cost, small_steps
 from backend.families.model import VIDEO, Carry, Conditions, Lane, Latents, Model, States
@@ -21,7 +22,7 @@ from backend.runtime.work import Make, OnHost, Put, Wait, Work, calls_of, descri
 from backend.runtime.work import run as do
 from backend.sampling.enlarging import enlarged
 from backend.sampling.plan import PlannedStep, plan_of
-from backend.sampling.solvers import StepInputs, noised, step_inputs
+from backend.sampling.solvers import noised, step_inputs
 
 MOST_AHEAD = 4
 """Steps that may be called before the devices have done the first of them. With any number of calls in flight, steps of other TPU
@@ -93,9 +94,11 @@ class Denoising:
 
     @property
     def costs(self) -> list[float]:
-        """What each step costs beside the others, estimated from the video's size in it."""
+        """What each step costs beside the others, estimated from the video's size in it and what it reuses."""
         full = full_size_cost(self._run.request)
-        return [1.0 if planned.is_small else full for planned in self._plan] * len(self._chunks)
+        sizes = [1.0 if planned.is_small else full for planned in self._plan]
+        shares = [REUSED_COST if planned.reuses else 1.0 for planned in self._plan]
+        return [size * share for size, share in zip(sizes, shares, strict=True)] * len(self._chunks)
 
     @property
     def has_cache(self) -> bool:
@@ -103,14 +106,24 @@ class Denoising:
         return self._run.request.uses_step_cache
 
     @property
+    def starts_afresh(self) -> bool:
+        """Whether the next step needs nothing but the state, as far as that is known before it."""
+        return not self.has_cache and not self._reuses(self.steps_done)
+
+    def _reuses(self, step: int) -> bool:
+        """Whether this step, of all chunks' steps, reuses the one before it."""
+        return step < self.total and self._plan[step % self.schedule.steps].reuses
+
+    @property
     def spared_steps(self) -> int:
         """Steps that reused an earlier one's work."""
-        return self._spared + self._run.model.spared_steps(self._carry)
+        return self._spared + self._run.model.spared_steps(self._carry) + sum(map(self._reuses, range(self.steps_done)))
 
     def denoised(self) -> Denoised:
         """The states so far."""
         states = self._states if self._states is not None else do(self._started(self._chunks[0]))
-        return Denoised(states=states, steps_done=self.steps_done, chunks=tuple(self._finished), spared_steps=self.spared_steps)
+        spared = self._spared + self._run.model.spared_steps(self._carry)
+        return Denoised(states=states, steps_done=self.steps_done, chunks=tuple(self._finished), spared_steps=spared)
 
     def copy(self) -> Denoised:
         """The states so far on the host: the next step uses up those on the devices."""
@@ -152,24 +165,31 @@ class Denoising:
         """One step of each expert, guided and unguided, whose program has not run yet in this process, from noise; its result is
         dropped. A program's first run also brings it onto the devices, which would count as the first step's time."""
         model, run = self._run.model, self._run
-        for index, planned in _first_of_each_lane(self._plan):
-            row = step_inputs(self.schedule, index, planned.guidance)
-            if self._has_run(planned, row, index):
+        for indices in _first_of_each_lane(self._plan):
+            planned = self._plan[indices[0]]
+            if self._has_run(planned, indices):
                 continue
             with run.clock.measure("compile"):
                 own, conditions = self._request_at(planned), self._conditions_at(planned)
                 lane, carry = do(model.lane(self._weights, own, conditions, planned, None))
                 states = jax.device_put(do(self._first_states(planned)), lane.layout.replicated)
-                jax.block_until_ready(do(model.step(self._weights, own, lane, states, row, carry, index)))
+                jax.block_until_ready(do(self._tried(own, lane, states, carry, indices)))
                 del lane, carry, states  # before the next lane is made: its keys take much memory
 
-    def _has_run(self, planned: PlannedStep, row: StepInputs, index: int) -> bool:
-        """Whether every program of this lane's step has run on such arguments."""
+    def _tried(self, request: GenerationRequest, lane: Lane, states: States, carry: Carry, indices: Sequence[int]) -> Work:
+        """The steps of these numbers, one after another."""
+        for index in indices:
+            row = step_inputs(self.schedule, index, self._plan[index].guidance)
+            states, carry = yield from self._run.model.step(self._weights, request, lane, states, row, carry, index)
+        return states
+
+    def _has_run(self, planned: PlannedStep, indices: Sequence[int]) -> bool:
+        """Whether every program of this lane's steps has run on such arguments."""
         model, request = self._run.model, self._request_at(planned)
         lane, carry = describe(model.lane(self._weights, request, self._conditions_at(planned), planned, None))
         states = lane.layout.whole(describe(self._first_states(planned)))
-        step = model.step(self._weights, request, lane, states, row, carry, index)
-        return all(call.program.has_run(*call.arguments) for call in calls_of(step))
+        steps = self._tried(request, lane, states, carry, indices)
+        return all(call.program.has_run(*call.arguments) for call in calls_of(steps))
 
     def step(self) -> float:
         """Does the next step and returns the seconds that it took; after the end of a chunk it begins the next one."""
@@ -195,6 +215,8 @@ class Denoising:
             step = model.step(self._weights, request, self._lane, self._states, row, self._carry, index)
             self._states, self._carry = yield from step
         self.steps_done += 1
+        if request.mag_cache and not self._reuses(self.steps_done):
+            self._carry = None
         self._ahead += 1
         return time.monotonic() - started
 
@@ -293,13 +315,14 @@ def warms_up(model: Model, request: GenerationRequest) -> bool:
     return model.layout(request.is_guided).platform != "cpu"
 
 
-def _first_of_each_lane(plan: Sequence[PlannedStep]) -> Iterator[tuple[int, PlannedStep]]:
-    """The number of the first step of each expert, guided and unguided, and of each size, in their order."""
-    seen = set()
-    for index, planned in enumerate(plan):
-        if planned.lane not in seen:
-            seen.add(planned.lane)
-            yield index, planned
+def _first_of_each_lane(plan: Sequence[PlannedStep]) -> Iterator[tuple[int, ...]]:
+    """The number of the first step of each expert, guided and unguided, and of each size, in their order; where steps of it reuse
+    others, those of the first pair of such steps."""
+    lanes = dict.fromkeys(planned.lane for planned in plan)
+    for lane in lanes:
+        own = [index for index, planned in enumerate(plan) if planned.lane == lane]
+        reusing = next((index for index in own if plan[index].reuses), None)
+        yield (own[0],) if reusing is None else (reusing - 1, reusing)
 
 
 def conditions_at_size(conditions: Conditions, is_full: bool) -> Conditions:

@@ -175,14 +175,14 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
             with tracer.unit(loop.steps_done + 1, loop.wait):
                 seconds = loop.step()
             if waiting is not None:
-                with saved_if_closed(saver, None if loop.has_cache else loop.copy):
+                with saved_if_closed(saver, loop.copy if loop.starts_afresh else None):
                     yield waiting.event(clock)
             with clock.measure("denoise"):
                 moves = clock.seconds["denoise"] > ANIMATED_STEP_SECONDS * (loop.steps_done - loop.first_step)
                 preview = previews.begin(_shown(run, loop.clean()[VIDEO]), loop.steps_done, moves)
                 if before is not None and loop.spared_steps == spared:
                     saver.write(before)
-                elif not loop.has_cache and saver.is_due():
+                elif loop.starts_afresh and saver.is_due():
                     saver.save(loop.copy)
             waiting = _StepReport(
                 index=loop.steps_done, first=loop.first_step, costs=loop.costs, seconds=seconds, preview=preview
@@ -195,6 +195,8 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
         run.notes.append(_progressive_note(run.request, loop.total))
     if run.request.uses_step_cache:
         run.notes.append(f"The step cache saved most of the work of {loop.spared_steps} of {loop.total} steps")
+    if run.request.mag_cache:
+        run.notes.append(f"MagCache reused the work of other steps in {loop.spared_steps} of {loop.total} steps")
     return loop.denoised()
 
 

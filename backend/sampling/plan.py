@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
+from backend.contract.mag_cache import reused_steps
 from backend.contract.request import GenerationRequest
 from backend.contract.two_sizes import is_small
 from backend.sampling.solvers import NUM_TRAIN_TIMESTEPS, Schedule, schedule_of
@@ -11,12 +12,14 @@ from backend.sampling.solvers import NUM_TRAIN_TIMESTEPS, Schedule, schedule_of
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedStep:
     """`expert` 0 is the only one or the high-noise one, 1 the low-noise one; `guidance` is used if `is_guided`; one that
-    `is_small` works at half of the video's size, and those after it at all of it."""
+    `is_small` works at half of the video's size, and those after it at all of it; one that `reuses` what the layers added in the
+    step before runs none of them."""
 
     expert: int
     guidance: float
     is_guided: bool
     is_small: bool = False
+    reuses: bool = False
 
     @property
     def lane(self) -> tuple[int, bool, bool]:
@@ -62,4 +65,6 @@ def plan_of(request: GenerationRequest, boundary: float | None) -> Plan:
     guidance = request.guidance, boundary, request.guidance_interval, request.sound_guidance
     steps = plan_steps(schedule.timesteps, *guidance)
     sized = [dataclasses.replace(step, is_small=is_small(request, index)) for index, step in enumerate(steps)]
-    return Plan(schedule=schedule, steps=sized)
+    reuses = reused_steps(request, [step.lane[:2] for step in sized])
+    steps = [dataclasses.replace(step, reuses=one) for step, one in zip(sized, reuses, strict=True)]
+    return Plan(schedule=schedule, steps=steps)

@@ -18,6 +18,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from backend.contract import settings as settings_module
+from backend.contract.mag_cache import reused_steps
 from backend.contract.request import GenerationRequest
 from backend.errors import ModelError, RequestError
 from backend.families.hunyuan.family import HUNYUAN
@@ -26,7 +27,7 @@ from backend.pipeline import load as load_module
 from backend.pipeline.load import merge_loras
 from backend.pipeline.loaded import LoadedModel
 from backend.settings import from_environment
-from presets import LoraChoice, Preset, load_preset
+from presets import LoraChoice, Preset, load_preset, loader
 from tests.kept import digest, kept
 from tests.parity.tiny_hunyuan import (
     HEAD_WIDTH,
@@ -203,6 +204,39 @@ def test_cfg_zero_is_diffusers_own(tiny):
     ours = latents_of(request, made.loaded)
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
     assert np.abs(ours - latents_of(request.changed(cfg_zero=False), made.loaded)).max() > 10 * LATENT_TOLERANCE
+
+
+class PlannedBlocks(torch.nn.Module):
+    """diffusers' blocks, which in the steps of a plan add what they added last, in each branch of guidance by itself."""
+
+    def __init__(self, blocks: torch.nn.ModuleList, reuses: tuple[bool, ...]) -> None:
+        super().__init__()
+        self.blocks, self.reuses, self.added, self.calls = blocks, reuses, {}, 0
+
+    def forward(self, hidden, beside, *others):
+        (step, branch), before = divmod(self.calls, 2), hidden
+        self.calls += 1
+        if self.reuses[step]:
+            return hidden + self.added[branch], beside
+        for block in self.blocks:
+            hidden, beside = block(hidden, beside, *others)
+        self.added[branch] = hidden - before
+        return hidden, beside
+
+
+def test_mag_cache_adds_what_all_layers_added_in_each_branch(tiny, monkeypatch):
+    monkeypatch.setattr(loader, "LEAST_STEPS", 1)
+    made, ratios = tiny(KINDS[0]), (1.0, 1.0, 0.99, 0.99, 0.97, 0.98)
+    request = made.request(negative_prompt=PLAIN, steps=6, mag_cache=0.1, mag_ratios=ratios)
+    reuses, transformer = reused_steps(request), made.reference.transformer
+    blocks = transformer.transformer_blocks
+    transformer.transformer_blocks = torch.nn.ModuleList([PlannedBlocks(blocks, reuses)])
+    try:
+        reference = run_reference(made, request, "planned blocks", reuses)
+    finally:
+        transformer.transformer_blocks = blocks
+    assert 1 < sum(reuses) < 5 and np.abs(latents_of(request, made.loaded) - reference).max() <= LATENT_TOLERANCE
+    assert np.abs(latents_of(request.changed(mag_cache=0.0), made.loaded) - reference).max() > 10 * LATENT_TOLERANCE
 
 
 def test_a_step_cache_spares_steps_only_if_it_may(tiny):

@@ -35,6 +35,8 @@ CASES = {
     },
     "wan2.2-vace": {"keyframes": ["last"], "keyframe_at": [4], "references": ["first", "last"], "control_scale": 0.5},
     "hunyuanvideo-1.5-t2v": {"guidance_interval": [0.0, 0.5], "step_cache": 0.3},
+    "hunyuanvideo-1.5-t2v, MagCache": {"mag_cache": 0.2, "mag_ratios": [1.0, 1.0, 0.97, 0.98], "steps": 6},
+    "wan2.2-t2v, MagCache": {"mag_cache": 0.2, "mag_ratios": [1.0, 1.0, 0.97, 0.98], "guidance_interval": [0.0, 0.7], "steps": 8},
     "hunyuanvideo-1.5-i2v": {"image": "first", "negative_prompt": 'no "text"'},
     "ltx-2.0": {"image": "first", "guidance_interval": [0.0, 0.5]},
     "ltx-2.0, going on": {"video": "clip", "extend": "after", "overlap": 9, "num_frames": 17, "guidance_interval": [0.0, 0.5]},

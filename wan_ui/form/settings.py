@@ -3,7 +3,7 @@
 `texts` are words for HTML, `labels` the same words as keys that Gradio translates in the browser.
 Element ids: `preset`, `preset-note`, `resolution`, `length`, `steps`, `guidance`, `guidance-low`, `flow-shift`, `seed`,
 `seed-random`, `guided-steps`, `nag`, `settings-note`, and inside `more`: `negative-prompt`, `fps`, `solver`, `guidance-start`,
-`guidance-end`, `progressive`, `step-cache`, `context-windows`, `loras`.
+`guidance-end`, `progressive`, `step-cache`, `mag-cache`, `context-windows`, `loras`.
 """
 
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ class SettingsPanel:
     @property
     def estimated(self) -> list[gr.Component]:
         """The components that change how long a video takes."""
-        names = ("resolution", "length", "steps", "guidance", "guidance_low", "guidance_end", "progressive")
+        names = ("resolution", "length", "steps", "guidance", "guidance_low", "guidance_end", "mag_cache", "progressive")
         return [self.preset, *(self.controls[name] for name in names)]
 
     @property

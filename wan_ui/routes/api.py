@@ -58,7 +58,8 @@ def _generate_with(desk: Desk) -> Callable:
             image: the first frame as an uploaded file, for image to video
             settings: values to use in place of the preset's own: negative_prompt, width, height, num_frames, fps,
                 steps, guidance (a list, one value per expert), guided_steps (only so many first ones have guidance),
-                cfg_zero (true for CFG-Zero*), nag (how strongly the negative prompt acts without guidance),
+                cfg_zero (true for CFG-Zero*), mag_cache (MagCache's error, 0.24 for Wan 2.1; 0 is off),
+                nag (how strongly the negative prompt acts without guidance),
                 progressive (1 to 4: the first steps at half the size),
                 context_windows (false for a long video in one piece),
                 shots (a list of {"prompt": "...", "seconds": 2, "seed": 1}, each from the last frames of the one before),

@@ -139,9 +139,34 @@ class Denoiser(StackedTransformer):
         Timesteps are scalars, 0 to 1000; the next one counts for a model with `use_meanflow` only.
         """
         state = self._begin(weights, latents, timestep, next_timestep, context)
-        run_layer, tokens = self._layer_runner(state.time, context), (state.hidden, state.beside)
-        hidden = run_layers(run_layer, tokens, weights.stacks[BLOCKS])
+        hidden = self._after_layers(weights, state, context)
         return self._finish(weights, hidden, state.time, context, latents.shape)
+
+    def kept_velocity(
+        self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, next_timestep: jax.Array, context: Context
+    ) -> tuple[jax.Array, jax.Array]:
+        """As `velocity`, and what all layers added to the video's tokens, [B, S, D]."""
+        state = self._begin(weights, latents, timestep, next_timestep, context)
+        after = self._after_layers(weights, state, context)
+        return self._finish(weights, after, state.time, context, latents.shape), self._added(state.hidden, after)
+
+    def reused_velocity(
+        self,
+        weights: StackedWeights,
+        latents: jax.Array,
+        timestep: jax.Array,
+        next_timestep: jax.Array,
+        context: Context,
+        added: jax.Array,
+    ) -> jax.Array:
+        """As `velocity`, but in place of the layers this is added, as they did in another step. Needs none of their weights."""
+        state = self._begin(weights, latents, timestep, next_timestep, context)
+        return self._finish(weights, state.hidden + added, state.time, context, latents.shape)
+
+    def _after_layers(self, weights: StackedWeights, state: _Streams, context: Context) -> jax.Array:
+        """The video's tokens [B, S, D] after all layers."""
+        run_layer, tokens = self._layer_runner(state.time, context), (state.hidden, state.beside)
+        return run_layers(run_layer, tokens, weights.stacks[BLOCKS])
 
     def cached_velocity(
         self,

@@ -21,7 +21,8 @@ from backend.weights.stacked import StackedWeights
 class ClipPrograms:
     """One mesh, the networks laid out on it, and their programs. The step's take weights, the state, the step's inputs and the
     lane's `context`; the small one is the same at half of the video's size, the cached one has also the cache and its threshold,
-    the still one the state and the inputs alone."""
+    the still one the state and the inputs alone. The kept one also gives what all layers added, [B, S, D], which the reused one
+    takes and adds in their place."""
 
     layout: Layout
     denoiser: StackedTransformer
@@ -34,6 +35,8 @@ class ClipPrograms:
     cached_step: Program
     zero_star_step: Program
     still_step: Program
+    kept_step: Program
+    reused_step: Program
     decode_first: Program
     decode_next: Program
 
@@ -65,6 +68,16 @@ def common_programs(
             donated=(1,),
         ),
         "still_step": program("a step that is left out", take_still_step, key="denoise_step_still", donated=(0,)),
+        "kept_step": program(
+            "the denoising step that others reuse",
+            _kept_step_function(denoiser),
+            key="denoise_step_kept",
+            donated=(1,),
+            places=denoiser.place_kept,
+        ),
+        "reused_step": program(
+            "a step that reuses another", _reused_step_function(denoiser), key="denoise_step_reused", donated=(1,)
+        ),
         "cached_step": program(
             "the denoising step with its cache",
             _cached_step_function(denoiser),
@@ -82,6 +95,24 @@ def _step_function(denoiser: StackedTransformer, guided: Callable = guide) -> Ca
         """One guided solver step; latents [1, C, F, H, W] float32."""
         velocity = denoiser.velocity(weights, state.sample, *denoiser.times(inputs), context)
         return take_guided_step(state, velocity, inputs, guided)
+
+    return step
+
+
+def _kept_step_function(denoiser: StackedTransformer) -> Callable:
+    def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Any) -> tuple[SamplerState, jax.Array]:
+        """The same, and what all layers added to the tokens."""
+        velocity, added = denoiser.kept_velocity(weights, state.sample, *denoiser.times(inputs), context)
+        return take_guided_step(state, velocity, inputs), added
+
+    return step
+
+
+def _reused_step_function(denoiser: StackedTransformer) -> Callable:
+    def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Any, added: jax.Array) -> SamplerState:
+        """The same without the layers, whose weights it does not need: they add what they added before."""
+        velocity = denoiser.reused_velocity(weights, state.sample, *denoiser.times(inputs), context, added)
+        return take_guided_step(state, velocity, inputs)
 
     return step
 

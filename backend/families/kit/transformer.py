@@ -107,6 +107,15 @@ class StackedTransformer:
         """Where the result of a step with a cache lies."""
         return place_cached(self._layout, shapes)
 
+    def place_kept(self, shapes: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+        """Where the result of a step lies that also gives what all layers added."""
+        state, added = shapes
+        return self._layout.whole(state), placed(added, self._layout.sharding(self._layout.tokens))
+
+    def _added(self, before: jax.Array, after: jax.Array) -> jax.Array:
+        """What all layers have added to the tokens [B, S, D]."""
+        return self._layout.constrain(after - before, self._layout.tokens)
+
     def _gathered(self, block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """One layer's parameters in the checkpoint's shapes, gathered from the chips where they rest."""
         layout = self._layout

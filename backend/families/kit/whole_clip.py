@@ -60,7 +60,8 @@ class WholeClipLane:
 
 
 class WholeClipModel:
-    """The part of a `Model` that follows from one chunk. A step's carry is its `StepCache`, None without one."""
+    """The part of a `Model` that follows from one chunk. A step's carry is its `StepCache`, or with MagCache what all layers
+    added, [B, S, D]: where there is such a carry, the step reuses it. None without one."""
 
     decode_stride = preview_stride = 1
     _repeats: ClassVar[tuple[int, ...]]  # how often an example prompt is said to meet each length that text is padded to
@@ -193,9 +194,9 @@ class WholeClipModel:
         lane: WholeClipLane,
         state: SamplerState,
         row: StepInputs,
-        carry: StepCache | None,
+        carry: Carry,
         index: int,
-    ) -> Generator[Effect, Any, tuple[SamplerState, StepCache | None]]:
+    ) -> Generator[Effect, Any, tuple[SamplerState, Carry]]:
         """The step of the video's state."""
         programs, own = lane.programs, weights[transformer_part(lane.expert)]
         if lane.is_guided and index < still_steps(request):
@@ -207,6 +208,11 @@ class WholeClipModel:
         arguments = (own, state, row, lane.context)
         if request.cfg_zero and lane.is_guided:
             return (yield Call(programs.zero_star_step, arguments)), None
+        if request.mag_cache and carry is None:
+            return (yield Call(programs.kept_step, arguments))
+        if request.mag_cache:
+            outer = dataclasses.replace(own, stacks={})
+            return (yield Call(programs.reused_step, (outer, *arguments[1:], carry))), carry
         if carry is None:
             return (yield Call(programs.small_step if lane.is_small else programs.step, arguments)), None
         return (yield Call(programs.cached_step, (*arguments, carry, jnp.float32(request.step_cache))))
@@ -264,9 +270,9 @@ class WholeClipModel:
         yield from ()
         return latents
 
-    def spared_steps(self, carry: StepCache | None) -> int:
+    def spared_steps(self, carry: Carry) -> int:
         """See `Model`."""
-        return 0 if carry is None else int(carry.reused)
+        return int(carry.reused) if isinstance(carry, StepCache) else 0
 
     def _programs(self, is_guided: bool) -> Any:
         return self._guided if is_guided else self._unguided

@@ -198,8 +198,27 @@ class Denoiser(StackedTransformer):
         `timestep` is a scalar, 0 to 1000. `FirstFrames` replace the first latent frames, at timestep 0.
         """
         hidden, time = self._begin(weights, latents, timestep, context)
-        hidden = run_layers(self._layer_runner(time, context), (hidden,), _layers(weights, context.text))
+        hidden = self._after_layers(weights, hidden, time, context)
         return self._finish(weights, hidden, time, context.positions, latents.shape)
+
+    def kept_velocity(
+        self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: Context
+    ) -> tuple[jax.Array, jax.Array]:
+        """As `velocity`, and what all layers added to the tokens, [B, S, D]."""
+        before, time = self._begin(weights, latents, timestep, context)
+        after = self._after_layers(weights, before, time, context)
+        return self._finish(weights, after, time, context.positions, latents.shape), self._added(before, after)
+
+    def reused_velocity(
+        self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: Context, added: jax.Array
+    ) -> jax.Array:
+        """As `velocity`, but in place of the layers this is added, as they did in another step. Needs none of their weights."""
+        before, time = self._begin(weights, latents, timestep, context)
+        return self._finish(weights, before + added, time, context.positions, latents.shape)
+
+    def _after_layers(self, weights: StackedWeights, hidden: jax.Array, time: _Time, context: Context) -> jax.Array:
+        """The tokens [B, S, D] after all layers, from those before the first."""
+        return run_layers(self._layer_runner(time, context), (hidden,), _layers(weights, context.text))
 
     def cached_velocity(
         self,

@@ -80,11 +80,9 @@ class ControlledDenoiser(Denoiser):
         self._attend_by_kernel(self._control_block)
         self._segments = tuple(segments_of(self._model.config.vace_layers, self._model.config.num_layers))
 
-    def velocity(self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: ControlContext) -> jax.Array:
-        """See `Denoiser.velocity`."""
-        hidden, time = self._begin(weights, latents, timestep, context)
-        hidden = self._run_all(_Step(weights=weights, time=time, context=context), hidden)
-        return self._finish(weights, hidden, time, context.positions, latents.shape)
+    def _after_layers(self, weights: StackedWeights, hidden: jax.Array, time: Any, context: ControlContext) -> jax.Array:
+        """See `Denoiser`."""
+        return self._run_all(_Step(weights=weights, time=time, context=context), hidden)
 
     def cached_velocity(
         self,

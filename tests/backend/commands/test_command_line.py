@@ -109,6 +109,15 @@ def test_loras_have_a_scale_and_an_expert(tmp_path):
     assert parse([*words, "--lora", "d.safetensors:2:low"]).loras[-1].expert == "low"
 
 
+def test_steps_are_reused_by_plan_if_it_is_asked_for():
+    words = ["generate", "--preset", "wan-tiny", "--prompt", "x", "--mag-cache"]
+    assert request_of(parse([*words, "0.12"])).mag_cache == 0.12
+    with pytest.raises(RequestError, match="mag_cache=3 must be between 0 and 1; 0 is off, 0.06 to 0.24 is usual"):
+        request_of(parse([*words, "3"]))
+    given = parse(["measure-cache", "--preset", "wan-tiny", "--steps", "8", "--output", "one.json"])
+    assert (given.steps, str(given.output), given.transformer) == (8, "one.json", [])
+
+
 @pytest.mark.parametrize(("words", "windows"), [([], 33), (["--windows"], 33), (["--no-windows"], None)])
 def test_a_long_video_has_windows_unless_they_are_left_out(words, windows):
     long = ["generate", "--preset", "wan-tiny", "--prompt", "x", "--frames", "65"]

@@ -20,13 +20,15 @@ from safetensors.numpy import load_file
 from backend.commands import stages_run
 from backend.commands.command_line import parse
 from backend.commands.stages_run import run_here
-from backend.contract.events import Finished
+from backend.contract.events import Finished, Step
+from backend.contract.mag_cache import reused_steps
 from backend.contract.request import find_preset
 from backend.engine import folder as request_folder
 from backend.errors import RequestError
 from backend.media.video import read_frames, read_request
 from backend.pipeline.generate import generate
 from backend.pipeline.load import load
+from backend.pipeline.run import Run
 from backend.settings import PROJECT_FOLDER
 from tests.clock import is_within
 
@@ -153,6 +155,29 @@ def killed_midway(encoded: Path, folder: Path) -> Path:
         process.kill()
     assert process.returncode == -signal.SIGKILL and not (killed / "stage2_latents.safetensors").exists()
     return killed
+
+
+def test_a_stop_among_steps_that_reuse_others_leaves_a_state_that_reuses_nothing(encoded, tmp_path):
+    """Wherever it comes; and what is made after it is what is made without it."""
+    whole = copy_of(encoded, tmp_path / "whole")
+    run("denoise", whole, "--mag-cache", "0.12", "--steps", "12")
+    request = request_folder.read_request(whole)
+    reuses = reused_steps(request)
+    assert (request.mag_cache, sum(reuses)) == (0.12, 6)
+    loaded = load(find_preset(request.preset), None, lambda event: None, stages=("denoise",))
+    for stop in range(2, 8):
+        folder = copy_of(encoded, tmp_path / str(stop))
+        (folder / "request.json").write_bytes((whole / "request.json").read_bytes())
+        seen = []
+        for event in stages_run._denoise(
+            Run(request=request, loaded=loaded, folder=folder, is_cancelled=lambda seen=seen, stop=stop: len(seen) >= stop)
+        ):
+            seen += [event] if isinstance(event, Step) else []
+        kept = folder / "stage2_state.safetensors"
+        assert kept.exists() or reuses[len(seen)]
+        assert not kept.exists() or not reuses[int(load_file(kept)["steps_done"][0])]
+        run("denoise", folder)
+        np.testing.assert_array_equal(latents(folder), latents(whole))
 
 
 @pytest.mark.slow  # one goes on after a kill in tests/backend/pipeline/test_resume.py

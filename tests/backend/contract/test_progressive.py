@@ -76,6 +76,7 @@ def test_it_is_refused_where_all_steps_have_one_size(name):
     [
         ({"video": "/clip.mp4"}, "progressive does not go together with a clip; leave one of them out"),
         ({"shots": [{"prompt": "x"}, {"prompt": "y"}]}, "progressive does not go together with a storyboard; leave it out"),
+        ({"mag_cache": 0.1}, "progressive does not go together with mag_cache; leave one of them out"),
         ({"progressive": 5}, "progressive=5 must be between 0 and 4; 0 is off, 2 is usual"),
     ],
 )

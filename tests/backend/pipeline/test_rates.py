@@ -4,6 +4,7 @@ import pytest
 
 from backend.chips import CHIPS
 from backend.contract.events import Finished, Rate, VideoResult
+from backend.contract.mag_cache import reused_steps
 from backend.contract.request import GenerationRequest
 from backend.families.wan.family import WAN
 from backend.pipeline.generate import generate
@@ -65,6 +66,13 @@ def test_denoising_of_a_clip_is_as_many_steps_as_are_done(loaded, strength):
 
 def test_the_step_cache_leaves_denoising_without_a_number(loaded):
     assert set(stage_flops(loaded, request_with(step_cache=0.1))) == {"encode", "decode"}
+
+
+def test_a_step_that_reuses_another_counts_as_none(loaded):
+    request = request_with(mag_cache=0.12)
+    one = WAN.step_flops(load_preset("wan-tiny").network_configs(), request, 2).total
+    run = sum(call.program.key == "denoise_step_kept" for call in calls(loaded.model, request))
+    assert stage_flops(loaded, request)["denoise"] == run * one and run == 20 - sum(reused_steps(request)) < 20
 
 
 def test_a_share_of_the_peak_is_that_of_all_chips():

@@ -17,7 +17,7 @@ from backend.pipeline.state_saver import StateSaver
 from presets import load_preset
 
 PRESET = load_preset("wan-tiny")
-KINDS = {"plain": {}, "step cache": {"step_cache": 0.3, "steps": 12}}
+KINDS = {"plain": {}, "step cache": {"step_cache": 0.3, "steps": 12}, "MagCache": {"mag_cache": 0.12, "steps": 12}}
 MORE_KINDS = {
     "guidance interval": {"guidance_interval": (0.2, 0.8)},
     "euler": {"solver": "euler"},
@@ -81,8 +81,9 @@ def test_a_denoising_that_was_killed_goes_on_and_ends_the_same(loaded, tmp_path,
     assert not (killed / STATE).exists()
 
 
-def test_the_step_cache_counts_the_steps_of_both_processes(loaded, tmp_path, at_every_step):
-    request = a_request(**KINDS["step cache"])
+@pytest.mark.parametrize("kind", ["step cache", "MagCache"])
+def test_the_caches_count_the_steps_of_both_processes(loaded, tmp_path, at_every_step, kind):
+    request = a_request(**KINDS[kind])
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     snapshot_when(lambda event: isinstance(event, Step) and event.index == 9, request, loaded, whole, killed)
     resumed, fresh = (list(events_of(request, loaded, one))[-1].result.notes[-1] for one in (killed, tmp_path / "fresh"))

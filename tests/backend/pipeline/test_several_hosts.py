@@ -108,10 +108,11 @@ def test_a_cancel_stops_two_hosts_at_the_same_step_with_a_video_of_what_was_done
     [
         {"task": "i2v", "image": str(PICTURE)},
         {"step_cache": 0.3, "steps": 12},
+        {"mag_cache": 0.12, "steps": 12},
         {"guidance": (1.0,), "num_frames": 33, "width": 128},
         {"guidance_interval": (0.2, 0.8), "steps": 6, "solver": "euler"},
     ],
-    ids=["picture", "step cache", "unguided", "interval"],
+    ids=["picture", "step cache", "MagCache", "unguided", "interval"],
 )
 def test_two_hosts_make_each_kind_of_video_as_one_does(alone, pair, changes):
     assert nearly_the_same(latents_and_frames(pair[0], a_request(**changes)), latents_and_frames(alone, a_request(**changes)))

@@ -1,5 +1,6 @@
 import pytest
 
+from backend.contract.mag_cache import reused_steps
 from backend.errors import RequestError
 from presets import list_presets, load_preset
 from wan_ui.form.form import Draft, parse_size
@@ -41,6 +42,16 @@ def test_the_negative_prompts_strength_goes_with_the_presets_that_take_it():
     assert a_draft(**fast).to_request().nag == 0 and a_draft(**fast, nag=11.0).to_request().uses_nag
     with pytest.raises(RequestError, match="nag=11 cannot be used by wan-tiny"):
         a_draft(nag=11.0).to_request()
+
+
+def test_steps_are_reused_by_plan_where_a_preset_takes_it():
+    assert sum(reused_steps(a_draft(steps=20, mag_cache=0.12).to_request())) == 10
+    with pytest.raises(RequestError, match="^mag_cache does not go together with step_cache; set step_cache to 0$"):
+        a_draft(mag_cache=0.12, step_cache=0.1).to_request()
+    shown = settings_of(load_preset("wan-tiny"), ENGLISH, a_draft(mag_cache=0.12).to_request())["mag_cache"]
+    assert (shown["value"], shown["maximum"], shown["visible"]) == (0.12, 0.3, True)
+    for name in ("wan2.2-t2v-a14b-480p-fast", "ltx-tiny", "wan-live-tiny"):
+        assert not settings_of(load_preset(name), ENGLISH)["mag_cache"]["visible"]
 
 
 def test_the_form_keeps_what_it_was_told_of_windows():

@@ -55,6 +55,23 @@ def test_a_link_opens_the_studio_with_its_settings(visit):
     assert other.locator("#steps input[type=number]").input_value() == "9"
 
 
+def test_more_settings_say_what_reusing_steps_by_plan_costs_and_a_link_has_it(visit):
+    page, other = visit(), visit()
+    page.locator("#more > button").first.click()
+    page.locator("#mag-cache").wait_for()
+    assert "2.8 times faster, 21.8 to 24.4 dB" in page.locator("#mag-cache").inner_text()
+    page.locator("#mag-cache input[type=number]").fill("0.12")
+    page.locator("#mag-cache input[type=number]").blur()
+    page.locator("#prompt textarea").fill("a planned video")
+    page.locator("#own-menu summary").click()
+    page.locator('[data-act="own:link"]').click()
+    until(page, "document.querySelector('#message input')?.value.includes('?settings=')")
+    other.goto(page.locator("#message input").input_value())
+    until(other, "document.querySelector('#prompt textarea')?.value === 'a planned video'")
+    other.locator("#more > button").first.click()
+    assert other.locator("#mag-cache input[type=number]").input_value() == "0.12"
+
+
 def test_the_last_sessions_settings_come_back(visit):
     page = visit()
     made(page, "a remembered prompt", 5)

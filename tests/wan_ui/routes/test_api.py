@@ -45,6 +45,14 @@ def test_windows_and_shots_are_settings_too():
         wanted(settings={"shots": [{"seconds": 1}]}).to_request()
 
 
+def test_programs_may_reuse_steps_by_plan_and_are_refused_in_one_sentence():
+    assert wanted(settings={"mag_cache": 0.12}).to_request().mag_cache == 0.12
+    with pytest.raises(RequestError, match="^mag_cache does not go together with cfg_zero; leave one of them out$"):
+        wanted(settings={"mag_cache": 0.12, "cfg_zero": True}).to_request()
+    with pytest.raises(RequestError, match="mag_ratios"):
+        wanted(settings={"mag_cache": 0.12, "mag_ratios": [1.0, 1.0]}).to_request()
+
+
 def test_a_storyboard_to_be_made_again_is_named_by_its_job_and_its_shot():
     assert _without_again({"steps": 3, "again": {"job": "x", "from_shot": 2}}) == ({"steps": 3}, ("x", 2))
     assert _without_again({"steps": 3}) == ({"steps": 3}, None) and _without_again("x") == ("x", None)
