@@ -17,14 +17,13 @@ from backend.settings import use_data_dir
 _COMMANDS = {  # each gives an exit code, or whether it went well, or nothing
     "check-tpu": "check_tpu:check_tpu",
     "doctor": "doctor:doctor",
-    "generate": "generate:generate",
+    "export": "export:export",
     "keys": "keys:manage_keys",
-    "live": "generate:generate",
     "member": "member:member",
     "models": "models:models",
     "precompile": "precompile:precompile",
     "presets": "presets:show_presets",
-    "storyboard": "generate:generate",
+    **dict.fromkeys(("generate", "live", "storyboard"), "generate:generate"),
 }
 
 
@@ -72,10 +71,9 @@ def _serve(arguments: argparse.Namespace) -> int:
     share_one_heap()  # before there are threads
     drop_gradio_ports()
     folder, shares = from_environment(arguments.data_dir).data_dir, worker_shares(arguments)
-    limits = Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb)
     how = {"options": worker_options_of(arguments), "shares": shares, "hosts": hosts_of(arguments), "cluster": arguments.cluster}
-    how["has_standby"] = True
-    engine = Engine(folder, model_of(arguments), **how, limits=limits)
+    how["limits"] = Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb)
+    engine = Engine(folder, model_of(arguments), **how, has_standby=True)
     with contextlib.suppress(PermissionError):  # another account's folder stays as that made it
         engine.settings.data_dir.chmod(0o700)
     try:

@@ -19,6 +19,7 @@ from backend.engine.engine import Engine
 from backend.settings import log_file
 from presets.loader import EXAMPLES_FOLDER
 from wan_ui.desk.desk import Desk
+from wan_ui.desk.exports import export_route
 from wan_ui.desk.media import media_route, video_route
 from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.desk.sound import sound_route
@@ -165,6 +166,7 @@ def _routes(desk: Desk, views: Sequence[View], *, is_open: bool) -> list[Route]:
         media_route(engine, access),
         video_route(engine, access),
         sound_route(engine, access),
+        export_route(engine, access),
         upload_route(),
         changes_route(desk),
         health_route(engine, access, is_open=is_open),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from backend.commands.options import add_setting, add_settings
+from backend.contract.formats import FORMATS
 from backend.contract.request import find_preset
 from backend.contract.settings import SETTINGS
 from backend.engine.keys import USUAL_LIMIT
@@ -58,6 +59,7 @@ def build_parser() -> Parser:
     _add_precompile(commands)
     _add_keys(commands)
     _add_doctor(commands)
+    _add_export(commands)
     _add_member(commands)
     return parser
 
@@ -254,6 +256,15 @@ def _add_precompile(commands: argparse._SubParsersAction) -> None:
 
 def _add_mag_cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mag-cache", type=float, metavar="X", help="of videos with this --mag-cache (0)")
+
+
+def _add_export(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser("export", help="write a video as webm, gif, animated webp, or its frames in a zip")
+    command.add_argument("file", metavar="FILE", help="the video")
+    command.add_argument("--format", required=True, choices=FORMATS, help="webm, gif, webp, or png for a zip of its frames")
+    command.add_argument("--max-mb", type=_amount, metavar="N", help="make a gif or webp smaller until it has so many megabytes")
+    command.add_argument("--output", metavar="FILE", help="where to put it (beside the video)")
+    command.add_argument("--json", action="store_true", help="print what was written as one JSON object")
 
 
 def _add_doctor(commands: argparse._SubParsersAction) -> None:

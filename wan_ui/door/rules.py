@@ -57,6 +57,7 @@ ROUTES: Rules = {
     "/studio/media/{job_id}/{name:path}": "visitor",
     "/studio/video/{job_id}/{ticket}/video.mp4": "visitor",
     "/studio/sound/{job_id}.wav": "visitor",
+    "/studio/export/{job_id}/{form}": "visitor",
     "/metrics": "operator",
     "/mcp": "program",
     VIDEOS: "owner",

@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 from backend.contract.events import VideoResult
 from backend.engine.job import Job
+from wan_ui.desk.exports import export_menu
 from wan_ui.desk.media import media_url
 from wan_ui.parts.buttons import icon_button, text_button
 from wan_ui.parts.icons import icon
@@ -100,7 +101,7 @@ def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bo
         f"{go_on_button(job, texts)}"
         f"{text_button('edit:clip', texts.edit_this, name='edit', hint=texts.edit_this_hint, **one)}"
         f'<a href="{media_url(job, result.path)}" download="{escape(name)}">{icon("download")}'
-        f"<span>{escape(texts.download)}</span></a>{sound_download(job, result, texts)}"
+        f"<span>{escape(texts.download)}</span></a>{sound_download(job, result, texts)}{export_menu(job, texts)}"
         f"{text_button('choose:folder', texts.open_folder, name='show', **one) if is_operator else ''}</div>"
     )
 

@@ -14,6 +14,7 @@ from backend.contract.guided_steps import count_first
 from backend.contract.request import GenerationRequest
 from backend.engine.job import Job
 from backend.errors import RequestError
+from wan_ui.desk.exports import export_menu
 from wan_ui.desk.media import media_url
 from wan_ui.desk.presets import goes_on_with_sound
 from wan_ui.desk.sound import sound_url
@@ -215,6 +216,7 @@ def _download(view: StageView, job: Job, texts: Texts) -> str:
     return (
         f'<a id="download" href="{media_url(job, view.result.path)}" download="{escape(name)}">'
         f"{icon('download')}<span>{escape(texts.download)}</span></a>{sound_download(job, view.result, texts)}"
+        f"{export_menu(job, texts)}"
     )
 
 

@@ -557,6 +557,11 @@ class Texts:
     )
     download: str = "Download"
     download_sound: str = "Sound (wav)"
+    export: str = "Formats…"
+    export_webm: str = "WebM, for the web"
+    export_gif: str = "GIF, at most {size} MB"
+    export_webp: str = "Animated WebP, at most {size} MB"
+    export_png: str = "PNG frames, zip"
     keep_seed: str = "Use this seed"
 
     worker_starting: str = "Starting…"

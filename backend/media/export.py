@@ -1,0 +1,109 @@
+"""Writes a video as another kind of file: webm, gif, animated webp, or its frames as PNG pictures in a zip."""
+
+import io
+import math
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from backend.contract.formats import Format
+from backend.errors import RequestError, VideoFileError
+from backend.files import replacing
+from backend.media import ffmpeg
+from backend.media.video import MAX_PIXELS, read_frames
+
+LEAST_SIDE = 32  # pixels: below it no size is tried
+_MARGIN = 0.95  # of the bytes that a smaller try aims at
+_VP9 = tuple("-c:v libvpx-vp9 -crf 30 -b:v 0 -row-mt 1 -deadline good -cpu-used 4 -pix_fmt yuv420p".split())
+_OPUS = ("-c:a", "libopus", "-b:a", "128k")
+_WEBP = ("-an", "-c:v", "libwebp_anim", "-quality", "80", "-loop", "0")
+_DITHER = "paletteuse=dither=bayer:bayer_scale=4:diff_mode=rectangle"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """What was written: the format, the size in pixels, and bytes."""
+
+    format: Format
+    width: int
+    height: int
+    num_bytes: int
+
+
+def write_export(video: Path, form: Format, path: Path, max_bytes: int | None = None) -> dict[str, int | str]:
+    """Writes the video of ours at `video` to `path` as `form`, at its own rate and with its comment, and returns the fields of an
+    `Export`. A gif or webp of more than `max_bytes` is made with smaller pictures until it fits.
+
+    Raises: RequestError if it does not fit in any size, VideoFileError if it cannot be read or written.
+    """
+    first = next(read_frames(video), None)
+    if first is None:
+        raise VideoFileError("the video", "has no frames", "choose another")
+    height, width = first.shape[:2]
+    with replacing(path) as part:
+        if form == "png":
+            _write_frames(video, part)
+        elif form == "webm":
+            streams = ["-map", "0:v:0", "-map", "0:a:0?", "-map_metadata", "0"]
+            _run(["-i", str(video), *streams, *_VP9, *_OPUS, "-f", "webm", str(part)])
+        else:
+            width, height = _write_within(video, form, part, (width, height), max_bytes)
+        made = Export(format=form, width=width, height=height, num_bytes=part.stat().st_size)
+    return vars(made)
+
+
+def _write_within(video: Path, form: Format, part: Path, size: tuple[int, int], max_bytes: int | None) -> tuple[int, int]:
+    """Tries smaller and smaller sizes, and returns the one that fits."""
+    share = 1.0
+    while True:
+        sides = tuple(max(1, round(side * share)) for side in size)
+        _write_animation(video, form, part, None if sides == size else sides)
+        made = part.stat().st_size
+        if max_bytes is None or made <= max_bytes:
+            return sides
+        if min(sides) <= LEAST_SIDE:
+            rule = f"does not fit in {max_bytes / 1e6:g} MB, not with {sides[0]}x{sides[1]} pixels either"
+            raise RequestError(f"this video as {form}", rule, "allow more, or take webm")
+        least = LEAST_SIDE / min(size)
+        share = max(least, share * min(0.9, math.sqrt(_MARGIN * max_bytes / made)))
+
+
+def _write_animation(video: Path, form: Format, part: Path, sides: tuple[int, int] | None) -> None:
+    scale = f"scale={sides[0]}:{sides[1]}:flags=lanczos" if sides else "null"
+    if form == "webp":
+        _run(["-i", str(video), "-map", "0:v:0", "-vf", scale, *_WEBP, "-f", "webp", str(part)])
+        return
+    with tempfile.TemporaryDirectory() as folder:  # two passes: one would hold all frames in memory until the palette is made
+        palette = str(Path(folder) / "palette.png")
+        _run(["-i", str(video), "-map", "0:v:0", "-vf", f"{scale},palettegen=stats_mode=diff", "-update", "1", palette])
+        graph = f"[0:v:0]{scale}[small];[small][1:v]{_DITHER}"
+        _run(["-i", str(video), "-i", palette, "-lavfi", graph, "-an", "-loop", "0", "-f", "gif", str(part)])
+
+
+def _write_frames(video: Path, part: Path) -> None:
+    """`frame-0001.png` and so on; the pictures are compressed already."""
+    with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
+        for number, frame in enumerate(read_frames(video), 1):
+            picture = io.BytesIO()
+            Image.fromarray(frame).save(picture, format="PNG", compress_level=3)
+            archive.writestr(f"frame-{number:04d}.png", picture.getvalue())
+
+
+def _run(arguments: Sequence[str]) -> None:
+    """One run of ffmpeg, whose inputs are within limits. How long it may take is up to the caller. Raises: VideoFileError."""
+    limits, line = ffmpeg.within_limits(MAX_PIXELS, f"{ffmpeg.DEMUXERS},image2,png_pipe"), []
+    for word in arguments:
+        line += [*limits, word] if word == "-i" else [word]
+    try:
+        with ffmpeg.running(ffmpeg.command("-y", *line), stdout=subprocess.DEVNULL) as process:
+            _, errors = process.communicate()
+    except OSError as error:
+        raise VideoFileError("the file could not be written:", str(error), "check the disk") from error
+    if process.returncode != 0:
+        reason = (errors.decode(errors="replace").strip().splitlines() or ["ffmpeg gave no reason"])[-1]
+        raise VideoFileError("the file could not be written:", reason, "choose another format")

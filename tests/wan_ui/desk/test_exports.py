@@ -1,0 +1,85 @@
+"""Who gets a video in another format, and what becomes of the file."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from backend.contract.formats import FORMATS, MEDIA_TYPES
+from backend.media.cage import Cage
+from backend.media.video import write_video
+from tests.wan_ui.builders import FakeEngine, a_job
+from wan_ui.desk import exports
+from wan_ui.desk.exports import export_menu, export_route, export_url
+from wan_ui.door.access import Access
+from wan_ui.door.visitors import COOKIE, owner_of
+from wan_ui.words.english import ENGLISH
+
+MINE, THEIRS = "A" * 43, "B" * 43
+BEGINNINGS = {"webm": b"\x1aE\xdf\xa3", "gif": b"GIF89a", "webp": b"RIFF", "png": b"PK\x03\x04"}
+
+
+@pytest.fixture
+def job(tmp_path):
+    folder = tmp_path / "runs" / "job-1"
+    folder.mkdir(parents=True)
+    job = a_job(folder, owner=owner_of({COOKIE: MINE}), num_frames=17)
+    rng = np.random.default_rng(1)
+    frames = (rng.integers(0, 255, (96, 96, 3), np.uint8) for _ in range(17))
+    write_video(frames, folder / "video.mp4", fps=job.request.fps, request=job.request)
+    return job
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch) -> Path:
+    """Where temporary files are made."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    return tmp_path / "temporary"
+
+
+def get(job, form, token=MINE, path=None):
+    cage, engine = Cage(), FakeEngine([job])
+    engine.cage = cage
+    site = Starlette(routes=[export_route(engine, Access("key"))])
+    try:
+        return TestClient(site, cookies={COOKIE: token} if token else {}).get(path or "/" + export_url(job, form))
+    finally:
+        cage.close()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_owner_gets_the_file_by_a_name_of_its_own_and_none_stays(form, job, temporary):
+    answer = get(job, form)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, MEDIA_TYPES[form])
+    assert answer.content.startswith(BEGINNINGS[form]) and "private" in answer.headers["cache-control"]
+    assert f"{job.request.preset}-{job.request.seed}" in answer.headers["content-disposition"]
+    assert list(temporary.iterdir()) == [] and sorted(path.name for path in job.folder.iterdir()) == ["video.mp4"]
+
+
+@pytest.mark.parametrize("token", [THEIRS, None, "rubbish"])
+def test_nobody_else_gets_it(token, job):
+    assert (answer := get(job, "gif", token)).status_code == 404 and answer.text == "Not found"
+
+
+@pytest.mark.parametrize("path", ["/studio/export/job-1/mp4", "/studio/export/nothing/gif", "/studio/export/..%2Fjob-1/gif",
+                                  "/studio/export/job-1/..%2Fvideo.mp4"])  # fmt: skip
+def test_another_format_and_another_path_look_alike(path, job, temporary):
+    assert get(job, "gif", path=path).status_code == 404 and list(temporary.iterdir()) == []
+
+
+def test_one_that_cannot_be_made_leaves_nothing(job, temporary, monkeypatch):
+    monkeypatch.setattr(exports, "MEGABYTES", 0.001)
+    answer = get(job, "gif")
+    assert answer.status_code == 422 and "does not fit in 0.001 MB" in answer.text and list(temporary.iterdir()) == []
+    (job.folder / "video.mp4").write_bytes(b"nothing")
+    assert get(job, "webm").status_code == 404 and list(temporary.iterdir()) == []
+
+
+def test_the_menu_links_to_every_format_with_words_of_the_language(job):
+    menu = export_menu(job, ENGLISH)
+    assert all(f'href="{export_url(job, form)}"' in menu for form in FORMATS)
+    assert "GIF, at most 8 MB" in menu and "PNG frames, zip" in menu

@@ -1,0 +1,42 @@
+"""A video's other formats, from the menu beside Download to files that Chromium itself plays and shows."""
+
+import shutil
+import zipfile
+
+import pytest
+from PIL import Image
+
+from tests.wan_ui.steps import made
+
+pytestmark = pytest.mark.browser
+
+PLAYED = """async url => {
+  const video = document.createElement('video');
+  video.muted = true;
+  video.src = url;
+  await video.play();
+  return [video.videoWidth, video.videoHeight, video.duration];
+}"""
+
+
+def test_the_menu_gives_files_that_other_programs_open(visit, tmp_path):
+    page = visit()
+    made(page, "a square in other formats")
+    menu = page.locator(".stage .menu")
+    assert not menu.locator("a").first.is_visible()
+    menu.locator("summary").click()
+    names = {}
+    for link in menu.locator("a").all():
+        with page.expect_download() as download:
+            link.click()
+        name = download.value.suggested_filename
+        names[name.rpartition(".")[2]] = shutil.copy(download.value.path(), tmp_path / name)
+    assert set(names) == {"webm", "gif", "webp", "zip"}
+    for kind in ("gif", "webp"):
+        with Image.open(names[kind]) as opened:
+            assert opened.size == (96, 96) and opened.n_frames > 1
+    with zipfile.ZipFile(names["zip"]) as archive:
+        assert len(archive.namelist()) == 17
+    address = menu.locator("a").first.evaluate("link => link.href")
+    width, height, seconds = page.evaluate(PLAYED, address)
+    assert (width, height) == (96, 96) and seconds == pytest.approx(17 / 16, abs=0.15)
