@@ -22,10 +22,11 @@ def test_every_text_is_used():
     code = "".join(path.read_text() for path in Path(wan_ui.__file__).parent.rglob("*.py") if path.name != "english.py")
     states = {f"worker_{state}" for state in get_args(WorkerState)} | {f"job_{state}" for state in get_args(JobState)}
     unused = [field.name for field in fields(Texts) if not re.search(rf"(texts|labels|ENGLISH)\.{field.name}\b", code)]
-    controls = settings_of(list_presets()[0], ENGLISH).keys()  # of the form's settings: the words of each have its name
+    controls = settings_of(list_presets()[0], ENGLISH).keys()  # of the form's settings: the words of each have its name,
+    hints = {f"{name}_info" for name in controls}  # and so has what is said below it
     ways = {f"edit_{kind}_{way}" for kind in ("way", "hint") for way in WAYS}
     ends = {f"edit_goes_{end}" for end in get_args(Extend)}
-    assert set(unused) - controls - _used_by_scripts() == states | {view.title for view in VIEWS} | ways | ends
+    assert set(unused) - controls - hints - _used_by_scripts() == states | {view.title for view in VIEWS} | ways | ends
 
 
 def _used_by_scripts() -> set[str]:
