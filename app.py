@@ -23,6 +23,7 @@ _COMMANDS = {  # each gives an exit code, or whether it went well, or nothing
     "models": "models:models",
     "precompile": "precompile:precompile",
     "presets": "presets:show_presets",
+    "smooth": "smooth:smooth",
     **dict.fromkeys(("generate", "live", "storyboard"), "generate:generate"),
 }
 

@@ -14,7 +14,7 @@ from backend.contract.cues import cues_of_actions, cues_of_prompts, merge_cues
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.settings import INPUTS, SETTINGS
 from backend.contract.worker import AXES, Hosts, WorkerOptions
-from backend.errors import RequestError
+from backend.errors import OutputError, RequestError
 from backend.settings import hosts_secret, this_machine, visitors_password
 from backend.shares import Share, shares_of
 from presets import Preset, list_presets
@@ -182,6 +182,17 @@ def secret_of_hosts() -> str:
         rule = f"must have at least {_SHORTEST_SECRET} characters, the same on every host"
         raise RequestError("STUDIO_HOSTS_SECRET", rule, "make one with `openssl rand -hex 32`")
     return secret
+
+
+def output_beside(file: str, output: str | None, suffix: str) -> tuple[Path, Path]:
+    """A command's video, and where its result goes: `output`, or beside the video. Raises: RequestError, OutputError."""
+    source = Path(file)
+    if not source.is_file():
+        raise RequestError(f"{file!r}", "must be a video that is there", "check the path")
+    target = Path(output) if output else source.with_name(source.stem + suffix)
+    if not target.parent.is_dir() or target.resolve() == source.resolve():
+        raise OutputError(f"output={str(target)!r}", "must be another file in a folder that is there", "choose another")
+    return source, target
 
 
 def absolute(path: str | None) -> str | None:

@@ -60,6 +60,7 @@ def build_parser() -> Parser:
     _add_keys(commands)
     _add_doctor(commands)
     _add_export(commands)
+    _add_smooth(commands)
     _add_member(commands)
     return parser
 
@@ -264,6 +265,14 @@ def _add_export(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--format", required=True, choices=FORMATS, help="webm, gif, webp, or png for a zip of its frames")
     command.add_argument("--max-mb", type=_amount, metavar="N", help="make a gif or webp smaller until it has so many megabytes")
     command.add_argument("--output", metavar="FILE", help="where to put it (beside the video)")
+    command.add_argument("--json", action="store_true", help="print what was written as one JSON object")
+
+
+def _add_smooth(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser("smooth", help="give a video more frames a second, by motion compensation")
+    command.add_argument("file", metavar="FILE", help="the video")
+    command.add_argument("--fps", type=int, required=True, metavar="N", help="frames a second, such as 24, 30, 48 or 60")
+    command.add_argument("--output", metavar="FILE", help="where to put the mp4 (beside the video)")
     command.add_argument("--json", action="store_true", help="print what was written as one JSON object")
 
 

@@ -518,6 +518,7 @@ CHINESE = Texts(
     download="下载",
     download_sound="声音（wav）",
     export="格式…",
+    export_smooth="每秒 {fps} 帧的 MP4，补出中间帧",
     export_webm="WebM，用于网页",
     export_gif="GIF，最多 {size} MB",
     export_webp="动态 WebP，最多 {size} MB",

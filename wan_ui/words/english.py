@@ -558,6 +558,7 @@ class Texts:
     download: str = "Download"
     download_sound: str = "Sound (wav)"
     export: str = "Formats…"
+    export_smooth: str = "MP4 at {fps} frames a second, smoothed"
     export_webm: str = "WebM, for the web"
     export_gif: str = "GIF, at most {size} MB"
     export_webp: str = "Animated WebP, at most {size} MB"

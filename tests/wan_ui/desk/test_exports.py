@@ -60,6 +60,13 @@ def test_the_owner_gets_the_file_by_a_name_of_its_own_and_none_stays(form, job, 
     assert list(temporary.iterdir()) == [] and sorted(path.name for path in job.folder.iterdir()) == ["video.mp4"]
 
 
+def test_a_smoother_video_comes_as_an_mp4(job, temporary):
+    answer = get(job, "smooth")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "video/mp4")
+    assert answer.content[4:8] == b"ftyp" and "-60fps.mp4" in answer.headers["content-disposition"]
+    assert list(temporary.iterdir()) == []
+
+
 @pytest.mark.parametrize("token", [THEIRS, None, "rubbish"])
 def test_nobody_else_gets_it(token, job):
     assert (answer := get(job, "gif", token)).status_code == 404 and answer.text == "Not found"

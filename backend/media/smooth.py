@@ -1,0 +1,59 @@
+"""Makes a video smoother: more frames a second, by ffmpeg's motion compensation. Cuts between shots stay cuts, sound stays in
+step."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from backend.errors import RequestError, VideoFileError
+from backend.files import replacing
+from backend.media import ffmpeg
+from backend.media import mp4 as mp4_boxes
+from backend.media.clips import read_clip_facts
+from backend.media.video import CODING, MAX_PIXELS, tags_file
+
+MOST_FPS = 120
+_BETWEEN = "mi_mode=mci:mc_mode=aobmc:me_mode=bidir:vsbmc=1:scd=fdiff"  # `scd`: at a cut frames are repeated, not mixed
+
+
+def write_smooth(video: Path, fps: int, path: Path) -> dict[str, int | float]:
+    """Writes the video at `video` with `fps` frames a second to `path`, as long as before, and returns its size, its frames a
+    second and how many there are. The sound is copied; the comment too, and says "smoothed" beside the settings.
+
+    Raises: RequestError unless `fps` is above the video's own rate and at most `MOST_FPS`, ClipError, VideoFileError.
+    """
+    facts = read_clip_facts(video)
+    if not facts.fps < fps <= MOST_FPS:
+        rule = f"must be above the video's own {facts.fps:g} and at most {MOST_FPS}"
+        raise RequestError(f"fps={fps}", rule, "24, 30, 48 and 60 are usual")
+    count = round(facts.seconds * fps)
+    filters = f"tpad=stop_mode=clone:stop=2,minterpolate=fps={fps}:{_BETWEEN}"
+    with replacing(path) as part, tags_file(json.dumps(_comment(video) | {"smoothed": fps})) as tags:
+        inputs = [*ffmpeg.within_limits(MAX_PIXELS), "-i", str(video), "-i", str(tags)]
+        streams = ["-map", "0:v:0", "-map", "0:a:0?", "-map_metadata", "1", "-c:a", "copy"]
+        line = ffmpeg.command("-y", *inputs, *streams, "-vf", filters, "-frames:v", str(count), *CODING, "-f", "mp4", str(part))
+        _run(line)
+        if facts.width % 2 or facts.height % 2:
+            mp4_boxes.set_shown_size(part, facts.width, facts.height)
+    return {"width": facts.width, "height": facts.height, "fps": fps, "num_frames": count}
+
+
+def _comment(video: Path) -> dict[str, Any]:
+    """What the file says of itself, if it is one of ours."""
+    try:
+        found = json.loads(mp4_boxes.read_comment(video) or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _run(line: list[str]) -> None:
+    try:
+        with ffmpeg.running(line, stdout=subprocess.DEVNULL) as process:
+            _, errors = process.communicate()
+    except OSError as error:
+        raise VideoFileError("the video could not be made smoother:", str(error), "check the disk") from error
+    if process.returncode != 0:
+        reason = (errors.decode(errors="replace").strip().splitlines() or ["ffmpeg gave no reason"])[-1]
+        raise VideoFileError("the video could not be made smoother:", reason, "give another one")
