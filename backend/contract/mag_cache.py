@@ -40,7 +40,7 @@ def check_mag_cache(request: VideoSettings, preset: Preset) -> None:
     if not request.mag_cache:
         return
     if not preset.takes_mag_cache:
-        rule = f"and {preset.name} has too few steps, or sounds or blocks of its own"
+        rule = f"and {preset.name} cannot have it: it works in few steps, in blocks or with sound"
         raise RequestError("mag_cache was given,", rule, "leave it out")
     if magnitudes_of(request) is None:
         rule = f"and how the steps of {preset.model} differ is not known"

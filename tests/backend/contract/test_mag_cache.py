@@ -151,7 +151,9 @@ def test_what_does_not_go_together_is_refused(changes, words):
 )
 def test_presets_in_few_steps_with_sound_or_live_take_none(name):
     assert not load_preset(name).takes_mag_cache
-    with pytest.raises(RequestError, match=f"mag_cache was given, and {name} has too few steps, or sounds or blocks of its own"):
+    with pytest.raises(
+        RequestError, match=f"mag_cache was given, and {name} cannot have it: it works in few steps, in blocks or with"
+    ):
         asked(name, mag_cache=0.1)
 
 
