@@ -87,7 +87,7 @@ class Denoiser(StackedTransformer):
     _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "add_q_proj.weight", "add_k_proj.weight", "add_v_proj.weight",
                 "net.0.proj.weight")  # fmt: skip
     _rows = ("to_out.0.weight", "to_add_out.weight", "net.2.weight")
-    _for_few = ("add_", "ff_context.net.0.", ".linear.")
+    _for_few = ("add_", "ff_context.", ".linear.")
     _patch = (1, 1, 1)
 
     def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:

@@ -32,7 +32,7 @@ class StackedTransformer:
     _columns: ClassVar[tuple[str, ...]]  # endings of matrices out of which heads and hidden units come
     _rows: ClassVar[tuple[str, ...]]  # endings of those into which they go
     _patch: tuple[int, int, int]
-    _cuts_copies: ClassVar[bool] = True  # see `Layout.gather`
+    _cuts_copies: bool = True  # see `Layout.gather`
     _for_few: ClassVar[tuple[str, ...]] = ()  # parts of the names of matrices for few tokens, whose copies are never cut out
 
     def __init__(self, model: torch.nn.Module, layout: Layout) -> None:
