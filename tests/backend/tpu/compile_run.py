@@ -3,8 +3,8 @@ PRESET,TOPOLOGY or PRESET,TOPOLOGY,PROGRAM, with the key of the only program tha
 
 libtpu takes minutes for the large ones. So `compiled.json` keeps the costs of each program by a fingerprint of all that they
 follow from: the program as it is given to the compiler, the compiler's version, and the code that reads the compiler's answer.
-Only a program that is asked for is lowered, and only one that is not known there is compiled. `--again` compiles all of them;
-`--write` also renews the file.
+Those of `benchmarks/all_presets.json` are known by the same fingerprints. Only a program that is asked for is lowered, and only
+one that is not known is compiled. `--again` compiles all of them; `--write` also renews the file.
 """
 
 import argparse
@@ -25,8 +25,15 @@ from backend.runtime.work import Call
 from backend.tpu import report as report_module
 from backend.tpu.fingerprint import fingerprint
 from backend.tpu.report import Inspector, describe_slice
+from benchmarks.predicted import read_rows
 
 KNOWN = Path(__file__).with_name("compiled.json")
+
+
+def costs_of_rows() -> dict[str, dict]:
+    """The costs of the programs of the documents' tables, by fingerprint."""
+    programs = (program for row in read_rows() if row.figures for program in row.figures.programs.values())
+    return {program.fingerprint: program.costs for program in programs}
 
 
 class KnowingInspector(Inspector):
@@ -35,7 +42,7 @@ class KnowingInspector(Inspector):
     def __init__(self, only: str | None, is_again: bool) -> None:
         super().__init__(lambda text: None, only)
         self.only = only
-        self.known = {} if is_again else json.loads(KNOWN.read_text("utf-8"))
+        self.known = {} if is_again else costs_of_rows() | json.loads(KNOWN.read_text("utf-8"))
         self.compiled: dict[str, dict] = {}
 
     def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
