@@ -44,7 +44,7 @@ SOURCES = sorted(
     for folder in ("backend", "kernels", "presets", "tests/backend/tpu")
     for path in (PROJECT_FOLDER / folder).rglob("*.*")
     if path.suffix in (".py", ".json", ".toml")
-)
+) + [PROJECT_FOLDER / "benchmarks" / "all_presets.json"]
 
 
 def reports_on(presets: Iterable[str]) -> dict[str, dict]:
