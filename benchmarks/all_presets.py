@@ -5,9 +5,8 @@
     python -m benchmarks.all_presets --check                                              whether they say it
 
 Needs libtpu and no TPU; a row takes one to fifteen minutes on two cores, and each is stored when it is done, with the commit and
-the day, in benchmarks/all_presets.json. A row is passed over if nothing that is compiled has changed since its commit; of a row
-that has changed, programs that are the same as before are not compiled again. --only with a --topology that is not stored adds a
-row.
+the day, in benchmarks/all_presets.json. A row is passed over if nothing that is compiled has changed since its commit; of another
+row, programs that are stored already, in any row, are not compiled again. --only with a --topology that is not stored adds a row.
 """
 
 from __future__ import annotations
@@ -49,8 +48,9 @@ def is_current(row: Row, commit: str) -> bool:
 
 
 def compiled(row: Row, commit: str, *, again: bool) -> Figures:
-    """The row's figures as the compiler gives them now. Raises: StudioError."""
-    programs = row.figures.programs.values() if row.figures and not again else ()
+    """The row's figures as the compiler gives them now; presets share text encoders and decoders. Raises: StudioError."""
+    stored = () if again else (one.figures for one in read_rows() if one.figures)
+    programs = (program for figures in stored for program in figures.programs.values())
     with tempfile.NamedTemporaryFile("w", suffix=".json") as known:
         json.dump({program.fingerprint: program.model_dump() for program in programs}, known)
         known.flush()
@@ -103,7 +103,8 @@ def _words(figures: Figures | None) -> str:
     if figures is None or figures.step_seconds is None:
         return "no step" if figures is None else f"{figures.gib:.1f} GiB, does not fit"
     whole = "" if figures.video_seconds is None else f", {figures.video_seconds:.4g} s a video"
-    return f"{figures.gib:.1f} GiB, {figures.step_seconds:.4g} s a step{whole}"
+    memory = "" if figures.gib is None else f"{figures.gib:.1f} GiB, "
+    return f"{memory}{figures.step_seconds:.4g} s a step{whole}"
 
 
 def write_documents(*, check: bool) -> bool:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from backend.errors import StudioError
 from backend.settings import PROJECT_FOLDER
 from benchmarks import all_presets, predicted_tables
 from benchmarks.predicted import Figures, ProgramCost, Row, figures_of, read_rows, write_rows
@@ -125,6 +126,25 @@ def test_a_row_is_current_at_its_own_commit_alone():
     assert not all_presets.is_current(row.model_copy(update={"figures": None}), "HEAD")
 
 
+def test_each_row_runs_though_another_cannot_be_compiled(monkeypatch, capsys):
+    """A row whose memory nobody wrote down, one that was never compiled, and one that the compiler stops at."""
+
+    def compile_in_process(module, words, *, for_tpu):
+        if "v6e:4x4" in words:
+            raise StudioError("The compiler stopped")
+        return report(denoise_step=cost(1.0, 20))
+
+    taken = Figures(date="2026-11-21 to 24", taken_over=True, fits=True, gib=None, capacity_gib=32.0, step_seconds=2.0)
+    rows = [Row(preset="wan-tiny", slice=name) for name in ("v6e:4x4", "v6e:1x1")]
+    rows.append(Row(preset="wan-live-tiny", slice="v6e:1x1", figures=taken))
+    stored = {}
+    monkeypatch.setattr(all_presets, "compile_in_process", compile_in_process)
+    monkeypatch.setattr(all_presets, "store", lambda figures, key, new: stored.update({key: figures}))
+    assert not all_presets.run(rows, again=False)
+    assert stored.keys() == {("wan-tiny", "v6e:1x1"), ("wan-live-tiny", "v6e:1x1")}
+    assert "2 s a step -> 1.5 GiB, 1 s a step" in capsys.readouterr().out
+
+
 def test_known_programs_are_given_to_the_compiling_process(monkeypatch):
     given = {}
 
@@ -134,7 +154,9 @@ def test_known_programs_are_given_to_the_compiling_process(monkeypatch):
         return report(denoise_step=cost(1.0, 20))
 
     monkeypatch.setattr(all_presets, "compile_in_process", compile_in_process)
-    row = Row(preset="wan-tiny", slice="v6e:1x1", figures=figures_of(report(denoise_step=cost(1.0, 20)), "abc"))
+    row = Row(preset="wan-tiny", slice="v6e:1x1")
+    other = Row(preset="wan-tiny", slice="v6e:2x4", figures=figures_of(report(denoise_step=cost(1.0, 20)), "abc"))
+    monkeypatch.setattr(all_presets, "read_rows", lambda: (row, other))
     for again, kept in ((False, {"f"}), (True, set())):
         all_presets.compiled(row, "abc", again=again)
         assert set(given["benchmarks.all_presets_run"]) == kept
