@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from backend.runtime.torch_call import TorchCall
-from kernels.attention import KeyCounts, TpuOptions, target_platform
+from kernels.attention import KeyCounts, TpuOptions, of_layer, target_platform
 from kernels.attention import attention as kernels_attention
 
 
@@ -19,16 +19,19 @@ def attention(
     value: jax.Array,
     bias: jax.Array | None = None,
     *,
+    scale: float | None = None,
     num_keys: int | None = None,
     counts: KeyCounts | None = None,
+    layer: jax.Array | None = None,
     tpu: TpuOptions,
 ) -> jax.Array:
     """softmax(Q K^T / sqrt(D) + bias) V, [B, S_q, H, D] in the query's dtype; arguments are those of `kernels.attention`."""
     here = functools.partial(torch_attention, num_keys=num_keys, counts=counts)
-    elsewhere = functools.partial(kernels_attention, num_keys=num_keys, counts=counts, tpu=tpu)
+    elsewhere = functools.partial(kernels_attention, scale=scale, num_keys=num_keys, counts=counts, tpu=tpu)
     arrays, platform = (query, key, value) if bias is None else (query, key, value, bias), target_platform()
-    if platform not in (None, "cpu") or not _serves(query, key, value, tpu):
-        return elsewhere(*arrays)
+    if platform not in (None, "cpu") or scale is not None or not _serves(query, key, value, tpu):
+        return elsewhere(*arrays, layer=layer)
+    arrays = (query, *(of_layer(array, layer) for array in (key, value)), *arrays[3:])
     return here(*arrays) if platform == "cpu" else jax.lax.platform_dependent(*arrays, cpu=here, default=elsewhere)
 
 

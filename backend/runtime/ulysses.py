@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from backend.runtime.mesh import Layout
+from kernels.attention import of_layer
 from kernels.qkv import HeadBounds, Preparation, prepare, ungroup_heads
 
 
@@ -148,8 +149,8 @@ def ring_attention(
     place: RingPlace,
 ) -> tuple[jax.Array, KeyRing]:
     """As `self_attention`, of one block's tokens, of which the first `num_tokens` are no padding, to themselves and to what the
-    ring holds; and the ring with the block's keys and values. `attend(query, key, value, bounds, count)` is given how many keys
-    count, and bounds as `self_attention` gives them."""
+    ring holds; and the ring with the block's keys and values. `attend(query, keys, values, place, bounds)` is given those of all
+    layers, [layers, B, S_kv, W], which one's to attend to and how many count, and bounds as `self_attention` gives them."""
     local = functools.partial(_local_ring_attention, layout=layout, attend=attend, eps=eps, num_tokens=num_tokens)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
     specs = ((flat,) * 3, (norm,) * 2, (table,) * 2, RING, P())
@@ -170,16 +171,13 @@ def _local_ring_attention(
             kept = jax.lax.dynamic_update_slice(kept, part, (place.layer, nothing, place.starts[index], nothing))
         return kept
 
-    def of_layer(kept: jax.Array) -> jax.Array:
-        return jax.lax.dynamic_index_in_dim(kept, place.layer, keepdims=False)
-
     bounds, largest = own.bounds, ring.largest
     if bounds is not None:
-        here = jnp.maximum(of_layer(largest), jnp.stack([bounds.key, bounds.value], axis=1))
+        here = jnp.maximum(of_layer(largest, place.layer), jnp.stack([bounds.key, bounds.value], axis=1))
         largest = jax.lax.dynamic_update_slice(largest, here[None], (place.layer, nothing, nothing, nothing))
         bounds = HeadBounds(query=bounds.query, key=here[:, 0], value=here[:, 1])
     ring = KeyRing(key=written(ring.key, own.key), value=written(ring.value, own.value), largest=largest)
-    attended = attend(own.query, of_layer(ring.key), of_layer(ring.value), bounds, place.count)
+    attended = attend(own.query, ring.key, ring.value, place, bounds)
     return to_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas), ring
 
 

@@ -20,6 +20,7 @@ from kernels.attention import KeyCounts, TpuOptions, attention
 from kernels.attention.reference import reference_attention
 from kernels.causal_conv import Edges, Epilogue, arrange_weight, causal_conv
 from kernels.qkv import LOG2_E, Preparation, group_heads, prepare, ungroup_heads
+from kernels.token_norm import layer_norm, rms_norm
 
 REPORT = "attach the JSON of `python app.py doctor --json FILE` to a bug report"
 HEADS, WIDTH = 2, 128
@@ -55,6 +56,8 @@ def kernel_trials(platform: str) -> dict[str, Trial]:
         "norm of each head": functools.partial(_preparation, norms_heads=True),
         "rotation by each head's own angles": functools.partial(_preparation, has_own_angles=True),
         "head groups joined": _ungrouping,
+        "layer norm of tokens": functools.partial(_token_norm, is_centred=True),
+        "RMS norm of tokens": functools.partial(_token_norm, is_centred=False),
         "convolution": _convolution,
         "convolution of a doubled picture": functools.partial(_convolution, doubles=True),
     }
@@ -123,6 +126,15 @@ def _attention(*, norm: float = 1.0, has_bias: bool = False, counted: int | None
         exact = reference_attention(*wide, bias, scale=WIDTH**-0.5, window=options.get("window_size"))
     share = 0.02 if norm == 1.0 else 0.5
     return Outcome(_difference(ours, exact), share * float(jnp.abs(value).max()))
+
+
+def _token_norm(*, is_centred: bool) -> Outcome:
+    """Both round once, values up to 8: neighbours at most."""
+    tokens, scale = _draw(0, 1, 256, HEADS * WIDTH, scale=2.0), jnp.full((HEADS * WIDTH,), 1.1, jnp.float32)
+    norm = functools.partial(layer_norm if is_centred else rms_norm, eps=1e-6)
+    vectors = (scale, scale) if is_centred else (scale,)
+    ours, plain = (jax.jit(functools.partial(norm, use_pallas=by))(tokens, *vectors) for by in (True, False))
+    return Outcome(_difference(ours, plain), 8 * 2**-7)
 
 
 def _preparation(*, norms_heads: bool = False, has_own_angles: bool = False) -> Outcome:

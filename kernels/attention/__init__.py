@@ -1,6 +1,6 @@
 """Scaled dot-product attention on B S H D arrays."""
 
-from kernels.attention.api import TpuOptions, attention, target_platform, withdraw
+from kernels.attention.api import TpuOptions, attention, of_layer, target_platform, withdraw
 from kernels.attention.block_sizes import BlockSizes, bundles_a_tile, predicted_bundles
 from kernels.attention.counts import KeyCounts
 
@@ -10,6 +10,7 @@ __all__ = [
     "TpuOptions",
     "attention",
     "bundles_a_tile",
+    "of_layer",
     "predicted_bundles",
     "target_platform",
     "withdraw",

@@ -78,6 +78,7 @@ def attention(
     window_size: int | Window | None = None,
     num_keys: int | None = None,
     counts: KeyCounts | None = None,
+    layer: jax.Array | None = None,
     tpu: TpuOptions | None = None,
 ) -> jax.Array:
     """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype.
@@ -85,13 +86,14 @@ def attention(
     `key`, `value` [B, S_kv, H, D]; `bias` broadcasts to [B, H, S_q, S_kv]; `scale` is D ** -0.5 unless given. With
     `window_size` (before, after), query i sees keys i - before to i + after; one number stands for both. A query that sees
     no key yields 0. The keys from `num_keys` on are padding that no query sees; it must be finite. With `counts`, known only
-    when the program runs, so are a sample's keys from its own count on.
+    when the program runs, so are a sample's keys from its own count on. With a `layer`, a scalar, `key` and `value` are
+    [layers, B, S_kv, H, D], and those of that layer are attended to: the TPU's kernel reads them where they lie.
     Raises: NotImplementedError if the implementation that is named cannot take the arguments.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     window = (window_size, window_size) if isinstance(window_size, int) else window_size
-    call = _Call(scale=scale, window=window, num_keys=num_keys or key.shape[1], tpu=tpu or TpuOptions())
-    arrays = (query, key, value, bias, counts)
+    call = _Call(scale=scale, window=window, num_keys=num_keys or key.shape[-3], tpu=tpu or TpuOptions())
+    arrays = (query, key, value, bias, counts, layer)
     if implementation is not None:
         return _run(implementation, call, *arrays)
     platform = target_platform()
@@ -132,13 +134,14 @@ def _choose(
     value: jax.Array,
     bias: jax.Array | None = None,
     counts: KeyCounts | None = None,
+    layer: jax.Array | None = None,
 ) -> Implementation:
-    scores = query.shape[1] * key.shape[1]
+    scores = query.shape[1] * key.shape[-3]
     special = {"tpu": ("pallas_tpu", SMALL_SCORES_TPU), "gpu": ("cudnn", SMALL_SCORES)}.get(platform)
     if special is not None and scores > special[1] and special[0] not in _withdrawn:
         implementation, _ = special
         try:
-            _refuse(implementation, call, query, key, value, bias, counts)
+            _refuse(implementation, call, query, *_described(key, value, layer), bias, counts)
             return implementation
         except NotImplementedError as reason:
             if platform == (
@@ -184,8 +187,13 @@ def _run(
     value: jax.Array,
     bias: jax.Array | None = None,
     counts: KeyCounts | None = None,
+    layer: jax.Array | None = None,
 ) -> jax.Array:
-    _refuse(implementation, call, query, key, value, bias, counts)
+    _refuse(implementation, call, query, *_described(key, value, layer), bias, counts)
+    options = call.tpu
+    if implementation == "pallas_tpu" and pallas_tpu.reads_layers(options.layout, options.bounds, options.tests_bounds):
+        return _run_tpu(call, query, key, value, bias, counts, layer)
+    key, value = (of_layer(array, layer) for array in (key, value))
     if implementation == "pallas_tpu":
         return _run_tpu(call, query, key, value, bias, counts)
     if call.tpu.bounds is not None:
@@ -197,6 +205,16 @@ def _run(
     if implementation == "blocked":
         return blocked_attention(query, key, value, block_q=BLOCK_Q, block_kv=BLOCK_KV, **masks)
     return reference_attention(query, key, value, bias, **masks)
+
+
+def of_layer(array: jax.Array, layer: jax.Array | None) -> jax.Array:
+    """The layer's part of [layers, ...], or all of an array without layers."""
+    return array if layer is None else jax.lax.dynamic_index_in_dim(array, layer, keepdims=False)
+
+
+def _described(key: jax.Array, value: jax.Array, layer: jax.Array | None) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """Shapes [B, S_kv, H, D] and types of one layer's keys and values."""
+    return tuple(jax.ShapeDtypeStruct(array.shape[layer is not None :], array.dtype) for array in (key, value))
 
 
 def _run_cudnn(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, counts: KeyCounts | None) -> jax.Array:
@@ -220,6 +238,7 @@ def _run_tpu(
     value: jax.Array,
     bias: jax.Array | None,
     counts: KeyCounts | None,
+    layer: jax.Array | None = None,
 ) -> jax.Array:
     """The kernel with the sizes for this shape and chip; for an unknown chip, the smallest memory limit and the rule."""
     options, chip = call.tpu, call.tpu.chip or target_chip()
@@ -238,6 +257,7 @@ def _run_tpu(
         counts=counts,
         bounds=options.bounds,
         tests_bounds=options.tests_bounds,
+        layer=layer,
         sizes=options.sizes or find(*lengths),
         online_sizes=options.online_sizes or find(*lengths, form="online"),
         vmem_limit_bytes=min(VMEM_LIMIT_BYTES.values()) if chip is None else VMEM_LIMIT_BYTES[chip],

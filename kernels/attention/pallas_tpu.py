@@ -43,7 +43,7 @@ class Problem:
 
     `window` is (keys visible before, after the query's own index) or None. `layout` is how the kernel addresses its arrays:
     "heads" as [B, H, S, D], "columns" as [B, S, H * D]. `least_kv` is None if all samples see `length_kv` keys; else each sees a
-    number of its own between the two.
+    number of its own between the two. With `has_layers` keys and values are those of several layers, [layers, B, S, H * D].
     """
 
     batch: int
@@ -57,6 +57,7 @@ class Problem:
     is_online: bool
     sizes: BlockSizes
     least_kv: int | None = None
+    has_layers: bool = False
 
     @property
     def blocks_q(self) -> int:
@@ -87,12 +88,19 @@ class Problem:
     def spec(self, block: int, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
         """`block` rows of one head; `row(block_q, step)` says which."""
 
-        def index(block_q, entry, step, order, *counts):
+        def index(block_q, entry, step, order, *others):
             sample, head = jax.lax.div(order[entry], self.heads), jax.lax.rem(order[entry], self.heads)
             return (sample, head, row(block_q, step), 0) if self.layout == "heads" else (sample, row(block_q, step), head)
 
         shape = (None, None, block, self.width) if self.layout == "heads" else (None, block, self.width)
         return pl.BlockSpec(shape, index)
+
+    def key_spec(self, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
+        """The same of keys and values, of the layer that the last prefetched number says."""
+        spec = self.spec(self.sizes.block_kv, row)
+        if not self.has_layers:
+            return spec
+        return pl.BlockSpec((None, *spec.block_shape), lambda *indices: (indices[-1][0], *spec.index_map(*indices)))
 
     def certain_keys(self, start: int, stop: int) -> int:
         """How many of the rows from `start` to `stop` of a key block are seen in every block for certain, in steps of 128."""
@@ -117,6 +125,7 @@ def tpu_attention(
     counts: KeyCounts | None = None,
     bounds: HeadBounds | None = None,
     tests_bounds: bool = True,
+    layer: jax.Array | None = None,
     vmem_limit_bytes: int | None = None,
     interpret: bool | pltpu.InterpretParams = False,
 ) -> jax.Array:
@@ -127,10 +136,12 @@ def tpu_attention(
     keys from `num_keys` on are finite padding, which no query sees, and with `counts` a sample's keys from its own count on
     are, too; counts go with neither bias nor window. With `bounds` the arrays are as `kernels.qkv` prepares
     them: the query scaled, the keys' mean subtracted; then `scale` and `smooth_keys` are not used. Without
-    `tests_bounds` every head takes the online form: for few keys that costs less than finding the norms.
+    `tests_bounds` every head takes the online form: for few keys that costs less than finding the norms. With a `layer`, keys and
+    values are those of several layers, [layers, B, S_kv, H, D], and that one's are read where they lie; see `reads_layers`.
     Raises: NotImplementedError for anything else.
     """
     refuse(query, key, value, bias)
+    assert layer is None or reads_layers(layout, bounds, tests_bounds), "api cuts the layer out"
     if layout == "heads":
         # The reduction over the values would make XLA choose another layout and copy them twice: 2.4 % of the kernel's time
         value = with_layout_constraint(value, MemoryLayout((0, 2, 1, 3)))
@@ -145,13 +156,14 @@ def tpu_attention(
         Problem,
         batch=query.shape[0],
         length_q=query.shape[1],
-        length_kv=num_keys or key.shape[1],
+        length_kv=num_keys or key.shape[-3],
         heads=query.shape[2],
         width=query.shape[3],
         window=window,
         layout=layout,
         has_bias=bias is not None,
         least_kv=None if counts is None else counts.least,
+        has_layers=layer is not None,
     )
     assert counts is None or (bias is None and window is None), "api refuses these"
     arrays = [_view(array, layout) for array in (scaled, key, value)] + ([] if bias is None else [bias])
@@ -159,13 +171,14 @@ def tpu_attention(
         attend_heads,
         arrays=arrays,
         counts=None if counts is None else counts.values,
+        layer=layer,
         vmem_limit_bytes=vmem_limit_bytes,
         interpret=interpret,
     )
     if not tests_bounds:
         attended = call(problem(is_online=True, sizes=online_sizes), jnp.arange(query.shape[0] * query.shape[2]), None)
         return _as_given(attended, query, layout)
-    safe = bounds_are_safe(bounds, num_keys or key.shape[1], bias).reshape(-1)
+    safe = bounds_are_safe(bounds, num_keys or key.shape[-3], bias).reshape(-1)
     unsafe_count = jnp.sum(~safe, dtype=jnp.int32)
     # If no head is safe, this still runs one, whose result is not used.
     attended = call(problem(is_online=False, sizes=sizes), _heads_first(safe), jnp.maximum(safe.size - unsafe_count, 1))
@@ -193,7 +206,12 @@ def _per_head(flags: jax.Array, query: jax.Array, layout: Layout) -> jax.Array:
 
 def _view(array: jax.Array, layout: Layout) -> jax.Array:
     """[B, S, H, D] as the kernel addresses it: no copy if the producer laid it out so."""
-    return jnp.swapaxes(array, 1, 2) if layout == "heads" else array.reshape(*array.shape[:2], -1)
+    return jnp.swapaxes(array, 1, 2) if layout == "heads" else array.reshape(*array.shape[:-2], -1)
+
+
+def reads_layers(layout: Layout, bounds: HeadBounds | None, tests_bounds: bool) -> bool:
+    """Whether the kernel can read one layer of many where it lies: not if all keys must be looked at before."""
+    return layout == "columns" and (bounds is not None or not tests_bounds)
 
 
 def refuse(query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None) -> None:
@@ -267,16 +285,19 @@ def attend_heads(
     vmem_limit_bytes: int | None,
     interpret: bool | pltpu.InterpretParams,
     counts: jax.Array | None = None,
+    layer: jax.Array | None = None,
 ) -> jax.Array:
     """Attend with the heads order[:count] (batch * H + head), all if it is None; the result for other heads is
-    undefined. `counts` [B] are the keys that each sample sees, if the problem leaves them open."""
+    undefined. `counts` [B] are the keys that each sample sees, if the problem leaves them open; `layer` is the one that is
+    attended to, if it has several."""
     sizes, width = problem.sizes, problem.width
     sums = (width, SUBLANES, 1) if problem.is_online else (width, SUBLANES)
     scratch = [
         pltpu.VMEM((width, sizes.block_kv), jnp.bfloat16),
         *(pltpu.VMEM((rows, sizes.block_q), jnp.float32) for rows in sums),
     ]
-    prefetched = [order] if counts is None else [order, counts.astype(jnp.int32)]
+    numbers = (counts, None if layer is None else layer.reshape(1))
+    prefetched = [order, *(array.astype(jnp.int32) for array in numbers if array is not None)]
     grid_spec = pltpu.PrefetchScalarGridSpec(
         num_scalar_prefetch=len(prefetched),
         grid=(problem.blocks_q, len(order) if count is None else count, problem.steps_kv),
@@ -307,10 +328,10 @@ def _input_specs(problem: Problem) -> list[pl.BlockSpec]:
         first, last = problem.kv_range(block_q)
         return jnp.clip(first + step, 0, jnp.maximum(last, 0))
 
-    def bias_index(block_q, entry, step, order, *counts):
+    def bias_index(block_q, entry, step, order, *others):
         return jax.lax.div(order[entry], problem.heads), block_kv(block_q, step), 0
 
-    key = problem.spec(problem.sizes.block_kv, block_kv)
+    key = problem.key_spec(block_kv)
     bias = pl.BlockSpec((None, problem.sizes.block_kv, 1), bias_index)
     return [_query_spec(problem), key, key] + ([bias] if problem.has_bias else [])
 
@@ -322,6 +343,7 @@ def _kernel(order_ref, *refs, problem: Problem, inputs: int) -> None:
     and `maximum` [1, block_q], which only the online form has.
     """
     counts_ref, refs = (None, refs) if problem.least_kv is None else (refs[0], refs[1:])
+    refs = refs[1:] if problem.has_layers else refs  # the layer's number, which only the blocks' places depend on
     output_ref, value_t_ref, *sum_refs = refs[inputs:]
     sums = list(zip(sum_refs, (0.0, 0.0, LOWEST), strict=False))
     block_q, step = pl.program_id(0), pl.program_id(2)

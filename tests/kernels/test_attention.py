@@ -93,6 +93,14 @@ def test_the_reference_s_window_is_jax_s_own_and_yields_0_where_nothing_is_seen(
     np.testing.assert_array_equal(ours[:, ~sees_a_key], 0)
 
 
+@pytest.mark.parametrize("implementation", [None, "reference", "blocked"])
+def test_one_layer_of_several_is_attended_to(implementation):
+    query, key, value = random_arrays(20, 40)
+    stacked = [jnp.full((3, *array.shape), jnp.nan, array.dtype).at[2].set(array) for array in (key, value)]
+    ours = attention(query, *stacked, layer=jnp.int32(2), implementation=implementation)
+    np.testing.assert_array_equal(ours, attention(query, key, value, implementation=implementation))
+
+
 @pytest.mark.parametrize("implementation", ["reference", "blocked"])
 def test_each_sample_sees_as_many_keys_as_it_is_told(implementation):
     keys = jax.random.split(jax.random.key(0), 3)

@@ -11,7 +11,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from kernels.attention import KeyCounts, TpuOptions, api, attention
 from kernels.attention.block_sizes import BlockSizes
-from kernels.attention.pallas_tpu import LOG2_E, constant_maximum_is_safe, subtract_mean_key, tpu_attention
+from kernels.attention.pallas_tpu import LOG2_E, constant_maximum_is_safe, head_bounds, subtract_mean_key, tpu_attention
 from kernels.attention.reference import reference_attention
 
 SIZES = BlockSizes(256, 512, 128, 256)
@@ -239,6 +239,18 @@ def test_each_sample_sees_as_many_keys_as_it_is_told(norm, tests_bounds):
     for sample, count in enumerate(counts.values.tolist()):
         arrays = [query[sample : sample + 1], *(array[sample : sample + 1, :count] for array in (key, value))]
         check(ours[sample : sample + 1], arrays)
+
+
+@pytest.mark.parametrize("counts", [None, KeyCounts(values=jnp.array([600, 700]), least=600)])
+@pytest.mark.parametrize("norm", [1.0, pytest.param(200.0, marks=pytest.mark.slow)])  # a constant maximum, and a running one
+def test_a_layer_is_read_where_it_lies(norm, counts):
+    """The same bits as with the layer's own keys and values; those of other layers do not count, be they NaN."""
+    query, key, value = random_arrays(300, 700, batch=2, heads=2, norm=norm)
+    bounds = head_bounds(query, key, value)
+    options = {"layout": "columns", "bounds": bounds, "counts": counts}
+    stacked = [jnp.full((3, *array.shape), jnp.nan, array.dtype).at[1].set(array) for array in (key, value)]
+    ours = run([query, *stacked], layer=jnp.int32(1), **options)
+    np.testing.assert_array_equal(ours, run([query, key, value], **options))
 
 
 def test_blocks_after_the_last_key_seen_are_left_out_of_the_sums_only():

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from backend.chips import chip_of
 from backend.settings import PROJECT_FOLDER
 from kernels.attention import predicted_bundles
 from kernels.attention.block_sizes import (
@@ -69,6 +70,25 @@ placed = jax.sharding.NamedSharding(mesh, spec)
 arrays = [jax.ShapeDtypeStruct((1, 4096, 2, 128), jnp.bfloat16, sharding=placed)] * 3
 print("kernels", jax.jit(sharded).lower(*arrays).as_text().count("@tpu_custom_call"))
 """
+NORMS = """
+import functools, json
+from benchmarks.static_schedule import ScheduleReader
+import jax, jax.numpy as jnp
+from kernels.token_norm import ROW_BLOCKS, ROWS_AT_ONCE, layer_norm, rms_norm
+
+reader, found = ScheduleReader(), {}
+try:
+    for width in (1536, 5120):
+        for norm, vectors in ((layer_norm, 2), (rms_norm, 1)):
+            arrays = [jax.ShapeDtypeStruct((1, 1024, width), jnp.bfloat16)]
+            arrays += [jax.ShapeDtypeStruct((width,), jnp.float32)] * vectors
+            run = lambda *arrays, norm=norm: norm(*arrays, eps=1e-6, use_pallas=True)
+            _, block, rows = reader.read("v6e", run, arrays).by_depth
+            found[f"{norm.__name__} {width}"] = block + rows * ROW_BLOCKS[0] // ROWS_AT_ONCE
+finally:
+    reader.close()
+print(json.dumps(found))
+"""
 # jax 0.10.2, libtpu 0.0.51; 2 % is left for another version's scheduler
 CEILINGS = {"small-constant": 1625, "small-online": 1979}
 HEADROOM = 1.02
@@ -112,6 +132,23 @@ def test_the_schedule_is_no_longer_than_the_stored_one():
     stored = {(row.chip, row.form, row.length_q): row.bundles for row in tuned_sizes()}["v6e", "constant", 75600]
     ceilings = CEILINGS | {"full-constant": stored}
     assert all(bundles[name] <= HEADROOM * ceiling for name, ceiling in ceilings.items()), (bundles, ceilings)
+
+
+@pytest.mark.tpu_compiler
+@needs_libtpu
+def test_a_norm_of_tokens_waits_for_memory_alone():
+    """So `backend.tpu.kernels_cost` may count the bytes that it moves: a block of 256 tokens in and out, bfloat16."""
+    names = [f"{norm} {width}" for norm in ("layer_norm", "rms_norm") for width in (1536, 5120)]
+
+    def bundles() -> np.ndarray:
+        found = json.loads(run(NORMS).splitlines()[-1])
+        return np.array([found[name] for name in names])
+
+    chip = chip_of("v6e:2x4")
+    sources = (PROJECT_FOLDER / "kernels/token_norm.py", PROJECT_FOLDER / "benchmarks/static_schedule.py")
+    for name, cycles in zip(names, kept(bundles, NORMS, *sources), strict=True):
+        moved = 2 * 2 * 256 * int(name.split()[1])
+        assert cycles < moved / chip.hbm_bytes_per_second * chip.clock_hz, name
 
 
 def test_the_table_holds_the_target_at_75600_tokens():

@@ -5,13 +5,13 @@ blocks run in two parts, which together compute what diffusers' block does. Ther
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax.sharding import PartitionSpec as P
 
 from backend.families.causal_wan.action_family import ACTIONS, ActionShape
@@ -30,6 +30,7 @@ from backend.families.kit.flat_attention import Positions
 from backend.families.kit.modules import with_prefix
 from backend.families.kit.transformer import layer_at
 from backend.families.wan.attention import TextKeys, text_keys
+from backend.families.wan.block import attend, feed_forward
 from backend.families.wan.transformer import BLOCKS, Context, TextContext
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
@@ -123,6 +124,7 @@ class ActionDenoiser(BlockDenoiser):
         modulation = time.modulation_of(hidden.shape[1])
 
         whole = (weights.stacks[BLOCKS], text.key, text.value)
+        attend_to_both, feed = (functools.partial(part, layout=self._layout) for part in (attend, feed_forward))
 
         def enter(index: jax.Array, ring: KeyRing) -> None:
             self._attention.ring, self._attention.place = ring, RingPlace(layer=index, starts=starts, count=count)
@@ -133,10 +135,10 @@ class ActionDenoiser(BlockDenoiser):
             block = self._gathered(block)
             enter(index, ring.tokens)
             keys = TextKeys(key=key, value=value, bias=None)
-            hidden = call_module(self._block, block, _attend, hidden, keys, modulation, positions)
+            hidden = call_module(self._block, block, attend_to_both, hidden, keys, modulation, positions)
             place = ActionPlace(layer=index, places=starts // frame, count=count // frame)
             hidden, actions = self._act(parameters, hidden, positions, context.steering, ring.actions, place)
-            hidden = call_module(self._block, block, _feed_forward, hidden, modulation)
+            hidden = call_module(self._block, block, feed, hidden, modulation)
             hidden = self._layout.constrain(hidden, self._layout.tokens)
             return (hidden, SteeredRing(tokens=self._attention.ring, actions=actions)), None
 
@@ -168,25 +170,3 @@ class ActionDenoiser(BlockDenoiser):
         tokens = self._layout.constrain(hidden, P())[0, : positions.num_tokens]
         acted, ring = act(self._shape, whole, tokens, steering, ring, place)
         return self._layout.constrain(hidden.at[0, : positions.num_tokens].set(acted), self._layout.tokens), ring
-
-
-def _attend(block, hidden: torch.Tensor, picture: TextKeys, modulation: torch.Tensor, positions: Positions) -> torch.Tensor:
-    """Self-attention and cross-attention of one of diffusers' blocks; `modulation` [1, S or 1, 6, D]."""
-    shift, scale, gate = _modulation(block, modulation)[:3]
-    normed = (block.norm1(hidden.float()) * (1 + scale) + shift).type_as(hidden)
-    hidden = (hidden.float() + block.attn1(normed, None, None, positions) * gate).type_as(hidden)
-    normed = block.norm2(hidden.float()).type_as(hidden)
-    return hidden + block.attn2(normed, picture, None, None)
-
-
-def _feed_forward(block, hidden: torch.Tensor, modulation: torch.Tensor) -> torch.Tensor:
-    """The rest of the block."""
-    shift, scale, gate = _modulation(block, modulation)[3:]
-    normed = (block.norm3(hidden.float()) * (1 + scale) + shift).type_as(hidden)
-    return (hidden.float() + block.ffn(normed).float() * gate).type_as(hidden)
-
-
-def _modulation(block, modulation: torch.Tensor) -> list[torch.Tensor]:
-    """Shift, scale and gate of attention, then of the feed-forward, each [1, S or 1, D]."""
-    whole = block.scale_shift_table.unsqueeze(0) + modulation.float()
-    return [part.squeeze(2) for part in whole.chunk(6, dim=2)]

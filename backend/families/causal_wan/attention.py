@@ -32,17 +32,20 @@ class RingAttention(KernelAttention):
         return attended
 
 
-def _attend_to_ring(query, key, value, bounds: HeadBounds | None, count: jax.Array, *, head_width: int, least: int) -> jax.Array:
-    """Attention [B, S, W] of flat heads to the keys that count, `least` of them or more. A full ring, as it is from then on, has
-    a program without a mask."""
+def _attend_to_ring(
+    query, keys, values, place: RingPlace, bounds: HeadBounds | None, *, head_width: int, least: int
+) -> jax.Array:
+    """Attention [B, S, W] of flat heads to the keys that count in one layer of [layers, B, S_kv, W], `least` of them or more. A
+    full ring, as it is from then on, has a program without a mask."""
     options = dataclasses.replace(FLAT_HEADS, bounds=bounds)
-    heads = tuple(array.reshape(*array.shape[:2], -1, head_width) for array in (query, key, value))
+    heads = tuple(array.reshape(*array.shape[:-1], -1, head_width) for array in (query, keys, values))
 
     def all_of(*heads: jax.Array) -> jax.Array:
-        return attention(*heads, tpu=options)
+        return attention(*heads, layer=place.layer, tpu=options)
 
     def some_of(*heads: jax.Array) -> jax.Array:
-        return attention(*heads, counts=KeyCounts(values=count[None], least=least), tpu=options)
+        counts = KeyCounts(values=place.count[None], least=least)
+        return attention(*heads, counts=counts, layer=place.layer, tpu=options)
 
-    attended = jax.lax.cond(count == key.shape[1], all_of, some_of, *heads)
+    attended = jax.lax.cond(place.count == keys.shape[2], all_of, some_of, *heads)
     return attended.reshape(*attended.shape[:2], -1)

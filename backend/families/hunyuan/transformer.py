@@ -6,6 +6,7 @@ padding; how many there are is an input of the step, so that one program serves 
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,8 +19,8 @@ from diffusers.models.normalization import FP32LayerNorm
 from jax.sharding import PartitionSpec as P
 
 from backend.families.hunyuan.attention import JointAttention, TextAttention
+from backend.families.hunyuan.block import run_block
 from backend.families.kit.flat_attention import Positions
-from backend.families.kit.modules import call
 from backend.families.kit.step_cache import StepCache, describe_cache
 from backend.families.kit.transformer import RunLayer, StackedTransformer, run_layers
 from backend.runtime.mesh import Layout
@@ -86,6 +87,7 @@ class Denoiser(StackedTransformer):
     _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "add_q_proj.weight", "add_k_proj.weight", "add_v_proj.weight",
                 "net.0.proj.weight")  # fmt: skip
     _rows = ("to_out.0.weight", "to_add_out.weight", "net.2.weight")
+    _for_few = ("add_", "ff_context.", ".linear.")
     _patch = (1, 1, 1)
 
     def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
@@ -234,7 +236,8 @@ class Denoiser(StackedTransformer):
     ) -> tuple[jax.Array, jax.Array]:
         """One block on the video's tokens [B, S, D] and those beside them [B, L, D]."""
         arguments = (*carry, time, context.tokens.counts, context.positions)
-        hidden, beside = call_module(self._block, self._gathered(block), call, *arguments)
+        run = functools.partial(run_block, layout=self._layout)
+        hidden, beside = call_module(self._block, self._gathered(block), run, *arguments)
         return self._layout.constrain(hidden, self._layout.tokens), self._layout.constrain(beside, P("dp"))
 
     def _finish(self, weights: StackedWeights, hidden: jax.Array, time: jax.Array, context: Context, shape) -> jax.Array:

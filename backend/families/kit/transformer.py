@@ -32,7 +32,8 @@ class StackedTransformer:
     _columns: ClassVar[tuple[str, ...]]  # endings of matrices out of which heads and hidden units come
     _rows: ClassVar[tuple[str, ...]]  # endings of those into which they go
     _patch: tuple[int, int, int]
-    _cuts_copies: ClassVar[bool] = True  # see `Layout.gather`
+    _cuts_copies: bool = True  # see `Layout.gather`
+    _for_few: ClassVar[tuple[str, ...]] = ()  # parts of the names of matrices for few tokens, whose copies are never cut out
 
     def __init__(self, model: torch.nn.Module, layout: Layout) -> None:
         self._model, self._layout = model.eval(), layout
@@ -120,10 +121,13 @@ class StackedTransformer:
         """One layer's parameters in the checkpoint's shapes, gathered from the chips where they rest."""
         layout = self._layout
         gathered = {
-            name: layout.gather(name, value, self.role_of(name), self._cuts_copies) if value.ndim == 2 else value
+            name: layout.gather(name, value, self.role_of(name), self._cuts_copy(name)) if value.ndim == 2 else value
             for name, value in block.items()
         }
         return as_checkpoint(gathered)
+
+    def _cuts_copy(self, name: str) -> bool:
+        return self._cuts_copies and not any(part in name for part in self._for_few)
 
     def _call_outer(self, name: str, weights: StackedWeights, *arguments: Any, function: Callable = call) -> Any:
         """The result of `function(module, *arguments)` for the module of this name outside the layers."""

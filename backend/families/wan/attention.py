@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +11,10 @@ import torch
 from backend.families.kit.flat_attention import FEW_KEYS, Positions, as_array, attend_flat
 from backend.runtime.cpu_attention import attention
 from backend.runtime.mesh import Layout
+from backend.runtime.token_norm import normalise_tokens
 from backend.runtime.torch_modules import torchax
 from backend.runtime.ulysses import cross_attention, self_attention
+from kernels.qkv import LOG2_E
 
 NAG_LONGEST, NAG_SHARE = 2.5, 0.25
 """Normalized Attention Guidance's tau and alpha for Wan, as its makers set them (ChenDarYen/Normalized-Attention-Guidance)."""
@@ -55,10 +58,10 @@ class KernelAttention:
         return self_attention(self._layout, attend, (query, key, value), norms, (cosine, sine), attn.norm_q.eps)
 
     def _attend_to_text(self, attn, hidden_states: torch.Tensor, text: TextKeys) -> jax.Array:
-        query = self._heads(attn.norm_q(attn.to_q(hidden_states)), attn)
+        query, scale = self._text_query(attn, attn.to_q(hidden_states))
         bias = None if text.bias is None else as_array(text.bias)
         keys, image = (as_array(text.key), as_array(text.value), bias), text.image and tuple(map(as_array, text.image))
-        attend = functools.partial(cross_attention, self._layout, functools.partial(attention, tpu=FEW_KEYS), query)
+        attend = functools.partial(cross_attention, self._layout, functools.partial(attention, scale=scale, tpu=FEW_KEYS), query)
         if text.nag is None:
             attended = attend(*keys)
         else:
@@ -68,7 +71,16 @@ class KernelAttention:
             attended = attended + attend(*image, None)
         return attended.reshape(*attended.shape[:2], -1)
 
-    def _heads(self, projected: torch.Tensor, attn) -> jax.Array:
+    def _text_query(self, attn, projected: torch.Tensor) -> tuple[jax.Array, float | None]:
+        """The normalised query [B, S, H, D] and the factor of its scores, None for D ** -0.5. With the TPU's passes the query has
+        that factor and the kernel's own log2(e) already, so that nothing is left for the attention to multiply."""
+        array, norm = as_array(projected), attn.norm_q
+        if not self._layout.uses_tpu_passes(array.dtype):
+            return self._heads(norm(projected), attn), None
+        scale = as_array(norm.weight).astype(jnp.float32) * (LOG2_E * (array.shape[2] // attn.heads) ** -0.5)
+        return self._heads(normalise_tokens(self._layout, array, scale, eps=norm.eps), attn), math.log(2)
+
+    def _heads(self, projected: torch.Tensor | jax.Array, attn) -> jax.Array:
         array = as_array(projected)
         return self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), self._layout.heads)
 

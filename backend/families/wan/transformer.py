@@ -6,6 +6,7 @@ embeddings serve all tokens. If a picture comes as further input channels, all t
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -23,6 +24,7 @@ from backend.families.kit.modules import with_prefix
 from backend.families.kit.step_cache import StepCache, describe_cache
 from backend.families.kit.transformer import RunLayer, StackedTransformer, run_layers
 from backend.families.wan.attention import KernelAttention, TextKeys, image_keys, text_keys
+from backend.families.wan.block import run_block
 from backend.runtime.mesh import Layout, placed
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
@@ -103,6 +105,7 @@ class _Time:
 
 
 BLOCKS = "blocks."  # the prefix of the layers in the checkpoint
+WIDE = 3072  # channels from which copies are cut out before the product: the 1.3B is faster without (docs/lab/tpu-slices.md)
 
 
 def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
@@ -125,6 +128,7 @@ class Denoiser(StackedTransformer):
     def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
         with torch.device("meta"):
             super().__init__(self._network.from_config(dict(config)), layout)
+        self._cuts_copies = self.heads * self.head_width >= WIDE
         self._block = self._model.blocks[0]
         self._attend_by_kernel(self._block)
         config = self._model.config  # with the entries that an older file does not have
@@ -265,7 +269,8 @@ class Denoiser(StackedTransformer):
         """One block on tokens [B, S, D]; `layer` is its weights, and its keys and values of text and pictures."""
         block, key, value, image = layer
         keys, modulation = TextKeys(key=key, value=value, bias=bias, image=image, nag=nag), time.modulation_of(hidden.shape[1])
-        hidden = call_module(self._block, self._gathered(block), _run_block, hidden, keys, modulation, positions)
+        run = functools.partial(run_block, layout=self._layout)
+        hidden = call_module(self._block, self._gathered(block), run, hidden, keys, modulation, positions)
         return self._layout.constrain(hidden, self._layout.tokens)
 
     def _finish(self, weights: StackedWeights, hidden: jax.Array, time: _Time, positions: Positions, shape) -> jax.Array:
@@ -338,11 +343,6 @@ def _time_embedding(embedder, timesteps: torch.Tensor) -> tuple[torch.Tensor, to
     time = time.to(embedder.time_proj.weight.dtype)
     projected = embedder.time_proj(embedder.act_fn(time))
     return time.float(), projected.float()
-
-
-def _run_block(block, hidden: torch.Tensor, text: TextKeys, modulation: torch.Tensor, rotary) -> torch.Tensor:
-    """One diffusers block; four-dimensional modulation takes its path for per-token timesteps."""
-    return block(hidden, text, modulation, rotary)
 
 
 def to_patches(latents: jax.Array, patch: tuple[int, int, int]) -> jax.Array:

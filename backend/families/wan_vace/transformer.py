@@ -7,6 +7,7 @@ block, then its layers, so that no hint outlives its layer.
 
 import copy
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,9 +17,11 @@ import jax.numpy as jnp
 import torch
 from diffusers import WanVACETransformer3DModel
 
+from backend.families.kit.flat_attention import Positions
 from backend.families.kit.step_cache import StepCache, reuse_or_run
 from backend.families.kit.transformer import layer_at
 from backend.families.wan.attention import TextKeys
+from backend.families.wan.block import run_block
 from backend.families.wan.transformer import BLOCKS, Context, Denoiser, to_patches
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
@@ -148,12 +151,15 @@ class ControlledDenoiser(Denoiser):
         text = context.text
         keys = TextKeys(key=layer_at(text.key, place), value=layer_at(text.value, place), bias=text.bias, nag=text.nag)
         block = self._gathered(layer_at(step.weights.stacks[CONTROL_BLOCKS], index))
-        modulation = step.time.modulation_of(1)[:, 0]
-        made = call_module(self._control_block, block, _call_control_block, control, keys, modulation, context.positions)
+        run = functools.partial(_run_control_block, layout=self._layout)
+        made = call_module(self._control_block, block, run, control, keys, step.time.modulation_of(1), context.positions)
         hint, control = (self._layout.constrain(tokens, self._layout.tokens) for tokens in made)
         return hint * context.scale.astype(hint.dtype), control
 
 
-def _call_control_block(block, control: torch.Tensor, text: TextKeys, modulation: torch.Tensor, rotary) -> tuple:
+def _run_control_block(
+    block, control: torch.Tensor, text: TextKeys, modulation: torch.Tensor, positions: Positions, *, layout: Layout
+) -> tuple[torch.Tensor, torch.Tensor]:
     """One of diffusers' control blocks without its input projection: its hint, and the control tokens after it."""
-    return block(None, text, control, modulation, rotary)
+    control = run_block(block, control, text, modulation, positions, layout=layout)
+    return block.proj_out(control), control

@@ -3,17 +3,14 @@ PRESET,TOPOLOGY or PRESET,TOPOLOGY,PROGRAM, with the key of the only program tha
 
 libtpu takes minutes for the large ones. So `compiled.json` keeps the costs of each program by a fingerprint of all that they
 follow from: the program as it is given to the compiler, the compiler's version, and the code that reads the compiler's answer.
-Only a program that is asked for is lowered, and only one that is not known there is compiled. `--again` compiles all of them;
-`--write` also renews the file.
+Those of `benchmarks/all_presets.json` are known by the same fingerprints. Only a program that is asked for is lowered, and only
+one that is not known is compiled. `--again` compiles all of them; `--write` also renews the file.
 """
 
 import argparse
-import ast
 import functools
-import hashlib
 import json
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from unittest import mock
 
@@ -25,14 +22,18 @@ from backend.families.model import Model
 from backend.pipeline.warm_up import calls
 from backend.runtime.program import Compilation, Program
 from backend.runtime.work import Call
-from backend.settings import PROJECT_FOLDER
 from backend.tpu import report as report_module
+from backend.tpu.fingerprint import fingerprint
 from backend.tpu.report import Inspector, describe_slice
+from benchmarks.predicted import read_rows
 
 KNOWN = Path(__file__).with_name("compiled.json")
-_OF_TPU = tuple(PROJECT_FOLDER / "backend" / "tpu" / name for name in ("hlo_cost.py", "kernels_cost.py", "report.py"))
-_OF_ATTENTION = tuple(PROJECT_FOLDER / "kernels" / "attention" / name for name in ("block_sizes.py", "block_sizes.json"))
-_READERS = (PROJECT_FOLDER / "backend" / "chips.py", *_OF_TPU, *_OF_ATTENTION)
+
+
+def costs_of_rows() -> dict[str, dict]:
+    """The costs of the programs of the documents' tables, by fingerprint."""
+    programs = (program for row in read_rows() if row.figures for program in row.figures.programs.values())
+    return {program.fingerprint: program.costs for program in programs}
 
 
 class KnowingInspector(Inspector):
@@ -41,7 +42,7 @@ class KnowingInspector(Inspector):
     def __init__(self, only: str | None, is_again: bool) -> None:
         super().__init__(lambda text: None, only)
         self.only = only
-        self.known = {} if is_again else json.loads(KNOWN.read_text("utf-8"))
+        self.known = {} if is_again else costs_of_rows() | json.loads(KNOWN.read_text("utf-8"))
         self.compiled: dict[str, dict] = {}
 
     def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
@@ -54,30 +55,6 @@ class KnowingInspector(Inspector):
         result = super().__call__(program, lowered)
         self.compiled[key] = self.costs[program.key]
         return result
-
-
-def fingerprint(program: Program, lowered: jax.stages.Lowered) -> str:
-    """The hash of everything that a program's costs follow from."""
-    parts = [lowered.as_text(), repr(program.layout.compiler_options), version("jaxlib"), version("libtpu")]
-    parts += [_meaning(path) for path in _READERS]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
-
-
-@functools.cache
-def _meaning(path: Path) -> str:
-    """The file without its comments."""
-    text = path.read_text("utf-8")
-    return _written(ast.parse(text)) if path.suffix == ".py" else text
-
-
-def _written(part: object) -> str:
-    """A part of a syntax tree, the same in every version of Python: fields that are empty are left out, for each version adds some."""
-    if isinstance(part, list):
-        return f"[{','.join(map(_written, part))}]"
-    if not isinstance(part, ast.AST):
-        return repr(part)
-    fields = (f"{name}={_written(value)}" for name, value in ast.iter_fields(part) if value not in (None, []))
-    return f"{type(part).__name__}({','.join(fields)})"
 
 
 def calls_of(only: str | None, model: Model, request: GenerationRequest) -> Iterator[Call]:

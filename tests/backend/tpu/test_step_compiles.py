@@ -17,8 +17,8 @@ from tests.kept import kept
 from tests.many_devices import without_quick
 
 # Compiled with jax 0.10.2, libtpu 0.0.51 at 15.1 and 14.1 GiB, of which 10.3 are copies of matrices that no step need gather
-# (the target for everything at once is 24 GB); predicted at 2.87 and 0.767 s, where the published runs measured 4.59 and 1.26.
-CEILINGS = {"wan2.1-t2v-14b-720p": (16.0 * 2**30, 2.93), "wan2.1-t2v-14b-480p": (15.0 * 2**30, 0.79)}  # bytes a chip, seconds
+# (the target for everything at once is 24 GB); predicted at 2.73 and 0.767 s, where the published runs measured 4.59 and 1.26.
+CEILINGS = {"wan2.1-t2v-14b-720p": (16.0 * 2**30, 2.79), "wan2.1-t2v-14b-480p": (15.0 * 2**30, 0.79)}  # bytes a chip, seconds
 
 # Compiled with the same at 2.7 GiB and 12.5 ms: 0.37 s for the later frames of a clip of 121.
 DECODER_BYTES, DECODER_SECONDS = 3.0 * 2**30, 0.0135
@@ -44,7 +44,7 @@ SOURCES = sorted(
     for folder in ("backend", "kernels", "presets", "tests/backend/tpu")
     for path in (PROJECT_FOLDER / folder).rglob("*.*")
     if path.suffix in (".py", ".json", ".toml")
-)
+) + [PROJECT_FOLDER / "benchmarks" / "all_presets.json"]
 
 
 def reports_on(presets: Iterable[str]) -> dict[str, dict]:
@@ -90,11 +90,11 @@ def test_the_step_fits_and_is_predicted_under_its_target(reports, preset):
 
 @pytest.mark.parametrize("preset", ["hunyuanvideo-1.5-t2v-720p"])
 def test_hunyuanvideos_step_fits_and_is_predicted_under_its_target(reports, preset):
-    """Compiled with the same at 11.9 GiB, predicted at 2.80 s; the target is 3.0, the published run measured 5.81."""
+    """Compiled with the same at 11.9 GiB, predicted at 2.76 s; the target is 3.0, the published run measured 5.81."""
     found = reports[preset]
     step = found["components"]["denoise_step"]
     assert found["hbm_bytes_per_device"] <= 17.5 * 2**30 and step["hbm_bytes_per_device"] <= 12.5 * 2**30
-    assert found["floor_seconds"] < step["predicted_seconds"] <= 2.86
+    assert found["floor_seconds"] < step["predicted_seconds"] <= 2.82
     assert step["breakdown"]["layout"] <= 0.05  # the tokens beside the video's are written into its padding, not joined by copies
 
 
@@ -107,22 +107,23 @@ def test_wan_22s_decoder_compiles_and_is_predicted_under_its_target(reports, pre
 
 @pytest.mark.parametrize("preset", ["wan2.1-live-1.3b-480p"])
 def test_one_chip_alone_keeps_up_with_a_live_video(reports, preset):
-    """Compiled with the same at 8.3 GiB, predicted at 0.095 s. A block of 12 frames has five such passes and three latent frames
+    """Compiled with the same at 8.3 GiB, predicted at 0.076 s. A block of 12 frames has five such passes and three latent frames
     to decode, 0.04 s each; at 16 frames a second it has 0.75 s."""
     step = reports[preset]["components"]["denoise_step"]
     assert step["hbm_bytes_per_device"] <= 9 * 2**30
     assert step["breakdown"]["attention"] > 0.04  # the ring's, not only the text's
-    assert step["predicted_seconds"] <= 0.1
+    assert step["breakdown"]["layout"] <= 0.003  # the ring is read where it lies, not copied for each layer
+    assert step["predicted_seconds"] <= 0.08
 
 
 @pytest.mark.parametrize("preset", ["matrix-game-2.0"])
 def test_one_chip_alone_keeps_up_with_a_video_that_is_steered(reports, preset):
-    """Compiled with the same at 4.2 GiB, predicted at 0.034 s. A block of 12 frames has four such passes and three latent frames to
+    """Compiled with the same at 4.2 GiB, predicted at 0.027 s. A block of 12 frames has four such passes and three latent frames to
     decode, 0.022 s each; at 25 frames a second it has 0.48 s."""
     step = reports[preset]["components"]["denoise_step"]
     assert step["hbm_bytes_per_device"] <= 4.6 * 2**30
     assert step["breakdown"]["layout"] <= 0.01  # the rings are written in place
-    assert step["predicted_seconds"] <= 0.036
+    assert step["predicted_seconds"] <= 0.029
 
 
 @pytest.mark.slow

@@ -1,0 +1,19 @@
+"""The norms of tokens that are spread over the chips of a TPU slice: every chip norms its own, in one pass."""
+
+import functools
+
+import jax
+from jax.sharding import PartitionSpec as P
+
+from backend.runtime.mesh import Layout
+from kernels.token_norm import layer_norm, rms_norm
+
+
+def normalise_tokens(
+    layout: Layout, tokens: jax.Array, scale: jax.Array, shift: jax.Array | None = None, *, eps: float
+) -> jax.Array:
+    """Layer norm of `tokens` [B, S, D] with `scale` and `shift` [D], or without a shift RMS norm. Only for a layout that uses the
+    TPU's passes."""
+    norm = functools.partial(rms_norm if shift is None else layer_norm, eps=eps, use_pallas=True)
+    vectors = (scale,) if shift is None else (scale, shift)
+    return layout.on_each_chip(norm, (layout.tokens, *(P() for _ in vectors)), layout.tokens)(tokens, *vectors)

@@ -1,0 +1,44 @@
+"""What the costs of a compiled program follow from, as one short text: a program that has the same need not be compiled again.
+
+Set jax's option `jax_traceback_in_locations_limit` to 0 before anything is lowered, or the kernels hold the paths and lines of
+their sources.
+"""
+
+import ast
+import functools
+import hashlib
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+
+from backend.runtime.program import Program
+from backend.settings import PROJECT_FOLDER
+
+_OF_TPU = tuple(PROJECT_FOLDER / "backend" / "tpu" / name for name in ("hlo_cost.py", "kernels_cost.py", "report.py"))
+_OF_ATTENTION = tuple(PROJECT_FOLDER / "kernels" / "attention" / name for name in ("block_sizes.py", "block_sizes.json"))
+_READERS = (PROJECT_FOLDER / "backend" / "chips.py", *_OF_TPU, *_OF_ATTENTION)
+
+
+def fingerprint(program: Program, lowered: jax.stages.Lowered) -> str:
+    """The hash of the program as it is given to the compiler, the compiler's version, and the code that reads its answer."""
+    parts = [lowered.as_text(), repr(program.layout.compiler_options), version("jaxlib"), version("libtpu")]
+    parts += [_meaning(path) for path in _READERS]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _meaning(path: Path) -> str:
+    """The file without its comments."""
+    text = path.read_text("utf-8")
+    return _written(ast.parse(text)) if path.suffix == ".py" else text
+
+
+def _written(part: object) -> str:
+    """A part of a syntax tree, the same in every version of Python: empty fields, of which each adds some, are left out."""
+    if isinstance(part, list):
+        return f"[{','.join(map(_written, part))}]"
+    if not isinstance(part, ast.AST):
+        return repr(part)
+    fields = (f"{name}={_written(value)}" for name, value in ast.iter_fields(part) if value not in (None, []))
+    return f"{type(part).__name__}({','.join(fields)})"

@@ -1,0 +1,78 @@
+"""The part of `benchmarks.all_presets` that compiles one row: `python -m benchmarks.all_presets_run`, in a process of its own.
+
+The report is that of `check-tpu`, with two means over all steps of the video, and each program's fingerprint and day. Programs
+whose fingerprints are known are not compiled again. Writes JSON lines as `backend.commands.check_tpu_run` does.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import jax
+
+from backend.commands.module_process import say
+from backend.contract.request import example_request, find_preset
+from backend.contract.worker import AXES
+from backend.imports import hide_unused_libraries
+from backend.runtime.program import Compilation, Program
+from backend.tpu.fingerprint import fingerprint
+from backend.tpu.live_rate import live_rate
+from backend.tpu.report import Inspector, Slice, describe_slice, report
+from benchmarks.predicted import ProgramCost
+
+
+class KeepingInspector(Inspector):
+    """Takes the costs of `known` programs, by fingerprint. `marks` are each program's own fingerprint and day, by its key."""
+
+    def __init__(self, known: dict[str, ProgramCost]) -> None:
+        super().__init__(lambda text: say({"progress": text}))
+        self._known = known
+        self.marks: dict[str, dict[str, str]] = {}
+
+    def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
+        mark = fingerprint(program, lowered)
+        if mark in self._known:
+            self.costs[program.key] = self._known[mark].costs
+        else:
+            super().__call__(program, lowered)
+        day = self._known[mark].date if mark in self._known else time.strftime("%Y-%m-%d")
+        self.marks[program.key] = {"fingerprint": mark, "date": day}
+        return Compilation(None)
+
+
+def means(slice_: Slice) -> dict[str, float]:
+    """The mean floor and roofline of a step, seconds."""
+    flops = [slice_.flops_of(step) for step in range(slice_.request.num_steps)]
+    return {
+        "mean_floor_seconds": fmean(one.floor_seconds(slice_.chip, slice_.num_devices) for one in flops),
+        "mean_roofline_seconds": fmean(one.roofline_seconds(slice_.chip, slice_.num_devices) for one in flops),
+    }
+
+
+def row(preset: str, topology: str, known: dict[str, ProgramCost]) -> dict[str, Any]:
+    """The report on this preset and slice."""
+    request, inspector = example_request(find_preset(preset)), KeepingInspector(known)
+    described = describe_slice(request, topology, dict.fromkeys(AXES), inspector)
+    result = report(described, inspector)
+    result |= live_rate(described.model, request, result["components"]) | means(described)
+    result["components"] = {name: cost | inspector.marks[name] for name, cost in result["components"].items()}
+    return result
+
+
+def main() -> None:
+    hide_unused_libraries()
+    parser = argparse.ArgumentParser(description="Started by `benchmarks.all_presets`, not by hand.")
+    parser.add_argument("--preset", required=True)
+    parser.add_argument("--topology", required=True)
+    parser.add_argument("--known", required=True, type=Path, help="a JSON file with programs' costs by fingerprint")
+    arguments = parser.parse_args()
+    jax.config.update("jax_traceback_in_locations_limit", 0)
+    known = {mark: ProgramCost(**cost) for mark, cost in json.loads(arguments.known.read_text("utf-8")).items()}
+    say({"report": row(arguments.preset, arguments.topology, known)})
+
+
+if __name__ == "__main__":
+    main()

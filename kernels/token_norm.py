@@ -1,0 +1,85 @@
+"""The norms of a transformer's tokens: layer norm with scale and shift, and RMS norm over all heads.
+
+On a TPU each is a Pallas pass that reads the tokens once and writes them once. XLA's own program reads them a second time for the
+variance, and takes the norm itself into every tile of the product that follows; docs/lab/tpu-kernels.md has the figures.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+LANES = 128
+ROW_BLOCKS = (256, 128)  # tokens a grid step, the first that divides: 2.6 MB in bfloat16 for 256 at 5,120 channels
+ROWS_AT_ONCE = 64  # so that sums of them stay in registers
+VMEM_LIMIT_BYTES = 48 * 2**20
+
+
+def layer_norm(tokens: jax.Array, scale: jax.Array, shift: jax.Array, *, eps: float, use_pallas: bool = False) -> jax.Array:
+    """`tokens` [B, S, W] less their mean, over their deviation, times `scale` plus `shift`, both [W] float32; rounded once.
+
+    Raises: NotImplementedError for the TPU's pass with a length or a width that is no multiple of 128.
+    """
+    if use_pallas:
+        return _pass(tokens, scale, shift, eps=eps, name="layer_norm")
+    wide = tokens.astype(jnp.float32)
+    centred = wide - wide.mean(-1, keepdims=True)
+    normal = centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + eps)
+    return (normal * scale + shift).astype(tokens.dtype)
+
+
+def rms_norm(tokens: jax.Array, scale: jax.Array, *, eps: float, use_pallas: bool = False) -> jax.Array:
+    """`tokens` [B, S, W] over the root of their mean square, times `scale` [W] float32; rounded once. Raises: as `layer_norm`."""
+    if use_pallas:
+        return _pass(tokens, scale, None, eps=eps, name="rms_norm")
+    wide = tokens.astype(jnp.float32)
+    return (wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + eps) * scale).astype(tokens.dtype)
+
+
+def _pass(tokens: jax.Array, scale: jax.Array, shift: jax.Array | None, *, eps: float, name: str) -> jax.Array:
+    batch, length, width = tokens.shape
+    rows = next((rows for rows in ROW_BLOCKS if length % rows == 0), None)
+    if rows is None or width % LANES:
+        raise NotImplementedError(f"the TPU's norm takes multiples of {LANES}, not {length} tokens of {width}; pad them")
+    vectors = [vector.reshape(1, width).astype(jnp.float32) for vector in (scale, shift) if vector is not None]
+    block = pl.BlockSpec((None, rows, width), lambda b, s: (b, s, 0))
+    vector = pl.BlockSpec((1, width), lambda b, s: (0, 0))
+    return pl.pallas_call(
+        functools.partial(_kernel, eps=eps, is_centred=shift is not None),
+        grid=(batch, length // rows),
+        in_specs=[block, *[vector] * len(vectors)],
+        out_specs=block,
+        out_shape=jax.ShapeDtypeStruct(tokens.shape, tokens.dtype),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=VMEM_LIMIT_BYTES),
+        name=name,
+    )(tokens, *vectors)
+
+
+def _kernel(tokens_ref, *refs, eps: float, is_centred: bool) -> None:
+    """A block of tokens, some rows at a time: their mean, their mean square, and the result, each a loop over the channels."""
+    *vector_refs, out_ref = refs
+    num_rows, width = tokens_ref.shape
+    columns = [slice(start, start + LANES) for start in range(0, width, LANES)]
+
+    def normalise(index, carry):
+        rows = pl.ds(pl.multiple_of(index * ROWS_AT_ONCE, ROWS_AT_ONCE), ROWS_AT_ONCE)
+
+        def centred(lanes: slice, mean: jax.Array | float) -> jax.Array:
+            return tokens_ref[rows, lanes].astype(jnp.float32) - mean
+
+        def mean_of(values) -> jax.Array:
+            return sum(values).sum(1, keepdims=True) / width
+
+        mean = mean_of(centred(lanes, 0.0) for lanes in columns) if is_centred else 0.0
+        inverse = jax.lax.rsqrt(mean_of(jnp.square(centred(lanes, mean)) for lanes in columns) + eps)
+        for lanes in columns:
+            normal = centred(lanes, mean) * inverse * vector_refs[0][:, lanes]
+            shifted = normal + vector_refs[1][:, lanes] if is_centred else normal
+            out_ref[rows, lanes] = shifted.astype(out_ref.dtype)
+        return carry
+
+    jax.lax.fori_loop(0, num_rows // ROWS_AT_ONCE, normalise, None)
