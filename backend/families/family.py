@@ -54,7 +54,7 @@ class Kind:
     sound_rate: int | None = None
     other_series: tuple[str, ...] = ()
     enlarges: bool = False
-    over_floor: float = 1.2  # derived: check-tpu on v6e says 1.12 (720p) to 1.36 (small models), docs/performance.md
+    over_floor: float = 1.2  # derived: check-tpu on v6e says 1.12 (720p) to 1.31 (480p, small models), docs/performance.md
 
     def needs(self, role: str) -> bool:
         """Whether an input of this role must be given."""
