@@ -23,6 +23,7 @@ from safetensors.numpy import save_file
 
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import INPUTS
+from backend.contract.two_sizes import first_size
 from backend.families.model import VIDEO, Conditions, Latents
 from backend.files import replacing
 from backend.media.sound import MODEL_SOUND, Sound
@@ -94,7 +95,10 @@ def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | No
         return None
     ours, theirs = request.for_sharing(), written_for.for_sharing()
     names = [*ENCODED_BY, "fps"] if request.reads_clip else ENCODED_BY  # a clip is brought to this rate
-    return arrays if all(theirs.get(name) == ours.get(name) for name in names) else None
+    if any(theirs.get(name) != ours.get(name) for name in names):
+        return None
+    sizes = {first_size(one).geometry() for one in (request, written_for)}  # pictures are encoded at both sizes of a video
+    return arrays if len(sizes) == 1 or not request.inputs() else None
 
 
 def write_state(run: Run, denoised: Denoised) -> None:

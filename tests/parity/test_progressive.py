@@ -18,6 +18,7 @@ from backend.contract.two_sizes import small_steps
 from backend.media.pictures import crop_to
 from backend.media.video import read_frames
 from backend.pipeline import generate as pipeline_module
+from backend.pipeline.stage_files import read_conditions
 from tests.kept import kept
 from tests.parity.tiny_runs import Tiny, finished, latents_of
 from tests.parity.two_sizes import SPECTRUM, given_spectrum, progressive, reference
@@ -135,3 +136,15 @@ def test_a_step_cache_begins_anew_at_the_full_size(tiny, with_spectrum):
     request = progressive(made)
     cached, _ = finished(request.changed(step_cache=1e-9), made.loaded)
     np.testing.assert_allclose(cached, finished(request, made.loaded)[0], rtol=0, atol=1e-4)
+
+
+def test_a_picture_that_was_encoded_at_one_size_does_not_serve_two(tiny, pictures, with_spectrum, tmp_path):
+    """A prompt that was encoded serves both."""
+    made = with_spectrum(tiny("wan2.1-i2v"))
+    plain = made.request(steps=6, image=pictures["image"])
+    latents_of(plain, made.loaded, tmp_path)
+    assert read_conditions(tmp_path, plain) is not None and read_conditions(tmp_path, plain.changed(progressive=2)) is None
+    made, other = with_spectrum(tiny("wan2.1-t2v")), tmp_path / "other"
+    other.mkdir()
+    latents_of(made.request(steps=6), made.loaded, other)
+    assert read_conditions(other, progressive(made)) is not None
