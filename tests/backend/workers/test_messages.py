@@ -11,6 +11,7 @@ from backend.contract.events import Step
 from backend.contract.worker import Device, KeptModel, WorkerFacts, WorkerStatus
 from backend.workers.messages import (
     Alive,
+    Begin,
     Cancel,
     Decide,
     Dying,
@@ -40,6 +41,7 @@ from tests.backend.conftest import request
 KEPT = KeptModel(model="m", chip_bytes=3, host_bytes=4, is_pinned=True)
 MESSAGES = [
     Run(job_id="a", request=request(), folder=Path("/runs/a")),
+    Begin(preset="wan-tiny", warm_up=True),
     Cancel(job_id="a"),
     Say(job_id="a", cue=Cue(block=2, prompt="a blue square")),
     Stop(),

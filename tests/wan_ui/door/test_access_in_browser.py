@@ -29,6 +29,7 @@ def test_visitors_are_apart_and_the_operator_sees_all(visit, studio, data_dir):
     assert one.request.get(address).status == 200 and two.request.get(address).status == 404
     assert two.request.get(address.replace("video.mp4", "poster.webp")).status == 404
     two.goto(f"{studio.url}?operator=wrong")
+    ready(two)  # what a page has asked for when it is left ends as an error in its console
     assert two.request.get(address).status == 404
     two.goto(Access.of(data_dir).link(studio.url))
     assert "operator=" not in two.url
