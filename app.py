@@ -63,12 +63,13 @@ def _serve(arguments: argparse.Namespace) -> int:
     from backend.commands.arguments import hosts_of, password_of, worker_options_of, worker_shares
     from backend.engine.cleaning import Limits
     from backend.engine.engine import Engine
+    from backend.rewriting.choice import helper_of
     from backend.settings import drop_gradio_ports, from_environment
     from wan_ui.heap import share_one_heap
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     os.umask(0o077)  # what visitors make, and the operator's key, are nobody else's on this machine
-    arguments.auth = password_of(arguments)
+    arguments.auth, rewriter = password_of(arguments), helper_of(arguments)
     share_one_heap()  # before there are threads
     drop_gradio_ports()
     folder, shares = from_environment(arguments.data_dir).data_dir, worker_shares(arguments)
@@ -81,10 +82,9 @@ def _serve(arguments: argparse.Namespace) -> int:
         from wan_ui.gradio_fixes import import_gradio
 
         import_gradio()
-        from wan_ui.desk.rewriter import PromptRewriter
         from wan_ui.serve import Doors, launch
 
-        launch(engine, Doors.of(arguments), PromptRewriter.of(arguments.rewriter))
+        launch(engine, Doors.of(arguments), rewriter)
         return OK
     finally:
         engine.close()

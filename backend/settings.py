@@ -114,6 +114,11 @@ def visitors_password(environment: Mapping[str, str] = os.environ) -> str:
     return environment.get("STUDIO_AUTH", "")
 
 
+def rewriter_key(environment: Mapping[str, str] = os.environ) -> str:
+    """The key for the endpoint that writes prompts, in STUDIO_REWRITER_KEY; "" for none."""
+    return environment.get("STUDIO_REWRITER_KEY", "").strip()
+
+
 def own_cores(environment: Mapping[str, str] = os.environ) -> tuple[int, ...]:
     """The cores that this worker must keep to (STUDIO_CORES, such as "0,1"); empty: all."""
     return split(environment.get("STUDIO_CORES", ""))

@@ -90,12 +90,12 @@ def test_the_light_layers_need_few_packages():
 
 ROOMS = (  # of backend/, from the top floor down; modules that lie in no room are the ground
     *("commands", "engine", "stock", "fleet", "cluster", "slice", "workers", "trials", "tpu"),
-    *("pipeline", "families", "sampling", "weights", "runtime", "checkpoints", "media", "contract"),
+    *("pipeline", "families", "sampling", "weights", "runtime", "checkpoints", "media", "rewriting", "contract"),
 )
 GROUND = "ground"
 LIGHT_ROOMS = (
     *("commands", "engine", "stock", "fleet", "cluster", "slice", "workers"),
-    *("checkpoints", "media", "contract", GROUND),
+    *("checkpoints", "media", "rewriting", "contract", GROUND),
 )
 FACES = re.compile(r"backend\.families(\.family|\.\w+\.(action_)?family)?")
 MODELS = re.compile(r"backend\.families\.(\w+\.)?(\w+_)?model")
@@ -275,7 +275,7 @@ WAN_UI_ROOMS = (  # the floors of the studio from the top; an import points to a
     ("words", "theme", "gradio_fixes"),
 )
 WAN_UI_FLOORS = {room: floor for floor, rooms in enumerate(WAN_UI_ROOMS) for room in rooms}
-BACKEND_FOR_WAN_UI = {"engine", "stock", "media", "contract", "errors", "settings", "files", "chips"}
+BACKEND_FOR_WAN_UI = {"engine", "stock", "media", "rewriting", "contract", "errors", "settings", "files", "chips"}
 
 
 def wan_ui_room(name: str) -> str:

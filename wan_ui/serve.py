@@ -16,12 +16,12 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from backend.engine.engine import Engine
+from backend.rewriting.helper import Helper
 from backend.settings import log_file
 from presets.loader import EXAMPLES_FOLDER
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.exports import export_route
 from wan_ui.desk.media import media_route, video_route
-from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.desk.sound import sound_route
 from wan_ui.door.access import Access
 from wan_ui.door.connections import LimitedConnection
@@ -83,7 +83,7 @@ class Doors:
         return self.is_public and self.auth is None and not self.is_open
 
 
-def launch(engine: Engine, doors: Doors, rewriter: PromptRewriter | None = None) -> None:
+def launch(engine: Engine, doors: Doors, rewriter: Helper | None = None) -> None:
     """Serves the studio until the process is interrupted; prints its addresses and, if made here, the password."""
     guard_output(log_file())
     auth = (USER, secrets.token_urlsafe(9)) if doors.needs_password else doors.auth
@@ -92,6 +92,8 @@ def launch(engine: Engine, doors: Doors, rewriter: PromptRewriter | None = None)
     where = {"host": doors.host, "port": doors.port, "allowed_hosts": names, "share": doors.share}
     serve(blocks, engine, **where, models=doors.models, auth=auth)
     engine.cage.start(OPENING)
+    if rewriter is not None:
+        rewriter.prepare()
     for address in filter(None, (blocks.local_url, blocks.share_url)):
         _say(ENGLISH.serving.format(product=ENGLISH.product, address=address))
     if doors.needs_password:

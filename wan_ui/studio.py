@@ -11,13 +11,14 @@ from collections.abc import Sequence
 import gradio as gr
 
 from backend.engine.engine import Engine
+from backend.rewriting.helper import Helper
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.presets import CanRun
-from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.door.access import Access
 from wan_ui.door.uploads import begin_uploads
 from wan_ui.form.handlers import FORM_ACTS, FormHandlers
 from wan_ui.form.panel import build_form
+from wan_ui.form.rewrite_handlers import RewriteHandlers
 from wan_ui.header import build_header
 from wan_ui.page import PageHandlers, names_of
 from wan_ui.parts.buttons import build_act
@@ -40,7 +41,7 @@ def build(
     engine: Engine,
     texts: Texts = ENGLISH,
     can_run: CanRun | None = None,
-    rewriter: PromptRewriter | None = None,
+    rewriter: Helper | None = None,
     views: Sequence[View] = VIEWS,
     models: frozenset[str] | None = None,
 ) -> gr.Blocks:
@@ -108,6 +109,9 @@ def _wire(blocks: gr.Blocks, act: gr.HTML, page: PageHandlers, stage: StageHandl
     stage.follow_after(opened)
     page.form.estimate_after(opened)
     _event(act, "tick")(page.tick, page.inputs, page.ticked, **RAW)
+    rewriting = RewriteHandlers(desk=page.desk, form=page.form.form)
+    rewriting.wire()
+    _event(act, "rewrite")(rewriting.act, {page.form.form.prompt.prompt}, rewriting.outputs, **EACH)
 
 
 def _wire_form_acts(act: gr.HTML, form: FormHandlers) -> None:

@@ -83,7 +83,7 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
         metavar="USER:PASSWORD",
         help="ask visitors for these; if others can reach the studio and this is left out, a password is made and shown",
     )
-    serve.add_argument("--rewriter", metavar="COMMAND", help="a program that suggests prompts; see the user guide")
+    _add_rewriter(serve)
     workers = "videos that are made at the same time, each with its own copy of the model and its share of the machine"
     serve.add_argument("--workers", type=int, default=1, metavar="N", help=f"{workers} (%(default)s)")
     _add_hosts(serve)
@@ -100,6 +100,14 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
     )
     _add_common(serve)
     _add_profile(serve)
+
+
+def _add_rewriter(serve: argparse.ArgumentParser) -> None:
+    url = "an address that writes prompts as OpenAI's chat completions do (key: STUDIO_REWRITER_KEY); see the user guide"
+    serve.add_argument("--rewriter-url", metavar="URL", help=url)
+    model = "a language model that writes prompts on this machine: a Hub id or a folder; beside --rewriter-url its name there"
+    serve.add_argument("--rewriter-model", metavar="ID", help=model)
+    serve.add_argument("--rewriter", metavar="COMMAND", help="a program of yours that writes prompts; see the user guide")
 
 
 def _add_generate(commands: argparse._SubParsersAction) -> None:

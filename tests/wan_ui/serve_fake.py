@@ -11,6 +11,13 @@ from presets import Preset
 from wan_ui.gradio_fixes import import_gradio
 from wan_ui.heap import share_one_heap
 
+HELPER = """
+import json, sys, time
+prompt = json.load(sys.stdin)["prompt"]
+print(prompt.replace("cat", "striped cat"), end=" ", flush=True)
+time.sleep(600 if "for ever" in prompt else 0)
+"""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()
@@ -23,7 +30,7 @@ def main() -> None:
     arguments = parser.parse_args()
     share_one_heap()
     import_gradio()
-    from wan_ui.desk.rewriter import PromptRewriter
+    from backend.rewriting.program import Program
     from wan_ui.door.log_guard import guard_output
     from wan_ui.serve import serve
     from wan_ui.studio import build
@@ -33,9 +40,8 @@ def main() -> None:
     views = (*VIEWS, *arguments.view)
     model = "square" if arguments.offer else None  # which counts as here, whatever preset it is for
     engine = Engine(arguments.data_dir, model, pipeline="tests.fake_pipeline")
-    upper = "import json, sys; print(json.load(sys.stdin)['prompt'].replace('cat', 'striped cat'))"
     offered = functools.partial(is_offered, arguments.offer)
-    blocks = build(engine, can_run=offered, rewriter=PromptRewriter(command=(sys.executable, "-c", upper)), views=views)
+    blocks = build(engine, can_run=offered, rewriter=Program(command=(sys.executable, "-c", HELPER)), views=views)
     names = arguments.allowed_host
     serve(
         blocks,

@@ -14,10 +14,10 @@ from backend.engine.lock import EngineLock
 from backend.engine.order import Room
 from backend.errors import DataFolderError, JobNotFound, RequestError
 from backend.media.cage import Steps
+from backend.rewriting.helper import Helper
 from presets import Preset, list_presets
 from wan_ui.desk.opening import visitor
 from wan_ui.desk.presets import CanRun
-from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.desk.visit import Visit
 from wan_ui.door.access import Access
 from wan_ui.door.limits import VIDEOS_IN_LINE
@@ -43,7 +43,7 @@ class Desk:
     most_in_all: int = VIDEOS_IN_LINE.in_all
     most_without_key: int = VIDEOS_IN_LINE.without_key
     models: frozenset[str] | None = None
-    rewriter: PromptRewriter | None = None
+    rewriter: Helper | None = None
     uploads: EngineLock | None = None
 
     def visit(self, request: gr.Request) -> Visit:

@@ -1,4 +1,4 @@
-"""Handles the form: another task, model or picture, a suggestion, the estimate, and the words of a page that opens."""
+"""Handles the form: another task, model or picture, the estimate, and the words of a page that opens."""
 
 import asyncio
 import json
@@ -24,14 +24,13 @@ from wan_ui.form.form import Form, parse_size
 from wan_ui.form.own_presets import OwnPresetHandlers
 from wan_ui.form.picture import CENTRE, crop_preview, empty_preview, picture_examples_html, uploaded_picture
 from wan_ui.form.prompt import example_captions, example_samples, history_html, shows_prompts
-from wan_ui.form.rewrite import suggest
 from wan_ui.form.settings import elsewhere_html, preset_updates, settings_of
 from wan_ui.form.shots import editor_html
 from wan_ui.parts.events import LAST, QUIET, RAW, Updates, Values
 from wan_ui.parts.notes import PLACES, Place, note_html, sentence
 
 MOST_HISTORY = 20
-FORM_ACTS = ("estimate", "fill", "drop", "own")
+FORM_ACTS = ("estimate", "fill", "drop", "own", "rewrite")
 
 # What a person has typed since a preset was chosen, by the control's name: the answer to that choice may come later, and must not
 # bring the preset's own value back.
@@ -70,10 +69,7 @@ class FormHandlers:
         """Wires the controls of the form."""
         self._wire_presets()
         self._wire_picture()
-        prompt, actions = self.form.prompt, self.form.actions
-        asked = [prompt.prompt, self.form.settings.preset]
-        prompt.rewrite.button.click(self.suggest, asked, prompt.rewrite.suggestion, api_visibility="private")
-        prompt.prompt.change(lambda: "", None, prompt.rewrite.suggestion, **QUIET)
+        actions = self.form.actions
         self.show_editing_after(actions.leave.click(lambda: None, None, self.form.editing, **QUIET))
         changing = (*self.form.settings.estimated, self.form.task, self.form.image.image)
         gr.on([component.change for component in changing], self.estimate, self.form.inputs, actions.estimate, **RAW, **LAST)
@@ -159,11 +155,6 @@ class FormHandlers:
             return ""
         engine.foresee(wanted)
         return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), texts)
-
-    def suggest(self, prompt: str, preset: str | None, request: gr.Request) -> str:
-        """A suggestion for the prompt; made only when somebody asks for one."""
-        rewriter = self.desk.rewriter
-        return suggest(rewriter, prompt or "", preset or "", self.desk.visit(request).texts) if rewriter else ""
 
     def edit_mode(self, editing: str | None, request: gr.Request) -> tuple[Any, Any]:
         """The Generate button's words, and the button that stops editing the waiting video."""

@@ -1,6 +1,6 @@
-"""A suggestion for the prompt, if the server has a rewriter: what it would change, and a button to use it.
+"""A suggestion for the prompt, if the server has a helper: the button, and what is shown of a suggestion.
 
-It never runs by itself and never changes the prompt. Element ids: `rewrite` (the button), `suggestion`.
+Element ids: `rewrite` (the button), `suggestion`.
 """
 
 from dataclasses import dataclass
@@ -9,35 +9,36 @@ from html import escape
 
 import gradio as gr
 
-from backend.errors import StudioError
-from wan_ui.desk.rewriter import PromptRewriter
 from wan_ui.parts.buttons import text_button
-from wan_ui.parts.notes import note_html, sentence
 from wan_ui.words.english import Texts
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewritePanel:
-    """The panel's components; both are invisible without a rewriter."""
+    """The panel's components, invisible without a helper; `put` is the suggestion that stands in the prompt, None for none."""
 
     button: gr.Button
     suggestion: gr.HTML
+    put: gr.State
 
 
 def build_rewrite_panel(labels: Texts, is_there: bool) -> RewritePanel:
     """Builds the panel, within the prompt's column."""
     button = gr.Button(labels.rewrite, size="sm", elem_id="rewrite", visible=is_there)
-    return RewritePanel(button=button, suggestion=gr.HTML("", elem_id="suggestion", visible=is_there))
+    return RewritePanel(button=button, suggestion=gr.HTML("", elem_id="suggestion", visible=is_there), put=gr.State(None))
 
 
-def suggest(rewriter: PromptRewriter, prompt: str, preset: str, texts: Texts) -> str:
-    """The suggestion as HTML, or what went wrong."""
-    if not prompt.strip():
-        return ""
-    try:
-        return suggestion_html(prompt, rewriter.suggest(prompt, preset), texts)
-    except StudioError as error:
-        return note_html(sentence(error))
+def growing_html(text: str, texts: Texts) -> str:
+    """A suggestion that is being written, with a button to stop it."""
+    said = f"<p>{escape(text)}</p>" if text else f'<p class="hint">{escape(texts.rewrite_waits)}</p>'
+    stop = text_button("rewrite:stop", texts.stop)
+    return f'<div class="suggestion" aria-busy="true">{said}<div class="actions">{stop}</div></div>'
+
+
+def used_html(old: str, texts: Texts) -> str:
+    """What is said after a suggestion was used, with a button that takes it back."""
+    undo = text_button("rewrite:undo", texts.rewrite_undo, value=old)
+    return f'<div class="suggestion used"><p class="hint">{escape(texts.rewrite_used)}</p><div class="actions">{undo}</div></div>'
 
 
 def suggestion_html(old: str, new: str, texts: Texts) -> str:
@@ -51,5 +52,5 @@ def suggestion_html(old: str, new: str, texts: Texts) -> str:
             continue
         parts += [f"<del>{escape(' '.join(before[first:last]))}</del>"] * (last > first)
         parts += [f"<ins>{escape(' '.join(after[start:end]))}</ins>"] * (end > start)
-    use = text_button("fill:prompt", texts.rewrite_use, value=new)
+    use = text_button("rewrite:use", texts.rewrite_use, value=new)
     return f'<div class="suggestion"><p>{" ".join(parts)}</p><div class="actions">{use}</div></div>'

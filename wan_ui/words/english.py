@@ -48,6 +48,9 @@ class Texts:
 
     rewrite: str = "Suggest"
     rewrite_use: str = "Use it"
+    rewrite_waits: str = "The helper is reading..."
+    rewrite_used: str = "The suggestion stands in the prompt."
+    rewrite_undo: str = "Undo"
     rewrite_same: str = "There is nothing to change."
     history: str = "Earlier prompts"
     history_empty: str = "Your prompts will be kept here."

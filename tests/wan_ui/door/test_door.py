@@ -38,6 +38,9 @@ NOT_NEEDED = [path for path, rule in RULES.items() if rule == "refused"]
 # means that the handler is given jobs, pictures or names by the page, and asks `Desk.visit` or `door/uploads.py` what its caller may
 # do with them; `operator` that it asks `Desk.visit` and does nothing for anybody else.
 HANDLERS = {
+    "RewriteHandlers.suggest": "visitor",
+    "RewriteHandlers.act": "login",
+    "RewriteHandlers.forget": "login",
     "FormHandlers.wire.<locals>.<lambda>": "login",
     "build_prompt_panel.<locals>.<lambda>": "login",
     "FormHandlers.chooser.<locals>.choose": "login",
@@ -45,7 +48,6 @@ HANDLERS = {
     "FormHandlers.choose_picture": "login",
     "FormHandlers.guide_first": "login",
     "FormHandlers.guide_as_many": "login",
-    "FormHandlers.suggest": "login",
     "FormHandlers.edit_mode": "login",
     "FormHandlers.estimate": "visitor",
     "FormHandlers.show_picture": "visitor",
@@ -127,9 +129,9 @@ def test_only_the_endpoint_for_programs_is_named_to_them(launched):
     assert launched["public"] == ["generate"]
 
 
-def test_of_the_pages_handlers_only_the_rewriter_has_gradio_show_its_progress(launched):
+def test_none_of_the_pages_handlers_has_gradio_show_its_progress(launched):
     """With every piece of an answer Gradio's page goes through all components that may show some."""
-    assert launched["progress"] == ["suggest", "generate"]
+    assert launched["progress"] == ["generate"]
 
 
 def test_the_door_is_outermost_and_there_is_no_cors(launched):

@@ -84,7 +84,7 @@ def test_the_last_sessions_settings_come_back(visit):
     assert "a remembered prompt" in page.locator("#history").inner_text()
 
 
-def test_a_suggestion_shows_what_it_changes_and_waits(page):
+def test_a_suggestion_shows_what_it_changes_waits_and_is_taken_back(page):
     page.locator("#prompt textarea").fill("a cat <b>asleep</b>")
     page.locator("#rewrite").click()
     page.locator(".suggestion ins", has_text="striped").wait_for()
@@ -92,6 +92,20 @@ def test_a_suggestion_shows_what_it_changes_and_waits(page):
     assert page.locator("#prompt textarea").input_value() == "a cat <b>asleep</b>"
     page.locator(".suggestion [data-act]").click()
     until(page, "document.querySelector('#prompt textarea').value === 'a striped cat <b>asleep</b>'")
+    page.locator(".suggestion.used [data-act]").click()
+    until(page, "document.querySelector('#prompt textarea').value === 'a cat <b>asleep</b>'")
+    page.locator(".suggestion").wait_for(state="detached")
+
+
+def test_a_suggestion_is_seen_as_it_is_written_and_can_be_stopped(page):
+    page.locator("#prompt textarea").fill("a cat that sleeps for ever")
+    page.locator("#rewrite").click()
+    page.locator(".suggestion[aria-busy=true]", has_text="a striped cat that sleeps for ever").wait_for()
+    page.locator('.suggestion [data-act="rewrite:stop"]').click()
+    page.locator(".suggestion").wait_for(state="detached")
+    page.locator("#prompt textarea").fill("a cat")
+    page.locator("#rewrite").click()
+    page.locator(".suggestion ins", has_text="striped").wait_for()
 
 
 def test_what_is_far_too_long_is_refused_in_words(page, tmp_path):

@@ -1,0 +1,151 @@
+"""A helper behind an address that speaks as OpenAI's chat completions do: `serve --rewriter-url URL`, such as vLLM, Ollama,
+llama.cpp or a service. Its key, if it wants one, is in STUDIO_REWRITER_KEY.
+
+Only the operator gives the address. An answer is read as it comes, at most MOST_BYTES of it; redirects are not followed, so that
+the key stays where it belongs.
+"""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+from backend.errors import StudioError, one_line
+from backend.rewriting.asked import Asked
+from backend.rewriting.helper import BY_HAND, SECONDS_OF_SILENCE
+
+CHAT = "/chat/completions"
+MOST_BYTES = 1_000_000
+CANNOT_SEE = (400, 404, 415, 422, 500, 501)  # what servers say to a picture that their model does not take
+
+
+@dataclass(kw_only=True)
+class Endpoint:
+    """The endpoint at `url`, its base ("http://localhost:11434/v1") or its whole address; `model` is the one to be asked, None
+    for the first that it has."""
+
+    url: str
+    model: str | None = None
+    key: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        """Raises: StudioError for an address that is none."""
+        address = self.url.rstrip("/").removesuffix(CHAT)
+        try:
+            parsed = httpx2.URL(address)
+            is_address = parsed.scheme in ("http", "https") and bool(parsed.host)
+        except (httpx2.InvalidURL, ValueError):
+            is_address = False
+        if not is_address:
+            fix = 'such as "http://localhost:11434/v1"'
+            raise StudioError(f"--rewriter-url {self.url[:80]!r}", "must be an address that begins with http:// or https://", fix)
+        self.url = address
+
+    def prepare(self) -> None:
+        """There is nothing to load here."""
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+    async def pieces(self, asked: Asked) -> AsyncGenerator[str]:
+        """What the model says. Raises: StudioError."""
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        timeout = httpx2.Timeout(10.0, read=SECONDS_OF_SILENCE)
+        try:
+            async with httpx2.AsyncClient(headers=headers, timeout=timeout) as client:
+                if self.model is None:
+                    self.model = await self._first_model(client)
+                for sees in [True, False] if asked.picture else [False]:
+                    body = {"model": self.model, "messages": asked.messages(sees=sees), "stream": True}
+                    async with client.stream("POST", self.url + CHAT, json=body) as response:
+                        if sees and response.status_code in CANNOT_SEE:
+                            continue  # a model without eyes: once more, in words alone
+                        async with aclosing(_answer(response)) as answer:
+                            async for piece in answer:
+                                yield piece
+                        return
+        except (httpx2.HTTPError, httpx2.StreamError) as error:
+            raise _failed(str(error) or type(error).__name__) from None
+
+    async def _first_model(self, client: httpx2.AsyncClient) -> str:
+        """The name of the first model that the endpoint has."""
+        async with client.stream("GET", f"{self.url}/models") as response:
+            found = _json(await _whole(response))
+        models = found.get("data") if isinstance(found, dict) else None
+        name = models[0].get("id") if isinstance(models, list) and models and isinstance(models[0], dict) else None
+        if not isinstance(name, str):
+            raise _failed("the endpoint names no model: give one with --rewriter-model")
+        return name
+
+
+async def _answer(response: httpx2.Response) -> AsyncGenerator[str]:
+    """The pieces of an answer, streamed or whole."""
+    if response.status_code != httpx2.codes.OK or _kind(response) != "text/event-stream":
+        yield _content(_json(await _whole(response)), "message")
+        return
+    async for line in _lines(response):
+        if line.startswith("data:") and (data := line.removeprefix("data:").strip()) != "[DONE]":
+            yield _content(_json(data), "delta")
+
+
+async def _lines(response: httpx2.Response) -> AsyncIterator[str]:
+    """The lines of a stream. Raises: StudioError for one that is too long."""
+    begun, total = b"", 0
+    async for data in response.aiter_bytes():
+        total += len(data)
+        if total > MOST_BYTES:
+            raise _failed(f"the endpoint's answer has more than {MOST_BYTES:,} bytes")
+        *lines, begun = (begun + data).split(b"\n")
+        for line in lines:
+            yield line.decode("utf-8", "replace").strip()
+    yield begun.decode("utf-8", "replace").strip()
+
+
+async def _whole(response: httpx2.Response) -> str:
+    """The body of an answer that went well and is JSON."""
+    text = "\n".join([line async for line in _lines(response)])
+    if response.status_code != httpx2.codes.OK:
+        raise _failed(f"the endpoint answered {response.status_code}: {_reason(text)}")
+    if _kind(response) not in ("application/json", ""):
+        raise _failed(f"the endpoint answered with {_kind(response)[:40]}, which is no chat completion")
+    return text
+
+
+def _reason(text: str) -> str:
+    """The sentence in an error's body, or its beginning."""
+    try:
+        error: Any = json.loads(text)
+        while isinstance(error, dict):
+            error = error.get("error") or error.get("message") or error.get("detail") or ""
+    except ValueError:
+        error = "" if text.lstrip().startswith("<") else text
+    return one_line(str(error))[:160] or "without a reason"
+
+
+def _kind(response: httpx2.Response) -> str:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise _failed("the endpoint's answer is no JSON") from None
+
+
+def _content(answer: Any, part: str) -> str:
+    """The text of a completion or of a piece of one; "" where there is none. Raises: StudioError for an error in a stream."""
+    if isinstance(answer, Mapping) and answer.get("error"):
+        raise _failed(_reason(json.dumps(answer)))
+    choices = answer.get("choices") if isinstance(answer, Mapping) else None
+    first = choices[0] if isinstance(choices, list) and choices else {}
+    said = first.get(part) if isinstance(first, Mapping) else None
+    content = said.get("content") if isinstance(said, Mapping) else None
+    return content if isinstance(content, str) else ""
+
+
+def _failed(reason: str) -> StudioError:
+    return StudioError("the prompt could not be rewritten:", one_line(reason)[:240], BY_HAND)

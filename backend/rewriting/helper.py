@@ -1,0 +1,51 @@
+"""Helpers that write prompts: what all of them do, and how long one may take. Every helper is chosen by the operator."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Protocol
+
+from backend.errors import StudioError
+from backend.rewriting.asked import LONGEST, Asked, spoken
+
+SECONDS_OF_SILENCE = 120.0  # a large model on the host's processors reads its instructions and a picture
+SECONDS = 300.0
+MOST_CHARACTERS = 16 * LONGEST  # of an answer, thoughts and all
+BY_HAND = "write it by hand"
+
+
+class Helper(Protocol):
+    """Something that writes prompts."""
+
+    def prepare(self) -> None:
+        """Begins to load what it needs, if anything, and returns at once."""
+
+    def pieces(self, asked: Asked) -> AsyncGenerator[str]:
+        """Its answer, piece by piece; closing the generator stops it. Raises: StudioError."""
+
+    def close(self) -> None:
+        """Ends what `prepare` has begun."""
+
+
+async def suggestions(
+    helper: Helper, asked: Asked, *, silence: float = SECONDS_OF_SILENCE, longest: float = SECONDS
+) -> AsyncIterator[str]:
+    """The suggestion as it grows, the last one whole. `silence` and `longest` are in seconds. Raises: StudioError."""
+    answer, suggestion, ends = "", "", asyncio.get_running_loop().time() + longest
+    async with aclosing(helper.pieces(asked)) as pieces:
+        while True:
+            left = ends - asyncio.get_running_loop().time()
+            try:
+                answer += await asyncio.wait_for(anext(pieces), min(silence, left))
+            except StopAsyncIteration:
+                break
+            except TimeoutError:
+                reason = f"the helper did not answer within {min(silence, longest):.3g} s"
+                raise StudioError("the prompt could not be rewritten:", reason, BY_HAND) from None
+            if len(answer) > MOST_CHARACTERS:
+                raise StudioError("the prompt could not be rewritten:", "the helper does not stop talking", BY_HAND)
+            if (now := spoken(answer)) and now != suggestion:
+                suggestion = now
+                yield suggestion
+    if not suggestion:
+        raise StudioError("the prompt could not be rewritten:", "the helper wrote nothing", BY_HAND)

@@ -1,0 +1,112 @@
+"""A helper that is a language model on this machine's processors: `serve --rewriter-model ID`.
+
+Runs transformers in a process of its own, `backend.commands.rewrite_run`, with which it speaks in JSON lines: here {"ask",
+"messages", "picture"} and {"stop"}; there {"ask", "text"} for each piece, and {"ask", "end"} or {"ask", "error"}; `ask` and
+`stop` are a question's number. One answer is written at a time.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+from backend.errors import StudioError
+from backend.rewriting.asked import Asked
+from backend.rewriting.helper import BY_HAND
+from backend.settings import PROJECT_FOLDER, module_environment
+
+MODULE = "backend.commands.rewrite_run"
+ENDED = {"error": "its process has ended"}
+
+
+@dataclass
+class _Running:
+    """The process, and what it has said that nobody has taken yet; a thread reads it."""
+
+    process: subprocess.Popen
+    waiting: list[dict[str, Any]] = field(default_factory=list)
+    arrived: threading.Condition = field(default_factory=threading.Condition)
+
+    def read(self) -> None:
+        """Reads until the process ends."""
+        with self.process.stdout as lines:
+            for line in lines:
+                self._put(json.loads(line))
+        self._put(ENDED)
+
+    def _put(self, message: dict[str, Any]) -> None:
+        with self.arrived:
+            self.waiting.append(message)
+            self.arrived.notify_all()
+
+    def take(self, seconds: float) -> dict[str, Any] | None:
+        """The next message; None if none comes within `seconds`."""
+        with self.arrived:
+            self.arrived.wait_for(lambda: self.waiting, seconds)
+            return self.waiting.pop(0) if self.waiting else None
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Writes one line to the process, unless it has ended."""
+        with contextlib.suppress(OSError):
+            self.process.stdin.write(json.dumps(message) + "\n")
+            self.process.stdin.flush()
+
+
+class LocalModel:
+    """The model of this Hub id, or in this folder; it is downloaded when the studio starts, if need be, and stays loaded."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self._running: _Running | None = None
+        self._turn = asyncio.Lock()
+        self._numbers = itertools.count(1)
+
+    def prepare(self) -> None:
+        """Begins to load the model."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", MODULE, self.model],
+            cwd=PROJECT_FOLDER,
+            env=module_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._running = _Running(process)
+        threading.Thread(target=self._running.read, name="rewriter", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._running is not None:
+            self._running.process.kill()
+            self._running.process.wait()
+            with contextlib.suppress(OSError):  # what it had not read
+                self._running.process.stdin.close()
+            self._running = None
+
+    async def pieces(self, asked: Asked) -> AsyncGenerator[str]:
+        """What the model says; an empty piece for each second in which it is still being loaded or reads. Raises: StudioError."""
+        async with self._turn:
+            if self._running is None or self._running.process.poll() is not None:
+                self.close()
+                self.prepare()
+            running, number = self._running, next(self._numbers)
+            running.tell({"ask": number, "messages": asked.messages(sees=False), "picture": asked.picture})
+            has_ended = False
+            try:
+                while not has_ended:
+                    message = await asyncio.to_thread(running.take, 1.0) or {"ask": number}
+                    if message.get("ask", number) != number:
+                        continue  # the rest of an answer that was stopped
+                    has_ended = "end" in message or "error" in message
+                    if "error" in message:
+                        raise StudioError("the prompt could not be rewritten:", str(message["error"])[:240], BY_HAND)
+                    yield str(message.get("text", ""))
+            finally:
+                if not has_ended:
+                    running.tell({"stop": number})

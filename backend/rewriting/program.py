@@ -1,0 +1,85 @@
+"""A helper that is a program: `serve --rewriter COMMAND`.
+
+It reads one JSON object from its standard input, {"prompt", "preset", "instructions", "seconds", "starts_from_picture"}, and
+writes the new prompt to its standard output, all at once or bit by bit. It runs for each suggestion, as a process of its
+own and without a shell.
+"""
+
+import asyncio
+import codecs
+import contextlib
+import json
+import os
+import shlex
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from backend.errors import StudioError, one_line
+from backend.rewriting.asked import Asked
+from backend.rewriting.helper import BY_HAND
+
+MOST_ERRORS = 20_000  # bytes of its standard error that are read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A program that suggests prompts."""
+
+    command: tuple[str, ...]
+
+    @classmethod
+    def of(cls, words: str) -> "Program":
+        """The program of a command line. Raises: StudioError for one that a shell would not read either."""
+        try:
+            return cls(command=tuple(shlex.split(words)))
+        except ValueError as error:
+            raise StudioError(f"--rewriter {words[:60]!r}", f"is no command line: {error}", "correct it") from None
+
+    def prepare(self) -> None:
+        """There is nothing to load."""
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+    async def pieces(self, asked: Asked) -> AsyncGenerator[str]:
+        """What the program writes. Raises: StudioError."""
+        try:
+            pipes = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE}
+            process = await asyncio.create_subprocess_exec(*self.command, **pipes, start_new_session=True)
+        except OSError as error:
+            raise _failed(str(error)) from None
+        errors = asyncio.ensure_future(process.stderr.read(MOST_ERRORS))
+        try:
+            await _give(process, asked)
+            decoder = codecs.getincrementaldecoder("utf-8")("replace")
+            while data := await process.stdout.read(4096):
+                yield decoder.decode(data)
+            if await process.wait():
+                raise _failed((await errors).decode("utf-8", "replace").strip() or f"it ended with {process.returncode}")
+        finally:
+            errors.cancel()
+            with contextlib.suppress(ProcessLookupError):  # and what it has started
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.stdout.read()  # what is left in the pipe: asyncio waits for its end
+            await process.wait()
+
+
+async def _give(process: Process, asked: Asked) -> None:
+    """Writes what is asked to the program, which may not care to read it."""
+    given = {
+        "prompt": asked.prompt,
+        "preset": asked.preset.name,
+        "instructions": asked.instructions,
+        "seconds": asked.seconds,
+        "starts_from_picture": asked.starts_from_picture,
+    }
+    with contextlib.suppress(ConnectionError):
+        process.stdin.write(json.dumps(given).encode())
+        await process.stdin.drain()
+        process.stdin.close()
+
+
+def _failed(reason: str) -> StudioError:
+    return StudioError("the prompt could not be rewritten:", one_line(reason)[-200:], BY_HAND)

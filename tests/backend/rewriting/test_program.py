@@ -1,0 +1,82 @@
+"""A helper is any program; what goes wrong with it is said in one sentence."""
+
+import asyncio
+import sys
+
+import pytest
+
+from backend.errors import StudioError
+from backend.rewriting.asked import Asked
+from backend.rewriting.helper import suggestions
+from backend.rewriting.program import Program
+from presets import load_preset
+
+
+def program(code: str) -> Program:
+    return Program(command=(sys.executable, "-c", code))
+
+
+def asked(prompt: str = "x") -> Asked:
+    return Asked(prompt=prompt, preset=load_preset("wan-tiny"), seconds=1.0625)
+
+
+def all_suggestions(helper: Program, asked: Asked, **limits: float) -> list[str]:
+    async def collect() -> list[str]:
+        return [one async for one in suggestions(helper, asked, **limits)]
+
+    return asyncio.run(collect())
+
+
+def test_it_is_given_prompt_preset_and_instructions():
+    code = (
+        "import json, sys; given = json.load(sys.stdin)\n"
+        "print(given['preset'], given['seconds'], 'shape' in given['instructions'], given['prompt'].upper())"
+    )
+    found = all_suggestions(program(code), asked("ein Kreis; $(rm -rf) 圆"))
+    assert found[-1] == "wan-tiny 1.0625 False EIN KREIS; $(RM -RF) 圆", "the instructions are Chinese, as the prompt is in part"
+
+
+def test_it_is_shown_as_it_is_written():
+    code = "import time\nfor word in ('a', ' red', ' circle'): print(word, end='', flush=True); time.sleep(0.2)"
+    assert all_suggestions(program(code), asked()) == ["a", "a red", "a red circle"]
+
+
+@pytest.mark.parametrize(
+    ("helper", "words"),
+    [
+        (program("import sys; sys.exit('no model here')"), "no model here"),
+        (program("import os; os._exit(3)"), "it ended with 3"),
+        (program("print()"), "wrote nothing"),
+        (program("while True: print('x' * 1000)"), "does not stop talking"),
+        (Program(command=("/no/such/program",)), "No such file"),
+    ],
+)
+def test_what_goes_wrong_is_said(helper, words):
+    with pytest.raises(StudioError, match=words):
+        all_suggestions(helper, asked())
+
+
+@pytest.mark.parametrize("limits", [{"silence": 0.3}, {"longest": 0.3}])
+def test_one_that_hangs_is_ended(tmp_path, limits):
+    file = tmp_path / "pid"
+    code = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    with pytest.raises(StudioError, match="did not answer within 0.3 s"):
+        all_suggestions(program(code), asked(), **limits)
+    if file.exists():  # it had begun
+        assert not _is_alive(int(file.read_text() or 0))
+
+
+def _is_alive(process: int) -> bool:
+    with open("/proc/self/status", encoding="utf-8"):
+        pass
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_command_line_is_read_as_a_shell_reads_it():
+    assert Program.of("python 'my file.py' -x").command == ("python", "my file.py", "-x")
+    with pytest.raises(StudioError, match="is no command line"):
+        Program.of("python 'my file.py")

@@ -1,0 +1,155 @@
+"""Has a prompt written anew, before the user's eyes: nothing changes until *Use it*, and one click takes that back."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import gradio as gr
+
+from backend.contract.request import find_preset
+from backend.errors import Busy, RequestError, StudioError
+from backend.media.cage import Opening
+from backend.rewriting.asked import Asked, has_instructions
+from backend.rewriting.helper import Helper, suggestions
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.opening import visitor
+from wan_ui.desk.visit import Visit
+from wan_ui.door.limits import PROMPTS_WRITTEN
+from wan_ui.form.crop import preview_address
+from wan_ui.form.form import Draft, Form
+from wan_ui.form.rewrite import growing_html, suggestion_html, used_html
+from wan_ui.parts.buttons import Act
+from wan_ui.parts.events import QUIET, SILENT, Updates, Values
+from wan_ui.parts.notes import note_html, sentence
+
+SECONDS_BETWEEN = 0.15  # two drawings of a suggestion that grows
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewriteHandlers:
+    """Handlers of suggestions. `asking` has for each page that waits for one what ends it, `busy` how many each visitor and each
+    address waits for."""
+
+    desk: Desk
+    form: Form
+    asking: dict[str, asyncio.Event] = field(default_factory=dict)
+    busy: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def outputs(self) -> list[gr.Component]:
+        """What a press of one of the suggestion's buttons may change."""
+        panel = self.form.prompt.rewrite
+        return [self.form.prompt.prompt, panel.put, panel.suggestion]
+
+    def wire(self) -> None:
+        """Wires the button, and takes a suggestion away that is no longer about the prompt."""
+        prompt, panel = self.form.prompt.prompt, self.form.prompt.rewrite
+        many = dict(concurrency_limit=None, trigger_mode="multiple", preprocess=False)
+        panel.button.click(self.suggest, self.form.inputs, panel.suggestion, **many, **SILENT)
+        prompt.change(self.forget, [prompt, panel.put], panel.suggestion, **QUIET)
+
+    async def suggest(self, values: Values, request: gr.Request) -> AsyncIterator[str]:
+        """The suggestion as it grows, then what it changes, or what went wrong; made only when somebody asks for one."""
+        visit, prompt = await asyncio.to_thread(self.desk.visit, request), str(values[self.form.prompt.prompt] or "")
+        if self.desk.rewriter is None or not prompt.strip():
+            yield ""
+            return
+        page, ended = request.session_hash or "", asyncio.Event()
+        self.end(page)
+        self.asking[page] = ended
+        try:
+            with self._room(visit):
+                yield growing_html("", visit.texts)
+                asked = await self._asked(self.form.read(values), prompt, visit)
+                async with aclosing(_until(ended, self.desk.rewriter, asked)) as drawn:
+                    async for suggestion, is_whole in drawn:
+                        draw = suggestion_html(prompt, suggestion, visit.texts)
+                        yield draw if is_whole else growing_html(suggestion, visit.texts)
+                if ended.is_set():
+                    yield ""
+        except StudioError as error:
+            yield note_html(sentence(error))
+        finally:
+            if self.asking.get(page) is ended:
+                del self.asking[page]
+
+    async def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
+        """Handles the suggestion's buttons: stops it, puts it into the prompt, or takes it back."""
+        act, prompt, panel = Act.of(event), self.form.prompt.prompt, self.form.prompt.rewrite
+        if act.what == "use":
+            visit = await asyncio.to_thread(self.desk.visit, request)
+            return {prompt: act.value, panel.put: act.value, panel.suggestion: used_html(str(values[prompt] or ""), visit.texts)}
+        self.end(request.session_hash or "")
+        if act.what == "undo":
+            return {prompt: act.value, panel.put: None, panel.suggestion: ""}
+        return {panel.suggestion: ""}
+
+    async def forget(self, prompt: str | None, put: str | None, request: gr.Request) -> Any:
+        """Takes the suggestion away when the prompt is no longer the one that it put there."""
+        if put is not None and prompt == put:
+            return gr.skip()
+        self.end(request.session_hash or "")
+        return ""
+
+    def end(self, page: str) -> None:
+        """Ends the suggestion that this page waits for, if any."""
+        if (ended := self.asking.pop(page, None)) is not None:
+            ended.set()
+
+    @contextmanager
+    def _room(self, visit: Visit) -> Iterator[None]:
+        """Room for one suggestion. Raises: Busy where too many are being written."""
+        who = [f"visitor {visit.owner}", *([f"address {visit.room.address}"] if visit.room else []), "all"]
+        most = [PROMPTS_WRITTEN.of_visitor, *([PROMPTS_WRITTEN.of_address] if visit.room else []), PROMPTS_WRITTEN.in_all]
+        if any(self.busy[one] >= allowed for one, allowed in zip(who, most, strict=True)):
+            raise Busy("the helper for prompts", "is writing for others, or for you on another page", "try again in a moment")
+        self.busy.update(who)
+        try:
+            yield
+        finally:
+            self.busy.subtract(who)
+            for one in who:
+                if not self.busy[one]:
+                    del self.busy[one]
+
+    async def _asked(self, draft: Draft, prompt: str, visit: Visit) -> Asked:
+        """What the helper is asked, with the picture as the model will see it. Raises: StudioError."""
+        given = draft.given
+        preset = find_preset(given["preset"])
+        if not has_instructions(preset):
+            raise RequestError(f"preset={preset.name!r}", "has no instructions for prompts", "write it by hand")
+        starts, picture = given["task"] == "i2v", None
+        if starts and given["image"]:
+            size = (given["width"], given["height"])
+            opening = Opening(work=preview_address, arguments=(given["image"], size, given["image_focus"]))
+            picture = await self.desk.engine.cage.opened(opening, visitor(visit))
+        seconds = (given["num_frames"] or preset.num_frames) / (given.get("fps") or preset.fps)
+        return Asked(prompt=prompt, preset=preset, seconds=seconds, starts_from_picture=starts, picture=picture)
+
+
+async def _until(ended: asyncio.Event, helper: Helper, asked: Asked) -> AsyncIterator[tuple[str, bool]]:
+    """The suggestion now and then, and whether it is whole; nothing more after `ended`. Raises: StudioError."""
+    shown, suggestion, stopping = 0.0, "", asyncio.ensure_future(ended.wait())
+    try:
+        async with aclosing(suggestions(helper, asked)) as growing:
+            while True:
+                piece = asyncio.ensure_future(anext(growing))
+                await asyncio.wait({piece, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if stopping.done():
+                    piece.cancel()
+                    await asyncio.gather(piece, return_exceptions=True)
+                    return
+                try:
+                    suggestion = piece.result()
+                except StopAsyncIteration:
+                    yield suggestion, True
+                    return
+                if time.monotonic() - shown >= SECONDS_BETWEEN:
+                    shown = time.monotonic()
+                    yield suggestion, False
+    finally:
+        stopping.cancel()
