@@ -74,7 +74,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     drop_gradio_ports()
     folder, shares = from_environment(arguments.data_dir).data_dir, worker_shares(arguments)
     how = {"options": worker_options_of(arguments), "shares": shares, "hosts": hosts_of(arguments), "cluster": arguments.cluster}
-    how["limits"] = Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb)
+    how |= {"limits": Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb), "notify": arguments.notify}
     engine = Engine(folder, model_of(arguments), **how, has_standby=True)
     with contextlib.suppress(PermissionError):  # another account's folder stays as that made it
         engine.settings.data_dir.chmod(0o700)

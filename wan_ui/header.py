@@ -2,7 +2,7 @@
 
 The page's script alone knows which view is open (`data-view` of the body): all views are there at once, so that changing
 between them costs nothing. Element ids: `header`, `views`, `worker-status`, `queue-toggle`, `help-toggle`, `help`,
-`drop-zone`, `theme-toggle`.
+`drop-zone`, `notice`, `theme-toggle`.
 """
 
 from collections.abc import Sequence
@@ -96,8 +96,18 @@ def tools_html(views: Names, texts: Texts) -> str:
         f'<dialog id="help" aria-label="{escape(texts.help_title)}"><h2>{escape(texts.help_title)}</h2><dl>{keys}</dl>'
         f'<form method="dialog"><button>{escape(texts.close)}</button></form></dialog>'
         f'<div id="drop-zone" hidden><p>{escape(texts.drop_here)}</p>'
-        f'<p class="clip" hidden>{escape(texts.drop_clip)}</p></div></div>'
+        f'<p class="clip" hidden>{escape(texts.drop_clip)}</p></div>{_notice(texts)}</div>'
     )
+
+
+def _notice(texts: Texts) -> str:
+    """The question whether the browser may tell of the ends of videos, which notice.js shows once, and the words for it."""
+    buttons = "".join(
+        f'<button type="button" data-notice="{answer}">{escape(words)}</button>'
+        for answer, words in (("yes", texts.notice_yes), ("no", texts.notice_no))
+    )
+    words = f'data-done="{escape(texts.notice_done)}" data-failed="{escape(texts.notice_failed)}"'
+    return f'<div id="notice" role="status" hidden {words}><span>{escape(texts.notice_ask)}</span>{buttons}</div>'
 
 
 def _tool(element: str, name: str, label: str) -> str:

@@ -121,8 +121,8 @@ def stylesheet() -> Path:
 
 
 def script() -> str:
-    """The page's own script, and the part of it that knows of sound."""
-    return "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in ("studio.js", "sound.js"))
+    """The page's own script, and the parts of it that know of sound and of the ends of videos."""
+    return "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in ("studio.js", "sound.js", "notice.js"))
 
 
 def favicon() -> Path:

@@ -11,6 +11,7 @@ from backend.contract.formats import FORMATS
 from backend.contract.request import find_preset
 from backend.contract.settings import SETTINGS
 from backend.engine.keys import USUAL_LIMIT
+from backend.engine.notices import is_address
 from backend.errors import RequestError
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
@@ -84,6 +85,10 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
         help="ask visitors for these; if others can reach the studio and this is left out, a password is made and shown",
     )
     _add_rewriter(serve)
+    notify = (
+        "where the end of each of your own videos is told: mail, chat, a webhook, as Apprise writes addresses; repeat for more"
+    )
+    serve.add_argument("--notify", action="append", type=_notice_address, default=[], metavar="URL", help=notify)
     workers = "videos that are made at the same time, each with its own copy of the model and its share of the machine"
     serve.add_argument("--workers", type=int, default=1, metavar="N", help=f"{workers} (%(default)s)")
     _add_hosts(serve)
@@ -227,6 +232,8 @@ def _add_keys(commands: argparse._SubParsersAction) -> None:
     create.add_argument("name", metavar="NAME", help="which program it is for, in your words")
     limit = "videos that it may have in line, 1 to 100 (%(default)s)"
     create.add_argument("--limit", type=int, default=USUAL_LIMIT, metavar="N", help=limit)
+    told = "where the end of each of its videos is told, as Apprise writes addresses; repeat the option for more"
+    create.add_argument("--notify", action="append", type=_notice_address, default=[], metavar="URL", help=told)
     listing = actions.add_parser("list", help="names, dates and limits, never a key")
     revoke = actions.add_parser("revoke", help="end a key at once")
     revoke.add_argument("name", metavar="NAME", help="one of `app.py keys list`")
@@ -317,6 +324,13 @@ def _add_mesh(parser: argparse.ArgumentParser) -> None:
         ("tp", "chips that share the matrices' columns"),
     ):
         parser.add_argument(f"--{axis}", type=int, metavar="N", help=f"{what} (the studio chooses)")
+
+
+def _notice_address(text: str) -> str:
+    """An address for notices. The error does not show it: it may hold a password."""
+    if not is_address(text):
+        raise argparse.ArgumentTypeError("must be an address that Apprise knows; appriseit.com says how each service writes them")
+    return text
 
 
 def _port(text: str) -> int:

@@ -25,7 +25,7 @@ def manage_keys(arguments: argparse.Namespace) -> None:
 
 def _create(keys: Keys, arguments: argparse.Namespace) -> None:
     """The key alone on standard output, so that a script can take it from there."""
-    key, secret = keys.create(arguments.name, arguments.limit)
+    key, secret = keys.create(arguments.name, arguments.limit, arguments.notify)
     if arguments.json:
         sys.stdout.write(json.dumps({"name": key.name, "key": secret, "limit": key.most_waiting}) + "\n")
     else:
@@ -39,12 +39,19 @@ def _list(keys: list[Key], as_json: bool) -> None:
         return
     widest = max((len(key.name) for key in keys), default=0)
     for key in keys:
+        told = ", with word of each end" if key.notify else ""
         used = f"last used {_moment(key.used)}" if key.used else "never used"
-        sys.stdout.write(f"{key.name:{widest}}  made {_moment(key.created)}, {used}, {key.most_waiting} videos in line\n")
+        sys.stdout.write(f"{key.name:{widest}}  made {_moment(key.created)}, {used}, {key.most_waiting} videos in line{told}\n")
 
 
 def _facts(key: Key) -> dict:
-    return {"name": key.name, "created": key.created, "last_used": key.used, "limit": key.most_waiting}
+    return {
+        "name": key.name,
+        "created": key.created,
+        "last_used": key.used,
+        "limit": key.most_waiting,
+        "notifies": bool(key.notify),
+    }
 
 
 def _moment(seconds: float) -> str:

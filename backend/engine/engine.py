@@ -22,8 +22,10 @@ from backend.engine.estimate import Estimate
 from backend.engine.folder import moved_into, written
 from backend.engine.job import Job, new_job_id
 from backend.engine.journal import Journal
+from backend.engine.keys import Keys
 from backend.engine.library import Library
 from backend.engine.lock import EngineLock
+from backend.engine.notices import Notices
 from backend.engine.options import EngineOptions
 from backend.engine.order import Room, Waiting, new_place
 from backend.engine.shelf import Shelf
@@ -62,7 +64,8 @@ class Engine:
         self._lock = EngineLock(_make_folder(settings.engines_dir))
         if self._lock.is_alone():  # another engine may see the same folder under another path
             self._store.follow_runs(self._runs)
-        self._journal = Journal(self._store)
+        self._notices = Notices(options.notify, self._store, Keys(settings.data_dir))
+        self._journal = Journal(self._store, on_end=self._notices.ended)
         self._timings = Timings(self._store)
         self.library = Library(self._store)
         self.shelf = Shelf(settings.data_dir / "jobs.sqlite3")
@@ -222,6 +225,10 @@ class Engine:
         check_said(cue, find_preset(job.request.preset))
         self._dispatcher.fleet.say(job_id, cue)
 
+    def tell_operator(self, job_id: str) -> None:
+        """The operator is told of the end of this job, if they have given an address for it."""
+        self._store.tell(job_id)
+
     def go_on(self, job_id: str) -> None:
         """Lets a held job go on; does nothing to others. Raises: JobNotFound."""
         self._store.job(job_id)
@@ -257,6 +264,7 @@ class Engine:
         if self._cluster is not None:
             self._cluster.close()
         self._dispatcher.close()
+        self._notices.close()
         if self._cluster is not None:
             self._cluster.disconnect()
         with self._journal.changed:

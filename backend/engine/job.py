@@ -13,7 +13,8 @@ JobState = Literal["queued", "running", "finished", "failed", "cancelled"]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One request, from the queue to its end. Times are seconds since the epoch, None until they are known."""
+    """One request, from the queue to its end. Times are seconds since the epoch, None until they are known. `is_told`: it is the
+    operator's, who may be told of its end."""
 
     id: str
     owner: str
@@ -28,6 +29,7 @@ class Job:
     deleted: float | None = None
     is_held: bool = False
     is_stopped: bool = False
+    is_told: bool = False
 
     @property
     def has_begun(self) -> bool:

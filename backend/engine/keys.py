@@ -8,14 +8,16 @@ The file is opened anew for each question: a running server sees at once what a 
 may read it.
 """
 
+import contextlib
 import hashlib
 import hmac
+import json
 import logging
 import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +34,11 @@ _WAIT_SECONDS = 2.0  # for another process's write; each takes milliseconds
 _USE_SECONDS = 60.0  # the last use is kept to the minute, so that not every request writes
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS keys (
-    name TEXT PRIMARY KEY, digest TEXT NOT NULL UNIQUE, most_waiting INTEGER NOT NULL, created REAL NOT NULL, used REAL);
+    name TEXT PRIMARY KEY, digest TEXT NOT NULL UNIQUE, most_waiting INTEGER NOT NULL, created REAL NOT NULL, used REAL,
+    notify TEXT NOT NULL DEFAULT '[]');
 """
+_COLUMNS = "name, digest, most_waiting, created, used, notify"
+_ADD_NOTIFY = "ALTER TABLE keys ADD COLUMN notify TEXT NOT NULL DEFAULT '[]'"  # of a file that an earlier version made
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +46,15 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, kw_only=True)
 class Key:
     """A program's key without its secret. `owner` is the program's name in the job store, `most_waiting` how many videos it may
-    have in line; times are seconds since the epoch, `used` None before the first use."""
+    have in line, `notify` the addresses at which the end of each is told; times are seconds since the epoch, `used` None before
+    the first use."""
 
     name: str
     owner: str
     most_waiting: int
     created: float
     used: float | None
+    notify: tuple[str, ...] = ()
 
 
 class Keys:
@@ -57,19 +64,20 @@ class Keys:
         """Nothing is made before the first key is."""
         self._path = data_dir.absolute() / FILE
 
-    def create(self, name: str, most_waiting: int = USUAL_LIMIT) -> tuple[Key, str]:
+    def create(self, name: str, most_waiting: int = USUAL_LIMIT, notify: Sequence[str] = ()) -> tuple[Key, str]:
         """A new key and its secret, which is not kept. Raises: RequestError, DataFolderError."""
         name = checked_name(name)
         if not 1 <= most_waiting <= MOST_LIMIT:
             rule = f"must be between 1 and {MOST_LIMIT}"
             raise RequestError(f"limit={most_waiting}", rule, f"leave it out to have {USUAL_LIMIT}")
         secret = PREFIX + secrets.token_urlsafe(32)
-        row = (name, _digest(secret), most_waiting, time.time(), None)
+        row = (name, _digest(secret), most_waiting, time.time(), None, json.dumps(list(notify)))
         self._make_file()
         try:
             with self._opened() as database:
                 database.execute(_SCHEMA)
-                database.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?)", row)
+                _add_later_column(database)
+                database.execute(f"INSERT INTO keys ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", row)
         except sqlite3.IntegrityError:
             raise RequestError(f"name={name!r}", "is another key's", "choose another name, or revoke that key first") from None
         return _key(row), secret
@@ -105,6 +113,10 @@ class Keys:
             self._note_use(key)
         return key
 
+    def of_owner(self, owner: str) -> Key | None:
+        """The key that this owner of jobs has; None if it was revoked, or is no program. Raises: DataFolderError."""
+        return next((key for key in map(_key, self._rows()) if key.owner == owner), None) if has_key(owner) else None
+
     def _note_use(self, key: Key) -> None:
         try:
             with self._opened() as database:
@@ -116,7 +128,8 @@ class Keys:
         if not self._path.is_file() or self._path.stat().st_size == 0:  # empty: the first key is being made
             return []
         with self._opened() as database:
-            return database.execute("SELECT name, digest, most_waiting, created, used FROM keys").fetchall()
+            _add_later_column(database)
+            return database.execute(f"SELECT {_COLUMNS} FROM keys").fetchall()
 
     def _make_file(self) -> None:
         """Makes the file for its owner only, before SQLite would make it for everybody; so are its journals then."""
@@ -159,5 +172,12 @@ def _digest(secret: str) -> str:
 
 
 def _key(row: tuple) -> Key:
-    name, digest, most_waiting, created, used = row
-    return Key(name=name, owner=f"{_OWNER}{digest[:32]}", most_waiting=most_waiting, created=created, used=used)
+    name, digest, most_waiting, created, used, notify = row
+    times, owner = {"created": created, "used": used}, f"{_OWNER}{digest[:32]}"
+    return Key(name=name, owner=owner, most_waiting=most_waiting, notify=tuple(json.loads(notify)), **times)
+
+
+def _add_later_column(database: sqlite3.Connection) -> None:
+    if "notify" not in {row[1] for row in database.execute("PRAGMA table_info(keys)")}:
+        with contextlib.suppress(sqlite3.OperationalError):  # another process has just done so
+            database.execute(_ADD_NOTIFY)

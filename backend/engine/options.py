@@ -21,7 +21,8 @@ class EngineOptions:
     `resume` continues with the jobs that earlier engines left, `pipeline` names a stand-in module for tests, `options` say
     how a worker uses its devices, `limits` how much the videos may take on the disk.
     Without `start_worker` the processes start with their first jobs. With `has_standby` another process waits beside each worker
-    of this machine, so that one that dies is soon replaced.
+    of this machine, so that one that dies is soon replaced. `notify` are the addresses at which the operator is told of the end
+    of their own videos (see `backend.engine.notices`).
     """
 
     model: str | None = None
@@ -37,6 +38,7 @@ class EngineOptions:
     cluster: str | None = None
     limits: Limits = NO_LIMITS
     has_standby: bool = False
+    notify: Sequence[str] = ()
 
     def plan(self, settings: Settings) -> WorkerPlan:
         """What all workers have in common."""

@@ -40,6 +40,7 @@ _LATER_COLUMNS = {
         "held": "INTEGER NOT NULL DEFAULT 0",  # waits until a person lets it go on
         "stopped": "INTEGER NOT NULL DEFAULT 0",  # somebody has pressed Stop while it ran
         "cleaned": "INTEGER NOT NULL DEFAULT 0",  # its intermediate files and most of its events have gone
+        "told": "INTEGER NOT NULL DEFAULT 0",  # its end is told to the operator
     },
     "timings": {"device": "TEXT NOT NULL DEFAULT ''"},  # the kind of device; '': not known
 }
@@ -282,6 +283,10 @@ class Store(Database):
         """Remembers that a running job is to end, also if its worker dies before it does."""
         self._change("UPDATE jobs SET stopped = 1 WHERE id = ? AND state = 'running'", (job_id,))
 
+    def tell(self, job_id: str) -> None:
+        """Remembers that the operator is to be told of the job's end."""
+        self._change("UPDATE jobs SET told = 1 WHERE id = ?", (job_id,))
+
     def put_back(self, job_id: str, is_held: bool) -> None:
         """Makes a running job wait again; a held one until `release`."""
         sql = "UPDATE jobs SET state = 'queued', held = ? WHERE id = ? AND state = 'running'"
@@ -411,6 +416,7 @@ def _job(row: sqlite3.Row) -> Job:
         deleted=row["deleted"],
         is_held=bool(row["held"]),
         is_stopped=bool(row["stopped"]),
+        is_told=bool(row["told"]),
     )
 
 

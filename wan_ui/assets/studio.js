@@ -1,4 +1,4 @@
-// The page's own script: views, keys, buttons that carry data-act, dropping files, players; sound.js follows. Talks to the server
+// The page's own script: views, keys, buttons that carry data-act, dropping files, players; sound.js and notice.js follow. Talks to the server
 // only through window.studioAct and window.studioDrop, which wan_ui/parts/buttons.py provides. Listens on the document, because
 // panels are redrawn.
 
@@ -341,6 +341,7 @@ let changes = null, drawn = null, drawnAt = 0;
 const take = ({count, parts}) => {
   changes = count;
   for (const [name, html] of Object.entries(parts)) told[name]?.(html);
+  if (parts.queue) window.studioQueueNews(parts.queue);
 };
 const listen = () => new Promise(() => {
   const parts = {}, stream = new EventSource('studio/changes');

@@ -93,7 +93,10 @@ class Desk:
         self._check(wanted, visit)
         if again is not None and self.job(again[0], visit) is None:
             raise RequestError(f"again={str(again[0])[:60]!r}", "must be one of your storyboards", "check the job's id")
-        return (yield from self.engine.submitting(wanted, visit.owner, visit.room, may_download=visit.is_operator, again=again))
+        job = yield from self.engine.submitting(wanted, visit.owner, visit.room, may_download=visit.is_operator, again=again)
+        if visit.is_operator:
+            self.engine.tell_operator(job.id)
+        return job
 
     async def submitted(self, wanted: GenerationRequest, visit: Visit, again: tuple[str, int] | None = None) -> Job:
         """As `submitting`, done."""

@@ -46,6 +46,11 @@ class Texts:
     negative_placeholder: str = "What it should not show (optional)"
     examples: str = "Try one of these"
 
+    notice_ask: str = "Shall your browser tell you when the next long video is done?"
+    notice_yes: str = "Tell me"
+    notice_no: str = "No"
+    notice_done: str = "Your video is done"
+    notice_failed: str = "A video has failed"
     rewrite: str = "Suggest"
     rewrite_use: str = "Use it"
     rewrite_waits: str = "The helper is reading..."

@@ -1,0 +1,106 @@
+"""Who is told of a video's end, where, and in which words: received by a real server, through Apprise itself."""
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from queue import Empty, Queue
+
+import pytest
+
+from backend.engine.engine import Engine
+from backend.engine.keys import Keys
+from backend.engine.notices import is_address
+from tests.backend.conftest import FAKE, all_events, request
+
+
+class Post(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.told.put((self.path, body["title"], body["message"], body["type"]))
+        self.send_response(500 if "broken" in self.path else 200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *arguments: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadingHTTPServer]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Post) as server:
+        server.told = Queue()
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def engine(tmp_path, server) -> Iterator[Engine]:
+    """An engine whose operator is told at two addresses, of which the first always fails."""
+    addresses = [f"json://127.0.0.1:{server.server_port}/{name}" for name in ("broken-pa55word", "operator")]
+    engine = Engine(tmp_path, pipeline=FAKE, notify=addresses)
+    yield engine
+    engine.close()
+
+
+def ended(engine: Engine, prompt: str, owner: str, *, is_operators: bool = False) -> None:
+    job = engine.submit(request(prompt=prompt), owner)
+    if is_operators:
+        engine.tell_operator(job.id)
+    all_events(engine, job.id)
+
+
+def told(server: ThreadingHTTPServer) -> tuple[str, str, str, str]:
+    while (one := server.told.get(timeout=20))[0].startswith("/broken"):
+        pass
+    return one
+
+
+def test_each_is_told_of_their_own_and_nobody_of_a_visitors(engine, server, tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    key, _ = Keys(tmp_path).create("shop", notify=[f"json://127.0.0.1:{server.server_port}/shop"])
+    ended(engine, "a visitor's secret", "visitor-1")
+    ended(engine, "the operator's own", "visitor-2", is_operators=True)
+    path, title, text, kind = told(server)
+    assert (path, title, kind) == ("/operator", "A video is done", "success")
+    assert text.startswith("the operator's own\nwan-tiny, ") and "seed" in text and "made in" in text
+    ended(engine, "for the shop", key.owner)
+    path, title, text, _ = told(server)
+    assert path == "/shop" and text.startswith("for the shop\n")
+    ended(engine, "explode", "visitor-2", is_operators=True)
+    path, title, text, kind = told(server)
+    assert title.startswith("A video failed: ") and text.startswith("explode\n") and kind == "failure"
+    engine.close()
+    assert all(server.told.get_nowait()[0].startswith("/broken") for _ in range(server.told.qsize())), "and nobody else"
+    said = " ".join(record.getMessage() for record in caplog.records if record.name == "backend.engine.notices")
+    assert "could not be told to every address" in said and "pa55word" not in said
+
+
+def test_one_that_is_stopped_is_not_told(engine, server):
+    job = engine.submit(request(prompt="slow"), "visitor-2")
+    engine.tell_operator(job.id)
+    engine.cancel(job.id)
+    all_events(engine, job.id)
+    with pytest.raises(Empty):
+        server.told.get(timeout=0.5)
+
+
+def test_a_key_of_an_earlier_version_tells_nobody(tmp_path):
+    import sqlite3
+
+    keys = Keys(tmp_path)
+    keys.create("new")
+    with sqlite3.connect(tmp_path / "keys.sqlite3") as database:
+        database.execute("ALTER TABLE keys DROP COLUMN notify")
+    assert [key.notify for key in keys.known()] == [()]
+    keys.create("newer", notify=["json://localhost"])
+    assert [key.notify for key in keys.known()] == [(), ("json://localhost",)]
+
+
+@pytest.mark.parametrize(("text", "is_one"), [("json://localhost", True), ("mailto://me:pw@example.org", True), ("hello", False)])
+def test_what_apprise_knows_is_an_address(text, is_one):
+    assert is_address(text) is is_one

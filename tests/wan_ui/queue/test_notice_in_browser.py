@@ -1,0 +1,48 @@
+"""The browser's own notification, asked for once, and the window's title. Only the browser's permission and clock are played."""
+
+import pytest
+
+from tests.wan_ui.steps import generate, ready, until
+
+pytestmark = pytest.mark.browser
+
+PERMISSION = """
+Object.assign(window, {isAway: false, notices: [], timesAsked: 0});
+Object.defineProperty(document, 'hidden', {get: () => window.isAway});
+window.Notification = class {
+  static permission = 'default';
+  static requestPermission() { window.timesAsked += 1; this.permission = 'granted'; }
+  constructor(title, {body, tag}) { window.notices.push([title, body]); }
+};
+"""
+TITLE = "Wan TPU Studio"
+
+
+def make_one_that_takes_long(page, prompt: str) -> None:
+    generate(page, prompt, 2)
+    until(page, f"document.title.endsWith(' % · {TITLE}')")
+    page.clock.fast_forward(40_000)
+    page.locator(".queue li[data-state=finished]", has_text=prompt).wait_for()
+
+
+def test_it_asks_once_tells_when_nobody_looks_and_says_it_in_the_title(visit):
+    page = visit()
+    page.add_init_script(PERMISSION)
+    page.clock.install()
+    page.reload()
+    ready(page)
+    make_one_that_takes_long(page, "a slow red square")
+    page.locator("#notice").wait_for()
+    until(page, f"document.title === '{TITLE}'")
+    page.locator("#notice [data-notice=yes]").click()
+    page.locator("#notice").wait_for(state="hidden")
+    assert page.evaluate("timesAsked") == 1
+    page.evaluate("isAway = true")
+    make_one_that_takes_long(page, "a slow <i>blue</i> square")
+    until(page, "notices.length > 0")
+    assert page.evaluate("notices") == [["Your video is done", "a slow <i>blue</i> square"]]
+    assert page.title() == f"Your video is done · {TITLE}"
+    page.evaluate("isAway = false; document.dispatchEvent(new Event('visibilitychange'))")
+    until(page, f"document.title === '{TITLE}'")
+    make_one_that_takes_long(page, "a slow green square")
+    assert page.evaluate("notices.length") == 1 and not page.locator("#notice").is_visible(), "who looks is not told"
