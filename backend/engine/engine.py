@@ -25,9 +25,11 @@ from backend.engine.journal import Journal
 from backend.engine.keys import Keys
 from backend.engine.library import Library
 from backend.engine.lock import EngineLock
+from backend.engine.moving_projects import export_project, importing
 from backend.engine.notices import Notices
 from backend.engine.options import EngineOptions
 from backend.engine.order import Room, Waiting, new_place
+from backend.engine.projects import Project, Projects
 from backend.engine.shelf import Shelf
 from backend.engine.store import Store
 from backend.engine.storyboards import again_from, keep_shots
@@ -69,6 +71,7 @@ class Engine:
         self._timings = Timings(self._store)
         self.library = Library(self._store)
         self.shelf = Shelf(settings.data_dir / "jobs.sqlite3")
+        self.projects = Projects(settings.data_dir / "jobs.sqlite3")
         self.cleaner = Cleaner(settings, self._store, self.shelf, self._lock, options.limits, on_removal=self.touch)
         self.cage = Cage()
         plan = options.plan(settings)
@@ -225,6 +228,17 @@ class Engine:
         check_said(cue, find_preset(job.request.preset))
         self._dispatcher.fleet.say(job_id, cue)
 
+    def export_project(self, project: Project, path: Path) -> int:
+        """Writes a project as one file; how many videos it has. Raises: RequestError, OSError."""
+        return export_project(self._store, project, path)
+
+    def importing_project(self, archive: Path, folder: Path, owner: str) -> Steps[tuple[Project, int]]:
+        """Brings a project that came as a file into a new one of the owner's, as steps, see `moving_projects.importing`."""
+        self._check_open()
+        project = yield from importing(self._store, self.projects, self._runs, self._lock.name, owner, archive, folder)
+        self.touch()
+        return project
+
     def tell_operator(self, job_id: str) -> None:
         """The operator is told of the end of this job, if they have given an address for it."""
         self._store.tell(job_id)
@@ -270,6 +284,7 @@ class Engine:
         with self._journal.changed:
             self._store.close()
             self.shelf.close()
+            self.projects.close()
             self._lock.release()
 
     def submitting(
@@ -343,6 +358,7 @@ class Engine:
                 ended=None,
                 folder=folder,
                 place=place,
+                project=self.projects.current(owner),
             )
             self._store.add(job, self._lock.name)
             address = room.address if room else ""

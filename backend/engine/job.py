@@ -8,13 +8,17 @@ from typing import Literal
 
 from backend.contract.request import GenerationRequest
 
+LENGTHS = {"short": (0.0, 3.0), "medium": (3.0, 10.0), "long": (10.0, 1e9)}
+"""Seconds of a video: more than the first, at most the second."""
+SIZES = {"small": (0, 479), "480p": (479, 719), "720p": (719, 10**9)}
+"""Pixels of its shorter side, likewise."""
 JobState = Literal["queued", "running", "finished", "failed", "cancelled"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """One request, from the queue to its end. Times are seconds since the epoch, None until they are known. `is_told`: it is the
-    operator's, who may be told of its end."""
+    operator's, who may be told of its end. `project` is one's id, "" for none."""
 
     id: str
     owner: str
@@ -30,6 +34,8 @@ class Job:
     is_held: bool = False
     is_stopped: bool = False
     is_told: bool = False
+    project: str = ""
+    tags: tuple[str, ...] = ()
 
     @property
     def has_begun(self) -> bool:
@@ -57,13 +63,19 @@ class EndedJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which videos to list. Empty fields choose everything; all `words` must occur in the prompt."""
+    """Which videos to list. Empty fields choose everything; all `words` must occur in the prompts, those with "#" among the tags.
+    `project` is one's id, "" for what is in none, None for all but what is archived; `length` is one of LENGTHS, `size` one of
+    SIZES, `order` one of `selecting.ORDERS`."""
 
     owner: str | None = None
     words: tuple[str, ...] = ()
     presets: tuple[str, ...] = ()
     is_starred: bool = False
     is_deleted: bool = False
+    project: str | None = None
+    length: str = ""
+    size: str = ""
+    order: str = "newest"
     most: int = 60
 
 

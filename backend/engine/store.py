@@ -15,6 +15,7 @@ from backend.contract.shape import Shape
 from backend.engine.database import Database
 from backend.engine.estimate import Run
 from backend.engine.job import EndedJob, Job, Selection
+from backend.engine.selecting import condition, order
 from backend.engine.stored_paths import absolute, relative
 from backend.errors import JobNotFound
 
@@ -27,6 +28,8 @@ CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, number);
 CREATE TABLE IF NOT EXISTS events (
     job_id TEXT NOT NULL REFERENCES jobs (id), sequence INTEGER NOT NULL, time REAL NOT NULL, event TEXT NOT NULL,
     PRIMARY KEY (job_id, sequence)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS projects (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, name TEXT NOT NULL, created REAL NOT NULL, archived REAL);
 CREATE TABLE IF NOT EXISTS timings (
     number INTEGER PRIMARY KEY, shape TEXT NOT NULL, steps INTEGER NOT NULL, tokens INTEGER NOT NULL, seconds TEXT NOT NULL);
 """
@@ -40,6 +43,9 @@ _LATER_COLUMNS = {
         "held": "INTEGER NOT NULL DEFAULT 0",  # waits until a person lets it go on
         "stopped": "INTEGER NOT NULL DEFAULT 0",  # somebody has pressed Stop while it ran
         "cleaned": "INTEGER NOT NULL DEFAULT 0",  # its intermediate files and most of its events have gone
+        "project": "TEXT NOT NULL DEFAULT ''",  # one's id; '': none
+        "tags": "TEXT NOT NULL DEFAULT '[]'",
+        "seconds": "REAL",  # of the video; NULL: it has none, or is not known yet
         "told": "INTEGER NOT NULL DEFAULT 0",  # its end is told to the operator
     },
     "timings": {"device": "TEXT NOT NULL DEFAULT ''"},  # the kind of device; '': not known
@@ -47,7 +53,11 @@ _LATER_COLUMNS = {
 _FILL_LATER_COLUMNS = """
 UPDATE jobs SET has_video = EXISTS (
     SELECT 1 FROM events WHERE job_id = jobs.id AND json_extract(event, '$.result.path') IS NOT NULL) WHERE has_video IS NULL;
+UPDATE jobs SET seconds = (
+    SELECT json_extract(event, '$.result.num_frames') * 1.0 / json_extract(event, '$.result.fps') FROM events
+    WHERE job_id = jobs.id ORDER BY sequence DESC LIMIT 1) WHERE has_video = 1 AND seconds IS NULL;
 CREATE INDEX IF NOT EXISTS jobs_with_video ON jobs (has_video, number);
+CREATE INDEX IF NOT EXISTS jobs_by_project ON jobs (project, number);
 CREATE INDEX IF NOT EXISTS jobs_by_end ON jobs (ended);
 """
 _CLEAN = """
@@ -105,11 +115,13 @@ class Store(Database):
             job.created,
             str(job.folder),
             job.place or job.created,
+            job.project,
+            json.dumps(job.tags, ensure_ascii=False),
         )
         with self._transaction(is_durable=True) as database:
             database.execute(
-                "INSERT INTO jobs (id, owner, engine, request, state, created, folder, place, has_video)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
+                "INSERT INTO jobs (id, owner, engine, request, state, created, folder, place, project, tags, has_video)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
                 row,
             )
 
@@ -153,14 +165,14 @@ class Store(Database):
         return [_job(row) for row in self._rows(sql, (owner, owner, most))]
 
     def videos(self, selection: Selection) -> list[Job]:
-        """The jobs with a video that fit the selection, newest first."""
-        where, values = _where(selection)
-        sql = f"SELECT * FROM jobs WHERE {where} ORDER BY number DESC LIMIT ?"
+        """The jobs with a video that fit the selection, in its order."""
+        where, values = condition(selection)
+        sql = f"SELECT * FROM jobs WHERE {where} ORDER BY {order(selection)} LIMIT ?"
         return [_job(row) for row in self._rows(sql, (*values, selection.most))]
 
     def count_videos(self, selection: Selection) -> int:
         """How many fit the selection, without a limit."""
-        where, values = _where(selection)
+        where, values = condition(selection)
         return self._rows(f"SELECT COUNT(*) FROM jobs WHERE {where}", values)[0][0]
 
     def counts(self) -> dict[str, int]:
@@ -352,9 +364,10 @@ class Store(Database):
         if not event.is_final:
             sql = "SELECT 1 FROM jobs WHERE id = ? AND state IN ('queued', 'running')"
             return database.execute(sql, (job_id,)).fetchone() is not None
-        has_video = int(getattr(event, "result", None) is not None)
-        sql = "UPDATE jobs SET state = ?, ended = ?, has_video = ? WHERE id = ? AND state IN ('queued', 'running')"
-        return database.execute(sql, (event.kind, time.time(), has_video, job_id)).rowcount == 1
+        result = getattr(event, "result", None)
+        seconds = result.num_frames / result.fps if result else None
+        sql = "UPDATE jobs SET state = ?, ended = ?, has_video = ?, seconds = ? WHERE id = ? AND state IN ('queued', 'running')"
+        return database.execute(sql, (event.kind, time.time(), int(result is not None), seconds, job_id)).rowcount == 1
 
     def _check_whole(self) -> None:
         """Raises: sqlite3.DatabaseError if a page of the file is damaged, which else shows only when the page is needed."""
@@ -417,22 +430,6 @@ def _job(row: sqlite3.Row) -> Job:
         is_held=bool(row["held"]),
         is_stopped=bool(row["stopped"]),
         is_told=bool(row["told"]),
+        project=row["project"],
+        tags=tuple(json.loads(row["tags"])),
     )
-
-
-def _where(selection: Selection) -> tuple[str, tuple]:
-    """The selection as a condition with its values."""
-    parts = ["has_video = 1", f"deleted IS {'NOT ' if selection.is_deleted else ''}NULL"]
-    values: list[str] = []
-    if selection.owner is not None:
-        parts.append("owner = ?")
-        values.append(selection.owner)
-    if selection.is_starred:
-        parts.append("starred = 1")
-    if selection.presets:
-        parts.append(f"json_extract(request, '$.preset') IN ({', '.join('?' * len(selection.presets))})")
-        values += selection.presets
-    for word in selection.words:
-        parts.append("instr(lower(json_extract(request, '$.prompt')), lower(?)) > 0")
-        values.append(word)
-    return " AND ".join(parts), tuple(values)

@@ -36,7 +36,17 @@ def add_shot(store: Store, runs: Path, story: Job, event: ShotMade, engine: str)
     request = event.result.request
     request = write_request(request, open_inputs(request), folder)
     _link(Path(event.result.path), folder / VIDEO)
-    job = Job(id=job_id, owner=story.owner, request=request, state="queued", created=now, started=None, ended=None, folder=folder)
+    job = Job(
+        id=job_id,
+        owner=story.owner,
+        request=request,
+        state="queued",
+        created=now,
+        started=None,
+        ended=None,
+        folder=folder,
+        project=story.project,
+    )
     store.add(job, engine)
     store.append(job_id, Finished(replace(event.result, path=str(folder / VIDEO), request=request)))
 

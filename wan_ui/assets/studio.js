@@ -72,8 +72,25 @@ document.addEventListener('click', event => {
   const {job = '', value = ''} = button.dataset;
   if (what === 'star') button.dataset.on = button.dataset.on === 'true' ? 'false' : 'true';
   if (group === 'choose' && what === 'choose' && event.detail === 0) button.focus();
-  if (button.closest('details.popover') && ['prompt', 'load', 'link'].includes(what)) button.closest('details').open = false;
-  act(group, what, {job: group === 'own' ? $('#own-name')?.value ?? '' : job, value});
+  if (button.closest('details.popover') && ['prompt', 'load', 'link', 'use'].includes(what)) button.closest('details').open = false;
+  const field = {own: '#own-name', project: '#project-name'}[group];  // a name that is typed beside the button
+  act(group, what, {job: field ? $(field)?.value ?? '' : job, value});
+});
+
+// Fields of panels, which say their change.
+document.addEventListener('change', event => {
+  const field = event.target.closest('[data-change]');
+  if (!field) return;
+  const [group, what] = field.dataset.change.split(':');
+  act(group, what, {job: field.dataset.job, value: field.value});
+});
+
+// A project from a file.
+document.addEventListener('change', async event => {
+  if (event.target.id !== 'project-file' || !event.target.files.length) return;
+  const [file] = event.target.files;
+  event.target.value = '';
+  window.studioProject(file);
 });
 
 // Presets from a file.

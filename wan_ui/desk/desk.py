@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -12,6 +13,7 @@ from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.lock import EngineLock
 from backend.engine.order import Room
+from backend.engine.projects import Project
 from backend.errors import DataFolderError, JobNotFound, RequestError
 from backend.media.cage import Steps
 from backend.rewriting.helper import Helper
@@ -102,6 +104,17 @@ class Desk:
         """As `submitting`, done."""
         return await self.engine.cage.followed(self.submitting(wanted, visit, again), visitor(visit))
 
+    def importing(self, archive: Path, folder: str, visit: Visit) -> Steps[tuple[Project, int]]:
+        """Brings a project that the visitor has uploaded into their library, as steps. Raises: StudioError."""
+        if not has_room(self.engine.settings.data_dir):
+            raise _no_room()
+        try:
+            return (yield from self.engine.importing_project(archive, Path(folder), visit.owner))
+        except OSError as error:
+            raise DataFolderError(
+                f"the project could not be written ({error.strerror}):", "the disk must have room", "make room"
+            ) from error
+
     def revising(self, job: Job, wanted: GenerationRequest, visit: Visit) -> Steps[Job]:
         """Replaces the request of a waiting job, within the visitor's limits, as steps. Raises: StudioError."""
         self._check(wanted, visit)
@@ -115,9 +128,7 @@ class Desk:
             fix = f"take {' or '.join(sorted(self.models))}"
             raise RequestError(f"preset={wanted.preset!r}", "is not offered to visitors of this server", fix)
         if not has_room(self.engine.settings.data_dir):
-            raise DataFolderError(
-                "the server's disk is almost full, so", "it takes nothing more", "ask the operator to make room"
-            )
+            raise _no_room()
 
     def _is_offered(self, preset: Preset) -> bool:
         return preset.name in self.models and self.can_run(preset)
@@ -130,3 +141,7 @@ class Desk:
             without_key=min(self.most_without_key, self.most_in_all),
             address=address(client[0]) if client else "",
         )
+
+
+def _no_room() -> DataFolderError:
+    return DataFolderError("the server's disk is almost full, so", "it takes nothing more", "ask the operator to make room")

@@ -47,7 +47,7 @@ LEAST_FREE = 1_000_000_000  # bytes on the disk, below which nothing more is tak
 _MOST_FILES = 5000  # of a visitor within an hour: each upload counts as at least this part of MOST_BYTES
 _HOUR = 3600.0
 _FOLDER = ".uploads"
-Sent = Literal["image", "clip", "mask", "sound"]  # what a path is said to be
+Sent = Literal["image", "clip", "mask", "sound", "project"]  # what a path is said to be
 _CALLS = (f"{API}/run/", f"{API}/call/", f"{API}/queue/join")
 
 

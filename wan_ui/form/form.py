@@ -65,12 +65,13 @@ _WINDOWS = {"on": True, "off": False}  # otherwise the preset says it
 
 @dataclass(frozen=True, kw_only=True)
 class Actions:
-    """The buttons below the form, and the line that says how long a video will take."""
+    """The buttons below the form, the line that says how long a video will take, and the one that names its project."""
 
     generate: gr.Button
     leave: gr.Button
     stop: gr.Button
     estimate: gr.HTML
+    project: gr.HTML
 
 
 @dataclass(frozen=True, kw_only=True)

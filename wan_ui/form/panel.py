@@ -1,6 +1,6 @@
 """Builds the form: the panels, and below them the buttons.
 
-Element ids: `tabs`, `generate`, `stop`, `leave`, `estimate`, and those that each panel's file lists.
+Element ids: `tabs`, `generate`, `stop`, `leave`, `estimate`, `goes-into`, and those that each panel's file lists.
 """
 
 import gradio as gr
@@ -54,9 +54,10 @@ def _build_tabs(preset: Preset, texts: Texts, labels: Texts) -> tuple[gr.Tabs, t
 def _build_actions(choices: PresetChoices, labels: Texts) -> Actions:
     can_generate = bool(choices.available)
     with gr.Column(elem_id="actions"):
+        project = gr.HTML("", elem_id="goes-into")
         estimate = gr.HTML("", elem_id="estimate")
         with gr.Row(elem_id="buttons"):
             generate = gr.Button(labels.generate, variant="primary", size="lg", elem_id="generate", interactive=can_generate)
             leave = gr.Button(labels.keep_as_it_is, size="lg", elem_id="leave", visible=False)
             stop = gr.Button(labels.stop, variant="stop", size="lg", elem_id="stop")
-    return Actions(generate=generate, leave=leave, stop=stop, estimate=estimate)
+    return Actions(generate=generate, leave=leave, stop=stop, estimate=estimate, project=project)

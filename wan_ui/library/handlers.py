@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 import gradio as gr
 
-from backend.engine.job import Job
+from backend.engine.job import Job, Selection
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.panel import Panel
 from wan_ui.desk.visit import Visit
 from wan_ui.library.desktop import open_folder
 from wan_ui.library.html import Shelf, detail_html, library_html
-from wan_ui.library.panel import CARDS_AT_ONCE, LibraryPanel, preset_filter
+from wan_ui.library.panel import CARDS_AT_ONCE, LibraryPanel, pairs, preset_filter
+from wan_ui.library.projects import ProjectHandlers
 from wan_ui.parts.buttons import Act
 from wan_ui.parts.events import LAST, QUIET, Updates, Values
 from wan_ui.parts.message import Message
@@ -24,6 +25,7 @@ class LibraryHandlers(Panel):
     desk: Desk
     panel: LibraryPanel
     message: gr.HTML
+    projects: ProjectHandlers
 
     @property
     def inputs(self) -> set[gr.Component]:
@@ -32,31 +34,37 @@ class LibraryHandlers(Panel):
     @property
     def outputs(self) -> list[gr.Component]:
         panel = self.panel
-        return [panel.grid, panel.detail, panel.chosen, panel.most, panel.preset, self.message]
+        drawn = [panel.grid, panel.detail, panel.chosen, panel.most, panel.preset, panel.order, panel.length, panel.size]
+        return [*drawn, *self.projects.outputs]
 
     @property
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
-        return {"choose": self.act}
+        return {"choose": self.act, "project": self.projects.act}
 
     def wire(self) -> None:
         """Wires the search and the filters."""
         panel = self.panel
-        asked = [panel.search.change, panel.preset.input, panel.is_starred.input, panel.is_deleted.input]
+        asked = [panel.search.change, *(control.input for control in panel.asked if control is not panel.search)]
         gr.on(asked, self.search, panel.inputs, panel.grid, **QUIET, **LAST)
 
     def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words; the videos come with the first tick."""
+        shown, panel, texts = self.projects.shown(visit), self.panel, visit.texts
         if visit.reads_the_first_page:
-            return {}
-        return {
-            self.panel.preset: gr.update(choices=preset_filter(visit.texts)),
-            self.panel.detail: detail_html(None, None, visit.texts),
+            return shown
+        return shown | {
+            panel.preset: gr.update(choices=preset_filter(texts)),
+            panel.order: gr.update(choices=pairs(texts.orders)),
+            panel.length: gr.update(choices=pairs(texts.lengths)),
+            panel.size: gr.update(choices=pairs(texts.sizes)),
+            panel.detail: detail_html(None, None, texts),
         }
 
     def tick(self, visit: Visit, values: Values) -> Updates:
         """The grid and the detail as they are now."""
         job = self.desk.job(values[self.panel.chosen], visit)
-        return {self.panel.grid: self._grid(values, visit), self.panel.detail: self._detail(job, visit)}
+        drawn = {self.panel.grid: self._grid(values, visit), self.panel.detail: self._detail(job, visit)}
+        return drawn | {self.panel.projects: self.projects.shown(visit)[self.panel.projects]}
 
     def search(self, values: Values, request: gr.Request) -> Updates:
         """The grid for the search and the filters."""
@@ -90,7 +98,7 @@ class LibraryHandlers(Panel):
             jobs=jobs,
             count=library.count(selection),
             chosen=values[self.panel.chosen] or "",
-            is_filtered=bool(selection.words or selection.presets or selection.is_starred or selection.is_deleted),
+            is_filtered=selection != Selection(owner=selection.owner, most=selection.most, order=selection.order),
             sounding=library.with_sound([job.id for job in jobs]),
         )
         return library_html(shelf, visit.texts)
@@ -98,4 +106,4 @@ class LibraryHandlers(Panel):
     def _detail(self, job: Job | None, visit: Visit) -> str:
         result = self.desk.engine.library.result(job.id) if job else None
         owner = job.owner if job and visit.is_operator else ""
-        return detail_html(job, result, visit.texts, owner)
+        return detail_html(job, result, visit.texts, owner, self.desk.engine.projects.of(visit.scope))

@@ -1,5 +1,6 @@
 """Draws the library: a grid of videos, and all about the chosen one. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -7,8 +8,10 @@ from pathlib import PurePath
 
 from backend.contract.events import VideoResult
 from backend.engine.job import Job
+from backend.engine.projects import Project
 from wan_ui.desk.exports import export_menu
 from wan_ui.desk.media import media_url
+from wan_ui.library.projects import place_html
 from wan_ui.parts.buttons import icon_button, text_button
 from wan_ui.parts.icons import icon
 from wan_ui.parts.progress import spoken_seconds
@@ -68,8 +71,10 @@ def _sound_mark(texts: Texts) -> str:
     return f'<span class="sound-mark" role="img" aria-label="{words}" title="{words}">{icon("sound")}</span>'
 
 
-def detail_html(job: Job | None, result: VideoResult | None, texts: Texts, owner: str = "") -> str:
-    """All about one video. `owner` is given for the operator only."""
+def detail_html(
+    job: Job | None, result: VideoResult | None, texts: Texts, owner: str = "", projects: Sequence[Project] = ()
+) -> str:
+    """All about one video. `owner` is given for the operator only, `projects` are those that the visitor may see."""
     if job is None or result is None:
         return f'<aside class="detail"><p class="hint empty">{escape(texts.library_choose)}</p></aside>'
     label = escape(texts.video_label.format(prompt=job.request.prompt))
@@ -83,7 +88,7 @@ def detail_html(job: Job | None, result: VideoResult | None, texts: Texts, owner
         f' src="{media_url(job, result.path)}" aria-label="{label}"></video>'
         f'<p class="prompt">{escape(job.request.prompt)}</p>{_detail_actions(job, result, texts, bool(owner))}'
         f"<p>{escape(texts.library_made.format(when=f'{created:%Y-%m-%d %H:%M}'))}</p>{owned}"
-        f"<h3>{escape(texts.library_request)}</h3><dl>{pairs_html(_request_rows(job))}</dl>"
+        f"{place_html(job, projects, texts)}<h3>{escape(texts.library_request)}</h3><dl>{pairs_html(_request_rows(job))}</dl>"
         f"<h3>{escape(texts.shot_seconds)}</h3><dl>{pairs_html(seconds)}</dl>{arithmetic}"
         f"<h3>{escape(texts.library_versions)}</h3><dl>{pairs_html(sorted(result.versions.items()))}</dl></aside>"
     )

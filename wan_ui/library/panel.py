@@ -1,6 +1,7 @@
 """All videos that were made: a search, filters, a grid of videos that play under the pointer, and all about the chosen one.
 
-Element ids: `library-search`, `library-preset`, `library-starred`, `library-bin`, `library-grid`, `library-detail`.
+Element ids: `library-search`, `library-preset`, `library-project`, `library-size`, `library-length`, `library-order`,
+`library-starred`, `library-bin`, `library-grid`, `library-detail`.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from presets import list_presets
 from wan_ui.desk.visit import Visit
 from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.library.html import Shelf, detail_html, library_html
+from wan_ui.library.projects import EVERYWHERE, build_projects_menu, project_filter, selected_project
 from wan_ui.words.english import Texts
 
 CARDS_AT_ONCE = 48
@@ -24,6 +26,11 @@ class LibraryPanel:
 
     search: gr.Textbox
     preset: gr.Dropdown
+    project: gr.Dropdown
+    order: gr.Dropdown
+    length: gr.Dropdown
+    size: gr.Dropdown
+    projects: gr.HTML
     is_starred: gr.Checkbox
     is_deleted: gr.Checkbox
     grid: gr.HTML
@@ -33,7 +40,13 @@ class LibraryPanel:
 
     @property
     def inputs(self) -> set[gr.Component]:
-        return {self.search, self.preset, self.is_starred, self.is_deleted, self.chosen, self.most}
+        return {*self.asked, self.chosen, self.most}
+
+    @property
+    def asked(self) -> list[gr.Component]:
+        """The search, the filters and the order."""
+        choices = [self.preset, self.project, self.order, self.length, self.size]
+        return [self.search, *choices, self.is_starred, self.is_deleted]
 
     def selection(self, values: dict[gr.Component, Any], visit: Visit) -> Selection:
         """The search and the filters, limited to what this visitor may see."""
@@ -44,6 +57,10 @@ class LibraryPanel:
             presets=(str(preset),) if preset else (),
             is_starred=bool(values[self.is_starred]),
             is_deleted=bool(values[self.is_deleted]),
+            project=selected_project(values[self.project]),
+            order=str(values[self.order]),
+            length=str(values[self.length] or ""),
+            size=str(values[self.size] or ""),
             most=min(int(values[self.most]), 5000),
         )
 
@@ -52,6 +69,17 @@ def preset_filter(texts: Texts) -> list[tuple[str, str]]:
     """The choices of the filter: all presets, or one of them."""
     named = [(preset.words(texts.language).title, preset.name) for preset in list_presets()]
     return [(texts.library_presets, ""), *named]
+
+
+def pairs(table: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
+    """A table of words as the choices of a dropdown."""
+    return [(words, value) for value, words in table]
+
+
+def _choice(choices: list[tuple[str, str]], value: str, label: str, name: str) -> gr.Dropdown:
+    """A dropdown of the bar; `label` is read aloud only."""
+    shown = {"show_label": False, "container": False, "filterable": False, "scale": 2, "min_width": 110}
+    return gr.Dropdown(choices, value=value, label=label, elem_id=f"library-{name}", **shown)
 
 
 def build_library_panel(texts: Texts, labels: Texts) -> LibraryPanel:
@@ -67,25 +95,25 @@ def build_library_panel(texts: Texts, labels: Texts) -> LibraryPanel:
             container=False,
             scale=3,
         )
-        preset = gr.Dropdown(
-            presets,
-            value="",
-            label=labels.preset,
-            show_label=False,
-            container=False,
-            filterable=False,
-            elem_id="library-preset",
-            scale=2,
-            min_width=160,
-        )
+        preset = _choice(presets, "", labels.preset, "preset")
+        project = _choice(project_filter((), texts), EVERYWHERE, labels.project, "project")
+        size = _choice(pairs(texts.sizes), "", labels.resolution, "size")
+        length = _choice(pairs(texts.lengths), "", labels.length, "length")
+        order = _choice(pairs(texts.orders), "newest", labels.library_order, "order")
         starred = gr.Checkbox(label=labels.library_starred, elem_id="library-starred", container=False, min_width=90)
         deleted = gr.Checkbox(label=labels.library_bin, elem_id="library-bin", container=False, min_width=90)
+        projects = build_projects_menu(texts)
     with gr.Row(elem_id="library-columns"):
         grid = gr.HTML(library_html(Shelf(jobs=(), count=0), texts), elem_id="library-grid", apply_default_css=False)
         detail = gr.HTML(detail_html(None, None, texts), elem_id="library-detail", apply_default_css=False)
     return LibraryPanel(
         search=search,
         preset=preset,
+        project=project,
+        order=order,
+        length=length,
+        size=size,
+        projects=projects,
         is_starred=starred,
         is_deleted=deleted,
         grid=grid,

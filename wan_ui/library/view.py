@@ -2,12 +2,16 @@
 
 from wan_ui.library.handlers import LibraryHandlers
 from wan_ui.library.panel import build_library_panel
+from wan_ui.library.projects import ProjectHandlers
 from wan_ui.view import Shell, View
 
 
 def build_library(shell: Shell) -> LibraryHandlers:
     """The panel with its handlers."""
-    return LibraryHandlers(desk=shell.desk, panel=build_library_panel(shell.texts, shell.labels), message=shell.message)
+    panel = build_library_panel(shell.texts, shell.labels)
+    goes = shell.form.actions.project
+    projects = ProjectHandlers(desk=shell.desk, menu=panel.projects, filter=panel.project, goes=goes, message=shell.message)
+    return LibraryHandlers(desk=shell.desk, panel=panel, message=shell.message, projects=projects)
 
 
 LIBRARY = View(key="library", title="view_library", build=build_library)

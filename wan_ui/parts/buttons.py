@@ -5,7 +5,8 @@ sends every press (and the keys for it) to the component below, which triggers t
 plain HTML, and each group has one handler with the outputs that it changes.
 
 Groups of the shell: `queue` (order, star, bin), `show` (a job on the stage), `fill` (settings into the form), `again` (queue at
-once), `own` (the visitor's own presets), `drop` (a file dropped on the page, after its upload). Views add theirs.
+once), `own` (the visitor's own presets), `drop` (a file dropped on the page, after its upload), `rewrite` (a suggestion for the
+prompt). Views add theirs.
 """
 
 import json
@@ -25,6 +26,7 @@ const groups = GROUPS;
 window.studioAct = (group, data) => {
   if (groups.includes('act_' + group)) trigger('act_' + group, data);
 };
+window.studioProject = async file => trigger('act_project', {what: 'import', value: (await upload(file)).path});
 window.studioDrop = async file => trigger('act_drop', {what: 'drop', value: (await upload(file)).path});
 """
 

@@ -8,6 +8,7 @@ _PATHS = {
     "cross": '<path d="M5.5 5.5l9 9M14.5 5.5l-9 9"/>',
     "stop": '<rect x="5.5" y="5.5" width="9" height="9" rx="1.5"/>',
     "star": '<path d="M10 3.6l2 4.1 4.5.600-3.3 3.1.800 4.5-4-2.2-4 2.2.800-4.5L3.5 8.3 8 7.7z"/>',
+    "archive": '<rect x="3.5" y="4" width="13" height="3.5" rx="1"/><path d="M4.8 7.5V15.5h10.4V7.5M8 10.5h4"/>',
     "bin": '<path d="M4.5 6h11M8 6V4.3h4V6M6 6l.700 9.7h6.6L14 6"/>',
     "compare": '<rect x="3.5" y="5" width="5.5" height="10" rx="1.2"/><rect x="11" y="5" width="5.5" height="10" rx="1.2"/>',
     "download": '<path d="M10 4v8.5M6 9l4 4 4-4M4.5 16h11"/>',

@@ -317,7 +317,47 @@ class Texts:
     drop_clip: str = "Drop it here, to use it in Edit"
     drop_here: str = "Drop it here: a video made here loads its settings, a picture becomes the first frame"
 
-    library_search: str = "Search in prompts"
+    project: str = "Project"
+    projects: str = "Projects"
+    projects_all: str = "All projects"
+    projects_none: str = "In no project"
+    projects_hint: str = "A project keeps videos together. One of them can take what you make next."
+    projects_archived: str = "archived"
+    project_name: str = "Name of a project"
+    project_create: str = "New project"
+    project_rename: str = "Give this name"
+    project_use: str = "New videos go here"
+    project_leave: str = "New videos go nowhere in particular"
+    project_archive: str = "Archive"
+    project_restore: str = "Bring back"
+    project_export: str = "Export as a file"
+    project_import: str = "Import a project"
+    project_delete: str = "Delete the project; its videos stay"
+    project_made: str = "The project {name} is there."
+    project_imported: str = "{name}: {count} videos have come in."
+    project_goes: str = "Goes into the project {name}."
+    tags: str = "Tags"
+    tags_hint: str = "words with blanks between them; a search for #word finds them"
+    orders: tuple[tuple[str, str], ...] = (
+        ("newest", "Newest"),
+        ("oldest", "Oldest"),
+        ("longest", "Longest"),
+        ("largest", "Largest"),
+    )
+    lengths: tuple[tuple[str, str], ...] = (
+        ("", "Any length"),
+        ("short", "Up to 3 s"),
+        ("medium", "3 to 10 s"),
+        ("long", "Over 10 s"),
+    )
+    sizes: tuple[tuple[str, str], ...] = (
+        ("", "Any size"),
+        ("small", "Below 480p"),
+        ("480p", "480p"),
+        ("720p", "720p and more"),
+    )
+    library_search: str = "Search in prompts, or #tag"
+    library_order: str = "Order"
     library_presets: str = "All models"
     library_starred: str = "Starred"
     library_bin: str = "Deleted"

@@ -71,6 +71,7 @@ HANDLERS = {
     "EditHandlers.act": "visitor",
     "EditHandlers.queued": "visitor",
     "LibraryHandlers.search": "visitor",
+    "ProjectHandlers.act": "visitor",
     "LibraryHandlers.act": "visitor",
     "ModelsHandlers.look": "visitor",
     "ModelsHandlers.act": "operator",

@@ -1,0 +1,145 @@
+"""Exports a project as one file, and imports one with all of its videos, settings, stars and tags."""
+
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from backend.contract.events import Finished, VideoResult
+from backend.contract.request import GenerationRequest
+from backend.contract.settings import INPUTS
+from backend.engine.folder import written
+from backend.engine.job import Job, Selection, new_job_id
+from backend.engine.projects import Project, Projects, checked_tags
+from backend.engine.store import Store
+from backend.errors import RequestError, StudioError
+from backend.media.cage import EXPORT_SECONDS, Opening, Steps
+from backend.media.project_archive import MOST_VIDEOS, Entry, unpack_archive, write_archive
+
+VIDEO = "video.mp4"
+_LONGEST_TABLE = 50  # entries of `seconds` and of `versions` that are kept
+
+
+def export_project(store: Store, project: Project, path: Path) -> int:
+    """Writes the project with all videos that are not in the bin; how many there are. Raises: RequestError, OSError."""
+    selection = Selection(owner=project.owner, project=project.id, order="oldest", most=MOST_VIDEOS + 1)
+    jobs = [job for job in store.videos(selection) if (job.folder / VIDEO).is_file()]
+    if not jobs:
+        raise RequestError(f"the project {project.name!r}", "has no videos", "move some into it first")
+    if len(jobs) > MOST_VIDEOS:
+        raise RequestError(f"the project {project.name!r}", f"has more than {MOST_VIDEOS:,} videos", "make two of it first")
+    write_archive(project.name, [_entry(job, store.result(job.id)) for job in jobs], path)
+    return len(jobs)
+
+
+def _entry(job: Job, result: VideoResult | None) -> Entry:
+    inputs = {role: [Path(path) for path in paths if Path(path).is_file()] for role, paths in job.request.inputs().items()}
+    told = {"seconds": result.seconds, "versions": result.versions, "notes": list(result.notes)} if result else {}
+    said = {
+        "request": job.request.for_sharing(),
+        "created": job.created,
+        "starred": job.is_starred,
+        "tags": list(job.tags),
+        **told,
+    }
+    return Entry(video=job.folder / VIDEO, inputs=inputs, said=said)
+
+
+def importing(
+    store: Store, projects: Projects, runs: Path, engine: str, owner: str, archive: Path, folder: Path
+) -> Steps[tuple[Project, int]]:
+    """Brings the project in `archive`, a stranger's file, into a new one of this owner, as steps; the project, and how many
+    videos it has. `folder` is an empty one, for what is unpacked. All come in, or none. Raises: StudioError, OSError."""
+    unpacked = yield Opening(work=unpack_archive, arguments=(archive, folder), seconds=EXPORT_SECONDS)
+    project = projects.create(owner, _free_name(unpacked["name"], projects, owner))
+    made: list[str] = []
+    try:
+        for one in unpacked["videos"]:
+            job_id = new_job_id()
+            place = runs / job_id
+            place.mkdir(parents=True)
+            made.append(job_id)
+            request = yield from written(_request(one), place)
+            shutil.copyfile(one["video"], place / VIDEO)
+            job = _job(one, request, place, project)
+            store.add(job, engine)
+            store.append(job_id, Finished(_result(one, job)))
+            if one["said"].get("starred") is True:
+                store.star(job_id, True)
+    except BaseException:
+        for job_id in made:
+            store.forget(job_id)
+            shutil.rmtree(runs / job_id, ignore_errors=True)
+        projects.delete(project.id, owner)
+        raise
+    return projects.find(project.id, owner), len(made)
+
+
+def _job(one: Mapping[str, Any], request: GenerationRequest, place: Path, project: Project) -> Job:
+    """A job for one video, which it is to be given."""
+    said, now = one["said"], time.time()
+    created = said.get("created")
+    return Job(
+        id=place.name,
+        owner=project.owner,
+        request=request,
+        state="queued",
+        created=float(created) if isinstance(created, int | float) and 0 < created <= now else now,
+        started=None,
+        ended=None,
+        folder=place,
+        project=project.id,
+        tags=_tags(said.get("tags")),
+    )
+
+
+def _result(one: Mapping[str, Any], job: Job) -> VideoResult:
+    """The video of this job: what the file itself shows, and what is said of how it was made."""
+    said, fps = one["said"], max(1, round(one["fps"]))
+    notes = said.get("notes")
+    return VideoResult(
+        path=str(job.folder / VIDEO),
+        fps=fps,
+        num_frames=max(1, round(one["seconds"] * fps)),
+        width=one["width"],
+        height=one["height"],
+        seconds=_table(said.get("seconds"), (int, float)),
+        request=job.request,
+        versions=_table(said.get("versions"), (str,)),
+        notes=tuple(str(note)[:500] for note in notes[:20]) if isinstance(notes, list) else (),
+        has_sound=one["has_sound"],
+    )
+
+
+def _request(one: Mapping[str, Any]) -> GenerationRequest:
+    """How the video was made, with its inputs as they were unpacked. Raises: RequestError."""
+    said = one["said"].get("request")
+    if not isinstance(said, dict):
+        raise RequestError("the project", "does not say how each video was made", "export it anew")
+    roles = {setting.name for setting in INPUTS}
+    request = GenerationRequest.from_stored({name: value for name, value in said.items() if name not in roles})
+    return request.with_inputs(one["inputs"]) if one["inputs"] else request
+
+
+def _free_name(name: str, projects: Projects, owner: str) -> str:
+    """The name, with a number behind it if the owner has such a project already."""
+    name = " ".join("".join(character for character in name if character.isprintable()).split())[:50] or "project"
+    taken = {project.name.casefold() for project in projects.of(owner)}
+    names = [name, *(f"{name} {number}" for number in range(2, 1000))]
+    return next(one for one in names if one.casefold() not in taken)
+
+
+def _tags(given: Any) -> tuple[str, ...]:
+    try:
+        return checked_tags([str(tag) for tag in given]) if isinstance(given, list) else ()
+    except StudioError:
+        return ()
+
+
+def _table(given: Any, kinds: tuple[type, ...]) -> dict[str, Any]:
+    """The entries of a table whose values are of these kinds."""
+    if not isinstance(given, dict):
+        return {}
+    entries = {str(key)[:40]: value for key, value in given.items() if isinstance(value, kinds) and len(str(value)) <= 100}
+    return dict(list(entries.items())[:_LONGEST_TABLE])

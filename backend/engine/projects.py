@@ -1,0 +1,133 @@
+"""Projects: each video belongs to one of its owner's, or to none; and the tags of videos. Keeps no files.
+
+One project of an owner may be the current one: what they make then goes into it.
+"""
+
+import json
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backend.engine.database import Database
+from backend.engine.shelf import checked_name
+from backend.errors import RequestError
+
+MOST_PROJECTS = 200  # of an owner
+MOST_TAGS, LONGEST_TAG = 12, 40  # of a video, and in characters
+_SCHEMA = "CREATE TABLE IF NOT EXISTS current_projects (owner TEXT PRIMARY KEY, project TEXT NOT NULL)"
+_LISTED = """
+SELECT projects.*, (SELECT COUNT(*) FROM jobs WHERE project = projects.id AND has_video = 1 AND deleted IS NULL) AS videos
+FROM projects WHERE (? IS NULL OR owner = ?) ORDER BY archived IS NOT NULL, name COLLATE NOCASE
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """A project, and how many videos it has, without those in the bin."""
+
+    id: str
+    owner: str
+    name: str
+    is_archived: bool
+    videos: int
+
+
+class Projects(Database):
+    """Safe from several threads. Each method is one transaction. A project that is not the owner's, or None's, is none."""
+
+    def _prepare(self) -> None:
+        self._database.execute(_SCHEMA)
+
+    def of(self, owner: str | None) -> list[Project]:
+        """The owner's projects, everybody's for None, by name; those that are archived last."""
+        return [
+            Project(
+                id=row["id"], owner=row["owner"], name=row["name"], is_archived=row["archived"] is not None, videos=row["videos"]
+            )
+            for row in self._rows(_LISTED, (owner, owner))
+        ]
+
+    def find(self, project_id: str, owner: str | None) -> Project:
+        """The owner's project with this id. Raises: RequestError."""
+        found = next((project for project in self.of(owner) if project.id == project_id), None)
+        if found is None:
+            raise RequestError(f"project={project_id[:40]!r}", "must be one of your projects", "choose one of the list")
+        return found
+
+    def create(self, owner: str, name: str) -> Project:
+        """A new project. Raises: RequestError for a name that is taken, or one project too many."""
+        name = self._free(owner, name)
+        project_id = secrets.token_hex(8)
+        with self._transaction() as database:
+            count = database.execute("SELECT COUNT(*) FROM projects WHERE owner = ?", (owner,)).fetchone()[0]
+            if count >= MOST_PROJECTS:
+                raise RequestError(f"{count} projects are kept and", f"there may be {MOST_PROJECTS}", "delete some first")
+            row = (project_id, owner, name, time.time())
+            database.execute("INSERT INTO projects (id, owner, name, created) VALUES (?, ?, ?, ?)", row)
+        return self.find(project_id, owner)
+
+    def rename(self, project_id: str, owner: str | None, name: str) -> None:
+        """Gives a project another name. Raises: RequestError."""
+        project = self.find(project_id, owner)
+        if checked_name(name) != project.name:
+            self._set("name", self._free(project.owner, name, but=project.id), project.id)
+
+    def archive(self, project_id: str, owner: str | None, is_archived: bool) -> None:
+        """Takes a project out of sight with its videos, or brings it back. Raises: RequestError."""
+        project = self.find(project_id, owner)
+        self._set("archived", time.time() if is_archived else None, project.id)
+        if is_archived:
+            self._rows("DELETE FROM current_projects WHERE project = ?", (project.id,))
+
+    def delete(self, project_id: str, owner: str | None) -> None:
+        """Removes a project; its videos stay, in none. Raises: RequestError."""
+        project = self.find(project_id, owner)
+        with self._transaction() as database:
+            database.execute("UPDATE jobs SET project = '' WHERE project = ?", (project.id,))
+            database.execute("DELETE FROM current_projects WHERE project = ?", (project.id,))
+            database.execute("DELETE FROM projects WHERE id = ?", (project.id,))
+
+    def use(self, owner: str, project_id: str) -> None:
+        """Makes one of the owner's projects the current one, or none for "". Raises: RequestError."""
+        if project_id and self.find(project_id, owner).is_archived:
+            raise RequestError("an archived project", "takes no new videos", "bring it back first")
+        self._rows("INSERT OR REPLACE INTO current_projects VALUES (?, ?)", (owner, project_id))
+
+    def current(self, owner: str) -> str:
+        """The id of the owner's current project; "" for none."""
+        rows = self._rows("SELECT project FROM current_projects WHERE owner = ?", (owner,))
+        return rows[0]["project"] if rows else ""
+
+    def move(self, job_id: str, owner: str, project_id: str) -> None:
+        """Puts a video of this owner into one of their projects, or into none for "". Raises: RequestError."""
+        if project_id:
+            self.find(project_id, owner)
+        self._rows("UPDATE jobs SET project = ? WHERE id = ? AND owner = ?", (project_id, job_id, owner))
+
+    def tag(self, job_id: str, text: str) -> tuple[str, ...]:
+        """Gives a video these tags, with commas or blanks between them, in place of those it has. Raises: RequestError."""
+        tags = checked_tags(text.replace(",", " ").replace("，", " ").split())
+        self._rows("UPDATE jobs SET tags = ? WHERE id = ?", (json.dumps(tags, ensure_ascii=False), job_id))
+        return tags
+
+    def _free(self, owner: str, name: str, but: str = "") -> str:
+        """The name as it is kept. Raises: RequestError if it is no name, or another project of the owner has it."""
+        name = checked_name(name)
+        if any(project.name.casefold() == name.casefold() and project.id != but for project in self.of(owner)):
+            raise RequestError(f"the name {name!r}", "is another project's", "choose another")
+        return name
+
+    def _set(self, column: str, value: str | float | None, project_id: str) -> None:
+        self._rows(f"UPDATE projects SET {column} = ? WHERE id = ?", (value, project_id))
+
+
+def checked_tags(words: Sequence[str]) -> tuple[str, ...]:
+    """The tags without "#" before them, each once. Raises: RequestError."""
+    tags = tuple(dict.fromkeys(tag for word in words if (tag := str(word).lstrip("#＃").strip())))
+    if len(tags) > MOST_TAGS:
+        raise RequestError(f"{len(tags)} tags were given, and", f"a video may have {MOST_TAGS}", "leave some out")
+    for tag in tags:
+        if len(tag) > LONGEST_TAG or not tag.isprintable():
+            raise RequestError(f"the tag {tag[:50]!r}", f"must have at most {LONGEST_TAG} characters", "shorten it")
+    return tags

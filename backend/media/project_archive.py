@@ -1,0 +1,135 @@
+"""A project as one file: a zip with its videos, what they were made from, and `project.json`, which says how each was made.
+
+A zip that comes from a stranger is opened in the cage. Nothing in it is trusted: names are given anew, nothing is unpacked that
+was compressed or lies in the zip twice (so that little cannot become much), and each video is read.
+"""
+
+import json
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backend.contract.settings import INPUTS
+from backend.errors import RequestError, StudioError
+from backend.files import replacing
+from backend.media.clips import read_clip_facts
+
+FORMAT = "studio project, 1"
+MANIFEST = "project.json"
+MOST_VIDEOS, MOST_FILES = 1000, 20_000
+MOST_MANIFEST_BYTES = 20_000_000
+Files = Mapping[str, zipfile.ZipInfo]
+_INPUT = re.compile(r"inputs/\d{4}-[a-z_]{1,20}-\d{1,2}\.[a-z0-9]{2,4}")
+_VIDEO = re.compile(r"videos/\d{4}\.mp4")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A video of the archive: its file, the files of its inputs by role, and what `project.json` says of it: plain values."""
+
+    video: Path
+    inputs: Mapping[str, Sequence[Path]]
+    said: Mapping[str, Any]
+
+
+def write_archive(name: str, entries: Sequence[Entry], path: Path) -> None:
+    """Writes the project of this name. Videos and pictures are stored as they are: they do not get smaller. Raises: OSError."""
+    with replacing(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
+        videos = []
+        for number, entry in enumerate(entries, 1):
+            video, inputs = f"videos/{number:04}.mp4", dict[str, list[str]]()
+            archive.write(entry.video, video)
+            for role, files in entry.inputs.items():
+                for place, file in enumerate(files, 1):
+                    named = f"inputs/{number:04}-{role}-{place}{file.suffix.lower()}"
+                    archive.write(file, named)
+                    inputs.setdefault(role, []).append(named)
+            videos.append({"file": video, "inputs": inputs, **entry.said})
+        manifest = {"format": FORMAT, "name": name, "videos": videos}
+        archive.writestr(MANIFEST, json.dumps(manifest, ensure_ascii=False, indent=1))
+
+
+def unpack_archive(path: Path, folder: Path) -> dict[str, Any]:
+    """Unpacks a project into an empty folder: its `name`, and its `videos`, each with `video`, `inputs` by role, as paths in the
+    folder, `seconds`, `fps`, `width`, `height` and `has_sound` of the file itself, and what is `said` of it, unchecked.
+
+    Raises: RequestError, ClipError for a video that cannot be played, OSError.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            found = _checked(archive, path.stat().st_size)
+            manifest = _manifest(archive)
+            videos = [_unpacked(archive, found, one, number, folder) for number, one in enumerate(manifest["videos"], 1)]
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, UnicodeDecodeError):
+        raise _no_project("it is no zip file, or a damaged one") from None
+    return {"name": str(manifest.get("name") or "")[:200], "videos": videos}
+
+
+def _checked(archive: zipfile.ZipFile, num_bytes: int) -> Files:
+    """The archive's files by name. Raises: RequestError for one that this program would not have written."""
+    infos = archive.infolist()
+    if len(infos) > MOST_FILES:
+        raise _no_project(f"it has more than {MOST_FILES:,} files")
+    if sum(info.file_size for info in infos) > num_bytes:
+        raise _no_project("its files overlap")
+    for info in infos:
+        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size or info.flag_bits & 1:
+            raise _no_project("its files are compressed, or locked")
+        if info.filename != MANIFEST and not _VIDEO.fullmatch(info.filename) and not _INPUT.fullmatch(info.filename):
+            raise _no_project("it has files of other kinds")
+    return {info.filename: info for info in infos}
+
+
+def _manifest(archive: zipfile.ZipFile) -> dict[str, Any]:
+    try:
+        info = archive.getinfo(MANIFEST)
+        if info.file_size > MOST_MANIFEST_BYTES:
+            raise _no_project(f"its {MANIFEST} is too large")
+        manifest = json.loads(archive.read(info))
+    except (KeyError, ValueError, RecursionError):
+        raise _no_project(f"it has no {MANIFEST}") from None
+    videos = manifest.get("videos") if isinstance(manifest, dict) and manifest.get("format") == FORMAT else None
+    if not isinstance(videos, list) or not all(isinstance(one, dict) for one in videos):
+        raise _no_project(f"its {MANIFEST} is of another kind")
+    if not 0 < len(videos) <= MOST_VIDEOS:
+        raise _no_project(f"it must have 1 to {MOST_VIDEOS:,} videos")
+    return manifest
+
+
+def _unpacked(archive: zipfile.ZipFile, found: Files, said: dict[str, Any], number: int, folder: Path) -> dict[str, Any]:
+    """One video with its inputs, unpacked under names of our own."""
+    video = folder / f"{number:04}.mp4"
+    _extract(archive, found, said.get("file"), _VIDEO, video)
+    try:
+        facts = read_clip_facts(video)
+    except StudioError as error:
+        raise RequestError(f"video {number} of the project", f"cannot be played: {error.cause}", "export it anew") from None
+    inputs = {
+        role: list(_inputs(archive, found, said.get("inputs"), role, number, folder)) for role in (one.name for one in INPUTS)
+    }
+    seen = {name: getattr(facts, name) for name in ("seconds", "fps", "width", "height", "has_sound")}
+    return {"video": str(video), "inputs": {role: files for role, files in inputs.items() if files}, **seen, "said": said}
+
+
+def _inputs(archive: zipfile.ZipFile, found: Files, named: Any, role: str, number: int, folder: Path) -> Iterator[str]:
+    given = named.get(role) if isinstance(named, dict) else None
+    for place, name in enumerate(given if isinstance(given, list) else [], 1):
+        path = folder / f"{number:04}-{role}-{place}{Path(str(name)).suffix[:5]}"
+        _extract(archive, found, name, _INPUT, path)
+        yield str(path)
+
+
+def _extract(archive: zipfile.ZipFile, found: Files, name: Any, kind: re.Pattern[str], path: Path) -> None:
+    info = found.get(name) if isinstance(name, str) and kind.fullmatch(name) else None
+    if info is None:
+        raise _no_project("a file is missing in it")
+    with archive.open(info) as source, path.open("xb") as target:
+        shutil.copyfileobj(source, target)
+
+
+def _no_project(reason: str) -> RequestError:
+    return RequestError("the file", f"must be a project that this studio has exported: {reason}", "export it there again")

@@ -1,0 +1,197 @@
+"""Projects, tags, filters and orders; a project goes out as one file and comes in elsewhere as it was, or not at all."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from backend.engine.engine import Engine
+from backend.engine.job import Selection
+from backend.engine.projects import MOST_TAGS, Project
+from backend.errors import RequestError, StudioError
+from backend.media.project_archive import FORMAT, MANIFEST
+from tests.backend.conftest import all_events, request
+
+
+def made(engine: Engine, prompt: str = "a red square", owner: str = "ann", **changes) -> str:
+    job = engine.submit(request(prompt, **changes), owner)
+    all_events(engine, job.id)
+    return job.id
+
+
+def prompts(engine: Engine, **selection) -> list[str]:
+    return [job.request.prompt for job in engine.library.videos(Selection(owner="ann", **selection))]
+
+
+def imported(engine: Engine, archive: Path, tmp_path: Path, owner: str = "ann") -> tuple[Project, int]:
+    folder = tmp_path / f"unpacked-{len(list(tmp_path.iterdir()))}"
+    folder.mkdir()
+    return engine.cage.follow(engine.importing_project(archive, folder, owner))
+
+
+def test_videos_are_found_by_project_tag_length_size_and_words_in_any_order(engine):
+    film = engine.projects.create("ann", " Night  film ")
+    first = made(engine, "a red square at night")
+    engine.projects.use("ann", film.id)
+    second = made(engine, "a blue square at noon", num_frames=33, width=128)
+    engine.projects.use("ann", "")
+    third = made(engine, "a green circle")
+    engine.projects.tag(third, "#best, later")
+    assert film.name == "Night film" and [project.videos for project in engine.projects.of("ann")] == [1]
+    assert prompts(engine, project=film.id) == ["a blue square at noon"]
+    assert prompts(engine, project="") == ["a green circle", "a red square at night"]
+    assert prompts(engine, words=("NIGHT", "red")) == prompts(engine, words=("red", "night")) == ["a red square at night"]
+    assert prompts(engine, words=("#BEST",)) == ["a green circle"] and prompts(engine, words=("#bes",)) == []
+    assert prompts(engine, order="oldest")[0] == "a red square at night"
+    assert prompts(engine, order="longest")[0] == prompts(engine, order="largest")[0] == "a blue square at noon"
+    assert len(prompts(engine, length="short")) == 3 and prompts(engine, length="long") == []
+    assert len(prompts(engine, size="small")) == 3 and prompts(engine, size="720p") == []
+    engine.projects.move(first, "ann", film.id)
+    engine.projects.move(second, "bob", "")
+    assert len(prompts(engine, project=film.id)) == 2, "another owner moves nothing"
+
+
+def test_an_archived_project_is_out_of_sight_until_it_comes_back(engine):
+    film = engine.projects.create("ann", "film")
+    engine.projects.use("ann", film.id)
+    made(engine)
+    engine.projects.archive(film.id, "ann", True)
+    assert prompts(engine) == [] and engine.projects.current("ann") == "" and len(prompts(engine, project=film.id)) == 1
+    with pytest.raises(RequestError, match="takes no new videos"):
+        engine.projects.use("ann", film.id)
+    engine.projects.archive(film.id, "ann", False)
+    assert len(prompts(engine)) == 1
+    engine.projects.delete(film.id, "ann")
+    assert prompts(engine, project="") == ["a red square"], "its videos stay"
+
+
+def test_names_are_checked_and_others_projects_are_none(engine):
+    film = engine.projects.create("ann", "film")
+    for name in ("FILM", "", "x" * 61):
+        with pytest.raises(RequestError):
+            engine.projects.create("ann", name)
+    engine.projects.rename(film.id, "ann", "Film")
+    assert engine.projects.create("bob", "film").name == "film"
+    for do in (
+        lambda: engine.projects.rename(film.id, "bob", "mine"),
+        lambda: engine.projects.archive(film.id, "bob", True),
+        lambda: engine.projects.delete(film.id, "bob"),
+        lambda: engine.projects.use("bob", film.id),
+        lambda: engine.projects.move("any", "bob", film.id),
+    ):
+        with pytest.raises(RequestError, match="must be one of your projects"):
+            do()
+    with pytest.raises(RequestError, match="tags were given"):
+        engine.projects.tag("any", " ".join(map(str, range(MOST_TAGS + 1))))
+
+
+def test_a_project_comes_in_elsewhere_as_it_was(make_engine, tmp_path):
+    here, there = make_engine(), make_engine(tmp_path / "elsewhere")
+    film = here.projects.create("ann", "film")
+    here.projects.use("ann", film.id)
+    picture = tmp_path / "first.png"
+    Image.new("RGB", (96, 96), (200, 30, 30)).save(picture)
+    first = made(here, "from words")
+    second = made(here, "from a picture", task="i2v", image=str(picture))
+    here.projects.tag(second, "best")
+    here.library.star(second, True)
+    archive = tmp_path / "film.zip"
+    assert here.export_project(here.projects.find(film.id, "ann"), archive) == 2
+    project, count = imported(there, archive, tmp_path, "bob")
+    assert (project.name, count, project.videos) == ("film", 2, 2)
+    jobs = there.library.videos(Selection(owner="bob", project=project.id, order="oldest"))
+    for job, before in zip(jobs, (here.job(first), here.job(second)), strict=True):
+        old, new = here.library.result(before.id), there.library.result(job.id)
+        assert job.request.for_sharing() == before.request.for_sharing() and job.created == before.created
+        assert (job.folder / "video.mp4").read_bytes() == (before.folder / "video.mp4").read_bytes()
+        assert (new.num_frames, new.fps, new.width, new.height) == (old.num_frames, old.fps, old.width, old.height)
+        assert new.seconds == old.seconds and new.versions == old.versions
+    assert jobs[1].is_starred and jobs[1].tags == ("best",) and not jobs[0].is_starred
+    assert Path(jobs[1].request.image).parent == jobs[1].folder, "what it was made from is here too"
+    assert imported(there, archive, tmp_path, "bob")[0].name == "film 2"
+    again = there.submit(jobs[1].request.changed(seed=2), "bob")
+    assert type(all_events(there, again.id)[-1]).__name__ == "Finished"
+
+
+def hostile(archive: Path, name: str) -> None:
+    """A project that an enemy has made."""
+    with zipfile.ZipFile(archive) as good:
+        manifest = json.loads(good.read(MANIFEST))
+        video = good.read("videos/0001.mp4")
+    kind, files = zipfile.ZIP_STORED, {"videos/0001.mp4": video}
+    one = manifest["videos"][0]
+    if name == "no video":
+        files["videos/0001.mp4"] = b"#!/bin/sh\n"
+    elif name == "compressed":
+        kind = zipfile.ZIP_DEFLATED
+    elif name == "climbs out":
+        files["../../evil.mp4"] = video
+    elif name == "a file of the server":
+        one["file"] = "/etc/passwd"
+    elif name == "an input of the server":
+        one["inputs"] = {"image": ["/etc/passwd"]}
+    elif name == "no list":
+        manifest["videos"] = {"0": one}
+    elif name == "empty":
+        manifest["videos"] = []
+    elif name == "no request":
+        one["request"] = "x"
+    elif name == "a wrong request":
+        one["request"] |= {"width": "wide"}
+    elif name == "another format":
+        manifest["format"] = f"{FORMAT}0"
+    with zipfile.ZipFile(archive, "w", kind) as bad:
+        for path, data in files.items():
+            bad.writestr(path, data)
+        bad.writestr(MANIFEST, json.dumps(manifest))
+    if name == "no zip":
+        archive.write_bytes(b"PK\x03\x04 no zip at all")
+    elif name == "cut":
+        archive.write_bytes(archive.read_bytes()[:-100])
+
+
+NAMES = (
+    *("no video", "compressed", "climbs out", "a file of the server", "an input of the server", "no list", "empty"),
+    *("no request", "a wrong request", "another format", "no zip", "cut"),
+)
+
+
+def test_a_hostile_project_is_refused_whole_with_one_sentence(engine, tmp_path):
+    film = engine.projects.create("ann", "film")
+    engine.projects.use("ann", film.id)
+    made(engine)
+    good = tmp_path / "good.zip"
+    engine.export_project(engine.projects.find(film.id, "ann"), good)
+    before = sorted(path.name for path in engine.settings.runs_dir.iterdir())
+    for name in NAMES:
+        archive = tmp_path / "bad.zip"
+        archive.write_bytes(good.read_bytes())
+        hostile(archive, name)
+        with pytest.raises(StudioError) as caught:
+            imported(engine, archive, tmp_path)
+        assert "\n" not in str(caught.value) and str(tmp_path) not in str(caught.value) and "passwd" not in str(caught.value), (
+            name
+        )
+    assert [project.name for project in engine.projects.of("ann")] == ["film"]
+    assert sorted(path.name for path in engine.settings.runs_dir.iterdir()) == before
+
+
+def test_inputs_that_the_request_names_are_never_opened(engine, tmp_path):
+    """Only files of the archive are; a path that stands in its settings is left out."""
+    film = engine.projects.create("ann", "film")
+    engine.projects.use("ann", film.id)
+    made(engine)
+    archive = tmp_path / "film.zip"
+    engine.export_project(engine.projects.find(film.id, "ann"), archive)
+    with zipfile.ZipFile(archive) as good:
+        manifest, video = json.loads(good.read(MANIFEST)), good.read("videos/0001.mp4")
+    manifest["videos"][0]["request"] |= {"image": "/etc/hostname", "sound": "/etc/passwd"}
+    manifest["videos"][0] |= {"tags": [1, "a" * 100], "created": "soon", "starred": "yes", "notes": 7, "seconds": {"total": "x"}}
+    with zipfile.ZipFile(archive, "w") as bad:
+        bad.writestr("videos/0001.mp4", video)
+        bad.writestr(MANIFEST, json.dumps(manifest))
+    project, _ = imported(engine, archive, tmp_path)
+    (job,) = engine.library.videos(Selection(project=project.id))
+    assert (job.request.image, job.request.sound, job.tags, job.is_starred) == (None, None, (), False)

@@ -1,0 +1,102 @@
+"""Projects in a real Chromium: made, filled, found, taken along as a file; and what strangers cannot do with them."""
+
+import json
+import re
+import urllib.request
+
+import pytest
+
+from tests.wan_ui.steps import made, ready, until
+from tests.wan_ui.visitor import Visitor
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def studio(own_studio):
+    return own_studio
+
+
+def choose(page, name: str, words: str) -> None:
+    page.locator(f"#library-{name} input").click()
+    page.locator(f'li[role=option][aria-label="{words}"]').click()
+
+
+def shown(page, *prompts: str) -> None:
+    """Waits until the library shows videos with exactly these prompts."""
+    until(page, "wanted => JSON.stringify([...document.querySelectorAll('#library-grid li > p')].map(p => p.textContent)) === wanted",
+          json.dumps(list(prompts), separators=(",", ":"), ensure_ascii=False))  # fmt: skip
+
+
+def test_a_video_goes_into_a_project_is_moved_found_and_taken_along(visit, studio, tmp_path):
+    page = visit()
+    made(page, "a red square")
+    page.locator('#views [data-view="library"]').click()
+    page.locator("#projects summary").click()
+    page.locator("#project-name").fill("Night film")
+    page.locator('[data-act="project:create"]').click()
+    page.locator("#projects li[data-current=true]", has_text="Night film · 0").wait_for()
+    page.keyboard.press("Escape")
+    page.locator('#views [data-view="create"]').click()
+    page.locator(".goes-into", has_text="Goes into the project Night film.").wait_for()
+    made(page, "a blue circle")
+    page.locator('.goes-into [data-act="project:leave"]').click()
+    page.locator(".goes-into").wait_for(state="detached")
+    page.locator('#views [data-view="library"]').click()
+    choose(page, "project", "Night film")
+    shown(page, "a blue circle")
+    choose(page, "project", "In no project")
+    shown(page, "a red square")
+    page.locator("#library-grid li").click()
+    page.locator(".place-of select").select_option("Night film")
+    page.locator(".place-of input").fill("best night")
+    page.locator(".place-of input").blur()
+    choose(page, "project", "Night film")
+    shown(page, "a blue circle", "a red square")
+    choose(page, "order", "Oldest")
+    shown(page, "a red square", "a blue circle")
+    page.locator("#library-search textarea, #library-search input").fill("#best")
+    shown(page, "a red square")
+    page.locator("#library-search textarea, #library-search input").fill("")
+    page.locator("#projects summary").click()
+    link = page.locator("#projects li a[download]")
+    with page.expect_download() as downloaded:
+        link.click()
+    file = tmp_path / downloaded.value.suggested_filename
+    downloaded.value.save_as(file)
+    assert file.name == "Night film.zip"
+    stranger = urllib.request.Request(
+        f"{studio.url}/{link.get_attribute('href')}", headers={"cookie": f"studio_visitor={'s' * 43}"}
+    )
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(stranger)
+    other = visit()
+    other.locator('#views [data-view="library"]').click()
+    other.locator("#projects summary").click()
+    other.set_input_files("#project-file", file)
+    other.locator("#message .message.shown", has_text="Night film: 2 videos have come in.").wait_for()
+    shown(other, "a blue circle", "a red square")
+    (tmp_path / "bad.zip").write_bytes(b"PK no project")
+    other.set_input_files("#project-file", tmp_path / "bad.zip")
+    other.locator("#message .message.shown", has_text="must be a project that this studio has exported").wait_for()
+
+
+def test_a_strangers_acts_change_nothing(visit, studio):
+    page = visit()
+    job = made(page, "a secret square")
+    page.locator('#views [data-view="library"]').click()
+    page.locator("#projects summary").click()
+    page.locator("#project-name").fill("Mine")
+    page.locator('[data-act="project:create"]').click()
+    mine = page.locator("#projects li", has_text="Mine")
+    project = mine.locator("button").first.get_attribute("data-value")
+    stranger = Visitor(studio.url)
+    assert "Theirs · 0" in json.dumps(stranger.call("act_6", {}, {"what": "create", "job": "Theirs"}), ensure_ascii=False)
+    for what in ("rename", "archive", "restore", "delete", "use", "move", "tag", "import"):
+        answer = json.dumps(stranger.call("act_6", {}, {"what": what, "job": job, "value": project}), ensure_ascii=False)
+        assert "Theirs" in answer and "Mine" not in answer and "secret" not in answer, what
+    page.reload()
+    ready(page)
+    page.locator('#views [data-view="library"]').click()
+    page.locator("#projects summary").click()
+    assert re.search(r"Mine · 0", page.locator("#projects").inner_text())

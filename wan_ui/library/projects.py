@@ -1,0 +1,189 @@
+"""The library's menu of projects: make, rename, archive, export and import them, and choose the one that new videos go into.
+
+Element ids: `projects` (the menu), `project-name`, `project-file`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import gradio as gr
+
+from backend.engine.job import Job
+from backend.engine.projects import Project
+from backend.errors import StudioError
+from backend.media.cage import Steps
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.opening import opens_files
+from wan_ui.desk.projects import project_name, project_url
+from wan_ui.desk.visit import Visit
+from wan_ui.door.uploads import checked_upload, folder_for_parts
+from wan_ui.parts.buttons import Act, icon_button, text_button
+from wan_ui.parts.events import Updates, Values
+from wan_ui.parts.icons import icon
+from wan_ui.parts.message import Message
+from wan_ui.words.english import Texts
+
+EVERYWHERE, NOWHERE = "all", "none"  # values of the filter besides the projects' ids
+
+# A new drawing would close the menu.
+_ON_LOAD = """
+let isOpen = false;
+element.addEventListener('toggle', event => { isOpen = event.target.open; }, true);
+watch('value', () => { if (isOpen) element.querySelector('details').open = true; });
+"""
+
+
+def project_filter(projects: Sequence[Project], texts: Texts) -> list[tuple[str, str]]:
+    """The choices of the filter: all, the videos in none, or one project."""
+    named = [
+        (f"{project.name} ({texts.projects_archived})" if project.is_archived else project.name, project.id)
+        for project in projects
+    ]
+    return [(texts.projects_all, EVERYWHERE), (texts.projects_none, NOWHERE), *named]
+
+
+def selected_project(value: object) -> str | None:
+    """What the filter's value means to a `Selection`."""
+    return {EVERYWHERE: None, NOWHERE: ""}.get(str(value or EVERYWHERE), str(value))
+
+
+def build_projects_menu(texts: Texts) -> gr.HTML:
+    """The menu, with no project yet."""
+    return gr.HTML(projects_html((), "", texts), js_on_load=_ON_LOAD, elem_id="projects", apply_default_css=False)
+
+
+def projects_html(projects: Sequence[Project], current: str, texts: Texts) -> str:
+    """The button and the menu that it opens; `current` is the project that new videos go into."""
+    rows = "".join(_row(project, project.id == current, texts) for project in projects)
+    named = escape(texts.project_name)
+    return (
+        f'<details class="popover"><summary>{escape(texts.projects)}</summary><div><h3>{escape(texts.projects)}</h3>'
+        f'<p class="hint">{escape(texts.projects_hint)}</p><ul>{rows}</ul>'
+        f'<p class="row"><input id="project-name" maxlength="60" placeholder="{named}" aria-label="{named}">'
+        f"{text_button('project:create', texts.project_create)}</p>"
+        '<p class="row"><label class="button"><input type="file" id="project-file" accept=".zip,application/zip">'
+        f"{escape(texts.project_import)}</label></p></div></details>"
+    )
+
+
+def _row(project: Project, is_current: bool, texts: Texts) -> str:
+    one = {"value": project.id}
+    words = texts.project_leave if is_current else texts.project_use
+    use = text_button(f"project:{'leave' if is_current else 'use'}", f"{project.name} · {project.videos}", hint=words, **one)
+    export = (
+        f'<a class="quiet-button" href="{project_url(project)}" download="{escape(project_name(project))}"'
+        f' title="{escape(texts.project_export)}" aria-label="{escape(texts.project_export)}">{icon("download")}</a>'
+        if project.videos
+        else ""
+    )
+    archive = (
+        icon_button("project:restore", "again", texts.project_restore, **one)
+        if project.is_archived
+        else icon_button("project:archive", "archive", texts.project_archive, **one)
+    )
+    return (
+        f'<li data-current="{"true" if is_current else "false"}" data-archived="{"true" if project.is_archived else "false"}">'
+        f"{'' if project.is_archived else use}{f'<span>{escape(project.name)}</span>' if project.is_archived else ''}"
+        f"{icon_button('project:rename', 'edit', texts.project_rename, **one)}{export}{archive}"
+        f"{icon_button('project:delete', 'bin', texts.project_delete, **one)}</li>"
+    )
+
+
+def place_html(job: Job, projects: Sequence[Project], texts: Texts) -> str:
+    """The detail's fields for a video's project and tags; only projects of its owner are offered."""
+    fitting = [project for project in projects if project.owner == job.owner]
+    options = "".join(
+        f'<option value="{escape(value)}"{" selected" if value == job.project else ""}>{escape(name)}</option>'
+        for value, name in [("", texts.projects_none), *((project.id, project.name) for project in fitting)]
+    )
+    one, tags, hint = f'data-job="{escape(job.id)}"', escape(" ".join(job.tags)), escape(texts.tags_hint)
+    chosen = (
+        f'<label><span>{escape(texts.project)}</span><select data-change="project:move" {one}>{options}</select></label>'
+        if fitting
+        else ""
+    )
+    return (
+        f'<div class="place-of">{chosen}<label><span>{escape(texts.tags)}</span>'
+        f'<input data-change="project:tag" {one} value="{tags}" placeholder="{hint}" title="{hint}" maxlength="500">'
+        "</label></div>"
+    )
+
+
+def goes_into(projects: Sequence[Project], current: str, texts: Texts) -> str:
+    """The line at the Generate button: which project a new video goes into; "" for none."""
+    name = next((project.name for project in projects if project.id == current), "")
+    if not name:
+        return ""
+    leave = icon_button("project:leave", "cross", texts.project_leave)
+    return f'<p class="goes-into"><span>{escape(texts.project_goes.format(name=name))}</span>{leave}</p>'
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectHandlers:
+    """Handlers of the menu and of the detail's fields. `filter` is the library's choice of a project, `goes` the line at the
+    Generate button."""
+
+    desk: Desk
+    menu: gr.HTML
+    filter: gr.Dropdown
+    goes: gr.HTML
+    message: gr.HTML
+
+    @property
+    def outputs(self) -> list[gr.Component]:
+        return [self.menu, self.filter, self.goes, self.message]
+
+    def shown(self, visit: Visit) -> Updates:
+        """The menu, the filter and the line as they are now."""
+        projects = self.desk.engine.projects.of(visit.scope)
+        current, texts = self.desk.engine.projects.current(visit.owner), visit.texts
+        return {
+            self.menu: projects_html(projects, current, texts),
+            self.filter: gr.update(choices=project_filter(projects, texts)),
+            self.goes: goes_into(projects, current, texts),
+        }
+
+    @opens_files
+    def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
+        """Handles a press in the menu, and a change in the detail's fields."""
+        visit, act = self.desk.visit(request), Act.of(event)
+        try:
+            if act.what == "import":
+                text = yield from self._imported(act.value, visit)
+            else:
+                text = self._do(act, visit)
+        except StudioError as error:
+            return {self.message: Message.refusal(error).html(visit.texts)} | self.shown(visit)
+        said = {self.message: Message(text=text).html(visit.texts)} if text else {}
+        self.desk.engine.touch()
+        return said | self.shown(visit)
+
+    def _do(self, act: Act, visit: Visit) -> str:
+        """Does what a button or a field says, within what this visitor may see; what is said of it. Raises: StudioError."""
+        projects, job = self.desk.engine.projects, self.desk.job(act.job, visit)
+        match act.what:
+            case "create":
+                project = projects.create(visit.owner, act.job)
+                projects.use(visit.owner, project.id)
+                return visit.texts.project_made.format(name=project.name)
+            case "rename":
+                projects.rename(act.value, visit.scope, act.job)
+            case "archive" | "restore":
+                projects.archive(act.value, visit.scope, act.what == "archive")
+            case "delete":
+                projects.delete(act.value, visit.scope)
+            case "use" | "leave":
+                projects.use(visit.owner, act.value if act.what == "use" else "")
+            case "move" if job is not None:
+                projects.move(job.id, job.owner, act.value)
+            case "tag" if job is not None:
+                projects.tag(job.id, act.value)
+        return ""
+
+    def _imported(self, path: str, visit: Visit) -> Steps[str]:
+        """Brings a project in from an uploaded file; what is said of it. Raises: StudioError."""
+        archive = checked_upload(path, "project")
+        with folder_for_parts() as folder:
+            project, count = yield from self.desk.importing(archive, folder, visit)
+        return visit.texts.project_imported.format(name=project.name, count=count)
