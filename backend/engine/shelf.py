@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import sqlite3
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,21 +13,24 @@ from backend.errors import RequestError
 LONGEST_NAME = 60
 MOST_PRESETS = 200  # for one visitor
 LONGEST_SETTINGS = 10_000  # characters of JSON; real ones have below 2,000
+_COMPARED = "id, owner, jobs, columns"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS own_presets (
     owner TEXT NOT NULL, name TEXT NOT NULL, settings TEXT NOT NULL, changed REAL NOT NULL, PRIMARY KEY (owner, name));
 CREATE TABLE IF NOT EXISTS comparisons (
-    id TEXT PRIMARY KEY, owner TEXT NOT NULL, jobs TEXT NOT NULL, created REAL NOT NULL);
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, jobs TEXT NOT NULL, created REAL NOT NULL, columns INTEGER NOT NULL DEFAULT 0);
 """
+_ADD_COLUMNS = "ALTER TABLE comparisons ADD COLUMN columns INTEGER NOT NULL DEFAULT 0"  # of a file that an earlier version made
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Up to four jobs that are looked at side by side."""
+    """Jobs that are looked at together: up to four side by side or, with `columns`, a grid, row by row."""
 
     id: str
     owner: str
     jobs: tuple[str, ...]
+    columns: int = 0
 
 
 class Shelf(Database):
@@ -34,6 +38,8 @@ class Shelf(Database):
 
     def _prepare(self) -> None:
         self._database.executescript(_SCHEMA)
+        if "columns" not in {row["name"] for row in self._database.execute("PRAGMA table_info(comparisons)")}:
+            self._database.execute(_ADD_COLUMNS)
 
     def presets(self, owner: str) -> dict[str, dict]:
         """The owner's presets by name: settings as plain values."""
@@ -68,25 +74,29 @@ class Shelf(Database):
         """Removes a preset."""
         self._rows("DELETE FROM own_presets WHERE owner = ? AND name = ?", (owner, name))
 
-    def compare(self, owner: str, jobs: tuple[str, ...]) -> Comparison:
-        """Keeps a comparison under an id that cannot be guessed."""
-        comparison = Comparison(id=secrets.token_hex(8), owner=owner, jobs=jobs)
-        self._rows("INSERT INTO comparisons VALUES (?, ?, ?, ?)", (comparison.id, owner, json.dumps(jobs), time.time()))
+    def compare(self, owner: str, jobs: tuple[str, ...], columns: int = 0) -> Comparison:
+        """Keeps a comparison under an id that cannot be guessed; `columns` of a grid, 0 for one that is none."""
+        comparison = Comparison(id=secrets.token_hex(8), owner=owner, jobs=jobs, columns=columns)
+        row = (comparison.id, owner, json.dumps(jobs), time.time(), columns)
+        self._rows("INSERT INTO comparisons (id, owner, jobs, created, columns) VALUES (?, ?, ?, ?, ?)", row)
         return comparison
 
     def comparison(self, comparison_id: str) -> Comparison | None:
         """The comparison with this id; None if there is none."""
-        rows = self._rows("SELECT id, owner, jobs FROM comparisons WHERE id = ?", (comparison_id,))
-        return next((Comparison(id=key, owner=owner, jobs=tuple(json.loads(jobs))) for key, owner, jobs in rows), None)
+        rows = self._rows(f"SELECT {_COMPARED} FROM comparisons WHERE id = ?", (comparison_id,))
+        return next(map(_comparison, rows), None)
 
     def comparisons(self) -> list[Comparison]:
         """All comparisons."""
-        rows = self._rows("SELECT id, owner, jobs FROM comparisons")
-        return [Comparison(id=key, owner=owner, jobs=tuple(json.loads(jobs))) for key, owner, jobs in rows]
+        return [*map(_comparison, self._rows(f"SELECT {_COMPARED} FROM comparisons"))]
 
     def forget_comparison(self, comparison_id: str) -> None:
         """Removes a comparison."""
         self._rows("DELETE FROM comparisons WHERE id = ?", (comparison_id,))
+
+
+def _comparison(row: sqlite3.Row) -> Comparison:
+    return Comparison(id=row["id"], owner=row["owner"], jobs=tuple(json.loads(row["jobs"])), columns=row["columns"])
 
 
 def checked_name(name: str) -> str:

@@ -16,6 +16,7 @@ from backend.media.video import FORMAT, Frame, read_facts, read_frames, write_fr
 
 LABEL_HEIGHT = 28  # pixels
 SMALLEST_TILE = 320  # pixels wide: below that a label cannot be read, so small videos are enlarged
+LARGEST_SHEET = 3840  # pixels wide: a grid of large videos is made smaller
 _INK, _PAPER = (235, 235, 235), (18, 18, 20)
 
 
@@ -28,23 +29,26 @@ class Tile:
     fps: int | None = None
 
 
-def write_tiled(tiles: Sequence[Tile], requests: Sequence[GenerationRequest], path: Path, sound: Path | None = None) -> int:
-    """Writes the tiles in two columns (or one row of two), each at its own speed; a shorter video stays on its last frame. The
-    sound is that of the video `sound`, as long as the whole; without one there is none. Returns the frame count.
+def write_tiled(
+    tiles: Sequence[Tile], requests: Sequence[GenerationRequest], path: Path, sound: Path | None = None, columns: int = 2
+) -> int:
+    """Writes the tiles in so many columns (a row of fewer, if there are fewer), each at its own speed; a shorter video stays on
+    its last frame. The sound is that of the video `sound`, as long as the whole; without one there is none. Returns the number of
+    frames.
 
     Raises: VideoFileError.
     """
     comment = json.dumps({"format": FORMAT, "compared": [request.for_sharing() for request in requests]}, ensure_ascii=True)
     fps = max(request.fps for request in requests)
     with replacing(path) as part:
-        count = write_frames(_frames(tiles, fps), part, fps=fps, comment=comment)
+        count = write_frames(_frames(tiles, fps, columns), part, fps=fps, comment=comment)
         if sound is not None:
             facts = read_facts(part)
             put_sound(part, read_sound(sound).part(0, count / fps), (facts.width, facts.height))
     return count
 
 
-def _frames(tiles: Sequence[Tile], fps: int) -> Iterator[Frame]:
+def _frames(tiles: Sequence[Tile], fps: int, columns: int) -> Iterator[Frame]:
     readers = [_at_rate(read_frames(tile.path), tile.fps or fps, fps) for tile in tiles]
     latest: list[Frame | None] = [None] * len(tiles)
     captions: list[Image.Image] = []
@@ -53,9 +57,9 @@ def _frames(tiles: Sequence[Tile], fps: int) -> Iterator[Frame]:
         if all(frame is None for frame in fresh):
             return
         latest = [old if frame is None else frame for frame, old in zip(fresh, latest, strict=True)]
-        cell = _cell(latest)
+        cell = _cell(latest, columns)
         captions = captions or [_caption(tile.label, cell[0]) for tile in tiles]
-        yield _sheet(latest, captions, cell)
+        yield _sheet(latest, captions, cell, columns)
 
 
 def _at_rate(frames: Iterator[Frame], own_fps: int, fps: int) -> Iterator[Frame]:
@@ -67,16 +71,16 @@ def _at_rate(frames: Iterator[Frame], own_fps: int, fps: int) -> Iterator[Frame]
         shown = until
 
 
-def _cell(frames: Sequence[Frame | None]) -> tuple[int, int]:
-    """Width and height that hold every video, both even."""
+def _cell(frames: Sequence[Frame | None], columns: int) -> tuple[int, int]:
+    """Width and height that hold every video, both even, unless so many columns would be too wide."""
     width = max(frame.shape[1] for frame in frames if frame is not None)
     height = max(frame.shape[0] for frame in frames if frame is not None)
-    scale = max(1, ceil(SMALLEST_TILE / width))
+    scale = min(max(1, ceil(SMALLEST_TILE / width)), LARGEST_SHEET / columns / width)
     return 2 * ceil(width * scale / 2), 2 * ceil(height * scale / 2)
 
 
-def _sheet(frames: Sequence[Frame | None], captions: Sequence[Image.Image], cell: tuple[int, int]) -> Frame:
-    columns = 2 if len(frames) > 1 else 1
+def _sheet(frames: Sequence[Frame | None], captions: Sequence[Image.Image], cell: tuple[int, int], columns: int) -> Frame:
+    columns = min(columns, len(frames))
     rows = ceil(len(frames) / columns)
     sheet = Image.new("RGB", (columns * cell[0], rows * (cell[1] + LABEL_HEIGHT)), _PAPER)
     for number, (frame, caption) in enumerate(zip(frames, captions, strict=True)):

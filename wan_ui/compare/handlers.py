@@ -11,8 +11,8 @@ from backend.engine.shelf import Comparison
 from backend.errors import StudioError
 from backend.media.cage import Steps
 from wan_ui.compare.html import MOST, Cell, Side, compare_html
-from wan_ui.compare.panel import ComparePanel, what_choices
-from wan_ui.compare.variations import variations, varied
+from wan_ui.compare.panel import ComparePanel, also_choices, what_choices
+from wan_ui.compare.variations import Axis, grid, variations, varied
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import view_of
 from wan_ui.desk.opening import opens_files
@@ -47,7 +47,7 @@ class CompareHandlers(Panel):
     @property
     def outputs(self) -> list[gr.Component]:
         panel = self.panel
-        filled = [panel.what, panel.values, panel.presets, *self.fill.outputs]
+        filled = [panel.what, panel.values, panel.presets, panel.also, panel.also_values, *self.fill.outputs]
         return [panel.view, panel.shown, panel.chosen, *filled]
 
     @property
@@ -59,6 +59,7 @@ class CompareHandlers(Panel):
         panel = self.panel
         panel.start.click(self.start, self.form.inputs | panel.inputs, self._shown_on, **RAW)
         panel.what.input(_values_or_presets, panel.what, [panel.values, panel.presets], **QUIET, **LAST)
+        panel.also.input(_also_values, panel.also, panel.also_values, **QUIET, **LAST)
 
     @property
     def _shown_on(self) -> list[gr.Component]:
@@ -81,11 +82,11 @@ class CompareHandlers(Panel):
         panel, visit = self.panel, self.desk.visit(request)
         try:
             base = self.form.read(values).to_request()
-            wanted = variations(base, values[panel.what], values[panel.values] or "", values[panel.presets] or [])
+            wanted, columns = self._wanted(base, values)
             jobs = yield from self._submitting(wanted, visit)
         except StudioError as error:
             return {self.message: Message.refusal(error).html(visit.texts)}
-        comparison = self.desk.engine.shelf.compare(visit.owner, jobs)
+        comparison = self.desk.engine.shelf.compare(visit.owner, jobs, columns)
         return self._shown(comparison, visit) | {panel.chosen: []}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
@@ -108,6 +109,7 @@ class CompareHandlers(Panel):
         return {
             self.panel.view: compare_html(Side(), visit.texts),
             self.panel.what: gr.update(choices=what_choices(visit.texts)),
+            self.panel.also: gr.update(choices=also_choices(visit.texts)),
             self.panel.presets: gr.update(choices=presets),
         }
 
@@ -128,18 +130,30 @@ class CompareHandlers(Panel):
             filled = self.fill.shown(requests[0], visit.texts, message)
         except StudioError as error:
             return {self.message: Message.refusal(error).html(visit.texts)}
-        return filled | self._varied(requests, visit)
+        return filled | self._varied(requests, comparison.columns, visit)
 
-    def _varied(self, requests: list[GenerationRequest], visit: Visit) -> Updates:
+    def _varied(self, requests: list[GenerationRequest], columns: int, visit: Visit) -> Updates:
         """The bar with the values that it had when these requests were queued."""
-        what, values = varied(requests)
+        what, values = varied(requests[:columns] if columns else requests)
+        also, others = varied(requests[::columns]) if columns else ("", [])
         is_preset = what == "preset"
         named = preset_choices("t2v", self.desk.offers(visit)).dropdown(visit.texts.language)
         return {
             self.panel.what: gr.update(choices=what_choices(visit.texts), value=what),
             self.panel.values: gr.update(value=", ".join(values) if not is_preset else "", visible=not is_preset),
             self.panel.presets: gr.update(choices=named, value=values if is_preset else [], visible=is_preset),
+            self.panel.also: gr.update(choices=also_choices(visit.texts), value=also),
+            self.panel.also_values: gr.update(value=", ".join(others), visible=bool(also)),
         }
+
+    def _wanted(self, base: GenerationRequest, values: Values) -> tuple[list[GenerationRequest], int]:
+        """The requests that the bar asks for, and the columns of a grid, 0 for none. Raises: RequestError."""
+        panel, also = self.panel, str(values[self.panel.also] or "")
+        what, text, presets = values[panel.what], values[panel.values] or "", values[panel.presets] or []
+        if not also:
+            return variations(base, what, text, presets), 0
+        down = Axis(what=also, text=str(values[panel.also_values] or ""))
+        return grid(base, Axis(what=str(what), text=text, presets=tuple(presets)), down)
 
     def _submitting(self, wanted: list[GenerationRequest], visit: Visit) -> Steps[tuple[str, ...]]:
         """Queues all requests; if one is refused, cancels those that were queued."""
@@ -189,13 +203,18 @@ class CompareHandlers(Panel):
         cells = tuple(Cell(job=job, view=view_of(self.desk, job)) for job in jobs if job)
         if len(comparison.jobs) == 1 and cells and cells[0].job.request.has_original:
             cells = (Cell(job=cells[0].job, view=cells[0].view, is_original=True), *cells)
-        return Side(id=comparison.id, cells=cells)
+        return Side(id=comparison.id, cells=cells, columns=comparison.columns if len(cells) == len(jobs) else 0)
 
     def _link(self, shown: str, visit: Visit) -> str:
         found = self.desk.engine.shelf.comparison(shown)
         if found is None or not visit.may_see(found.owner):
             return Message().html(visit.texts)
         return Message(text=visit.texts.compare_linked, copy=f"?compare={found.id}").html(visit.texts)
+
+
+def _also_values(also: str) -> Any:
+    """The field for the rows' values, for a grid only."""
+    return gr.update(visible=bool(also))
 
 
 def _values_or_presets(what: str) -> tuple[Any, Any]:

@@ -38,11 +38,12 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """What the compare view shows. `chosen` counts the videos chosen so far."""
+    """What the compare view shows. `chosen` counts the videos chosen so far; with `columns` it is a grid, row by row."""
 
     id: str = ""
     cells: tuple[Cell, ...] = ()
     chosen: int = 0
+    columns: int = 0
 
     @property
     def has_original(self) -> bool:
@@ -63,14 +64,15 @@ def compare_html(side: Side, texts: Texts) -> str:
     named = enumerate(zip(side.cells, labels, strict=True), 1)
     cells = "".join(_cell(cell, number, label, texts) for number, (cell, label) in named)
     done = sum(cell.is_original or cell.result is not None for cell in side.cells)
+    table = "" if side.columns else _table(side, texts)
     ratio = max(request.width / request.height for request in requests)
     return (
         f'<section class="compare" data-count="{len(side.cells)}" data-done="{done}" data-comparison="{escape(side.id)}"'
-        f' data-original="{"true" if side.has_original else "false"}">'
-        f'<div class="grid" style="--ratio: {ratio:.4f}; --columns: {1 if len(side.cells) == 1 else 2}">{cells}'
+        f' data-original="{"true" if side.has_original else "false"}" data-grid="{"true" if side.columns else "false"}">'
+        f'<div class="grid" style="--ratio: {ratio:.4f}; --columns: {side.columns or min(len(side.cells), 2)}">{cells}'
         f'<input type="range" class="edge" min="0" max="100" value="50" aria-label="{escape(texts.compare_wipe_edge)}" hidden>'
         f"</div>"
-        f"{_bar(side, labels, done, texts)}{_table(side, texts)}</section>"
+        f"{_bar(side, labels, done, texts)}{table}</section>"
     )
 
 
@@ -165,7 +167,7 @@ def labels_of(requests: list[GenerationRequest], texts: Texts) -> list[str]:
     differing = differences(requests)
     if not differing:
         return [str(number) for number in range(1, len(requests) + 1)]
-    shown = [row for row in differing if row[0] != "seed"][:2] or differing[:1]
+    shown = differing if len(differing) == 2 else [row for row in differing if row[0] != "seed"][:2] or differing[:1]
     return [
         " · ".join(f"{name.replace('_', ' ')} {value_words(values[number]) or texts.compare_off}" for name, values in shown)
         for number in range(len(requests))

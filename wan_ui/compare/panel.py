@@ -1,6 +1,7 @@
-"""Up to four settings side by side: one setting of the form is varied, or videos of the library are chosen.
+"""Up to four settings side by side: one setting of the form is varied, or videos of the library are chosen. Or a grid of two.
 
-Element ids: `compare-what`, `compare-values`, `compare-presets`, `compare-start`, `compare`.
+Element ids: `compare-what`, `compare-values`, `compare-presets`, `compare-also`, `compare-also-values`, `compare-start`,
+`compare`.
 """
 
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ class ComparePanel:
     what: gr.Dropdown
     values: gr.Textbox
     presets: gr.Dropdown
+    also: gr.Dropdown
+    also_values: gr.Textbox
     start: gr.Button
     view: gr.HTML
     shown: gr.State
@@ -27,7 +30,7 @@ class ComparePanel:
 
     @property
     def inputs(self) -> set[gr.Component]:
-        return {self.what, self.values, self.presets}
+        return {self.what, self.values, self.presets, self.also, self.also_values}
 
 
 def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> ComparePanel:
@@ -62,11 +65,42 @@ def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> Compare
             min_width=160,
             scale=3,
         )
+        also = gr.Dropdown(
+            also_choices(texts),
+            value="",
+            label=labels.compare_also,
+            elem_id="compare-also",
+            filterable=False,
+            min_width=140,
+            scale=2,
+        )
+        also_values = gr.Textbox(
+            label=labels.compare_values,
+            placeholder=labels.compare_hint,
+            elem_id="compare-also-values",
+            max_length=LONGEST_TEXT,
+            visible=False,
+            min_width=160,
+            scale=3,
+        )
         start = gr.Button(labels.compare_start, variant="primary", elem_id="compare-start", min_width=120, scale=1)
     view = gr.HTML(compare_html(Side(), texts), elem_id="compare", apply_default_css=False)
     return ComparePanel(
-        what=what, values=values, presets=presets, start=start, view=view, shown=gr.State(""), chosen=gr.State([])
+        what=what,
+        values=values,
+        presets=presets,
+        also=also,
+        also_values=also_values,
+        start=start,
+        view=view,
+        shown=gr.State(""),
+        chosen=gr.State([]),
     )
+
+
+def also_choices(texts: Texts) -> list[tuple[str, str]]:
+    """The choices for what else can be varied, which makes a grid: what is typed as numbers, or nothing."""
+    return [(texts.compare_also_none, ""), *((name, key) for key, name in texts.compare_what if key not in ("preset", "loras"))]
 
 
 def what_choices(texts: Texts) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ from wan_ui.words.english import ENGLISH
 def compare_route(engine: Engine, access: Access) -> Route:
     """`/studio/compare/ID.mp4`, with `?sound=2` the sound of the second tile. Answers 404 for somebody else's comparison, as if
     there were none, and for a tile that is not there or has no sound."""
-    making = asyncio.Lock()  # one video at a time: each decodes up to four
+    making = asyncio.Lock()  # one video at a time: each decodes up to sixteen
 
     async def serve(request: Request) -> Response:
         found = await asyncio.to_thread(_found, engine, request, access)
@@ -57,7 +57,7 @@ async def _tiled(engine: Engine, found: Comparison, tile: str, who: For, making:
             jobs = [await asyncio.to_thread(engine.job, job_id) for job_id in found.jobs]
             original = await before(jobs[0], engine.cage, who) if len(jobs) == 1 else None
             folder.mkdir(exist_ok=True)
-            work = (_tiles(jobs, original), [job.request for job in jobs], path, heard)
+            work = (_tiles(jobs, original), [job.request for job in jobs], path, heard, found.columns or 2)
             await engine.cage.opened(Opening(work=write_tiled, arguments=work, seconds=EXPORT_SECONDS), who)
         except (StudioError, OSError):
             return None

@@ -1,6 +1,7 @@
 """Makes requests that differ in one setting, and finds the setting in which given requests differ."""
 
 import secrets
+from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.contract.request import SEED_LIMIT, GenerationRequest, find_preset
@@ -30,6 +31,28 @@ def variations(base: GenerationRequest, what: str, text: str, presets: list[str]
     if not 2 <= len(unique) <= MOST:
         raise RequestError(f"compare has {len(unique)} different settings and", f"must have 2 to {MOST}", _advice(what))
     return unique
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """What varies, and its values as they were typed; models by name in `presets`."""
+
+    what: str
+    text: str = ""
+    presets: tuple[str, ...] = ()
+
+    def settled(self) -> "Axis":
+        """The same, with seeds drawn where none were typed, so that all rows have the same ones."""
+        return replace(self, text=", ".join(map(str, _seeds(self.text)))) if self.what == "seed" else self
+
+
+def grid(base: GenerationRequest, across: Axis, down: Axis) -> tuple[list[GenerationRequest], int]:
+    """The requests of a grid, row by row, and its columns: as many as `across` has values. Raises: RequestError."""
+    if across.what == down.what:
+        raise RequestError(f"{down.what} was chosen", "for the columns and for the rows", "choose two different settings")
+    across, down = across.settled(), down.settled()
+    columns = [variations(one, down.what, down.text, []) for one in variations(base, across.what, across.text, [*across.presets])]
+    return [one for row in zip(*columns, strict=True) for one in row], len(columns)
 
 
 def _advice(what: str) -> str:

@@ -375,6 +375,8 @@ class Texts:
 
     compare_vary: str = "Vary"
     compare_values: str = "Values, up to four"
+    compare_also: str = "And, in rows"
+    compare_also_none: str = "Nothing else"
     compare_presets: str = "Models, up to four"
     compare_start: str = "Queue them"
     compare_what: tuple[tuple[str, str], ...] = (

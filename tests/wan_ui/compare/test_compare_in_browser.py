@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from backend.media.tiles import LABEL_HEIGHT
 from backend.media.video import read_facts
 from tests.wan_ui.steps import made, until
 
@@ -47,6 +48,33 @@ def test_four_are_compared_together(visit, studio, tmp_path):
     assert stranger.locator("#prompt textarea").input_value() == "a square to compare"
     export = f"{studio.url}studio/compare/{link.partition('compare=')[2]}.mp4"
     assert stranger.request.get(export).status == 404 and page.request.get(export).status == 200
+
+
+def test_a_grid_of_two_settings_has_its_labels_and_is_saved_as_one_video(visit, tmp_path):
+    page, stranger = visit(), visit()
+    page.locator("#prompt textarea").fill("a square in a grid")
+    page.keyboard.press("Alt+4")
+    page.locator("#compare-what input").click()
+    page.locator('li[role=option][aria-label="Steps"]').click()
+    page.locator("#compare-values input, #compare-values textarea").fill("1, 2, 3")
+    page.locator("#compare-also input").click()
+    page.locator('li[role=option][aria-label="Seed"]').last.click()
+    page.locator("#compare-also-values input, #compare-also-values textarea").fill("7, 8")
+    page.locator("#compare-start").click()
+    page.locator('.compare[data-done="6"][data-grid="true"]').wait_for()
+    assert [" ".join(sorted(label.split(" · "))) for label in page.locator(".compare figcaption").all_inner_texts()] == [
+        f"seed {seed} steps {steps}" for seed in (7, 8) for steps in (1, 2, 3)
+    ]
+    with page.expect_download() as download:
+        page.locator("#compare-export").click()
+    shutil.copy(download.value.path(), tmp_path / "grid.mp4")
+    facts = read_facts(tmp_path / "grid.mp4")
+    assert facts.width == 3 * 384 and facts.height == 2 * (384 + LABEL_HEIGHT)
+    page.locator('[data-act="compare:link"]').click()
+    until(page, "document.querySelector('#message input')?.value.includes('?compare=')")
+    stranger.goto(page.locator("#message input").input_value())
+    until(stranger, "document.querySelector('#compare-also-values input, #compare-also-values textarea')?.value === '7, 8'")
+    assert stranger.locator("#compare-values input, #compare-values textarea").input_value() == "1, 2, 3"
 
 
 def test_library_videos_are_compared_too(visit):

@@ -4,7 +4,9 @@ import pytest
 
 from backend.errors import RequestError
 from tests.wan_ui.builders import a_request
-from wan_ui.compare.variations import variations, varied
+from wan_ui.compare.html import labels_of
+from wan_ui.compare.variations import Axis, grid, variations, varied
+from wan_ui.words.english import ENGLISH
 
 
 @pytest.mark.parametrize(
@@ -53,3 +55,25 @@ def test_what_cannot_be_compared_is_refused(what, text, words):
 def test_models_bring_their_own_settings_and_keep_prompt_and_seed():
     tiny, large = variations(a_request(), "preset", "", ["wan-tiny", "wan2.1-t2v-1.3b-480p"])
     assert (large.prompt, large.seed, large.steps) == (tiny.prompt, tiny.seed, 50) and large.width == 832
+
+
+def test_a_grid_varies_one_thing_along_its_rows_and_another_down_its_columns():
+    found, columns = grid(a_request(), Axis(what="steps", text="4, 8"), Axis(what="flow_shift", text="2, 3, 5"))
+    assert [(one.steps, one.flow_shift) for one in found] == [
+        (4, 2.0),
+        (8, 2.0),
+        (4, 3.0),
+        (8, 3.0),
+        (4, 5.0),
+        (8, 5.0),
+    ] and columns == 2
+    found, columns = grid(a_request(), Axis(what="seed"), Axis(what="steps", text="4, 8"))
+    assert [one.seed for one in found[:4]] == [one.seed for one in found[4:]], "each row has the same seeds"
+    named = labels_of(found, ENGLISH)
+    assert all(f"seed {one.seed}" in label and f"steps {one.steps}" in label for one, label in zip(found, named, strict=True))
+
+
+@pytest.mark.parametrize("down", [Axis(what="steps", text="4, 8"), Axis(what="flow_shift", text="2"), Axis(what="nothing")])
+def test_a_grid_of_one_thing_or_of_one_row_is_refused(down):
+    with pytest.raises(RequestError):
+        grid(a_request(), Axis(what="steps", text="4, 8"), down)

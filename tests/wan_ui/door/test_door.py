@@ -68,6 +68,7 @@ HANDLERS = {
     "CompareHandlers.start": "visitor",
     "CompareHandlers.act": "visitor",
     "_values_or_presets": "login",
+    "_also_values": "login",
     "EditHandlers.act": "visitor",
     "EditHandlers.queued": "visitor",
     "LibraryHandlers.search": "visitor",
