@@ -17,6 +17,7 @@ from wan_ui.desk.presets import CanRun
 from wan_ui.door.access import Access
 from wan_ui.door.uploads import begin_uploads
 from wan_ui.form.handlers import FORM_ACTS, FormHandlers
+from wan_ui.form.many import ManyHandlers
 from wan_ui.form.panel import build_form
 from wan_ui.form.rewrite_handlers import RewriteHandlers
 from wan_ui.header import build_header
@@ -112,6 +113,9 @@ def _wire(blocks: gr.Blocks, act: gr.HTML, page: PageHandlers, stage: StageHandl
     rewriting = RewriteHandlers(desk=page.desk, form=page.form.form)
     rewriting.wire()
     _event(act, "rewrite")(rewriting.act, {page.form.form.prompt.prompt}, rewriting.outputs, **EACH)
+    many = ManyHandlers(desk=page.desk, form=page.form.form, message=page.form.message)
+    many.wire()
+    _event(act, "many")(many.act, many.inputs, many.outputs, **EACH)
 
 
 def _wire_form_acts(act: gr.HTML, form: FormHandlers) -> None:

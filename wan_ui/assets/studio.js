@@ -93,6 +93,14 @@ document.addEventListener('change', async event => {
   window.studioProject(file);
 });
 
+// A table of many videos from a file.
+document.addEventListener('change', async event => {
+  if (event.target.id !== 'many-file' || !event.target.files.length) return;
+  const text = await event.target.files[0].text();
+  event.target.value = '';
+  act('many', 'file', {value: text.slice(0, 200000)});
+});
+
 // Presets from a file.
 document.addEventListener('change', async event => {
   if (event.target.id !== 'own-file' || !event.target.files.length) return;

@@ -83,7 +83,7 @@ class CompareHandlers(Panel):
         try:
             base = self.form.read(values).to_request()
             wanted, columns = self._wanted(base, values)
-            jobs = yield from self._submitting(wanted, visit)
+            jobs = yield from self.desk.submitting_all(wanted, visit)
         except StudioError as error:
             return {self.message: Message.refusal(error).html(visit.texts)}
         comparison = self.desk.engine.shelf.compare(visit.owner, jobs, columns)
@@ -154,19 +154,6 @@ class CompareHandlers(Panel):
             return variations(base, what, text, presets), 0
         down = Axis(what=also, text=str(values[panel.also_values] or ""))
         return grid(base, Axis(what=str(what), text=text, presets=tuple(presets)), down)
-
-    def _submitting(self, wanted: list[GenerationRequest], visit: Visit) -> Steps[tuple[str, ...]]:
-        """Queues all requests; if one is refused, cancels those that were queued."""
-        job_ids: list[str] = []
-        try:
-            for one in wanted:
-                job = yield from self.desk.submitting(one, visit)
-                job_ids.append(job.id)
-        except (StudioError, GeneratorExit):
-            for job_id in job_ids:
-                self.desk.engine.cancel(job_id)
-            raise
-        return tuple(job_ids)
 
     def _add(self, chosen: list[str], job_id: str, visit: Visit) -> Updates:
         job = self.desk.job(job_id, visit)

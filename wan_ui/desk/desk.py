@@ -1,6 +1,7 @@
 """What every handler needs: the engine, who is asking, and what they may do with it."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from backend.engine.job import Job
 from backend.engine.lock import EngineLock
 from backend.engine.order import Room
 from backend.engine.projects import Project
-from backend.errors import DataFolderError, JobNotFound, RequestError
+from backend.errors import DataFolderError, JobNotFound, RequestError, StudioError
 from backend.media.cage import Steps
 from backend.rewriting.helper import Helper
 from presets import Preset, list_presets
@@ -99,6 +100,20 @@ class Desk:
         if visit.is_operator:
             self.engine.tell_operator(job.id)
         return job
+
+    def submitting_all(self, wanted: Sequence[GenerationRequest], visit: Visit) -> Steps[tuple[str, ...]]:
+        """Queues all of these, as steps, and gives the jobs' ids; if one is refused, cancels those that were queued. Raises:
+        StudioError."""
+        job_ids: list[str] = []
+        try:
+            for one in wanted:
+                job = yield from self.submitting(one, visit)
+                job_ids.append(job.id)
+        except (StudioError, GeneratorExit):
+            for job_id in job_ids:
+                self.engine.cancel(job_id)
+            raise
+        return tuple(job_ids)
 
     async def submitted(self, wanted: GenerationRequest, visit: Visit, again: tuple[str, int] | None = None) -> Job:
         """As `submitting`, done."""

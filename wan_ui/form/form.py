@@ -75,6 +75,15 @@ class Actions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Many:
+    """The table of many videos, the button that looks at it, and the plan that this shows."""
+
+    table: gr.Textbox
+    look: gr.Button
+    plan: gr.HTML
+
+
+@dataclass(frozen=True, kw_only=True)
 class Form:
     """The panels together. Handlers take `inputs` as a set, so that Gradio passes them as one argument.
 
@@ -90,6 +99,7 @@ class Form:
     image: ImagePanel
     sound: SoundPanel
     own: gr.HTML
+    many: Many
     actions: Actions
     editing: gr.State
     session: gr.BrowserState

@@ -30,7 +30,7 @@ from wan_ui.parts.events import LAST, QUIET, RAW, Updates, Values
 from wan_ui.parts.notes import PLACES, Place, note_html, sentence
 
 MOST_HISTORY = 20
-FORM_ACTS = ("estimate", "fill", "drop", "own", "rewrite")
+FORM_ACTS = ("estimate", "fill", "drop", "own", "rewrite", "many")
 
 # What a person has typed since a preset was chosen, by the control's name: the answer to that choice may come later, and must not
 # bring the preset's own value back.

@@ -9,6 +9,7 @@ from presets import Preset, list_presets
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.presets import PresetChoices, preset_choices
 from wan_ui.form.form import Actions, Form
+from wan_ui.form.many import build_many
 from wan_ui.form.own_presets import build_own_presets
 from wan_ui.form.own_sound import build_sound_panel
 from wan_ui.form.picture import ImagePanel, build_image_panel
@@ -27,6 +28,7 @@ def build_form(desk: Desk, texts: Texts, labels: Texts) -> Form:
         sound = build_sound_panel(preset, labels)
         own = build_own_presets(texts)
         settings = build_settings_panel(choices, preset, texts, labels)
+        many = build_many(texts, labels)
     return Form(
         task=gr.State("t2v"),
         tabs=tabs,
@@ -36,6 +38,7 @@ def build_form(desk: Desk, texts: Texts, labels: Texts) -> Form:
         image=image,
         sound=sound,
         own=own,
+        many=many,
         actions=_build_actions(choices, labels),
         editing=gr.State(None),
         session=gr.BrowserState(None, storage_key="studio-settings", secret=desk.access.browser_secret()),

@@ -38,6 +38,8 @@ NOT_NEEDED = [path for path, rule in RULES.items() if rule == "refused"]
 # means that the handler is given jobs, pictures or names by the page, and asks `Desk.visit` or `door/uploads.py` what its caller may
 # do with them; `operator` that it asks `Desk.visit` and does nothing for anybody else.
 HANDLERS = {
+    "ManyHandlers.look": "visitor",
+    "ManyHandlers.act": "visitor",
     "RewriteHandlers.suggest": "visitor",
     "RewriteHandlers.act": "login",
     "RewriteHandlers.forget": "login",

@@ -1,0 +1,40 @@
+"""A table of videos in a real Chromium: looked at, queued whole, or not at all."""
+
+import pytest
+
+from tests.wan_ui.steps import until
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def studio(own_studio):
+    return own_studio
+
+
+def test_a_table_is_looked_at_then_queued_whole(visit, tmp_path):
+    page = visit()
+    page.locator("#prompt textarea").fill("from the form")
+    page.locator("#many > button").click()
+    table = page.locator("#many-table textarea")
+    table.fill("prompt,seed,steps\na <b>red</b> square,1,3\na blue square,2,many")
+    page.locator("#many-look").click()
+    page.locator("#many-plan .note", has_text="Row 2: steps='many' must be a number").wait_for()
+    file = tmp_path / "table.csv"
+    file.write_text("prompt,seed,steps\na <b>red</b> square,1,3\na blue square,2,\n", "utf-8")
+    page.set_input_files("#many-file", file)
+    until(page, "document.querySelector('#many-table textarea').value.includes('blue square,2,')")
+    page.locator("#many-look").click()
+    page.locator(".many-plan .cost", has_text="2 videos").wait_for()
+    assert page.locator(".many-plan td b").count() == 0 and "steps 3" in page.locator(".many-plan tr").first.inner_text()
+    page.locator('[data-act="many:queue"]').click()
+    page.locator("#message .message.shown", has_text="2 videos wait in line.").wait_for()
+    page.locator(".queue li[data-state=finished]", has_text="a <b>red</b> square").wait_for()
+    page.locator(".queue li[data-state=finished]", has_text="a blue square").wait_for()
+    assert table.input_value() == ""
+    table.fill("\n".join(f"one of too many, {number}" for number in range(30)))
+    page.locator("#many-look").click()
+    page.locator(".many-plan .hint", has_text="and 10 more").wait_for()
+    page.locator('[data-act="many:queue"]').click()
+    page.locator("#message .message.shown[data-bad=true]").wait_for()
+    until(page, "document.querySelector('.queue').dataset.count === '0'")

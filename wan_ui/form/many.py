@@ -1,0 +1,135 @@
+"""Many videos at once: a table of prompts and settings is looked at with what it will cost, then queued, all of it or nothing.
+
+Element ids: `many` (the part of the form), `many-table`, `many-look`, `many-plan`, `many-file`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import gradio as gr
+
+from backend.contract.request import GenerationRequest
+from backend.contract.table import LONGEST_TABLE, read_table, requests_of
+from backend.engine.estimate import Estimate
+from backend.errors import StudioError
+from backend.media.cage import Steps
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.opening import opens_files
+from wan_ui.form.form import Form, Many
+from wan_ui.parts.buttons import Act, text_button
+from wan_ui.parts.events import RAW, Updates, Values
+from wan_ui.parts.message import Message
+from wan_ui.parts.notes import note_html, sentence
+from wan_ui.parts.progress import spoken_seconds
+from wan_ui.parts.values import value_words
+from wan_ui.words.english import Texts
+
+MOST_SHOWN = 20  # rows of the plan
+
+
+def build_many(texts: Texts, labels: Texts) -> Many:
+    """Builds the part, closed and empty."""
+    with gr.Accordion(labels.many, open=False, elem_id="many"):
+        table = gr.Textbox(
+            label=labels.many_table,
+            placeholder="prompt,seed,steps\na red circle,1,20\na blue star,2,20",
+            info=labels.many_hint,
+            lines=5,
+            max_lines=12,
+            max_length=LONGEST_TABLE,
+            elem_id="many-table",
+        )
+        look = gr.Button(labels.many_look, size="sm", elem_id="many-look")
+        plan = gr.HTML(file_html(texts), elem_id="many-plan", apply_default_css=False)
+    return Many(table=table, look=look, plan=plan)
+
+
+def file_html(texts: Texts) -> str:
+    """The button for a CSV file."""
+    return (
+        '<p class="many-file"><label class="button"><input type="file" id="many-file" accept=".csv,.tsv,.txt,text/csv" hidden>'
+        f"<span>{escape(texts.many_file)}</span></label></p>"
+    )
+
+
+def plan_html(
+    requests: Sequence[GenerationRequest], estimates: Sequence[Estimate | None], base: GenerationRequest, texts: Texts
+) -> str:
+    """What will be made, in what time, and the button that queues it."""
+    rows = "".join(
+        f"<tr><td>{number}</td><td>{escape(request.prompt)}</td><td>{escape(_changes(request, base))}</td>"
+        f"<td>{escape(spoken_seconds(estimate.seconds) if estimate else '')}</td></tr>"
+        for number, (request, estimate) in enumerate(zip(requests, estimates, strict=True), 1)
+        if number <= MOST_SHOWN
+    )
+    more = len(requests) - MOST_SHOWN
+    rest = f'<p class="hint">{escape(texts.many_more.format(count=more))}</p>' if more > 0 else ""
+    known = [estimate.seconds for estimate in estimates if estimate]
+    cost = texts.many_cost if len(known) == len(requests) else texts.many_cost_unknown
+    words = cost.format(count=len(requests), seconds=spoken_seconds(sum(known)))
+    queue = text_button("many:queue", texts.many_queue.format(count=len(requests)), name="play")
+    return (
+        f'<div class="many-plan"><table><tbody>{rows}</tbody></table>{rest}<p class="cost">{escape(words)}</p>'
+        f'<div class="actions">{queue}</div></div>'
+    )
+
+
+def _changes(request: GenerationRequest, base: GenerationRequest) -> str:
+    """How this request differs from the form's, but for its prompt."""
+    own, shared = request.for_sharing(), base.for_sharing()
+    names = [name for name in own if own[name] != shared.get(name) and name not in ("prompt", "negative_prompt")]
+    return ", ".join(f"{name.replace('_', ' ')} {value_words(own[name])}" for name in names[:6])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyHandlers:
+    """Handlers of the table."""
+
+    desk: Desk
+    form: Form
+    message: gr.HTML
+
+    @property
+    def inputs(self) -> set[gr.Component]:
+        return {*self.form.inputs, self.form.many.table}
+
+    @property
+    def outputs(self) -> list[gr.Component]:
+        return [self.form.many.table, self.form.many.plan, self.message]
+
+    def wire(self) -> None:
+        """Wires the button that looks, and takes the plan away when the table is another."""
+        many = self.form.many
+        many.look.click(self.look, self.inputs, many.plan, **RAW)
+
+    def look(self, values: Values, request: gr.Request) -> str:
+        """The plan, or what is wrong with the table."""
+        visit = self.desk.visit(request)
+        try:
+            base, wanted = self._wanted(values)
+        except StudioError as error:
+            return note_html(sentence(error)) + file_html(visit.texts)
+        engine = self.desk.engine
+        return plan_html(wanted, [engine.estimate(one) for one in wanted], base, visit.texts) + file_html(visit.texts)
+
+    @opens_files
+    def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
+        """Takes a file's text into the table, or queues what the table says now."""
+        visit, act, many = self.desk.visit(request), Act.of(event), self.form.many
+        if act.what == "file":
+            return {many.table: act.value[:LONGEST_TABLE], many.plan: file_html(visit.texts)}
+        try:
+            _, wanted = self._wanted(values)
+            jobs = yield from self.desk.submitting_all(wanted, visit)
+        except StudioError as error:
+            return {self.message: Message.refusal(error).html(visit.texts)}
+        said = Message(text=visit.texts.many_queued.format(count=len(jobs)))
+        return {many.table: "", many.plan: file_html(visit.texts), self.message: said.html(visit.texts)}
+
+    def _wanted(self, values: Values) -> tuple[GenerationRequest, list[GenerationRequest]]:
+        """The form's own request, and those of the table. Raises: StudioError."""
+        prompt, settings = self.form.prompt.prompt, self.form.settings
+        rows = read_table(str(values[self.form.many.table] or ""))
+        base = self.form.read(values | {prompt: values[prompt] or rows[0].get("prompt", "?")}).to_request()
+        return base, requests_of(rows, base, is_seed_new=bool(values[settings.is_seed_random]))
