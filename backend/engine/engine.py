@@ -20,6 +20,7 @@ from backend.engine.disk import Shortage
 from backend.engine.dispatcher import Dispatcher
 from backend.engine.estimate import Estimate
 from backend.engine.folder import moved_into, written
+from backend.engine.history import History
 from backend.engine.job import Job, new_job_id
 from backend.engine.journal import Journal
 from backend.engine.keys import Keys
@@ -67,7 +68,8 @@ class Engine:
         if self._lock.is_alone():  # another engine may see the same folder under another path
             self._store.follow_runs(self._runs)
         self._notices = Notices(options.notify, self._store, Keys(settings.data_dir))
-        self._journal = Journal(self._store, on_end=self._notices.ended)
+        self.history = History(settings.data_dir / "jobs.sqlite3", self._counts, self._devices_now)
+        self._journal = Journal(self._store, on_event=(self._notices.ended, self.history.note))
         self._timings = Timings(self._store)
         self.library = Library(self._store)
         self.shelf = Shelf(settings.data_dir / "jobs.sqlite3")
@@ -96,6 +98,8 @@ class Engine:
             self.cleaner.start()
         lately = self._made_lately() if options.resume and options.warm_up and options.start_worker else ()
         self._dispatcher.start(resume=options.resume, lately=lately)
+        if options.resume:
+            self.history.start()
 
     def submit(
         self,
@@ -279,6 +283,7 @@ class Engine:
             self._cluster.close()
         self._dispatcher.close()
         self._notices.close()
+        self.history.close()
         if self._cluster is not None:
             self._cluster.disconnect()
         with self._journal.changed:
@@ -402,6 +407,14 @@ class Engine:
         """The checkpoints and LoRA files of all jobs that have not ended."""
         own = {self._model} if self._model else set()
         return own.union(*(sources_of(job.request) for job in self.library.unended(None)))
+
+    def _counts(self) -> tuple[int, int]:
+        """How many videos wait, and how many run."""
+        return len(self._dispatcher.waiting()), sum(worker.job_id is not None for worker in self.workers())
+
+    def _devices_now(self) -> list[Device]:
+        """The devices of all workers."""
+        return [device for worker in self.workers() for device in worker.facts.devices]
 
     def _devices(self) -> tuple[Device, ...]:
         return self._known_worker().facts.devices

@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 class Journal:
     """The events of one engine's jobs. `changed` is the engine's one lock: whoever changes its queue holds it."""
 
-    def __init__(self, store: Store, on_end: Callable[[str, Event], None] = lambda job_id, event: None):
-        """`on_end` is called with each job that ends, and its final event; it must return at once."""
-        self._store, self._on_end = store, on_end
+    def __init__(self, store: Store, on_event: Sequence[Callable[[str, Event], None]] = ()):
+        """Each of `on_event` is called with a job's id and each event that was stored of it; it must return at once."""
+        self._store, self._on_event = store, on_event
         self.changed = threading.Condition()
         self.is_closed = False
         self._count = 0
@@ -65,10 +65,11 @@ class Journal:
             sequence = self._store.append(job_id, event)
             if event.is_final:
                 self._sequences.pop(job_id, None)
-                if sequence:
-                    self._on_end(job_id, event)
             elif sequence:
                 self._sequences[job_id] = sequence
+            if sequence:
+                for tell in self._on_event:
+                    tell(job_id, event)
 
         self.write(append, is_wanted_later=event.is_final or isinstance(event, Interrupted))
         self.touch()

@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Sequence
 
-from backend.contract.events import Cancelled, Event, Failed, Finished
+from backend.contract.events import Event, Failed, Finished
 from backend.engine.job import Job
 from backend.engine.keys import Keys
 from backend.engine.store import Store
@@ -40,8 +40,8 @@ class Notices:
         self._thread.start()
 
     def ended(self, job_id: str, event: Event) -> None:
-        """Tells of a job's end, soon; nothing of one that somebody has stopped."""
-        if isinstance(event, Cancelled):
+        """Tells of a job's end, soon, if this event is that; nothing of one that somebody has stopped."""
+        if not isinstance(event, Finished | Failed):
             return
         try:
             self._waiting.put_nowait((job_id, event))

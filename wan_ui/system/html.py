@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from time import gmtime, strftime
+from time import gmtime, strftime, time
 from typing import get_args
 
 from backend.contract.worker import Device, Keeping, KeptModel, WorkerView
@@ -21,6 +21,7 @@ from wan_ui.desk.visit import Visit
 from wan_ui.parts.buttons import text_button
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.values import pairs_html, rate_words, size_words
+from wan_ui.system.charts import DAY, charts_html
 from wan_ui.words.english import Texts
 
 MOST_ERRORS = 8
@@ -61,6 +62,7 @@ def system_html(engine: Engine, visit: Visit) -> str:
         f'<section class="system"><p class="row"><span class="hint">{escape(who)}</span>'
         f'<button type="button" data-copy-text="{escape(report.text())}" data-said="{escape(texts.system_copied)}">'
         f"{escape(texts.system_copy)}</button></p><div class=sections>{sections}"
+        f"{charts_html(engine.history.since(DAY), time(), texts)}"
         f"<section class=wide><h3>{escape(texts.system_errors)}</h3><ul>{errors}</ul></section>{log}</div></section>"
     )
 
