@@ -1,8 +1,11 @@
 """A table of videos in a real Chromium: looked at, queued whole, or not at all."""
 
+import json
+
 import pytest
 
 from tests.wan_ui.steps import until
+from tests.wan_ui.visitor import Visitor
 
 pytestmark = pytest.mark.browser
 
@@ -38,3 +41,22 @@ def test_a_table_is_looked_at_then_queued_whole(visit, tmp_path):
     page.locator('[data-act="many:queue"]').click()
     page.locator("#message .message.shown[data-bad=true]").wait_for()
     until(page, "document.querySelector('.queue').dataset.count === '0'")
+
+
+def test_a_strangers_table_names_no_file_and_no_other_model(studio):
+    """Past the page: what a table may name is a setting, and each row passes the same checks as the form."""
+    stranger = Visitor(studio.url)
+    look = next(one for one in stranger.config["dependencies"] if _target(stranger, one) == "many-look")["api_name"]
+
+    def said(table: str) -> str:
+        return json.dumps(stranger.call(look, {"prompt": "x", "many-table": table}), ensure_ascii=False)
+
+    assert "no setting" in said("prompt,image\na,/etc/passwd") and "no setting" in said("prompt,seed,model\na,1,/etc")
+    assert "many:queue" not in said("prompt,loras\na,/etc/passwd") and "/etc" not in said("prompt,steps,loras\na,2,/etc/passwd")
+    assert "many:queue" not in said("prompt,num_frames\na,100000") and "many:queue" in said("a <script>")
+    assert "<script>" not in said("a <script>")
+
+
+def _target(visitor: Visitor, dependency: dict) -> str | None:
+    names = {one["id"]: one["props"].get("elem_id") for one in visitor.config["components"]}
+    return names.get(dependency["targets"][0][0]) if dependency["targets"] else None
