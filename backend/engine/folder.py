@@ -15,6 +15,7 @@ from backend.errors import RequestError
 from backend.files import replacing, sync
 from backend.media.cage import LONG_SECONDS, QUICK_SECONDS, Opening, Steps
 from backend.media.clips import check_part, read_clip_facts
+from backend.media.film import check_shot_videos
 from backend.media.given_sounds import check_sound_part, read_sound_facts
 from backend.media.masks import check_shape, is_picture
 from backend.media.pictures import load_checked_image
@@ -62,6 +63,7 @@ def open_inputs(request: GenerationRequest) -> Inputs:
     opened = {one.name: tuple(_open(one, path, request) for path in given[one.name]) for one in INPUTS if one.name in given}
     if request.mask and request.video:
         check_shape(request.mask, request.video)
+    check_shot_videos(request)
     return opened
 
 
@@ -69,7 +71,10 @@ def _open(one: Setting, path: str, request: GenerationRequest) -> Image | Path:
     if one.media == "picture" or one.media == "either" and is_picture(path):
         return load_checked_image(path)
     if one.media == "sound":
-        check_sound_part(path, SoundPart.of(request))
+        check_sound_part(path, SoundPart.of(request)) if one.part == "sound" else read_sound_facts(path)
+        return Path(path)
+    if one.part == "story":
+        read_clip_facts(path)
         return Path(path)
     check_part(path, Part.of(request, one.name))
     return Path(path)

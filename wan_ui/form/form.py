@@ -51,7 +51,8 @@ class Draft:
         values |= {name: value for name, value in given.items() if name not in unused | {"shots"}}
         values["guidance"] = given["guidance"][: preset.num_experts]
         if shots := given.get("shots"):
-            values |= {"shots": read_shots(shots, preset, values["fps"]), "prompt": shots[0]["prompt"]}
+            values |= read_shots(shots, preset, values["fps"])
+            values["prompt"] = next((row["prompt"] for row in shots if row.get("prompt")), "")
         return values
 
 

@@ -1,0 +1,105 @@
+"""The files of a storyboard from the page or a program: made shots by their jobs, pictures and the sound as uploads. All that is
+queued passes here, so no other file of this machine can be named."""
+
+import os
+from pathlib import Path
+
+from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.settings import Shot
+from backend.contract.shots import JOB, carried_frames, goes_on
+from backend.engine.engine import Engine
+from backend.engine.job import Job
+from backend.engine.storyboards import story_of
+from backend.errors import ClipError, ImageError, JobNotFound, RequestError, SoundError
+from wan_ui.desk.visit import Visit
+from wan_ui.door.uploads import Sent, checked_upload
+
+VIDEO = "video.mp4"
+_ERRORS = {"image": ImageError, "sound": SoundError, "clip": ClipError}
+
+
+def own_files(wanted: GenerationRequest, engine: Engine, visit: Visit) -> GenerationRequest:
+    """The request with the videos of its made shots in place of their jobs. Raises: RequestError for a job that the visitor may
+    not see or that has no video, ImageError, ClipError or SoundError for a file that is neither an upload nor of such a job."""
+    if not wanted.shots:
+        return wanted
+    files = Files(engine, visit)
+    jobs = [files.job_of(path) for path in wanted.shot_videos]
+    shots = tuple(_whole(shot, jobs[shot.video], wanted.fps, engine) if shot.video is not None else shot for shot in wanted.shots)
+    return wanted.changed(
+        shots=tuple(shot.model_dump() for shot in shots),
+        shot_videos=tuple(
+            str(job.folder / VIDEO) if job else files.checked(path, "clip")
+            for job, path in zip(jobs, wanted.shot_videos, strict=True)
+        ),
+        shot_images=tuple(files.checked(path, "image") for path in wanted.shot_images),
+        track=wanted.track and files.checked(wanted.track, "sound"),
+    )
+
+
+class Files:
+    """What a visitor may name."""
+
+    def __init__(self, engine: Engine, visit: Visit):
+        self._engine, self._visit = engine, visit
+
+    def job_of(self, path: str) -> Job | None:
+        """The job that stands in place of a made shot's video; None if a file does. Raises: RequestError."""
+        if not path.startswith(JOB):
+            return None
+        job = self._job(path.removeprefix(JOB))
+        if job is None or job.deleted is not None or not (job.folder / VIDEO).is_file():
+            raise RequestError(f"job={path.removeprefix(JOB)[:60]!r} of a shot", "must be one of your videos", "check its id")
+        return job
+
+    def checked(self, path: str, what: Sent) -> str:
+        """The path of an upload, or of a file of a job that the visitor may see, as a job that is made again names it. Raises:
+        ImageError, ClipError, SoundError."""
+        try:
+            return str(checked_upload(path, what))
+        except _ERRORS[what]:
+            found = self._of_a_job(path)
+            if found is None:
+                raise
+            return str(found)
+
+    def _of_a_job(self, path: str) -> Path | None:
+        """The file, if it lies in the folder of a job that the visitor may see."""
+        runs = self._engine.settings.runs_dir.resolve()
+        try:
+            found = Path(path).resolve()
+        except (OSError, ValueError):
+            return None
+        if not found.is_relative_to(runs) or not os.path.isfile(found):
+            return None
+        return found if self._job(found.relative_to(runs).parts[0]) is not None else None
+
+    def _job(self, job_id: str) -> Job | None:
+        try:
+            job = self._engine.job(job_id)
+        except JobNotFound:
+            return None
+        return job if self._visit.may_see(job.owner) else None
+
+
+def _whole(shot: Shot, job: Job | None, fps: int, engine: Engine) -> Shot:
+    """The shot with its video's length, and without the frames that it has taken over, where nothing else is said."""
+    if job is None or shot.num_frames is not None:
+        return shot
+    result = engine.library.result(job.id)
+    seconds = (result.num_frames if result else job.request.total_frames) / job.request.fps
+    first = first_frame(job, engine) / job.request.fps
+    trim = (first, seconds) if first and shot.trim is None else shot.trim
+    return shot.model_copy(update={"num_frames": round(seconds * fps), "trim": trim})
+
+
+def first_frame(job: Job, engine: Engine) -> int:
+    """How many of the first frames of this shot are those with which the shot before it ends; 0 for any other video."""
+    story_id, number = story_of(job.id)
+    try:
+        story = engine.job(story_id).request
+    except JobNotFound:
+        return 0
+    if not 1 <= number <= len(story.shots) or not goes_on(story, number - 1):
+        return 0
+    return carried_frames(story, number - 1, find_preset(story.preset))
