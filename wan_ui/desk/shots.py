@@ -2,6 +2,7 @@
 queued passes here, so no other file of this machine can be named."""
 
 import os
+import re
 from pathlib import Path
 
 from backend.contract.request import GenerationRequest, find_preset
@@ -15,6 +16,7 @@ from wan_ui.desk.visit import Visit
 from wan_ui.door.uploads import Sent, checked_upload
 
 VIDEO = "video.mp4"
+_NAMED = re.compile(r"([\w\-]{1,120})(?:/([1-9]\d?))?")  # a job's id; after it the number of a video that it was given
 _ERRORS = {"image": ImageError, "sound": SoundError, "clip": ClipError}
 
 
@@ -25,13 +27,12 @@ def own_files(wanted: GenerationRequest, engine: Engine, visit: Visit) -> Genera
         return wanted
     files = Files(engine, visit)
     jobs = [files.job_of(path) for path in wanted.shot_videos]
-    shots = tuple(_whole(shot, jobs[shot.video], wanted.fps, engine) if shot.video is not None else shot for shot in wanted.shots)
+    named = zip(wanted.shot_videos, jobs, strict=True)
+    videos = [files.video_of(path, job) if job else files.checked(path, "clip") for path, job in named]
+    shots = [_whole(shot, jobs[shot.video], wanted.fps, engine) if shot.video is not None else shot for shot in wanted.shots]
     return wanted.changed(
         shots=tuple(shot.model_dump() for shot in shots),
-        shot_videos=tuple(
-            str(job.folder / VIDEO) if job else files.checked(path, "clip")
-            for job, path in zip(jobs, wanted.shot_videos, strict=True)
-        ),
+        shot_videos=tuple(videos),
         shot_images=tuple(files.checked(path, "image") for path in wanted.shot_images),
         track=wanted.track and files.checked(wanted.track, "sound"),
     )
@@ -44,13 +45,26 @@ class Files:
         self._engine, self._visit = engine, visit
 
     def job_of(self, path: str) -> Job | None:
-        """The job that stands in place of a made shot's video; None if a file does. Raises: RequestError."""
+        """The job that stands in place of a made shot's video, or of one that it was given itself; None if a file does. Raises:
+        RequestError."""
         if not path.startswith(JOB):
             return None
-        job = self._job(path.removeprefix(JOB))
-        if job is None or job.deleted is not None or not (job.folder / VIDEO).is_file():
-            raise RequestError(f"job={path.removeprefix(JOB)[:60]!r} of a shot", "must be one of your videos", "check its id")
+        found = _NAMED.fullmatch(path.removeprefix(JOB))
+        job = self._job(found[1]) if found else None
+        if job is None or job.deleted is not None:
+            raise _not_yours(path)
         return job
+
+    def video_of(self, path: str, job: Job) -> str:
+        """The video of a job that stands in its place. Raises: RequestError if there is none."""
+        number = _NAMED.fullmatch(path.removeprefix(JOB))[2]
+        given = job.request.shot_videos
+        if number and not 1 <= int(number) <= len(given):
+            raise _not_yours(path)
+        video = Path(given[int(number) - 1]) if number else job.folder / VIDEO
+        if not video.is_file():
+            raise _not_yours(path)
+        return str(video)
 
     def checked(self, path: str, what: Sent) -> str:
         """The path of an upload, or of a file of a job that the visitor may see, as a job that is made again names it. Raises:
@@ -80,6 +94,10 @@ class Files:
         except JobNotFound:
             return None
         return job if self._visit.may_see(job.owner) else None
+
+
+def _not_yours(path: str) -> RequestError:
+    return RequestError(f"job={path.removeprefix(JOB)[:60]!r} of a shot", "must be one of your videos", "check its id")
 
 
 def _whole(shot: Shot, job: Job | None, fps: int, engine: Engine) -> Shot:

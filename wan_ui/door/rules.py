@@ -58,6 +58,7 @@ ROUTES: Rules = {
     "/studio/video/{job_id}/{ticket}/video.mp4": "visitor",
     "/studio/sound/{job_id}.wav": "visitor",
     "/studio/export/{job_id}/{form}": "visitor",
+    "/studio/shots/{job_id}": "visitor",
     "/metrics": "operator",
     "/mcp": "program",
     VIDEOS: "owner",

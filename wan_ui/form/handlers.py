@@ -26,7 +26,7 @@ from wan_ui.form.picture import CENTRE, crop_preview, empty_preview, picture_exa
 from wan_ui.form.prompt import example_captions, example_samples, history_html, shows_prompts
 from wan_ui.form.rewrite import suggest
 from wan_ui.form.settings import elsewhere_html, preset_updates, settings_of
-from wan_ui.form.shots import editor_html
+from wan_ui.form.shots_html import editor_html
 from wan_ui.parts.events import LAST, QUIET, RAW, Updates, Values
 from wan_ui.parts.notes import PLACES, Place, note_html, sentence
 
@@ -297,7 +297,7 @@ class FormHandlers:
         named, preset = choices.dropdown(texts.language), choices.pick(None)
         shown: Updates = {
             form.settings.preset_note: elsewhere_html(choices, texts),
-            form.prompt.shots.editor: editor_html((), 1, texts),
+            form.prompt.shots.editor: editor_html("", texts),
         }
         if preset is None:
             return shown
