@@ -277,7 +277,6 @@ class Engine:
     ) -> Steps[Job]:
         """The steps of `submit`, for callers who wait in an event loop while files are opened."""
         self._check_here(request, may_download)
-        self._check_shots(request)
         keep = None
         if again is not None:
             story, first = self._store.job(again[0]), again[1]
@@ -310,7 +309,6 @@ class Engine:
     def revising(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Steps[Job]:
         """The steps of `revise`. New inputs lie in a folder of their own until the job is known to be waiting still."""
         self._check_here(request, may_download)
-        self._check_shots(request)
         job = self._store.job(job_id)
         with tempfile.TemporaryDirectory(prefix=".revised-", dir=job.folder) as name:
             new = yield from written(request, Path(name))
@@ -373,10 +371,6 @@ class Engine:
     def _check_here(self, request: GenerationRequest, may_download: bool) -> None:
         if not may_download and not is_made(request):
             check_here(request, self._model)
-
-    def _check_shots(self, request: GenerationRequest) -> None:
-        if request.shots and self._cluster is not None:
-            raise RequestError("shots were given,", "but the machines of a cluster make single videos", "use one machine")
 
     def _check_room(self, owner: str, room: Room | None) -> None:
         if room is not None:

@@ -17,7 +17,7 @@ from PIL import Image
 from backend.contract.clip import Part
 from backend.contract.control import extends
 from backend.contract.events import VideoResult
-from backend.contract.film import Piece, Track, pieces_of
+from backend.contract.film import Piece, Track, film_frames, pieces_of
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shots import (
     CARRIED,
@@ -45,6 +45,7 @@ from backend.media.grading import Look, grade_frames
 from backend.media.sound import MODEL_SOUND, Sound, put_sound, read_sound
 from backend.media.video import read_frames, write_exact_frames, write_video
 from backend.pipeline.previews import PREVIEW_FOLDER
+from backend.runtime.hosts import HERE
 
 
 class Story:
@@ -119,7 +120,7 @@ class Story:
     def keep(self, index: int, result: VideoResult) -> VideoResult:
         """Notes that the shot is whole; its stages' files are no longer needed."""
         place = self.folder_of(index)
-        if self._carries_clip and result.has_sound:
+        if self._carries_clip and (place / MODEL_SOUND).exists():
             self._put_sound_of_last_frames(index, result)
         self._note(index, result)
         for file in place.glob("*.safetensors"):
@@ -136,8 +137,9 @@ class Story:
             frames = grade_frames(frames, before, look, carried_frames(request, index, self._preset) - 1)
         else:
             Look.of(frames).write(self.folder_of(index) / LOOK)
-        with replacing(self.folder_of(index) / FRAMES) as part, part.open("wb") as file:
-            np.save(file, frames)
+        if HERE.is_first:
+            with replacing(self.folder_of(index) / FRAMES) as part, part.open("wb") as file:
+                np.save(file, frames)
         self._write_last(index, frames[: end_of(request, index)])
         return [frames]
 
@@ -148,18 +150,10 @@ class Story:
             return None
         results = [self.result(index) for index in range(count - 1)]
         results.append(last or self.result(count - 1))
-        path = self.folder / VIDEO
         pieces = pieces_of(self._request, self._preset, count)
-        parts = (self._frames(index, piece) for index, piece in enumerate(pieces))
-        frames = crossed(parts, [piece.fade for piece in pieces])
-        num_frames = write_video(frames, path, fps=self._request.fps, request=self._request)
-        notes = dict.fromkeys(note for result in results for note in result.notes)
-        try:
-            sound = self._sound(pieces, results)
-            if sound is not None:
-                put_sound(path, sound, (self._request.width, self._request.height))
-        except StudioError as error:
-            sound, notes = None, {**notes, f"The video has no sound: {error.cause}": None}
+        num_frames, has_sound, notes = film_frames(pieces), False, [note for result in results for note in result.notes]
+        if HERE.is_first:
+            has_sound = self._write_film(pieces, results, notes)
         for previews in self.folder.glob(f"{FOLDER}/*/{PREVIEW_FOLDER}"):
             shutil.rmtree(previews)
         for name in (FRAMES, MODEL_SOUND):
@@ -168,14 +162,29 @@ class Story:
         names = {name for result in results for name in result.seconds}
         return dataclasses.replace(
             results[-1],
-            path=str(path),
+            path=str(self.folder / VIDEO),
             num_frames=num_frames,
             seconds={name: round(sum(result.seconds.get(name, 0.0) for result in results), 3) for name in names},
             request=self._request,
-            notes=tuple(notes),
-            has_sound=sound is not None,
+            notes=tuple(dict.fromkeys(notes)),
+            has_sound=has_sound,
             flops={},
         )
+
+    def _write_film(self, pieces: Sequence[Piece], results: Sequence[VideoResult], notes: list[str]) -> bool:
+        """Writes the film; whether it has a sound. Notes if there is none that should be. Raises: VideoFileError."""
+        path = self.folder / VIDEO
+        parts = (self._frames(index, piece) for index, piece in enumerate(pieces))
+        frames = crossed(parts, [piece.fade for piece in pieces])
+        write_video(frames, path, fps=self._request.fps, request=self._request)
+        try:
+            sound = self._sound(pieces, results)
+            if sound is not None:
+                put_sound(path, sound, (self._request.width, self._request.height))
+            return sound is not None
+        except StudioError as error:
+            notes.append(f"The video has no sound: {error.cause}")
+            return False
 
     def _goes_on(self, index: int) -> bool:
         return goes_on(self._request, index)

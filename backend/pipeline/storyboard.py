@@ -13,13 +13,11 @@ from pathlib import Path
 
 from backend.contract.events import Cancelled, Event, Finished, ShotBegun, ShotMade, Step
 from backend.contract.request import GenerationRequest
-from backend.errors import RequestError
 from backend.files import remove_half_written
 from backend.pipeline.generate import generate
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.profiling import Profile
 from backend.pipeline.story import Story
-from backend.runtime.hosts import HERE
 
 
 def make(
@@ -29,8 +27,7 @@ def make(
     is_cancelled: Callable[[], bool],
     profile: Profile | None = None,
 ) -> Iterator[Event]:
-    """The request's video, of one shot or of many; see `generate`. Raises: as that, and RequestError for a storyboard on several
-    hosts."""
+    """The request's video, of one shot or of many; see `generate`. Raises: as that."""
     if request.shots:
         return storyboard(request, loaded, folder, is_cancelled, profile)
     return generate(request, loaded, folder, is_cancelled, profile)
@@ -43,9 +40,11 @@ def storyboard(
     is_cancelled: Callable[[], bool],
     profile: Profile | None = None,
 ) -> Iterator[Event]:
-    """Make all shots in `folder`, going on from what is there. Ends with Finished, or with Cancelled and what there is."""
-    if not HERE.is_alone:
-        raise RequestError("shots were given", "to a worker on several hosts, which makes single videos", "use one host")
+    """Make all shots in `folder`, going on from what is there. Ends with Finished, or with Cancelled and what there is.
+
+    On several hosts all do so, each in a folder of its own: what a shot starts from is the same on all, because all have the same
+    frames; the first alone writes videos. What was whole before has come to the others with the job.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     remove_half_written(folder)
     story, total = Story(request, folder), len(request.shots)
