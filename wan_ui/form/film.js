@@ -1,10 +1,11 @@
-// The film: its shots in their order and the sound below, drawn as a timeline. What is changed is written as JSON into the field
-// that the form sends; empty is no storyboard. A shot that is made has in `made` the job of its video, and the `recipe` that it was
-// made by: as long as that is the shot's own, and it goes on from the same shot, it is kept. After `parts/talk.js`, before the others.
+// The film: its shots in their order and the sound below, as a timeline. What is changed is written as JSON into the field
+// that the form sends; empty is no storyboard. A shot that is made has in `made` the job of its video, and the `recipe` that it
+// was made by: as long as that is the shot's own, and it goes on from the same shot, it is kept. After `parts/talk.js`, before
+// the others.
 const USUAL_SECONDS = 2;  // drawn for a shot whose length is the form's
 const film = (() => {
   const state = {on: false, shots: [], track: null, chosen: null, jobs: []};
-  let filled = null, alone = null;
+  let alone = null;
 
   const newId = () => Math.random().toString(36).slice(2, 10).padEnd(8, '0');
   const block = given => ({
@@ -16,7 +17,10 @@ const film = (() => {
   const goesOn = one => one.start === 'on' && !isFirst(one);
 
   // What a shot is made by, and what the one after it goes on from.
-  const recipe = one => JSON.stringify([one.prompt, one.seconds, one.seed, goesOn(one) ? 'on' : one.start === 'image' ? one.image?.path : 'cut']);
+  const recipe = one => {
+    const start = goesOn(one) ? 'on' : one.start === 'image' ? one.image?.path : 'cut';
+    return JSON.stringify([one.prompt, one.seconds, one.seed, start]);
+  };
   const endOf = one => one.trim ? one.trim[1] : one.made.frames / one.made.fps;
   const beginOf = one => one.trim ? one.trim[0] : one.made.first / one.made.fps;
   const mark = one => one?.made && isKept(one) ? `${one.made.job}@${endOf(one).toFixed(3)}` : '';
@@ -31,11 +35,15 @@ const film = (() => {
   const total = () => state.shots.reduce((sum, one) => sum + seconds(one) - fadeOf(one), 0);
 
   // As the server reads it: a kept shot is named by its job.
-  const row = one => isKept(one)
-    ? {job: one.made.job, num_frames: one.made.frames, prompt: one.prompt, cut: one.start !== 'on', fade: fadeOf(one),
-      ...(one.trim || one.made.first ? {trim: [beginOf(one), endOf(one)]} : {})}
-    : {prompt: one.prompt.trim(), seconds: one.seconds, seed: one.seed, fade: fadeOf(one), cut: one.start === 'cut' && !isFirst(one),
-      ...(one.start === 'image' && one.image ? {image: one.image.path} : {}), ...(one.trim && !one.made ? {trim: one.trim} : {})};
+  const row = one => {
+    const fade = fadeOf(one), {prompt, seconds, seed} = one;
+    if (isKept(one)) {
+      const trim = one.trim || one.made.first ? {trim: [beginOf(one), endOf(one)]} : {};
+      return {job: one.made.job, num_frames: one.made.frames, prompt, cut: one.start !== 'on', fade, ...trim};
+    }
+    const image = one.start === 'image' && one.image ? {image: one.image.path} : {};
+    return {prompt: prompt.trim(), seconds, seed, cut: one.start === 'cut' && !isFirst(one), fade, ...image};
+  };
   const sent = () => {
     if (alone === null) return state.shots;
     const at = place(alone), one = state.shots[at];
@@ -47,7 +55,7 @@ const film = (() => {
     const sound = track && alone === null
       ? {track: track.path, track_start: track.start, track_fade: track.fade, track_volume: track.volume} : {};
     const rows = shots.map(row);
-    if (alone !== null) delete Object.assign(rows[0], {fade: 0}).cut;
+    rows[0].fade = 0;
     return JSON.stringify({shots: rows, blocks: shots.map(one => one.id), ...sound});
   };
   const field = () => document.querySelector('#shots textarea, #shots input');
@@ -87,15 +95,19 @@ const film = (() => {
   };
   const drawn = (one, index, scale) => {
     const item = document.createElement('li'), button = document.createElement('button'), made = isKept(one);
-    const length = seconds(one).toFixed(1), kind = isFirst(one) ? 'first' : fadeOf(one) ? 'fade' : one.start === 'on' ? 'on' : 'cut';
+    const length = seconds(one).toFixed(1), joint = isFirst(one) ? 'first' : fadeOf(one) ? 'fade' : one.start;
     Object.assign(button, {type: 'button', className: 'film-block'});
-    Object.assign(button.dataset, {id: one.id, made, joint: kind});
+    Object.assign(button.dataset, {id: one.id, made, joint});
     item.style.width = `${Math.max(76, seconds(one) * scale)}px`;
-    const words_of = [fill(words().number, {index: index + 1}), fill(words().seconds_of, {seconds: length}), one.prompt, made ? words().is_made : words().is_new];
-    button.setAttribute('aria-label', words_of.filter(Boolean).join(', '));
+    const says = [fill(words().number, {index: index + 1}), fill(words().seconds_of, {seconds: length}), one.prompt];
+    button.setAttribute('aria-label', [...says, made ? words().is_made : words().is_new].filter(Boolean).join(', '));
     button.setAttribute('aria-pressed', one.id === state.chosen);
     const picture = made ? one.made.poster : one.start === 'image' ? one.image?.url : '';
-    if (picture) button.append(Object.assign(new Image(), {src: picture, alt: '', draggable: false}));
+    if (picture) {
+      const image = Object.assign(new Image(), {src: picture, alt: '', draggable: false});
+      if (made) image.addEventListener('error', () => forgetIfGone(one, picture));
+      button.append(image);
+    }
     const number = Object.assign(document.createElement('b'), {textContent: index + 1});
     const label = Object.assign(document.createElement('span'), {textContent: `${length} s`});
     const caption = Object.assign(document.createElement('i'), {textContent: picture ? '' : one.prompt});
@@ -103,12 +115,23 @@ const film = (() => {
     item.append(button);
     return item;
   };
+  // A shot whose video is no longer in the library is to be made again.
+  const forgetIfGone = async (one, address) => {
+    try {
+      if ((await fetch(address)).status !== 404) return;
+    } catch { return; }
+    one.made = one.trim = null;
+    change();
+  };
   // What pressing Generate will do, said before.
   const say = () => {
-    const anew = state.shots.map((one, index) => isKept(one) ? 0 : index + 1).filter(Boolean), made = state.shots.length - anew.length;
-    const follow = state.shots.map((one, index) => one.made && !isKept(one) && one.made.recipe === recipe(one) ? index + 1 : 0).filter(Boolean);
-    const texts = !state.shots.length ? words().none : !anew.length ? words().all_made : made ? fill(words().some_made, {shots: anew.join(', ')}) : '';
-    find('.film-state').textContent = [texts, follow.length ? fill(words().made_anew, {shots: follow.join(', ')}) : ''].filter(Boolean).join(' ');
+    const numbers = is => state.shots.map((one, index) => is(one) ? index + 1 : 0).filter(Boolean);
+    const anew = numbers(one => !isKept(one)), isSome = anew.length < state.shots.length;
+    const after = numbers(one => one.made && !isKept(one) && one.made.recipe === recipe(one));
+    const first = !state.shots.length ? words().none : !anew.length ? words().all_made
+      : isSome ? fill(words().some_made, {shots: anew.join(', ')}) : '';
+    const second = after.length ? fill(words().made_anew, {shots: after.join(', ')}) : '';
+    find('.film-state').textContent = `${first} ${second}`.trim();
   };
   const move = (id, to) => {
     const from = place(id), last = state.shots.length - 1;
@@ -125,12 +148,10 @@ const film = (() => {
     const root = find('.shots'), given = root.dataset.film;
     if (root.dataset.drawn) return;
     root.dataset.drawn = 'true';
-    const isNew = filled !== null;
-    filled = given;
     const shown = JSON.parse(given || '{"shots": []}'), kept = !shown.job && remembered(shown.shots.map(one => one.prompt));
     state.on = shown.shots.length > 0;
     state.shots = kept ? kept.shots : shown.shots.map(({cut, image, ...one}) => block({
-      ...one, seed: String(one.seed ?? ''), start: image ? 'image' : cut ? 'cut' : 'on', trim: one.trim ?? null,
+      ...one, seed: String(one.seed ?? ''), start: image ? 'image' : cut ? 'cut' : 'on',
       image: image ? {path: image, url: addressOf(image)} : null,
     }));
     state.track = kept ? kept.track : shown.track
@@ -145,15 +166,16 @@ const film = (() => {
   const turn = () => {
     state.on = find('.shots-switch input').checked;
     if (state.on && !state.shots.length) {
-      state.shots = [block({prompt: document.querySelector('#prompt textarea')?.value ?? ''}), block()];
+      const prompt = document.querySelector('#prompt textarea')?.value ?? '';
+      state.shots = [block({prompt}), block()];
       state.chosen = state.shots[0].id;
     }
     change();
   };
   element.addEventListener('input', event => { if (event.target.closest('.shots-switch')) turn(); });
 
-  // Generate sends all shots, or the one that is made alone, with that from which it goes on. What is written now must have reached
-  // Gradio before the button is pressed.
+  // Generate sends all shots, or the one that is made alone, with that from which it goes on. What is written now must have
+  // reached Gradio before the button is pressed.
   let isPassing = false;
   document.addEventListener('click', event => {
     const button = event.target.closest?.('#generate');
@@ -176,7 +198,7 @@ const film = (() => {
   };
 
   return Object.assign(state, {
-    addBlock: block, beginOf, change, chosenShot: chosen, draw, endOf, fadeOf, goesOn, isFirst, isKept, makeAlone, mark, move, open,
-    place, recipe, seconds, total, write,
+    addBlock: block, beginOf, change, chosenShot: chosen, draw, endOf, fadeOf, goesOn, isFirst, isKept, makeAlone, mark, move,
+    open, place, recipe, seconds, total, write,
   });
 })();

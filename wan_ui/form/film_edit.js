@@ -20,7 +20,6 @@ const edit = (() => {
     const picture = root.querySelector('.shot-picture img');
     if (one.image) picture.src = one.image.url;
     seen(picture, one.image);
-    seen(input('start').closest('label'), index > 0 || one.start === 'image' || one.start === 'on');
     seen(input('fade').closest('label'), index > 0 && (one.start !== 'on' || kept));
     for (const name of ['from', 'to']) seen(input(name).closest('label'), kept);
     for (const name of ['seconds', 'seed']) seen(input(name).closest('label'), !kept || !one.made.kept);
@@ -74,7 +73,8 @@ const edit = (() => {
     const middle = Math.round((from + to) / 2 * fps) / fps;
     if (middle <= from || middle >= to) return;
     one.trim = [from, middle];
-    insert(at, {...copy(one), start: 'on', fade: 0, trim: [middle, to], made: {...one.made, kept: true, recipe: [0, one.prompt]}});
+    const made = {...one.made, kept: true, recipe: [0, one.prompt]};
+    insert(at, {...copy(one), start: 'on', fade: 0, trim: [middle, to], made});
   };
   const copy = ({prompt, seconds, seed, image}) => ({prompt, seconds, seed, image});
   const double = one => {
@@ -146,7 +146,8 @@ const edit = (() => {
     held.item.style.transform = `translateX(${by}px)`;
     const others = [...find('.film').children].filter(one => one !== held.item);
     const middle = held.item.getBoundingClientRect().left + held.item.offsetWidth / 2;
-    held.to = others.filter(one => { const box = one.getBoundingClientRect(); return box.left + box.width / 2 < middle; }).length;
+    const isBefore = box => box.left + box.width / 2 < middle;
+    held.to = others.filter(one => isBefore(one.getBoundingClientRect())).length;
     others.forEach((one, index) => { one.dataset.gap = index === held.to; });
   });
   const release = () => {

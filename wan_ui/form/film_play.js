@@ -1,5 +1,5 @@
-// Plays the whole: the made shots one after another with their fades and the sound, and a card for each that is not made yet. Two
-// players take turns, so that the next shot is there when it begins.
+// Plays the whole: the made shots one after another with their fades and the sound, and a card for each that is not made yet.
+// Two players take turns, so that the next shot is there when it begins.
 const play = (() => {
   let parts = [], time = 0, last = 0, isPlaying = false, shown = -1;
 
@@ -13,9 +13,12 @@ const play = (() => {
     let from = 0;
     parts = film.shots.map((one, index) => {
       from -= film.fadeOf(one);
-      const part = {from, to: from + film.seconds(one), fade: film.fadeOf(one), index, prompt: one.prompt,
-        source: film.isKept(one) ? one.made.video : '', begin: film.isKept(one) ? film.beginOf(one) : 0,
-        picture: one.start === 'image' ? one.image?.url : ''};
+      const isMade = film.isKept(one);
+      const part = {
+        from, to: from + film.seconds(one), fade: film.fadeOf(one), index, prompt: one.prompt,
+        source: isMade ? one.made.video : '', begin: isMade ? film.beginOf(one) : 0,
+        picture: one.start === 'image' ? one.image?.url : '',
+      };
       from = part.to;
       return part;
     });
@@ -69,10 +72,10 @@ const play = (() => {
     });
     if (next?.source && share >= 1) prepared(at + 1);
     follow();
-    const words_of = `${time.toFixed(1)} / ${end().toFixed(1)} s`;
+    const said = `${time.toFixed(1)} / ${end().toFixed(1)} s`;
     const slider = root().querySelector('input'), output = root().querySelector('output');
     if (slider !== document.activeElement || isPlaying) slider.value = end() ? 1000 * time / end() : 0;
-    if (output.textContent !== words_of) output.textContent = words_of;
+    if (output.textContent !== said) output.textContent = said;
   };
   const card = part => {
     const text = root().querySelector('p');

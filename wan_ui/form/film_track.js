@@ -72,7 +72,8 @@ const track = (() => {
     const heard = Math.max(0, Math.min(length || end, end - own.start)), left = leftOf(own.start);
     const width = Math.max(24, leftOf(own.start + heard) - left), scale = devicePixelRatio || 1;
     canvas.style.cssText = `margin-left:${left}px;width:${width}px`;
-    canvas.setAttribute('aria-label', fill(words().track_of, {start: own.start.toFixed(1), end: (own.start + heard).toFixed(1)}));
+    const times = {start: own.start.toFixed(1), end: (own.start + heard).toFixed(1)};
+    canvas.setAttribute('aria-label', fill(words().track_of, times));
     Object.assign(canvas, {width: Math.round(width * scale), height: Math.round(44 * scale)});
     const pen = canvas.getContext('2d');
     pen.fillStyle = getComputedStyle(canvas).color;

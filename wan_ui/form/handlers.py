@@ -9,6 +9,7 @@ from typing import Any
 import gradio as gr
 
 from backend.contract.guided_steps import first_steps, share_of
+from backend.contract.shots import is_made
 from backend.errors import Busy, StudioError
 from backend.media.cage import Opening
 from presets import load_preset
@@ -157,6 +158,8 @@ class FormHandlers:
             wanted = draft.to_request()
         except StudioError:
             return ""
+        if is_made(wanted):
+            return ""  # the timeline says that it is only cut
         engine.foresee(wanted)
         return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), texts)
 

@@ -153,6 +153,15 @@ def test_it_is_played_before_it_is_made_and_fits_a_phone(width, visit, music, pi
     choose(page, 2)
     press(page, "up")
     assert prompts(page) == ["a red square", "a third square", "a second square"]
+    first, last = (page.locator(".film-block").nth(index).bounding_box() for index in (1, 2))
+    page.mouse.move(first["x"] + 20, first["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(last["x"] + last["width"] / 2, last["y"] + 30, steps=5)
+    page.mouse.up()
+    assert prompts(page) == ["a red square", "a second square", "a third square"]
+    page.locator(".film-block").nth(2).focus()
+    page.keyboard.press("Alt+ArrowLeft")
+    page.keyboard.press("Enter")
     page.locator(".shot-detail [name=start]").select_option("image")
     page.locator(".shot-detail input[name=image]").set_input_files(picture)
     until(page, "document.querySelector('.film-block[aria-pressed=true] img')")
