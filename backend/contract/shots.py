@@ -9,6 +9,7 @@ from typing import Any
 from backend.contract.control import extends, is_whole
 from backend.contract.geometry import nearest_frame_counts
 from backend.contract.settings import Shot, VideoSettings
+from backend.contract.texts import MAX_CHARACTERS
 from backend.errors import RequestError, short
 from presets import Preset
 
@@ -143,6 +144,9 @@ def _check_made(request: VideoSettings, shot: Shot, number: int) -> None:
     given = next((name for name in ("seed", "image") if getattr(shot, name) is not None), None)
     if given is not None:
         raise RequestError(f"shot {number} has {given}", "beside video, by which it is made already", "leave one of them out")
+    if len(shot.prompt) > MAX_CHARACTERS or any("\ud800" <= character <= "\udfff" for character in shot.prompt):
+        rule = f"and must have plain text of at most {MAX_CHARACTERS}"
+        raise RequestError(f"shot {number} has a prompt of {len(shot.prompt)} characters", rule, "shorten it")
     if not 1 <= shot_length(request, number - 1) <= 100_000:
         raise RequestError(f"shot {number} has num_frames={shot.num_frames} and", "must have those of its video", "correct it")
 

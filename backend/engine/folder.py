@@ -1,6 +1,7 @@
 """A request with its inputs in a folder: how the engine keeps jobs, and the stage commands keep runs. Imports no jax."""
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -109,11 +110,20 @@ def _keep(one: Image | Path, stem: Path, role: str) -> Path:
     path = stem.with_suffix(facts_of(one).suffix if isinstance(one, Path) else ".png")
     if isinstance(one, Path):
         if one != path:  # a waiting request that is changed may keep its clip
-            shutil.copyfile(one, path)
+            put_in(one, path) if role == "shot_videos" else shutil.copyfile(one, path)
     else:
         one.save(path, compress_level=1)
     sync(path)
     return path
+
+
+def put_in(source: Path, place: Path) -> None:
+    """A finished video under another name, or a copy where there can be no link: neither is ever written again. Raises:
+    OSError."""
+    try:
+        os.link(source, place)
+    except OSError:
+        shutil.copyfile(source, place)
 
 
 def read_request(folder: Path) -> GenerationRequest:

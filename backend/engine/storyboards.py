@@ -1,7 +1,6 @@
 """The shots of storyboards: each a video of its own in the library, and kept where a storyboard is made again from a later."""
 
 import json
-import os
 import re
 import shutil
 import time
@@ -12,7 +11,7 @@ from backend.contract.events import Finished, ShotMade, VideoResult
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import Shot
 from backend.contract.shots import FILES, FOLDER, LAST, LAST_FRAMES, LOOK, RESULT, VIDEO
-from backend.engine.folder import open_inputs, write_request
+from backend.engine.folder import open_inputs, put_in, write_request
 from backend.engine.job import Job
 from backend.engine.store import Store
 from backend.errors import JobNotFound, RequestError
@@ -47,7 +46,7 @@ def add_shot(store: Store, runs: Path, story: Job, event: ShotMade, engine: str)
     folder.mkdir(parents=True)
     request = event.result.request
     request = write_request(request, open_inputs(request), folder)
-    _link(Path(event.result.path), folder / VIDEO)
+    put_in(Path(event.result.path), folder / VIDEO)
     add_finished(store, job_id, story.owner, Finished(replace(event.result, path=str(folder / VIDEO), request=request)), engine)
 
 
@@ -115,14 +114,6 @@ def keep_shots(before: Path, folder: Path, count: int) -> None:
         place.mkdir(parents=True)
         for name in (LAST, LAST_FRAMES, LOOK, VIDEO):
             if (source / name).exists():
-                _link(source / name, place / name)
+                put_in(source / name, place / name)
         kept = json.loads((source / RESULT).read_text("utf-8")) | {"is_kept": True}
         (place / RESULT).write_text(json.dumps(kept, ensure_ascii=False), "utf-8")
-
-
-def _link(source: Path, place: Path) -> None:
-    """The same file under another name, or a copy where there can be no link. Neither is ever written again."""
-    try:
-        os.link(source, place)
-    except OSError:
-        shutil.copyfile(source, place)

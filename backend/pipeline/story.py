@@ -47,6 +47,8 @@ from backend.media.video import read_frames, write_exact_frames, write_video
 from backend.pipeline.previews import PREVIEW_FOLDER
 from backend.runtime.hosts import HERE
 
+LOOK_FRAMES = 81  # of a video that is given and may be long: so many are enough for its colours
+
 
 class Story:
     """The files of a storyboard."""
@@ -97,12 +99,13 @@ class Story:
         """Takes a shot that is made already as it is. Raises: ClipError."""
         shutil.rmtree(self.folder_of(index), ignore_errors=True)
         self.folder_of(index).mkdir(parents=True)
-        names = self._files_of(index)
-        if names:
-            frames = np.stack(list(self._read_video(index, 0, end_of(self._request, index))))
-            if LOOK in names:
-                Look.of(frames).write(self.folder_of(index) / LOOK)
-            self._write_last(index, frames)
+        names, end = self._files_of(index), end_of(self._request, index)
+        if LOOK in names:
+            some = itertools.islice(self._read_video(index, 0, end), 0, None, -(-end // LOOK_FRAMES))
+            Look.of(np.stack(list(some))).write(self.folder_of(index) / LOOK)
+        if LAST in names:
+            first = max(0, end - max(CARRIED))
+            self._write_last(index, np.stack(list(self._read_video(index, first, end - first))))
         video = self.video_of(index)
         result = VideoResult(
             path=str(self.folder_of(index) / VIDEO),

@@ -84,6 +84,7 @@ def test_it_is_stored_and_comes_back_and_older_studios_read_what_has_nothing_new
         ([{"trim": "all"}], {}, "shots.0.trim='all' is refused"),
         ([{"video": 5}], {}, "shot 1 has video=5, which must be the path of a file; correct it"),
         ([MADE | {"seed": 1}], {}, "shot 1 has seed beside video, by which it is made already; leave one of them out"),
+        ([{}, MADE | {"prompt": "x" * 60_000}], {}, "shot 2 has a prompt of 60000 characters and must have plain text of at"),
         ([MADE | {"num_frames": 0}], {}, "shot 1 has num_frames=0 and must have those of its video"),
         ([{}, {"cut": True, "image": "/a.png"}], {}, "shot 2 is cut beside image, from which it starts; leave one of them out"),
         ([{"image": "/a.png"}], {"name": "wan2.1-t2v-14b-480p", "num_frames": 81}, "shot 1: task=i2v is not what wan2.1-t2v-14b"),
