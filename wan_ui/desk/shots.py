@@ -7,7 +7,7 @@ from pathlib import Path
 
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.settings import Shot
-from backend.contract.shots import JOB, carried_frames, goes_on
+from backend.contract.shots import JOB, carried_frames, goes_on, shot_length
 from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.storyboards import story_of
@@ -29,7 +29,10 @@ def own_files(wanted: GenerationRequest, engine: Engine, visit: Visit) -> Genera
     jobs = [files.job_of(path) for path in wanted.shot_videos]
     named = zip(wanted.shot_videos, jobs, strict=True)
     videos = [files.video_of(path, job) if job else files.checked(path, "clip") for path, job in named]
-    shots = [_whole(shot, jobs[shot.video], wanted.fps, engine) if shot.video is not None else shot for shot in wanted.shots]
+    shots = [
+        shot if shot.video is None else _whole(shot, wanted.shot_videos[shot.video], jobs[shot.video], wanted.fps, engine)
+        for shot in wanted.shots
+    ]
     return wanted.changed(
         shots=tuple(shot.model_dump() for shot in shots),
         shot_videos=tuple(videos),
@@ -100,15 +103,27 @@ def _not_yours(path: str) -> RequestError:
     return RequestError(f"job={path.removeprefix(JOB)[:60]!r} of a shot", "must be one of your videos", "check its id")
 
 
-def _whole(shot: Shot, job: Job | None, fps: int, engine: Engine) -> Shot:
+def _whole(shot: Shot, path: str, job: Job | None, fps: int, engine: Engine) -> Shot:
     """The shot with its video's length, and without the frames that it has taken over, where nothing else is said."""
     if job is None or shot.num_frames is not None:
         return shot
-    result = engine.library.result(job.id)
-    seconds = (result.num_frames if result else job.request.total_frames) / job.request.fps
-    first = first_frame(job, engine) / job.request.fps
+    number = _NAMED.fullmatch(path.removeprefix(JOB))[2]
+    seconds = (_given_frames(job, int(number)) if number else _own_frames(job, engine)) / job.request.fps
+    first = 0 if number else first_frame(job, engine) / job.request.fps
     trim = (first, seconds) if first and shot.trim is None else shot.trim
     return shot.model_copy(update={"num_frames": round(seconds * fps), "trim": trim})
+
+
+def _own_frames(job: Job, engine: Engine) -> int:
+    result = engine.library.result(job.id)
+    return result.num_frames if result else job.request.total_frames
+
+
+def _given_frames(job: Job, number: int) -> int:
+    """Of the video of this number, from 1, that the storyboard was given."""
+    request = job.request
+    found = (shot_length(request, place) for place, shot in enumerate(request.shots) if shot.video == number - 1)
+    return next(found, request.num_frames)
 
 
 def first_frame(job: Job, engine: Engine) -> int:

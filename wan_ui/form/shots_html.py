@@ -12,7 +12,7 @@ _SOUNDS = "audio/*,video/mp4,video/webm,.wav,.mp3,.m4a,.ogg,.flac"
 def editor_html(film: str, texts: Texts) -> str:
     """The switch, the timeline, the tools for the chosen shot, the sound below and the player; `film` is the timeline as JSON, ""
     for none."""
-    words = json.dumps(_words(texts), ensure_ascii=False)
+    words, timeline = json.dumps(_words(texts), ensure_ascii=False), escape(texts.film_timeline)
     return (
         f'<div class="shots" data-on="{"true" if film else "false"}" data-film="{escape(film)}" '
         f'data-words="{escape(words)}">'
@@ -20,7 +20,7 @@ def editor_html(film: str, texts: Texts) -> str:
         f"<span>{escape(texts.storyboard)}</span></label>"
         f'<p class="hint">{escape(texts.storyboard_hint)}</p><p class="note" role="alert" hidden></p>'
         f"{_player(texts)}"
-        f'<div class="film-scroll"><ol class="film" aria-label="{escape(texts.film_timeline)}"></ol>'
+        f'<div class="film-scroll"><ol class="film" title="{timeline}" aria-label="{timeline}"></ol>'
         f'<div class="film-lane" hidden><canvas role="img"></canvas></div></div>'
         f'<div class="film-tools">{_button("add", texts.shot_add, None)}'
         f"{_button('play', texts.film_play, 'play')}</div>"

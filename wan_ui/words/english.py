@@ -110,7 +110,7 @@ class Texts:
     shot_double: str = "Double"
     shot_alone: str = "Make this shot"
     shot_keep: str = "Keep as it is"
-    film_timeline: str = "Timeline"
+    film_timeline: str = "Timeline; Alt and an arrow key move a shot"
     film_player: str = "The film as it is"
     film_place: str = "Place in the film"
     film_play: str = "Play the whole"

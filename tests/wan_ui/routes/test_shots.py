@@ -66,7 +66,8 @@ def test_made_shots_are_cut_at_once_and_the_film_says_what_it_is_made_of(url, st
     for part in parts:
         assert httpx.get(url + part["poster"], headers={"cookie": ANN}).headers["content-type"] == "image/webp"
     again = asked(url, ANN, {"job": f"{film['id']}/2"}).json()
-    assert again["status"] == "completed" and asked(url, ANN, {"job": f"{film['id']}/3"}).status_code == 400
+    assert again["status"] == "completed" and again["seconds"] == "1", "all of the video, of which the film shows a part"
+    assert asked(url, ANN, {"job": f"{film['id']}/3"}).status_code == 400
 
 
 @pytest.mark.parametrize(
