@@ -7,7 +7,9 @@ import pytest
 from backend.contract.film import Piece, Track, pieces_of
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import Shot
+from backend.contract.shape import Shape
 from backend.contract.shots import is_made, shot_request
+from backend.engine.disk import needed_bytes
 from backend.errors import RequestError
 from presets import load_preset
 
@@ -111,6 +113,12 @@ def test_what_a_link_or_a_file_says_has_bounds_too(changes):
     stored = asked(MADE).to_json()
     with pytest.raises(RequestError, match="shot 1 has"):
         GenerationRequest.from_stored(stored | {"shots": [{"prompt": "x"} | changes]})
+
+
+def test_the_files_of_a_film_change_no_program():
+    with_files = asked(MADE, {"image": "/a.png"}, track="/a.wav")
+    assert Shape.of(with_files) == Shape.of(asked({}, {}))
+    assert needed_bytes(with_files) > 0 and with_files.is_from_pictures
 
 
 def test_a_shot_says_no_more_than_was_set():
