@@ -15,15 +15,10 @@ from backend.errors import RequestError, StudioError
 from backend.settings import use_data_dir
 
 _COMMANDS = {  # each gives an exit code, or whether it went well, or nothing
+    **{name: f"{name}:{name}" for name in ("cut", "doctor", "export", "member", "models", "precompile", "smooth")},
     "check-tpu": "check_tpu:check_tpu",
-    "doctor": "doctor:doctor",
-    "export": "export:export",
     "keys": "keys:manage_keys",
-    "member": "member:member",
-    "models": "models:models",
-    "precompile": "precompile:precompile",
     "presets": "presets:show_presets",
-    "smooth": "smooth:smooth",
     **dict.fromkeys(("generate", "live", "storyboard"), "generate:generate"),
 }
 

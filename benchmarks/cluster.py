@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backend.contract.events import Finished, Interrupted, Step
+from backend.contract.events import Finished, Interrupted, ShotBegun, Step
 from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.engine.job import Job
@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--kill-seconds", type=float, default=20.0, help="between two kills (%(default)s)")
     parser.add_argument("--steps", type=int, default=40, help="of each video (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the kills (%(default)s)")
+    parser.add_argument("--shots", type=int, default=1, help="of each video; above 1 it is a storyboard (%(default)s)")
     parser.add_argument("--pipeline", help="a stand-in for the model; for tests")
     parser.add_argument("--prompt", default=PROMPT)
     parser.add_argument("--json", type=Path, help="also write the figures there")
@@ -129,11 +130,13 @@ def break_and_measure(engine: Engine, slices: Slices, arguments: argparse.Namesp
     """Makes the videos while slices go and come."""
     began = time.monotonic()
     preset, values = load_preset("wan-tiny"), {"prompt": arguments.prompt, "steps": arguments.steps}
+    if arguments.shots > 1:
+        values["shots"] = [{"prompt": arguments.prompt}] * arguments.shots
     jobs = [engine.submit(GenerationRequest.from_preset(preset, seed=seed, **values)) for seed in range(arguments.jobs)]
     breaker = Breaker(engine, slices, arguments.kill_seconds, random.Random(arguments.seed))
     breaker.go_on(lambda: all(engine.job(job.id).has_ended for job in jobs), 60 + 60 * arguments.jobs)
     seconds = time.monotonic() - began
-    found = [judge(engine, job, arguments.steps) for job in jobs]
+    found = [judge(engine, job, arguments.steps, arguments.shots) for job in jobs]
     losses = [one["losses"] for one in found]
     return {
         "jobs": len(jobs),
@@ -189,19 +192,21 @@ class Breaker:
         return sum(event.by == "loss" for event in self._engine.interruptions(job_id))
 
 
-def judge(engine: Engine, job: Job, total: int) -> dict:
-    """What became of one job, and what is wrong with it."""
+def judge(engine: Engine, job: Job, total: int, shots: int) -> dict:
+    """What became of one job of so many steps in each of so many shots, and what is wrong with it."""
     events = [event for _, event in engine.events(job.id)]
-    again, seconds_again, made, done, goes_on = 0, 0.0, 0, set(), False
+    again, seconds_again, made, done, goes_on, shot = 0, 0.0, 0, set(), False, 1
     for event in events:
         goes_on = goes_on or isinstance(event, Interrupted)
+        shot = event.index if isinstance(event, ShotBegun) else shot
         if isinstance(event, Step):
-            if not goes_on or event.index not in done:  # work that goes on first reports the step that was done last
+            step = shot, event.index
+            if not goes_on or step not in done:  # work that goes on first reports the step that was done last
                 made += 1
-                again += event.index in done
-                seconds_again += event.seconds * (event.index in done)
+                again += step in done
+                seconds_again += event.seconds * (step in done)
             goes_on = False
-            done.add(event.index)
+            done.add(step)
     losses = sum(isinstance(event, Interrupted) and event.by == "loss" for event in events)
     final = [event for event in events if event.is_final]
     problems = []
@@ -209,8 +214,9 @@ def judge(engine: Engine, job: Job, total: int) -> dict:
         problems.append(f"{job.id}: ended with {[event.kind for event in final]}, {getattr(final[-1], 'cause', '')}")
     elif Path(final[0].result.path).read_bytes()[4:8] != b"ftyp" or Path(final[0].result.path).parent != job.folder:
         problems.append(f"{job.id}: its video is not whole")
-    if done != set(range(1, total + 1)):
-        problems.append(f"{job.id}: steps {sorted(set(range(1, total + 1)) - done)} were never made")
+    wanted = {(shot, step) for shot in range(1, shots + 1) for step in range(1, total + 1)}
+    if done != wanted:
+        problems.append(f"{job.id}: steps {sorted(wanted - done)} of shots were never made")
     if losses > MOST_LOSSES:
         problems.append(f"{job.id}: lost {losses} times")
     if seconds_again > MOST_SECONDS_AGAIN * max(losses, 1):

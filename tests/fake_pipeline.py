@@ -176,7 +176,9 @@ _FROM_NOTHING = {"task": "t2v", "image": None, "video": None, "extend": None, "o
 
 
 def _shots(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
-    for index in range(len(request.shots)):
+    for index, one in enumerate(request.shots):
+        if one.video is not None:
+            continue
         yield ShotBegun(index + 1, len(request.shots))
         (folder / "steps_done").unlink(missing_ok=True)
         shot = shot_request(request, index, find_preset(request.preset), "/").changed(**_FROM_NOTHING)

@@ -23,6 +23,7 @@ from wan_ui.desk.desk import Desk
 from wan_ui.desk.exports import export_route
 from wan_ui.desk.media import media_route, video_route
 from wan_ui.desk.projects import project_route
+from wan_ui.desk.shots_made import shots_route
 from wan_ui.desk.sound import sound_route
 from wan_ui.door.access import Access
 from wan_ui.door.connections import LimitedConnection
@@ -171,6 +172,7 @@ def _routes(desk: Desk, views: Sequence[View], *, is_open: bool) -> list[Route]:
         sound_route(engine, access),
         export_route(engine, access),
         project_route(engine, access),
+        shots_route(engine, access),
         upload_route(),
         changes_route(desk),
         health_route(engine, access, is_open=is_open),

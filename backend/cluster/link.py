@@ -149,7 +149,7 @@ class ClusterLink:
             check_name(preview)
         if (result := getattr(event, "result", None)) is not None:
             path = Path(result.path)
-            if path.parent != folder or not (folder / check_name(path.name)).is_file():
+            if not path.is_relative_to(folder) or not (folder / check_name(str(path.relative_to(folder)))).is_file():
                 raise ValueError(f"{path} must be a file in the job's folder")
 
     def _write(self) -> None:
@@ -167,7 +167,7 @@ class ClusterLink:
         self._ask("begin", job_id)
         self._job = job_id, folder
         for name in files_in(folder):
-            if not name.startswith("previews/"):
+            if "previews/" not in name:
                 for piece in pieces_of(job_id, folder, name):
                     self._ask("put", piece)
 

@@ -11,14 +11,17 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
+from backend.contract.shots import FOLDER, FRAMES
 from backend.files import sync
 from backend.workers.messages import Message, decode, encode
 
 PIECE_BYTES = 4 * 2**20
-NOT_CARRIED = ("stage3_frames.safetensors", "live/video.mp4")
-"""Large files that are written again and again and only spare seconds: a worker elsewhere does that part again."""
+NOT_CARRIED = re.compile(rf"({FOLDER}/\d+/)?stage3_frames\.safetensors|live/video\.mp4|{FOLDER}/\d+/{re.escape(FRAMES)}")
+"""Large files that are written again and again, or only spare seconds: a worker elsewhere does that part again."""
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,99}"
-_NAME = re.compile(rf"{_PART}(/{_PART})?")
+_SHOT = rf"{FOLDER}/\d{{1,3}}"  # a storyboard's shot has the files of a job, in a folder of its own
+_NAME = re.compile(rf"({_SHOT}/)?{_PART}(/{_PART})?")
+_FOLDER = re.compile(rf"{_PART}|{_SHOT}(/{_PART})?")
 
 Version = tuple[int, int, int]  # of a file: when it was written, its size, its number on the disk
 
@@ -36,7 +39,8 @@ class Piece:
 
 
 def check_name(name: str) -> str:
-    """The name of a file in a job's folder, or in a folder there. Raises: ValueError if it could lead elsewhere or is hidden."""
+    """The name of a file in a job's folder, in a folder there, or of one of its shots. Raises: ValueError if it could lead
+    elsewhere or is hidden."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"{name!r:.120} must be the name of a file in the job's folder")
     return name
@@ -57,9 +61,9 @@ def _collect(folder: Path, above: str, found: dict[str, Version]) -> None:
     for entry in entries:
         name = above + entry.name
         try:
-            if not above and entry.is_dir(follow_symlinks=False) and _NAME.fullmatch(name):
+            if entry.is_dir(follow_symlinks=False) and _FOLDER.fullmatch(name):
                 _collect(folder / entry.name, f"{name}/", found)
-            elif name not in NOT_CARRIED and _NAME.fullmatch(name):
+            elif not NOT_CARRIED.fullmatch(name) and _NAME.fullmatch(name):
                 status = entry.stat(follow_symlinks=False)
                 if S_ISREG(status.st_mode):
                     found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -109,12 +113,12 @@ class Inbox:
         if piece.is_gone:
             path.unlink(missing_ok=True)
             return
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True, parents=True)
         part = path.with_name(f".{path.name}.part")
         with part.open("wb" if piece.is_first else "ab") as file:
             file.write(piece.data)
         if piece.is_last:
-            if "/" not in piece.name:  # previews may be lost in a power cut
+            if "previews/" not in piece.name:  # those may be lost in a power cut
                 sync(part)
             os.replace(part, path)
 

@@ -52,6 +52,7 @@ def build_parser() -> Parser:
     _add_generate(commands)
     _add_live(commands)
     _add_storyboard(commands)
+    _add_cut(commands)
     _add_stages(commands)
     _add_measure_cache(commands)
     _add_presets(commands)
@@ -145,6 +146,7 @@ def _add_storyboard(commands: argparse._SubParsersAction) -> None:
     about = "make a video of several shots, each going on from the last frames of the one before"
     storyboard = commands.add_parser("storyboard", help=about)
     file = "TOML: preset, size, steps and what else `generate` takes, then [[shots]] with prompt, seconds or frames, and seed"
+    file += "; cut, image or video for one that does not go on, fade, trim"
     storyboard.add_argument("file", metavar="FILE.toml", help=file)
     again = "the job of an earlier storyboard in the data folder, whose shots before --from-shot are kept as they are"
     storyboard.add_argument("--again", metavar="JOB", help=again)
@@ -152,6 +154,15 @@ def _add_storyboard(commands: argparse._SubParsersAction) -> None:
     _add_result(storyboard)
     storyboard.set_defaults(loras=[])
     _add_common(storyboard)
+
+
+def _add_cut(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser("cut", help="cut finished videos into one film, with fades and a sound below; loads no model")
+    file = (
+        "TOML or JSON: [[shots]] with video, trim and fade, and track, track_start, track_fade, track_volume, width, height, fps"
+    )
+    command.add_argument("file", metavar="FILE.toml", help=file)
+    _add_result(command)
 
 
 def _add_stages(commands: argparse._SubParsersAction) -> None:

@@ -20,6 +20,7 @@ from backend.commands.progress import Progress
 from backend.contract.cues import actions_of, num_blocks
 from backend.contract.events import Cancelled, Event, Failed, Finished, VideoResult
 from backend.contract.request import find_preset
+from backend.contract.shots import is_made
 from backend.engine.engine import Engine
 from backend.engine.folder import open_inputs
 from backend.engine.job import Job
@@ -41,6 +42,7 @@ def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] =
     for lora in arguments.loras:
         check_lora(lora.source, settings.loras_dir)
     hosts = {"hosts": hosts_of(arguments)} if arguments.command == "generate" and arguments.hosts else {}
+    hosts |= {"start_worker": False} if is_made(request) else {}  # its film is cut without a model
     engine = make_engine(settings.data_dir, model, preset=request.preset, warm_up=False, resume=False, options=options, **hosts)
     say_licence(model or find_preset(request.preset).model, sys.stderr)
     try:

@@ -1,21 +1,26 @@
 """Reads the file of the command `storyboard`: settings that all shots share, then the shots."""
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
 
+from backend.contract.clip import most_frames
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.settings import SETTINGS
+from backend.contract.shots import FILES
 from backend.errors import RequestError
+from backend.media.clips import read_clip_facts
 
 _RENAMED = {"frames": "num_frames"}
 _SHARED = {name for name, one in SETTINGS.items() if one.help and one.part == "core"} - {"preset", *_RENAMED.values()}
-_SETTINGS = _SHARED | {"image", *_RENAMED}
+TRACK = ("track", "track_start", "track_fade", "track_volume")
+_SETTINGS = _SHARED | {"image", *_RENAMED, *TRACK}
 
 
 def read_storyboard(path: Path) -> GenerationRequest:
-    """The storyboard in this file; a relative `image` lies beside it. Raises: RequestError."""
-    data = _read(path)
+    """The storyboard in this file, TOML or, if its name ends so, JSON; files in it lie beside it. Raises: RequestError."""
+    data = read_table(path)
     preset = find_preset(str(data.pop("preset", "")))
     rows = data.pop("shots", None)
     if not isinstance(rows, list) or not rows:
@@ -24,20 +29,40 @@ def read_storyboard(path: Path) -> GenerationRequest:
     if unknown is not None:
         rule = f"may have preset, shots, {', '.join(sorted(_SETTINGS))}"
         raise RequestError(f"{path.name} has {unknown[:40]!r} and", rule, "correct its name")
-    if isinstance(data.get("image"), str):
-        data["image"] = str(path.parent / data["image"])
-    shots = [_renamed(row) if isinstance(row, dict) else row for row in rows]
+    data |= {name: beside(path, data[name]) for name in ("image", "track") if isinstance(data.get(name), str)}
+    fps = data.get("fps", preset.fps)
+    shots = [_shot(row, path, fps) if isinstance(row, dict) else row for row in rows]
     return GenerationRequest.from_preset(preset, **_renamed(data), shots=shots)
+
+
+def _shot(row: dict[str, Any], path: Path, fps: Any) -> dict[str, Any]:
+    """A row with whole paths, and the length of a video that is made already."""
+    values = _renamed(row)
+    values |= {kind: beside(path, values[kind]) for kind in FILES if isinstance(values.get(kind), str)}
+    if isinstance(values.get("video"), str) and not {"num_frames", "seconds"} & values.keys() and isinstance(fps, int):
+        values["num_frames"] = most_frames(read_clip_facts(values["video"]).seconds, fps)
+    return values
+
+
+def beside(path: Path, name: str) -> str:
+    """The path of a file that the file at `path` names."""
+    return str(path.parent / name)
 
 
 def _renamed(values: dict[str, Any]) -> dict[str, Any]:
     return {_RENAMED.get(name, name): value for name, value in values.items()}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_table(path: Path) -> dict[str, Any]:
+    """What the file says. Raises: RequestError."""
+    is_json = path.suffix.lower() == ".json"
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        found = json.loads(path.read_text("utf-8")) if is_json else tomllib.loads(path.read_text("utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("an object is wanted")
+        return found
     except OSError as error:
         raise RequestError(f"{path.name!r}", f"must be a file that can be read ({error.strerror})", "check the path") from None
-    except ValueError as error:  # TOML's own, or text that is no UTF-8
-        raise RequestError(f"{path.name}", f"must be TOML: {str(error)[:100]}", "correct it") from None
+    except (ValueError, RecursionError) as error:  # the format's own, or text that is no UTF-8
+        rule = f"must be {'JSON' if is_json else 'TOML'}: {str(error)[:100]}"
+        raise RequestError(f"{path.name}", rule, "correct it") from None

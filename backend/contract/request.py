@@ -12,6 +12,7 @@ from backend.contract.cfg_zero import check_cfg_zero
 from backend.contract.clip import STRENGTH, check_clip, part_of_clip
 from backend.contract.control import MAX_KEYFRAMES, check_control, is_controlled, part_of_control
 from backend.contract.cues import check_cues
+from backend.contract.film import check_film, check_times, total_frames
 from backend.contract.guided_steps import first_steps
 from backend.contract.loras import MAX_LORAS, check_loras
 from backend.contract.mag_cache import check_mag_cache, measured_ratios
@@ -24,8 +25,8 @@ from backend.contract.numbers import (
     check_whole,
 )
 from backend.contract.progressive import check_progressive
-from backend.contract.settings import FIELDS, GUIDED_STEPS, INPUTS, SETTINGS, Shot, VideoSettings, by_role, find_preset
-from backend.contract.shots import check_shots, read_shots, total_frames
+from backend.contract.settings import FIELDS, GUIDED_STEPS, INPUTS, SETTINGS, VideoSettings, by_role, find_preset
+from backend.contract.shots import check_files, check_shots, read_shots
 from backend.contract.sound import check_sound
 from backend.contract.texts import MAX_CHARACTERS, check_text
 from backend.contract.two_sizes import check_refining
@@ -65,8 +66,8 @@ class GenerationRequest(VideoSettings):
         elif values.get("control"):
             values |= part_of_clip(values, given)
         if "shots" in given:
-            shots = read_shots(given["shots"], preset, values["fps"])
-            values |= {"shots": shots, "prompt": given.get("prompt") or _prompt_of(shots[0])}
+            values |= read_shots(given["shots"], preset, values["fps"])
+            values["prompt"] = given.get("prompt") or _prompt_of(values["shots"])
         if guided_steps is not None:
             _check_said_once(given)
             values |= first_steps(preset, guided_steps, values)
@@ -113,8 +114,10 @@ def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, *
     return GenerationRequest.from_preset(preset, **given)
 
 
-def _prompt_of(shot: Any) -> Any:
-    return shot["prompt"] if isinstance(shot, Mapping) else getattr(shot, "prompt", "")
+def _prompt_of(shots: Sequence[Any]) -> Any:
+    """The first one that a shot has."""
+    prompts = (shot["prompt"] if isinstance(shot, Mapping) else getattr(shot, "prompt", "") for shot in shots)
+    return next((prompt for prompt in prompts if prompt), "")
 
 
 def _check_said_once(given: Mapping[str, Any]) -> None:
@@ -153,6 +156,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     check_cues(request, preset)
     check_windows(preset, request.context_windows)
     check_shots(request, preset)
+    check_film(request, preset)
     if not 0 <= request.seed < SEED_LIMIT:
         raise RequestError(f"seed={request.seed}", f"must lie between 0 and {SEED_LIMIT - 1}", "leave it out to have one drawn")
 
@@ -183,7 +187,7 @@ def _check_bounds(request: GenerationRequest) -> None:
     for setting in INPUTS:
         if setting.many and len(setting.of(request)) > MAX_KEYFRAMES:
             raise RequestError(f"too many {setting.name} were given, and", f"at most {MAX_KEYFRAMES} can be", "leave some out")
-    _check_shot_bounds(request.shots)
+    _check_shot_bounds(request)
     if len(request.cues) > MAX_CUES:
         raise RequestError(f"{len(request.cues)} cues were given, and", f"at most {MAX_CUES} can be", "leave some out")
     texts = [(name, getattr(request, name)) for name in ("preset", "prompt", "negative_prompt")]
@@ -194,10 +198,13 @@ def _check_bounds(request: GenerationRequest) -> None:
             raise RequestError(f"{name} has {len(text)} characters and", rule, f"correct {name}")
 
 
-def _check_shot_bounds(shots: Sequence[Shot]) -> None:
+def _check_shot_bounds(request: GenerationRequest) -> None:
+    shots = request.shots
     if len(shots) > MAX_CUES:
         raise RequestError(f"{len(shots)} shots were given, and", f"at most {MAX_CUES} can be", "leave some out")
-    for shot in shots:
+    for number, shot in enumerate(shots, 1):
+        check_files(request, shot, number)
+        check_times(shot.trim, shot.fade, f"shot {number}")
         for name in ("num_frames", "seed"):
             value, (smallest, largest) = getattr(shot, name), SETTINGS[name].far
             if value is not None and not smallest <= value <= largest:
@@ -230,7 +237,7 @@ def _check_task(request: GenerationRequest, preset: Preset) -> None:
 
 def _check_inputs(request: GenerationRequest, preset: Preset) -> None:
     given = request.inputs()
-    for role in given.keys() - preset.inputs.keys():
+    for role in given.keys() - preset.inputs.keys() - {one.name for one in INPUTS if one.part == "story"}:
         raise RequestError(f"{role} was given", f"but {preset.name} takes none", "leave it out")
     for role, need in preset.takes.items():
         if need == "must" and role not in given:

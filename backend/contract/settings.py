@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from backend.contract.geometry import Geometry
 from backend.errors import RequestError
@@ -37,13 +37,30 @@ class Cue(BaseModel):
 
 class Shot(BaseModel):
     """One shot. Without `num_frames` it is as long as the request says; without a `seed` it has the request's, counted up from
-    shot to shot."""
+    shot to shot.
+
+    It goes on from the shot before, but for one that is `cut`, which starts from its words, and one with an `image` of its own,
+    a number of the request's `shot_images`, from 0. One that is made already is the `video` of this number in `shot_videos`; its
+    `num_frames` are those of that video. Of a shot the part `trim` is seen, from and to in seconds, else all of it. It fades in
+    over the end of the shot before for so many seconds, `fade`; 0 is a cut.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     prompt: str
     num_frames: int | None = None
     seed: int | None = None
+    cut: bool = False
+    image: int | None = None
+    video: int | None = None
+    trim: tuple[float, float] | None = None
+    fade: float = 0.0
+
+    @model_serializer(mode="wrap")
+    def _known_to_older_studios(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What came later only where it was set."""
+        rare = {"cut": False, "image": None, "video": None, "trim": None, "fade": 0.0}
+        return {name: value for name, value in handler(self).items() if name not in rare or value != rare[name]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +138,8 @@ class VideoSettings(BaseModel):
     `is_open` grows until it is stopped, to `num_frames` at most, and hears cues while it is made; what it has become is the
     request of its result. `context_windows` says whether a video that is longer than its model was trained on is denoised in
     overlapping windows; None leaves it to the preset, which has them above the lengths that it could make without. `shots` make
-    it a storyboard, of which `image` is the first shot's; `prompt` names the video then.
+    it a storyboard, of which `image` is the first shot's; `prompt` names the video then. A sound, `track`, is laid below all of
+    it, from `track_start` (seconds) on, `track_volume` loud (1: as it is), and fades in and out within `track_fade` seconds.
 
     Up to the error `mag_cache`, MagCache lets steps reuse what the layers added before, 0 for never: by the `mag_ratios` that
     were measured for the model here, prompt and other branch in turn, or else by those that are published.
@@ -269,6 +287,12 @@ class VideoSettings(BaseModel):
         help="denoise a video that is longer than its model was trained on in overlapping windows, or in one piece (windows "
         "above the lengths that the preset could make without)")
     shots: tuple[Shot, ...] = _row((), part="story")
+    shot_images: tuple[str, ...] = _row((), part="story", media="picture", for_programs=False)
+    shot_videos: tuple[str, ...] = _row((), part="story", media="video", for_programs=False)
+    track: str | None = _row(None, part="story", media="sound", for_programs=False)
+    track_start: float = _row(0.0, part="story", far=(0, 1_000_000))
+    track_fade: float = _row(0.0, part="story", limits=(0, 30), usual="1 is usual, 0 is off")
+    track_volume: float = _row(1.0, part="story", limits=(0, 2), usual="1 leaves it as it is")
     # fmt: on
 
     def to_json(self) -> dict[str, Any]:
@@ -329,8 +353,8 @@ class VideoSettings(BaseModel):
 
     @property
     def is_from_pictures(self) -> bool:
-        """Whether it has no inputs but a first and a last picture, and a sound."""
-        return all(SETTINGS[role].part in ("picture", "sound") for role in self.inputs())
+        """Whether it has no inputs but a first and a last picture, a sound, and those of shots."""
+        return all(SETTINGS[role].part in ("picture", "sound", "story") for role in self.inputs())
 
     @property
     def reads_clip(self) -> bool:
@@ -382,7 +406,7 @@ GUIDED_STEPS = Setting(
 SETTINGS: Mapping[str, Setting] = {one.name: one for one in (*FIELDS, GUIDED_STEPS)}
 INPUTS = tuple(one for one in FIELDS if one.media)
 FOR_PROGRAMS = frozenset(one.name for one in SETTINGS.values() if one.for_programs)
-FROM_INPUTS = frozenset(one.name for one in FIELDS if one.part in ("picture", "clip", "control", "sound"))
+FROM_INPUTS = frozenset(one.name for one in FIELDS if one.media or one.part in ("picture", "clip", "control", "sound"))
 """What a video is made from beside its words, and what says how that is used: in no link."""
 
 

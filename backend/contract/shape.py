@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.settings import SETTINGS
 from backend.errors import RequestError
 
 
@@ -58,7 +59,7 @@ class Shape:
             has_cfg_zero=request.cfg_zero,
             is_progressive=request.progressive > 0,
             has_mag_cache=request.mag_cache > 0,
-            num_pictures=sum(len(paths) for paths in request.inputs().values()),
+            num_pictures=sum(len(paths) for role, paths in request.inputs().items() if SETTINGS[role].part != "story"),
             num_references=len(request.references),
             num_later_keyframes=sum(place > 0 for place in request.keyframe_at),
             overlap=request.overlap or 0,

@@ -11,9 +11,10 @@ from typing import Any
 
 from backend.cluster.machines import Cluster
 from backend.contract.cues import Cue, check_said
-from backend.contract.events import Event, Interrupted
+from backend.contract.events import Event, Finished, Interrupted
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shape import Shape
+from backend.contract.shots import is_made
 from backend.contract.worker import Device, Keeping, WorkerFacts, WorkerStatus, WorkerView, summary
 from backend.engine.cleaning import Cleaner
 from backend.engine.disk import Shortage
@@ -33,7 +34,7 @@ from backend.engine.order import Room, Waiting, new_place
 from backend.engine.projects import Project, Projects
 from backend.engine.shelf import Shelf
 from backend.engine.store import Store
-from backend.engine.storyboards import again_from, keep_shots
+from backend.engine.storyboards import add_finished, again_from, cut_film, keep_shots
 from backend.engine.timings import Timings
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
 from backend.media.cage import Cage, For, Steps
@@ -110,8 +111,9 @@ class Engine:
         may_download: bool = False,
         again: tuple[str, int] | None = None,
     ) -> Job:
-        """Stores the request with copies of its images, then queues it. `may_download` is for the operator. `again` names a
-        storyboard's job, and the number (from 1) of the first of its shots that is made anew, by this request.
+        """Stores the request with copies of its images, then queues it; a storyboard whose shots are all made is cut at once, by
+        no worker. `may_download` is for the operator. `again` names a storyboard's job, and the number (from 1) of the first of
+        its shots that is made anew, by this request.
 
         Raises: RequestError if it needs a download that it may not begin, ImageError if an image cannot be used, Busy if too many
         images are being opened, QueueFull if there is no `room` in line (None: any number may wait), DataFolderError if nothing
@@ -303,7 +305,6 @@ class Engine:
     ) -> Steps[Job]:
         """The steps of `submit`, for callers who wait in an event loop while files are opened."""
         self._check_here(request, may_download)
-        self._check_shots(request)
         keep = None
         if again is not None:
             story, first = self._store.job(again[0]), again[1]
@@ -315,6 +316,9 @@ class Engine:
         try:
             folder.mkdir(parents=True)
             request = yield from written(request, folder)
+            if is_made(request):
+                film = yield from cut_film(request, folder)
+                return self._add_film(job_id, owner, film)
             self._check_open()
             if keep is not None:
                 keep(folder)
@@ -333,7 +337,6 @@ class Engine:
     def revising(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Steps[Job]:
         """The steps of `revise`. New inputs lie in a folder of their own until the job is known to be waiting still."""
         self._check_here(request, may_download)
-        self._check_shots(request)
         job = self._store.job(job_id)
         with tempfile.TemporaryDirectory(prefix=".revised-", dir=job.folder) as name:
             new = yield from written(request, Path(name))
@@ -346,6 +349,13 @@ class Engine:
                 self._store.revise(job.id, request)
                 self._dispatcher.reshape(job.id, self.shape(request), request.preset)
                 return self._store.job(job.id)
+
+    def _add_film(self, job_id: str, owner: str, film: Finished) -> Job:
+        with self._journal.changed:
+            self._check_open()
+            add_finished(self._store, job_id, owner, film, self._lock.name, self.projects.current(owner))
+            self._journal.touch()
+            return self._store.job(job_id)
 
     def _enqueue(self, job_id: str, request: GenerationRequest, owner: str, folder: Path, room: Room | None) -> Job:
         now, shape = time.time(), self.shape(request)
@@ -388,12 +398,8 @@ class Engine:
             return False
 
     def _check_here(self, request: GenerationRequest, may_download: bool) -> None:
-        if not may_download:
+        if not may_download and not is_made(request):
             check_here(request, self._model)
-
-    def _check_shots(self, request: GenerationRequest) -> None:
-        if request.shots and self._cluster is not None:
-            raise RequestError("shots were given,", "but the machines of a cluster make single videos", "use one machine")
 
     def _check_room(self, owner: str, room: Room | None) -> None:
         if room is not None:

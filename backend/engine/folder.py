@@ -1,6 +1,7 @@
 """A request with its inputs in a folder: how the engine keeps jobs, and the stage commands keep runs. Imports no jax."""
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from backend.errors import RequestError
 from backend.files import replacing, sync
 from backend.media.cage import LONG_SECONDS, QUICK_SECONDS, Opening, Steps
 from backend.media.clips import check_part, read_clip_facts
+from backend.media.film import check_shot_videos
 from backend.media.given_sounds import check_sound_part, read_sound_facts
 from backend.media.masks import check_shape, is_picture
 from backend.media.pictures import load_checked_image
@@ -62,6 +64,7 @@ def open_inputs(request: GenerationRequest) -> Inputs:
     opened = {one.name: tuple(_open(one, path, request) for path in given[one.name]) for one in INPUTS if one.name in given}
     if request.mask and request.video:
         check_shape(request.mask, request.video)
+    check_shot_videos(request)
     return opened
 
 
@@ -69,7 +72,10 @@ def _open(one: Setting, path: str, request: GenerationRequest) -> Image | Path:
     if one.media == "picture" or one.media == "either" and is_picture(path):
         return load_checked_image(path)
     if one.media == "sound":
-        check_sound_part(path, SoundPart.of(request))
+        check_sound_part(path, SoundPart.of(request)) if one.part == "sound" else read_sound_facts(path)
+        return Path(path)
+    if one.part == "story":
+        read_clip_facts(path)
         return Path(path)
     check_part(path, Part.of(request, one.name))
     return Path(path)
@@ -104,11 +110,20 @@ def _keep(one: Image | Path, stem: Path, role: str) -> Path:
     path = stem.with_suffix(facts_of(one).suffix if isinstance(one, Path) else ".png")
     if isinstance(one, Path):
         if one != path:  # a waiting request that is changed may keep its clip
-            shutil.copyfile(one, path)
+            put_in(one, path) if role == "shot_videos" else shutil.copyfile(one, path)
     else:
         one.save(path, compress_level=1)
     sync(path)
     return path
+
+
+def put_in(source: Path, place: Path) -> None:
+    """A finished video under another name, or a copy where there can be no link: neither is ever written again. Raises:
+    OSError."""
+    try:
+        os.link(source, place)
+    except OSError:
+        shutil.copyfile(source, place)
 
 
 def read_request(folder: Path) -> GenerationRequest:

@@ -1,19 +1,22 @@
 """The shots of storyboards: each a video of its own in the library, and kept where a storyboard is made again from a later."""
 
 import json
-import os
+import re
 import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
 
-from backend.contract.events import Finished, ShotMade
+from backend.contract.events import Finished, ShotMade, VideoResult
 from backend.contract.request import GenerationRequest
-from backend.contract.shots import FOLDER, LAST, LAST_FRAMES, LOOK, RESULT, VIDEO
-from backend.engine.folder import open_inputs, write_request
+from backend.contract.settings import Shot
+from backend.contract.shots import FILES, FOLDER, LAST, LAST_FRAMES, LOOK, RESULT, VIDEO
+from backend.engine.folder import open_inputs, put_in, write_request
 from backend.engine.job import Job
 from backend.engine.store import Store
 from backend.errors import JobNotFound, RequestError
+from backend.media.cage import EXPORT_SECONDS, Opening, Steps
+from backend.media.film import cut_request
 
 
 def shot_id(story_id: str, number: int) -> str:
@@ -21,34 +24,58 @@ def shot_id(story_id: str, number: int) -> str:
     return f"{story_id}-shot-{number}"
 
 
+def story_of(job_id: str) -> tuple[str, int]:
+    """The storyboard's job and the number of a shot, of an id that `shot_id` made; the id itself and 0 of any other."""
+    found = re.fullmatch(r"(.+)-shot-(\d{1,6})", job_id)
+    return (found[1], int(found[2])) if found else (job_id, 0)
+
+
 def add_shot(store: Store, runs: Path, story: Job, event: ShotMade, engine: str) -> None:
-    """Puts a shot into the library, as a finished video of the storyboard's owner; does nothing if it is there already. Raises:
-    OSError, StudioError, sqlite3.Error."""
+    """Puts a shot into the library, as a finished video of the storyboard's owner; does nothing if it is there already, or is
+    all of its storyboard. Raises: OSError, StudioError, sqlite3.Error."""
+    if event.total == 1:
+        return
     job_id = shot_id(story.id, event.index)
     try:
         store.job(job_id)
         return
     except JobNotFound:
         pass
-    folder, now = runs / job_id, time.time()
+    folder = runs / job_id
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     request = event.result.request
     request = write_request(request, open_inputs(request), folder)
-    _link(Path(event.result.path), folder / VIDEO)
-    job = Job(
-        id=job_id,
-        owner=story.owner,
-        request=request,
-        state="queued",
-        created=now,
-        started=None,
-        ended=None,
-        folder=folder,
-        project=story.project,
+    put_in(Path(event.result.path), folder / VIDEO)
+    made = Finished(replace(event.result, path=str(folder / VIDEO), request=request))
+    add_finished(store, job_id, story.owner, made, engine, story.project)
+
+
+def add_finished(store: Store, job_id: str, owner: str, event: Finished, engine: str, project: str = "") -> None:
+    """Puts a video that is there already into the library, and into this project. Raises: sqlite3.Error."""
+    request, folder = event.result.request, Path(event.result.path).parent
+    times = {"created": time.time(), "started": None, "ended": None}
+    store.add(Job(id=job_id, owner=owner, request=request, state="queued", folder=folder, project=project, **times), engine)
+    store.append(job_id, event)
+
+
+def cut_film(request: GenerationRequest, folder: Path) -> Steps[Finished]:
+    """Cuts a storyboard whose shots are all made, in its job's folder, as steps: no model is needed. Raises: StudioError."""
+    path = folder / VIDEO
+    made = yield Opening(work=cut_request, arguments=(request, path), seconds=EXPORT_SECONDS)
+    return Finished(
+        VideoResult(
+            path=str(path),
+            fps=request.fps,
+            num_frames=made["num_frames"],
+            width=request.width,
+            height=request.height,
+            seconds={"total": made["seconds"]},
+            request=request,
+            versions={},
+            has_sound=made["has_sound"],
+        )
     )
-    store.add(job, engine)
-    store.append(job_id, Finished(replace(event.result, path=str(folder / VIDEO), request=request)))
 
 
 def again_from(story: Job, number: int, request: GenerationRequest) -> GenerationRequest:
@@ -60,14 +87,24 @@ def again_from(story: Job, number: int, request: GenerationRequest) -> Generatio
         raise RequestError(f"from_shot={number}", rule, "choose another")
     if any(not (story.folder / FOLDER / str(kept) / RESULT).is_file() for kept in range(1, number)):
         raise RequestError(f"from_shot={number}", "needs the shots before it, which are no longer here", "make all of them again")
-    shots = tuple(_settled(before, index) for index in range(number - 1)) + request.shots[number - 1 :]
+    files = {role: getattr(before, role) + getattr(request, role) for role in FILES.values()}
+    later = tuple(_moved(shot, before) for shot in request.shots[number - 1 :])
+    shots = tuple(_settled(before, index) for index in range(number - 1)) + later
     common = {name: getattr(before, name) for name in GenerationRequest.model_fields if name not in ("shots", "prompt", "seed")}
-    return request.changed(**common, prompt=before.prompt, shots=tuple(shot.model_dump() for shot in shots))
+    return request.changed(**common | files, prompt=before.prompt, shots=tuple(shot.model_dump() for shot in shots))
 
 
-def _settled(request: GenerationRequest, index: int):
+def _moved(shot: Shot, before: GenerationRequest) -> Shot:
+    """The shot with its files after those of the storyboard before."""
+    places = {kind: getattr(shot, kind) for kind in FILES if getattr(shot, kind) is not None}
+    return shot.model_copy(update={kind: place + len(getattr(before, FILES[kind])) for kind, place in places.items()})
+
+
+def _settled(request: GenerationRequest, index: int) -> Shot:
     """A shot with its seed, whatever the storyboard's becomes."""
     shot = request.shots[index]
+    if shot.video is not None:
+        return shot
     return shot.model_copy(update={"seed": (request.seed + index) % (1 << 32) if shot.seed is None else shot.seed})
 
 
@@ -78,14 +115,6 @@ def keep_shots(before: Path, folder: Path, count: int) -> None:
         place.mkdir(parents=True)
         for name in (LAST, LAST_FRAMES, LOOK, VIDEO):
             if (source / name).exists():
-                _link(source / name, place / name)
+                put_in(source / name, place / name)
         kept = json.loads((source / RESULT).read_text("utf-8")) | {"is_kept": True}
         (place / RESULT).write_text(json.dumps(kept, ensure_ascii=False), "utf-8")
-
-
-def _link(source: Path, place: Path) -> None:
-    """The same file under another name, or a copy where there can be no link. Neither is ever written again."""
-    try:
-        os.link(source, place)
-    except OSError:
-        shutil.copyfile(source, place)

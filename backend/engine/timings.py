@@ -7,7 +7,7 @@ from dataclasses import replace
 from backend.contract.events import Finished
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shape import Shape
-from backend.contract.shots import shot_request
+from backend.contract.shots import to_be_made
 from backend.contract.windows import equal_tokens
 from backend.contract.worker import Device, WorkerView
 from backend.engine.estimate import Estimate, Run, estimate, load_seconds, predicted_seconds, runs_on
@@ -53,12 +53,12 @@ class Timings:
     ) -> Estimate | None:
         """All shots of a storyboard together; what is loaded and compiled is so for the first."""
         preset = find_preset(request.preset)
-        shots = [shot_request(request, index, preset, "/") for index in range(len(request.shots))]
+        shots = list(to_be_made(request, preset))
         estimates = [
             self.estimate(shot, Shape.of(shot, shape.model), worker, is_warm or place > 0, is_kept or place > 0)
             for place, shot in enumerate(shots)
         ]
-        if None in estimates:
+        if None in estimates or not estimates:
             return None
         return replace(estimates[0], seconds=sum(one.seconds for one in estimates))
 

@@ -90,6 +90,11 @@ def read_original(path: str | Path, part: SoundPart) -> Sound:
     return _read(Path(path), part, min(facts.rate, MAX_RATE))
 
 
+def read_at(path: str | Path, part: SoundPart, rate: int) -> Sound:
+    """The part in stereo, `rate` samples a second, of a sound that has been checked to begin before it. Raises: SoundError."""
+    return _read(Path(path), part, rate)
+
+
 def _read(path: Path, part: SoundPart, rate: int) -> Sound:
     lead = min(part.start, LEAD_SECONDS)
     sought = ["-ss", f"{part.start - lead:.6f}"] if lead < part.start else []

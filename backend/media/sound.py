@@ -4,7 +4,7 @@ import subprocess
 import tempfile
 import wave
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -51,16 +51,19 @@ class Sound:
         return type(self)(samples=np.pad(kept, ((0, 0), (0, count - kept.shape[1]))), rate=self.rate)
 
 
-def joined(sounds: Sequence[Sound], overlaps: Sequence[float]) -> Sound:
-    """Sounds of one rate and as many channels, one after another, without clicks: each but the first begins so many seconds
-    before the end of the one before it. Where both are heard, one fades into the other with equal power, over `FADE_SECONDS` at
-    most, up to where the first one ends; without an overlap both fade at the seam. The length is the sum of all, less the
+def joined(sounds: Sequence[Sound], overlaps: Sequence[float], fades: Sequence[float] | None = None) -> Sound:
+    """Sounds of one rate, one after another, without clicks: each but the first begins so many seconds before the end of the one
+    before it. Where both are heard, one fades into the other with equal power, over so many seconds of `fades` (`FADE_SECONDS`)
+    at most, up to where the first one ends; without an overlap both fade at the seam. The length is the sum of all, less the
     overlaps, exact to a sample."""
+    fades = [FADE_SECONDS] * len(overlaps) if fades is None else fades
+    channels = max(sound.samples.shape[0] for sound in sounds)
+    sounds = [replace(one, samples=np.broadcast_to(one.samples, (channels, one.samples.shape[1]))) for one in sounds]
     rate, made, seconds = sounds[0].rate, sounds[0].samples, sounds[0].samples.shape[1] / sounds[0].rate
-    for sound, overlap in zip(sounds[1:], overlaps, strict=True):
+    for sound, overlap, most in zip(sounds[1:], overlaps, fades, strict=True):
         seconds += sound.samples.shape[1] / rate - overlap
         left_out = max(0, made.shape[1] + sound.samples.shape[1] - round(seconds * rate))
-        fade = min(round(FADE_SECONDS * rate), left_out or made.shape[1], sound.samples.shape[1])
+        fade = min(round(most * rate), left_out or made.shape[1], sound.samples.shape[1])
         rising = np.sin(np.linspace(0, np.pi / 2, fade, dtype=np.float32))
         before, after = made.copy(), sound.samples.copy()
         before[:, before.shape[1] - fade :] *= rising[::-1]

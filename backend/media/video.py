@@ -63,7 +63,7 @@ def write_video(frames: Iterable[Frame], path: Path, *, fps: int, request: Gener
     an odd side is encoded with its last row or column twice, and the file states the true size, to which decoders crop.
     Raises: VideoFileError.
     """
-    return write_frames(frames, path, fps=fps, comment=_metadata(request))
+    return write_frames(frames, path, fps=fps, comment=metadata(request))
 
 
 def write_frames(frames: Iterable[Frame], path: Path, *, fps: int, comment: str) -> int:
@@ -90,7 +90,7 @@ def write_exact_frames(frames: Sequence[Frame], path: Path, *, fps: int) -> None
 def copy_with_request(source: Path, path: Path, request: GenerationRequest) -> None:
     """Copies a video of ours, not encoding it again, with this request as its comment. The file appears at `path` whole or not
     at all. Raises: VideoFileError."""
-    with replacing(path) as part, tags_file(_metadata(request)) as tags:
+    with replacing(path) as part, tags_file(metadata(request)) as tags:
         copying = ["-map", "0:v", "-map_metadata", "1", "-c", "copy", "-movflags", "+faststart", "-f", "mp4", str(part)]
         try:
             command = ffmpeg.command("-y", "-i", str(source), "-i", str(tags), *copying)
@@ -176,8 +176,8 @@ def extract_frame(path: Path, index: int = 0, within: Size | None = None) -> Ima
     return Image.fromarray(kept[0])
 
 
-def _metadata(request: GenerationRequest) -> str:
-    """ASCII JSON, so that neither the command line nor a player can spoil it."""
+def metadata(request: GenerationRequest) -> str:
+    """The comment of a request's video: ASCII JSON, so that neither the command line nor a player can spoil it."""
     return json.dumps({"format": FORMAT, "request": request.for_sharing()}, ensure_ascii=True)
 
 

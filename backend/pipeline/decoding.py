@@ -157,8 +157,9 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
         count = sum(map(len, pieces))
         if HERE.is_first:
             write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)
-            if sound is not None:
-                write_sound(run, sound)
+        if sound is not None and (HERE.is_first or run.is_shot):  # the next shot may begin with it, on all hosts
+            write_sound(run, sound)
+        if HERE.is_first:
             has_sound = _add_sound(run, path, count, sound)
     return run.result(path, count, has_sound=has_sound)
 

@@ -83,6 +83,11 @@ class Run:
         return kept_pixels(self.request)
 
     @property
+    def is_shot(self) -> bool:
+        """Whether it is one of a storyboard, whose colours are matched."""
+        return self.grade is not list
+
+    @property
     def all_notes(self) -> tuple[str, ...]:
         """The notes, and what the runtime refused, so that the video was made without it."""
         return (*self.notes, *REFUSALS.sentences())

@@ -15,7 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from backend.contract.live import FOLDER
+from backend.contract.shots import FOLDER as SHOTS
+from backend.contract.shots import LAST, LAST_FRAMES, LOOK, RESULT
 from backend.contract.worker import HostPlace, Hosts, WorkerStatus
+from backend.media.sound import MODEL_SOUND
 from backend.slice.versions import difference, versions_here
 from backend.slice.wire import Gone, Wire, WrongSecret
 from backend.workers.consensus import FAILED
@@ -42,7 +45,9 @@ _REPORT_SECONDS = 2.0
 _END_SECONDS = 2.0  # the first process has to end by itself, when another is gone
 _GREETING_SECONDS = 8.0
 _MOST_STRANGERS = 16  # that have not shown yet that they know the secret
-_SENT_FILES = ("stage1_*.safetensors", "stage2_*.safetensors", f"{FOLDER}/*.jsonl")  # of a job that goes on
+_STAGES = ("stage1_*.safetensors", "stage2_*.safetensors")
+_OF_SHOTS = tuple(f"{SHOTS}/*/{name}" for name in (*_STAGES, RESULT, LAST, LAST_FRAMES, LOOK, MODEL_SOUND))
+_SENT_FILES = (*_STAGES, f"{FOLDER}/*.jsonl", *_OF_SHOTS)  # of a job that goes on
 
 logger = logging.getLogger(__name__)
 

@@ -166,7 +166,7 @@ def _job_here(message: RunWithFiles, files: Sequence[bytes], folder: Path) -> Ru
         path = here / name
         if not path.resolve().is_relative_to(here.resolve()):
             raise ModelError(f"The first host sends a file named {name!r}", "outside its job's folder", "update both hosts")
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True, parents=True)
         path.write_bytes(data)
     inputs = {role: [str(here / Path(name).name) for name in names] for role, names in message.inputs.items()}
     request = message.request.with_inputs(inputs) if inputs else message.request

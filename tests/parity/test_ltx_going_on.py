@@ -24,7 +24,8 @@ from backend.media.video import write_frames
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline.denoising import initial_noise
 from backend.pipeline.inputs import open_inputs
-from backend.pipeline.storyboard import Story, make
+from backend.pipeline.story import Story
+from backend.pipeline.storyboard import make
 from backend.pipeline.warm_up import calls
 from tests.parity.test_ltx import (  # noqa: F401
     ALL,

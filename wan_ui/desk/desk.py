@@ -21,6 +21,7 @@ from backend.rewriting.helper import Helper
 from presets import Preset, list_presets
 from wan_ui.desk.opening import visitor
 from wan_ui.desk.presets import CanRun
+from wan_ui.desk.shots import own_files
 from wan_ui.desk.visit import Visit
 from wan_ui.door.access import Access
 from wan_ui.door.limits import VIDEOS_IN_LINE
@@ -94,6 +95,7 @@ class Desk:
         """Queues it for the visitor, within their limits, as steps; `again` as for `Engine.submit`, of a storyboard that they may
         see. Raises: StudioError."""
         self._check(wanted, visit)
+        wanted = own_files(wanted, self.engine, visit)
         if again is not None and self.job(again[0], visit) is None:
             raise RequestError(f"again={str(again[0])[:60]!r}", "must be one of your storyboards", "check the job's id")
         job = yield from self.engine.submitting(wanted, visit.owner, visit.room, may_download=visit.is_operator, again=again)
@@ -133,6 +135,7 @@ class Desk:
     def revising(self, job: Job, wanted: GenerationRequest, visit: Visit) -> Steps[Job]:
         """Replaces the request of a waiting job, within the visitor's limits, as steps. Raises: StudioError."""
         self._check(wanted, visit)
+        wanted = own_files(wanted, self.engine, visit)
         return (yield from self.engine.revising(job.id, wanted, may_download=visit.is_operator))
 
     def _check(self, wanted: GenerationRequest, visit: Visit) -> None:

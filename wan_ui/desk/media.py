@@ -12,6 +12,7 @@ video, until its job is deleted.
 """
 
 import asyncio
+import re
 from pathlib import Path
 from urllib.parse import quote
 
@@ -37,6 +38,7 @@ VIDEO = "video.mp4"
 POSTER = "poster.webp"
 POSTER_SIZE = (320, 320)
 BEFORE = "before.mp4"
+_SHOT_POSTER = re.compile(r"shot_videos-([1-9]\d?)\.webp")
 
 
 def media_url(job: Job, file: str | Path) -> str:
@@ -105,6 +107,9 @@ async def _file(engine: Engine, job: Job, request: Request, posters: asyncio.Sem
     if request.path_params["name"] == POSTER:
         async with posters:
             return await poster(job.folder, engine.cage)
+    if number := _SHOT_POSTER.fullmatch(request.path_params["name"]):
+        async with posters:
+            return await _poster_of_shot(job.folder, number[1], engine.cage)
     if request.path_params["name"] == BEFORE:
         return await before(job, engine.cage, asker(request))
     return await asyncio.to_thread(file_below, job.folder, request.path_params["name"])
@@ -114,6 +119,18 @@ async def poster(folder: Path, cage: Cage) -> Path | None:
     """A small picture of the job's video, made when it is first asked for; None if there is no video."""
     path = folder / POSTER
     return await kept(path, cage, Opening(work=write_poster, arguments=(folder / VIDEO, path, POSTER_SIZE), seconds=LONG_SECONDS))
+
+
+def shot_poster(number: int) -> str:
+    """The name of a small picture of a video that a storyboard was given, by its number from 1."""
+    return f"shot_videos-{number}.webp"
+
+
+async def _poster_of_shot(folder: Path, number: str, cage: Cage) -> Path | None:
+    path, source = folder / shot_poster(int(number)), folder / f"shot_videos-{number}.mp4"
+    if not source.is_file():
+        return None
+    return await kept(path, cage, Opening(work=write_poster, arguments=(source, path, POSTER_SIZE), seconds=LONG_SECONDS))
 
 
 async def before(job: Job, cage: Cage, who: For = NOBODY) -> Path | None:

@@ -59,6 +59,7 @@ ROUTES: Rules = {
     "/studio/sound/{job_id}.wav": "visitor",
     "/studio/export/{job_id}/{form}": "visitor",
     "/studio/project/{project_id}.zip": "visitor",
+    "/studio/shots/{job_id}": "visitor",
     "/metrics": "operator",
     "/mcp": "program",
     VIDEOS: "owner",

@@ -33,7 +33,9 @@ from wan_ui.parts.events import Updates
 from wan_ui.parts.message import Message
 from wan_ui.words.english import Texts
 
-_ONE_SHOT = {"video": None, "strength": None, "trim": None, "extend": None, "overlap": None, "keeps_pixels": True, "shots": ()}
+_ONE_SHOT = {"video": None, "strength": None, "trim": None, "extend": None, "overlap": None, "keeps_pixels": True} | {
+    "shots": (), "shot_images": (), "shot_videos": (), "track": None, "track_start": 0.0, "track_fade": 0.0, "track_volume": 1.0,
+}  # fmt: skip
 
 
 def proposed_size(value: str) -> dict[str, int]:
@@ -123,13 +125,17 @@ class FillHandlers:
     def _use(self, job: Job, texts: Texts) -> Updates:
         again = text_button("fill:new", texts.loaded_seed_button)
         message = Message(text=texts.loaded.format(seed=job.request.seed), button=again, view="create")
-        return self.shown(job.request, texts, message) | self._pictures(job.request)
+        return self._loaded(job, texts, message)
+
+    def _loaded(self, job: Job, texts: Texts, message: Message) -> Updates:
+        """A job's settings with its pictures, its sound and its film."""
+        return self.shown(job.request, texts, message) | self._pictures(job.request) | self.form.prompt.shots.load(job, texts)
 
     def _edit(self, job: Job, texts: Texts) -> Updates:
         if not job.request.is_from_pictures:  # saving the form would take its clip away
             raise RequestError("a video that is made under Edit", "cannot be changed here", "queue another under Edit")
         message = Message(text=texts.loaded_editing, view="create")
-        return self.shown(job.request, texts, message) | self._pictures(job.request) | {self.form.editing: job.id}
+        return self._loaded(job, texts, message) | {self.form.editing: job.id}
 
     def _fits(self, job: Job, size: str, texts: Texts) -> Updates:
         """Loads the job's settings at a size and a length that fit, such as "832x480x81". Raises: RequestError."""
@@ -145,7 +151,7 @@ class FillHandlers:
         pictures = [role for role in job.request.inputs() if role in self.form.image.by_role]
         heard = ("sound", "sound_start") if takes_sound(preset) else ()
         same = {name: getattr(job.request, name) for name in ("prompt", "seed", "image_focus", *pictures, *heard)}
-        shots = {"shots": job.request.shots} if job.request.shots else {}
+        shots = without_inputs({"shots": job.request.shots}) if job.request.shots else {}
         request = GenerationRequest.from_preset(preset, **same, **shots)
         message = Message(text=texts.loaded_full.format(title=preset.words(texts.language).title), view="create")
         return self.shown(request, texts, message) | self._pictures(request)
@@ -182,7 +188,7 @@ class FillHandlers:
         job = self._original(request, visit)
         if job is not None:
             message = Message(text=text, button=again, view="create")
-            return self.shown(request, texts, message) | self._pictures(job.request)
+            return self._loaded(job, texts, message)
         picture = None if request.task == "t2v" else (yield from _frame(path, 0))
         missing = {texts.loaded_first_frame: picture, texts.loaded_own_sound: request.sound}
         said = " ".join((text, *(words for words, value in missing.items() if value)))

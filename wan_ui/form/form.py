@@ -10,8 +10,8 @@ from typing import Any
 import gradio as gr
 
 from backend.contract.request import SEED_LIMIT, GenerationRequest, find_preset
-from backend.contract.settings import FROM_INPUTS, SETTINGS
-from backend.contract.shots import read_shots
+from backend.contract.settings import FROM_INPUTS, SETTINGS, Shot
+from backend.contract.shots import FILES, read_shots
 from backend.errors import RequestError
 from presets import list_presets
 from wan_ui.desk.presets import CanRun, preset_choices
@@ -20,7 +20,7 @@ from wan_ui.form.own_sound import SoundPanel, takes_sound, uploaded_sound
 from wan_ui.form.picture import PICTURES, ImagePanel, uploaded_picture
 from wan_ui.form.prompt import PromptPanel
 from wan_ui.form.settings import PLAIN, SettingsPanel
-from wan_ui.form.shots import read_lines
+from wan_ui.form.shots import read_film
 from wan_ui.words.english import Texts
 
 
@@ -51,13 +51,18 @@ class Draft:
         values |= {name: value for name, value in given.items() if name not in unused | {"shots"}}
         values["guidance"] = given["guidance"][: preset.num_experts]
         if shots := given.get("shots"):
-            values |= {"shots": read_shots(shots, preset, values["fps"]), "prompt": shots[0]["prompt"]}
+            values |= read_shots(shots, preset, values["fps"])
+            values["prompt"] = next((row["prompt"] for row in shots if row.get("prompt")), "")
         return values
 
 
 def without_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a request without its pictures and videos, and without what says how these are used."""
-    return {name: value for name, value in settings.items() if name not in FROM_INPUTS}
+    kept = {name: value for name, value in settings.items() if name not in FROM_INPUTS}
+    if kept.get("shots"):
+        shots = (shot.model_dump() if isinstance(shot, Shot) else dict(shot) for shot in kept["shots"])
+        kept["shots"] = tuple({name: value for name, value in shot.items() if name not in FILES} for shot in shots)
+    return kept
 
 
 _WINDOWS = {"on": True, "off": False}  # otherwise the preset says it
@@ -186,8 +191,8 @@ class Form:
                 "image_focus": tuple(values[self.image.focus]),
                 "loras": read_loras(controls["loras"]),
                 "context_windows": _WINDOWS.get(controls["context_windows"]),
-                "shots": read_lines(values[self.prompt.shots.lines]),
             }
+            | read_film(values[self.prompt.shots.lines])
         )
 
     def _pictures(self, values: dict[gr.Component, Any]) -> dict[str, str | None]:

@@ -9,6 +9,7 @@ from typing import Any
 import gradio as gr
 
 from backend.contract.guided_steps import first_steps, share_of
+from backend.contract.shots import is_made
 from backend.errors import Busy, StudioError
 from backend.media.cage import Opening
 from presets import load_preset
@@ -25,7 +26,7 @@ from wan_ui.form.own_presets import OwnPresetHandlers
 from wan_ui.form.picture import CENTRE, crop_preview, empty_preview, picture_examples_html, uploaded_picture
 from wan_ui.form.prompt import example_captions, example_samples, history_html, shows_prompts
 from wan_ui.form.settings import elsewhere_html, preset_updates, settings_of
-from wan_ui.form.shots import editor_html
+from wan_ui.form.shots_html import editor_html
 from wan_ui.parts.events import LAST, QUIET, RAW, Updates, Values
 from wan_ui.parts.notes import PLACES, Place, note_html, sentence
 
@@ -153,6 +154,8 @@ class FormHandlers:
             wanted = draft.to_request()
         except StudioError:
             return ""
+        if is_made(wanted):
+            return ""  # the timeline says that it is only cut
         engine.foresee(wanted)
         return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), texts)
 
@@ -288,7 +291,7 @@ class FormHandlers:
         named, preset = choices.dropdown(texts.language), choices.pick(None)
         shown: Updates = {
             form.settings.preset_note: elsewhere_html(choices, texts),
-            form.prompt.shots.editor: editor_html((), 1, texts),
+            form.prompt.shots.editor: editor_html("", texts),
         }
         if preset is None:
             return shown

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import gradio as gr
 
-from backend.errors import ImageError, SoundError, StudioError
+from backend.errors import ClipError, ImageError, SoundError, StudioError
 
 _PATH = re.compile(r"(?<![\w:/.])(?:/[^\s/'\":;,()]+){2,}/?")
 
@@ -20,7 +20,8 @@ watch('value', () => {
 Place = Literal["prompt", "image", "sound", "settings"]
 PLACES: tuple[Place, ...] = get_args(Place)
 _PLACES_OF: dict[str, Place] = {
-    **dict.fromkeys(("prompt", "negative_prompt", "shot", "shots"), "prompt"),
+    **dict.fromkeys(("prompt", "negative_prompt", "shot", "shots", "a", "job"), "prompt"),
+    **dict.fromkeys(("track", "track_start", "track_fade", "track_volume", "shot_images", "shot_videos"), "prompt"),
     **dict.fromkeys(("image", "last_image"), "image"),
     **dict.fromkeys(("sound", "sound_start"), "sound"),
 }
@@ -31,8 +32,11 @@ def build_note(elem_id: str) -> gr.HTML:
     return gr.HTML(note_html(), js_on_load=_SHOW, elem_id=elem_id)
 
 
-def place_of(error: StudioError) -> Place:
-    """The place of an error, whose first word is the name of the wrong field."""
+def place_of(error: StudioError, *, is_of_shots: bool = False) -> Place:
+    """The place of an error, whose first word is the name of the wrong field; `is_of_shots` for a storyboard, whose files are
+    given beside its shots."""
+    if is_of_shots and isinstance(error, ImageError | SoundError | ClipError):
+        return "prompt"
     if isinstance(error, ImageError):
         return "image"
     if isinstance(error, SoundError):

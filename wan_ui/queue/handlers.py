@@ -80,7 +80,7 @@ class QueueHandlers:
 
     def _from_shot(self, job: Job, wanted: GenerationRequest, first: int, visit: Visit) -> Steps[Job]:
         """The storyboard with new seeds from this shot on, and those before as they are. Raises: StudioError."""
-        anew = [{"prompt": shot.prompt, "num_frames": shot.num_frames} for shot in wanted.shots]
+        anew = [shot.model_dump() | {"seed": None} for shot in wanted.shots]
         return self.desk.submitting(wanted.changed(shots=anew), visit, again=(job.id, first))
 
     def _done(self, what: str, value: str, job: Job, texts: Texts) -> Updates:

@@ -30,11 +30,12 @@ from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView
 
 FILES = {
-    **dict.fromkeys(("video", "control", "mask", "sound"), (dict, "a file")),
+    **dict.fromkeys(("video", "control", "mask", "sound", "track"), (dict, "a file")),
     "references": (list, "a list of files"),
     "keyframes": (list, 'a list of {"frame": 0, "image": a file}'),
 }
 """Files that come among the settings, and what each is."""
+_WHAT: dict[str, Sent] = {"image": "image", "sound": "sound", "track": "sound"}
 
 
 def add_api(desk: Desk) -> None:
@@ -62,7 +63,10 @@ def _generate_with(desk: Desk) -> Callable:
                 nag (how strongly the negative prompt acts without guidance),
                 progressive (1 to 4: the first steps at half the size),
                 context_windows (false for a long video in one piece),
-                shots (a list of {"prompt": "...", "seconds": 2, "seed": 1}, each from the last frames of the one before),
+                shots (a list of {"prompt": "...", "seconds": 2, "seed": 1}, each from the last frames of the one before; with
+                "cut": true from its words, with "fade" over so many seconds of the one before; {"job": "..."} for a video of
+                yours as it is, with "trim": [from, to] in seconds: if all are, the film is cut without a model),
+                track (a sound as an uploaded file, below all shots) with track_start, track_fade (seconds), track_volume,
                 again ({"job": ..., "from_shot": 2}: that storyboard's earlier shots are kept),
                 flow_shift, solver, seed, and for live presets cues: a list
                 of {"block": 8, "prompt": "...", "action": "left"}, either of the last two, that hold from that block on;
@@ -159,7 +163,7 @@ class Wanted:
             elif name == "references":
                 paths[name] = tuple(_path(one, "image") for one in value)
             else:
-                paths[name] = _path(value, name if name in ("image", "sound") else "clip")
+                paths[name] = _path(value, _WHAT.get(name, "clip"))
         return paths
 
 

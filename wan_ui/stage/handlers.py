@@ -23,6 +23,7 @@ from wan_ui.desk.presets import full_preset
 from wan_ui.desk.visit import Visit
 from wan_ui.form.form import Draft, Form
 from wan_ui.form.handlers import FormHandlers
+from wan_ui.form.shots import sent_html
 from wan_ui.header import status_html
 from wan_ui.parts.events import EACH, QUIET, RAW, SILENT, Updates, Values, at_moment, moment
 from wan_ui.parts.message import Message
@@ -92,7 +93,7 @@ class StageHandlers(Panel):
         """The components that `submit` may change."""
         stage, form = self.panel, self.form
         notes = form.notes
-        kept = [form.editing, form.settings.seed, form.session, form.prompt.history]
+        kept = [form.prompt.shots.sent, form.editing, form.settings.seed, form.session, form.prompt.history]
         return [stage.job_id, stage.view, stage.queue, *notes, *kept]
 
     @opens_files
@@ -106,12 +107,13 @@ class StageHandlers(Panel):
             draft = self.form.read(values)
             job = yield from self._queue(draft.to_request(), values[self.form.editing], visit)
         except StudioError as error:
-            return notes(sentence(error), place_of(error))
+            return notes(sentence(error), place_of(error, is_of_shots=bool(values[self.form.prompt.shots.lines])))
         except Exception:
             log.exception("a request could not be submitted")
             return notes(f"{visit.texts.error_unexpected} {visit.texts.error_unexpected_fix}")
         is_seed_new = bool(values[self.form.settings.is_seed_random])
         shown = self._on_stage(values[self.panel.job_id], job, visit)
+        shown |= {self.form.prompt.shots.sent: sent_html(values[self.form.prompt.shots.lines], job)}
         return notes() | shown | self._kept(draft, job, is_seed_new) | self.form_handlers.history(visit) | self._line(visit)
 
     def _kept(self, draft: Draft, job: Job, is_seed_new: bool) -> Updates:

@@ -12,6 +12,7 @@ from pathlib import PurePath
 from backend.contract.events import Proposal, VideoResult
 from backend.contract.guided_steps import count_first
 from backend.contract.request import GenerationRequest
+from backend.contract.shots import is_made
 from backend.engine.job import Job
 from backend.errors import RequestError
 from wan_ui.desk.exports import export_menu
@@ -268,7 +269,7 @@ def _small_buttons(job: Job, texts: Texts, group: str) -> list[str]:
 
 def _shot_buttons(job: Job, texts: Texts) -> list[str]:
     """Of a storyboard, to make it again from each of its later shots."""
-    numbers = range(2, len(job.request.shots) + 1)
+    numbers = () if is_made(job.request) else range(2, len(job.request.shots) + 1)
     words = {"name": "dice", "hint": texts.from_shot_hint, "job": job.id}
     return [text_button("again:shot", texts.from_shot.format(index=number), value=str(number), **words) for number in numbers]
 

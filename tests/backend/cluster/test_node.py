@@ -3,12 +3,14 @@
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from backend.cluster.node import Ended, LogText, NodeMember, NodeWorker
-from backend.cluster.transfer import Inbox, Piece, pieces_of
-from backend.contract.events import Finished, Step
+from backend.cluster.transfer import Inbox, Piece, files_in, pieces_of
+from backend.contract.events import Finished, ShotBegun, Step
+from backend.media.video import read_frames
 from backend.settings import from_environment
 from backend.slice.versions import fingerprint
 from backend.workers.messages import JobEvent, Run, Status
@@ -35,9 +37,9 @@ def node(tmp_path, monkeypatch, plan):
     node.kill()
 
 
-def hear(node, until, first: int = 1) -> list:
+def hear(node, until, first: int = 1, seconds: float = 30) -> list:
     """What the worker says, up to the item that `until` is true for."""
-    heard, number, end = [], first, time.monotonic() + 30
+    heard, number, end = [], first, time.monotonic() + seconds
     while not any(map(until, heard)):
         assert time.monotonic() < end, "waited in vain"
         heard += node.take(number)
@@ -152,3 +154,38 @@ def test_the_fingerprint_is_that_of_what_runs(tmp_path):
     assert fingerprint(tmp_path) == first != fingerprint()
     (tmp_path / "backend/a.py").write_text("2")
     assert fingerprint(tmp_path) != first
+
+
+@pytest.mark.slow
+@pytest.mark.demo_model
+def test_a_storyboard_goes_on_on_another_node_with_the_shot_that_it_had_reached(tmp_path, monkeypatch, plan):
+    """The real pipeline on two nodes, the second of which gets what the first has sent to the studio."""
+    studio, plan = tmp_path / "studio/runs" / JOB, replace(plan, pipeline=None)
+    studio.mkdir(parents=True)
+    rows = [{"prompt": "a red circle", "num_frames": 9}, {"prompt": "a red circle growing", "num_frames": 17}]
+    story, begun = request(shots=rows), []
+    for name in ("one", "two"):
+        monkeypatch.setenv("STUDIO_DATA_DIR", str(tmp_path / name))
+        node = NodeWorker(name)
+        node.open(plan)
+        node.begin(JOB)
+        for file in files_in(studio):
+            for piece in pieces_of(JOB, studio, file):
+                node.put(piece)
+        node.send(Run(job_id=JOB, request=story, folder=studio))
+        inbox, is_over = Inbox(studio), is_final if name == "two" else is_step_of_the_second_shot
+        for item in hear(node, is_over, seconds=120):
+            if isinstance(item, Piece):
+                inbox.take(item)
+            elif isinstance(item, JobEvent):
+                begun += [item.event.index] if isinstance(item.event, ShotBegun) else []
+                result = getattr(item.event, "result", None)
+                assert result is None or Path(result.path).is_file(), "its files come before an event"
+        node.kill()
+    assert begun == [1, 2, 2] and isinstance(item.event, Finished) and item.event.result.num_frames == 21
+    assert len(list(read_frames(studio / "video.mp4"))) == 21
+    assert not list(studio.rglob("frames.npy")), "too large to travel"
+
+
+def is_step_of_the_second_shot(item) -> bool:
+    return isinstance(item, JobEvent) and "shots/2" in (getattr(item.event, "preview", None) or "")

@@ -8,7 +8,7 @@ from backend.cluster import transfer
 from backend.cluster.transfer import Changes, Inbox, Piece, check_name, files_in, moved, pieces_of
 
 BAD_NAMES = [
-    "", ".", "..", "../x", "/etc/passwd", "a/../b", "a/b/c", ".hidden", "previews/.part", "a//b", "a\0b", "a\n", "a/", "~/x",
+    "", ".", "..", "../x", "/etc/passwd", "a/../b", "a/b/c", "shots/a/b/c", "shots/1/2/3/4", "shots/../x/y", ".hidden", "previews/.part", "a//b", "a\0b", "a\n", "a/", "~/x",
     "a\\b", "x" * 101, 7, None,
 ]  # fmt: skip
 
@@ -41,7 +41,17 @@ def test_a_name_that_could_lead_elsewhere_is_refused_and_nothing_is_written(name
     assert list(here.iterdir()) == [] and not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize("name", ["video.mp4", "previews/step-001.png", "stage2_state.safetensors", "references-1.png"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "video.mp4",
+        "previews/step-001.png",
+        "stage2_state.safetensors",
+        "references-1.png",
+        "shots/1/shot.json",
+        "shots/12/previews/step-001.png",
+    ],
+)
 def test_the_names_of_a_jobs_files_are_allowed(name):
     assert check_name(name) == name
 
@@ -106,7 +116,10 @@ def test_links_hidden_files_and_what_is_quicker_made_again_stay(there, tmp_path)
     (there / "deep/deeper").mkdir(parents=True)
     (there / "deep/deeper/file").touch()
     (there / "state").touch()
-    assert list(files_in(there)) == ["state"]
+    (there / "shots/2/previews").mkdir(parents=True)
+    for name in ("shot.json", "frames.npy", "stage3_frames.safetensors", "previews/a.png"):
+        (there / "shots/2" / name).touch()
+    assert sorted(files_in(there)) == ["shots/2/previews/a.png", "shots/2/shot.json", "state"]
 
 
 def test_names_in_a_message_follow_the_folder_and_nothing_else_does():

@@ -48,7 +48,10 @@ def test_a_file_becomes_one_video(tmp_path):
         ('preset = "wan-tiny"\ncolour = 1\n[[shots]]\nprompt = "x"', "story.toml has 'colour' and may have preset, shots,"),
         ('preset = "wan-tiny"\n[[shots]]\nprompt = " "', "shot 1 has an empty prompt"),
         ('preset = "wan-tiny"\n[[shots]]\nprompt = "x"\nframes = 16', "shot 1: num_frames=16 must be 4n+1; nearest: 13 or 17"),
-        ('preset = "wan2.2-t2v-a14b-480p"\n[[shots]]\nprompt = "x"', "shots were given, but wan2.2-t2v-a14b-480p starts from no"),
+        (
+            'preset = "wan2.2-t2v-a14b-480p"\n[[shots]]\nprompt = "x"\n[[shots]]\nprompt = "y"',
+            "shots were given, but wan2.2-t2v-a14b-480p starts from no",
+        ),
         ("[[shots", "story.toml must be TOML"),
         ('[[shots]]\nprompt = "x"', "preset=''"),
     ],

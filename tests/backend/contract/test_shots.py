@@ -105,7 +105,7 @@ def test_seconds_are_the_nearest_length_that_the_model_makes():
         ([{"prompt": "x", "seconds": 1, "num_frames": 17}], {}, "shot 1 has num_frames beside seconds, which say the same"),
         ([{"prompt": "x", "seed": -1}], {}, "shot 1: seed=-1 must lie between 0 and 4294967295"),
         ([{"prompt": "x"}] * (MAX_SHOTS + 1), {}, "25 shots were given, and at most 24 can be; leave some out"),
-        (ROWS[:1], {"name": "wan2.1-t2v-14b-480p"}, "shots were given, but wan2.1-t2v-14b-480p starts from no picture"),
+        (ROWS[:2], {"name": "wan2.1-t2v-14b-480p"}, "shots were given, but wan2.1-t2v-14b-480p starts from no picture"),
         (
             ROWS[:1],
             {"name": "wan2.1-i2v-14b-480p"},

@@ -9,9 +9,11 @@ from PIL import Image
 
 from backend.contract.events import Cancelled, Finished, ShotBegun, ShotMade, Step
 from backend.contract.request import GenerationRequest
+from backend.media.sound import read_sound
 from backend.media.video import read_frames, read_request
 from backend.pipeline.storyboard import make
 from presets import load_preset
+from tests.clip_files import run_ffmpeg
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 ROWS = [
@@ -107,3 +109,27 @@ def test_another_shot_makes_those_after_it_anew(loaded, whole, tmp_path):
     ]
     assert [before == after for before, after in zip(*files, strict=True)] == [True, False, False]
     assert len(frames_of(tmp_path / "again" / "video.mp4")) == 29
+
+
+def test_a_film_of_a_made_shot_one_that_goes_on_from_it_and_one_that_fades_in(loaded, whole, tmp_path):
+    folder, _ = whole
+    made = {"video": str(folder / "shots" / "2" / "video.mp4"), "num_frames": 17, "trim": (0.25, 0.75)}
+    rows = [made, ROWS[2] | {"num_frames": 17}, ROWS[0] | {"cut": True, "fade": 0.125}]
+    track = tmp_path / "music.wav"
+    run_ffmpeg("-f", "lavfi", "-i", "sine=440:d=1", str(track))
+    film = story(shots=rows, track=str(track), track_start=0.5)
+    events = list(make(film, loaded, tmp_path / "film", lambda: False))
+    assert [event.index for event in events if isinstance(event, ShotMade)] == [2, 3], "the first is in the library already"
+    result, video = events[-1].result, frames_of(tmp_path / "film" / "video.mp4")
+    assert len(video) == result.num_frames == 8 + 12 + 9 - 2 and result.has_sound
+    source = frames_of(folder / "shots" / "2" / "video.mp4")
+    second, third = (frames_of(tmp_path / "film" / "shots" / number / "video.mp4") for number in ("2", "3"))
+    assert np.abs(video[:8] - source[4:12]).mean() <= CODEC
+    assert np.abs(second[:5] - source[7:12]).mean() <= 2 * CODEC, "it goes on from the last frames that are seen"
+    assert np.abs(video[8:18] - second[5:15]).mean() <= CODEC and np.abs(video[20:] - third[2:]).mean() <= CODEC
+    assert np.abs(video[18] - (2 * second[15] + third[0]) / 3).mean() <= CODEC
+    sound = read_sound(tmp_path / "film" / "video.mp4")
+    half = sound.rate // 2
+    assert np.abs(sound.samples[:, : half - 2000]).max() < 1e-3 < 0.05 < np.abs(sound.samples[:, half + 2000 : 2 * half]).max()
+    again = list(make(film, loaded, tmp_path / "film", lambda: False))
+    assert not any(isinstance(event, ShotBegun) for event in again)

@@ -231,13 +231,18 @@ def test_members_get_the_inputs_and_what_was_done(tmp_path):
     Image.new("RGB", (96, 96)).save(ours / "image.png")
     (ours / "stage1_embeddings.safetensors").write_bytes(b"embeddings")
     (ours / "video.mp4").write_bytes(b"the last attempt")
+    (ours / "shots" / "1").mkdir(parents=True)
+    for name in ("shot.json", "last.png", "last.mp4", "look.json", "video.mp4", "frames.npy"):
+        (ours / "shots" / "1" / name).write_bytes(name.encode())
     asked = request(task="i2v", image=str(ours / "image.png"))
     told, files = _job_for_members(Run(job_id="a", request=asked, folder=ours))
     job = _job_here(told, files, theirs)
     moved = job.request
     assert moved.image == str(theirs / "a" / "image.png") and moved.for_sharing() == asked.for_sharing()
     assert (theirs / "a" / "image.png").read_bytes() == (ours / "image.png").read_bytes()
-    assert sorted(path.name for path in (theirs / "a").iterdir()) == ["image.png", "stage1_embeddings.safetensors"]
+    assert sorted(path.name for path in (theirs / "a").iterdir()) == ["image.png", "shots", "stage1_embeddings.safetensors"]
+    shot = {path.name: path.read_bytes() for path in (theirs / "a" / "shots" / "1").iterdir()}
+    assert shot == {name: name.encode() for name in ("shot.json", "last.png", "last.mp4", "look.json")}
 
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "a/../../outside"])

@@ -1,52 +1,97 @@
 """The storyboard's editor: what it draws of a request, and what is read from its lines."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from backend.contract.events import ShotBegun, Step
 from backend.contract.request import GenerationRequest
-from backend.errors import RequestError
+from backend.errors import ImageError, RequestError, SoundError
 from presets import load_preset
+from tests.wan_ui.builders import a_job
 from tests.wan_ui.form.test_form import a_draft
-from wan_ui.form.shots import editor_html, lines_of, read_lines
+from wan_ui.form.shots import film_of, read_film, sent_html
+from wan_ui.form.shots_html import editor_html
 from wan_ui.parts.notes import place_of
 from wan_ui.parts.progress import StageView, advance, progress_words
 from wan_ui.words.chinese import CHINESE
 from wan_ui.words.english import ENGLISH
 
-LINES = '[{"prompt": "a <b>fox</b>", "seconds": "1", "seed": ""}, {"prompt": "a cat", "seconds": "", "seed": "7"}]'
+FILM = {
+    "shots": [
+        {"prompt": "a <b>fox</b>", "seconds": "1", "seed": ""},
+        {"prompt": "a cat", "seconds": "", "seed": "7", "cut": True, "fade": 0.5},
+        {"job": "made", "num_frames": 17, "trim": [0.5, 1], "prompt": "a dog"},
+    ],
+    "blocks": ["a1", "b2", "c3"],
+}
 
 
-def test_lines_become_the_request_and_the_request_the_same_lines():
-    request = a_draft(shots=read_lines(LINES), num_frames=33).to_request()
-    assert [(shot.prompt, shot.num_frames, shot.seed) for shot in request.shots] == [
-        ("a <b>fox</b>", 17, None),
-        ("a cat", None, 7),
+def text(**changes) -> str:
+    return json.dumps(FILM | changes)
+
+
+def test_a_timeline_becomes_the_request_and_the_request_the_same_timeline():
+    request = a_draft(**read_film(text()), num_frames=33).to_request()
+    assert [(shot.prompt, shot.num_frames, shot.seed, shot.cut, shot.fade) for shot in request.shots] == [
+        ("a <b>fox</b>", 17, None, False, 0),
+        ("a cat", None, 7, True, 0.5),
+        ("a dog", 17, None, False, 0),
     ]
-    assert request.prompt == "a <b>fox</b>" and request.total_frames == 17 + 24
-    assert a_draft(shots=read_lines(lines_of(request)), num_frames=33).to_request() == request
-    assert read_lines("") == () and lines_of(request.changed(shots=())) == ""
+    assert request.prompt == "a <b>fox</b>" and request.total_frames == 17 + 33 - 8 + 8
+    assert request.shot_videos == ("/studio/job/made",) and request.shots[2].trim == (0.5, 1)
+    words = request.changed(shots=[shot.model_dump() for shot in request.shots[:2]], shot_videos=())
+    assert a_draft(**read_film(json.dumps(film_of(words))), num_frames=33).to_request() == words
+    assert read_film("") == read_film('{"shots": []}') == {} and film_of(request.changed(shots=(), shot_videos=()))["shots"] == []
 
 
-def test_the_editor_shows_each_line_and_no_markup_of_a_prompt():
-    shots = a_draft(shots=read_lines(LINES)).to_request().shots
+def test_the_sound_comes_with_its_times_or_not_at_all():
+    given = {"track": "/a.wav", "track_start": 0.5, "track_fade": 1, "track_volume": 0}
+    assert {name: read_film(text(**given))[name] for name in given} == given
+    assert read_film(text(**given | {"track": ""})).keys() == {"shots"}
+
+
+def test_the_browser_keeps_no_file_of_a_film():
+    kept = a_draft(**read_film(text(track="/a.wav"))).settings()
+    assert len(kept.shots) == 3 and not (kept.shot_videos or kept.track) and kept.shots[2].video is None
+
+
+def test_the_frame_is_in_both_languages_and_shows_no_markup_of_a_prompt():
     for texts in (ENGLISH, CHINESE):
-        drawn = editor_html(shots, 16, texts)
-        assert drawn.count("<li>") == 3 and 'data-on="true"' in drawn and texts.shot_add in drawn  # the third is to be copied
-        assert "&lt;b&gt;fox" in drawn and "<b>" not in drawn and 'value="1.062"' in drawn and 'value="7"' in drawn
-    assert 'data-on="false"' in editor_html((), 16, ENGLISH)
+        drawn = editor_html(text(), texts)
+        assert 'data-on="true"' in drawn and texts.shot_add in drawn and texts.film_play in drawn
+        assert "&lt;b&gt;fox" in drawn and "<b>fox" not in drawn
+    assert 'data-on="false"' in editor_html("", ENGLISH)
 
 
-@pytest.mark.parametrize("text", ["x", "[1]", "{}", 5, '[{"prompt": ["x"]}]', '[{"prompt": "x", "seconds": "long"}]'])
-def test_anything_else_is_refused_beside_the_lines(text):
+def test_the_script_is_told_which_job_its_blocks_were_sent_to(tmp_path):
+    story = replace(a_job(tmp_path), request=a_draft(**read_film(text())).to_request())
+    assert sent_html(text(), story) == f'<i data-job="{story.id}" data-blocks="a1,b2,c3"></i>'
+    assert sent_html(text(blocks=["<b>", 5, "x" * 99, "ok"]), story).endswith('data-blocks="ok"></i>')
+    assert sent_html(text(blocks=None), story) == sent_html("x", story) == sent_html(text(), a_job(tmp_path)) == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["x", "[1]", '{"shots": 5}', '{"shots": [1]}', '{"shots": {"a": 1}}', 5, "[" * 100_000,
+     '{"shots": [{"prompt": ["x"]}]}', '{"shots": [{"prompt": "x", "seconds": "long"}]}', '{"shots": [{"job": 5}]}',
+     '{"shots": [{"prompt": "x", "trim": "all"}]}', '{"shots": [{"prompt": "x", "image": {"path": "/etc/hostname"}}]}',
+     '{"shots": [{"prompt": "x"}], "track": "/a.wav", "track_start": 99}',
+     '{"shots": [{"prompt": "x"}], "track": "/a.wav", "track_volume": "loud"}',
+     '{"shots": [{"prompt": "x"}], "track": ["/a.wav"]}'],
+)  # fmt: skip
+def test_anything_else_is_refused_beside_the_timeline(words):
     with pytest.raises(RequestError) as refusal:
-        a_draft(shots=read_lines(text)).to_request()
-    assert place_of(refusal.value) == "prompt"
+        a_draft(**read_film(words)).to_request()
+    assert place_of(refusal.value) == "prompt" and "\n" not in str(refusal.value)
 
 
 def test_a_shot_without_words_is_refused_there_too():
     with pytest.raises(RequestError, match="shot 2 has an empty prompt") as refusal:
-        a_draft(shots=read_lines('[{"prompt": "x"}, {"prompt": ""}]')).to_request()
+        a_draft(**read_film('{"shots": [{"prompt": "x"}, {"prompt": ""}]}')).to_request()
     assert place_of(refusal.value) == "prompt"
+    assert place_of(ImageError("image"), is_of_shots=True) == place_of(SoundError("sound"), is_of_shots=True) == "prompt"
 
 
 def test_the_stage_says_which_shot_is_made_and_its_bar_never_goes_back():

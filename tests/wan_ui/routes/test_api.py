@@ -9,7 +9,7 @@ import pytest
 from gradio.utils import get_upload_folder
 
 from backend.contract.events import Proposal
-from backend.errors import ImageError, RequestError, StudioError
+from backend.errors import ImageError, RequestError, SoundError, StudioError
 from backend.settings import PROJECT_FOLDER
 from tests.clip_files import counting_clip
 from tests.wan_ui.conftest import model_does_not_matter
@@ -43,6 +43,16 @@ def test_windows_and_shots_are_settings_too():
     assert (story.prompt, story.total_frames) == ("a red circle", 29)
     with pytest.raises(RequestError, match="shot 1 has no prompt"):
         wanted(settings={"shots": [{"seconds": 1}]}).to_request()
+
+
+def test_a_films_sound_is_an_uploaded_file_and_its_times_are_settings():
+    story = {"shots": [{"prompt": "a red circle"}], "track_volume": 0.5}
+    with pytest.raises(SoundError, match="sound must be an uploaded file"):
+        wanted(settings=story, files={"track": {"path": "/etc/hostname", **META}}).to_request()
+    with pytest.raises(RequestError, match="a track's times were given but no track"):
+        wanted(settings=story).to_request()
+    with pytest.raises(RequestError, match="track='a.wav' must be a file"):
+        Wanted.of("x", "", None, {}, {"track": "a.wav"})
 
 
 def test_programs_may_reuse_steps_by_plan_and_are_refused_in_one_sentence():

@@ -1,0 +1,272 @@
+"""The files of a storyboard: each shot has a folder of its own in the job's, with the files of its stages, its video, its last
+frames and, once it is whole, its result."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from backend.contract.clip import Part
+from backend.contract.control import extends
+from backend.contract.events import VideoResult
+from backend.contract.film import Piece, Track, film_frames, pieces_of
+from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.shots import (
+    CARRIED,
+    FOLDER,
+    FRAMES,
+    LAST,
+    LAST_FRAMES,
+    LOOK,
+    RESULT,
+    VIDEO,
+    begins_anew,
+    carried_frames,
+    end_of,
+    goes_on,
+    shot_length,
+    shot_request,
+)
+from backend.contract.sound import SoundPart
+from backend.errors import StudioError
+from backend.files import replacing
+from backend.media.clips import read_clip, read_clip_facts
+from backend.media.film import clip_sound, crossed, film_sound
+from backend.media.given_sounds import MAX_RATE, read_at
+from backend.media.grading import Look, grade_frames
+from backend.media.sound import MODEL_SOUND, Sound, put_sound, read_sound
+from backend.media.video import read_frames, write_exact_frames, write_video
+from backend.pipeline.previews import PREVIEW_FOLDER
+from backend.runtime.hosts import HERE
+
+LOOK_FRAMES = 81  # of a video that is given and may be long: so many are enough for its colours
+
+
+class Story:
+    """The files of a storyboard."""
+
+    def __init__(self, request: GenerationRequest, folder: Path) -> None:
+        self._request, self.folder, self._preset = request, folder, find_preset(request.preset)
+        self._carries_clip = bool(extends(self._preset))
+
+    def folder_of(self, index: int) -> Path:
+        """Where the files of a shot are; `index` counts from 0."""
+        return self.folder / FOLDER / str(index + 1)
+
+    def request_of(self, index: int) -> GenerationRequest:
+        """The shot's own request, which starts from the last frames of the one before; the storyboard's of one that is made."""
+        if self.video_of(index) is not None:
+            return self._request
+        return shot_request(self._request, index, self._preset, str(self.folder_of(index - 1)))
+
+    def video_of(self, index: int) -> Path | None:
+        """The video of a shot that is made already."""
+        place = self._request.shots[index].video
+        return None if place is None else Path(self._request.shot_videos[place])
+
+    def result(self, index: int) -> VideoResult | None:
+        """The result of a whole shot of exactly this storyboard; None if there is none."""
+        kept = self._read(index)
+        if kept is None or not all((self.folder_of(index) / name).is_file() for name in self._files_of(index)):
+            return None
+        result = VideoResult.from_json(kept["result"])
+        if result.request.for_sharing() != self.request_of(index).for_sharing():
+            return None
+        return dataclasses.replace(result, path=str(self.folder_of(index) / VIDEO))
+
+    def is_kept(self, index: int) -> bool:
+        """Whether the shot was made for an earlier storyboard."""
+        kept = self._read(index)
+        return kept is not None and bool(kept.get("is_kept"))
+
+    def begin(self, index: int) -> None:
+        """Removes this shot if it is whole but another, and those after it that were made from it."""
+        if self._read(index) is not None:
+            shutil.rmtree(self.folder_of(index))
+        for later in itertools.takewhile(self._goes_on, range(index + 1, len(self._request.shots))):
+            shutil.rmtree(self.folder_of(later), ignore_errors=True)
+        self.folder_of(index).mkdir(parents=True, exist_ok=True)
+
+    def take(self, index: int) -> VideoResult:
+        """Takes a shot that is made already as it is. Raises: ClipError."""
+        shutil.rmtree(self.folder_of(index), ignore_errors=True)
+        self.folder_of(index).mkdir(parents=True)
+        names, end = self._files_of(index), end_of(self._request, index)
+        if LOOK in names:
+            some = itertools.islice(self._read_video(index, 0, end), 0, None, -(-end // LOOK_FRAMES))
+            Look.of(np.stack(list(some))).write(self.folder_of(index) / LOOK)
+        if LAST in names:
+            first = max(0, end - max(CARRIED))
+            self._write_last(index, np.stack(list(self._read_video(index, first, end - first))))
+        video = self.video_of(index)
+        result = VideoResult(
+            path=str(self.folder_of(index) / VIDEO),
+            fps=self._request.fps,
+            num_frames=shot_length(self._request, index),
+            width=self._request.width,
+            height=self._request.height,
+            seconds={},
+            request=self._request,
+            versions={},
+            has_sound=self._request.keeps_sound and read_clip_facts(video).has_sound,
+        )
+        return self._note(index, result, is_kept=True)
+
+    def keep(self, index: int, result: VideoResult) -> VideoResult:
+        """Notes that the shot is whole; its stages' files are no longer needed."""
+        place = self.folder_of(index)
+        if self._carries_clip and (place / MODEL_SOUND).exists():
+            self._put_sound_of_last_frames(index, result)
+        self._note(index, result)
+        for file in place.glob("*.safetensors"):
+            file.unlink()
+        return result
+
+    def grade(self, index: int, pieces: list[np.ndarray]) -> list[np.ndarray]:
+        """The shot's frames in the colours of the shot with which its scene begins; writes its last frames, from which the next
+        one starts."""
+        frames, request = np.concatenate(pieces), self._request
+        if goes_on(request, index):
+            before = np.asarray(Image.open(self.folder_of(index - 1) / LAST).convert("RGB"))
+            look = Look.read(self.folder_of(self._scene_of(index)) / LOOK)
+            frames = grade_frames(frames, before, look, carried_frames(request, index, self._preset) - 1)
+        else:
+            Look.of(frames).write(self.folder_of(index) / LOOK)
+        if HERE.is_first:
+            with replacing(self.folder_of(index) / FRAMES) as part, part.open("wb") as file:
+                np.save(file, frames)
+        self._write_last(index, frames[: end_of(request, index)])
+        return [frames]
+
+    def join(self, count: int, last: VideoResult | None) -> VideoResult | None:
+        """The first `count` shots as one video, of which `last` is the last one's result, and their seconds together; None for
+        none. Frames with which a shot begins, of the one before it, are left out."""
+        if count == 0:
+            return None
+        results = [self.result(index) for index in range(count - 1)]
+        results.append(last or self.result(count - 1))
+        pieces = pieces_of(self._request, self._preset, count)
+        num_frames, has_sound, notes = film_frames(pieces), False, [note for result in results for note in result.notes]
+        if HERE.is_first:
+            has_sound = self._write_film(pieces, results, notes)
+        for previews in self.folder.glob(f"{FOLDER}/*/{PREVIEW_FOLDER}"):
+            shutil.rmtree(previews)
+        for name in (FRAMES, MODEL_SOUND):
+            for file in self.folder.glob(f"{FOLDER}/*/{name}"):
+                file.unlink()
+        names = {name for result in results for name in result.seconds}
+        return dataclasses.replace(
+            results[-1],
+            path=str(self.folder / VIDEO),
+            num_frames=num_frames,
+            seconds={name: round(sum(result.seconds.get(name, 0.0) for result in results), 3) for name in names},
+            request=self._request,
+            notes=tuple(dict.fromkeys(notes)),
+            has_sound=has_sound,
+            flops={},
+        )
+
+    def _write_film(self, pieces: Sequence[Piece], results: Sequence[VideoResult], notes: list[str]) -> bool:
+        """Writes the film; whether it has a sound. Notes if there is none that should be. Raises: VideoFileError."""
+        path = self.folder / VIDEO
+        parts = (self._frames(index, piece) for index, piece in enumerate(pieces))
+        frames = crossed(parts, [piece.fade for piece in pieces])
+        write_video(frames, path, fps=self._request.fps, request=self._request)
+        try:
+            sound = self._sound(pieces, results)
+            if sound is not None:
+                put_sound(path, sound, (self._request.width, self._request.height))
+            return sound is not None
+        except StudioError as error:
+            notes.append(f"The video has no sound: {error.cause}")
+            return False
+
+    def _goes_on(self, index: int) -> bool:
+        return goes_on(self._request, index)
+
+    def _scene_of(self, index: int) -> int:
+        """The shot with which the scene of this shot begins."""
+        return next(one for one in range(index, -1, -1) if begins_anew(self._request, one))
+
+    def _files_of(self, index: int) -> tuple[str, ...]:
+        """What must be there of a whole shot, for those that are made from it."""
+        shots, made = self._request.shots, self.video_of(index) is not None
+        scene = list(itertools.takewhile(lambda one: not begins_anew(self._request, one), range(index + 1, len(shots))))
+        is_first = begins_anew(self._request, index)
+        look = (LOOK,) if made and is_first and any(map(self._goes_on, scene)) else ()
+        if made and not (scene and self._goes_on(index + 1)):
+            return look
+        return (*look, LAST, LAST_FRAMES) if self._carries_clip else (*look, LAST)
+
+    def _write_last(self, index: int, frames: np.ndarray) -> None:
+        """Writes what a shot that goes on starts from, of the frames that are seen."""
+        if self._carries_clip:
+            with replacing(self.folder_of(index) / LAST_FRAMES, is_durable=True) as part:
+                write_exact_frames(frames[-max(CARRIED) :], part, fps=self._request.fps)
+        with replacing(self.folder_of(index) / LAST, is_durable=True) as part:
+            Image.fromarray(frames[-1]).save(part, format="PNG")
+
+    def _note(self, index: int, result: VideoResult, **facts: bool) -> VideoResult:
+        with replacing(self.folder_of(index) / RESULT, is_durable=True) as part:
+            part.write_text(json.dumps({"result": result.to_json(), **facts}, ensure_ascii=False), "utf-8")
+        return result
+
+    def _put_sound_of_last_frames(self, index: int, result: VideoResult) -> None:
+        """Puts into the shot's last frames what is heard with them: a model that hears its clips goes on from there."""
+        fps, request = self._request.fps, self._request
+        seconds = min(max(CARRIED), end_of(request, index)) / fps
+        sound = self._model_sound_of(index).part(end_of(request, index) / fps - seconds, seconds)
+        with contextlib.suppress(StudioError):  # then the next shot's sound begins anew
+            put_sound(self.folder_of(index) / LAST_FRAMES, sound, (request.width, request.height))
+
+    def _read_video(self, index: int, first: int, count: int) -> Iterator[np.ndarray]:
+        request, size = self._request, (self._request.width, self._request.height)
+        return read_clip(self.video_of(index), Part(start=first / request.fps, num_frames=count, fps=request.fps, size=size))
+
+    def _frames(self, index: int, piece: Piece) -> Iterator[np.ndarray]:
+        if self.video_of(index) is not None:
+            return self._read_video(index, piece.first, piece.num_frames)
+        exact = self.folder_of(index) / FRAMES
+        frames = iter(np.load(exact, mmap_mode="r")) if exact.exists() else read_frames(self.folder_of(index) / VIDEO)
+        return itertools.islice(frames, piece.first, piece.end)
+
+    def _sound(self, pieces: Sequence[Piece], results: Sequence[VideoResult]) -> Sound | None:
+        """The shots' sounds, one fading into the other within the frames that are left out, and the track; silence for a shot
+        without one. With as many samples as the model's, where nothing else is heard."""
+        sounds = [self._sound_of(index) if result.has_sound else None for index, result in enumerate(results)]
+        is_models_alone = self._request.track is None and not self._request.shot_videos
+        own = next((index for index, sound in enumerate(sounds) if sound), None)
+        rate = self._model_sound_of(own).rate if is_models_alone and own is not None else MAX_RATE
+        return film_sound(pieces, self._request.fps, sounds, Track.of(self._request), rate)
+
+    def _sound_of(self, index: int) -> Callable[[float, float, int], Sound] | None:
+        video, exact = self.video_of(index), self.folder_of(index) / MODEL_SOUND
+        if video is not None:
+            return clip_sound(video)
+
+        def part(start: float, seconds: float, rate: int) -> Sound:
+            model = self._model_sound_of(index)
+            if model.rate == rate:
+                return model.part(start, seconds)
+            source = exact if exact.exists() else self.folder_of(index) / VIDEO
+            return read_at(source, SoundPart(start=start, seconds=seconds), rate)
+
+        return part
+
+    def _model_sound_of(self, index: int) -> Sound:
+        exact = self.folder_of(index) / MODEL_SOUND
+        return Sound.read(exact) if exact.exists() else read_sound(self.folder_of(index) / VIDEO)
+
+    def _read(self, index: int) -> dict | None:
+        try:
+            return json.loads((self.folder_of(index) / RESULT).read_text("utf-8"))
+        except (OSError, ValueError):
+            return None

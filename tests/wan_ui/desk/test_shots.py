@@ -1,0 +1,93 @@
+"""A storyboard's files go past the page: made shots by jobs that the visitor may see, pictures and sounds as uploads, nothing else."""
+
+import os
+import shutil
+
+import pytest
+from gradio.utils import get_upload_folder
+
+from backend.contract.events import Finished, ShotMade, VideoResult
+from backend.contract.request import GenerationRequest
+from backend.engine.engine import Engine
+from backend.engine.storyboards import add_finished, add_shot, shot_id, story_of
+from backend.errors import ClipError, ImageError, RequestError, SoundError, StudioError
+from presets import load_preset
+from tests.clip_files import counting_clip
+from wan_ui.desk.shots import own_files
+from wan_ui.desk.visit import Visit
+from wan_ui.words.english import ENGLISH
+
+
+def visit(owner: str, is_operator: bool = False) -> Visit:
+    return Visit(owner=owner, scope=None if is_operator else owner, is_operator=is_operator, texts=ENGLISH, room=None)
+
+
+def asked(*rows, **changes) -> GenerationRequest:
+    shots = [{"prompt": "x"} | row for row in rows]
+    return GenerationRequest.from_preset(load_preset("wan-tiny"), shots=shots, **{"seed": 1, "num_frames": 17} | changes)
+
+
+def result(request: GenerationRequest, path) -> VideoResult:
+    facts = {"fps": 16, "num_frames": 17, "width": 96, "height": 96, "seconds": {}, "versions": {}}
+    return VideoResult(path=str(path), request=request, **facts)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    """One with a storyboard of ann's, of two shots that are in the library."""
+    engine = Engine(tmp_path_factory.mktemp("data"), start_worker=False)
+    story = asked({}, {})
+    folder = engine.settings.runs_dir / "story"
+    folder.mkdir()
+    clip = counting_clip(folder / "video.mp4", 17, 16, size=(96, 96))
+    add_finished(engine._store, "story", "ann", Finished(result(story, clip)), "test")
+    for number in (1, 2):
+        made = result(asked({}).changed(shots=(), prompt="x"), clip)
+        add_shot(engine._store, engine.settings.runs_dir, engine.job("story"), ShotMade(number, 2, made), "test")
+    yield engine
+    engine.close()
+
+
+def test_a_made_shot_is_named_by_its_job_and_has_its_length_and_no_frame_twice(engine):
+    wanted = asked({"job": shot_id("story", 1)}, {"job": shot_id("story", 2)}, {"job": "story", "trim": (0, 0.5)})
+    own = own_files(wanted, engine, visit("ann"))
+    folders = [engine.settings.runs_dir / name for name in (shot_id("story", 1), shot_id("story", 2), "story")]
+    assert own.shot_videos == tuple(str(folder / "video.mp4") for folder in folders)
+    assert [(one.num_frames, one.trim) for one in own.shots] == [(17, None), (17, (5 / 16, 17 / 16)), (17, (0, 0.5))]
+    assert own_files(own, engine, visit("ann")) == own, "a job that is made again names its own files"
+    assert own_files(wanted, engine, visit("operator", is_operator=True)) == own
+    assert story_of(shot_id("story", 12)) == ("story", 12) and story_of("story") == ("story", 0)
+
+
+@pytest.mark.parametrize("job", [shot_id("story", 1), "none", "../story", "", "x" * 5000, "story\0"])
+def test_nobody_elses_shot_and_nothing_that_is_no_job_is_taken(engine, job):
+    with pytest.raises(RequestError) as refusal:
+        own_files(asked({"job": job}), engine, visit("bob"))
+    assert str(refusal.value).endswith("of a shot must be one of your videos; check its id")
+
+
+@pytest.mark.parametrize("path", ["/etc/hostname", "OTHERS", "RUNS/../jobs.sqlite3", "/", "/" + "x" * 5000, "/a\0b"])
+def test_no_other_file_of_this_machine_is_taken(engine, path):
+    runs = engine.settings.runs_dir
+    path = path.replace("OTHERS", str(runs / "story" / "video.mp4")).replace("RUNS", str(runs))
+    for error, wanted in (
+        (ClipError, asked({"video": path})),
+        (ImageError, asked({"image": path})),
+        (SoundError, asked({}, track=path)),
+    ):
+        with pytest.raises(error) as refusal:
+            own_files(wanted, engine, visit("bob"))
+        assert "must be an uploaded file" in str(refusal.value) and path not in str(refusal.value)
+
+
+def test_an_upload_is_taken_and_checked_when_it_is_queued(engine, tmp_path):
+    folder = os.path.join(get_upload_folder(), "a" * 8)
+    os.makedirs(folder, exist_ok=True)
+    try:
+        path = shutil.copy(__file__, os.path.join(folder, "music.wav"))
+        wanted = asked({}, track=path)
+        assert own_files(wanted, engine, visit("bob")).track == os.path.realpath(path)
+        with pytest.raises(StudioError, match=r"sound 'music.wav' must be a sound \(wav, mp3, m4a, ogg, flac, or the sound of"):
+            engine.submit(wanted, owner="bob")
+    finally:
+        shutil.rmtree(folder)

@@ -1,0 +1,71 @@
+"""Says which shots of a storyboard are made, and where their videos are, to those who may see it. The page's timeline asks."""
+
+import asyncio
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from backend.contract.shots import goes_on, shot_length
+from backend.engine.engine import Engine
+from backend.engine.job import Job
+from backend.engine.storyboards import shot_id
+from backend.errors import JobNotFound
+from wan_ui.desk.media import POSTER, VIDEO, media_url, owned_job, shot_poster
+from wan_ui.desk.shots import first_frame
+from wan_ui.door.access import Access
+
+_PREFIX = "studio/shots"
+_HEADERS = {"Cache-Control": "private, no-store"}
+
+
+def shots_route(engine: Engine, access: Access) -> Route:
+    """`/studio/shots/JOB`. Answers 404 alike for somebody else's job, a missing one, and one that is no storyboard."""
+
+    async def serve(request: Request) -> Response:
+        job = await asyncio.to_thread(owned_job, engine, request, access)
+        if job is None or job.deleted or not job.request.shots:
+            return PlainTextResponse("Not found", status_code=404)
+        return JSONResponse(await asyncio.to_thread(_told, engine, job), headers=_HEADERS)
+
+    return Route(f"/{_PREFIX}/{{job_id}}", serve, methods=["GET"])
+
+
+def _told(engine: Engine, job: Job) -> dict[str, Any]:
+    shots = [_shot(engine, job, number) for number in range(1, len(job.request.shots) + 1)]
+    return {"has_ended": job.has_ended, "shots": [shot for shot in shots if shot is not None]}
+
+
+def _shot(engine: Engine, story: Job, number: int) -> dict[str, Any] | None:
+    """The shot of this number, from 1; None if it is not made, or no longer there."""
+    request, place = story.request, story.request.shots[number - 1].video
+    if place is not None:  # a video that was given
+        name = f"shot_videos-{place + 1}"
+        facts = {"job": f"{story.id}/{place + 1}", "frames": shot_length(request, number - 1), "fps": request.fps, "first": 0}
+        addresses = {"video": media_url(story, f"{name}.mp4"), "poster": media_url(story, shot_poster(place + 1))}
+        return {"number": number, "given": True, "goes_on": False} | facts | addresses
+    made = _video(engine, story, number)
+    result = made and engine.library.result(made.id)
+    if result is None or made.state != "finished" or made.deleted:
+        return None
+    return {
+        "number": number,
+        "given": False,
+        "goes_on": goes_on(request, number - 1),
+        "job": made.id,
+        "frames": result.num_frames,
+        "fps": result.fps,
+        "first": first_frame(made, engine),
+        "video": media_url(made, VIDEO),
+        "poster": media_url(made, POSTER),
+    }
+
+
+def _video(engine: Engine, story: Job, number: int) -> Job | None:
+    if len(story.request.shots) == 1:
+        return story
+    try:
+        return engine.job(shot_id(story.id, number))
+    except JobNotFound:
+        return None

@@ -1,0 +1,108 @@
+"""The timeline as HTML: its frame, in the visitor's language; the blocks are drawn by `film.js`."""
+
+import json
+from html import escape
+
+from wan_ui.parts.icons import icon
+from wan_ui.words.english import Texts
+
+_SOUNDS = "audio/*,video/mp4,video/webm,.wav,.mp3,.m4a,.ogg,.flac"
+
+
+def editor_html(film: str, texts: Texts) -> str:
+    """The switch, the timeline, the tools for the chosen shot, the sound below and the player; `film` is the timeline as JSON, ""
+    for none."""
+    words, timeline = json.dumps(_words(texts), ensure_ascii=False), escape(texts.film_timeline)
+    return (
+        f'<div class="shots" data-on="{"true" if film else "false"}" data-film="{escape(film)}" '
+        f'data-words="{escape(words)}">'
+        f'<label class="shots-switch"><input type="checkbox"{" checked" if film else ""}>'
+        f"<span>{escape(texts.storyboard)}</span></label>"
+        f'<p class="hint">{escape(texts.storyboard_hint)}</p><p class="note" role="alert" hidden></p>'
+        f"{_player(texts)}"
+        f'<div class="film-scroll"><ol class="film" title="{timeline}" aria-label="{timeline}"></ol>'
+        f'<div class="film-lane" hidden><canvas role="img"></canvas></div></div>'
+        f'<div class="film-tools">{_button("add", texts.shot_add, None)}'
+        f"{_button('play', texts.film_play, 'play')}</div>"
+        f'<p class="film-state" aria-live="polite"></p>'
+        f"{_detail(texts)}{_track(texts)}</div>"
+    )
+
+
+def _words(texts: Texts) -> dict[str, str]:
+    """What the script says."""
+    return {
+        "number": texts.shot_number,
+        "seconds_of": texts.shot_seconds_of,
+        "is_made": texts.shot_is_made,
+        "is_new": texts.shot_is_new,
+        "all_made": texts.film_all_made,
+        "some_made": texts.film_some_made,
+        "made_anew": texts.film_made_anew,
+        "track_of": texts.film_track_of,
+        "large": texts.film_large,
+        "lost": texts.film_lost,
+        "play": texts.film_play,
+        "pause": texts.film_pause,
+        "none": texts.film_none,
+    }
+
+
+def _player(texts: Texts) -> str:
+    return (
+        f'<div class="film-player" hidden role="group" aria-label="{escape(texts.film_player)}"><div class="film-screen">'
+        "<video playsinline></video><video playsinline></video><p></p></div>"
+        f'<div class="film-bar"><button type="button" data-shot="pause"></button>'
+        f'<input type="range" min="0" max="1000" value="0" aria-label="{escape(texts.film_place)}"><output></output>'
+        f'<button type="button" data-shot="close" title="{escape(texts.film_close)}" aria-label="{escape(texts.film_close)}">'
+        f"{icon('cross')}</button></div><audio></audio></div>"
+    )
+
+
+def _detail(texts: Texts) -> str:
+    starts = "".join(
+        f'<option value="{value}">{escape(words)}</option>'
+        for value, words in (("on", texts.shot_goes_on), ("cut", texts.shot_cut), ("image", texts.shot_from_picture))
+    )
+    sides = (("up", texts.shot_up, "back"), ("down", texts.shot_down, "forward"))
+    moves = "".join(_icon_button(what, words, drawing) for what, words, drawing in sides)
+    acts = {"split": texts.shot_split, "double": texts.shot_double, "remove": texts.shot_remove}
+    acts |= {"alone": texts.shot_alone, "keep": texts.shot_keep}
+    buttons = "".join(_button(what, words, None) for what, words in acts.items())
+    prompt = escape(texts.shot_prompt)
+    return (
+        f'<fieldset class="shot-detail" hidden><legend></legend>'
+        f'<textarea name="prompt" rows="2" aria-label="{prompt}" placeholder="{prompt}"></textarea>'
+        f'<label class="wide">{escape(texts.shot_start)}<select name="start">{starts}</select></label>'
+        f'<label class="wide shot-picture" hidden>{escape(texts.shot_picture)}<span><img alt="" hidden>'
+        f'<b>{escape(texts.shot_picture_choose)}</b><input name="image" type="file" accept="image/*"></span></label>'
+        f"{_number('seconds', texts.shot_seconds)}{_number('seed', texts.seed, '1')}{_number('fade', texts.shot_fade, '0.1')}"
+        f"{_number('from', texts.shot_from)}{_number('to', texts.shot_to)}"
+        f'<span class="shot-buttons">{moves}{buttons}</span></fieldset>'
+    )
+
+
+def _track(texts: Texts) -> str:
+    return (
+        f'<fieldset class="film-track"><legend>{escape(texts.film_track)}</legend>'
+        f'<label class="film-file"><span>{escape(texts.film_track_add)}</span>'
+        f'<input name="track" type="file" accept="{_SOUNDS}"></label>'
+        f'<div class="film-track-set" hidden>{_number("track_start", texts.film_track_start, "0.1")}'
+        f"{_number('track_fade', texts.film_track_fade, '0.1')}"
+        f'<label>{escape(texts.film_track_volume)}<input name="track_volume" type="range" min="0" max="2" step="0.05" value="1">'
+        f"</label>{_button('silence', texts.film_track_remove, None)}</div></fieldset>"
+    )
+
+
+def _number(name: str, words: str, step: str = "any") -> str:
+    return f'<label>{escape(words)}<input name="{name}" type="number" min="0" step="{step}" inputmode="decimal"></label>'
+
+
+def _button(what: str, words: str, drawing: str | None) -> str:
+    return f'<button type="button" data-shot="{what}">{icon(drawing) if drawing else ""}{escape(words)}</button>'
+
+
+def _icon_button(what: str, words: str, drawing: str) -> str:
+    return (
+        f'<button type="button" data-shot="{what}" title="{escape(words)}" aria-label="{escape(words)}">{icon(drawing)}</button>'
+    )
