@@ -47,7 +47,8 @@ def add_shot(store: Store, runs: Path, story: Job, event: ShotMade, engine: str)
     request = event.result.request
     request = write_request(request, open_inputs(request), folder)
     put_in(Path(event.result.path), folder / VIDEO)
-    made = Finished(replace(event.result, path=str(folder / VIDEO), request=request))
+    seconds = {"total": round(sum(event.result.seconds.values()), 3)} | event.result.seconds
+    made = Finished(replace(event.result, path=str(folder / VIDEO), request=request, seconds=seconds))
     add_finished(store, job_id, story.owner, made, engine, story.project)
 
 
