@@ -3,7 +3,10 @@ here uses. They cost a second (docs/lab/cpu.md)."""
 
 import sys
 
-UNUSED = ("accelerate", "pandas", "peft", "scipy", "sklearn")
+TORCHVISION = "torchvision"
+"""Spandrel alone needs it (`backend.runtime.picture_models`). A build for another kind of torch raises where it is imported, and
+transformers would import it."""
+UNUSED = ("accelerate", "pandas", "peft", "scipy", "sklearn", TORCHVISION)
 
 
 def hide_unused_libraries() -> None:

@@ -48,7 +48,7 @@ def _settings_of(arguments: argparse.Namespace, preset: Preset) -> dict[str, Any
     values = {name: getattr(arguments, name) for name, one in SETTINGS.items() if one.help and name != "preset"}
     keyframes = sorted(arguments.keyframes)
     values["keyframes"] = [path for _, path in keyframes]
-    values |= {one.name: _absolute(values[one.name]) for one in INPUTS}
+    values |= {one.name: _absolute(values[one.name]) for one in INPUTS if one.help}
     values["keyframe_at"] = tuple(number for number, _ in keyframes)
     return values | {"trim": _trim_of(arguments, preset), "loras": _loras_of(arguments, preset)}
 

@@ -9,15 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from backend.checkpoints.upscalers import check_upscaler_here
 from backend.cluster.machines import Cluster
 from backend.contract.cues import Cue, check_said
 from backend.contract.events import Event, Interrupted
 from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.shape import Shape
+from backend.contract.shape import UPSCALING, Shape
+from backend.contract.upscaling import upscaler_of
 from backend.contract.worker import Device, Keeping, WorkerFacts, WorkerStatus, WorkerView, summary
 from backend.engine.cleaning import Cleaner
 from backend.engine.disk import Shortage
-from backend.engine.dispatcher import Dispatcher
+from backend.engine.dispatcher import Dispatcher, needed_preset
 from backend.engine.estimate import Estimate
 from backend.engine.folder import moved_into, written
 from backend.engine.job import Job, new_job_id
@@ -195,12 +197,12 @@ class Engine:
 
     def foresee(self, request: GenerationRequest) -> None:
         """Somebody may want this soon: an idle worker makes its model and its programs ready, if that needs no download."""
-        if not request.shots and not request.is_open and self._is_here(request.preset):
+        if _is_usual(request) and self._is_here(request.preset):
             self._dispatcher.foresee(request, self.shape(request))
 
     def is_warm(self, shape: Shape) -> bool:
-        """Whether a worker has compiled all programs of this shape."""
-        return any(shape in worker.facts.warm for worker in self.workers())
+        """Whether a worker has compiled all programs of this shape; that of making a video larger takes a moment."""
+        return shape.task == UPSCALING or any(shape in worker.facts.warm for worker in self.workers())
 
     def cancel(self, job_id: str) -> None:
         """Stops a job, waiting or running; does nothing to one that has ended.
@@ -316,7 +318,7 @@ class Engine:
                     )
                 request = moved_into(new, Path(name), job.folder)
                 self._store.revise(job.id, request)
-                self._dispatcher.reshape(job.id, self.shape(request), request.preset)
+                self._dispatcher.reshape(job.id, self.shape(request), needed_preset(request))
                 return self._store.job(job.id)
 
     def _enqueue(self, job_id: str, request: GenerationRequest, owner: str, folder: Path, room: Room | None) -> Job:
@@ -338,7 +340,7 @@ class Engine:
             )
             self._store.add(job, self._lock.name)
             address = room.address if room else ""
-            entry = Waiting(job_id=job_id, owner=owner, shape=shape, place=place, preset=request.preset, address=address)
+            entry = Waiting(job_id=job_id, owner=owner, shape=shape, place=place, preset=needed_preset(request), address=address)
             self._dispatcher.add(entry)
             return self._store.job(job_id)
 
@@ -347,7 +349,7 @@ class Engine:
         made: dict[Shape, GenerationRequest] = {}
         for job in self._store.ended(most=_LOOKED_BACK):
             request = job.request
-            if job.state == "finished" and not request.shots and not request.is_open and self._is_here(request.preset):
+            if job.state == "finished" and _is_usual(request) and self._is_here(request.preset):
                 made.setdefault(self.shape(request), request)
         return [(request, shape) for shape, request in made.items()][:_MADE_READY]
 
@@ -359,6 +361,8 @@ class Engine:
             return False
 
     def _check_here(self, request: GenerationRequest, may_download: bool) -> None:
+        if request.upscale:
+            check_upscaler_here(upscaler_of(request), self.settings.upscalers_dir, may_download)
         if not may_download:
             check_here(request, self._model)
 
@@ -387,6 +391,11 @@ class Engine:
         workers = self.workers()
         nobody = WorkerView(name="", status=summary(()), facts=WorkerFacts())
         return next((worker for worker in workers if worker.facts.devices), next(iter(workers), nobody))
+
+
+def _is_usual(request: GenerationRequest) -> bool:
+    """Whether it is one video in one piece, whose model and programs can be made ready ahead."""
+    return not (request.shots or request.is_open or request.finished_video)
 
 
 def _make_folder(folder: Path) -> Path:

@@ -21,8 +21,8 @@ _DONE_SECONDS = {"compile": 0.5, "load": 0.2}  # a run that did so for less time
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A finished video: its shape, its steps, its tokens, its seconds by stage, and the kind of device that made it, "" if it is
-    not known."""
+    """A finished video: its shape, its steps, its tokens, its seconds by stage, and the kind of device that made it, "" if it
+    is not known."""
 
     shape: Shape
     steps: int
@@ -33,11 +33,11 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Expected seconds. `compile_seconds` is the part for compiling: 0 if warm, None if it is not known; `load_seconds` the part
-    for loading the model, in the same way.
+    """Expected seconds. `compile_seconds` is the part for compiling: 0 if warm, None if it is not known; `load_seconds` the
+    part for loading the model, in the same way.
 
-    `basis` is "measured" for runs of the same shape, "scaled" for runs of another one; `runs` says how many. "predicted": no run
-    of this model was made here, so the estimate comes from the devices' published rates.
+    `basis` is "measured" for runs of the same shape, "scaled" for runs of another one; `runs` says how many. "predicted": no
+    run of this model was made here, so the estimate comes from the devices' published rates.
     """
 
     seconds: float
@@ -71,6 +71,17 @@ def estimate(
     )
 
 
+def upscaling(shape: Shape, runs: Sequence[Run]) -> Estimate | None:
+    """The estimate of the step that makes a video larger, from runs of it with the same model and scale, newest first, by the
+    pixels; None if there are none."""
+    akin = [run for run in runs if run.shape.task == shape.task and run.shape.model == shape.model][:20]
+    if not akin:
+        return None
+    seconds = median(run.seconds.get("upscale", 0.0) * _pixels(shape) / max(_pixels(run.shape), 1) for run in akin)
+    basis = "measured" if any(run.shape == shape for run in akin) else "scaled"
+    return Estimate(seconds=seconds, compile_seconds=0.0, is_warm=True, basis=basis, runs=len(akin))
+
+
 def runs_on(device: str, runs: Sequence[Run]) -> list[Run]:
     """The runs on this kind of device, and those whose device is not known; all runs for ""."""
     return [run for run in runs if not device or run.device in ("", device)]
@@ -81,10 +92,12 @@ def _scaled(run: Run, request: GenerationRequest, shape: Shape, tokens: int) -> 
     size = (tokens / max(run.num_tokens, 1)) ** _SCALING
     branches = (2 if shape.is_guided else 1) / (2 if run.shape.is_guided else 1)
     step = run.seconds.get("denoise", 0.0) / max(run.steps, 1)
-    pixels = shape.width * shape.height * shape.num_frames
-    own_pixels = max(run.shape.width * run.shape.height * run.shape.num_frames, 1)
-    rest = run.seconds.get("encode", 0.0) + run.seconds.get("decode", 0.0) * pixels / own_pixels
+    rest = run.seconds.get("encode", 0.0) + run.seconds.get("decode", 0.0) * _pixels(shape) / max(_pixels(run.shape), 1)
     return step * request.num_steps * size * branches + rest
+
+
+def _pixels(shape: Shape) -> int:
+    return shape.width * shape.height * shape.num_frames
 
 
 def _compiling(runs: Sequence[Run]) -> float | None:

@@ -31,6 +31,7 @@ from backend.pipeline.generate import generate
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.previews import PREVIEW_FOLDER
 from backend.pipeline.profiling import Profile
+from backend.pipeline.upscaling import make_larger
 from backend.runtime.hosts import HERE
 
 
@@ -41,8 +42,11 @@ def make(
     is_cancelled: Callable[[], bool],
     profile: Profile | None = None,
 ) -> Iterator[Event]:
-    """The request's video, of one shot or of many; see `generate`. Raises: as that, and RequestError for a storyboard on several
-    hosts."""
+    """The request's video, of one shot or of many, and larger if it is to be; see `generate`. Raises: as that, and
+    RequestError for a storyboard on several hosts; as `make_larger`."""
+    if request.upscale:
+        smaller = functools.partial(make, loaded=loaded, folder=folder, is_cancelled=is_cancelled, profile=profile)
+        return make_larger(request, folder, is_cancelled, smaller)
     if request.shots:
         return storyboard(request, loaded, folder, is_cancelled, profile)
     return generate(request, loaded, folder, is_cancelled, profile)

@@ -170,7 +170,10 @@ class Worker:
         """Runs one job and returns its final event, to be sent; None if one was sent when it was cancelled, before it began. And
         what all hosts gather for then."""
         try:
-            self._model.load(find_preset(task.request.preset), lambda: self._is_given_up(task), task.request)
+            if task.request.finished_video:
+                self._model.start()  # no model is needed, but that which makes it larger
+            else:
+                self._model.load(find_preset(task.request.preset), lambda: self._is_given_up(task), task.request)
             return (self._make_on_what_serves(task) if self._begin(task) else None), "made"
         except Stopped:
             return None, "made"
