@@ -18,8 +18,8 @@ class Rate:
 @dataclass(frozen=True, kw_only=True)
 class VideoResult:
     """A finished video. `seconds` by stage (load, lora, compile, encode, denoise, decode, upscale, total), `versions` by library,
-    `notes` what the user should know about how it was made, a sentence each. `flops` are the stages' floating-point operations as far
-    as they are counted, `peak_flops` what the devices can do in a second at most."""
+    `notes` what the user should know about how it was made, a sentence each. `flops` are the stages' floating-point operations
+    as far as they are counted, `peak_flops` what the devices can do in a second at most."""
 
     path: str
     fps: int

@@ -1,5 +1,6 @@
 """The request that makes a finished video larger and does nothing else. Opens no file."""
 
+from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest
 from backend.contract.upscaling import FOREIGN, check_upscale
 from backend.errors import RequestError
@@ -16,6 +17,15 @@ def larger(made: GenerationRequest, video: str, scale: int, upscaler: str = "") 
         width, height = made.final_size
         made = as_clip(made.prompt, width, height, made.total_frames, made.fps)
     return _checked(made.to_json() | {"upscale": scale, "upscaler": upscaler, "finished_video": video})
+
+
+def larger_result(result: VideoResult, made: GenerationRequest, video: str, scale: int, upscaler: str = "") -> GenerationRequest:
+    """The same for a result of the request `made`, which may have fewer frames than that because it was stopped. Raises:
+    RequestError."""
+    is_whole = (result.num_frames, result.fps) == (made.total_frames, made.fps)
+    if not is_whole or (result.width, result.height) != made.final_size:
+        made = as_clip(made.prompt, result.width, result.height, result.num_frames, result.fps)
+    return larger(made, video, scale, upscaler)
 
 
 def larger_clip(

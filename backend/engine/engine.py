@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from backend.checkpoints.upscalers import check_upscaler_here
+from backend.checkpoints.upscalers import check_upscaler_here, list_upscalers
 from backend.cluster.machines import Cluster
 from backend.contract.cues import Cue, check_said
 from backend.contract.events import Event, Interrupted
@@ -184,6 +184,10 @@ class Engine:
     def has_weights(self, preset: Preset) -> bool:
         """Whether a video can be made with this preset and without a download, judged by the files here."""
         return has_weights(preset, self._model)
+
+    def upscalers(self) -> list[str]:
+        """The names of the models here that make finished videos larger, the usual one first."""
+        return list_upscalers(self.settings.upscalers_dir)
 
     def shape(self, request: GenerationRequest) -> Shape:
         """What is compiled for this request."""

@@ -8,6 +8,7 @@ import gradio as gr
 from backend.engine.job import Job
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.panel import Panel
+from wan_ui.desk.upscaling import offers
 from wan_ui.desk.visit import Visit
 from wan_ui.library.desktop import open_folder
 from wan_ui.library.html import Shelf, detail_html, library_html
@@ -98,4 +99,4 @@ class LibraryHandlers(Panel):
     def _detail(self, job: Job | None, visit: Visit) -> str:
         result = self.desk.engine.library.result(job.id) if job else None
         owner = job.owner if job and visit.is_operator else ""
-        return detail_html(job, result, visit.texts, owner)
+        return detail_html(job, result, visit.texts, owner, offers(self.desk.engine, job, result))
