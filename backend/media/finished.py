@@ -1,6 +1,7 @@
 """The request that makes a file larger, from what the file is and says of itself. Opens strangers' files."""
 
 from pathlib import Path
+from typing import Any
 
 from backend.contract.finished import larger, larger_clip
 from backend.contract.request import GenerationRequest
@@ -18,6 +19,11 @@ def larger_file(path: str | Path, scale: int, upscaler: str = "", name: str = ""
     if made is not None:
         return larger(made, str(path), scale, upscaler)
     return larger_clip(name or path.name, (facts.width, facts.height), facts.seconds, facts.fps, str(path), scale, upscaler)
+
+
+def larger_values(path: Path, scale: int, upscaler: str) -> dict[str, Any]:
+    """The same as plain values, for `GenerationRequest.from_stored`: for the cage."""
+    return larger_file(path, scale, upscaler).to_json()
 
 
 def _made_by(path: Path, facts: ClipFacts) -> GenerationRequest | None:

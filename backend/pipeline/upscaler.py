@@ -245,13 +245,10 @@ def halved(pictures: jax.Array, axis: int) -> jax.Array:
 def read_model(file: UpscalerFile) -> PictureModel:
     """The model in this file. Raises: ModelError."""
     try:
-        return picture_model(file.name, {name: read_tensor(place) for name, place in _places(file).items()} or _old(file))
+        tensors = _old(file) if file.is_old else {name: read_tensor(place) for name, place in file.tensors().items()}
+        return picture_model(file.name, tensors, is_known=file.is_embedded)
     except OSError as error:
         raise ModelError(f"the upscaler {file.name}", f"cannot be read ({error.strerror})", "check the file") from None
-
-
-def _places(file: UpscalerFile) -> Mapping:
-    return {} if file.is_old else file.tensors()
 
 
 def _old(file: UpscalerFile) -> dict[str, torch.Tensor]:

@@ -15,17 +15,20 @@ from types import ModuleType
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 
 from backend.errors import ModelError
 from backend.imports import TORCHVISION
 from backend.runtime.torch_modules import call_module
 
+TRIAL = 32  # pixels a side of the picture by which a network is held against PyTorch
+TOLERANCE = 1e-3  # of values in 0..1: a quarter of what eight bits tell apart
 PROBE = 64  # pixels a side of the picture by which a network's memory is measured
 KINDS = "a network that spandrel knows, for colour pictures, such as ESRGAN, Compact, SPAN, SwinIR, DAT or HAT"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class PictureModel:
     """A network that makes pictures `scale` times larger, its module on the meta device. `weights` are its parameters and
     buffers by name. It takes pictures whose sides are multiples of `multiple` and at least `minimum`, in pixels."""
@@ -81,8 +84,9 @@ class PictureModel:
         return sides[0] - width, sides[1] - height
 
 
-def picture_model(name: str, tensors: Mapping[str, torch.Tensor]) -> PictureModel:
-    """The network to which these tensors belong. Raises: ModelError if spandrel knows none, or one that is of no use here."""
+def picture_model(name: str, tensors: Mapping[str, torch.Tensor], is_known: bool = False) -> PictureModel:
+    """The network to which these tensors belong. One that is not known to do so must make a small picture as PyTorch does.
+    Raises: ModelError if spandrel knows none, or one that is of no use here."""
     spandrel = _spandrel()
     try:
         with torch.no_grad():
@@ -96,9 +100,13 @@ def picture_model(name: str, tensors: Mapping[str, torch.Tensor]) -> PictureMode
         what = f"the upscaler {name} is of the kind {found.architecture.name} and"
         raise ModelError(what, "must make colour pictures larger", "take another file")
     module, needs = found.model.eval(), found.size_requirements
+    side = math.ceil(max(TRIAL, needs.minimum) / needs.multiple_of) * needs.multiple_of
+    picture = torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = None if is_known else module(picture.clone()).clamp(0, 1).numpy()
     _register_tensors(module)
     weights = {key: value.detach() for key, value in (*module.named_parameters(), *module.named_buffers())}
-    return PictureModel(
+    model = PictureModel(
         module=module.to("meta"),
         weights=weights,
         scale=found.scale,
@@ -107,6 +115,31 @@ def picture_model(name: str, tensors: Mapping[str, torch.Tensor]) -> PictureMode
         is_square=needs.square,
         architecture=found.architecture.name,
     )
+    if expected is not None:
+        _check(name, model, picture.numpy(), expected)
+    return model
+
+
+def _check(name: str, model: PictureModel, picture: np.ndarray, expected: np.ndarray) -> None:
+    """Raises: ModelError unless the model makes of this picture what PyTorch has made of it."""
+    what = f"the upscaler {name} is of the kind {model.architecture}, which"
+    try:
+        with jax.default_device(_host()), jax.default_matmul_precision("highest"):
+            described = model.described(jnp.float32)
+            weights = {key: jnp.asarray(value.numpy(), described[key].dtype) for key, value in model.weights.items()}
+            made = np.asarray(jax.jit(model)(weights, picture))
+    except Exception as error:  # whatever an operation raises that torchax does not have
+        raise ModelError(what, f"cannot be run here ({type(error).__name__})", "take another file") from None
+    if made.shape != expected.shape or np.abs(made - expected).max() > TOLERANCE:
+        raise ModelError(what, "does not give here what it gives in PyTorch", "take another file")
+
+
+def _host() -> jax.Device:
+    """The processor, or the first device where jax may use no processor."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return jax.devices()[0]
 
 
 def _register_tensors(module: torch.nn.Module) -> None:

@@ -16,7 +16,7 @@ from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
 from backend.errors import StudioError
 from backend.media.cage import LONG_SECONDS, Opening
-from backend.media.finished import larger_file
+from backend.media.finished import larger_values
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import unless_gone, visitor
 from wan_ui.desk.upscaling import chosen
@@ -108,8 +108,8 @@ def _is_larger(given: dict[str, Any]) -> bool:
 async def _larger(desk: Desk, visit: Visit, given: dict[str, Any]) -> GenerationRequest:
     """The request for that: the clip is opened for its size and its settings. Raises: StudioError."""
     clip, (scale, name) = checked_upload(given.get("clip"), "clip"), chosen(str(given.get("upscale", "")))
-    opening = Opening(work=larger_file, arguments=(clip, scale, name), seconds=LONG_SECONDS)
-    return await desk.engine.cage.opened(opening, visitor(visit))
+    opening = Opening(work=larger_values, arguments=(clip, scale, name), seconds=LONG_SECONDS)
+    return GenerationRequest.from_stored(await desk.engine.cage.opened(opening, visitor(visit)))
 
 
 def _estimated_larger(desk: Desk, visit: Visit, given: dict[str, Any]) -> str:
