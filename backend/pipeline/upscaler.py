@@ -29,7 +29,7 @@ from backend.weights.read import read_tensor
 MARGIN = 20  # pixels by which tiles overlap on each side: the embedded model sees 18 pixels around each
 MOST_AT_ONCE = 8  # frames, or tiles, that one device is given: more gain nothing and wait longer for a stop
 HOST_BYTES = 2**29  # for the layers' numbers where the devices share the host's memory
-CHIP_SHARE = 1 / 8  # of a chip's memory, for the same
+CHIP_SHARE = 1 / 16  # of a chip's memory, for the same; its compiler takes four times as much (1280 x 720, v6e, 2026-11-26)
 UNKNOWN_CHIP_BYTES = 16 * 2**30  # the memory of a chip that does not report it, and of a described one
 COPIES = 3  # of a layer's numbers are alive at a time: what it reads and writes, and another layout of it
 AHEAD = 1  # batches that are begun before the one before them is fetched
@@ -114,17 +114,17 @@ class Upscaler:
         model: PictureModel,
         devices: Sequence[jax.Device],
         *,
-        weights: Mapping[str, jax.Array | jax.ShapeDtypeStruct] | None = None,
         compiler: Compiler = compile_now,
+        is_described: bool = False,
     ) -> None:
-        """`weights` take the place of the model's own: their shapes, where devices are described only."""
+        """Devices that are only described, to compile for, get no weights."""
         self.model, self.scale = model, model.scale
         self._layout = Layout.over(MeshPlan(sp=len(devices)), devices)
         self._dtype = jnp.bfloat16 if self._layout.platform == "tpu" else jnp.float32
-        self._weights = weights if weights is not None else self._placed_weights()
+        self._weights = self.describe_weights() if is_described else self._placed_weights()
         self._compiler = compiler
         self._programs: dict[int, Program] = {}
-        self._described = weights is not None
+        self._is_described = is_described
 
     def describe_weights(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Their shapes and places."""
@@ -209,7 +209,7 @@ class Upscaler:
         if self._layout.platform == "cpu":
             room = HOST_BYTES / len(devices)
         else:
-            stats = {} if self._described else devices[0].memory_stats() or {}
+            stats = {} if self._is_described else devices[0].memory_stats() or {}
             room = CHIP_SHARE * stats.get("bytes_limit", UNKNOWN_CHIP_BYTES)
         return int(room / (COPIES * self.model.numbers_of_pixel * jnp.dtype(self._dtype).itemsize))
 

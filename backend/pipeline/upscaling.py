@@ -134,18 +134,17 @@ def _written(
     part = dataclasses.replace(Part.of(request, "finished_video"), start=first / request.fps, num_frames=total - first)
     with contextlib.closing(read_clip(source, part)) as frames:
         larger = work(frames)
-        while done < total:
+        while done < total and not is_cancelled():
             with pieces.writer(done) as piece:
-                end_piece = time.monotonic() + PIECE_SECONDS
-                while done < total and time.monotonic() < end_piece and not is_cancelled():
+                is_whole, end = False, time.monotonic() + PIECE_SECONDS
+                while not is_whole:
                     with clock.measure("upscale"):
                         piece.put(next(larger))
                     done += 1
                     if time.monotonic() - told > EVENT_SECONDS or done == total:
                         told = time.monotonic()
                         yield Upscaling(done, total, (told - began) / (done - first) * (total - done))
-            if is_cancelled() and done < total:
-                return done
+                    is_whole = done == total or time.monotonic() >= end or is_cancelled()
     return done
 
 
