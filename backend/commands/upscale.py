@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 
 from backend.checkpoints.upscalers import adopt_upscaler, licence_of, list_upscalers
 from backend.commands.arguments import absolute
@@ -10,12 +11,13 @@ from backend.commands.command_line import OK
 from backend.commands.generate import generate
 from backend.contract.request import GenerationRequest
 from backend.contract.upscaling import EMBEDDED
+from backend.engine.engine import Engine
 from backend.errors import RequestError
 from backend.media.finished import larger_file
 from backend.settings import from_environment
 
 
-def upscale(arguments: argparse.Namespace) -> int:
+def upscale(arguments: argparse.Namespace, make_engine: Callable[..., Engine] = Engine) -> int:
     """Makes the video larger, or lists the models for that; returns the exit code. Raises: RequestError, ClipError, before
     anything is started."""
     if arguments.is_list:
@@ -23,7 +25,7 @@ def upscale(arguments: argparse.Namespace) -> int:
     request = _request(arguments)
     if licence := licence_of(arguments.upscaler or EMBEDDED):
         sys.stderr.write(f"{licence}\n")
-    return generate(arguments, request=request)
+    return generate(arguments, make_engine, request)
 
 
 def _request(arguments: argparse.Namespace) -> GenerationRequest:

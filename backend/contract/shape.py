@@ -77,7 +77,7 @@ class Shape:
     def of_upscaling(cls, request: GenerationRequest) -> Self:
         """The shape of the step that makes the request's video larger."""
         return cls(
-            model=f"{upscaler_of(request)}, {request.upscale} times larger",
+            model=f"the upscaler {upscaler_of(request)}",
             task=UPSCALING,
             width=request.width,
             height=request.height,
