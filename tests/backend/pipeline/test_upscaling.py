@@ -79,10 +79,10 @@ def test_a_video_of_ours_keeps_its_settings_and_can_be_made_again_from_them(tmp_
     made = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a red circle", seed=7, num_frames=17)
     small = tmp_path / "small.mp4"
     write_video([np.full((96, 96, 3), 10 * index, np.uint8) for index in range(17)], small, fps=made.fps, request=made)
-    request = larger_file(small, 2)
+    request = larger_file(small, 4)
     events_of(request, tmp_path / "job")
     kept = read_request(tmp_path / "job" / "video.mp4")
-    assert without_upscaling(kept) == made and (kept.upscale, kept.final_size) == (2, (192, 192))
+    assert without_upscaling(kept) == made and (kept.upscale, kept.final_size) == (4, (384, 384))
     smoother = tmp_path / "changed.mp4"
     run_ffmpeg("-i", str(small), "-vf", "fps=30", "-map_metadata", "0", "-movflags", "use_metadata_tags", str(smoother))
     assert larger_file(smoother, 2).fps == 30  # the file is not what its settings say, so they are not its own

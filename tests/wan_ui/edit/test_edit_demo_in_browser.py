@@ -35,6 +35,7 @@ def clip(tmp_path):
     return path
 
 
+@pytest.mark.slow  # a pretend one becomes larger in tests/wan_ui/stage
 def test_a_demo_video_and_a_clip_become_larger_and_play(visit, tmp_path):
     page = visit()
     made(page, "a red circle moving right on a black background", steps=4)
