@@ -12,4 +12,9 @@ UNUSED = ("accelerate", "pandas", "peft", "scipy", "sklearn", TORCHVISION)
 def hide_unused_libraries() -> None:
     """For this process they are not installed from now on; those that are imported already stay."""
     for name in UNUSED:
-        sys.modules.setdefault(name, None)
+        hide(name)
+
+
+def hide(library: str) -> None:
+    """The same of one."""
+    sys.modules.setdefault(library, None)

@@ -1,8 +1,6 @@
 """Benchmarks. Those that compute check their numerics first; each prints a table, and most write JSON. transformers does not see
 torchvision here, as in the studio."""
 
-import sys
+from backend.imports import TORCHVISION, hide
 
-from backend.imports import TORCHVISION
-
-sys.modules.setdefault(TORCHVISION, None)
+hide(TORCHVISION)
